@@ -1,0 +1,83 @@
+"""Every error that leaves a function on purpose, by what its receiver must do.
+
+    SutureError
+    ├─ Unavailable    try again later; the world may change   -> UNAVAILABLE / RESOURCE_EXHAUSTED
+    ├─ Refused        never retry as is; the request is wrong -> INVALID_ARGUMENT and its kin
+    └─ VolumeFailed   stop touching this volume               -> INTERNAL
+
+Corruption is not here: finding it is our job, so it is a value, `scanner.finding.Finding`.
+A broken invariant is not here: that is `assert`; the task dies loudly and is counted.
+
+`code` is stable: the wire's `ErrorInfo.reason`, the CLI's JSON, a metric's label. Messages are
+lower case, name the facts with units, and have no full stop; `hint` tells a person what to do.
+"""
+
+from enum import StrEnum
+
+
+class Code(StrEnum):
+    """Stable names of what went wrong. Where Ozone has a result code for it, ours has its name."""
+
+    # Refused
+    MALFORMED_REQUEST = "MALFORMED_REQUEST"
+    CONTAINER_NOT_FOUND = "CONTAINER_NOT_FOUND"
+    CONTAINER_EXISTS = "CONTAINER_EXISTS"
+    CONTAINER_NOT_OPEN = "CONTAINER_NOT_OPEN"
+    UNCLOSED_CONTAINER_IO = "UNCLOSED_CONTAINER_IO"
+    INVALID_CONTAINER_STATE = "INVALID_CONTAINER_STATE"
+    DELETE_ON_OPEN_CONTAINER = "DELETE_ON_OPEN_CONTAINER"
+    DELETE_ON_NON_EMPTY_CONTAINER = "DELETE_ON_NON_EMPTY_CONTAINER"
+    NO_SUCH_BLOCK = "NO_SUCH_BLOCK"
+    BCSID_MISMATCH = "BCSID_MISMATCH"
+    UNKNOWN_BCSID = "UNKNOWN_BCSID"
+    UNABLE_TO_FIND_CHUNK = "UNABLE_TO_FIND_CHUNK"
+    INVALID_WRITE_SIZE = "INVALID_WRITE_SIZE"
+    OVERLAPPING_CHUNK = "OVERLAPPING_CHUNK"
+    CHUNK_GAP = "CHUNK_GAP"
+    CHECKSUM_MISMATCH = "CHECKSUM_MISMATCH"
+    NO_SUCH_ALGORITHM = "NO_SUCH_ALGORITHM"
+    BLOCK_NOT_COMMITTED = "BLOCK_NOT_COMMITTED"
+    WRONG_DATANODE = "WRONG_DATANODE"
+    WRONG_CLUSTER = "WRONG_CLUSTER"
+    STALE_TERM = "STALE_TERM"
+    DEADLINE_PASSED = "DEADLINE_PASSED"
+    INELIGIBLE = "INELIGIBLE"
+    KEY_NOT_FOUND = "KEY_NOT_FOUND"
+    KEY_EXISTS = "KEY_EXISTS"
+    STALE_PLAN = "STALE_PLAN"
+    INVALID_CONFIG = "INVALID_CONFIG"
+    VOLUME_IN_USE = "VOLUME_IN_USE"
+    INCONSISTENT_VOLUME = "INCONSISTENT_VOLUME"
+    # Unavailable
+    DISK_OUT_OF_SPACE = "DISK_OUT_OF_SPACE"
+    BUSY = "BUSY"
+    UNAVAILABLE = "UNAVAILABLE"
+    NOT_ENOUGH_NODES = "NOT_ENOUGH_NODES"
+    NOT_LEADER = "NOT_LEADER"
+    SAFE_MODE = "SAFE_MODE"
+    CANCELLED = "CANCELLED"
+    # VolumeFailed
+    IO_EXCEPTION = "IO_EXCEPTION"
+    UNABLE_TO_READ_METADATA_DB = "UNABLE_TO_READ_METADATA_DB"
+
+
+class SutureError(Exception):
+    """Base of all; never raised itself."""
+
+    def __init__(self, code: Code, message: str, *, hint: str = "", **facts: object) -> None:
+        super().__init__(message)
+        self.code = code
+        self.hint = hint
+        self.facts = {name: str(value) for name, value in facts.items()}
+
+
+class Unavailable(SutureError):
+    """Try again later: the world may change."""
+
+
+class Refused(SutureError):
+    """Never retry as is: the request is wrong."""
+
+
+class VolumeFailed(SutureError):
+    """Stop touching this volume."""

@@ -1,0 +1,1 @@
+"""What the outside may see: log events, status."""

@@ -1,0 +1,1 @@
+"""Decisions only: facts in, actions out. No clock, no disk, no socket."""

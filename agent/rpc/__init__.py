@@ -1,0 +1,1 @@
+"""The wire: protobuf messages to values and back, servers and clients."""

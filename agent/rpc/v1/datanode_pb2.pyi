@@ -1,0 +1,353 @@
+from agent.rpc.v1 import container_pb2 as _container_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class HashesLevel(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    HASHES_LEVEL_UNSPECIFIED: _ClassVar[HashesLevel]
+    ROOT: _ClassVar[HashesLevel]
+    RANGES: _ClassVar[HashesLevel]
+    BLOCKS: _ClassVar[HashesLevel]
+    CHUNKS: _ClassVar[HashesLevel]
+HASHES_LEVEL_UNSPECIFIED: HashesLevel
+ROOT: HashesLevel
+RANGES: HashesLevel
+BLOCKS: HashesLevel
+CHUNKS: HashesLevel
+
+class CreateContainerRequest(_message.Message):
+    __slots__ = ("container_id", "replica_index")
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_INDEX_FIELD_NUMBER: _ClassVar[int]
+    container_id: int
+    replica_index: int
+    def __init__(self, container_id: _Optional[int] = ..., replica_index: _Optional[int] = ...) -> None: ...
+
+class CreateContainerResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class WriteChunkRequest(_message.Message):
+    __slots__ = ("block_id", "chunk", "data", "commit")
+    BLOCK_ID_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
+    block_id: _container_pb2.BlockId
+    chunk: _container_pb2.ChunkInfo
+    data: bytes
+    commit: _container_pb2.BlockData
+    def __init__(self, block_id: _Optional[_Union[_container_pb2.BlockId, _Mapping]] = ..., chunk: _Optional[_Union[_container_pb2.ChunkInfo, _Mapping]] = ..., data: _Optional[bytes] = ..., commit: _Optional[_Union[_container_pb2.BlockData, _Mapping]] = ...) -> None: ...
+
+class WriteChunkResponse(_message.Message):
+    __slots__ = ("committed_length",)
+    COMMITTED_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    committed_length: int
+    def __init__(self, committed_length: _Optional[int] = ...) -> None: ...
+
+class PutBlockRequest(_message.Message):
+    __slots__ = ("block",)
+    BLOCK_FIELD_NUMBER: _ClassVar[int]
+    block: _container_pb2.BlockData
+    def __init__(self, block: _Optional[_Union[_container_pb2.BlockData, _Mapping]] = ...) -> None: ...
+
+class PutBlockResponse(_message.Message):
+    __slots__ = ("committed_length",)
+    COMMITTED_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    committed_length: int
+    def __init__(self, committed_length: _Optional[int] = ...) -> None: ...
+
+class CloseContainerRequest(_message.Message):
+    __slots__ = ("container_id", "bcsid", "force")
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    BCSID_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    container_id: int
+    bcsid: int
+    force: bool
+    def __init__(self, container_id: _Optional[int] = ..., bcsid: _Optional[int] = ..., force: bool = ...) -> None: ...
+
+class CloseContainerResponse(_message.Message):
+    __slots__ = ("replica",)
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    replica: _container_pb2.ReplicaReport
+    def __init__(self, replica: _Optional[_Union[_container_pb2.ReplicaReport, _Mapping]] = ...) -> None: ...
+
+class DeleteContainerRequest(_message.Message):
+    __slots__ = ("container_id", "force")
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    container_id: int
+    force: bool
+    def __init__(self, container_id: _Optional[int] = ..., force: bool = ...) -> None: ...
+
+class DeleteContainerResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetContainerRequest(_message.Message):
+    __slots__ = ("container_id",)
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    container_id: int
+    def __init__(self, container_id: _Optional[int] = ...) -> None: ...
+
+class GetContainerResponse(_message.Message):
+    __slots__ = ("replica",)
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    replica: _container_pb2.ReplicaReport
+    def __init__(self, replica: _Optional[_Union[_container_pb2.ReplicaReport, _Mapping]] = ...) -> None: ...
+
+class ListContainersRequest(_message.Message):
+    __slots__ = ("start_container_id", "count")
+    START_CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    start_container_id: int
+    count: int
+    def __init__(self, start_container_id: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
+
+class ListContainersResponse(_message.Message):
+    __slots__ = ("replicas", "next_container_id")
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    replicas: _containers.RepeatedCompositeFieldContainer[_container_pb2.ReplicaReport]
+    next_container_id: int
+    def __init__(self, replicas: _Optional[_Iterable[_Union[_container_pb2.ReplicaReport, _Mapping]]] = ..., next_container_id: _Optional[int] = ...) -> None: ...
+
+class GetBlockRequest(_message.Message):
+    __slots__ = ("block_id",)
+    BLOCK_ID_FIELD_NUMBER: _ClassVar[int]
+    block_id: _container_pb2.BlockId
+    def __init__(self, block_id: _Optional[_Union[_container_pb2.BlockId, _Mapping]] = ...) -> None: ...
+
+class GetBlockResponse(_message.Message):
+    __slots__ = ("block",)
+    BLOCK_FIELD_NUMBER: _ClassVar[int]
+    block: _container_pb2.BlockData
+    def __init__(self, block: _Optional[_Union[_container_pb2.BlockData, _Mapping]] = ...) -> None: ...
+
+class ListBlocksRequest(_message.Message):
+    __slots__ = ("container_id", "start_local_id", "count")
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    START_LOCAL_ID_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    container_id: int
+    start_local_id: int
+    count: int
+    def __init__(self, container_id: _Optional[int] = ..., start_local_id: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
+
+class ListBlocksResponse(_message.Message):
+    __slots__ = ("blocks", "next_local_id")
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_LOCAL_ID_FIELD_NUMBER: _ClassVar[int]
+    blocks: _containers.RepeatedCompositeFieldContainer[_container_pb2.BlockData]
+    next_local_id: int
+    def __init__(self, blocks: _Optional[_Iterable[_Union[_container_pb2.BlockData, _Mapping]]] = ..., next_local_id: _Optional[int] = ...) -> None: ...
+
+class ReadChunkRequest(_message.Message):
+    __slots__ = ("block_id", "offset")
+    BLOCK_ID_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    block_id: _container_pb2.BlockId
+    offset: int
+    def __init__(self, block_id: _Optional[_Union[_container_pb2.BlockId, _Mapping]] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class ReadChunkResponse(_message.Message):
+    __slots__ = ("chunk", "data")
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    chunk: _container_pb2.ChunkInfo
+    data: bytes
+    def __init__(self, chunk: _Optional[_Union[_container_pb2.ChunkInfo, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class BlockRange(_message.Message):
+    __slots__ = ("first", "last")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    last: int
+    def __init__(self, first: _Optional[int] = ..., last: _Optional[int] = ...) -> None: ...
+
+class GetContainerHashesRequest(_message.Message):
+    __slots__ = ("container_id", "level", "block_ids", "ranges", "range_starts")
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_IDS_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    RANGE_STARTS_FIELD_NUMBER: _ClassVar[int]
+    container_id: int
+    level: HashesLevel
+    block_ids: _containers.RepeatedScalarFieldContainer[int]
+    ranges: _containers.RepeatedCompositeFieldContainer[BlockRange]
+    range_starts: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, container_id: _Optional[int] = ..., level: _Optional[_Union[HashesLevel, str]] = ..., block_ids: _Optional[_Iterable[int]] = ..., ranges: _Optional[_Iterable[_Union[BlockRange, _Mapping]]] = ..., range_starts: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class HashesPage(_message.Message):
+    __slots__ = ("summary", "range_checksums", "block_ids", "block_checksums", "block_deleted", "block_chunk_counts", "chunk_offsets", "chunk_lengths", "chunk_checksums", "chunk_healthy")
+    SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    RANGE_CHECKSUMS_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_IDS_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_CHECKSUMS_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_DELETED_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_CHUNK_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_CHECKSUMS_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_HEALTHY_FIELD_NUMBER: _ClassVar[int]
+    summary: _container_pb2.TreeSummary
+    range_checksums: _containers.RepeatedScalarFieldContainer[int]
+    block_ids: _containers.RepeatedScalarFieldContainer[int]
+    block_checksums: _containers.RepeatedScalarFieldContainer[int]
+    block_deleted: _containers.RepeatedScalarFieldContainer[bool]
+    block_chunk_counts: _containers.RepeatedScalarFieldContainer[int]
+    chunk_offsets: _containers.RepeatedScalarFieldContainer[int]
+    chunk_lengths: _containers.RepeatedScalarFieldContainer[int]
+    chunk_checksums: _containers.RepeatedScalarFieldContainer[int]
+    chunk_healthy: _containers.RepeatedScalarFieldContainer[bool]
+    def __init__(self, summary: _Optional[_Union[_container_pb2.TreeSummary, _Mapping]] = ..., range_checksums: _Optional[_Iterable[int]] = ..., block_ids: _Optional[_Iterable[int]] = ..., block_checksums: _Optional[_Iterable[int]] = ..., block_deleted: _Optional[_Iterable[bool]] = ..., block_chunk_counts: _Optional[_Iterable[int]] = ..., chunk_offsets: _Optional[_Iterable[int]] = ..., chunk_lengths: _Optional[_Iterable[int]] = ..., chunk_checksums: _Optional[_Iterable[int]] = ..., chunk_healthy: _Optional[_Iterable[bool]] = ...) -> None: ...
+
+class ScanContainerRequest(_message.Message):
+    __slots__ = ("container_id",)
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    container_id: int
+    def __init__(self, container_id: _Optional[int] = ...) -> None: ...
+
+class Finding(_message.Message):
+    __slots__ = ("container_id", "verdict", "fault", "local_id", "offset", "length", "found_at_ms", "evidence")
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    FAULT_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_ID_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    FOUND_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    EVIDENCE_FIELD_NUMBER: _ClassVar[int]
+    container_id: int
+    verdict: str
+    fault: str
+    local_id: int
+    offset: int
+    length: int
+    found_at_ms: int
+    evidence: str
+    def __init__(self, container_id: _Optional[int] = ..., verdict: _Optional[str] = ..., fault: _Optional[str] = ..., local_id: _Optional[int] = ..., offset: _Optional[int] = ..., length: _Optional[int] = ..., found_at_ms: _Optional[int] = ..., evidence: _Optional[str] = ...) -> None: ...
+
+class ScanResult(_message.Message):
+    __slots__ = ("replica", "findings", "finding_count", "bytes_read")
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    FINDINGS_FIELD_NUMBER: _ClassVar[int]
+    FINDING_COUNT_FIELD_NUMBER: _ClassVar[int]
+    BYTES_READ_FIELD_NUMBER: _ClassVar[int]
+    replica: _container_pb2.ReplicaReport
+    findings: _containers.RepeatedCompositeFieldContainer[Finding]
+    finding_count: int
+    bytes_read: int
+    def __init__(self, replica: _Optional[_Union[_container_pb2.ReplicaReport, _Mapping]] = ..., findings: _Optional[_Iterable[_Union[Finding, _Mapping]]] = ..., finding_count: _Optional[int] = ..., bytes_read: _Optional[int] = ...) -> None: ...
+
+class ScanProgress(_message.Message):
+    __slots__ = ("bytes_read", "bytes_total", "result")
+    BYTES_READ_FIELD_NUMBER: _ClassVar[int]
+    BYTES_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    bytes_read: int
+    bytes_total: int
+    result: ScanResult
+    def __init__(self, bytes_read: _Optional[int] = ..., bytes_total: _Optional[int] = ..., result: _Optional[_Union[ScanResult, _Mapping]] = ...) -> None: ...
+
+class ListFindingsRequest(_message.Message):
+    __slots__ = ("container_id", "start_container_id", "count")
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    START_CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    container_id: int
+    start_container_id: int
+    count: int
+    def __init__(self, container_id: _Optional[int] = ..., start_container_id: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
+
+class ListFindingsResponse(_message.Message):
+    __slots__ = ("findings", "next_container_id")
+    FINDINGS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    findings: _containers.RepeatedCompositeFieldContainer[Finding]
+    next_container_id: int
+    def __init__(self, findings: _Optional[_Iterable[_Union[Finding, _Mapping]]] = ..., next_container_id: _Optional[int] = ...) -> None: ...
+
+class StatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class VolumeStatus(_message.Message):
+    __slots__ = ("volume_id", "path", "capacity_bytes", "available_bytes", "used_bytes", "container_count", "failed", "scanned_bytes", "oldest_scan_at_ms", "error")
+    VOLUME_ID_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    AVAILABLE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CONTAINER_COUNT_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    SCANNED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_SCAN_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    volume_id: str
+    path: str
+    capacity_bytes: int
+    available_bytes: int
+    used_bytes: int
+    container_count: int
+    failed: bool
+    scanned_bytes: int
+    oldest_scan_at_ms: int
+    error: str
+    def __init__(self, volume_id: _Optional[str] = ..., path: _Optional[str] = ..., capacity_bytes: _Optional[int] = ..., available_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., container_count: _Optional[int] = ..., failed: bool = ..., scanned_bytes: _Optional[int] = ..., oldest_scan_at_ms: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
+
+class WorkerStatus(_message.Message):
+    __slots__ = ("name", "state", "steps", "error_count", "last_error")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_COUNT_FIELD_NUMBER: _ClassVar[int]
+    LAST_ERROR_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    state: str
+    steps: int
+    error_count: int
+    last_error: str
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., steps: _Optional[int] = ..., error_count: _Optional[int] = ..., last_error: _Optional[str] = ...) -> None: ...
+
+class StatusResponse(_message.Message):
+    __slots__ = ("datanode_id", "cluster_id", "version", "started_at_ms", "volumes", "containers_by_state", "finding_count", "workers", "tasks_queued", "tasks_running", "scm_state")
+    class ContainersByStateEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    DATANODE_ID_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    VOLUMES_FIELD_NUMBER: _ClassVar[int]
+    CONTAINERS_BY_STATE_FIELD_NUMBER: _ClassVar[int]
+    FINDING_COUNT_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    TASKS_QUEUED_FIELD_NUMBER: _ClassVar[int]
+    TASKS_RUNNING_FIELD_NUMBER: _ClassVar[int]
+    SCM_STATE_FIELD_NUMBER: _ClassVar[int]
+    datanode_id: str
+    cluster_id: str
+    version: str
+    started_at_ms: int
+    volumes: _containers.RepeatedCompositeFieldContainer[VolumeStatus]
+    containers_by_state: _containers.ScalarMap[str, int]
+    finding_count: int
+    workers: _containers.RepeatedCompositeFieldContainer[WorkerStatus]
+    tasks_queued: int
+    tasks_running: int
+    scm_state: str
+    def __init__(self, datanode_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., version: _Optional[str] = ..., started_at_ms: _Optional[int] = ..., volumes: _Optional[_Iterable[_Union[VolumeStatus, _Mapping]]] = ..., containers_by_state: _Optional[_Mapping[str, int]] = ..., finding_count: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., tasks_queued: _Optional[int] = ..., tasks_running: _Optional[int] = ..., scm_state: _Optional[str] = ...) -> None: ...

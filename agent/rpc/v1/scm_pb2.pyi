@@ -1,0 +1,560 @@
+from agent.rpc.v1 import container_pb2 as _container_pb2
+from agent.rpc.v1 import datanode_pb2 as _datanode_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Priority(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PRIORITY_UNSPECIFIED: _ClassVar[Priority]
+    NORMAL: _ClassVar[Priority]
+    LOW: _ClassVar[Priority]
+PRIORITY_UNSPECIFIED: Priority
+NORMAL: Priority
+LOW: Priority
+
+class RegisterRequest(_message.Message):
+    __slots__ = ("datanode_id", "address", "rack", "version", "cluster_id", "volumes", "boot_id")
+    DATANODE_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    RACK_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    VOLUMES_FIELD_NUMBER: _ClassVar[int]
+    BOOT_ID_FIELD_NUMBER: _ClassVar[int]
+    datanode_id: str
+    address: str
+    rack: str
+    version: str
+    cluster_id: str
+    volumes: _containers.RepeatedCompositeFieldContainer[_datanode_pb2.VolumeStatus]
+    boot_id: int
+    def __init__(self, datanode_id: _Optional[str] = ..., address: _Optional[str] = ..., rack: _Optional[str] = ..., version: _Optional[str] = ..., cluster_id: _Optional[str] = ..., volumes: _Optional[_Iterable[_Union[_datanode_pb2.VolumeStatus, _Mapping]]] = ..., boot_id: _Optional[int] = ...) -> None: ...
+
+class RegisterResponse(_message.Message):
+    __slots__ = ("cluster_id", "term", "heartbeat_interval_ms")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: str
+    term: int
+    heartbeat_interval_ms: int
+    def __init__(self, cluster_id: _Optional[str] = ..., term: _Optional[int] = ..., heartbeat_interval_ms: _Optional[int] = ...) -> None: ...
+
+class ContainerReport(_message.Message):
+    __slots__ = ("full", "report_id", "page", "last", "replicas")
+    FULL_FIELD_NUMBER: _ClassVar[int]
+    REPORT_ID_FIELD_NUMBER: _ClassVar[int]
+    PAGE_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    full: bool
+    report_id: int
+    page: int
+    last: bool
+    replicas: _containers.RepeatedCompositeFieldContainer[_container_pb2.ReplicaReport]
+    def __init__(self, full: bool = ..., report_id: _Optional[int] = ..., page: _Optional[int] = ..., last: bool = ..., replicas: _Optional[_Iterable[_Union[_container_pb2.ReplicaReport, _Mapping]]] = ...) -> None: ...
+
+class CommandStatus(_message.Message):
+    __slots__ = ("command_id", "state", "type", "container_id", "code", "message", "reconcile")
+    class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        STATE_UNSPECIFIED: _ClassVar[CommandStatus.State]
+        EXECUTED: _ClassVar[CommandStatus.State]
+        FAILED: _ClassVar[CommandStatus.State]
+        SKIPPED: _ClassVar[CommandStatus.State]
+    STATE_UNSPECIFIED: CommandStatus.State
+    EXECUTED: CommandStatus.State
+    FAILED: CommandStatus.State
+    SKIPPED: CommandStatus.State
+    COMMAND_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    RECONCILE_FIELD_NUMBER: _ClassVar[int]
+    command_id: int
+    state: CommandStatus.State
+    type: str
+    container_id: int
+    code: str
+    message: str
+    reconcile: ReconcileOutcome
+    def __init__(self, command_id: _Optional[int] = ..., state: _Optional[_Union[CommandStatus.State, str]] = ..., type: _Optional[str] = ..., container_id: _Optional[int] = ..., code: _Optional[str] = ..., message: _Optional[str] = ..., reconcile: _Optional[_Union[ReconcileOutcome, _Mapping]] = ...) -> None: ...
+
+class QueueCount(_message.Message):
+    __slots__ = ("type", "count")
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    type: str
+    count: int
+    def __init__(self, type: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
+
+class HeartbeatRequest(_message.Message):
+    __slots__ = ("datanode_id", "boot_id", "volumes", "reports", "command_statuses", "queues")
+    DATANODE_ID_FIELD_NUMBER: _ClassVar[int]
+    BOOT_ID_FIELD_NUMBER: _ClassVar[int]
+    VOLUMES_FIELD_NUMBER: _ClassVar[int]
+    REPORTS_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_STATUSES_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    datanode_id: str
+    boot_id: int
+    volumes: _containers.RepeatedCompositeFieldContainer[_datanode_pb2.VolumeStatus]
+    reports: _containers.RepeatedCompositeFieldContainer[ContainerReport]
+    command_statuses: _containers.RepeatedCompositeFieldContainer[CommandStatus]
+    queues: _containers.RepeatedCompositeFieldContainer[QueueCount]
+    def __init__(self, datanode_id: _Optional[str] = ..., boot_id: _Optional[int] = ..., volumes: _Optional[_Iterable[_Union[_datanode_pb2.VolumeStatus, _Mapping]]] = ..., reports: _Optional[_Iterable[_Union[ContainerReport, _Mapping]]] = ..., command_statuses: _Optional[_Iterable[_Union[CommandStatus, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueCount, _Mapping]]] = ...) -> None: ...
+
+class HeartbeatResponse(_message.Message):
+    __slots__ = ("term", "commands", "reregister")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    COMMANDS_FIELD_NUMBER: _ClassVar[int]
+    REREGISTER_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    commands: _containers.RepeatedCompositeFieldContainer[Command]
+    reregister: bool
+    def __init__(self, term: _Optional[int] = ..., commands: _Optional[_Iterable[_Union[Command, _Mapping]]] = ..., reregister: bool = ...) -> None: ...
+
+class CloseCommand(_message.Message):
+    __slots__ = ("container_id", "bcsid", "force")
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    BCSID_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    container_id: int
+    bcsid: int
+    force: bool
+    def __init__(self, container_id: _Optional[int] = ..., bcsid: _Optional[int] = ..., force: bool = ...) -> None: ...
+
+class DeleteCommand(_message.Message):
+    __slots__ = ("container_id", "force")
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    container_id: int
+    force: bool
+    def __init__(self, container_id: _Optional[int] = ..., force: bool = ...) -> None: ...
+
+class ReconcileCommand(_message.Message):
+    __slots__ = ("container_id", "peers")
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    container_id: int
+    peers: _containers.RepeatedCompositeFieldContainer[_container_pb2.DatanodeEndpoint]
+    def __init__(self, container_id: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[_container_pb2.DatanodeEndpoint, _Mapping]]] = ...) -> None: ...
+
+class Command(_message.Message):
+    __slots__ = ("command_id", "term", "deadline_ms", "priority", "close", "delete", "reconcile")
+    COMMAND_ID_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_FIELD_NUMBER: _ClassVar[int]
+    DELETE_FIELD_NUMBER: _ClassVar[int]
+    RECONCILE_FIELD_NUMBER: _ClassVar[int]
+    command_id: int
+    term: int
+    deadline_ms: int
+    priority: Priority
+    close: CloseCommand
+    delete: DeleteCommand
+    reconcile: ReconcileCommand
+    def __init__(self, command_id: _Optional[int] = ..., term: _Optional[int] = ..., deadline_ms: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ..., close: _Optional[_Union[CloseCommand, _Mapping]] = ..., delete: _Optional[_Union[DeleteCommand, _Mapping]] = ..., reconcile: _Optional[_Union[ReconcileCommand, _Mapping]] = ...) -> None: ...
+
+class PeerOutcome(_message.Message):
+    __slots__ = ("datanode_id", "state", "message", "tree_bytes", "data_bytes", "chunks")
+    DATANODE_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    TREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DATA_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    datanode_id: str
+    state: str
+    message: str
+    tree_bytes: int
+    data_bytes: int
+    chunks: int
+    def __init__(self, datanode_id: _Optional[str] = ..., state: _Optional[str] = ..., message: _Optional[str] = ..., tree_bytes: _Optional[int] = ..., data_bytes: _Optional[int] = ..., chunks: _Optional[int] = ...) -> None: ...
+
+class ChunkOutcome(_message.Message):
+    __slots__ = ("local_id", "offset", "length", "difference", "result", "source", "message")
+    LOCAL_ID_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    DIFFERENCE_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    local_id: int
+    offset: int
+    length: int
+    difference: str
+    result: str
+    source: str
+    message: str
+    def __init__(self, local_id: _Optional[int] = ..., offset: _Optional[int] = ..., length: _Optional[int] = ..., difference: _Optional[str] = ..., result: _Optional[str] = ..., source: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+
+class ReconcileOutcome(_message.Message):
+    __slots__ = ("container_id", "result", "peers", "chunks", "chunk_count", "bytes_fetched", "tree_bytes_fetched", "tree_before", "tree_after", "state_before", "state_after", "duration_ms", "differences")
+    class DifferencesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_COUNT_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FETCHED_FIELD_NUMBER: _ClassVar[int]
+    TREE_BYTES_FETCHED_FIELD_NUMBER: _ClassVar[int]
+    TREE_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    TREE_AFTER_FIELD_NUMBER: _ClassVar[int]
+    STATE_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    STATE_AFTER_FIELD_NUMBER: _ClassVar[int]
+    DURATION_MS_FIELD_NUMBER: _ClassVar[int]
+    DIFFERENCES_FIELD_NUMBER: _ClassVar[int]
+    container_id: int
+    result: str
+    peers: _containers.RepeatedCompositeFieldContainer[PeerOutcome]
+    chunks: _containers.RepeatedCompositeFieldContainer[ChunkOutcome]
+    chunk_count: int
+    bytes_fetched: int
+    tree_bytes_fetched: int
+    tree_before: _container_pb2.TreeSummary
+    tree_after: _container_pb2.TreeSummary
+    state_before: _container_pb2.ReplicaState
+    state_after: _container_pb2.ReplicaState
+    duration_ms: int
+    differences: _containers.ScalarMap[str, int]
+    def __init__(self, container_id: _Optional[int] = ..., result: _Optional[str] = ..., peers: _Optional[_Iterable[_Union[PeerOutcome, _Mapping]]] = ..., chunks: _Optional[_Iterable[_Union[ChunkOutcome, _Mapping]]] = ..., chunk_count: _Optional[int] = ..., bytes_fetched: _Optional[int] = ..., tree_bytes_fetched: _Optional[int] = ..., tree_before: _Optional[_Union[_container_pb2.TreeSummary, _Mapping]] = ..., tree_after: _Optional[_Union[_container_pb2.TreeSummary, _Mapping]] = ..., state_before: _Optional[_Union[_container_pb2.ReplicaState, str]] = ..., state_after: _Optional[_Union[_container_pb2.ReplicaState, str]] = ..., duration_ms: _Optional[int] = ..., differences: _Optional[_Mapping[str, int]] = ...) -> None: ...
+
+class AllocateBlocksRequest(_message.Message):
+    __slots__ = ("client_id", "sizes")
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    sizes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, client_id: _Optional[str] = ..., sizes: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class BlockAllocation(_message.Message):
+    __slots__ = ("block_id", "replicas")
+    BLOCK_ID_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    block_id: _container_pb2.BlockId
+    replicas: _containers.RepeatedCompositeFieldContainer[_container_pb2.DatanodeEndpoint]
+    def __init__(self, block_id: _Optional[_Union[_container_pb2.BlockId, _Mapping]] = ..., replicas: _Optional[_Iterable[_Union[_container_pb2.DatanodeEndpoint, _Mapping]]] = ...) -> None: ...
+
+class AllocateBlocksResponse(_message.Message):
+    __slots__ = ("blocks",)
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    blocks: _containers.RepeatedCompositeFieldContainer[BlockAllocation]
+    def __init__(self, blocks: _Optional[_Iterable[_Union[BlockAllocation, _Mapping]]] = ...) -> None: ...
+
+class BlockLocation(_message.Message):
+    __slots__ = ("block_id", "length")
+    BLOCK_ID_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    block_id: _container_pb2.BlockId
+    length: int
+    def __init__(self, block_id: _Optional[_Union[_container_pb2.BlockId, _Mapping]] = ..., length: _Optional[int] = ...) -> None: ...
+
+class KeyInfo(_message.Message):
+    __slots__ = ("key", "size", "created_at_ms", "blocks")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    size: int
+    created_at_ms: int
+    blocks: _containers.RepeatedCompositeFieldContainer[BlockLocation]
+    def __init__(self, key: _Optional[str] = ..., size: _Optional[int] = ..., created_at_ms: _Optional[int] = ..., blocks: _Optional[_Iterable[_Union[BlockLocation, _Mapping]]] = ...) -> None: ...
+
+class CommitKeyRequest(_message.Message):
+    __slots__ = ("client_id", "keys", "replace", "failed")
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    REPLACE_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    keys: _containers.RepeatedCompositeFieldContainer[KeyInfo]
+    replace: bool
+    failed: _containers.RepeatedCompositeFieldContainer[FailedReplica]
+    def __init__(self, client_id: _Optional[str] = ..., keys: _Optional[_Iterable[_Union[KeyInfo, _Mapping]]] = ..., replace: bool = ..., failed: _Optional[_Iterable[_Union[FailedReplica, _Mapping]]] = ...) -> None: ...
+
+class FailedReplica(_message.Message):
+    __slots__ = ("container_id", "datanode_id")
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    DATANODE_ID_FIELD_NUMBER: _ClassVar[int]
+    container_id: int
+    datanode_id: str
+    def __init__(self, container_id: _Optional[int] = ..., datanode_id: _Optional[str] = ...) -> None: ...
+
+class CommitKeyResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class LookupKeyRequest(_message.Message):
+    __slots__ = ("key",)
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    def __init__(self, key: _Optional[str] = ...) -> None: ...
+
+class LookupKeyResponse(_message.Message):
+    __slots__ = ("key", "containers")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    CONTAINERS_FIELD_NUMBER: _ClassVar[int]
+    key: KeyInfo
+    containers: _containers.RepeatedCompositeFieldContainer[ContainerReplicas]
+    def __init__(self, key: _Optional[_Union[KeyInfo, _Mapping]] = ..., containers: _Optional[_Iterable[_Union[ContainerReplicas, _Mapping]]] = ...) -> None: ...
+
+class ContainerReplicas(_message.Message):
+    __slots__ = ("container_id", "replicas")
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    container_id: int
+    replicas: _containers.RepeatedCompositeFieldContainer[_container_pb2.DatanodeEndpoint]
+    def __init__(self, container_id: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[_container_pb2.DatanodeEndpoint, _Mapping]]] = ...) -> None: ...
+
+class ListKeysRequest(_message.Message):
+    __slots__ = ("prefix", "start_after", "count")
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    START_AFTER_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    prefix: str
+    start_after: str
+    count: int
+    def __init__(self, prefix: _Optional[str] = ..., start_after: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
+
+class ListKeysResponse(_message.Message):
+    __slots__ = ("keys", "next_start_after")
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_START_AFTER_FIELD_NUMBER: _ClassVar[int]
+    keys: _containers.RepeatedCompositeFieldContainer[KeyInfo]
+    next_start_after: str
+    def __init__(self, keys: _Optional[_Iterable[_Union[KeyInfo, _Mapping]]] = ..., next_start_after: _Optional[str] = ...) -> None: ...
+
+class FinishWritesRequest(_message.Message):
+    __slots__ = ("client_id", "close")
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    close: bool
+    def __init__(self, client_id: _Optional[str] = ..., close: bool = ...) -> None: ...
+
+class FinishWritesResponse(_message.Message):
+    __slots__ = ("container_ids",)
+    CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
+    container_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, container_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class NodeInfo(_message.Message):
+    __slots__ = ("datanode_id", "address", "rack", "version", "health", "op_state", "last_heartbeat_at_ms", "container_count", "volumes", "queues")
+    DATANODE_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    RACK_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    HEALTH_FIELD_NUMBER: _ClassVar[int]
+    OP_STATE_FIELD_NUMBER: _ClassVar[int]
+    LAST_HEARTBEAT_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    CONTAINER_COUNT_FIELD_NUMBER: _ClassVar[int]
+    VOLUMES_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    datanode_id: str
+    address: str
+    rack: str
+    version: str
+    health: str
+    op_state: str
+    last_heartbeat_at_ms: int
+    container_count: int
+    volumes: _containers.RepeatedCompositeFieldContainer[_datanode_pb2.VolumeStatus]
+    queues: _containers.RepeatedCompositeFieldContainer[QueueCount]
+    def __init__(self, datanode_id: _Optional[str] = ..., address: _Optional[str] = ..., rack: _Optional[str] = ..., version: _Optional[str] = ..., health: _Optional[str] = ..., op_state: _Optional[str] = ..., last_heartbeat_at_ms: _Optional[int] = ..., container_count: _Optional[int] = ..., volumes: _Optional[_Iterable[_Union[_datanode_pb2.VolumeStatus, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueCount, _Mapping]]] = ...) -> None: ...
+
+class ListNodesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListNodesResponse(_message.Message):
+    __slots__ = ("nodes", "term", "cluster_id")
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    nodes: _containers.RepeatedCompositeFieldContainer[NodeInfo]
+    term: int
+    cluster_id: str
+    def __init__(self, nodes: _Optional[_Iterable[_Union[NodeInfo, _Mapping]]] = ..., term: _Optional[int] = ..., cluster_id: _Optional[str] = ...) -> None: ...
+
+class ContainerInfo(_message.Message):
+    __slots__ = ("container_id", "state", "replication_factor", "sequence_id", "used_bytes", "replicas", "checksums")
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REPLICATION_FACTOR_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
+    USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUMS_FIELD_NUMBER: _ClassVar[int]
+    container_id: int
+    state: str
+    replication_factor: int
+    sequence_id: int
+    used_bytes: int
+    replicas: _containers.RepeatedCompositeFieldContainer[ContainerInfoReplica]
+    checksums: str
+    def __init__(self, container_id: _Optional[int] = ..., state: _Optional[str] = ..., replication_factor: _Optional[int] = ..., sequence_id: _Optional[int] = ..., used_bytes: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ContainerInfoReplica, _Mapping]]] = ..., checksums: _Optional[str] = ...) -> None: ...
+
+class ContainerInfoReplica(_message.Message):
+    __slots__ = ("datanode", "node_health", "replica", "reported_at_ms")
+    DATANODE_FIELD_NUMBER: _ClassVar[int]
+    NODE_HEALTH_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    REPORTED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    datanode: _container_pb2.DatanodeEndpoint
+    node_health: str
+    replica: _container_pb2.ReplicaReport
+    reported_at_ms: int
+    def __init__(self, datanode: _Optional[_Union[_container_pb2.DatanodeEndpoint, _Mapping]] = ..., node_health: _Optional[str] = ..., replica: _Optional[_Union[_container_pb2.ReplicaReport, _Mapping]] = ..., reported_at_ms: _Optional[int] = ...) -> None: ...
+
+class ListContainerInfosRequest(_message.Message):
+    __slots__ = ("start_container_id", "count")
+    START_CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    start_container_id: int
+    count: int
+    def __init__(self, start_container_id: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
+
+class ListContainerInfosResponse(_message.Message):
+    __slots__ = ("containers", "next_container_id")
+    CONTAINERS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    containers: _containers.RepeatedCompositeFieldContainer[ContainerInfo]
+    next_container_id: int
+    def __init__(self, containers: _Optional[_Iterable[_Union[ContainerInfo, _Mapping]]] = ..., next_container_id: _Optional[int] = ...) -> None: ...
+
+class GetContainerInfoRequest(_message.Message):
+    __slots__ = ("container_id",)
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    container_id: int
+    def __init__(self, container_id: _Optional[int] = ...) -> None: ...
+
+class GetContainerInfoResponse(_message.Message):
+    __slots__ = ("container",)
+    CONTAINER_FIELD_NUMBER: _ClassVar[int]
+    container: ContainerInfo
+    def __init__(self, container: _Optional[_Union[ContainerInfo, _Mapping]] = ...) -> None: ...
+
+class CloseContainersRequest(_message.Message):
+    __slots__ = ("container_ids",)
+    CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
+    container_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, container_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ReconcileContainersRequest(_message.Message):
+    __slots__ = ("container_ids",)
+    CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
+    container_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, container_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ContainerDecision(_message.Message):
+    __slots__ = ("container_id", "code", "message", "command_ids")
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_IDS_FIELD_NUMBER: _ClassVar[int]
+    container_id: int
+    code: str
+    message: str
+    command_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, container_id: _Optional[int] = ..., code: _Optional[str] = ..., message: _Optional[str] = ..., command_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ContainerDecisions(_message.Message):
+    __slots__ = ("decisions",)
+    DECISIONS_FIELD_NUMBER: _ClassVar[int]
+    decisions: _containers.RepeatedCompositeFieldContainer[ContainerDecision]
+    def __init__(self, decisions: _Optional[_Iterable[_Union[ContainerDecision, _Mapping]]] = ...) -> None: ...
+
+class PlanRow(_message.Message):
+    __slots__ = ("container_id", "action", "replicas", "reason")
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    container_id: int
+    action: str
+    replicas: _containers.RepeatedCompositeFieldContainer[PlanReplica]
+    reason: str
+    def __init__(self, container_id: _Optional[int] = ..., action: _Optional[str] = ..., replicas: _Optional[_Iterable[_Union[PlanReplica, _Mapping]]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class PlanReplica(_message.Message):
+    __slots__ = ("datanode_id", "state", "root")
+    DATANODE_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ROOT_FIELD_NUMBER: _ClassVar[int]
+    datanode_id: str
+    state: _container_pb2.ReplicaState
+    root: int
+    def __init__(self, datanode_id: _Optional[str] = ..., state: _Optional[_Union[_container_pb2.ReplicaState, str]] = ..., root: _Optional[int] = ...) -> None: ...
+
+class ApplyPlanRequest(_message.Message):
+    __slots__ = ("snapshot_id", "run_id", "rows", "dry_run")
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    snapshot_id: str
+    run_id: str
+    rows: _containers.RepeatedCompositeFieldContainer[PlanRow]
+    dry_run: bool
+    def __init__(self, snapshot_id: _Optional[str] = ..., run_id: _Optional[str] = ..., rows: _Optional[_Iterable[_Union[PlanRow, _Mapping]]] = ..., dry_run: bool = ...) -> None: ...
+
+class ExportSnapshotRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ExportSnapshotResponse(_message.Message):
+    __slots__ = ("snapshot_id", "path", "container_count", "replica_count")
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    CONTAINER_COUNT_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_COUNT_FIELD_NUMBER: _ClassVar[int]
+    snapshot_id: str
+    path: str
+    container_count: int
+    replica_count: int
+    def __init__(self, snapshot_id: _Optional[str] = ..., path: _Optional[str] = ..., container_count: _Optional[int] = ..., replica_count: _Optional[int] = ...) -> None: ...
+
+class ListOutcomesRequest(_message.Message):
+    __slots__ = ("command_ids", "count")
+    COMMAND_IDS_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    command_ids: _containers.RepeatedScalarFieldContainer[int]
+    count: int
+    def __init__(self, command_ids: _Optional[_Iterable[int]] = ..., count: _Optional[int] = ...) -> None: ...
+
+class Outcome(_message.Message):
+    __slots__ = ("datanode_id", "status", "reported_at_ms")
+    DATANODE_ID_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    REPORTED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    datanode_id: str
+    status: CommandStatus
+    reported_at_ms: int
+    def __init__(self, datanode_id: _Optional[str] = ..., status: _Optional[_Union[CommandStatus, _Mapping]] = ..., reported_at_ms: _Optional[int] = ...) -> None: ...
+
+class ListOutcomesResponse(_message.Message):
+    __slots__ = ("outcomes", "pending_command_ids")
+    OUTCOMES_FIELD_NUMBER: _ClassVar[int]
+    PENDING_COMMAND_IDS_FIELD_NUMBER: _ClassVar[int]
+    outcomes: _containers.RepeatedCompositeFieldContainer[Outcome]
+    pending_command_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, outcomes: _Optional[_Iterable[_Union[Outcome, _Mapping]]] = ..., pending_command_ids: _Optional[_Iterable[int]] = ...) -> None: ...

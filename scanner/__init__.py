@@ -1,0 +1,1 @@
+"""Reading one replica and judging it."""

@@ -1,0 +1,64 @@
+"""What a scan can find, and what it means.
+
+A finding is one fault of one replica, with the evidence for it. Corruption is a value here and
+never an exception: finding it is the scanner's job.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from merkle.replica import BlockId, ContainerId
+
+
+class Verdict(StrEnum):
+    """The judgement on a chunk or a replica, and what follows from it."""
+
+    OK = "OK"
+    CORRUPT = "CORRUPT"  # the medium says so, twice, to two witnesses: repair
+    SUSPECT_HOST = "SUSPECT_HOST"  # memory or a library lied; the medium is fine: do not repair
+    CHANGED = "CHANGED"  # written while we read: scan again, do not repair
+    GONE = "GONE"  # deleted while we read: forget it
+    UNREADABLE = "UNREADABLE"  # EIO: the volume is suspect; the bytes are not served
+    TRANSIENT = "TRANSIENT"  # EMFILE, ENOMEM, EINTR: says nothing about the data
+
+
+class Fault(StrEnum):
+    """What is wrong, as the disk shows it."""
+
+    CHUNK_CHECKSUM = "CHUNK_CHECKSUM"  # bytes differ from the checksums written with them
+    CHUNK_SHORT = "CHUNK_SHORT"  # the file ends inside the chunk
+    CHUNK_MISSING = "CHUNK_MISSING"  # the file ends before the chunk
+    BLOCK_FILE_MISSING = "BLOCK_FILE_MISSING"
+    BLOCK_ROW_MISSING = "BLOCK_ROW_MISSING"  # a block file that no metadata row describes
+    BLOCK_ROW_DAMAGED = "BLOCK_ROW_DAMAGED"
+    TRAILING_BYTES = "TRAILING_BYTES"  # bytes behind the last chunk that no checksum covers
+    FOREIGN_FILE = "FOREIGN_FILE"  # something in chunks/ that is no block file
+    DESCRIPTOR_DAMAGED = "DESCRIPTOR_DAMAGED"
+    DESCRIPTOR_MISSING = "DESCRIPTOR_MISSING"
+    TREE_DAMAGED = "TREE_DAMAGED"
+    TREE_MISSING = "TREE_MISSING"
+    TREE_STALE = "TREE_STALE"  # older than the generation the index remembers
+    CHUNKS_DIRECTORY_MISSING = "CHUNKS_DIRECTORY_MISSING"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fault of one replica.
+
+    `block_id`, `offset` and `length_bytes` are -1 where the fault is not about a block or chunk.
+    `evidence` is what a person needs to believe it: expected and actual checksums, errno, sizes.
+    """
+
+    container_id: ContainerId
+    verdict: Verdict
+    fault: Fault
+    block_id: BlockId
+    offset: int
+    length_bytes: int
+    found_at_ms: int
+    evidence: str
+
+    @property
+    def is_damage(self) -> bool:
+        """Whether the replica must be called UNHEALTHY for it."""
+        return self.verdict in {Verdict.CORRUPT, Verdict.UNREADABLE}

@@ -1,0 +1,1 @@
+"""The reference control plane. One node, not highly available."""

@@ -1,0 +1,1 @@
+"""Compares every replica's reported checksums cluster-wide and plans what to reconcile."""
