@@ -1,0 +1,45 @@
+# Each target sets up what it needs: see tools/bootstrap.sh.
+#
+#   PYTHON=...      the interpreter to build .venv with (default: the first 3.11 or newer)
+#   DEMO_ARGS=...   more arguments of `suture demo`, for instance a folder to store
+#   TEST_ARGS=...   more arguments of pytest
+#   NAME=...        the benchmarks to run, for instance NAME=tree
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench format clean python
+
+BIN := .venv/bin
+WITH_JAVA := home="$$(tools/bootstrap.sh java)" && JAVA_HOME="$$home"
+
+help: ## Show this.
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
+
+demo: python ## Damage a small cluster's disks and watch it heal itself (DEMO_ARGS=...).
+	@$(WITH_JAVA) $(BIN)/suture demo $(DEMO_ARGS)
+
+test: lint ## Run every check and every test, as CI does (TEST_ARGS=...).
+	@$(WITH_JAVA) $(BIN)/pytest $(TEST_ARGS)
+
+lint: python ## Check format, style, types and import contracts.
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/mypy --explicit-package-bases bench tools
+	$(BIN)/lint-imports --no-logo
+
+bench: python ## Measure; fail where a bound does not hold (NAME=...).
+	@$(WITH_JAVA) $(BIN)/python -m bench $(NAME)
+
+format: python ## Format the code and mend what ruff can mend.
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## Remove everything that make created, .venv included.
+	rm -rf .venv dist build bench/out .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	    .import_linter_cache spark-warehouse metastore_db derby.log
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+python:
+	@tools/bootstrap.sh python

@@ -1,0 +1,205 @@
+#!/usr/bin/env bash
+# Set up what the Makefile's targets need, on a bare Debian or Ubuntu machine.
+#
+#   tools/bootstrap.sh python   .venv with Suture, its extras and the developer's tools
+#   tools/bootstrap.sh java     print the home of a Java runtime that Spark accepts
+#
+# What is already there is used as it is, and nothing is said. What is missing is installed with
+# apt when we are root or sudo asks no password; otherwise the command to run is printed and the
+# exit code is 1. Progress goes to standard error.
+
+set -euo pipefail
+
+readonly PYTHON_MINOR_MIN=11 # 3.11: StrEnum, tomllib, Self
+readonly JAVA_MAJOR_MIN=17   # Spark 4 starts on nothing older
+ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)"
+readonly ROOT
+readonly VENV="$ROOT/.venv"
+readonly STAMP="$VENV/suture-ready"
+apt_lists_are_fresh=no
+
+say() { printf 'bootstrap: %s\n' "$*" >&2; }
+fail() {
+    say "$@"
+    exit 1
+}
+
+# --- apt -----------------------------------------------------------------------------------------
+
+may_install() {
+    command -v apt-get >/dev/null || return 1
+    [ "$(id -u)" -eq 0 ] || { command -v sudo && sudo -n true; } >/dev/null 2>&1
+}
+
+apt() { # the lock may be held by an unattended upgrade: wait for it, not for ever
+    local command=(apt-get -qq -o DPkg::Lock::Timeout=300 "$@")
+    [ "$(id -u)" -eq 0 ] || command=(sudo -n env DEBIAN_FRONTEND=noninteractive "${command[@]}")
+    DEBIAN_FRONTEND=noninteractive "${command[@]}" </dev/null >&2
+}
+
+refresh_lists() {
+    [ "$apt_lists_are_fresh" = no ] || return 0
+    apt update || say "the package lists could not be refreshed; using those at hand"
+    apt_lists_are_fresh=yes
+}
+
+is_available() { # both words: a virtual package is shown but has no candidate
+    apt-cache policy "$1" 2>/dev/null | grep -q 'Candidate: [^(]'
+}
+
+install_packages() {
+    refresh_lists
+    say "installing $* with apt"
+    apt install --yes --no-install-recommends "$@"
+}
+
+# --- Python --------------------------------------------------------------------------------------
+
+is_new_enough() { # a version manager's shim may exist and still refuse to run
+    "$1" -c "import sys; sys.exit(sys.version_info < (3, $PYTHON_MINOR_MIN))" >/dev/null 2>&1
+}
+
+find_python() {
+    local name
+    for name in ${PYTHON:+"$PYTHON"} python3 python3.{11,12,13,14}; do
+        if is_new_enough "$name"; then
+            command -v "$name"
+            return 0
+        fi
+    done
+    return 1
+}
+
+install_python() {
+    local version
+    may_install || fail "Python 3.$PYTHON_MINOR_MIN or newer is needed and none is here; run:" \
+        "apt-get install python3 python3-venv   (older distributions: python3.$PYTHON_MINOR_MIN)"
+    refresh_lists
+    for version in python3 python3.{11,12,13,14}; do
+        is_available "$version" || continue
+        install_packages "$version"
+        ! is_new_enough "$version" || return 0
+    done
+    fail "this distribution has no Python 3.$PYTHON_MINOR_MIN or newer;" \
+        "install one and name it: make PYTHON=/path/to/python3 ..."
+}
+
+package_name() { # Debian names packages after the interpreter they belong to: python3.11-venv
+    "$1" -c 'import sys; print("python%d.%d-'"$2"'" % sys.version_info[:2])'
+}
+
+ensure_venv_module() {
+    local package
+    "$1" -c 'import ensurepip, venv' >/dev/null 2>&1 && return 0
+    package="$(package_name "$1" venv)"
+    may_install || fail "$1 cannot create virtual environments; run: apt-get install $package"
+    install_packages "$package"
+    "$1" -c 'import ensurepip, venv' ||
+        fail "$1 still cannot create virtual environments, though $package is installed"
+}
+
+can_compile_extensions() {
+    { command -v cc || command -v gcc; } >/dev/null 2>&1 && "$1" - <<'PYTHON'
+import pathlib, sys, sysconfig
+sys.exit(not pathlib.Path(sysconfig.get_path("include"), "Python.h").exists())
+PYTHON
+}
+
+ensure_compiler() { # for crcmod, which is published as source only
+    local package
+    can_compile_extensions "$1" && return 0
+    package="$(package_name "$1" dev)"
+    if may_install && install_packages gcc libc6-dev "$package"; then
+        return 0
+    fi
+    say "warning: no C compiler or no Python headers, so crcmod, the second witness, falls back to" \
+        "pure Python and is 40 times slower; to mend it: apt-get install gcc libc6-dev $package"
+}
+
+has_native_crcmod() {
+    "$VENV/bin/python" -c 'import crcmod._crcfunext' >/dev/null 2>&1
+}
+
+ensure_native_crcmod() { # pip may have kept a wheel that was built when there was no compiler
+    has_native_crcmod && return 0
+    can_compile_extensions "$VENV/bin/python" || return 0
+    pip_install --force-reinstall --no-deps --no-cache-dir --no-binary crcmod crcmod
+    has_native_crcmod || say "warning: crcmod has no C extension although a compiler is here"
+}
+
+pip_install() { # quiet, unless a person is watching
+    local quiet=(--quiet)
+    [ -t 2 ] && quiet=()
+    "$VENV/bin/python" -m pip install --disable-pip-version-check "${quiet[@]}" "$@" >&2
+}
+
+stamp_text() { # the environment is current while these are; a virtual environment cannot be moved
+    printf '%s\n' "$ROOT" "$(cksum <"$ROOT/pyproject.toml")" "$(cksum <"$ROOT/tools/bootstrap.sh")"
+}
+
+is_ready() {
+    [ -f "$STAMP" ] && [ "$(stamp_text)" = "$(cat "$STAMP")" ] && is_new_enough "$VENV/bin/python"
+}
+
+setup_python() {
+    local python
+    ! is_ready || return 0
+    exec 9<"$ROOT/tools/bootstrap.sh" # two makes at once: the second waits, then finds it done
+    flock 9
+    ! is_ready || return 0
+    python="$(find_python)" || { install_python && python="$(find_python)"; }
+    ensure_venv_module "$python"
+    ensure_compiler "$python"
+    if ! is_new_enough "$VENV/bin/python" || ! "$VENV/bin/python" -m pip --version >/dev/null 2>&1
+    then
+        say "creating .venv with $python ($("$python" -V))"
+        "$python" -m venv --clear "$VENV" 9<&-
+    fi
+    rm -f "$STAMP"
+    say "installing Suture and its tools into .venv (Spark is large: minutes on a slow line)"
+    pip_install --upgrade pip 9<&-
+    (cd "$ROOT" && pip_install --editable '.[scm,spark]' --group dev 9<&-)
+    ensure_native_crcmod
+    stamp_text >"$STAMP"
+    say "ready"
+}
+
+# --- Java ----------------------------------------------------------------------------------------
+
+java_home() { # the home that a java command reports of itself, if it is new enough
+    local settings major
+    settings="$("$1" -XshowSettings:properties -version 2>&1)" || return 1
+    major="$(sed -n 's/^ *java\.specification\.version = \([0-9]*\).*/\1/p' <<<"$settings")"
+    [ "${major:-0}" -ge "$JAVA_MAJOR_MIN" ] || return 1
+    sed -n 's/^ *java\.home = //p' <<<"$settings"
+}
+
+find_java() { # JAVA_HOME wins, as it does for Spark; one that is too old must not
+    local candidate
+    for candidate in ${JAVA_HOME:+"$JAVA_HOME/bin/java"} java /usr/lib/jvm/*/bin/java; do
+        command -v "$candidate" >/dev/null || continue
+        ! java_home "$candidate" || return 0
+    done
+    return 1
+}
+
+setup_java() {
+    local package
+    ! find_java || return 0
+    may_install || fail "Spark needs Java $JAVA_MAJOR_MIN or newer and none is here; run:" \
+        "apt-get install openjdk-17-jre-headless   (or default-jre-headless), or set JAVA_HOME"
+    refresh_lists
+    for package in openjdk-17-jre-headless openjdk-21-jre-headless default-jre-headless; do
+        is_available "$package" || continue
+        install_packages "$package"
+        ! find_java || return 0
+    done
+    fail "no package of this distribution brings Java $JAVA_MAJOR_MIN or newer;" \
+        "install one and set JAVA_HOME"
+}
+
+case "${1:-}" in
+python) setup_python ;;
+java) setup_java ;;
+*) fail "usage: tools/bootstrap.sh python|java" ;;
+esac
