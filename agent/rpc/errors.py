@@ -1,0 +1,278 @@
+"""Errors across the wire: a `SutureError` becomes a `google.rpc.Status` and comes back as itself.
+
+    handler raises Refused(CONTAINER_NOT_FOUND, ...)
+      -> gRPC NOT_FOUND + ErrorInfo{domain "suture", reason "CONTAINER_NOT_FOUND", metadata facts}
+        -> client raises Refused(CONTAINER_NOT_FOUND, ...)
+
+A status without our ErrorInfo comes from gRPC itself (no connection, deadline, message too large)
+and is translated by its gRPC code. What a handler raised by mistake leaves as INTERNAL without a
+word of what happened: paths and values stay in this process's log.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Final, NoReturn, TypeAlias
+
+import grpc
+import structlog
+from google.protobuf import any_pb2
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+from agent.errors import Code, Refused, SutureError, Unavailable, VolumeFailed
+
+DOMAIN: Final = "suture"
+SERVICE_PREFIX: Final = "/suture.v1."
+HINT_KEY: Final = "hint"
+
+# A status travels in HTTP/2 trailers, which peers cap at 8 KiB: the sum must stay below.
+# The message goes twice (percent-encoded, and inside the base64 of the details).
+MESSAGE_BYTES_MAX: Final = 512
+FACT_BYTES_MAX: Final = 256
+FACTS_MAX: Final = 12
+assert 3 * MESSAGE_BYTES_MAX + (MESSAGE_BYTES_MAX + FACTS_MAX * FACT_BYTES_MAX) * 4 // 3 < 7 * 1024
+
+GRPC_CODES: Final[Mapping[Code, grpc.StatusCode]] = {
+    Code.MALFORMED_REQUEST: grpc.StatusCode.INVALID_ARGUMENT,
+    Code.INVALID_WRITE_SIZE: grpc.StatusCode.INVALID_ARGUMENT,
+    Code.CHECKSUM_MISMATCH: grpc.StatusCode.INVALID_ARGUMENT,
+    Code.NO_SUCH_ALGORITHM: grpc.StatusCode.INVALID_ARGUMENT,
+    Code.CONTAINER_NOT_FOUND: grpc.StatusCode.NOT_FOUND,
+    Code.NO_SUCH_BLOCK: grpc.StatusCode.NOT_FOUND,
+    Code.UNABLE_TO_FIND_CHUNK: grpc.StatusCode.NOT_FOUND,
+    Code.KEY_NOT_FOUND: grpc.StatusCode.NOT_FOUND,
+    Code.CONTAINER_EXISTS: grpc.StatusCode.ALREADY_EXISTS,
+    Code.KEY_EXISTS: grpc.StatusCode.ALREADY_EXISTS,
+    Code.CONTAINER_NOT_OPEN: grpc.StatusCode.FAILED_PRECONDITION,
+    Code.UNCLOSED_CONTAINER_IO: grpc.StatusCode.FAILED_PRECONDITION,
+    Code.INVALID_CONTAINER_STATE: grpc.StatusCode.FAILED_PRECONDITION,
+    Code.DELETE_ON_OPEN_CONTAINER: grpc.StatusCode.FAILED_PRECONDITION,
+    Code.DELETE_ON_NON_EMPTY_CONTAINER: grpc.StatusCode.FAILED_PRECONDITION,
+    Code.BCSID_MISMATCH: grpc.StatusCode.FAILED_PRECONDITION,
+    Code.UNKNOWN_BCSID: grpc.StatusCode.FAILED_PRECONDITION,
+    Code.OVERLAPPING_CHUNK: grpc.StatusCode.FAILED_PRECONDITION,
+    Code.CHUNK_GAP: grpc.StatusCode.FAILED_PRECONDITION,
+    Code.BLOCK_NOT_COMMITTED: grpc.StatusCode.FAILED_PRECONDITION,
+    Code.WRONG_DATANODE: grpc.StatusCode.FAILED_PRECONDITION,
+    Code.WRONG_CLUSTER: grpc.StatusCode.FAILED_PRECONDITION,
+    Code.DEADLINE_PASSED: grpc.StatusCode.FAILED_PRECONDITION,
+    Code.INELIGIBLE: grpc.StatusCode.FAILED_PRECONDITION,
+    Code.INVALID_CONFIG: grpc.StatusCode.FAILED_PRECONDITION,
+    Code.VOLUME_IN_USE: grpc.StatusCode.FAILED_PRECONDITION,
+    Code.INCONSISTENT_VOLUME: grpc.StatusCode.FAILED_PRECONDITION,
+    Code.STALE_TERM: grpc.StatusCode.ABORTED,  # ask for the new one, then try again
+    Code.STALE_PLAN: grpc.StatusCode.ABORTED,
+    Code.CONTAINER_INTERNAL_ERROR: grpc.StatusCode.INTERNAL,
+    Code.DISK_OUT_OF_SPACE: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Code.BUSY: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Code.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
+    Code.NOT_ENOUGH_NODES: grpc.StatusCode.UNAVAILABLE,
+    Code.NOT_LEADER: grpc.StatusCode.UNAVAILABLE,
+    Code.SAFE_MODE: grpc.StatusCode.UNAVAILABLE,
+    Code.CANCELLED: grpc.StatusCode.CANCELLED,
+    Code.IO_EXCEPTION: grpc.StatusCode.INTERNAL,
+    Code.UNABLE_TO_READ_METADATA_DB: grpc.StatusCode.INTERNAL,
+}
+assert set(GRPC_CODES) == set(Code), "every code has its gRPC status"
+
+_UNAVAILABLE_CODES: Final = frozenset(
+    {
+        Code.DISK_OUT_OF_SPACE,
+        Code.BUSY,
+        Code.UNAVAILABLE,
+        Code.NOT_ENOUGH_NODES,
+        Code.NOT_LEADER,
+        Code.SAFE_MODE,
+        Code.CANCELLED,
+    }
+)
+_VOLUME_CODES: Final = frozenset({Code.IO_EXCEPTION, Code.UNABLE_TO_READ_METADATA_DB})
+
+_RETRY_GRPC_CODES: Final = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.ABORTED,
+    }
+)
+
+_Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"
+
+_log = structlog.get_logger("suture.rpc")
+
+
+def error_class(code: Code) -> type[SutureError]:
+    """Return the class that says what to do about `code`."""
+    if code in _UNAVAILABLE_CODES:
+        return Unavailable
+    if code in _VOLUME_CODES:
+        return VolumeFailed
+    return Refused
+
+
+def to_status(error: SutureError) -> status_pb2.Status:
+    """Return the wire form of `error`; over-long texts are cut, never refused."""
+    facts = dict(list(error.facts.items())[:FACTS_MAX])
+    if error.hint:
+        facts[HINT_KEY] = error.hint
+    info = error_details_pb2.ErrorInfo(
+        reason=error.code.value,
+        domain=DOMAIN,
+        metadata={name: _cut(value, FACT_BYTES_MAX) for name, value in facts.items()},
+    )
+    detail = any_pb2.Any()
+    detail.Pack(info)
+    return status_pb2.Status(
+        code=GRPC_CODES[error.code].value[0],
+        message=_cut(str(error), MESSAGE_BYTES_MAX),
+        details=[detail],
+    )
+
+
+def error_from(rpc_error: grpc.RpcError) -> SutureError:
+    """Return the error that a failed call means to its caller; `raise error_from(e) from e`."""
+    code, details, info = _parts(rpc_error)
+    if info is not None:
+        known = info.reason in Code.__members__
+        reason = Code(info.reason) if known else Code.CONTAINER_INTERNAL_ERROR
+        facts = {name: value for name, value in info.metadata.items() if name != HINT_KEY}
+        error = error_class(reason)(reason, details, hint=info.metadata.get(HINT_KEY, ""))
+        error.facts = facts
+        return error
+    return _foreign(code, details)
+
+
+def _parts(
+    rpc_error: grpc.RpcError,
+) -> tuple[grpc.StatusCode, str, error_details_pb2.ErrorInfo | None]:
+    if not isinstance(rpc_error, grpc.Call):
+        return grpc.StatusCode.UNKNOWN, str(rpc_error), None
+    code, details = rpc_error.code(), rpc_error.details() or ""
+    try:
+        status = rpc_status.from_call(rpc_error)
+    except (ValueError, DecodeError):  # trailers that contradict the status are not ours
+        return code, details, None
+    for detail in status.details if status is not None else ():
+        info = error_details_pb2.ErrorInfo()
+        if detail.Is(info.DESCRIPTOR) and detail.Unpack(info) and info.domain == DOMAIN:
+            return code, details, info
+    return code, details, None
+
+
+def _foreign(code: grpc.StatusCode, details: str) -> SutureError:
+    """Translate a status that gRPC itself made."""
+    message = f"{code.name.lower()}: {_cut(details, MESSAGE_BYTES_MAX)}"
+    if code in _RETRY_GRPC_CODES:
+        return Unavailable(Code.UNAVAILABLE, message)
+    if code is grpc.StatusCode.CANCELLED:
+        return Unavailable(Code.CANCELLED, message)
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        if "larger than max" in details:  # the only way gRPC tells a too large message from load
+            return Refused(Code.MALFORMED_REQUEST, message)
+        return Unavailable(Code.BUSY, message)
+    if code in {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED}:
+        return Refused(Code.MALFORMED_REQUEST, message)
+    return Refused(Code.CONTAINER_INTERNAL_ERROR, message)
+
+
+def _cut(text: str, bytes_max: int) -> str:
+    """Bound a text in UTF-8; what is no Unicode (a file name, say) shows as question marks."""
+    encoded = text.encode("utf-8", "replace")
+    return encoded[:bytes_max].decode("utf-8", "ignore")
+
+
+class ErrorEdge(grpc.ServerInterceptor):
+    """Where every error of a Suture service becomes a status; both servers install it.
+
+    It also answers what cannot be parsed: gRPC itself would log a traceback a message, and a
+    stranger must not be able to fill our log.
+    """
+
+    def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], _Handler],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> _Handler:
+        """Wrap the methods of our services; health and others pass unchanged."""
+        handler: Any = continuation(handler_call_details)
+        method = str(handler_call_details.method)
+        if handler is None or not method.startswith(SERVICE_PREFIX):
+            return handler  # type: ignore[no-any-return]
+        assert not handler.request_streaming, "no service of ours takes a request stream"
+        parse = _parser(handler.request_deserializer)
+        if handler.response_streaming:
+            return grpc.unary_stream_rpc_method_handler(
+                _guard_stream(method, handler.unary_stream), parse, handler.response_serializer
+            )
+        return grpc.unary_unary_rpc_method_handler(
+            _guard_unary(method, handler.unary_unary), parse, handler.response_serializer
+        )
+
+
+class _Malformed:
+    """Stands for a request that is no message of its type."""
+
+
+def _parser(deserializer: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    def parse(data: bytes) -> Any:  # a message of the method's type, or _Malformed
+        try:
+            return deserializer(data)
+        except DecodeError:
+            return _Malformed()
+
+    return parse
+
+
+def _guard_unary(method: str, behavior: Callable[..., Any]) -> Callable[..., Any]:
+    def guarded(request: Any, context: grpc.ServicerContext) -> Any:
+        with _Guard(method, context):
+            return behavior(_parsed(request), context)
+
+    return guarded
+
+
+def _guard_stream(method: str, behavior: Callable[..., Iterator[Any]]) -> Callable[..., Any]:
+    def guarded(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        with _Guard(method, context):
+            yield from behavior(_parsed(request), context)
+
+    return guarded
+
+
+def _parsed(request: Any) -> Any:
+    if isinstance(request, _Malformed):
+        raise Refused(Code.MALFORMED_REQUEST, "request: not a message of this method's type")
+    return request
+
+
+class _Guard:
+    """Turns what leaves a handler into a status; a context manager sees all without catching."""
+
+    def __init__(self, method: str, context: grpc.ServicerContext) -> None:
+        self._method = method
+        self._context = context
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None or not isinstance(error, Exception):
+            return  # GeneratorExit: the client went away; SystemExit: not ours
+        if not isinstance(error, SutureError):
+            _log.error("rpc_failed", method=self._method, exc_info=error)
+            error = Refused(
+                Code.CONTAINER_INTERNAL_ERROR,
+                "internal error",
+                hint="the log of the datanode has the details",
+            )
+        self._abort(error)
+
+    def _abort(self, error: SutureError) -> NoReturn:
+        self._context.abort_with_status(rpc_status.to_status(to_status(error)))
+        raise AssertionError("abort_with_status always raises")
