@@ -1,0 +1,163 @@
+"""Checksums: of data windows, and the folds that make a tree of them.
+
+    window  ── type and width chosen by the writer (ChecksumType), default CRC32C every 16 KiB
+    leaf    ── fold of a chunk's window checksums
+    block   ── fold of (be64 block id, be64 leaf ... by offset)
+    root    ── fold of (be64 block ... by block id), live blocks and tombstones
+
+The only file that names an algorithm; docs/DISK_FORMAT.md has the rules with test vectors.
+`crc32c` folds as Apache Ozone does, bit for bit. `xxh3_64` also folds a chunk's offset and length
+into its leaf, so that a chunk cut at a window boundary differs, and has 64 bits: with 32, one in
+four billion damaged blocks would look whole.
+"""
+
+import hashlib
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
+from typing import Any, Final, TypeAlias
+
+import crc32c as crc32c_library
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from merkle.replica import BlockId, ChecksumType
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+U64s: TypeAlias = npt.NDArray[np.uint64]
+Fold: TypeAlias = Callable[[Any], int]  # over any contiguous buffer
+
+GATHER_BYTES_MAX: Final = 64
+"""Longest slice worth copying to save a memoryview: beyond it the copy costs more."""
+
+
+class Algorithm(StrEnum):
+    """How a tree folds. Roots of different algorithms say nothing about each other."""
+
+    CRC32C = "crc32c"
+    XXH3_64 = "xxh3_64"
+
+
+WIDTH_BYTES: Final = {
+    ChecksumType.NONE: 0,
+    ChecksumType.CRC32: 4,
+    ChecksumType.CRC32C: 4,
+    ChecksumType.SHA256: 32,
+    ChecksumType.MD5: 16,
+}
+
+
+def crc32c(data: Buffer, value: int = 0) -> int:
+    """Return the CRC-32C (Castagnoli, RFC 3720) of `data`, continuing from `value`."""
+    result: int = crc32c_library.crc32c(data, value)
+    return result
+
+
+def xxh3_64(data: Buffer) -> int:
+    """Return the XXH3-64 of `data` with seed 0."""
+    return xxhash.xxh3_64_intdigest(data)
+
+
+FOLDS: Final[dict[Algorithm, Fold]] = {
+    Algorithm.CRC32C: crc32c_library.crc32c,
+    Algorithm.XXH3_64: xxhash.xxh3_64_intdigest,
+}
+
+
+def checksum_width_bytes(checksum_type: ChecksumType) -> int:
+    """Return the bytes of one window's checksum: 0 for NONE."""
+    return WIDTH_BYTES[checksum_type]
+
+
+def window_count(length_bytes: int, bytes_per_checksum: int) -> int:
+    """Return how many windows cover `length_bytes`; the last one may be short."""
+    if bytes_per_checksum < 1:
+        raise ValueError(f"a window of {bytes_per_checksum} bytes covers nothing")
+    return -(-length_bytes // bytes_per_checksum)
+
+
+def window_checksums(checksum_type: ChecksumType, bytes_per_checksum: int, data: Buffer) -> bytes:
+    """Return the checksums of all windows of `data`, concatenated as `ChunkInfo` keeps them.
+
+    The hot path of every read: one call into C per window, over slices that copy nothing.
+    """
+    if checksum_type is ChecksumType.NONE:
+        return b""
+    windows = slices_of(data, bytes_per_checksum)
+    match checksum_type:
+        case ChecksumType.CRC32C:
+            return big_endian_32([crc32c_library.crc32c(window) for window in windows])
+        case ChecksumType.CRC32:
+            return big_endian_32([zlib.crc32(window) for window in windows])
+        case ChecksumType.SHA256:
+            return b"".join([hashlib.sha256(window).digest() for window in windows])
+        case ChecksumType.MD5:
+            return b"".join(
+                [hashlib.md5(window, usedforsecurity=False).digest() for window in windows]
+            )
+
+
+def slices_of(data: Buffer, bytes_per_checksum: int) -> list[memoryview]:
+    """Return the windows of `data` without a copy."""
+    view = memoryview(data)
+    if view.itemsize != 1 or view.ndim != 1:
+        view = view.cast("B")
+    count = window_count(len(view), bytes_per_checksum)
+    starts = range(0, count * bytes_per_checksum, bytes_per_checksum)
+    return [view[start : start + bytes_per_checksum] for start in starts]
+
+
+def big_endian_32(values: Sequence[int]) -> bytes:
+    """Return each value as 4 bytes, big-endian."""
+    return struct.pack(f">{len(values)}I", *values)
+
+
+def leaf_checksum(
+    algorithm: Algorithm, offset: int, length_bytes: int, window_checksums: Buffer
+) -> int:
+    """Return the leaf of one chunk, from its checksums as `window_checksums` returns them."""
+    match algorithm:
+        case Algorithm.CRC32C:  # Ozone leaves the chunk's position out
+            return crc32c(window_checksums)
+        case Algorithm.XXH3_64:
+            return xxh3_64(struct.pack(">QQ", offset, length_bytes) + bytes(window_checksums))
+
+
+def block_checksum(algorithm: Algorithm, block_id: BlockId, leaf_checksums: Sequence[int]) -> int:
+    """Return the checksum of one block from its leaves by ascending offset."""
+    return FOLDS[algorithm](struct.pack(f">Q{len(leaf_checksums)}Q", block_id, *leaf_checksums))
+
+
+def container_checksum(algorithm: Algorithm, block_checksums: Sequence[int] | U64s) -> int:
+    """Return the root from the checksums of live blocks and tombstones by ascending block id."""
+    return FOLDS[algorithm](np.asarray(block_checksums, dtype=np.uint64).astype(">u8"))
+
+
+def fold_each(algorithm: Algorithm, inputs: Iterable[bytes | memoryview], count: int) -> U64s:
+    """Return the fold of each of `count` inputs."""
+    return np.fromiter(map(FOLDS[algorithm], inputs), dtype=np.uint64, count=count)
+
+
+def fold_slices(
+    algorithm: Algorithm,
+    data: npt.NDArray[Any],
+    starts: npt.NDArray[np.int64],
+    lengths: npt.NDArray[np.int64],
+) -> U64s:
+    """Return the fold of each `data[start : start + length]`, counted in bytes.
+
+    Slices of one length, the usual case, are cut by numpy in one sweep instead of one by one.
+    """
+    count = len(starts)
+    if count == 0:
+        return np.empty(0, dtype=np.uint64)
+    octets = data.view(np.uint8).reshape(-1)
+    length = int(lengths[0])
+    if 0 < length <= GATHER_BYTES_MAX and bool((lengths == length).all()):
+        windows = np.lib.stride_tricks.sliding_window_view(octets, length)
+        return fold_each(algorithm, windows[starts].view(f"V{length}").reshape(-1).tolist(), count)
+    view = octets.data
+    bounds = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
+    return fold_each(algorithm, (view[start:end] for start, end in bounds), count)
