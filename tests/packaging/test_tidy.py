@@ -1,0 +1,154 @@
+"""The style guide as a test: every rule holds here, and every rule can fail."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.support import tidy
+
+ROOT = Path(__file__).resolve().parents[2]
+
+LONG_FUNCTION = "def long() -> None:\n" + "    pass\n" * tidy.FUNCTION_LINES_MAX
+LONG_FILE = "value = 1\n" * (tidy.FILE_LINES_MAX + 1)
+UNFINISHED = "# TO" + "DO: finish\n"
+HOME = "/ho" + "me/someone/suture"
+HOST = ".".join(["py" + "pi", "org"])
+
+# rule -> (files that break it, the same files mended)
+PLANTED: dict[tidy.Rule, tuple[dict[str, str], dict[str, str]]] = {
+    tidy.functions_are_short: (
+        {"agent/x.py": LONG_FUNCTION},
+        {"agent/x.py": LONG_FUNCTION.removesuffix("    pass\n")},
+    ),
+    tidy.files_are_short: (
+        {"agent/x.py": LONG_FILE},
+        {"agent/x.py": LONG_FILE.removesuffix("value = 1\n")},
+    ),
+    tidy.python_is_old_enough: (
+        {"agent/x.py": "class Codec[Row]: ...\n"},
+        {"agent/x.py": "class Codec: ...\n"},
+    ),
+    tidy.packages_are_docstrings: (
+        {"agent/__init__.py": '"""The agent."""\n\nimport os\n'},
+        {"agent/__init__.py": '"""The agent."""\n'},
+    ),
+    tidy.proto_is_no_package: (
+        {"proto/agent/x.py": ""},
+        {"proto/agent/x.proto": ""},
+    ),
+    tidy.no_module_is_dead: (
+        {"agent/x.py": "", "agent/main.py": "", "tests/unit/test_x.py": "import agent.x\n"},
+        {"agent/x.py": "", "agent/main.py": "from agent import x\n"},
+    ),
+    tidy.modules_are_nouns_of_the_domain: (
+        {"agent/utils.py": ""},
+        {"agent/lease.py": ""},
+    ),
+    tidy.quantities_end_in_their_unit: (
+        {"agent/x.py": "def read(timeout: float | None, *, chunk_size_max: int) -> None: ...\n"},
+        {"agent/x.py": "def read(timeout_s: float | None, *, chunk_bytes_max: int) -> None: ...\n"},
+    ),
+    tidy.things_have_one_name: (
+        {"agent/x.py": "def chunk_hash() -> int: ...\n"},
+        {"agent/x.py": "def chunk_checksum() -> int: ...\ndef __hash__() -> int: ...\n"},
+    ),
+    tidy.public_things_have_docstrings: (
+        {"agent/x.py": '"""X."""\n\nclass Lease:\n    """A."""\n    def hold(self): ...\n'},
+        {"agent/x.py": '"""X."""\n\nclass Lease:\n    """A."""\n    def _hold(self): ...\n'},
+    ),
+    tidy.nothing_is_mocked: (
+        {"tests/unit/test_x.py": "from unittest import mock\n"},
+        {"tests/unit/test_x.py": "from unittest import TestCase\n"},
+    ),
+    tidy.tests_do_not_sleep: (
+        {"tests/unit/test_x.py": "import time\ntime.sleep(1)\n"},
+        {"tests/unit/test_x.py": "import time\ntime.monotonic()\n", "agent/x.py": "time.sleep(1)"},
+    ),
+    tidy.nothing_is_left_undone: (
+        {"docs/X.md": UNFINISHED, "agent/x.py": "raise NotImplementedError\n"},
+        {"docs/X.md": "# Done\n", "agent/x.py": "raise ValueError\n"},
+    ),
+    tidy.skips_have_reasons: (
+        {"tests/test_x.py": "@pytest.mark.skip\ndef test_a(): pytest.skip('')\n"},
+        {"tests/test_x.py": "@pytest.mark.skip('why')\ndef test_a(): pytest.skip(reason='why')\n"},
+    ),
+    tidy.only_faces_print: (
+        {"agent/store/x.py": "print(1)\n"},
+        {"agent/cli/x.py": "print(1)\n"},
+    ),
+    tidy.only_loops_catch_everything: (
+        {"agent/x.py": "try:\n    go()\nexcept Exception:\n    stop()\n"},
+        {
+            "agent/x.py": "try:\n    go()\nexcept Exception:\n    stop()\n    raise\n",
+            "agent/runtime/loop.py": "try:\n    go()\nexcept Exception:\n    stop()\n",
+        },
+    ),
+    tidy.no_path_of_one_machine: (
+        {"docs/X.md": f"cd {HOME}\n"},
+        {"docs/X.md": "cd /opt/suture, or $DIR/home/x\n"},
+    ),
+    tidy.no_host_of_a_registry: (
+        {"Makefile": f"pip install --index-url https://{HOST}/simple\n"},
+        {"Makefile": "pip install .\n"},
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def repository() -> tidy.Tree:
+    """This repository, as it would be committed."""
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    entries = frozenset(target.partition(":")[0] for target in scripts.values())
+    return tidy.Tree(tidy.read_repository(ROOT), entries)
+
+
+@pytest.mark.parametrize("rule", tidy.RULES, ids=lambda rule: rule.__name__)
+def test_the_repository_obeys(rule: tidy.Rule, repository: tidy.Tree) -> None:
+    """
+    No file breaks the rule.
+    """
+    violations = sorted(rule(repository))
+
+    assert [] == violations, "\n".join([rule.__doc__ or "", *violations])
+
+
+@pytest.mark.parametrize("rule", tidy.RULES, ids=lambda rule: rule.__name__)
+def test_a_violation_is_seen(rule: tidy.Rule) -> None:
+    """
+    Each rule names every planted violation, and is content with the mended files.
+    """
+    broken, mended = PLANTED[rule]
+
+    found = list(rule(tidy.Tree(broken, frozenset({"agent.main"}))))
+
+    assert found
+    assert all(": " in sentence and sentence.partition(":")[0] in broken for sentence in found)
+    assert [] == list(rule(tidy.Tree(mended, frozenset({"agent.main"}))))
+
+
+def test_every_quantity_of_a_signature_is_judged() -> None:
+    """
+    Positional, keyword-only and field declarations are all looked at, each on its own line.
+    """
+    tree = tidy.Tree({"agent/x.py": "scan_interval: int = 5\ndef f(a, rate: float, /): ...\n"})
+
+    found = list(tidy.quantities_end_in_their_unit(tree))
+
+    assert ["agent/x.py:1", "agent/x.py:2"] == sorted(line.rpartition(": ")[0] for line in found)
+
+
+def test_the_whole_repository_is_read(repository: tidy.Tree) -> None:
+    """
+    The rules judge the real files, hidden folders included, and not an empty list.
+    """
+    expected = {
+        "Makefile",
+        ".ci/run",
+        "pyproject.toml",
+        "merkle/replica.py",
+        "tests/support/tidy.py",
+    }
+
+    assert expected <= repository.texts.keys()
+    assert not any(path.startswith(".venv/") for path in repository.texts)
