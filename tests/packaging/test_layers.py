@@ -1,0 +1,76 @@
+"""The import contracts of pyproject.toml hold, and each of them can fail."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.tidy import PRODUCT_PACKAGES
+
+ROOT = Path(__file__).resolve().parents[2]
+LINT_IMPORTS = Path(sys.executable).with_name("lint-imports")
+
+# contract -> (a module that breaks it, what the module imports)
+PLANTED = {
+    "data flows one way": ("scanner/planted_upward.py", "import agent.errors"),
+    "merkle is pure": ("merkle/planted_clock.py", "import time"),
+    "the Spark job needs nothing a datanode has": ("spark_verify/planted_rpc.py", "import grpc"),
+    "decisions are pure": ("agent/plan/planted_disk.py", "import pathlib"),
+    "threads live in one folder": ("agent/store/planted_thread.py", "import threading"),
+    "only the store touches volumes": ("agent/rpc/planted_index.py", "import lmdb"),
+    "the control plane speaks to the agent only over the wire": (
+        "scm/planted_store.py",
+        "import agent.store",
+    ),
+}
+
+
+def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Check the contracts of the tree at `folder`, whose modules win over the installed ones."""
+    return subprocess.run(
+        [LINT_IMPORTS, "--no-logo", "--no-cache"],
+        cwd=folder,
+        env={"PYTHONPATH": str(folder), "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What the linter says of a copy of this repository in which every contract is broken."""
+    copy = tmp_path_factory.mktemp("planted")
+    shutil.copy(ROOT / "pyproject.toml", copy)
+    for package in PRODUCT_PACKAGES:
+        shutil.copytree(
+            ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__")
+        )
+    for path, statement in PLANTED.values():
+        (copy / path).write_text(statement + "\n")
+    checked = lint_imports(copy)
+    assert checked.returncode != 0
+    return checked.stdout
+
+
+def test_this_repository_keeps_its_contracts() -> None:
+    """
+    No package imports what its contract forbids.
+    """
+    checked = lint_imports(ROOT)
+
+    assert 0 == checked.returncode, checked.stdout + checked.stderr
+    assert f"Contracts: {len(PLANTED)} kept, 0 broken." in checked.stdout
+
+
+@pytest.mark.parametrize("contract", PLANTED)
+def test_a_broken_contract_is_named(contract: str, planted: str) -> None:
+    """
+    The linter names the contract and the module that breaks it.
+    """
+    path, _ = PLANTED[contract]
+
+    assert f"{contract} BROKEN" in planted
+    assert path.removesuffix(".py").replace("/", ".") in planted
