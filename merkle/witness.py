@@ -37,7 +37,8 @@ def built_in(name: str, modules: tuple[str, ...]) -> Callable[..., Any]:
 
 
 CRCS: Final[dict[ChecksumType, Callable[[Any], int]]] = {
-    checksum_type: mkCrcFun(name) for checksum_type, name in CRC_NAMES.items()
+    checksum_type: mkCrcFun(name)  # type: ignore[no-untyped-call]
+    for checksum_type, name in CRC_NAMES.items()
 }
 CONSTRUCTORS: Final[dict[ChecksumType, Callable[..., Any]]] = {
     ChecksumType.SHA256: built_in("sha256", ("_sha2", "_sha256")),  # 3.12 renamed the module

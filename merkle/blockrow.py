@@ -1,0 +1,284 @@
+"""The binary form of one block's metadata: a row of the volume's index.
+
+    ┌ word 0   magic, version, chunk count ┐
+    │ word 1   block id                    │ header, little-endian
+    │ word 2   bcsid                       │
+    │ word 3   metadata bytes, zero        │
+    ├ one word a chunk: bytes of its window checksums, type and window size
+    ├ a chunk: be64 offset, be64 length, window checksums, zeros to the next word
+    ├ metadata: key and value, each behind its length
+    └ zeros, CRC32C of all before, up to a word
+
+Why so: a chunk's part is, byte for byte, what its leaf folds, so a tree is built from rows without
+parsing one; everything begins at a word, so numpy gathers any field of many rows at once; and a
+CRC that stands little-endian at the end makes the CRC of the whole row a constant, so that
+checking a row is one call. docs/DISK_FORMAT.md has the same with a worked example.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from merkle.checksum import (
+    Algorithm,
+    U64s,
+    checksum_width_bytes,
+    crc32c,
+    fold_each,
+    window_count,
+)
+from merkle.damaged import Damaged
+from merkle.replica import (
+    BLOCK_BYTES_MAX,
+    CHUNK_BYTES_MAX,
+    CHUNKS_PER_BLOCK_MAX,
+    ID_MAX,
+    WINDOW_BYTES_MAX,
+    Bcsid,
+    BlockData,
+    BlockId,
+    ChecksumType,
+    ChunkInfo,
+)
+
+MAGIC: Final = 0x5242  # "BR"
+VERSION: Final = 1
+WORD_BYTES: Final = 8
+HEADER: Final = struct.Struct("<HHIQQII")
+HEADER_WORDS: Final = HEADER.size // WORD_BYTES
+CHUNK: Final = struct.Struct("<II")
+POSITION: Final = struct.Struct(">QQ")
+TEXT: Final = struct.Struct("<II")
+CRC: Final = struct.Struct("<I")
+TYPE_SHIFT: Final = 28  # the low bits of that field hold the window size
+INTACT_CRC: Final = 0x48674BC7  # CRC32C of any bytes followed by their CRC32C, little-endian
+METADATA_BYTES_MAX: Final = 64 * 1024  # a client's notes on a block, not a place for data
+
+assert max(ChecksumType) < 1 << (32 - TYPE_SHIFT)
+assert WINDOW_BYTES_MAX < 1 << TYPE_SHIFT
+
+
+def encode_block(block: BlockData) -> bytes:
+    """Return the row of `block`. Raises ValueError if it breaks a limit or contradicts itself."""
+    check_block(block)
+    metadata = b"".join([encode_text(key, value) for key, value in block.metadata])
+    if len(metadata) > METADATA_BYTES_MAX:
+        raise ValueError(
+            f"block {block.block_id} has {len(metadata)} bytes of metadata, "
+            f"at most {METADATA_BYTES_MAX} are kept"
+        )
+    header = HEADER.pack(
+        MAGIC, VERSION, len(block.chunks), block.block_id, block.bcsid, len(metadata), 0
+    )
+    table = [
+        CHUNK.pack(
+            len(chunk.window_checksums),
+            chunk.checksum_type << TYPE_SHIFT | chunk.bytes_per_checksum,
+        )
+        for chunk in block.chunks
+    ]
+    leaves = [
+        POSITION.pack(chunk.offset, chunk.length_bytes) + padded(chunk.window_checksums)
+        for chunk in block.chunks
+    ]
+    content = b"".join([header, *table, *leaves, metadata])
+    content += bytes(-(len(content) + CRC.size) % WORD_BYTES)
+    return content + CRC.pack(crc32c(content))
+
+
+def check_block(block: BlockData) -> None:
+    """Raise ValueError, naming the field, if a row cannot or must not hold `block`."""
+    for name, number in (("block id", block.block_id), ("bcsid", block.bcsid)):
+        if not 0 <= number <= ID_MAX:
+            raise ValueError(f"{name} {number} is outside 0..{ID_MAX}")
+    if len(block.chunks) > CHUNKS_PER_BLOCK_MAX:
+        raise ValueError(
+            f"block {block.block_id} has {len(block.chunks)} chunks, "
+            f"at most {CHUNKS_PER_BLOCK_MAX} are possible"
+        )
+    end = 0
+    for chunk in block.chunks:
+        check_chunk(block.block_id, chunk)
+        if chunk.offset < end:
+            raise ValueError(
+                f"block {block.block_id}: chunk at {chunk.offset} begins before {end}, "
+                "where the one before it ends"
+            )
+        end = chunk.end
+
+
+def check_chunk(block_id: BlockId, chunk: ChunkInfo) -> None:
+    """Raise ValueError if `chunk` breaks a limit or its checksums do not fit its length."""
+    where = f"block {block_id}, chunk at {chunk.offset}"
+    if chunk.offset < 0 or not 0 <= chunk.length_bytes <= CHUNK_BYTES_MAX:
+        raise ValueError(f"{where}: a length of {chunk.length_bytes} bytes is not possible")
+    if chunk.end > BLOCK_BYTES_MAX:
+        raise ValueError(f"{where}: ends at {chunk.end}, behind {BLOCK_BYTES_MAX} bytes")
+    if not 0 <= chunk.bytes_per_checksum <= WINDOW_BYTES_MAX:
+        raise ValueError(f"{where}: a window of {chunk.bytes_per_checksum} bytes is not possible")
+    expected = 0
+    if chunk.checksum_type is not ChecksumType.NONE:
+        count = window_count(chunk.length_bytes, chunk.bytes_per_checksum)
+        expected = count * checksum_width_bytes(chunk.checksum_type)
+    if len(chunk.window_checksums) != expected:
+        raise ValueError(
+            f"{where}: {len(chunk.window_checksums)} bytes of {chunk.checksum_type.name} "
+            f"checksums, expected {expected} for {chunk.length_bytes} bytes"
+        )
+
+
+def encode_text(key: str, value: str) -> bytes:
+    """Return one entry of the metadata."""
+    key_bytes, value_bytes = key.encode(), value.encode()
+    return TEXT.pack(len(key_bytes), len(value_bytes)) + key_bytes + value_bytes
+
+
+def padded(data: bytes) -> bytes:
+    """Return `data` with zeros up to the next word."""
+    return data + bytes(-len(data) % WORD_BYTES)
+
+
+def is_intact(block_id: BlockId, row: bytes) -> bool:
+    """Return whether `row` is as it was written, and written for this block."""
+    return (
+        len(row) >= HEADER.size + WORD_BYTES
+        and len(row) % WORD_BYTES == 0
+        and crc32c(row) == INTACT_CRC
+        and HEADER.unpack_from(row)[3] == block_id
+    )
+
+
+def decode_block(block_id: BlockId, row: bytes) -> BlockData:
+    """Return the block that `row` describes. Raises Damaged."""
+    if not is_intact(block_id, row):
+        raise Damaged(f"row of block {block_id}: {len(row)} bytes fail their checksum")
+    magic, version, chunk_count, _, bcsid, metadata_bytes, _ = HEADER.unpack_from(row)
+    if (magic, version) != (MAGIC, VERSION):
+        raise Damaged(f"row of block {block_id}: unknown format {magic:#06x}, version {version}")
+    try:
+        chunks, end = decode_chunks(row, chunk_count)
+        block = BlockData(
+            block_id=block_id,
+            bcsid=Bcsid(bcsid),
+            chunks=tuple(chunks),
+            metadata=tuple(decode_texts(row[end : end + metadata_bytes])),
+        )
+        check_block(block)
+    except (struct.error, ValueError) as error:
+        raise Damaged(f"row of block {block_id}: {error}") from error
+    return block
+
+
+def decode_chunks(row: bytes, chunk_count: int) -> tuple[list[ChunkInfo], int]:
+    """Return the chunks of a row, and where they end in it."""
+    chunks = []
+    start = HEADER.size + CHUNK.size * chunk_count
+    for index in range(chunk_count):
+        sums_bytes, kind = CHUNK.unpack_from(row, HEADER.size + CHUNK.size * index)
+        offset, length_bytes = POSITION.unpack_from(row, start)
+        start += POSITION.size
+        chunks.append(
+            ChunkInfo(
+                offset=offset,
+                length_bytes=length_bytes,
+                checksum_type=ChecksumType(kind >> TYPE_SHIFT),
+                bytes_per_checksum=kind & ((1 << TYPE_SHIFT) - 1),
+                window_checksums=row[start : start + sums_bytes],
+            )
+        )
+        start += sums_bytes + -sums_bytes % WORD_BYTES
+    return chunks, start
+
+
+def decode_texts(data: bytes) -> list[tuple[str, str]]:
+    """Return the metadata entries in `data`."""
+    texts = []
+    start = 0
+    while start < len(data):
+        key_bytes, value_bytes = TEXT.unpack_from(data, start)
+        middle = start + TEXT.size + key_bytes
+        end = middle + value_bytes
+        if end > len(data):
+            raise ValueError(f"metadata entry at byte {start} runs past {len(data)}")
+        texts.append((data[start + TEXT.size : middle].decode(), data[middle:end].decode()))
+        start = end
+    return texts
+
+
+@dataclass(frozen=True, slots=True)
+class RowColumns:
+    """Many rows at once, as far as a tree needs them. Chunk columns are in row order.
+
+    `leaf_starts` and `leaf_lengths` cut the bytes that a leaf folds, position included, out of
+    `octets`.
+    """
+
+    octets: npt.NDArray[np.uint8]
+    block_ids: U64s
+    chunk_counts: npt.NDArray[np.int64]
+    offsets: U64s
+    lengths_bytes: U64s
+    leaf_starts: npt.NDArray[np.int64]
+    leaf_lengths: npt.NDArray[np.int64]
+
+
+def read_columns(block_ids: Sequence[BlockId], rows: Sequence[bytes]) -> RowColumns:
+    """Parse rows column by column. Raises Damaged, naming the first row that is."""
+    count = len(rows)
+    ids = np.fromiter(block_ids, dtype=np.uint64, count=count)
+    sizes_bytes = np.fromiter(map(len, rows), dtype=np.int64, count=count)
+    refuse(ids, (sizes_bytes < HEADER.size + WORD_BYTES) | (sizes_bytes % WORD_BYTES != 0), "size")
+    refuse(ids, fold_each(Algorithm.CRC32C, rows, count) != INTACT_CRC, "checksum")
+
+    joined = b"".join(rows)
+    words = np.frombuffer(joined, dtype="<u8")
+    sizes = sizes_bytes // WORD_BYTES
+    starts = np.cumsum(sizes) - sizes
+    first = words[starts]
+    refuse(ids, (first & 0xFFFF_FFFF) != (VERSION << 16 | MAGIC), "format")
+    refuse(ids, words[starts + 1] != ids, "block id")
+    counts = (first >> np.uint64(32)).astype(np.int64)
+    refuse(ids, HEADER_WORDS + counts > sizes, "chunk count")
+
+    leaf_sizes_bytes, leaf_words, bases = read_table(words, starts, counts)
+    metadata_bytes = (words[starts + 3] & 0xFFFF_FFFF).astype(np.int64)
+    tails = (metadata_bytes + CRC.size + WORD_BYTES - 1) // WORD_BYTES
+    leaf_ends = np.cumsum(leaf_words)
+    block_words = np.diff(np.append(0, leaf_ends)[np.append(0, np.cumsum(counts))])
+    refuse(ids, HEADER_WORDS + counts + block_words + tails != sizes, "layout")
+
+    before = np.cumsum(block_words) - block_words
+    leaf_starts = leaf_ends - leaf_words + np.repeat(starts + bases - before, counts)
+    big_endian = words.view(">u8")
+    return RowColumns(
+        octets=words.view(np.uint8),
+        block_ids=ids,
+        chunk_counts=counts,
+        offsets=big_endian[leaf_starts].astype(np.uint64),
+        lengths_bytes=big_endian[leaf_starts + 1].astype(np.uint64),
+        leaf_starts=leaf_starts * WORD_BYTES,
+        leaf_lengths=leaf_sizes_bytes,
+    )
+
+
+def read_table(
+    words: U64s, starts: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return each leaf's bytes, the words it takes, and in which word of its row leaves begin."""
+    chunk_count = int(counts.sum())
+    firsts = np.cumsum(counts) - counts
+    within = np.arange(chunk_count) - np.repeat(firsts, counts)
+    table = words[np.repeat(starts + HEADER_WORDS, counts) + within]
+    leaf_sizes_bytes = (table & 0xFFFF_FFFF).astype(np.int64) + POSITION.size
+    leaf_words = (leaf_sizes_bytes + WORD_BYTES - 1) // WORD_BYTES
+    return leaf_sizes_bytes, leaf_words, HEADER_WORDS + counts
+
+
+def refuse(ids: U64s, wrong: npt.NDArray[np.bool_], what: str) -> None:
+    """Raise Damaged naming the first block whose row is wrong, if one is."""
+    if wrong.any():
+        raise Damaged(f"row of block {ids[int(wrong.argmax())]}: wrong {what}")

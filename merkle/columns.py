@@ -1,0 +1,98 @@
+"""The columns a tree is made of: their packing, their folds, and what makes them fit each other.
+
+Arrays in, arrays out; `merkle.tree` gives them meaning.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from merkle.blockrow import POSITION, RowColumns
+from merkle.checksum import Algorithm, U64s, fold_slices
+from merkle.damaged import Damaged
+from merkle.replica import BLOCK_BYTES_MAX, CHUNK_BYTES_MAX, ID_MAX
+
+Column: TypeAlias = npt.NDArray[Any]
+
+# A span is a chunk's offset, length and health in one word: `offset << 28 | length << 1 | healthy`.
+LENGTH_BITS: Final = 27
+OFFSET_SHIFT: Final = LENGTH_BITS + 1
+OFFSET_BITS: Final = 64 - OFFSET_SHIFT
+LENGTH_MASK: Final = (1 << LENGTH_BITS) - 1
+assert CHUNK_BYTES_MAX <= LENGTH_MASK, "a chunk's length must fit its span"
+assert BLOCK_BYTES_MAX < 1 << OFFSET_BITS, "a chunk's offset must fit its span"
+
+
+def spans_of(offsets: U64s, lengths_bytes: U64s, healthy: Column | np.bool_) -> U64s:
+    """Return offset, length and health of each chunk as one word. Raises Damaged beyond limits."""
+    if (offsets >> np.uint64(OFFSET_BITS)).any() or (lengths_bytes > LENGTH_MASK).any():
+        raise Damaged("a chunk's offset or length is not possible")
+    spans: U64s = offsets << np.uint64(OFFSET_SHIFT) | lengths_bytes << np.uint64(1)
+    return spans | healthy.astype(np.uint64)
+
+
+def fold_leaves(algorithm: Algorithm, columns: RowColumns) -> U64s:
+    """Return the leaves of many rows; `leaf_checksum` says what each folds."""
+    skipped_bytes = POSITION.size if algorithm is Algorithm.CRC32C else 0
+    return fold_slices(
+        algorithm,
+        columns.octets,
+        columns.leaf_starts + skipped_bytes,
+        columns.leaf_lengths - skipped_bytes,
+    )
+
+
+def fold_blocks(
+    algorithm: Algorithm,
+    block_ids: U64s,
+    chunk_counts: npt.NDArray[np.int64],
+    leaves: U64s,
+) -> U64s:
+    """Return the checksums of blocks that own all of `leaves`; `block_checksum` has the rule."""
+    words = np.empty(len(block_ids) + len(leaves), dtype=">u8")
+    heads = np.cumsum(chunk_counts + 1) - (chunk_counts + 1)
+    is_leaf = np.ones(len(words), dtype=np.bool_)
+    is_leaf[heads] = False
+    words[heads] = block_ids
+    words[is_leaf] = leaves
+    return fold_slices(algorithm, words, heads * words.itemsize, (chunk_counts + 1) * 8)
+
+
+def check_shape(
+    block_ids: U64s,
+    block_checksums: U64s,
+    deleted: npt.NDArray[np.bool_],
+    chunk_starts: npt.NDArray[np.uint32],
+    chunk_spans: U64s,
+    chunk_checksums: U64s,
+) -> None:
+    """Raise Damaged unless the columns of a tree fit each other and ascend."""
+    count = len(block_ids)
+    lengths = (len(block_checksums), len(deleted), len(chunk_starts) - 1)
+    if lengths != (count, count, count):
+        raise Damaged(f"columns of {count} blocks have lengths {lengths}")
+    if chunk_starts[0] != 0 or (chunk_starts[1:] < chunk_starts[:-1]).any():
+        raise Damaged("chunk starts do not ascend from 0")
+    lengths = (int(chunk_starts[-1]), len(chunk_spans), len(chunk_checksums))
+    if len(set(lengths)) != 1:
+        raise Damaged("blocks have {} chunks, there are {} spans and {} leaves".format(*lengths))
+    if (block_ids[1:] <= block_ids[:-1]).any() or (count and block_ids[-1] > ID_MAX):
+        raise Damaged(f"block ids do not ascend up to {ID_MAX}")
+    if (chunk_starts[1:][deleted] != chunk_starts[:-1][deleted]).any():
+        raise Damaged("a tombstone has chunks")
+    offsets = chunk_spans >> np.uint64(OFFSET_SHIFT)
+    falls = np.flatnonzero(offsets[1:] <= offsets[:-1]) + 1
+    if not np.isin(falls, chunk_starts).all():
+        raise Damaged("chunk offsets do not ascend within a block")
+
+
+def joined(parts: list[Column], dtype: type[np.generic]) -> Column:
+    """Return the parts as one column, also when there are none."""
+    return np.concatenate(parts) if parts else np.empty(0, dtype=dtype)
+
+
+def u64s(values: Sequence[int] | Column) -> U64s:
+    """Return a column of its own, so that freezing it freezes nothing of the caller's."""
+    return np.array(values, dtype=np.uint64)

@@ -1,0 +1,497 @@
+"""The Merkle tree of one container replica, stored as columns.
+
+    container  root ── fold of block checksums, by block id
+    block      ├─ 17 ── fold of the id and the leaves of its chunks, by offset
+    chunk      │   ├─ 0 .. 4 MiB     leaf: fold of its window checksums
+               │   └─ 4 .. 8 MiB
+               └─ 23 deleted        tombstone: keeps the block's checksum, has no chunks
+
+A container holds a thousand chunks or half a million blocks, and both must be cheap: so the
+columns are numpy arrays, 37 bytes for a block of one chunk, and a `Leaf` is made only when
+somebody asks for one. A tree never changes: what alters it returns another.
+
+Nothing here reads a disk, a clock or a socket. The folds are in `merkle.checksum`, the file format
+in `merkle.codec`, the meaning of every column in docs/DISK_FORMAT.md.
+"""
+
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from merkle.blockrow import read_columns
+from merkle.checksum import Algorithm, U64s, container_checksum, leaf_checksum
+from merkle.columns import (
+    LENGTH_MASK,
+    OFFSET_BITS,
+    OFFSET_SHIFT,
+    Column,
+    check_shape,
+    fold_blocks,
+    fold_leaves,
+    joined,
+    spans_of,
+    u64s,
+)
+from merkle.damaged import Damaged
+from merkle.replica import ID_MAX, BlockId
+
+ROWS_PER_BATCH: Final = 8_192  # some hundred KB of rows: parsed while they are in the CPU's cache
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One chunk as the medium holds it: `[offset, offset + length_bytes)` of its block."""
+
+    offset: int
+    length_bytes: int
+    checksum: int
+    healthy: bool = True
+
+    @property
+    def end(self) -> int:
+        """First byte offset behind the chunk."""
+        return self.offset + self.length_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a replica says about its tree in a report, and what is compared first.
+
+    `block_count` counts live blocks. No tree yet is no summary: never a root of 0.
+    """
+
+    algorithm: Algorithm
+    root: int
+    generation: int
+    block_count: int
+    tombstone_count: int
+    tombstones_checksum: int
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Tree:
+    """The tree of one replica. Build it with the functions of this module.
+
+    Columns of blocks, by ascending id: `block_ids`, `block_checksums`, `deleted`; block i has
+    the chunks `chunk_starts[i]` up to `chunk_starts[i + 1]`. Columns of chunks: `chunk_spans`,
+    `chunk_checksums`. `generation` grows with every tree that the store keeps, and is what a
+    scan's result is compared with before it may replace what is there.
+    """
+
+    algorithm: Algorithm
+    generation: int
+    root: int
+    tombstones_checksum: int
+    block_ids: U64s
+    block_checksums: U64s
+    deleted: npt.NDArray[np.bool_]
+    chunk_starts: npt.NDArray[np.uint32]
+    chunk_spans: U64s
+    chunk_checksums: U64s
+
+    def __post_init__(self) -> None:
+        for column in self.columns():
+            column.flags.writeable = False
+
+    @classmethod
+    def from_columns(
+        cls,
+        algorithm: Algorithm,
+        *,
+        block_ids: Sequence[int] | U64s,
+        block_checksums: Sequence[int] | U64s,
+        deleted: Sequence[bool] | npt.NDArray[np.bool_],
+        chunk_counts: Sequence[int] | Column,
+        chunk_offsets: Sequence[int] | Column,
+        chunk_lengths: Sequence[int] | Column,
+        chunk_checksums: Sequence[int] | U64s,
+        chunk_healthy: Sequence[bool] | npt.NDArray[np.bool_],
+        generation: int = 0,
+    ) -> "Tree":
+        """Return the tree that was received as columns. Raises Damaged.
+
+        Every live block's checksum is computed again from its leaves: a peer's claim that its
+        own leaves do not support is refused here, before anything is planned on it.
+        """
+        counts = np.asarray(chunk_counts, dtype=np.int64)
+        sizes = {len(chunk_offsets), len(chunk_lengths), len(chunk_checksums), len(chunk_healthy)}
+        if sizes != {int(counts.sum())} or (counts < 0).any():
+            raise Damaged(f"chunk columns of {sorted(sizes)} rows for {counts.sum()} chunks")
+        tree = compose(
+            algorithm,
+            generation,
+            u64s(block_ids),
+            u64s(block_checksums),
+            np.array(deleted, dtype=np.bool_),
+            counts,
+            spans_of(u64s(chunk_offsets), u64s(chunk_lengths), np.asarray(chunk_healthy, np.bool_)),
+            u64s(chunk_checksums),
+        )
+        tree.verify()
+        return tree
+
+    @property
+    def block_count(self) -> int:
+        """Live blocks."""
+        return len(self.block_ids) - self.tombstone_count
+
+    @property
+    def tombstone_count(self) -> int:
+        """Blocks of which only the checksum is left."""
+        return int(np.count_nonzero(self.deleted))
+
+    @property
+    def chunk_count(self) -> int:
+        """Chunks of all blocks."""
+        return len(self.chunk_spans)
+
+    @property
+    def unhealthy_count(self) -> int:
+        """Chunks that are not what their writer wrote."""
+        return self.chunk_count - int(np.count_nonzero(self.chunk_spans & np.uint64(1)))
+
+    @property
+    def chunk_offsets(self) -> U64s:
+        """A column made on demand."""
+        return self.chunk_spans >> np.uint64(OFFSET_SHIFT)
+
+    @property
+    def chunk_lengths(self) -> npt.NDArray[np.uint32]:
+        """A column made on demand."""
+        return (self.chunk_spans >> np.uint64(1) & np.uint64(LENGTH_MASK)).astype(np.uint32)
+
+    @property
+    def chunk_healthy(self) -> npt.NDArray[np.bool_]:
+        """A column made on demand."""
+        return (self.chunk_spans & np.uint64(1)).astype(np.bool_)
+
+    @property
+    def chunk_counts(self) -> npt.NDArray[np.int64]:
+        """Chunks of each block; a column made on demand."""
+        starts = self.chunk_starts.astype(np.int64)
+        return starts[1:] - starts[:-1]
+
+    def columns(self) -> tuple[Column, ...]:
+        """Return every array of the tree: what it costs in memory is the sum of their nbytes."""
+        return (
+            self.block_ids,
+            self.block_checksums,
+            self.deleted,
+            self.chunk_starts,
+            self.chunk_spans,
+            self.chunk_checksums,
+        )
+
+    def summary(self) -> Summary:
+        """Return what a report says about this tree."""
+        tombstone_count = self.tombstone_count
+        return Summary(
+            algorithm=self.algorithm,
+            root=self.root,
+            generation=self.generation,
+            block_count=len(self.block_ids) - tombstone_count,
+            tombstone_count=tombstone_count,
+            tombstones_checksum=self.tombstones_checksum,
+        )
+
+    def index_of(self, block_id: int) -> int:
+        """Return where the block is in the columns, -1 if it is not in the tree."""
+        index = int(np.searchsorted(self.block_ids, np.uint64(block_id)))
+        found = index < len(self.block_ids) and int(self.block_ids[index]) == block_id
+        return index if found else -1
+
+    def chunks_of(self, index: int) -> slice:
+        """Return where the chunks of the block at `index` are in the chunk columns."""
+        return slice(int(self.chunk_starts[index]), int(self.chunk_starts[index + 1]))
+
+    def leaf(self, index: int) -> Leaf:
+        """Return the chunk at `index` of the chunk columns."""
+        return leaf_of(int(self.chunk_spans[index]), int(self.chunk_checksums[index]))
+
+    def leaves(self, block_id: int) -> list[Leaf]:
+        """Return the chunks of a block by offset: none of a tombstone or an unknown block."""
+        index = self.index_of(block_id)
+        return [] if index < 0 else self.leaves_at(index)
+
+    def leaves_at(self, index: int) -> list[Leaf]:
+        """Return the chunks of the block at `index` by offset."""
+        chunks = self.chunks_of(index)
+        spans, checksums = self.chunk_spans[chunks].tolist(), self.chunk_checksums[chunks].tolist()
+        return [leaf_of(span, checksum) for span, checksum in zip(spans, checksums, strict=True)]
+
+    def unhealthy_block_ids(self) -> U64s:
+        """Return the ids of the blocks that have an unhealthy chunk."""
+        chunks = np.flatnonzero((self.chunk_spans & np.uint64(1)) == 0)
+        return self.block_ids[np.unique(self.block_of(chunks))]
+
+    def block_of(self, chunks: Column) -> npt.NDArray[np.int64]:
+        """Return the index of the block that each of these chunks belongs to."""
+        return np.searchsorted(self.chunk_starts, chunks, side="right") - 1
+
+    def select(self, block_ids: Iterable[int] | U64s) -> "Tree":
+        """Return the tree of only those of these blocks that are here."""
+        wanted = u64s(block_ids if isinstance(block_ids, np.ndarray) else list(block_ids))
+        return take(self, np.flatnonzero(np.isin(self.block_ids, wanted)))
+
+    def with_generation(self, generation: int) -> "Tree":
+        """Return the same tree under another generation."""
+        return replace(self, generation=generation)
+
+    def verify(self) -> None:
+        """Raise Damaged unless every live block and the root are the fold of their children."""
+        live = ~self.deleted
+        folded = fold_blocks(
+            self.algorithm,
+            self.block_ids[live],
+            self.chunk_counts[live],
+            self.chunk_checksums,
+        )
+        wrong = np.flatnonzero(folded != self.block_checksums[live])
+        if len(wrong):
+            raise Damaged(
+                f"block {self.block_ids[live][wrong[0]]}: checksum is not the fold of its chunks"
+            )
+        if self.root != container_checksum(self.algorithm, self.block_checksums):
+            raise Damaged("root is not the fold of the blocks")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Tree):
+            return NotImplemented
+        return (self.algorithm, self.generation, self.root) == (
+            other.algorithm,
+            other.generation,
+            other.root,
+        ) and all(map(np.array_equal, self.columns(), other.columns()))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return (
+            f"Tree({self.algorithm}, root={self.root:#x}, generation={self.generation}, "
+            f"blocks={self.block_count}, tombstones={self.tombstone_count}, "
+            f"chunks={self.chunk_count}, unhealthy={self.unhealthy_count})"
+        )
+
+
+class TreeBuilder:
+    """Builds a tree chunk by chunk, as a scan reads them."""
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        self._algorithm = algorithm
+        self._block_ids = array("Q")
+        self._chunk_counts = array("Q")
+        self._spans = array("Q")
+        self._checksums = array("Q")
+        self._tombstones: dict[int, int] = {}
+
+    def add_block(self, block_id: int) -> None:
+        """Begin the next block. Ids ascend: sorting here would hide a caller out of step."""
+        if self._block_ids and block_id <= self._block_ids[-1]:
+            raise ValueError(f"block {block_id} after block {self._block_ids[-1]}: ids must ascend")
+        if not 0 <= block_id <= ID_MAX:
+            raise ValueError(f"block id {block_id} is outside 0..{ID_MAX}")
+        self._block_ids.append(block_id)
+        self._chunk_counts.append(0)
+
+    def add_chunk(
+        self, offset: int, length_bytes: int, window_checksums: bytes, healthy: bool = True
+    ) -> None:
+        """Add the next chunk of the block begun last, from the checksums of its bytes."""
+        checksum = leaf_checksum(self._algorithm, offset, length_bytes, window_checksums)
+        self.add_leaf(Leaf(offset, length_bytes, checksum, healthy))
+
+    def add_leaf(self, leaf: Leaf) -> None:
+        """Add the next chunk of the block begun last, already folded."""
+        if not self._block_ids:
+            raise ValueError(f"chunk at {leaf.offset} before any block")
+        if not (0 <= leaf.offset < 1 << OFFSET_BITS and 0 <= leaf.length_bytes <= LENGTH_MASK):
+            raise ValueError(f"chunk at {leaf.offset} of {leaf.length_bytes} bytes is not possible")
+        if self._chunk_counts[-1] and leaf.offset <= self._spans[-1] >> OFFSET_SHIFT:
+            raise ValueError(
+                f"block {self._block_ids[-1]}: chunk at {leaf.offset} after chunk at "
+                f"{self._spans[-1] >> OFFSET_SHIFT}: offsets must ascend"
+            )
+        self._chunk_counts[-1] += 1
+        self._spans.append(leaf.offset << OFFSET_SHIFT | leaf.length_bytes << 1 | leaf.healthy)
+        self._checksums.append(leaf.checksum)
+
+    def add_tombstone(self, block_id: int, checksum: int) -> None:
+        """Add a deleted block, at any time. It wins over a live block of the same id."""
+        self._tombstones[block_id] = checksum
+
+    def build(self, generation: int = 0) -> Tree:
+        """Return the tree of all that was added."""
+        return build_live(
+            self._algorithm,
+            generation,
+            np.array(self._block_ids, dtype=np.uint64),
+            np.array(self._chunk_counts, dtype=np.int64),
+            np.array(self._spans, dtype=np.uint64),
+            np.array(self._checksums, dtype=np.uint64),
+            self._tombstones,
+        )
+
+
+def build_from_rows(
+    rows: Iterable[tuple[BlockId, bytes]],
+    tombstones: Mapping[BlockId, int],
+    *,
+    algorithm: Algorithm,
+    generation: int = 0,
+) -> Tree:
+    """Return the tree that the rows of `merkle.blockrow` describe, by ascending block id.
+
+    The tree of a replica that is believed to hold what was written: every chunk is healthy.
+    Raises Damaged for a damaged row, ValueError for rows out of order. A tombstone wins over the
+    row of the same block: the delete wrote the one and had not yet removed the other.
+    """
+    ids, counts, spans, leaves = [], [], [], []
+    for batch_ids, batch_rows in batches(rows):
+        columns = read_columns(batch_ids, batch_rows)
+        ids.append(columns.block_ids)
+        counts.append(columns.chunk_counts)
+        spans.append(spans_of(columns.offsets, columns.lengths_bytes, np.True_))
+        leaves.append(fold_leaves(algorithm, columns))
+    return build_live(
+        algorithm,
+        generation,
+        joined(ids, np.uint64),
+        joined(counts, np.int64),
+        joined(spans, np.uint64),
+        joined(leaves, np.uint64),
+        tombstones,
+    )
+
+
+def merge(existing: Tree | None, fresh: Tree) -> Tree:
+    """Return `fresh` with the tombstones of `existing`, as Ozone merges a scan's tree.
+
+    Live blocks are only those of `fresh`, and where both have a tombstone it is that of `fresh`;
+    but what was deleted stays deleted. So a scan that began before a delete resurrects nothing.
+    """
+    if existing is None or not existing.deleted.any():
+        return fresh
+    kept = existing.deleted & ~np.isin(existing.block_ids, fresh.block_ids[fresh.deleted])
+    return with_tombstones(fresh, existing.block_ids[kept], existing.block_checksums[kept])
+
+
+def bury(tree: Tree, block_ids: Iterable[int] | U64s) -> Tree:
+    """Return `tree` with these live blocks as tombstones of the same checksum: the root stays.
+
+    An id that is not a live block of the tree changes nothing.
+    """
+    wanted = u64s(block_ids if isinstance(block_ids, np.ndarray) else list(block_ids))
+    buried = np.isin(tree.block_ids, wanted) & ~tree.deleted
+    return with_tombstones(tree, tree.block_ids[buried], tree.block_checksums[buried])
+
+
+def with_tombstones(tree: Tree, block_ids: U64s, checksums: U64s) -> Tree:
+    """Return `tree` where these blocks, here until now or not, are tombstones."""
+    if len(block_ids) == 0:
+        return tree
+    rest = take(tree, np.flatnonzero(~np.isin(tree.block_ids, block_ids)))
+    ids = np.concatenate([rest.block_ids, block_ids])
+    order = np.argsort(ids, kind="stable")
+    added = np.zeros(len(block_ids), dtype=np.int64)
+    return compose(
+        tree.algorithm,
+        tree.generation,
+        ids[order],
+        np.concatenate([rest.block_checksums, checksums])[order],
+        np.concatenate([rest.deleted, np.ones(len(block_ids), dtype=np.bool_)])[order],
+        np.concatenate([rest.chunk_counts, added])[order],
+        rest.chunk_spans,  # a tombstone has no chunks: their order stays
+        rest.chunk_checksums,
+    )
+
+
+def take(tree: Tree, indexes: npt.NDArray[np.intp]) -> Tree:
+    """Return the tree of the blocks at these ascending indexes."""
+    counts = tree.chunk_counts[indexes]
+    starts = tree.chunk_starts[:-1][indexes].astype(np.int64)
+    chunks = np.repeat(starts - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+    return compose(
+        tree.algorithm,
+        tree.generation,
+        tree.block_ids[indexes],
+        tree.block_checksums[indexes],
+        tree.deleted[indexes],
+        counts,
+        tree.chunk_spans[chunks],
+        tree.chunk_checksums[chunks],
+    )
+
+
+def build_live(
+    algorithm: Algorithm,
+    generation: int,
+    block_ids: U64s,
+    chunk_counts: npt.NDArray[np.int64],
+    spans: U64s,
+    leaves: U64s,
+    tombstones: Mapping[Any, int],
+) -> Tree:
+    """Return the tree of live blocks and tombstones; only the former are folded."""
+    if (block_ids[1:] <= block_ids[:-1]).any():
+        raise ValueError("block ids must ascend")
+    tree = compose(
+        algorithm,
+        generation,
+        block_ids,
+        fold_blocks(algorithm, block_ids, chunk_counts, leaves),
+        np.zeros(len(block_ids), dtype=np.bool_),
+        chunk_counts,
+        spans,
+        leaves,
+    )
+    dead = sorted(tombstones)
+    return with_tombstones(tree, u64s(dead), u64s([tombstones[block_id] for block_id in dead]))
+
+
+def compose(
+    algorithm: Algorithm,
+    generation: int,
+    block_ids: U64s,
+    block_checksums: U64s,
+    deleted: npt.NDArray[np.bool_],
+    chunk_counts: npt.NDArray[np.int64],
+    chunk_spans: U64s,
+    chunk_checksums: U64s,
+) -> Tree:
+    """Return the tree of these columns, with the root computed. Raises Damaged on a bad shape."""
+    starts = np.zeros(len(chunk_counts) + 1, dtype=np.uint32)
+    np.cumsum(chunk_counts, out=starts[1:])
+    tree = Tree(
+        algorithm=algorithm,
+        generation=generation,
+        root=container_checksum(algorithm, block_checksums),
+        tombstones_checksum=container_checksum(algorithm, block_ids[deleted]),
+        block_ids=block_ids,
+        block_checksums=block_checksums,
+        deleted=deleted,
+        chunk_starts=starts,
+        chunk_spans=chunk_spans,
+        chunk_checksums=chunk_checksums,
+    )
+    check_shape(*tree.columns())
+    return tree
+
+
+def leaf_of(span: int, checksum: int) -> Leaf:
+    """Return the chunk of one span."""
+    return Leaf(span >> OFFSET_SHIFT, span >> 1 & LENGTH_MASK, checksum, bool(span & 1))
+
+
+def batches(
+    rows: Iterable[tuple[BlockId, bytes]],
+) -> Iterator[tuple[Sequence[BlockId], Sequence[bytes]]]:
+    """Return the rows in batches of ids and of rows."""
+    iterator = iter(rows)
+    while batch := list(islice(iterator, ROWS_PER_BATCH)):
+        ids, raws = zip(*batch, strict=True)
+        yield ids, raws
