@@ -1,0 +1,335 @@
+"""Protobuf messages <-> values: the only door through which outside data becomes ours.
+
+Every function here is total: whatever a stranger sends is either a value that keeps the rules of
+`merkle.replica`, or `Refused(MALFORMED_REQUEST)` naming the path of the field that broke them. The
+same door is used for requests and for answers of peers, because a peer is a stranger too.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from agent.errors import Code, Refused
+from agent.rpc.v1 import container_pb2 as pb
+from merkle import checksum
+from merkle.blockrow import METADATA_BYTES_MAX
+from merkle.checksum import Algorithm
+from merkle.replica import (
+    BLOCK_BYTES_MAX,
+    CHUNK_BYTES_MAX,
+    CHUNKS_PER_BLOCK_MAX,
+    ID_MAX,
+    WINDOW_BYTES_DEFAULT,
+    WINDOW_BYTES_MAX,
+    WINDOW_BYTES_MIN,
+    Bcsid,
+    BlockData,
+    BlockId,
+    ChecksumType,
+    ChunkInfo,
+    ContainerId,
+    ReplicaState,
+)
+from merkle.tree import Summary
+
+METADATA_PAIRS_MAX: Final = 64  # per block; Ozone's clients set two
+METADATA_CHARS_MAX: Final = 4_096  # an object's key may be 1,024 and more
+METADATA_PAIR_BYTES: Final = 8  # what a pair costs a row beside its text
+NAME_CHARS_MAX: Final = 255  # ids, addresses, states: what a file name may be
+REPLICA_INDEX_MAX: Final = 32  # erasure-coded groups of Ozone have at most 14 members
+
+_STATE_NUMBERS: Final = {
+    ReplicaState.OPEN: pb.OPEN,
+    ReplicaState.CLOSING: pb.CLOSING,
+    ReplicaState.QUASI_CLOSED: pb.QUASI_CLOSED,
+    ReplicaState.CLOSED: pb.CLOSED,
+    ReplicaState.UNHEALTHY: pb.UNHEALTHY,
+    ReplicaState.DELETED: pb.DELETED,
+    ReplicaState.RECOVERING: pb.RECOVERING,
+}
+_STATES: Final[dict[int, ReplicaState]] = {  # enums are open: any number may come
+    number: state for state, number in _STATE_NUMBERS.items()
+}
+assert set(_STATE_NUMBERS) == set(ReplicaState)
+
+_ALGORITHM_NUMBERS: Final = {
+    Algorithm.CRC32C: pb.TREE_CRC32C,
+    Algorithm.XXH3_64: pb.TREE_XXH3_64,
+}
+_ALGORITHMS: Final[dict[int, Algorithm]] = {
+    number: algorithm for algorithm, number in _ALGORITHM_NUMBERS.items()
+}
+assert set(_ALGORITHM_NUMBERS) == set(Algorithm)
+
+_CHECKSUM_NUMBERS: Final = {
+    ChecksumType.NONE: pb.NONE,
+    ChecksumType.CRC32: pb.CRC32,
+    ChecksumType.CRC32C: pb.CRC32C,
+    ChecksumType.SHA256: pb.SHA256,
+    ChecksumType.MD5: pb.MD5,
+}
+assert set(_CHECKSUM_NUMBERS) == set(ChecksumType)
+assert all(int(kind) == number for kind, number in _CHECKSUM_NUMBERS.items())
+
+
+def malformed(where: str, what: str, *, hint: str = "") -> Refused:
+    """Return the error for field `where`."""
+    return Refused(Code.MALFORMED_REQUEST, f"{where}: {what}", hint=hint, field=where)
+
+
+def parse_int(value: int, where: str, *, low: int, high: int) -> int:
+    """Return `value` if `low <= value <= high`."""
+    if not low <= value <= high:
+        raise malformed(where, f"{value} is not within {low}..{high}")
+    return value
+
+
+def parse_text(value: str, where: str, *, chars_max: int = NAME_CHARS_MAX) -> str:
+    """Return `value` if it is short enough and printable."""
+    if len(value) > chars_max:
+        raise malformed(where, f"{len(value)} characters are more than {chars_max}")
+    if "\0" in value:
+        raise malformed(where, "contains a zero character")
+    return value
+
+
+def parse_container_id(value: int, where: str = "container_id") -> ContainerId:
+    """Return the id; 0 is what an unset field looks like and names no container."""
+    return ContainerId(parse_int(value, where, low=1, high=ID_MAX))
+
+
+def parse_block_id(value: int, where: str = "block_id.local_id") -> BlockId:
+    """Return the id of a block within its container."""
+    return BlockId(parse_int(value, where, low=1, high=ID_MAX))
+
+
+def parse_bcsid(value: int, where: str) -> Bcsid:
+    """Return the commit id; 0 is that of a container nobody committed to."""
+    return Bcsid(parse_int(value, where, low=0, high=ID_MAX))
+
+
+def parse_replica_index(value: int, where: str = "replica_index") -> int:
+    """Return 0, or the position 1..n in an erasure-coded group."""
+    return parse_int(value, where, low=0, high=REPLICA_INDEX_MAX)
+
+
+def parse_block_key(message: pb.BlockId, where: str) -> tuple[ContainerId, BlockId]:
+    """Return which block of which container `message` names."""
+    parse_replica_index(message.replica_index, f"{where}.replica_index")
+    return (
+        parse_container_id(message.container_id, f"{where}.container_id"),
+        parse_block_id(message.local_id, f"{where}.local_id"),
+    )
+
+
+def parse_chunk(message: pb.ChunkInfo, where: str) -> ChunkInfo:
+    """Return the chunk with checksums of exactly the size its type and windows call for."""
+    offset = parse_int(message.offset, f"{where}.offset", low=0, high=BLOCK_BYTES_MAX)
+    length = parse_int(message.length, f"{where}.length", low=1, high=CHUNK_BYTES_MAX)
+    if offset + length > BLOCK_BYTES_MAX:
+        raise malformed(where, f"ends at {offset + length}, blocks end at {BLOCK_BYTES_MAX}")
+    kind = _parse_checksum_type(message.checksum.type, f"{where}.checksum.type")
+    window_bytes = _parse_window_bytes(message.checksum, kind, f"{where}.checksum")
+    sums = message.checksum.checksums
+    width = checksum.checksum_width_bytes(kind)
+    expected = width * checksum.window_count(length, window_bytes)
+    if len(sums) != expected:
+        raise malformed(
+            f"{where}.checksum.checksums",
+            f"{len(sums)} bytes, but {length} bytes in windows of {window_bytes} need {expected}",
+        )
+    return ChunkInfo(offset, length, kind, window_bytes, sums)
+
+
+def parse_chunk_or_compute(message: pb.ChunkInfo, data: bytes, where: str) -> ChunkInfo:
+    """Return the chunk; where its writer gave no checksum, with CRC32C of `data`.
+
+    `data` must be as long as the chunk says.
+    """
+    if len(data) != message.length:
+        raise Refused(
+            Code.INVALID_WRITE_SIZE,
+            f"{where}: length is {message.length}, but {len(data)} bytes of data came",
+        )
+    if not has_no_checksum(message):
+        return parse_chunk(message, where)
+    filled = pb.ChunkInfo()
+    filled.CopyFrom(message)
+    window_bytes = message.checksum.bytes_per_checksum or WINDOW_BYTES_DEFAULT
+    filled.checksum.type = pb.CRC32C
+    filled.checksum.bytes_per_checksum = window_bytes
+    if message.checksum.checksums:
+        raise malformed(f"{where}.checksum.type", "checksums came without their type")
+    parse_int(
+        window_bytes,
+        f"{where}.checksum.bytes_per_checksum",
+        low=WINDOW_BYTES_MIN,
+        high=WINDOW_BYTES_MAX,
+    )
+    filled.checksum.checksums = checksum.window_checksums(ChecksumType.CRC32C, window_bytes, data)
+    return parse_chunk(filled, where)
+
+
+def has_no_checksum(message: pb.ChunkInfo) -> bool:
+    """Return whether the writer left the checksum to us."""
+    return message.checksum.type == pb.CHECKSUM_TYPE_UNSPECIFIED
+
+
+def _parse_checksum_type(number: int, where: str) -> ChecksumType:
+    try:
+        return ChecksumType(number)
+    except ValueError:
+        known = ", ".join(f"{kind.value} {kind.name}" for kind in ChecksumType)
+        raise Refused(
+            Code.NO_SUCH_ALGORITHM,
+            f"{where}: checksum type {number} is unknown",
+            hint=f"known are {known}",
+            field=where,
+        ) from None
+
+
+def _parse_window_bytes(message: pb.ChecksumData, kind: ChecksumType, where: str) -> int:
+    if kind is ChecksumType.NONE and message.bytes_per_checksum == 0:
+        return WINDOW_BYTES_DEFAULT  # nothing depends on it, but no window may be empty
+    return parse_int(
+        message.bytes_per_checksum,
+        f"{where}.bytes_per_checksum",
+        low=WINDOW_BYTES_MIN,
+        high=WINDOW_BYTES_MAX,
+    )
+
+
+def parse_block(
+    message: pb.BlockData, where: str, *, known_chunks: Iterable[ChunkInfo] = ()
+) -> tuple[ContainerId, BlockData]:
+    """Return the block, its chunks in order, its size the sum of them.
+
+    A chunk without a checksum stands for the one of `known_chunks` at the same place.
+    """
+    container_id, block_id = parse_block_key(message.block_id, f"{where}.block_id")
+    if len(message.chunks) > CHUNKS_PER_BLOCK_MAX:
+        raise malformed(
+            f"{where}.chunks", f"{len(message.chunks)} are more than {CHUNKS_PER_BLOCK_MAX}"
+        )
+    known = {(chunk.offset, chunk.length_bytes): chunk for chunk in known_chunks}
+    chunks = tuple(
+        _parse_block_chunk(chunk, f"{where}.chunks[{index}]", known)
+        for index, chunk in enumerate(message.chunks)
+    )
+    _check_order(chunks, where)
+    total_bytes = sum(chunk.length_bytes for chunk in chunks)
+    if message.size != total_bytes:
+        raise malformed(f"{where}.size", f"{message.size}, but its chunks hold {total_bytes}")
+    bcsid = parse_bcsid(message.block_id.bcsid, f"{where}.block_id.bcsid")
+    metadata = _parse_metadata(message.metadata, f"{where}.metadata")
+    return container_id, BlockData(block_id, bcsid, chunks, metadata)
+
+
+def _parse_block_chunk(
+    message: pb.ChunkInfo, where: str, known: dict[tuple[int, int], ChunkInfo]
+) -> ChunkInfo:
+    if not has_no_checksum(message) or message.checksum.checksums:
+        return parse_chunk(message, where)
+    found = known.get((message.offset, message.length))
+    if found is None:
+        raise malformed(
+            f"{where}.checksum",
+            "no checksum, and no chunk of this place and length is known",
+            hint="give the checksums, or commit in the call that writes the chunk",
+        )
+    return found
+
+
+def _check_order(chunks: Sequence[ChunkInfo], where: str) -> None:
+    """Ascending and apart; whether a hole is allowed is the store's question."""
+    for index in range(1, len(chunks)):
+        if chunks[index].offset < chunks[index - 1].end:
+            raise malformed(
+                f"{where}.chunks[{index}].offset",
+                f"{chunks[index].offset} is before the end of the chunk in front of it, "
+                f"{chunks[index - 1].end}",
+            )
+
+
+def _parse_metadata(pairs: Sequence[pb.KeyValue], where: str) -> tuple[tuple[str, str], ...]:
+    if len(pairs) > METADATA_PAIRS_MAX:
+        raise malformed(where, f"{len(pairs)} pairs are more than {METADATA_PAIRS_MAX}")
+    metadata = tuple(
+        (
+            parse_text(pair.key, f"{where}[{index}].key", chars_max=METADATA_CHARS_MAX),
+            parse_text(pair.value, f"{where}[{index}].value", chars_max=METADATA_CHARS_MAX),
+        )
+        for index, pair in enumerate(pairs)
+    )
+    total_bytes = sum(
+        len(key.encode()) + len(value.encode()) + METADATA_PAIR_BYTES for key, value in metadata
+    )
+    if total_bytes > METADATA_BYTES_MAX:
+        raise malformed(where, f"{total_bytes} bytes are more than {METADATA_BYTES_MAX}")
+    return metadata
+
+
+def parse_state(number: int, where: str) -> ReplicaState:
+    """Return the replica state with this number."""
+    state = _STATES.get(number)
+    if state is None:
+        raise malformed(where, f"replica state {number} is unknown")
+    return state
+
+
+def parse_summary(message: pb.TreeSummary, where: str) -> Summary:
+    """Return the summary of a tree; absence of one is the caller's to see (`HasField`)."""
+    algorithm = _ALGORITHMS.get(message.algorithm)
+    if algorithm is None:
+        raise Refused(
+            Code.NO_SUCH_ALGORITHM,
+            f"{where}.algorithm: tree algorithm {message.algorithm} is unknown",
+            field=f"{where}.algorithm",
+        )
+    return Summary(
+        algorithm=algorithm,
+        root=message.root,
+        generation=message.generation,
+        block_count=message.block_count,
+        tombstone_count=message.tombstone_count,
+        tombstones_checksum=message.tombstones_checksum,
+    )
+
+
+def chunk_message(chunk: ChunkInfo) -> pb.ChunkInfo:
+    """Return the wire form of a chunk."""
+    return pb.ChunkInfo(
+        offset=chunk.offset,
+        length=chunk.length_bytes,
+        checksum=pb.ChecksumData(
+            type=_CHECKSUM_NUMBERS[chunk.checksum_type],
+            bytes_per_checksum=chunk.bytes_per_checksum,
+            checksums=chunk.window_checksums,
+        ),
+    )
+
+
+def block_message(container_id: ContainerId, block: BlockData) -> pb.BlockData:
+    """Return the wire form of a block."""
+    return pb.BlockData(
+        block_id=pb.BlockId(container_id=container_id, local_id=block.block_id, bcsid=block.bcsid),
+        metadata=[pb.KeyValue(key=key, value=value) for key, value in block.metadata],
+        chunks=[chunk_message(chunk) for chunk in block.chunks],
+        size=sum(chunk.length_bytes for chunk in block.chunks),
+    )
+
+
+def state_number(state: ReplicaState) -> pb.ReplicaState:
+    """Return the wire number of a replica state."""
+    return _STATE_NUMBERS[state]
+
+
+def summary_message(summary: Summary) -> pb.TreeSummary:
+    """Return the wire form of a tree's summary."""
+    return pb.TreeSummary(
+        algorithm=_ALGORITHM_NUMBERS[summary.algorithm],
+        root=summary.root,
+        generation=summary.generation,
+        block_count=summary.block_count,
+        tombstone_count=summary.tombstone_count,
+        tombstones_checksum=summary.tombstones_checksum,
+    )
