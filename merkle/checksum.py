@@ -55,9 +55,12 @@ def crc32c(data: Buffer, value: int = 0) -> int:
     return result
 
 
-def xxh3_64(data: Buffer) -> int:
-    """Return the XXH3-64 of `data` with seed 0."""
-    return xxhash.xxh3_64_intdigest(data)
+def xxh3_64(*parts: Buffer) -> int:
+    """Return the XXH3-64, with seed 0, of the parts one after the other."""
+    state = xxhash.xxh3_64()
+    for part in parts:
+        state.update(part)
+    return state.intdigest()
 
 
 FOLDS: Final[dict[Algorithm, Fold]] = {
@@ -122,7 +125,7 @@ def leaf_checksum(
         case Algorithm.CRC32C:  # Ozone leaves the chunk's position out
             return crc32c(window_checksums)
         case Algorithm.XXH3_64:
-            return xxh3_64(struct.pack(">QQ", offset, length_bytes) + bytes(window_checksums))
+            return xxh3_64(struct.pack(">QQ", offset, length_bytes), window_checksums)
 
 
 def block_checksum(algorithm: Algorithm, block_id: BlockId, leaf_checksums: Sequence[int]) -> int:
