@@ -28,6 +28,7 @@ class Fault(StrEnum):
     CHUNK_CHECKSUM = "CHUNK_CHECKSUM"  # bytes differ from the checksums written with them
     CHUNK_SHORT = "CHUNK_SHORT"  # the file ends inside the chunk
     CHUNK_MISSING = "CHUNK_MISSING"  # the file ends before the chunk
+    CHUNK_UNREADABLE = "CHUNK_UNREADABLE"  # the device answered with an error instead of bytes
     BLOCK_FILE_MISSING = "BLOCK_FILE_MISSING"
     BLOCK_ROW_MISSING = "BLOCK_ROW_MISSING"  # a block file that no metadata row describes
     BLOCK_ROW_DAMAGED = "BLOCK_ROW_DAMAGED"

@@ -1,0 +1,122 @@
+"""The right to change one container: one holder at a time.
+
+`agent/store/` has no locks of its own; whoever calls a mutating function of it holds the
+container's lease. A scan holds it only while it begins and commits, and does not write chunks, so
+it says `writes_chunks=False`: the change watch (`agent.runtime.watch`) takes file events of a
+container for our own work while, and shortly after, a lease that writes chunks is held.
+
+Not re-entrant: a thread that asks twice has a bug, and is told so at once instead of after a
+timeout.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from agent.errors import Code, Unavailable
+from agent.runtime.clock import Clock, SystemClock
+from merkle.replica import ContainerId
+
+WAITERS_MAX: Final = 1_000  # threads that may wait for leases; the pools are far smaller
+RELEASES_REMEMBERED_MAX: Final = 10_000  # for `written_within`; forgetting costs one extra scan
+TIMEOUT_S_DEFAULT: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Holder:
+    thread_id: int
+    thread_name: str
+    writes_chunks: bool
+
+
+class Leases:
+    """The leases of all containers of this agent."""
+
+    def __init__(self, *, clock: Clock | None = None, waiters_max: int = WAITERS_MAX) -> None:
+        self._clock = clock or SystemClock()
+        self._changed = threading.Condition()
+        self._holders: dict[ContainerId, _Holder] = {}
+        self._written_at_s: OrderedDict[ContainerId, float] = OrderedDict()
+        self._waiters_max = waiters_max
+        self._waiter_count = 0
+
+    @contextmanager
+    def hold(
+        self,
+        container_id: ContainerId,
+        timeout_s: float = TIMEOUT_S_DEFAULT,
+        *,
+        writes_chunks: bool = True,
+    ) -> Iterator[None]:
+        """Hold the container's lease for the length of a `with` block.
+
+        Raise Unavailable(BUSY) when another holder keeps it for `timeout_s`, or when too many
+        threads are waiting already.
+        """
+        self._acquire(container_id, timeout_s, writes_chunks)
+        try:
+            yield
+        finally:
+            self._release(container_id)
+
+    def held_count(self) -> int:
+        """Return how many leases are held now."""
+        return len(self._holders)
+
+    def written_within(self, container_id: ContainerId, window_s: float) -> bool:
+        """Whether we write the container's chunks, or did in the last `window_s` seconds."""
+        with self._changed:
+            holder = self._holders.get(container_id)
+            if holder is not None and holder.writes_chunks:
+                return True
+            written_at_s = self._written_at_s.get(container_id)
+            return written_at_s is not None and self._clock.monotonic_s() - written_at_s < window_s
+
+    def _acquire(self, container_id: ContainerId, timeout_s: float, writes_chunks: bool) -> None:
+        me = threading.current_thread()
+        holder = _Holder(me.ident or 0, me.name, writes_chunks)
+        with self._changed:
+            current = self._holders.get(container_id)
+            assert current is None or current.thread_id != holder.thread_id, (
+                f"thread {me.name} already holds the lease of container {container_id}"
+            )
+            if current is not None:
+                self._wait(container_id, timeout_s)
+            self._holders[container_id] = holder
+
+    def _wait(self, container_id: ContainerId, timeout_s: float) -> None:
+        if self._waiter_count >= self._waiters_max:
+            raise Unavailable(
+                Code.BUSY,
+                f"{self._waiter_count} threads already wait for containers",
+                hint="try again later",
+                container_id=container_id,
+            )
+        self._waiter_count += 1
+        try:
+            free = self._changed.wait_for(
+                lambda: container_id not in self._holders, timeout=timeout_s
+            )
+        finally:
+            self._waiter_count -= 1
+        if not free:
+            holder = self._holders[container_id].thread_name
+            raise Unavailable(
+                Code.BUSY,
+                f"container {container_id} is held by {holder} for more than {timeout_s:g} s",
+                hint="try again later",
+                container_id=container_id,
+            )
+
+    def _release(self, container_id: ContainerId) -> None:
+        with self._changed:
+            holder = self._holders.pop(container_id)
+            if holder.writes_chunks:
+                self._written_at_s[container_id] = self._clock.monotonic_s()
+                self._written_at_s.move_to_end(container_id)
+                if len(self._written_at_s) > RELEASES_REMEMBERED_MAX:
+                    self._written_at_s.popitem(last=False)
+            self._changed.notify_all()

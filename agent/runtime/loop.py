@@ -1,0 +1,280 @@
+"""The loop around a worker: it owns sleeping, errors, stopping and the worker's good name.
+
+A worker does one unit of work per `step` and says what it wants next. The loop does the rest, so
+that no worker can die unseen: an exception is counted, kept as `last_error`, logged and followed
+by a growing pause, and the loop goes on. This is the only kind of place where `except Exception`
+may stand (docs/ARCHITECTURE.md).
+
+    step() -> Busy        again at once
+              Throttled   again after `delay_s`
+              Idle        again when woken, at the latest after `idle_s`
+              Done        never again
+"""
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Protocol
+
+import structlog
+
+from agent.runtime.clock import Clock, SystemClock
+
+IDLE_S_DEFAULT: Final = 5.0
+BACKOFF_MIN_S: Final = 1.0
+BACKOFF_MAX_S: Final = 60.0
+ERROR_TEXT_MAX: Final = 500  # characters of `last_error`: it travels in status messages
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """There is more to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Throttled:
+    """There is more to do, but not before `delay_s` has passed."""
+
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """There is nothing to do now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """There will never be anything to do again."""
+
+
+Step = Busy | Throttled | Idle | Done
+
+
+class Worker(Protocol):
+    """One unit of work per `step`; it must return within a stated time once stop is asked."""
+
+    @property
+    def name(self) -> str:
+        """Short, unique, stable: it names the thread, the metric and the status line."""
+        ...
+
+    def step(self) -> Step:
+        """Do one unit of work."""
+        ...
+
+
+class WorkerState(StrEnum):
+    """What a loop is doing."""
+
+    CREATED = "created"
+    WORKING = "working"
+    WAITING = "waiting"
+    BACKING_OFF = "backing off"
+    DONE = "done"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """A loop as the operator sees it. `quiet_s`: time since it last showed progress."""
+
+    name: str
+    state: WorkerState
+    step_count: int
+    error_count: int
+    last_error: str
+    quiet_s: float
+
+
+class Pulse:
+    """The sign of life that a long step gives: `beat()` after every read."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._beat_at_s = self._clock.monotonic_s()
+
+    def beat(self) -> None:
+        """Show that work progresses."""
+        self._beat_at_s = self._clock.monotonic_s()
+
+    def quiet_s(self) -> float:
+        """Return seconds since the last beat."""
+        return self._clock.monotonic_s() - self._beat_at_s
+
+
+class Loop:
+    """Runs one worker in one thread until it is done or told to stop."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        *,
+        clock: Clock | None = None,
+        pulse: Pulse | None = None,
+        idle_s: float = IDLE_S_DEFAULT,
+    ) -> None:
+        self._worker = worker
+        self._clock = clock or SystemClock()
+        self._pulse = pulse or Pulse(self._clock)
+        self._idle_s = idle_s
+        self._condition = threading.Condition()
+        self._is_stopping = False
+        self._is_woken = False
+        self._state = WorkerState.CREATED
+        self._step_count = 0
+        self._error_count = 0
+        self._errors_in_a_row = 0
+        self._last_error = ""
+        self._thread = threading.Thread(target=self._run, name=worker.name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread. Once."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """End the worker's wait: there is something to do."""
+        with self._condition:
+            self._is_woken = True
+            self._condition.notify_all()
+
+    def request_stop(self) -> None:
+        """Ask the loop to end after the step under way; returns at once."""
+        with self._condition:
+            self._is_stopping = True
+            self._condition.notify_all()
+
+    def is_stopping(self) -> bool:
+        """Whether stop was asked: workers pass this on as their `stop`."""
+        return self._is_stopping
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the thread; return whether it ended in time."""
+        if self._thread.ident is None:
+            return True
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def status(self) -> WorkerStatus:
+        """Return what the operator wants to know."""
+        return WorkerStatus(
+            self._worker.name,
+            self._state,
+            self._step_count,
+            self._error_count,
+            self._last_error,
+            self._pulse.quiet_s(),
+        )
+
+    def run_step(self) -> float | None:
+        """Do one step; return the seconds to wait before the next, None when there is none.
+
+        Public so that tests can drive a worker through its loop without a thread.
+        """
+        self._state = WorkerState.WORKING
+        self._pulse.beat()
+        try:
+            wish = self._worker.step()
+        except Exception as error:  # noqa: BLE001 - the one place; counted, kept, logged, backed off
+            return self._failed(error)
+        self._step_count += 1
+        self._errors_in_a_row = 0
+        self._pulse.beat()
+        match wish:
+            case Busy():
+                return 0.0
+            case Throttled(delay_s):
+                self._state = WorkerState.WAITING
+                return delay_s
+            case Idle():
+                self._state = WorkerState.WAITING
+                return self._idle_s
+            case Done():
+                self._state = WorkerState.DONE
+                return None
+
+    def _failed(self, error: Exception) -> float:
+        self._error_count += 1
+        self._errors_in_a_row += 1
+        self._last_error = f"{type(error).__name__}: {error}"[:ERROR_TEXT_MAX]
+        self._state = WorkerState.BACKING_OFF
+        exponent = min(self._errors_in_a_row - 1, 16)
+        delay_s = min(BACKOFF_MIN_S * 2**exponent, BACKOFF_MAX_S)
+        log.error(
+            "worker_step_failed",
+            worker=self._worker.name,
+            error=self._last_error,
+            error_count=self._error_count,
+            retry_in_s=delay_s,
+            exc_info=error,
+        )
+        return delay_s
+
+    def _run(self) -> None:
+        while not self._is_stopping:
+            delay_s = self.run_step()
+            if delay_s is None:
+                return
+            if delay_s > 0:
+                self._wait(delay_s)
+        self._state = WorkerState.STOPPED
+
+    def _wait(self, delay_s: float) -> None:
+        """Wait in pieces, so that a long wait still shows life to the watchdog."""
+        deadline_s = self._clock.monotonic_s() + delay_s
+        while True:
+            self._pulse.beat()
+            left_s = deadline_s - self._clock.monotonic_s()
+            if left_s <= 0:
+                return
+            with self._condition:
+                self._condition.wait_for(
+                    lambda: self._is_stopping or self._is_woken, timeout=min(left_s, IDLE_S_DEFAULT)
+                )
+                if self._is_stopping or self._is_woken:
+                    self._is_woken = False
+                    return
+
+
+class LoopSet:
+    """All loops of the process: started together, watched together, stopped together."""
+
+    def __init__(self, loops: Iterable[Loop] = ()) -> None:
+        self._loops = list(loops)
+
+    def add(self, loop: Loop) -> None:
+        """Add a loop that was not started yet."""
+        self._loops.append(loop)
+
+    def start(self) -> None:
+        """Start all."""
+        for loop in self._loops:
+            loop.start()
+
+    def stop(self, deadline_s: float, clock: Clock | None = None) -> tuple[str, ...]:
+        """Ask all to stop and wait until `deadline_s` from now; return who did not."""
+        clock = clock or SystemClock()
+        for loop in self._loops:
+            loop.request_stop()
+        end_s = clock.monotonic_s() + deadline_s
+        return tuple(
+            loop.status().name
+            for loop in self._loops
+            if not loop.join(max(0.0, end_s - clock.monotonic_s()))
+        )
+
+    def status(self) -> tuple[WorkerStatus, ...]:
+        """Return the status of every loop."""
+        return tuple(loop.status() for loop in self._loops)
+
+    def stalled(self, quiet_max_s: float) -> tuple[str, ...]:
+        """Return the names of loops that show no life: what keeps the watchdog from being fed."""
+        ended = {WorkerState.CREATED, WorkerState.DONE, WorkerState.STOPPED}
+        return tuple(
+            status.name
+            for status in self.status()
+            if status.state not in ended and status.quiet_s > quiet_max_s
+        )

@@ -1,0 +1,192 @@
+"""The threads that run commands. What may run is decided in `agent.tasks`; here it is run.
+
+Each thread takes a task, runs it with a `TaskContext`, and reports how it ended. A task that
+raises is counted as failed and logged; the thread lives on.
+"""
+
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import structlog
+
+from agent.errors import SutureError
+from agent.runtime.clock import Clock, SystemClock
+from agent.runtime.loop import ERROR_TEXT_MAX
+from agent.tasks import Refusal, Task, TaskCounts, TaskLimits, TaskOutcome, TaskQueue
+
+THREADS_MAX: Final = 256
+LATE_CHECK_S: Final = 10.0  # how often an idle thread looks for tasks whose deadline passed
+SCALE_MAX: Final = 10  # ozone: hdds.datanode.replication.outofservice.limit.factor
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class TaskContext:
+    """What a running task must respect: it ends soon after `stop()` turns true.
+
+    That is when the pool shuts down or the task's deadline (`deadline_at_ms`, 0: none) passes.
+    """
+
+    stop: Callable[[], bool]
+    deadline_at_ms: int
+
+
+TaskBody = Callable[[TaskContext], TaskOutcome]
+
+
+class TaskPool:
+    """A bounded number of threads over a bounded queue."""
+
+    def __init__(
+        self, limits: TaskLimits, *, name: str = "task", clock: Clock | None = None
+    ) -> None:
+        _check_threads(limits)
+        self._limits = limits
+        self._name = name
+        self._clock = clock or SystemClock()
+        self._changed = threading.Condition()
+        self._queue = TaskQueue(limits)
+        self._bodies: dict[tuple[str, Hashable], TaskBody] = {}
+        self._threads: list[threading.Thread] = []
+        self._scale = 1
+        self._is_stopping = False
+
+    def submit(self, task: Task, body: TaskBody) -> Refusal | None:
+        """Queue a task; return why not, None when it is queued. Never waits."""
+        with self._changed:
+            refusal = self._queue.submit(task, self._clock.now_ms())
+            if refusal is None:
+                self._bodies[task.identity] = body
+                self._add_thread()
+                self._changed.notify_all()
+        if refusal is not None:
+            log.info("task_refused", task=task.task_type, key=str(task.key), why=refusal.value)
+        return refusal
+
+    def set_term(self, term: int) -> None:
+        """Note the leading SCM's term: older commands that still wait are dropped."""
+        with self._changed:
+            self._queue.set_term(term)
+
+    def set_scale(self, factor: int) -> None:
+        """Multiply threads, queue and shares: 2 while decommissioning, else 1."""
+        if not 1 <= factor <= SCALE_MAX:
+            raise ValueError(f"scale {factor} is not within 1..{SCALE_MAX}")
+        limits = self._limits
+        scaled = replace(
+            limits,
+            running_max=min(limits.running_max * factor, THREADS_MAX),
+            queue_depth_max=limits.queue_depth_max * factor,
+            shares={name: share * factor for name, share in limits.shares.items()},
+        )
+        with self._changed:
+            self._scale = factor
+            self._queue.set_limits(scaled)
+            self._changed.notify_all()
+
+    def counts(self) -> dict[str, TaskCounts]:
+        """Return the counts of every task type seen so far."""
+        with self._changed:
+            return self._queue.counts()
+
+    def queued_count(self) -> int:
+        """Return how many tasks wait."""
+        with self._changed:
+            return self._queue.queued_count
+
+    def running_count(self) -> int:
+        """Return how many tasks run."""
+        with self._changed:
+            return self._queue.running_count
+
+    def wait_idle(self, timeout_s: float) -> bool:
+        """Wait until nothing is queued or running; return whether that happened in time."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: not self._queue.running_count and not self._queue.queued_count,
+                timeout=timeout_s,
+            )
+
+    def stop(self, deadline_s: float) -> bool:
+        """Drop what waits, ask what runs to stop, wait `deadline_s`; return whether all ended."""
+        with self._changed:
+            self._is_stopping = True
+            dropped = self._queue.stop()
+            self._forget(dropped)
+            self._changed.notify_all()
+            drained = self._changed.wait_for(
+                lambda: not self._queue.running_count, timeout=deadline_s
+            )
+        if dropped or not drained:
+            log.warning("tasks_dropped", waiting_count=len(dropped), still_running=not drained)
+        return drained
+
+    def _add_thread(self) -> None:
+        """Start one more thread when a task may need it; threads never outnumber the limit."""
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        allowed = min(self._limits.running_max * self._scale, THREADS_MAX)
+        busy = self._queue.running_count + self._queue.queued_count
+        if len(self._threads) < min(allowed, busy):
+            name = f"{self._name}-{len(self._threads)}"
+            thread = threading.Thread(target=self._work, name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                task = self._next()
+                if task is None:
+                    return
+                body = self._bodies.pop(task.identity)
+            outcome = self._run(task, body)
+            with self._changed:
+                self._queue.finish(task, outcome)
+                self._changed.notify_all()
+
+    def _next(self) -> Task | None:
+        """Wait for a task that may run; None when the pool stops."""
+        while not self._is_stopping:
+            taken = self._queue.take(self._clock.now_ms())
+            self._forget(taken.dropped)
+            if taken.task is not None:
+                return taken.task
+            self._changed.wait(timeout=LATE_CHECK_S)
+        return None
+
+    def _forget(self, dropped: Sequence[Task]) -> None:
+        for task in dropped:
+            del self._bodies[task.identity]
+            log.warning("task_dropped", task=task.task_type, key=str(task.key))
+        if dropped:
+            self._changed.notify_all()  # the last waiting task may have been among them
+
+    def _run(self, task: Task, body: TaskBody) -> TaskOutcome:
+        context = TaskContext(lambda: self._must_stop(task), task.deadline_at_ms)
+        try:
+            outcome = body(context)
+        except SutureError as error:
+            log.warning(
+                "task_failed",
+                task=task.task_type,
+                key=str(task.key),
+                code=error.code.value,
+                error=str(error)[:ERROR_TEXT_MAX],
+            )
+            return TaskOutcome.FAILED
+        except Exception:  # a worker loop: counted, logged, and the thread lives on
+            log.exception("task_died", task=task.task_type, key=str(task.key))
+            return TaskOutcome.FAILED
+        log.info("task_finished", task=task.task_type, key=str(task.key), outcome=outcome.value)
+        return outcome
+
+    def _must_stop(self, task: Task) -> bool:
+        return self._is_stopping or 0 < task.deadline_at_ms <= self._clock.now_ms()
+
+
+def _check_threads(limits: TaskLimits) -> None:
+    if limits.running_max > THREADS_MAX:
+        raise ValueError(f"{limits.running_max} threads are more than {THREADS_MAX}")

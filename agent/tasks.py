@@ -1,0 +1,273 @@
+"""The queue of commands as a machine: who may run next, who is refused, who came too late.
+
+    submit ──► queued ──► running ──► finish(DONE | FAILED | SKIPPED)
+       │          └──► dropped: its deadline passed, or its term is stale
+       └──► refused: DUPLICATE, QUEUE_FULL, DEADLINE_PASSED, STALE_TERM, STOPPING
+
+Order: NORMAL before LOW, first come first served within each; a type that already has its share
+of the running tasks waits, and does not hold up the types behind it. So reconcile can never take
+the threads that repair of missing replicas needs.
+
+Pure: no thread, no clock; `agent.runtime.pool` brings both. One owner at a time.
+"""
+
+from collections import deque
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from typing import Final
+
+QUEUE_DEPTH_MAX_DEFAULT: Final = 1_000
+TASK_TYPES_MAX: Final = 32  # names of types label metrics: they are ours, never a peer's
+
+
+class Priority(IntEnum):
+    """NORMAL runs before LOW, always."""
+
+    NORMAL = 0
+    LOW = 1
+
+
+class Refusal(StrEnum):
+    """Why a task was not queued."""
+
+    DUPLICATE = "DUPLICATE"  # the same key is queued or running
+    QUEUE_FULL = "QUEUE_FULL"
+    DEADLINE_PASSED = "DEADLINE_PASSED"
+    STALE_TERM = "STALE_TERM"  # ordered by an SCM that leads no more
+    STOPPING = "STOPPING"
+
+
+class TaskOutcome(StrEnum):
+    """How a task that ran ended."""
+
+    DONE = "DONE"
+    FAILED = "FAILED"
+    SKIPPED = "SKIPPED"  # it ran and found nothing to do, or was stopped
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One command to run. Two tasks of one `task_type` and `key` are the same task.
+
+    `deadline_at_ms` 0: none. `term` 0: not ordered by an SCM, never stale.
+    """
+
+    task_type: str
+    key: Hashable
+    priority: Priority = Priority.NORMAL
+    deadline_at_ms: int = 0
+    term: int = 0
+
+    @property
+    def identity(self) -> tuple[str, Hashable]:
+        """What makes it a duplicate of another."""
+        return self.task_type, self.key
+
+
+@dataclass(slots=True)
+class _Counts:
+    requested: int = 0
+    done: int = 0
+    failed: int = 0
+    skipped: int = 0
+    timed_out: int = 0
+    stale: int = 0
+    refused: int = 0
+    running: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCounts:
+    """Counts of one task type: sums since the start, and what is queued and running now.
+
+    `refused` counts duplicates and overflow; `timed_out` and `stale` what was dropped, whether at
+    the door or in the queue. `queued` leaves LOW out: those may wait and are no load.
+    """
+
+    requested: int = 0
+    done: int = 0
+    failed: int = 0
+    skipped: int = 0
+    timed_out: int = 0
+    stale: int = 0
+    refused: int = 0
+    queued: int = 0
+    queued_low: int = 0
+    running: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The task to run now, None when none may; and the tasks that were dropped on the way."""
+
+    task: Task | None
+    dropped: tuple[Task, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLimits:
+    """How much may run and wait. `shares`: most tasks of a type that run at once."""
+
+    running_max: int
+    queue_depth_max: int = QUEUE_DEPTH_MAX_DEFAULT
+    shares: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.running_max < 1 or self.queue_depth_max < 1:
+            raise ValueError(f"task limits must be at least 1: {self}")
+        if any(share < 1 for share in self.shares.values()):
+            raise ValueError(f"a share below 1 would never run its type: {dict(self.shares)}")
+
+
+class TaskQueue:
+    """Holds queued tasks and the identity of running ones."""
+
+    def __init__(self, limits: TaskLimits) -> None:
+        self._limits = limits
+        self._waiting: dict[Priority, deque[Task]] = {level: deque() for level in Priority}
+        self._known: set[tuple[str, Hashable]] = set()
+        self._counts: dict[str, _Counts] = {}
+        self._term = 0
+        self._is_stopping = False
+
+    def submit(self, task: Task, now_ms: int) -> Refusal | None:
+        """Queue `task`; return why not, None when it is queued."""
+        counts = self._counts_of(task)
+        counts.requested += 1
+        refusal = self._refusal(task, now_ms)
+        match refusal:
+            case None:
+                self._known.add(task.identity)
+                self._waiting[task.priority].append(task)
+            case Refusal.DEADLINE_PASSED:
+                counts.timed_out += 1
+            case Refusal.STALE_TERM:
+                counts.stale += 1
+            case _:
+                counts.refused += 1
+        return refusal
+
+    def take(self, now_ms: int) -> Taken:
+        """Choose the task to run now and count it as running; drop those that came too late."""
+        dropped: list[Task] = []
+        if self._is_stopping or self.running_count >= self._limits.running_max:
+            return Taken(None, ())
+        for level in Priority:
+            task = self._take_of(self._waiting[level], now_ms, dropped)
+            if task is not None:
+                self._counts_of(task).running += 1
+                return Taken(task, tuple(dropped))
+        return Taken(None, tuple(dropped))
+
+    def finish(self, task: Task, outcome: TaskOutcome) -> None:
+        """Note the end of a task that `take` returned."""
+        assert task.identity in self._known, f"{task} is not running"
+        counts = self._counts_of(task)
+        assert counts.running > 0, f"no {task.task_type} is running"
+        self._known.discard(task.identity)
+        counts.running -= 1
+        match outcome:
+            case TaskOutcome.DONE:
+                counts.done += 1
+            case TaskOutcome.FAILED:
+                counts.failed += 1
+            case TaskOutcome.SKIPPED:
+                counts.skipped += 1
+
+    def set_limits(self, limits: TaskLimits) -> None:
+        """Change the limits; what is queued or running beyond them stays."""
+        self._limits = limits
+
+    def set_term(self, term: int) -> None:
+        """Note the term of the SCM that leads; it never goes back."""
+        self._term = max(self._term, term)
+
+    def stop(self) -> tuple[Task, ...]:
+        """Refuse and run nothing more; return the waiting tasks, which are dropped."""
+        self._is_stopping = True
+        dropped = tuple(task for waiting in self._waiting.values() for task in waiting)
+        for task in dropped:
+            self._known.discard(task.identity)
+            self._counts_of(task).skipped += 1
+        for waiting in self._waiting.values():
+            waiting.clear()
+        return dropped
+
+    @property
+    def running_count(self) -> int:
+        """How many tasks run now."""
+        return sum(counts.running for counts in self._counts.values())
+
+    @property
+    def queued_count(self) -> int:
+        """How many tasks wait, of all priorities."""
+        return sum(len(waiting) for waiting in self._waiting.values())
+
+    def counts(self) -> dict[str, TaskCounts]:
+        """Return the counts of every type that was ever requested."""
+        result = {}
+        for task_type, counts in self._counts.items():
+            of_type = [
+                sum(task.task_type == task_type for task in self._waiting[level])
+                for level in Priority
+            ]
+            result[task_type] = TaskCounts(
+                requested=counts.requested,
+                done=counts.done,
+                failed=counts.failed,
+                skipped=counts.skipped,
+                timed_out=counts.timed_out,
+                stale=counts.stale,
+                refused=counts.refused,
+                queued=of_type[Priority.NORMAL],
+                queued_low=of_type[Priority.LOW],
+                running=counts.running,
+            )
+        return result
+
+    def _refusal(self, task: Task, now_ms: int) -> Refusal | None:
+        if self._is_stopping:
+            return Refusal.STOPPING
+        if _is_late(task, now_ms):
+            return Refusal.DEADLINE_PASSED
+        if self._is_stale(task):
+            return Refusal.STALE_TERM
+        if task.identity in self._known:
+            return Refusal.DUPLICATE
+        if self.queued_count >= self._limits.queue_depth_max:
+            return Refusal.QUEUE_FULL
+        return None
+
+    def _take_of(self, waiting: deque[Task], now_ms: int, dropped: list[Task]) -> Task | None:
+        """Take the first task that may run; move what came too late to `dropped`."""
+        passed_over: list[Task] = []
+        found = None
+        while waiting and found is None:
+            task = waiting.popleft()
+            counts = self._counts_of(task)
+            if _is_late(task, now_ms) or self._is_stale(task):
+                counts.timed_out += _is_late(task, now_ms)
+                counts.stale += not _is_late(task, now_ms)
+                self._known.discard(task.identity)
+                dropped.append(task)
+            elif counts.running >= self._limits.shares.get(task.task_type, counts.running + 1):
+                passed_over.append(task)
+            else:
+                found = task
+        waiting.extendleft(reversed(passed_over))
+        return found
+
+    def _is_stale(self, task: Task) -> bool:
+        return 0 < task.term < self._term
+
+    def _counts_of(self, task: Task) -> _Counts:
+        counts = self._counts.get(task.task_type)
+        if counts is None:
+            assert len(self._counts) < TASK_TYPES_MAX, f"too many task types: {task.task_type}"
+            counts = self._counts[task.task_type] = _Counts()
+        return counts
+
+
+def _is_late(task: Task, now_ms: int) -> bool:
+    return 0 < task.deadline_at_ms <= now_ms

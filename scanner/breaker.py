@@ -1,0 +1,98 @@
+"""The mass-verdict breaker: when many replicas look bad at once, doubt the host first.
+
+Disks die one at a time. Half of the replicas of several volumes going bad within minutes is a
+controller, a cable, bad memory, a broken library or a wrong build of this agent, and marking them
+all UNHEALTHY would turn one sick host into a cluster's repair storm. So, within `window_s`:
+
+    one disagreement of the two checksum libraries                     -> hold
+    `suspects_max` reads that this host got wrong and the medium right -> hold
+    `damaged_max` damaged replicas on two or more volumes, and they
+      are at least half of the replicas that were scanned              -> hold
+
+While it holds, damage is not marked; scanning, logging and clean results go on. It lets go by
+itself when the window no longer shows the cause.
+
+Pure: the caller brings the time. One owner; not for use from several threads at once.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+from merkle.replica import ContainerId
+from scanner.finding import Verdict
+from scanner.verify import ScanOutcome
+
+OBSERVATIONS_MAX: Final = 10_000  # bound of the memory; older ones are forgotten first
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerLimits:
+    """What is too much, within `window_s`."""
+
+    window_s: float = 600.0
+    damaged_max: int = 20
+    suspects_max: int = 3
+
+    def __post_init__(self) -> None:
+        if self.window_s <= 0 or self.damaged_max < 2 or self.suspects_max < 1:
+            raise ValueError(f"breaker limits out of range: {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One finished scan, as far as the breaker cares."""
+
+    at_s: float
+    volume_id: str
+    container_id: ContainerId
+    is_damaged: bool
+    suspect_count: int
+    disagreement_count: int
+
+
+class Breaker:
+    """Remembers the scans of the last window and says whether damage may be marked."""
+
+    def __init__(self, limits: BreakerLimits | None = None) -> None:
+        self._limits = limits or BreakerLimits()
+        self._seen: deque[Observation] = deque(maxlen=OBSERVATIONS_MAX)
+
+    def observe(
+        self, now_s: float, volume_id: str, container_id: ContainerId, outcome: ScanOutcome
+    ) -> str:
+        """Count one finished scan; return why its damage must not be marked, "" if it may."""
+        suspects = sum(item.verdict is Verdict.SUSPECT_HOST for item in outcome.findings)
+        self._seen.append(
+            Observation(
+                now_s,
+                volume_id,
+                container_id,
+                outcome.is_damaged,
+                suspects,
+                outcome.disagreement_count,
+            )
+        )
+        return self.held_because(now_s)
+
+    def held_because(self, now_s: float) -> str:
+        """Return the reason for which the breaker holds; "" when it does not."""
+        while self._seen and self._seen[0].at_s <= now_s - self._limits.window_s:
+            self._seen.popleft()
+        window = f"in {self._limits.window_s:.0f} s"
+        disagreements = sum(item.disagreement_count for item in self._seen)
+        if disagreements:
+            return f"checksum libraries disagreed on {disagreements} chunks {window}"
+        suspects = sum(item.suspect_count for item in self._seen)
+        if suspects >= self._limits.suspects_max:
+            return f"{suspects} reads were wrong here and right on the medium {window}"
+        scanned = {item.container_id for item in self._seen}
+        damaged = {item.container_id for item in self._seen if item.is_damaged}
+        volumes = {item.volume_id for item in self._seen if item.is_damaged}
+        is_much = len(damaged) >= self._limits.damaged_max
+        if is_much and 2 * len(damaged) >= len(scanned) and len(volumes) >= 2:
+            return (
+                f"{len(damaged)} of {len(scanned)} replicas on {len(volumes)} volumes "
+                f"look damaged {window}"
+            )
+        return ""

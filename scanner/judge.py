@@ -1,0 +1,236 @@
+"""From a suspicion to a verdict on one chunk.
+
+A checksum that does not match is a suspicion: memory, a bus, a library or the medium may be
+wrong, and only the last is corruption. So the chunk is read again, past the page cache and into
+another buffer, and an independent implementation (`merkle.witness`) speaks too:
+
+    the re-read verifies                      -> SUSPECT_HOST  this host lied, the medium did not
+    the two libraries disagree on it          -> SUSPECT_HOST  one of them lies
+    it is as wrong as the read before it      -> CORRUPT       two reads, two witnesses, one answer
+    every read gives something else           -> SUSPECT_HOST  undecided
+    the device refuses twice                  -> UNREADABLE
+
+Google ("Cores that don't count", HotOS 2021) and CERN ("Data integrity", 2007) both found hosts
+that return wrong sums for right bytes; a scrubber that believes the first sum spreads that.
+"""
+
+import errno
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from merkle.checksum import checksum_width_bytes, window_checksums, window_count
+from merkle.replica import ChecksumType, ChunkInfo
+from merkle.witness import witness_checksums
+from scanner.finding import Fault, Verdict
+from scanner.ports import BlockReader
+
+REREADS_MAX: Final = 3  # one confirms or clears; more are for reads that never agree
+PAGE_BYTES: Final = 4096  # what a device tears and what a lost write leaves zero
+
+UNREADABLE_ERRNOS: Final = frozenset(
+    {
+        errno.EIO,
+        errno.ENODATA,  # a medium error, as direct reads report it
+        errno.EILSEQ,  # failed integrity check of the block layer
+        errno.EREMOTEIO,  # the target refused
+        errno.ENOLINK,  # transport to the device lost
+        errno.ETIMEDOUT,
+        errno.EBADMSG,  # a file system's own checksum failed
+        errno.EUCLEAN,  # the file system's structure is damaged
+        errno.ENXIO,
+        errno.ENODEV,
+    }
+)
+
+Windows = Callable[[ChecksumType, int, bytes | memoryview], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Witnesses:
+    """The two implementations of the window checksums. They must not share code."""
+
+    primary: Windows
+    second: Windows
+
+
+WITNESSES: Final = Witnesses(primary=window_checksums, second=witness_checksums)
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The verdict on one chunk, and what the medium holds of it (the tree's leaf).
+
+    `is_disagreement`: the two libraries gave different sums for the same bytes.
+    `is_decided`: False when not even the medium's content is known.
+    """
+
+    verdict: Verdict
+    fault: Fault
+    evidence: str
+    length_bytes: int
+    window_checksums: bytes
+    is_disagreement: bool = False
+    is_decided: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class FirstRead:
+    """What the hot path saw: how many bytes, their sums; `error` when the device refused."""
+
+    length_bytes: int
+    window_checksums: bytes
+    error: OSError | None = None
+
+
+def read_failure(error: OSError) -> Verdict:
+    """Say what a failed read means: UNREADABLE, or TRANSIENT for all that is not the device's.
+
+    An errno that nobody listed is TRANSIENT: unknown must never lead to a repair.
+    """
+    return Verdict.UNREADABLE if error.errno in UNREADABLE_ERRNOS else Verdict.TRANSIENT
+
+
+def judge_chunk(
+    file: BlockReader, chunk: ChunkInfo, first: FirstRead, witnesses: Witnesses
+) -> Judgement:
+    """Read `chunk` again until two reads agree, and judge it.
+
+    Raise OSError for a failure that is neither the data's nor the device's.
+    """
+    previous = None if first.error else (first.length_bytes, first.window_checksums)
+    for _ in range(REREADS_MAX):
+        try:
+            medium = file.reread_past_cache(chunk.offset, chunk.length_bytes)
+        except OSError as error:
+            if read_failure(error) is Verdict.TRANSIENT:
+                raise
+            return _unreadable(first.error or error, error)
+        primary = witnesses.primary(chunk.checksum_type, chunk.bytes_per_checksum, medium)
+        second = witnesses.second(chunk.checksum_type, chunk.bytes_per_checksum, medium)
+        if primary != second:
+            return _disagreement(chunk, primary, second)
+        if len(medium) == chunk.length_bytes and second == chunk.window_checksums:
+            return _cleared(chunk, first)
+        if (len(medium), second) == previous:
+            return _corrupt(chunk, medium, second)
+        previous = (len(medium), second)
+    return _undecided(chunk)
+
+
+def _corrupt(chunk: ChunkInfo, medium: bytes, sums: bytes) -> Judgement:
+    if not medium:
+        fault, evidence = Fault.CHUNK_MISSING, f"the file ends at or before byte {chunk.offset}"
+    elif len(medium) < chunk.length_bytes:
+        fault = Fault.CHUNK_SHORT
+        evidence = f"the file ends after {len(medium)} of {chunk.length_bytes} bytes"
+    else:
+        fault, evidence = Fault.CHUNK_CHECKSUM, describe_windows(chunk, medium, sums)
+    return Judgement(Verdict.CORRUPT, fault, evidence, len(medium), sums)
+
+
+def _cleared(chunk: ChunkInfo, first: FirstRead) -> Judgement:
+    if first.error is not None:
+        why = f"the first read failed ({name_of(first.error)})"
+    elif first.length_bytes != chunk.length_bytes:
+        why = f"the first read gave {first.length_bytes} of {chunk.length_bytes} bytes"
+    else:
+        count, index, expected, actual = _differing(chunk, first.window_checksums)
+        why = f"the first read had {count} wrong windows, window {index}: {expected} was {actual}"
+    return Judgement(
+        Verdict.SUSPECT_HOST,
+        Fault.CHUNK_CHECKSUM if first.error is None else Fault.CHUNK_UNREADABLE,
+        f"{why}; read again, the medium verifies with both libraries",
+        chunk.length_bytes,
+        chunk.window_checksums,
+    )
+
+
+def _disagreement(chunk: ChunkInfo, primary: bytes, second: bytes) -> Judgement:
+    return Judgement(
+        Verdict.SUSPECT_HOST,
+        Fault.CHUNK_CHECKSUM,
+        f"two {chunk.checksum_type.name} libraries disagree on the same bytes: "
+        f"{_short(primary)} and {_short(second)}",
+        chunk.length_bytes,
+        chunk.window_checksums,
+        is_disagreement=True,
+        is_decided=chunk.window_checksums in (primary, second),
+    )
+
+
+def _undecided(chunk: ChunkInfo) -> Judgement:
+    return Judgement(
+        Verdict.SUSPECT_HOST,
+        Fault.CHUNK_CHECKSUM,
+        f"{REREADS_MAX + 1} reads, none verifies and no two in a row agree",
+        chunk.length_bytes,
+        chunk.window_checksums,
+        is_decided=False,
+    )
+
+
+def _unreadable(first: OSError, second: OSError) -> Judgement:
+    return Judgement(
+        Verdict.UNREADABLE,
+        Fault.CHUNK_UNREADABLE,
+        f"read failed with {name_of(first)}, then with {name_of(second)}",
+        0,
+        b"",
+    )
+
+
+def describe_windows(chunk: ChunkInfo, medium: bytes, sums: bytes) -> str:
+    """Say which windows differ, what the first one should be, and what it looks like."""
+    count, index, expected, actual = _differing(chunk, sums)
+    total = window_count(chunk.length_bytes, chunk.bytes_per_checksum)
+    text = (
+        f"{count} of {total} windows differ; window {index} at byte "
+        f"{chunk.offset + index * chunk.bytes_per_checksum}: expected {expected}, actual {actual}"
+    )
+    shape = _shape(chunk, medium, index)
+    return f"{text}; {shape}" if shape else text
+
+
+def _differing(chunk: ChunkInfo, sums: bytes) -> tuple[int, int, str, str]:
+    """Return (windows that differ, index of the first, its expected sum, its actual sum)."""
+    width = checksum_width_bytes(chunk.checksum_type)
+    expected = chunk.window_checksums
+    starts = [
+        start
+        for start in range(0, max(len(expected), len(sums)), width or 1)
+        if expected[start : start + width] != sums[start : start + width]
+    ]
+    if not starts:
+        return 0, 0, "", ""
+    first = slice(starts[0], starts[0] + width)
+    return len(starts), starts[0] // width, expected[first].hex(), sums[first].hex()
+
+
+def _shape(chunk: ChunkInfo, medium: bytes, window_index: int) -> str:
+    """Name the damage where the bytes alone tell it: zero pages, or zero from a page on."""
+    start = window_index * chunk.bytes_per_checksum
+    window = medium[start : start + chunk.bytes_per_checksum]
+    if not any(window):
+        return "the window is all zero"
+    kept_bytes = len(window.rstrip(b"\0"))
+    edge = -(-(chunk.offset + start + kept_bytes) // PAGE_BYTES) * PAGE_BYTES
+    end = chunk.offset + start + len(window)
+    if end - edge >= PAGE_BYTES:
+        return f"zero from byte {edge} to the window's end: torn at a {PAGE_BYTES}-byte page"
+    first_page = -(-(chunk.offset + start) // PAGE_BYTES) * PAGE_BYTES
+    zero_page = bytes(PAGE_BYTES)
+    for page in range(first_page, end - PAGE_BYTES + 1, PAGE_BYTES):
+        at = page - chunk.offset
+        if medium[at : at + PAGE_BYTES] == zero_page:
+            return f"the {PAGE_BYTES}-byte page at byte {page} is all zero"
+    return ""
+
+
+def name_of(error: OSError) -> str:
+    """Return the errno's symbol, which is what an operator searches for."""
+    return errno.errorcode.get(error.errno or 0, f"errno {error.errno}")
+
+
+def _short(sums: bytes) -> str:
+    return sums[:8].hex() + ("..." if len(sums) > 8 else "")

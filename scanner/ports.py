@@ -1,0 +1,98 @@
+"""What a scan needs to see of a replica, and nothing more.
+
+The scanner decides; somebody else touches the disk. `agent.store.reader.DiskReader` implements
+these protocols over a volume, tests implement them over damaged or lying ones.
+
+Errors travel as `OSError`: its errno says whether the data, the volume or this process is at
+fault (`scanner.judge.read_failure`). A replica that vanishes is not an error here: `row` answers
+None.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from merkle.replica import BlockId, ContainerId
+from scanner.finding import Fault
+
+
+class BlockReader(Protocol):
+    """One open block file, read past the page cache."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of the file now."""
+        ...
+
+    def read(self, offset: int, length_bytes: int) -> memoryview:
+        """Read into a reused buffer; the view is valid until the next read of any block.
+
+        Shorter than asked only where the file ends. Raise OSError when the device fails.
+        """
+        ...
+
+    def reread_past_cache(self, offset: int, length_bytes: int) -> bytes:
+        """Ask the medium again, into another buffer than `read` uses."""
+        ...
+
+    def close(self) -> None:
+        """Close the file."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StructureFault:
+    """One thing about a replica's files that no block explains."""
+
+    fault: Fault
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """What lies in a replica's directory, beside the blocks that its rows describe.
+
+    `block_files` are the ids that have a file. `expected_blocks` are those that the replica had
+    when somebody last looked (its tree, earlier findings): one of them without a row and without
+    a tombstone was lost, while a file that nobody expects was only never committed. Both ascend.
+    """
+
+    faults: tuple[StructureFault, ...]
+    block_files: NDArray[np.uint64]
+    expected_blocks: NDArray[np.uint64]
+
+
+class ReplicaReader(Protocol):
+    """One replica as the scanner sees it."""
+
+    @property
+    def container_id(self) -> ContainerId:
+        """Whose replica this is."""
+        ...
+
+    def blocks(self) -> Iterator[tuple[BlockId, bytes]]:
+        """Yield the metadata rows by ascending block id (`merkle.blockrow`)."""
+        ...
+
+    def row(self, block_id: BlockId) -> bytes | None:
+        """Return the block's row as it is now; None when the block or the replica is gone."""
+        ...
+
+    def tombstones(self) -> Mapping[BlockId, int]:
+        """Return the deleted blocks and their checksums."""
+        ...
+
+    def open_block(self, block_id: BlockId) -> BlockReader:
+        """Open the block's file; raise FileNotFoundError when there is none."""
+        ...
+
+    def structure(self) -> Structure:
+        """List the replica's files and judge descriptor, tree file and directories."""
+        ...
+
+    def is_current(self) -> bool:
+        """Whether the replica is still the one whose scan began: same generation."""
+        ...
