@@ -1,0 +1,187 @@
+"""The pool's threads: they run what the queue says, survive what tasks do, and stop in time."""
+
+import threading
+
+import pytest
+
+from agent.errors import Code, Unavailable
+from agent.runtime.pool import TaskBody, TaskContext, TaskPool
+from agent.tasks import Refusal, Task, TaskLimits, TaskOutcome
+from tests.support.clock import FakeClock
+
+WAIT_S = 10.0
+
+
+def done(_context: TaskContext) -> TaskOutcome:
+    """Do nothing, well."""
+    return TaskOutcome.DONE
+
+
+class Gate:
+    """A task body that waits until the test lets it go on."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Semaphore(0)
+        self.go_on = threading.Event()
+        self.running_max = 0
+        self._running = 0
+        self._lock = threading.Lock()
+
+    def body(self, context: TaskContext) -> TaskOutcome:
+        with self._lock:
+            self._running += 1
+            self.running_max = max(self.running_max, self._running)
+        self.entered.release()
+        while not self.go_on.wait(0.01):
+            if context.stop():
+                break
+        with self._lock:
+            self._running -= 1
+        return TaskOutcome.SKIPPED if context.stop() else TaskOutcome.DONE
+
+
+def failing(error: Exception) -> TaskBody:
+    """Return a body that raises."""
+
+    def body(_context: TaskContext) -> TaskOutcome:
+        raise error
+
+    return body
+
+
+class TestRunning:
+    def test_submitted_tasks_run_and_are_counted(self) -> None:
+        """What is submitted runs without further ado."""
+        pool = TaskPool(TaskLimits(2))
+
+        for key in range(20):
+            assert pool.submit(Task("delete", key), done) is None
+
+        assert pool.wait_idle(WAIT_S)
+        assert 20 == pool.counts()["delete"].done
+        assert pool.stop(WAIT_S)
+
+    def test_a_task_that_raises_is_counted_and_the_thread_lives(self) -> None:
+        """Neither our own errors nor bugs of a task cost a thread."""
+        pool = TaskPool(TaskLimits(1))
+
+        pool.submit(Task("x", 1), failing(Unavailable(Code.BUSY, "busy")))
+        pool.submit(Task("x", 2), failing(ZeroDivisionError("bug")))
+        pool.submit(Task("x", 3), done)
+
+        assert pool.wait_idle(WAIT_S)
+        assert (2, 1) == (pool.counts()["x"].failed, pool.counts()["x"].done)
+        assert pool.stop(WAIT_S)
+
+    def test_no_more_threads_than_the_limit(self) -> None:
+        """Two may run at once: two do, and never three."""
+        pool, gate = TaskPool(TaskLimits(2)), Gate()
+        for key in range(6):
+            pool.submit(Task("x", key), gate.body)
+
+        assert gate.entered.acquire(timeout=WAIT_S)
+        assert gate.entered.acquire(timeout=WAIT_S)
+        assert 2 == pool.running_count()
+        gate.go_on.set()
+
+        assert pool.wait_idle(WAIT_S)
+        assert 2 == gate.running_max
+        assert pool.stop(WAIT_S)
+
+    def test_a_share_leaves_threads_to_others(self) -> None:
+        """Reconciles that fill their share do not keep a replication from running."""
+        pool, gate = TaskPool(TaskLimits(3, shares={"reconcile": 2})), Gate()
+        for key in range(5):
+            pool.submit(Task("reconcile", key), gate.body)
+        ran = threading.Event()
+
+        def body(_context: TaskContext) -> TaskOutcome:
+            ran.set()
+            return TaskOutcome.DONE
+
+        pool.submit(Task("replicate", 1), body)
+
+        assert ran.wait(WAIT_S)
+        gate.go_on.set()
+        assert pool.wait_idle(WAIT_S)
+        assert 2 == gate.running_max
+        assert pool.stop(WAIT_S)
+
+    def test_scale_doubles_what_runs(self) -> None:
+        """A node that leaves service works on twice as many commands."""
+        pool, gate = TaskPool(TaskLimits(1)), Gate()
+        pool.set_scale(2)
+        pool.submit(Task("x", 1), gate.body)
+        pool.submit(Task("x", 2), gate.body)
+
+        assert gate.entered.acquire(timeout=WAIT_S)
+        assert gate.entered.acquire(timeout=WAIT_S)
+        gate.go_on.set()
+
+        assert pool.wait_idle(WAIT_S)
+        assert 2 == gate.running_max
+        assert pool.stop(WAIT_S)
+
+    def test_an_absurd_scale_is_refused(self) -> None:
+        """A scale is 1 to 10, as at the incumbent."""
+        pool = TaskPool(TaskLimits(1))
+
+        with pytest.raises(ValueError, match="scale 11"):
+            pool.set_scale(11)
+
+
+class TestDeadline:
+    def test_a_task_is_told_when_its_deadline_passes(self) -> None:
+        """`stop()` turns true at the deadline, so that a long task ends between two chunks."""
+        clock = FakeClock()
+        pool = TaskPool(TaskLimits(1), clock=clock)
+        gate = Gate()
+        pool.submit(Task("x", 1, deadline_at_ms=clock.now_ms() + 1_000), gate.body)
+        assert gate.entered.acquire(timeout=WAIT_S)
+
+        clock.advance_s(2)
+
+        assert pool.wait_idle(WAIT_S)
+        assert 1 == pool.counts()["x"].skipped
+        assert pool.stop(WAIT_S)
+
+    def test_a_late_command_never_runs(self) -> None:
+        """It is refused, and the caller learns why."""
+        clock = FakeClock()
+        pool = TaskPool(TaskLimits(1), clock=clock)
+
+        refusal = pool.submit(Task("x", 1, deadline_at_ms=clock.now_ms() - 1), done)
+
+        assert Refusal.DEADLINE_PASSED == refusal
+        assert 1 == pool.counts()["x"].timed_out
+
+
+class TestStop:
+    def test_stop_drops_what_waits_and_interrupts_what_runs(self) -> None:
+        """A clean stop needs no task to finish its work."""
+        pool, gate = TaskPool(TaskLimits(1)), Gate()
+        pool.submit(Task("x", 1), gate.body)
+        pool.submit(Task("x", 2), gate.body)
+        assert gate.entered.acquire(timeout=WAIT_S)
+
+        assert pool.stop(WAIT_S)
+
+        assert 2 == pool.counts()["x"].skipped
+        assert (0, 0) == (pool.queued_count(), pool.running_count())
+        assert Refusal.STOPPING == pool.submit(Task("x", 3), done)
+
+    def test_stop_says_when_a_task_does_not_listen(self) -> None:
+        """The deadline of a stop holds, whatever tasks do."""
+        pool, entered, go_on = TaskPool(TaskLimits(1)), threading.Event(), threading.Event()
+
+        def deaf(_context: TaskContext) -> TaskOutcome:
+            entered.set()
+            go_on.wait(WAIT_S)
+            return TaskOutcome.DONE
+
+        pool.submit(Task("x", 1), deaf)
+        assert entered.wait(WAIT_S)
+
+        assert not pool.stop(0.01)
+        go_on.set()
+        assert pool.stop(WAIT_S)
