@@ -1,0 +1,211 @@
+"""The documents are true: links resolve, named files exist, named commands and options work."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = Path(sys.executable).parent
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+DECISIONS = sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))
+DECISION_PARTS = ["Context", "Options", "Decision", "What it costs"]
+
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
+CODE_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+CODE_SPAN = re.compile(r"`([^`\n]+)`")
+FILE_NAME = re.compile(r"[\w.-]+(/[\w.-]+)*/?")
+MADE_BY_RUNNING = ("bench/out", "agent/rpc/v1/__pycache__")
+
+
+def name_of(path: Path) -> str:
+    """Return the path from the top of the repository."""
+    return str(path.relative_to(ROOT))
+
+
+def prose(document: Path) -> str:
+    """Return the document without its code blocks."""
+    return CODE_BLOCK.sub("", document.read_text())
+
+
+def anchors(document: Path) -> set[str]:
+    """Return the names that a link can point to: the headings, in lower case with hyphens."""
+    headings = HEADING.findall(prose(document))
+    return {re.sub(r"[^\w\- ]", "", text).strip().lower().replace(" ", "-") for text in headings}
+
+
+def broken_links(document: Path) -> Iterator[str]:
+    """Yield the links that lead nowhere; links to other sites are not followed."""
+    for target in LINK.findall(prose(document)):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        resolved = (document.parent / path).resolve() if path else document
+        if not resolved.exists() or (anchor and anchor not in anchors(resolved)):
+            yield target
+
+
+def missing_files(document: Path) -> Iterator[str]:
+    """Yield the files of this repository that a document names and that do not exist."""
+    tops = {path.name for path in ROOT.iterdir()}
+    for span in CODE_SPAN.findall(prose(document)):
+        is_ours = FILE_NAME.fullmatch(span) and "/" in span and span.split("/")[0] in tops
+        if is_ours and not span.startswith(MADE_BY_RUNNING) and not (ROOT / span).exists():
+            yield span
+
+
+def commands(document: Path) -> Iterator[str]:
+    """Yield every command that the document tells its reader to type."""
+    for language, block in CODE_BLOCK.findall(document.read_text()):
+        if language == "console":
+            for line in block.splitlines():
+                if line.startswith(("$ ", "# ")):
+                    yield line[2:]
+    yield from (span for span in CODE_SPAN.findall(prose(document)) if " " in span)
+
+
+@cache
+def help_text(*words: str) -> str | None:
+    """Return what a command says of itself, or None if there is no such command."""
+    asked = subprocess.run(
+        [BIN / words[0], *words[1:], "--help"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"},
+    )
+    return asked.stdout if asked.returncode == 0 else None
+
+
+@cache
+def make_targets() -> frozenset[str]:
+    """Return the targets that `make help` offers."""
+    return frozenset(re.findall(r"^([a-z]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+@cache
+def our_commands() -> frozenset[str]:
+    """Return the commands that the wheel installs."""
+    return frozenset(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"])
+
+
+def faults_of(command: str) -> Iterator[str]:
+    """Yield what is wrong with one command line, if it is one of ours."""
+    try:
+        words = shlex.split(command, comments=True)
+    except ValueError:
+        return  # not a command line
+    if words[:1] == ["make"]:
+        unknown = {word for word in words[1:] if word.isalpha()} - make_targets()
+        yield from (f"make has no target {word}" for word in unknown)
+    elif words and words[0] in our_commands():
+        path, text = words[:1], help_text(words[0])
+        for word in words[1:]:
+            if not re.fullmatch(r"[a-z]+(-[a-z]+)*", word) or not takes_commands(text):
+                break
+            path, text = [*path, word], help_text(*path, word)
+        if text is None:
+            yield f"there is no command: {' '.join(path)}"
+            return
+        options = {word.partition("=")[0] for word in words if word.startswith("--")}
+        yield from (f"{path} has no {word}" for word in sorted(options) if word not in text)
+
+
+def takes_commands(text: str | None) -> bool:
+    """Whether the command whose help this is has commands below it."""
+    return text is not None and "COMMAND" in text
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_links_resolve(document: Path) -> None:
+    """
+    A link to a file or a heading of this repository leads there.
+    """
+    assert [] == list(broken_links(document))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_named_files_exist(document: Path) -> None:
+    """
+    A document that names a file of this repository names one that is there.
+    """
+    assert [] == list(missing_files(document))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_named_commands_exist(document: Path) -> None:
+    """
+    Every command, subcommand and long option that a document names is offered by the program.
+    """
+    faults = [fault for command in commands(document) for fault in faults_of(command)]
+
+    assert [] == faults
+
+
+def test_decisions_are_numbered_without_gaps() -> None:
+    """
+    Decision records count up from 0001, so that a missing one is noticed.
+    """
+    numbers = [int(path.name.split("-")[0]) for path in DECISIONS]
+
+    assert list(range(1, len(DECISIONS) + 1)) == numbers
+    assert numbers
+
+
+@pytest.mark.parametrize("decision", DECISIONS, ids=name_of)
+def test_a_decision_says_what_it_costs(decision: Path) -> None:
+    """
+    Every record has the same four parts; the last one keeps us honest.
+    """
+    headings = [text for text in HEADING.findall(prose(decision)) if text in DECISION_PARTS]
+
+    assert DECISION_PARTS == headings
+
+
+class TestTheChecks:
+    """The checks above can fail."""
+
+    def test_a_dead_link_is_seen(self, tmp_path: Path) -> None:
+        """
+        A link to a missing file and one to a missing heading are both named.
+        """
+        document = tmp_path / "X.md"
+        document.write_text("# Here\n[a](#here) [b](#there) [c](Y.md) [d](https://example.org)\n")
+
+        assert ["#there", "Y.md"] == list(broken_links(document))
+
+    def test_a_missing_file_is_seen(self, tmp_path: Path) -> None:
+        """
+        A path below a folder of ours must exist; other words with slashes are left alone.
+        """
+        document = tmp_path / "X.md"
+        document.write_text("`agent/errors.py` `agent/nowhere.py` `bytes/second`\n")
+
+        assert ["agent/nowhere.py"] == list(missing_files(document))
+
+    def test_a_command_that_does_not_exist_is_seen(self, tmp_path: Path) -> None:
+        """
+        Unknown make targets, subcommands and options are named, in blocks and in prose.
+        """
+        document = tmp_path / "X.md"
+        document.write_text(
+            "```console\n$ make everything\n$ make test\n$ ls -l\n```\n"
+            "`suture nosuch FILE` and `suture --nosuch` and `suture --help`\n"
+        )
+
+        faults = [fault for command in commands(document) for fault in faults_of(command)]
+
+        expected = [
+            "make has no target everything",
+            "there is no command: suture nosuch",
+            "['suture'] has no --nosuch",
+        ]
+        assert expected == faults
