@@ -1,0 +1,204 @@
+"""The schemas of everything the job reads and writes, in one place, versioned.
+
+Spark has no unsigned 64-bit integer, so roots and tombstone checksums travel as signed longs in
+two's complement: the same 64 bits, read with a sign. They are only ever compared for equality.
+`root_text` gives the unsigned hexadecimal word that every other part of Suture prints.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import types as t
+
+SCHEMA_VERSION: Final = 1
+"""Of the input. A snapshot of another version is refused: an older one lacks columns."""
+
+RESULT_VERSION: Final = 1
+"""Of the output, written into its manifest."""
+
+INDEX_MAX: Final = 32
+"""EC indexes live in one bitmask; RS(10,4) needs 14."""
+
+REPLICATION_TYPES: Final = ("RATIS", "EC", "STAND_ALONE")
+CONTAINER_STATES: Final = (
+    "OPEN",
+    "CLOSING",
+    "QUASI_CLOSED",
+    "CLOSED",
+    "DELETING",
+    "DELETED",
+    "RECOVERING",
+)
+REPLICA_STATES: Final = (
+    "OPEN",
+    "CLOSING",
+    "QUASI_CLOSED",
+    "CLOSED",
+    "UNHEALTHY",
+    "RECOVERING",
+    "INVALID",
+    "DELETED",
+)
+TREE_STATES: Final = ("CLOSED", "QUASI_CLOSED", "UNHEALTHY")
+"""Replica states in which a root means something."""
+
+NODE_HEALTHS: Final = ("HEALTHY", "STALE", "DEAD", "HEALTHY_READONLY")
+REACHABLE_HEALTHS: Final = ("HEALTHY", "HEALTHY_READONLY")
+OP_STATES: Final = (
+    "IN_SERVICE",
+    "DECOMMISSIONING",
+    "DECOMMISSIONED",
+    "ENTERING_MAINTENANCE",
+    "IN_MAINTENANCE",
+)
+OPS: Final = ("ADD", "DELETE", "RECONCILE", "CLOSE")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table: its words are checked when `words` is not empty."""
+
+    name: str
+    type: t.DataType
+    nullable: bool = False
+    words: tuple[str, ...] = ()
+
+
+def _columns(text: str, words: dict[str, tuple[str, ...]] | None = None) -> tuple[Column, ...]:
+    """Parse `name type` lines; a trailing `?` means nullable."""
+    kinds: dict[str, t.DataType] = {
+        "long": t.LongType(),
+        "int": t.IntegerType(),
+        "string": t.StringType(),
+        "boolean": t.BooleanType(),
+        "double": t.DoubleType(),
+    }
+    columns = []
+    for line in text.strip().splitlines():
+        name, kind = line.split()
+        columns.append(
+            Column(name, kinds[kind.rstrip("?")], kind.endswith("?"), (words or {}).get(name, ()))
+        )
+    return tuple(columns)
+
+
+CONTAINERS: Final = _columns(
+    """
+    snapshot_id string
+    container_id long
+    replication_type string
+    replication_factor int
+    ec_data int?
+    ec_parity int?
+    state string
+    sequence_id long
+    key_count long
+    used_bytes long
+    state_since_ms long
+    pipeline_alive boolean
+    suppressed boolean
+    """,
+    {"replication_type": REPLICATION_TYPES, "state": CONTAINER_STATES},
+)
+REPLICAS: Final = _columns(
+    """
+    snapshot_id string
+    container_id long
+    datanode_id string
+    replica_index int
+    state string
+    origin_datanode_id string
+    bcsid long?
+    block_count long
+    used_bytes long
+    is_empty boolean
+    tree_algorithm string?
+    root long?
+    tombstones_checksum long?
+    tombstone_count int?
+    tree_generation long?
+    volume_id string
+    data_scan_at_ms long?
+    finding_count int
+    load_error string?
+    reported_at_ms long
+    """,
+    {"state": REPLICA_STATES},
+)
+NODES: Final = _columns(
+    """
+    snapshot_id string
+    datanode_id string
+    address string
+    rack string
+    version string
+    health string
+    op_state string
+    op_expiry_ms long?
+    last_heartbeat_at_ms long
+    capacity_bytes long
+    available_bytes long
+    queued_replicate int
+    queued_reconstruct int
+    queued_delete int
+    queued_reconcile int
+    """,
+    {"health": NODE_HEALTHS, "op_state": OP_STATES},
+)
+PENDING_OPS: Final = _columns(
+    """
+    snapshot_id string
+    container_id long
+    op string
+    datanode_id string
+    replica_index int
+    deadline_ms long
+    command_id long
+    """,
+    {"op": OPS},
+)
+
+TABLES: Final[dict[str, tuple[Column, ...]]] = {
+    "containers": CONTAINERS,
+    "replicas": REPLICAS,
+    "nodes": NODES,
+    "pending_ops": PENDING_OPS,
+}
+"""The input: one directory of Parquet files each."""
+
+
+def spark_schema(columns: tuple[Column, ...]) -> t.StructType:
+    """Return the Spark schema of a table."""
+    return t.StructType([t.StructField(c.name, c.type, c.nullable) for c in columns])
+
+
+PLAN_REPLICA: Final = t.StructType(
+    [
+        t.StructField("datanode_id", t.StringType(), nullable=False),
+        t.StructField("state", t.StringType(), nullable=False),
+        t.StructField("root", t.LongType(), nullable=True),
+        t.StructField("tree_algorithm", t.StringType(), nullable=True),
+    ]
+)
+
+RECONCILE_PLAN: Final = t.StructType(
+    [
+        t.StructField("container_id", t.LongType(), nullable=False),
+        t.StructField("action", t.StringType(), nullable=False),
+        t.StructField("priority", t.IntegerType(), nullable=False),
+        t.StructField("reason", t.StringType(), nullable=False),
+        t.StructField("checksum_class", t.StringType(), nullable=False),
+        t.StructField("replicas", t.ArrayType(PLAN_REPLICA, containsNull=False), nullable=False),
+        t.StructField("bytes_estimated", t.LongType(), nullable=False),
+        t.StructField("snapshot_id", t.StringType(), nullable=False),
+        t.StructField("run_id", t.StringType(), nullable=False),
+        t.StructField("as_of_ms", t.LongType(), nullable=False),
+        t.StructField("expires_at_ms", t.LongType(), nullable=False),
+    ]
+)
+"""What the SCM takes in (`reconcile_plan/`); it re-checks every row on live state."""
+
+
+def root_text(root: int | None) -> str:
+    """Return a root as the unsigned 16-digit word that people see; "-" when there is none."""
+    return "-" if root is None else f"{root & 0xFFFF_FFFF_FFFF_FFFF:016x}"

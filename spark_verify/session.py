@@ -1,0 +1,77 @@
+"""The Spark session: a quiet local one without configuration, or the one we were given.
+
+Only what Spark Connect also offers is used here and everywhere: no RDD, no SparkContext.
+"""
+
+import os
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+ROWS_PER_PARTITION: Final = 500_000
+"""Replica rows a shuffle partition holds: about 40 MB, small enough to aggregate in memory."""
+
+SMALL_ROWS: Final = 200_000
+"""Below it the job is over before the JVM's second compiler pays for itself."""
+
+DRIVER_MIB_MIN: Final = 1024
+DRIVER_MIB_MAX: Final = 8192
+
+LOG_PROPERTIES: Final = Path(__file__).with_name("log4j2.properties")
+
+
+def open_session(*, replica_count: int, master: str = "") -> SparkSession:
+    """Return a session fit for `replica_count` rows.
+
+    Under spark-submit or with a Spark Connect address the given session is used as it is;
+    `master` overrides; with neither, all cores of this machine.
+    """
+    builder = SparkSession.Builder().appName("suture-verify")
+    if _was_given() and not master:
+        spark = builder.getOrCreate()
+    else:
+        for name, value in _local_options(replica_count).items():
+            builder = builder.config(name, value)
+        spark = builder.master(master or "local[*]").getOrCreate()
+    _tune(spark, replica_count)
+    return spark
+
+
+def _was_given() -> bool:
+    """Whether someone else chose the cluster: spark-submit, Spark Connect, or a live session."""
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
+    return submitted or SparkSession.getActiveSession() is not None
+
+
+def _local_options(replica_count: int) -> dict[str, str]:
+    java = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1" if replica_count < SMALL_ROWS else ""
+    if LOG_PROPERTIES.is_file():  # inside a zip on a cluster it is not, and not needed
+        java = f"{java} -Dlog4j2.configurationFile=file:{LOG_PROPERTIES}"
+    return {
+        "spark.driver.memory": f"{_driver_mib()}m",
+        "spark.driver.extraJavaOptions": java.strip(),
+        "spark.driver.host": "localhost",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+    }
+
+
+def _driver_mib() -> int:
+    """Half of this machine's memory, within bounds."""
+    half = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2 // 1024**2
+    return min(max(half, DRIVER_MIB_MIN), DRIVER_MIB_MAX)
+
+
+def _tune(spark: SparkSession, replica_count: int) -> None:
+    """Set what may be set on a running session, also a remote one."""
+    partitions = max(1, -(-replica_count // ROWS_PER_PARTITION))
+    if replica_count >= SMALL_ROWS:
+        partitions = max(partitions, 2 * (os.cpu_count() or 1))
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    spark.conf.set("spark.sql.ansi.enabled", "true")
+    spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
+    # Adaptive planning re-plans after each stage: worth it only when there is something to adapt.
+    spark.conf.set("spark.sql.adaptive.enabled", str(replica_count >= SMALL_ROWS).lower())

@@ -1,0 +1,234 @@
+"""Reading a snapshot: believed only when it is whole; otherwise refused with the rows named.
+
+    <dir>/manifest.json
+    <dir>/{containers,replicas,nodes,pending_ops}/*.parquet
+
+What one row alone can violate is checked here (`row_violations`); what needs a container's rows
+side by side (a duplicate replica, an index outside the code) is checked in `case.violation`.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from spark_verify.errors import SPARK_ERRORS, SnapshotRefused
+from spark_verify.rows import INDEX_MAX, SCHEMA_VERSION, TABLES, Column, spark_schema
+
+EXAMPLES_MAX: Final = 5
+"""Rows named in a refusal: enough to find the cause, few enough to read."""
+
+REASON_CHARACTERS_MAX: Final = 1500
+"""Of what Spark says; beyond it come stack frames."""
+
+_SCAN_AGAIN: Final = "export the snapshot again from the SCM, or fix the program that wrote it"
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What the writer says about the snapshot."""
+
+    schema_version: int
+    snapshot_id: str
+    as_of_ms: int
+    term: int
+    cluster_id: str
+    rows: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One instant of the cluster, as four tables."""
+
+    manifest: Manifest
+    containers: DataFrame
+    replicas: DataFrame
+    nodes: DataFrame
+    pending_ops: DataFrame
+
+    def table(self, name: str) -> DataFrame:
+        """Return a table by its name in `rows.TABLES`."""
+        return {
+            "containers": self.containers,
+            "replicas": self.replicas,
+            "nodes": self.nodes,
+            "pending_ops": self.pending_ops,
+        }[name]
+
+
+def read_manifest(directory: str) -> Manifest:
+    """Return the validated manifest of the snapshot at `directory`. Needs no Spark."""
+    path = Path(directory) / "manifest.json"
+    if not Path(directory).is_dir():
+        raise SnapshotRefused(f"{directory} is not a directory", hint=_SCAN_AGAIN)
+    if not path.is_file():
+        raise SnapshotRefused(
+            f"{directory} has no manifest.json", hint="is it a snapshot, and is its export over?"
+        )
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise SnapshotRefused(f"{path} is not JSON: {error}", hint=_SCAN_AGAIN) from error
+    return _manifest(path, fields)
+
+
+def _manifest(path: Path, fields: Any) -> Manifest:
+    if not isinstance(fields, dict):
+        raise SnapshotRefused(f"{path} is not a JSON object", hint=_SCAN_AGAIN)
+    version = _field(path, fields, "schema_version", int)
+    if version != SCHEMA_VERSION:
+        raise SnapshotRefused(
+            f"{path} has schema version {version}, this job reads {SCHEMA_VERSION}",
+            hint="use the suture-verify of the same release as the SCM",
+        )
+    rows = _field(path, fields, "rows", dict)
+    return Manifest(
+        schema_version=version,
+        snapshot_id=_field(path, fields, "snapshot_id", str),
+        as_of_ms=_field(path, fields, "as_of_ms", int),
+        term=_field(path, fields, "term", int),
+        cluster_id=_field(path, fields, "cluster_id", str),
+        rows={name: _field(path, rows, name, int) for name in TABLES},
+    )
+
+
+def _field(path: Path, fields: dict[str, Any], name: str, kind: type) -> Any:
+    value = fields.get(name)
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise SnapshotRefused(
+            f"{path}: field {name!r} must be {kind.__name__}, is {value!r}", hint=_SCAN_AGAIN
+        )
+    if isinstance(value, int) and value < 0:
+        raise SnapshotRefused(f"{path}: field {name!r} is negative: {value}", hint=_SCAN_AGAIN)
+    return value
+
+
+def open_snapshot(spark: SparkSession, directory: str, manifest: Manifest) -> Snapshot:
+    """Return the tables, their columns and types checked, their rows not yet read."""
+    tables = {name: _open_table(spark, directory, name) for name in TABLES}
+    return Snapshot(manifest=manifest, **tables)
+
+
+def _open_table(spark: SparkSession, directory: str, name: str) -> DataFrame:
+    path = str(Path(directory) / name)
+    columns = TABLES[name]
+    if not Path(path).is_dir():
+        raise SnapshotRefused(f"{directory} has no table {name}/", hint=_SCAN_AGAIN)
+    try:
+        # Merged over all files: one part written by an older release must not hide among others.
+        found = spark.read.option("mergeSchema", "true").parquet(path).schema
+    except SPARK_ERRORS as error:
+        reason = _reason(str(error))
+        raise SnapshotRefused(f"table {name}/ cannot be read: {reason}", hint=_SCAN_AGAIN) from None
+    types = {field.name: field.dataType for field in found.fields}
+    faults = [f"column {c.name} is missing" for c in columns if c.name not in types]
+    faults += [
+        f"column {c.name} is {types[c.name].simpleString()}, must be {c.type.simpleString()}"
+        for c in columns
+        if c.name in types and types[c.name] != c.type
+    ]
+    if faults:
+        raise SnapshotRefused(f"table {name}/: {'; '.join(faults)}", hint=_SCAN_AGAIN)
+    return spark.read.schema(spark_schema(columns)).parquet(path).select(*[c.name for c in columns])
+
+
+def _reason(text: str) -> str:
+    """Return the beginning of Spark's message: the schemas it could not merge, not its stack."""
+    return " ".join(text.partition("JVM stacktrace")[0].split())[:REASON_CHARACTERS_MAX]
+
+
+def check_rows(snapshot: Snapshot) -> None:
+    """Refuse the snapshot when any single row is impossible, or when rows are missing."""
+    for name in TABLES:
+        _check_table(snapshot, name)
+
+
+def _check_table(snapshot: Snapshot, name: str) -> None:
+    table = snapshot.table(name)
+    violations = row_violations(name, snapshot.manifest)
+    counts = [f.count_if(wrong).alias(f"v{i}") for i, (_, wrong) in enumerate(violations)]
+    row = table.agg(f.count(f.lit(1)).alias("rows"), *counts).first()
+    assert row is not None, "an aggregate without groups has one row"
+    for i, (what, wrong) in enumerate(violations):
+        if row[f"v{i}"]:
+            raise SnapshotRefused(
+                f"table {name}/: {row[f'v{i}']} row(s) where {what}; "
+                f"first: {_examples(table.filter(wrong), name)}",
+                hint=_SCAN_AGAIN,
+            )
+    if name in ("containers", "nodes"):
+        _refuse_twice(table, name)
+    expected = snapshot.manifest.rows[name]
+    if row["rows"] != expected:
+        raise SnapshotRefused(
+            f"table {name}/ has {row['rows']} rows, its manifest says {expected}",
+            hint="the snapshot is partial: was its export interrupted?",
+        )
+
+
+def _refuse_twice(table: DataFrame, name: str) -> None:
+    key = "container_id" if name == "containers" else "datanode_id"
+    twice = table.groupBy(key).count().filter("count > 1").orderBy(key).limit(EXAMPLES_MAX)
+    named = ", ".join(f"{key} {row[key]}" for row in twice.collect())
+    if named:
+        raise SnapshotRefused(f"table {name}/ lists twice: {named}", hint=_SCAN_AGAIN)
+
+
+def row_violations(name: str, manifest: Manifest) -> list[tuple[str, SparkColumn]]:
+    """Return what no row of table `name` may do, each as text and as a condition."""
+    columns = TABLES[name]
+    found: list[tuple[str, SparkColumn]] = [
+        (f"{c.name} is null", f.col(c.name).isNull()) for c in columns if not c.nullable
+    ]
+    found += [
+        (f"{c.name} is none of {', '.join(c.words)}", ~f.col(c.name).isin(*c.words))
+        for c in columns
+        if c.words
+    ]
+    found += [
+        (f"{c.name} is negative", f.col(c.name) < 0) for c in columns if _must_not_be_negative(c)
+    ]
+    found.append(
+        ("snapshot_id is not the manifest's", f.col("snapshot_id") != manifest.snapshot_id)
+    )
+    if name == "containers":
+        found += _code_violations()
+    if name in ("replicas", "pending_ops"):
+        found.append((f"replica_index is above {INDEX_MAX}", f.col("replica_index") > INDEX_MAX))
+    return found
+
+
+def _must_not_be_negative(column: Column) -> bool:
+    signed = {"root", "tombstones_checksum"}
+    numeric = column.type.simpleString() in ("int", "bigint")
+    return numeric and column.name not in signed
+
+
+def _code_violations() -> list[tuple[str, SparkColumn]]:
+    is_ec = f.col("replication_type") == "EC"
+    width = f.coalesce(f.col("ec_data"), f.lit(0)) + f.coalesce(f.col("ec_parity"), f.lit(0))
+    has_code = (f.col("ec_data") >= 1) & (f.col("ec_parity") >= 1) & (width <= INDEX_MAX)
+    return [
+        ("ec_data and ec_parity name no code", is_ec & ~f.coalesce(has_code, f.lit(False))),
+        ("replication_factor is below 1", f.col("replication_factor") < 1),
+    ]
+
+
+def _examples(wrong: DataFrame, name: str) -> str:
+    keys = {"containers": ["container_id"], "nodes": ["datanode_id"]}.get(
+        name, ["container_id", "datanode_id"]
+    )
+    rows = wrong.limit(EXAMPLES_MAX).collect()
+    return ", ".join(
+        "(" + ", ".join(f"{key} {row[key]}" for key in keys) + f": {_brief(row.asDict())})"
+        for row in rows
+    )
+
+
+def _brief(row: dict[str, object]) -> str:
+    shown = ("state", "replica_index", "health", "op_state", "op", "replication_type")
+    return ", ".join(f"{name}={row[name]}" for name in shown if name in row)

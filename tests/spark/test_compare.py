@@ -1,0 +1,228 @@
+"""Checksum classes, the vote and eligibility, each vector as one row of one DataFrame."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import Row, SparkSession
+
+from spark_verify.job import judge
+from spark_verify.snapshot import open_snapshot, read_manifest
+from tests.support.snapshots import SnapshotRows, container, gather
+
+pytestmark = pytest.mark.spark
+
+
+def judged(spark: SparkSession, tmp_path: Path, parts: list[SnapshotRows]) -> dict[int, Row]:
+    directory = str(gather(parts).write(tmp_path / "snapshot"))
+    rows = judge(open_snapshot(spark, directory, read_manifest(directory))).collect()
+    return {row["container_id"]: row for row in rows}
+
+
+class TestVectorsX:
+    """Table X of the health rules."""
+
+    VECTORS = (
+        ("X1", "R CLOSED", "C=7x3", "MATCH", "OK"),
+        ("X2", "R CLOSED", "C=7x2 C=9", "MISMATCH_MINORITY", "OK"),
+        ("X3", "R CLOSED", "C=7 C=8 C=9", "MISMATCH_SPLIT", "OK"),
+        ("X4", "R CLOSED", "C=7x2 C=0", "PARTIAL", "OK"),
+        ("X5", "R CLOSED", "C=0x3", "UNKNOWN", "OK"),
+        ("X6", "R CLOSED", "C=7 Q=7 U=9", "MISMATCH_MINORITY", "OK"),
+        ("X7", "R CLOSED", "C=7x2 O=0", "MATCH", "INELIGIBLE_REPLICA_STATES"),
+        (
+            "X8",
+            "EC CLOSED",
+            "C#1=1 C#2=2 C#3=3 C#4=4 C#5=5",
+            "NOT_COMPARABLE",
+            "INELIGIBLE_REPLICATION_TYPE",
+        ),
+        ("X9", "EC CLOSED", "C#1=7 C#1=9", "MISMATCH_SPLIT", "INELIGIBLE_REPLICATION_TYPE"),
+        ("X10", "R CLOSED", "C=7", "SINGLE", "NOT_ENOUGH_REACHABLE_REPLICAS"),
+        ("X11", "R CLOSED", "", "EMPTY", "NO_REPLICAS_FOUND"),
+        ("X12", "R CLOSED", "C=7x2 C=9?s", "MATCH", "OK"),
+        ("X13", "R DELETING", "C=7 C=9", "NOT_COMPARABLE", "INELIGIBLE_CONTAINER_STATE"),
+    )
+
+    def test_every_vector_is_classed_as_the_rules_say(
+        self, spark: SparkSession, tmp_path: Path
+    ) -> None:
+        """
+        One DataFrame with all vectors gives class and eligibility of each.
+        """
+        parts = [container(i, v[1], v[2]) for i, v in enumerate(self.VECTORS)]
+
+        rows = judged(spark, tmp_path, parts)
+
+        found = [
+            (v[0], rows[i]["checksum_class"], rows[i]["eligibility"])
+            for i, v in enumerate(self.VECTORS)
+        ]
+        assert found == [(v[0], v[3], v[4]) for v in self.VECTORS]
+
+
+class TestClasses:
+    """What the vectors leave open."""
+
+    VECTORS = (
+        ("C=7x2 C=8x2", "MISMATCH_SPLIT"),  # a tie is no majority
+        ("C=7x2 C=8 C=9", "MISMATCH_MINORITY"),
+        ("C=7 C=9 C=0", "MISMATCH_SPLIT"),  # two known roots differ, the third is no vote
+        ("C=7 C=0x2", "PARTIAL"),
+        ("C=7x2 C=9~crc32c", "NOT_COMPARABLE"),  # another algorithm is no mismatch
+        ("C=7 C=8 C=9~crc32c", "MISMATCH_SPLIT"),  # but hides none either
+        ("C=7~crc32c C=9", "NOT_COMPARABLE"),
+        ("C!=7x3", "EMPTY"),
+        ("C!=7x2 C=9", "MISMATCH_MINORITY"),  # empty here, data there: a divergence
+        ("C=7?s C=9?d C=9", "SINGLE"),
+        ("C=7?r C=7", "MATCH"),  # a read-only node answers
+        ("C=7?s C=9?d", "NOT_COMPARABLE"),
+        ("O=7x3", "NOT_COMPARABLE"),
+        ("C=-7x2 C=7", "MISMATCH_MINORITY"),  # the sign is a bit of the root like any other
+    )
+
+    def test_every_mix_of_roots_has_one_class(self, spark: SparkSession, tmp_path: Path) -> None:
+        """
+        Ties, unknown roots, other algorithms, empty and unreachable replicas.
+        """
+        parts = [container(i, "R CLOSED", v[0]) for i, v in enumerate(self.VECTORS)]
+
+        rows = judged(spark, tmp_path, parts)
+
+        found = [(v[0], rows[i]["checksum_class"]) for i, v in enumerate(self.VECTORS)]
+        assert found == list(self.VECTORS)
+
+    def test_an_ec_index_is_compared_with_itself_only(
+        self, spark: SparkSession, tmp_path: Path
+    ) -> None:
+        """
+        Duplicated indexes that agree match; one that is not scanned is PARTIAL.
+        """
+        parts = [
+            container(1, "EC CLOSED", "C#1=1x2 C#2=2 C#3=3 C#4=4 C#5=5"),
+            container(2, "EC CLOSED", "C#1=1 C#1=0 C#2=2 C#3=3 C#4=4 C#5=5"),
+            container(3, "EC CLOSED", "C#1=1x2 C#1=6 C#2=2x2 C#3=3"),
+        ]
+
+        rows = judged(spark, tmp_path, parts)
+
+        assert {i: row["checksum_class"] for i, row in rows.items()} == {
+            1: "MATCH",
+            2: "PARTIAL",
+            3: "MISMATCH_MINORITY",
+        }
+
+    def test_the_vote_names_the_replicas_that_lost(
+        self, spark: SparkSession, tmp_path: Path
+    ) -> None:
+        """
+        The minority is listed by datanode; a split vote blames nobody.
+        """
+        parts = [
+            container(1, "R CLOSED", "C=7 C=9 C=7"),
+            container(2, "R CLOSED", "C=7 C=8 C=9"),
+        ]
+
+        rows = judged(spark, tmp_path, parts)
+
+        assert rows[1]["minority"] == ["dn-1-1"]
+        assert rows[2]["minority"] == []
+
+    def test_tombstone_sets_that_differ_under_equal_roots_are_seen(
+        self, spark: SparkSession, tmp_path: Path
+    ) -> None:
+        """
+        Orphan data does not change the root, so it is a divergence of its own kind.
+        """
+        parts = [
+            container(1, "R CLOSED", "C=7x2 C=7%5"),
+            container(2, "R CLOSED", "C=7%5x3"),
+            container(3, "R CLOSED", "C=7 C=8%5"),
+        ]
+
+        rows = judged(spark, tmp_path, parts)
+
+        assert {i: row["tombstones_differ"] for i, row in rows.items()} == {
+            1: True,
+            2: False,
+            3: False,
+        }
+        assert rows[1]["reconcile_reasons"] == ["tombstones differ"]
+
+    def test_a_silent_replica_that_said_something_else_is_noted(
+        self, spark: SparkSession, tmp_path: Path
+    ) -> None:
+        """
+        A root on a stale node never makes a mismatch, yet it is not forgotten.
+        """
+        rows = judged(spark, tmp_path, [container(1, "R CLOSED", "C=7x2 C=9?s")])
+
+        assert rows[1]["checksum_class"] == "MATCH"
+        assert rows[1]["is_unreachable_different"]
+
+    def test_the_order_of_rows_changes_nothing(self, spark: SparkSession, tmp_path: Path) -> None:
+        """
+        The same rows the other way round give the same result.
+        """
+        rows = gather(
+            [
+                container(1, "R CLOSED", "C=7 C=9 C=7"),
+                container(2, "EC CLOSED", "C#1=1 C#1=2 C#2=3", ops="+#4 -n0"),
+            ]
+        )
+        turned = SnapshotRows(
+            rows.containers[::-1], rows.replicas[::-1], rows.nodes[::-1], rows.pending_ops[::-1]
+        )
+
+        one = judged(spark, tmp_path / "one", [rows])
+        other = judged(spark, tmp_path / "other", [turned])
+
+        assert one == other
+
+
+class TestEligibility:
+    """Ozone's result codes in Ozone's order."""
+
+    VECTORS = (
+        ("R OPEN", "", "", "INELIGIBLE_CONTAINER_STATE"),  # the state is asked before replicas
+        ("R CLOSING", "C x", "", "INELIGIBLE_CONTAINER_STATE"),
+        ("R DELETED", "", "", "INELIGIBLE_CONTAINER_STATE"),
+        ("R RECOVERING", "C", "", "INELIGIBLE_CONTAINER_STATE"),
+        ("R CLOSED", "", "", "NO_REPLICAS_FOUND"),
+        ("EC CLOSED", "O#1 C#2", "", "INELIGIBLE_REPLICA_STATES"),  # before the type
+        ("R CLOSED", "C G", "", "INELIGIBLE_REPLICA_STATES"),
+        ("R CLOSED", "C I", "", "INELIGIBLE_REPLICA_STATES"),
+        ("EC CLOSED", "C#1 C#2", "", "INELIGIBLE_REPLICATION_TYPE"),
+        ("S1 CLOSED", "C", "", "INELIGIBLE_REPLICATION_TYPE"),
+        ("R1 CLOSED", "C", "", "NOT_ENOUGH_REQUIRED_NODES"),
+        ("R CLOSED", "C C?s", "", "NOT_ENOUGH_REACHABLE_REPLICAS"),
+        ("R CLOSED", "C C", "!", "RECONCILE_PENDING"),
+        ("R QUASI_CLOSED", "Q U", "+ -", "OK"),
+    )
+
+    def test_every_refusal_has_its_code(self, spark: SparkSession, tmp_path: Path) -> None:
+        """
+        One container per code; where two apply, the earlier one is given.
+        """
+        parts = [
+            container(i, v[0], v[1].replace(" x", ""), v[2]) for i, v in enumerate(self.VECTORS)
+        ]
+
+        rows = judged(spark, tmp_path, parts)
+
+        found = [(*v[:3], rows[i]["eligibility"]) for i, v in enumerate(self.VECTORS)]
+        assert found == list(self.VECTORS)
+
+    def test_a_container_only_replicas_name_is_not_found(
+        self, spark: SparkSession, tmp_path: Path
+    ) -> None:
+        """
+        A datanode may hold what the SCM never heard of; it is shown, never planned.
+        """
+        orphan = container(5, "R CLOSED", "C=7 C=9")
+        orphan.containers.clear()
+
+        rows = judged(spark, tmp_path, [container(1, "R CLOSED", "C=7x3"), orphan])
+
+        assert rows[5]["eligibility"] == "CONTAINER_NOT_FOUND"
+        assert not rows[5]["is_known"]
+        assert rows[5]["violation"] is None

@@ -1,0 +1,214 @@
+"""The job end to end: what it writes, how it ends, and that it can be repeated."""
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from spark_verify.errors import RunConflict
+from spark_verify.job import verify
+from spark_verify.plan import PLAN_LIFE_MS
+from tests.support.snapshots import AS_OF_MS, SnapshotRows, container, gather
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
+
+ROOT = Path(__file__).parents[2]
+
+
+def clean() -> SnapshotRows:
+    return gather([container(i, "R CLOSED 10", "C=7x3") for i in range(1, 5)])
+
+
+def divergent() -> SnapshotRows:
+    return gather(
+        [
+            container(1, "R CLOSED 10", "C=7x3"),
+            container(2, "R CLOSED 10", "C=7x2 C=9"),
+            container(3, "R CLOSED 10", "C=7 C=8 C=9"),
+            container(4, "R CLOSED 10", "C=7x2 U=5*2"),
+            container(5, "R CLOSED 10", "C=7x2 C=9", suppressed=True),
+            container(6, "EC CLOSED", "C#1=7 C#1=9 C#2=2 C#3=3 C#4=4 C#5=5"),
+        ]
+    )
+
+
+class TestResult:
+    """What a run leaves behind."""
+
+    def test_the_plan_holds_what_the_control_plane_needs(self, tmp_path: Path) -> None:
+        """
+        Eligible divergent containers, most urgent first, with reasons, replicas and an end.
+        """
+        snapshot = divergent().write(tmp_path / "snapshot")
+
+        result = verify(str(snapshot), tmp_path / "out", run_id="r1")
+
+        plan = pq.read_table(result.directory / "reconcile_plan").to_pylist()
+        assert [(row["container_id"], row["priority"], row["reason"]) for row in plan] == [
+            (3, 0, "roots differ, no majority"),
+            (2, 1, "roots differ, minority"),
+            (4, 1, "roots differ, minority; replica UNHEALTHY; scan findings"),
+        ]
+        assert plan[1]["replicas"] == [
+            {
+                "datanode_id": f"dn-2-{i}",
+                "state": "CLOSED",
+                "root": root,
+                "tree_algorithm": "xxh3_64",
+            }
+            for i, root in enumerate([7, 7, 9])
+        ]
+        assert {row["run_id"] for row in plan} == {"r1"}
+        assert {row["expires_at_ms"] for row in plan} == {AS_OF_MS + PLAN_LIFE_MS}
+        assert result.summary["exit_code"] == 2
+
+    def test_a_finished_run_is_whole_and_says_so(self, tmp_path: Path) -> None:
+        """
+        Tables, summary, report, manifest with row counts, and _SUCCESS; no partial leftovers.
+        """
+        snapshot = divergent().write(tmp_path / "snapshot")
+
+        result = verify(str(snapshot), tmp_path / "out")
+
+        names = {path.name for path in result.directory.iterdir()}
+        assert names == {
+            "health",
+            "replica_class",
+            "reconcile_plan",
+            "summary.json",
+            "report.html",
+            "manifest.json",
+            "_SUCCESS",
+        }
+        manifest = json.loads((result.directory / "manifest.json").read_text())
+        assert manifest["rows"]["health"] == 6
+        assert manifest["rows"]["reconcile_plan"] == 3
+        assert [path.name for path in (tmp_path / "out").iterdir()] == ["run_id=snap-1"]
+
+    def test_a_clean_cluster_ends_with_zero(self, tmp_path: Path) -> None:
+        """
+        Nothing to do is exit code 0 and an empty plan.
+        """
+        result = verify(str(clean().write(tmp_path / "snapshot")), tmp_path / "out")
+
+        assert result.summary["exit_code"] == 0
+        assert result.summary["plan"]["reconcile"] == 0
+
+    def test_a_container_without_a_healthy_replica_is_data_at_risk(self, tmp_path: Path) -> None:
+        """
+        All replicas UNHEALTHY, or none at all where there were keys.
+        """
+        parts = [
+            clean(),
+            container(7, "R CLOSED 10", "U=7x3"),
+            container(8, "R CLOSED 10", ""),
+            container(9, "R CLOSED 10", "", key_count=0),
+        ]
+
+        result = verify(str(gather(parts).write(tmp_path / "snapshot")), tmp_path / "out")
+
+        assert result.summary["exit_code"] == 3
+        assert result.summary["at_risk"]["container_ids"] == [7, 8]
+
+    def test_an_empty_cluster_is_clean(self, tmp_path: Path) -> None:
+        """
+        No container at all is no error.
+        """
+        result = verify(str(SnapshotRows().write(tmp_path / "snapshot")), tmp_path / "out")
+
+        assert result.summary["exit_code"] == 0
+
+    def test_the_report_needs_no_network(self, tmp_path: Path) -> None:
+        """
+        Nothing in the HTML is fetched from anywhere.
+        """
+        result = verify(str(divergent().write(tmp_path / "snapshot")), tmp_path / "out")
+
+        html = (result.directory / "report.html").read_text()
+        assert "MISMATCH_SPLIT" in html
+        assert [w for w in ("http://", "https://", "<script", "@import", "src=") if w in html] == []
+
+
+class TestRepeat:
+    """A run id names one result for ever."""
+
+    def test_the_same_run_again_returns_the_same_result(self, tmp_path: Path) -> None:
+        """
+        The second call does no work: it succeeds although the tables are gone.
+        """
+        snapshot = divergent().write(tmp_path / "snapshot")
+        first = verify(str(snapshot), tmp_path / "out", run_id="r1")
+        (snapshot / "replicas").rename(tmp_path / "elsewhere")
+
+        second = verify(str(snapshot), tmp_path / "out", run_id="r1")
+
+        assert first == second
+
+    def test_a_run_that_was_cut_off_is_done_again(self, tmp_path: Path) -> None:
+        """
+        A directory without _SUCCESS counts for nothing and is replaced.
+        """
+        snapshot = clean().write(tmp_path / "snapshot")
+        half = tmp_path / "out" / "run_id=r1"
+        (half / "health").mkdir(parents=True)
+        (half / "health" / "part-0.parquet").write_bytes(b"half")
+
+        result = verify(str(snapshot), tmp_path / "out", run_id="r1")
+
+        assert pq.read_table(result.directory / "health").num_rows == 4
+        assert (half / "_SUCCESS").is_file()
+
+    def test_a_run_id_of_another_snapshot_is_refused(self, tmp_path: Path) -> None:
+        """
+        A result is never replaced by that of other input.
+        """
+        verify(str(clean().write(tmp_path / "one")), tmp_path / "out", run_id="r1")
+        other = clean()
+        directory = other.write(tmp_path / "two", manifest={"snapshot_id": "snap-2"})
+
+        with pytest.raises(RunConflict):
+            verify(str(directory), tmp_path / "out", run_id="r1")
+
+
+@pytest.mark.slow
+class TestSubmit:
+    """The job as a cluster runs it."""
+
+    def test_spark_submit_runs_it_from_a_zip(self, tmp_path: Path) -> None:
+        """
+        `spark-submit --py-files` with nothing but the package gives the same result and exit code.
+        """
+        package = tmp_path / "spark_verify.zip"
+        with zipfile.ZipFile(package, "w") as archive:
+            for path in sorted((ROOT / "spark_verify").iterdir()):
+                if path.is_file():
+                    archive.write(path, f"spark_verify/{path.name}")
+        script = tmp_path / "run" / "verify.py"
+        script.parent.mkdir()
+        script.write_text("from spark_verify.job import main\nmain()\n")
+        snapshot = divergent().write(tmp_path / "snapshot")
+        here = Path(sys.executable).parent
+
+        done = subprocess.run(
+            [
+                *(here / "spark-submit", "--master", "local[2]", "--py-files", package),
+                *(script, snapshot, "--out", tmp_path / "out", "--json"),
+            ],
+            cwd=tmp_path / "run",
+            env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": ""},
+            capture_output=True,
+            text=True,
+            timeout=180,
+            check=False,
+        )
+
+        assert done.returncode == 2, done.stderr
+        # Spark folds the script's stderr into stdout: the answer is the one line that is JSON.
+        answer = json.loads(next(line for line in done.stdout.splitlines() if line[0] == "{"))
+        assert answer["plan"]["reconcile"] == 3
+        assert (Path(answer["path"]) / "report.html").is_file()

@@ -1,0 +1,132 @@
+"""A snapshot that cannot be believed is refused, with the rows and columns named."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from spark_verify.errors import SnapshotRefused
+from spark_verify.job import verify
+from tests.support.snapshots import SnapshotRows, container, gather
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
+
+
+def rows() -> SnapshotRows:
+    return gather(
+        [
+            container(1, "R CLOSED 10", "C=7x3"),
+            container(2, "EC CLOSED", "C#1=1 C#2=2 C#3=3 C#4=4 C#5=5", ops="+#1"),
+        ]
+    )
+
+
+def refusal(directory: Path, tmp_path: Path) -> str:
+    with pytest.raises(SnapshotRefused) as raised:
+        verify(str(directory), tmp_path / "out")
+    assert list((tmp_path / "out").glob("**/*.parquet")) == []
+    return str(raised.value)
+
+
+def put(column: str, row: int, value: object) -> Callable[[pa.Table], pa.Table]:
+    """Return a change that sets one cell."""
+
+    def change(table: pa.Table) -> pa.Table:
+        cells: list[Any] = table.column(column).to_pylist()
+        cells[row] = value
+        place = table.schema.get_field_index(column)
+        kind = table.schema.field(column).with_nullable(True)
+        return table.set_column(place, kind, pa.array(cells, kind.type))
+
+    return change
+
+
+class TestRefused:
+    """One fault each."""
+
+    CASES = (
+        ("containers", lambda t: t.drop(["sequence_id"]), ["column sequence_id is missing"]),
+        (
+            "replicas",
+            lambda t: t.set_column(
+                t.schema.get_field_index("root"), "root", pc.cast(t["root"], pa.string())
+            ),
+            ["column root is string, must be bigint"],
+        ),
+        ("replicas", put("state", 1, "SLEEPY"), ["state is none of", "container_id 1", "dn-1-1"]),
+        ("containers", put("state", 0, "SHUT"), ["state is none of", "container_id 1"]),
+        ("nodes", put("health", 2, "TIRED"), ["health is none of", "dn-1-2"]),
+        ("nodes", put("op_state", 2, "AWAY"), ["op_state is none of", "dn-1-2"]),
+        ("pending_ops", put("op", 0, "DANCE"), ["op is none of", "container_id 2"]),
+        ("replicas", put("datanode_id", 1, None), ["datanode_id is null", "container_id 1"]),
+        ("replicas", put("used_bytes", 1, -1), ["used_bytes is negative", "dn-1-1"]),
+        ("replicas", put("replica_index", 4, 6), ["container 2", "index 6 out of range"]),
+        ("replicas", put("replica_index", 0, 1), ["container 1", "index 1 out of range"]),
+        ("replicas", put("replica_index", 4, 99), ["replica_index is above", "container_id 2"]),
+        ("replicas", put("datanode_id", 1, "dn-1-0"), ["container 1", "two replicas on datanode"]),
+        ("replicas", put("datanode_id", 1, "dn-9"), ["container 1", "dn-9", "nodes/"]),
+        ("containers", put("ec_parity", 1, None), ["name no code", "container_id 2"]),
+        ("containers", put("container_id", 1, 1), ["containers/ lists twice: container_id 1"]),
+        ("nodes", put("datanode_id", 1, "dn-1-0"), ["nodes/ lists twice: datanode_id dn-1-0"]),
+        ("replicas", put("snapshot_id", 0, "other"), ["snapshot_id is not the manifest's"]),
+        ("replicas", lambda t: t.slice(1), ["replicas/ has 7 rows, its manifest says 8"]),
+    )
+
+    @pytest.mark.parametrize(
+        ("table", "change", "words"), CASES, ids=[f"{c[0]}-{c[2][0]}" for c in CASES]
+    )
+    def test_a_damaged_table_is_refused_by_name(
+        self,
+        tmp_path: Path,
+        table: str,
+        change: Callable[[pa.Table], pa.Table],
+        words: list[str],
+    ) -> None:
+        """
+        The message names the table, the column or the rows; nothing is written.
+        """
+        directory = rows().write(tmp_path / "snapshot", change={table: change})
+
+        message = refusal(directory, tmp_path)
+
+        assert [word for word in words if word not in message] == [], message
+
+    def test_a_file_of_an_older_release_does_not_hide_among_others(self, tmp_path: Path) -> None:
+        """
+        One part file with another type spoils the table.
+        """
+        directory = rows().write(tmp_path / "snapshot")
+        table = rows().table("replicas")
+        place = table.schema.get_field_index("root")
+        old = table.set_column(place, "root", pc.cast(table["root"], pa.string()))
+        pq.write_table(old, directory / "replicas" / "part-00001.parquet")
+
+        message = refusal(directory, tmp_path)
+
+        assert "replicas/" in message
+        assert "root" in message
+
+    def test_a_missing_table_is_refused(self, tmp_path: Path) -> None:
+        """
+        Three tables are no snapshot.
+        """
+        directory = rows().write(tmp_path / "snapshot")
+        (directory / "nodes").rename(tmp_path / "elsewhere")
+
+        assert "nodes/" in refusal(directory, tmp_path)
+
+    def test_the_same_rows_without_a_fault_pass(self, tmp_path: Path) -> None:
+        """
+        The refusals above are not for everything.
+        """
+        good = rows()
+        good.replicas = [replace(row) for row in good.replicas]
+
+        result = verify(str(good.write(tmp_path / "snapshot")), tmp_path / "out")
+
+        assert result.summary["exit_code"] == 0

@@ -1,0 +1,118 @@
+"""The manifest is checked before a JVM is started."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from spark_verify import job
+from spark_verify.errors import SnapshotRefused
+from spark_verify.snapshot import read_manifest
+
+GOOD = {
+    "schema_version": 1,
+    "snapshot_id": "s",
+    "as_of_ms": 5,
+    "term": 1,
+    "cluster_id": "c",
+    "rows": {"containers": 1, "replicas": 2, "nodes": 3, "pending_ops": 0},
+}
+
+
+def written(directory: Path, text: str) -> str:
+    (directory / "manifest.json").write_text(text)
+    return str(directory)
+
+
+class TestManifest:
+    """Read, or refused with the field named."""
+
+    def test_a_whole_manifest_is_read(self, tmp_path: Path) -> None:
+        """
+        Every field arrives.
+        """
+        manifest = read_manifest(written(tmp_path, json.dumps(GOOD)))
+
+        assert (manifest.snapshot_id, manifest.rows["nodes"], manifest.as_of_ms) == ("s", 3, 5)
+
+    @pytest.mark.parametrize(
+        ("change", "word"),
+        [
+            ({"schema_version": 2}, "schema version 2"),
+            ({"schema_version": "1"}, "'schema_version'"),
+            ({"snapshot_id": None}, "'snapshot_id'"),
+            ({"as_of_ms": -1}, "'as_of_ms' is negative"),
+            ({"term": True}, "'term'"),
+            ({"rows": {"containers": 1}}, "'replicas'"),
+        ],
+    )
+    def test_a_wrong_field_is_named(
+        self, tmp_path: Path, change: dict[str, object], word: str
+    ) -> None:
+        """
+        Other version, other type, negative, or absent.
+        """
+        with pytest.raises(SnapshotRefused, match=word):
+            read_manifest(written(tmp_path, json.dumps(GOOD | change)))
+
+    @pytest.mark.parametrize("text", ["", "{", "[]", "null", "\udcff"])
+    def test_what_is_no_manifest_is_refused(self, tmp_path: Path, text: str) -> None:
+        """
+        Torn, foreign or undecodable bytes.
+        """
+        (tmp_path / "manifest.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+
+        with pytest.raises(SnapshotRefused, match=r"manifest\.json"):
+            read_manifest(str(tmp_path))
+
+    def test_a_missing_snapshot_is_refused(self, tmp_path: Path) -> None:
+        """
+        Neither directory nor manifest.
+        """
+        with pytest.raises(SnapshotRefused, match="not a directory"):
+            read_manifest(str(tmp_path / "nowhere"))
+        with pytest.raises(SnapshotRefused, match=r"no manifest\.json"):
+            read_manifest(str(tmp_path))
+
+
+class TestExit:
+    """Errors end with 1; 2 and 3 are results."""
+
+    @pytest.mark.parametrize("arguments", [[], ["--nonsense"], ["nowhere", "--out", "out"]])
+    def test_an_error_is_never_taken_for_work_to_do(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+        arguments: list[str],
+    ) -> None:
+        """
+        Usage errors and refused snapshots alike exit with 1 and say why on stderr.
+        """
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr("sys.argv", ["suture-verify", *arguments])
+
+        with pytest.raises(SystemExit) as raised:
+            job.main()
+
+        assert raised.value.code == 1
+        assert capsys.readouterr().err != ""
+
+    def test_json_carries_the_error_too(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        """
+        A program that reads stdout learns the stable code.
+        """
+        monkeypatch.setattr(
+            "sys.argv",
+            ["suture-verify", str(tmp_path), "--out", str(tmp_path / "out"), "--json"],
+        )
+
+        with pytest.raises(SystemExit):
+            job.main()
+
+        assert json.loads(capsys.readouterr().out)["error"] == "SNAPSHOT_REFUSED"

@@ -1,0 +1,65 @@
+"""How numbers become words and bars."""
+
+from spark_verify.report import bars, bytes_text, instant_text, number_text
+from spark_verify.rows import root_text
+
+
+class TestWords:
+    """What a person reads."""
+
+    def test_sizes_take_the_unit_a_person_would_choose(self) -> None:
+        """
+        Three digits at most, then the next unit.
+        """
+        sizes = [0, 999, 1536, 10 * 1024**2, 200 * 1024**3, 2**60]
+
+        assert [bytes_text(size) for size in sizes] == [
+            "0 B",
+            "999 B",
+            "1.5 KiB",
+            "10.0 MiB",
+            "200 GiB",
+            "1024.0 PiB",
+        ]
+
+    def test_instants_are_utc(self) -> None:
+        """
+        The machine's own time zone never shows.
+        """
+        assert instant_text(1_700_000_000_000) == "2023-11-14 22:13:20 UTC"
+
+    def test_counts_are_grouped(self) -> None:
+        """
+        Thin spaces, so that no locale mistakes them for a decimal sign.
+        """
+        assert number_text(1234567) == "1\u2009234\u2009567"
+
+    def test_a_root_is_the_word_every_other_part_prints(self) -> None:
+        """
+        Spark's signed long is shown as the unsigned root it stands for.
+        """
+        assert [root_text(root) for root in (None, 7, -1)] == [
+            "-",
+            "0000000000000007",
+            "ffffffffffffffff",
+        ]
+
+
+class TestBars:
+    """Segments of one stacked bar."""
+
+    def test_one_bad_container_in_a_million_is_still_visible(self) -> None:
+        """
+        A segment is never thinner than the eye can see, and all of them fill the bar.
+        """
+        found = bars({"MATCH": 1_000_000, "MISMATCH_SPLIT": 1, "EMPTY": 0}, {})
+
+        assert [bar.label for bar in found] == ["MATCH", "MISMATCH_SPLIT"]
+        assert found[1].width > 0.5
+        assert round(sum(bar.width for bar in found), 1) == 100
+
+    def test_nothing_gives_no_bar(self) -> None:
+        """
+        An empty cluster draws nothing and divides by nothing.
+        """
+        assert bars({"MATCH": 0}, {}) == []
