@@ -31,10 +31,16 @@ may_install() {
     [ "$(id -u)" -eq 0 ] || { command -v sudo && sudo -n true; } >/dev/null 2>&1
 }
 
-apt() { # the lock may be held by an unattended upgrade: wait for it, not for ever
-    local command=(apt-get -qq -o DPkg::Lock::Timeout=300 "$@")
+apt() { # apt talks a lot: show it only if it failed. Its lock may be held by an unattended upgrade
+    local command=(apt-get -qq -o DPkg::Lock::Timeout=300 "$@") log
     [ "$(id -u)" -eq 0 ] || command=(sudo -n env DEBIAN_FRONTEND=noninteractive "${command[@]}")
-    DEBIAN_FRONTEND=noninteractive "${command[@]}" </dev/null >&2
+    log="$(mktemp)"
+    if ! DEBIAN_FRONTEND=noninteractive "${command[@]}" </dev/null >"$log" 2>&1; then
+        cat "$log" >&2
+        rm -f "$log"
+        return 1
+    fi
+    rm -f "$log"
 }
 
 refresh_lists() {
@@ -43,8 +49,8 @@ refresh_lists() {
     apt_lists_are_fresh=yes
 }
 
-is_available() { # both words: a virtual package is shown but has no candidate
-    apt-cache policy "$1" 2>/dev/null | grep -q 'Candidate: [^(]'
+is_available() { # a virtual package is known and has no candidate: "(none)"
+    [[ "$(apt-cache policy "$1" 2>/dev/null)" =~ Candidate:\ [^\(] ]]
 }
 
 install_packages() {
