@@ -5,8 +5,8 @@ Every function here is total: whatever a stranger sends is either a value that k
 same door is used for requests and for answers of peers, because a peer is a stranger too.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, cast
 
 from agent.errors import Code, Refused
 from agent.rpc.v1 import container_pb2 as pb
@@ -35,6 +35,8 @@ METADATA_PAIRS_MAX: Final = 64  # per block; Ozone's clients set two
 METADATA_CHARS_MAX: Final = 4_096  # an object's key may be 1,024 and more
 METADATA_PAIR_BYTES: Final = 8  # what a pair costs a row beside its text
 NAME_CHARS_MAX: Final = 255  # ids, addresses, states: what a file name may be
+UNSTATED: Final = cast(ChecksumType, None)
+"""In a chunk to be written: the store computes CRC32C. Never in a chunk that is recorded."""
 REPLICA_INDEX_MAX: Final = 32  # erasure-coded groups of Ozone have at most 14 members
 
 _STATE_NUMBERS: Final = {
@@ -123,10 +125,7 @@ def parse_block_key(message: pb.BlockId, where: str) -> tuple[ContainerId, Block
 
 def parse_chunk(message: pb.ChunkInfo, where: str) -> ChunkInfo:
     """Return the chunk with checksums of exactly the size its type and windows call for."""
-    offset = parse_int(message.offset, f"{where}.offset", low=0, high=BLOCK_BYTES_MAX)
-    length = parse_int(message.length, f"{where}.length", low=1, high=CHUNK_BYTES_MAX)
-    if offset + length > BLOCK_BYTES_MAX:
-        raise malformed(where, f"ends at {offset + length}, blocks end at {BLOCK_BYTES_MAX}")
+    offset, length = _parse_span(message, where)
     kind = _parse_checksum_type(message.checksum.type, f"{where}.checksum.type")
     window_bytes = _parse_window_bytes(message.checksum, kind, f"{where}.checksum")
     sums = message.checksum.checksums
@@ -140,38 +139,26 @@ def parse_chunk(message: pb.ChunkInfo, where: str) -> ChunkInfo:
     return ChunkInfo(offset, length, kind, window_bytes, sums)
 
 
-def parse_chunk_or_compute(message: pb.ChunkInfo, data: bytes, where: str) -> ChunkInfo:
-    """Return the chunk; where its writer gave no checksum, with CRC32C of `data`.
+def parse_written_chunk(message: pb.ChunkInfo, where: str) -> ChunkInfo:
+    """Return a chunk that a client writes or commits; it may leave the checksums to us.
 
-    `data` must be as long as the chunk says.
+    The store computes CRC32C for a chunk without a checksum type, and takes one in a commit for
+    the chunk that was written at its place.
     """
-    if len(data) != message.length:
-        raise Refused(
-            Code.INVALID_WRITE_SIZE,
-            f"{where}: length is {message.length}, but {len(data)} bytes of data came",
-        )
-    if not has_no_checksum(message):
+    if message.checksum.type != pb.CHECKSUM_TYPE_UNSPECIFIED:
         return parse_chunk(message, where)
-    filled = pb.ChunkInfo()
-    filled.CopyFrom(message)
-    window_bytes = message.checksum.bytes_per_checksum or WINDOW_BYTES_DEFAULT
-    filled.checksum.type = pb.CRC32C
-    filled.checksum.bytes_per_checksum = window_bytes
     if message.checksum.checksums:
         raise malformed(f"{where}.checksum.type", "checksums came without their type")
-    parse_int(
-        window_bytes,
-        f"{where}.checksum.bytes_per_checksum",
-        low=WINDOW_BYTES_MIN,
-        high=WINDOW_BYTES_MAX,
-    )
-    filled.checksum.checksums = checksum.window_checksums(ChecksumType.CRC32C, window_bytes, data)
-    return parse_chunk(filled, where)
+    offset, length = _parse_span(message, where)
+    return ChunkInfo(offset, length, UNSTATED, 0, b"")
 
 
-def has_no_checksum(message: pb.ChunkInfo) -> bool:
-    """Return whether the writer left the checksum to us."""
-    return message.checksum.type == pb.CHECKSUM_TYPE_UNSPECIFIED
+def _parse_span(message: pb.ChunkInfo, where: str) -> tuple[int, int]:
+    offset = parse_int(message.offset, f"{where}.offset", low=0, high=BLOCK_BYTES_MAX)
+    length = parse_int(message.length, f"{where}.length", low=1, high=CHUNK_BYTES_MAX)
+    if offset + length > BLOCK_BYTES_MAX:
+        raise malformed(where, f"ends at {offset + length}, blocks end at {BLOCK_BYTES_MAX}")
+    return offset, length
 
 
 def _parse_checksum_type(number: int, where: str) -> ChecksumType:
@@ -199,21 +186,22 @@ def _parse_window_bytes(message: pb.ChecksumData, kind: ChecksumType, where: str
 
 
 def parse_block(
-    message: pb.BlockData, where: str, *, known_chunks: Iterable[ChunkInfo] = ()
+    message: pb.BlockData,
+    where: str,
+    *,
+    parse: Callable[[pb.ChunkInfo, str], ChunkInfo] = parse_chunk,
 ) -> tuple[ContainerId, BlockData]:
     """Return the block, its chunks in order, its size the sum of them.
 
-    A chunk without a checksum stands for the one of `known_chunks` at the same place.
+    `parse` is `parse_written_chunk` for a commit of a client.
     """
     container_id, block_id = parse_block_key(message.block_id, f"{where}.block_id")
     if len(message.chunks) > CHUNKS_PER_BLOCK_MAX:
         raise malformed(
             f"{where}.chunks", f"{len(message.chunks)} are more than {CHUNKS_PER_BLOCK_MAX}"
         )
-    known = {(chunk.offset, chunk.length_bytes): chunk for chunk in known_chunks}
     chunks = tuple(
-        _parse_block_chunk(chunk, f"{where}.chunks[{index}]", known)
-        for index, chunk in enumerate(message.chunks)
+        parse(chunk, f"{where}.chunks[{index}]") for index, chunk in enumerate(message.chunks)
     )
     _check_order(chunks, where)
     total_bytes = sum(chunk.length_bytes for chunk in chunks)
@@ -222,21 +210,6 @@ def parse_block(
     bcsid = parse_bcsid(message.block_id.bcsid, f"{where}.block_id.bcsid")
     metadata = _parse_metadata(message.metadata, f"{where}.metadata")
     return container_id, BlockData(block_id, bcsid, chunks, metadata)
-
-
-def _parse_block_chunk(
-    message: pb.ChunkInfo, where: str, known: dict[tuple[int, int], ChunkInfo]
-) -> ChunkInfo:
-    if not has_no_checksum(message) or message.checksum.checksums:
-        return parse_chunk(message, where)
-    found = known.get((message.offset, message.length))
-    if found is None:
-        raise malformed(
-            f"{where}.checksum",
-            "no checksum, and no chunk of this place and length is known",
-            hint="give the checksums, or commit in the call that writes the chunk",
-        )
-    return found
 
 
 def _check_order(chunks: Sequence[ChunkInfo], where: str) -> None:

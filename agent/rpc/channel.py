@@ -1,0 +1,84 @@
+"""Dialling and calling: one way to open a channel, to bound a call, to retry it.
+
+Every call has a deadline. Only what may be asked twice is retried, only when the answer was "try
+again later", and only while its deadline lasts. What comes back as an error is a `SutureError`.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeVar
+
+import grpc
+import tenacity
+
+from agent.errors import Code, Unavailable
+from agent.rpc.errors import error_from
+from merkle.replica import CHUNK_BYTES_MAX
+
+MESSAGE_BYTES_MAX: Final = CHUNK_BYTES_MAX + 1024**2  # a chunk and what describes it
+HEADERS_BYTES_MAX: Final = 16 * 1024
+KEEPALIVE_MS: Final = 20_000  # our servers refuse pings more often than every 10 s
+KEEPALIVE_TIMEOUT_MS: Final = 10_000
+ATTEMPTS_MAX: Final = 3
+RETRY_WAIT_S: Final = 0.05
+RETRY_WAIT_S_MAX: Final = 1.0
+
+_RETRIED_CODES: Final = frozenset({Code.UNAVAILABLE, Code.BUSY})
+
+T = TypeVar("T")
+Method = Callable[..., Any]  # a grpc multi-callable; its stubs are untyped
+
+
+def open_channel(address: str, credentials: grpc.ChannelCredentials | None = None) -> grpc.Channel:
+    """Return a channel to `address`; it connects on first use and notices a dead peer."""
+    options = [
+        ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+        ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+        ("grpc.max_metadata_size", HEADERS_BYTES_MAX),
+        ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+    ]
+    if credentials is None:
+        return grpc.insecure_channel(address, options)
+    return grpc.secure_channel(address, credentials, options)
+
+
+def call(method: Method, request: Any, *, timeout_s: float) -> Any:  # the method's answer
+    """Call a method that answers once. Raises SutureError."""
+    try:
+        return method(request, timeout=timeout_s)
+    except grpc.RpcError as error:
+        raise error_from(error) from error
+    except ValueError as error:  # grpc's way to say that the channel is closed
+        raise Unavailable(Code.UNAVAILABLE, "the connection was closed") from error
+
+
+def stream(method: Method, request: Any, *, timeout_s: float) -> Iterator[Any]:
+    """Yield the messages of a method that answers with many; leaving early cancels the call."""
+    try:
+        answers = method(request, timeout=timeout_s)
+    except ValueError as error:
+        raise Unavailable(Code.UNAVAILABLE, "the connection was closed") from error
+    try:
+        yield from answers
+    except grpc.RpcError as error:
+        raise error_from(error) from error
+    finally:
+        answers.cancel()
+
+
+def retried(work: Callable[[], T], *, timeout_s: float) -> T:
+    """Return what `work` returns; repeat it when it is idempotent and its peer was unavailable.
+
+    Whether it is idempotent is the caller's knowledge.
+    """
+    attempts = tenacity.Retrying(
+        stop=tenacity.stop_after_attempt(ATTEMPTS_MAX) | tenacity.stop_after_delay(timeout_s),
+        wait=tenacity.wait_random_exponential(multiplier=RETRY_WAIT_S, max=RETRY_WAIT_S_MAX),
+        retry=tenacity.retry_if_exception(_is_worth_repeating),
+        reraise=True,
+    )
+    return attempts(work)
+
+
+def _is_worth_repeating(error: BaseException) -> bool:
+    return isinstance(error, Unavailable) and error.code in _RETRIED_CODES

@@ -1,0 +1,426 @@
+"""suture.v1.Datanode: the services of one storage host over its store.
+
+Handlers are thin: the codec decides whether a request makes sense, the store whether it is
+allowed, `ErrorEdge` turns what they raise into a status. A change of a container happens under
+its lease, which is taken after the whole request is here and held for one call of the store: a
+slow or dead client holds nothing. Reads take no lease.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from agent.errors import Code, Refused, Unavailable
+from agent.rpc import codec, hashes, reports
+from agent.rpc.channel import HEADERS_BYTES_MAX, MESSAGE_BYTES_MAX
+from agent.rpc.errors import ErrorEdge
+from agent.rpc.v1 import container_pb2, datanode_pb2_grpc
+from agent.rpc.v1 import datanode_pb2 as pb
+from agent.store.facts import ScanCommit
+from merkle.replica import ID_MAX, BlockData, BlockId, ChunkInfo, ContainerId
+
+if TYPE_CHECKING:
+    from agent.store.store import ReplicaStore
+
+SERVICE_NAME: Final = "suture.v1.Datanode"
+PIECE_BYTES_MAX: Final = 1024**2  # of chunk data in one message
+BLOCKS_PAGE_BYTES_MAX: Final = 1024**2
+PING_INTERVAL_MS_MIN: Final = 10_000  # a client that pings more often is sent away
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds of one server. Beyond `rpc_count_max` callers get RESOURCE_EXHAUSTED at once."""
+
+    rpc_count_max: int = 64
+    lease_timeout_s: float = 30.0  # how long a call waits for a container that is being changed
+    replicas_page_max: int = 1_000
+    blocks_page_max: int = 1_000
+    findings_page_max: int = 1_000
+
+
+class Leases(Protocol):
+    """What the server needs of `agent.runtime.lease`."""
+
+    def hold(
+        self, container_id: ContainerId, timeout_s: float = ...
+    ) -> AbstractContextManager[None]:
+        """Hold the container's lease; raise Unavailable(BUSY) after `timeout_s`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScanStep:
+    """How far a scan is; the last step has its result."""
+
+    bytes_read: int
+    bytes_total: int
+    commit: ScanCommit | None = None
+
+
+Scan = Callable[[ContainerId, Callable[[], bool]], Iterable[ScanStep]]
+"""Scan a container now, yield steps, end early when the callable says so."""
+
+Status = Callable[[], pb.StatusResponse]
+
+
+class DatanodeService(datanode_pb2_grpc.DatanodeServicer):
+    """The handlers. `scan` and `status` are the runtime's."""
+
+    def __init__(
+        self,
+        store: "ReplicaStore",
+        leases: Leases,
+        *,
+        scan: Scan,
+        status: Status,
+        limits: Limits | None = None,
+    ) -> None:
+        self._store = store
+        self._leases = leases
+        self._scan = scan
+        self._status = status
+        self.limits = limits or Limits()
+
+    def _hold(
+        self, container_id: ContainerId, context: grpc.ServicerContext
+    ) -> AbstractContextManager[None]:
+        """Hold the lease, waiting no longer than the caller does."""
+        remaining_s = context.time_remaining()
+        timeout_s = self.limits.lease_timeout_s
+        if remaining_s is not None:
+            timeout_s = min(timeout_s, remaining_s)
+        if not context.is_active():
+            raise Unavailable(Code.CANCELLED, "the caller has gone")
+        return self._leases.hold(container_id, timeout_s)
+
+    # Writing.
+
+    def CreateContainer(  # noqa: N802
+        self, request: pb.CreateContainerRequest, context: grpc.ServicerContext
+    ) -> pb.CreateContainerResponse:
+        """Create an empty, open replica; the same again changes nothing."""
+        container_id = codec.parse_container_id(request.container_id)
+        index = codec.parse_replica_index(request.replica_index)
+        with self._hold(container_id, context):
+            self._store.create_container(container_id, replica_index=index)
+        return pb.CreateContainerResponse()
+
+    def WriteChunk(  # noqa: N802
+        self, request: pb.WriteChunkRequest, context: grpc.ServicerContext
+    ) -> pb.WriteChunkResponse:
+        """Write one chunk, and commit the block with it if the request says so."""
+        container_id, block_id = codec.parse_block_key(request.block_id, "block_id")
+        chunk = codec.parse_written_chunk(request.chunk, "chunk")
+        block = None
+        if request.HasField("commit"):
+            owner, block = _parse_commit(request.commit, "commit")
+            if (owner, block.block_id) != (container_id, block_id):
+                raise codec.malformed("commit.block_id", "is not the block of this chunk")
+        with self._hold(container_id, context):
+            self._store.write_chunk(container_id, block_id, chunk, request.data, commit=block)
+        committed = 0 if block is None else block.length_bytes
+        return pb.WriteChunkResponse(committed_length=committed)
+
+    def PutBlock(  # noqa: N802
+        self, request: pb.PutBlockRequest, context: grpc.ServicerContext
+    ) -> pb.PutBlockResponse:
+        """Commit a block whose chunks are all written."""
+        container_id, block = _parse_commit(request.block, "block")
+        with self._hold(container_id, context):
+            length_bytes = self._store.put_block(container_id, block)
+        return pb.PutBlockResponse(committed_length=length_bytes)
+
+    def CloseContainer(  # noqa: N802
+        self, request: pb.CloseContainerRequest, context: grpc.ServicerContext
+    ) -> pb.CloseContainerResponse:
+        """Close the replica: its tree exists before the answer."""
+        container_id = codec.parse_container_id(request.container_id)
+        bcsid = codec.parse_bcsid(request.bcsid, "bcsid")
+        with self._hold(container_id, context):
+            facts = self._store.close_container(container_id, bcsid=bcsid, force=request.force)
+        return pb.CloseContainerResponse(replica=reports.replica_report(facts))
+
+    def DeleteContainer(  # noqa: N802
+        self, request: pb.DeleteContainerRequest, context: grpc.ServicerContext
+    ) -> pb.DeleteContainerResponse:
+        """Delete the replica; an open or non-empty one only by force."""
+        container_id = codec.parse_container_id(request.container_id)
+        with self._hold(container_id, context):
+            self._store.delete_container(container_id, force=request.force)
+        return pb.DeleteContainerResponse()
+
+    # Reading.
+
+    def GetContainer(  # noqa: N802
+        self, request: pb.GetContainerRequest, context: grpc.ServicerContext
+    ) -> pb.GetContainerResponse:
+        """Report one replica, also one that cannot be loaded."""
+        del context
+        container_id = codec.parse_container_id(request.container_id)
+        for unloadable in self._store.unloadable():
+            if unloadable.container_id == container_id:
+                return pb.GetContainerResponse(replica=reports.unloadable_report(unloadable))
+        facts = self._store.replica(container_id)
+        return pb.GetContainerResponse(replica=reports.replica_report(facts))
+
+    def ListContainers(  # noqa: N802
+        self, request: pb.ListContainersRequest, context: grpc.ServicerContext
+    ) -> pb.ListContainersResponse:
+        """Report replicas by ascending container id."""
+        del context
+        start = codec.parse_int(
+            request.start_container_id, "start_container_id", low=0, high=ID_MAX
+        )
+        count = _page_size(request.count, self.limits.replicas_page_max)
+        facts = self._store.replicas(start=start, count=count + 1)
+        next_id = facts[count].container_id if len(facts) > count else 0
+        found = [reports.replica_report(item) for item in facts[:count]]
+        found += [
+            reports.unloadable_report(item)
+            for item in self._store.unloadable()
+            if item.container_id >= start and (not next_id or item.container_id < next_id)
+        ]
+        found.sort(key=lambda report: report.container_id)
+        return pb.ListContainersResponse(replicas=found, next_container_id=next_id)
+
+    def GetBlock(  # noqa: N802
+        self, request: pb.GetBlockRequest, context: grpc.ServicerContext
+    ) -> pb.GetBlockResponse:
+        """Return the metadata of one committed block."""
+        del context
+        container_id, block_id = codec.parse_block_key(request.block_id, "block_id")
+        block = self._block(container_id, block_id, request.block_id)
+        return pb.GetBlockResponse(block=codec.block_message(container_id, block))
+
+    def _block(
+        self, container_id: ContainerId, block_id: BlockId, asked: container_pb2.BlockId
+    ) -> BlockData:
+        """Return the block, unless the asker knows of a later commit or another replica index."""
+        facts = self._store.replica(container_id)
+        if asked.replica_index not in {0, facts.replica_index}:
+            raise Refused(
+                Code.CONTAINER_NOT_FOUND,
+                f"container {container_id} is here with replica index {facts.replica_index}, "
+                f"not {asked.replica_index}",
+                container_id=container_id,
+            )
+        if asked.bcsid > facts.bcsid:
+            raise Refused(
+                Code.UNKNOWN_BCSID,
+                f"container {container_id} is at bcsid {facts.bcsid}, {asked.bcsid} was asked for",
+                container_id=container_id,
+            )
+        block = self._store.block(container_id, block_id)
+        if asked.bcsid > block.bcsid:
+            raise Refused(
+                Code.BCSID_MISMATCH,
+                f"block {block_id} is at bcsid {block.bcsid}, {asked.bcsid} was asked for",
+                container_id=container_id,
+                block_id=block_id,
+            )
+        return block
+
+    def ListBlocks(  # noqa: N802
+        self, request: pb.ListBlocksRequest, context: grpc.ServicerContext
+    ) -> pb.ListBlocksResponse:
+        """Return blocks by ascending id, as many as fit a page."""
+        del context
+        container_id = codec.parse_container_id(request.container_id)
+        start = codec.parse_int(request.start_local_id, "start_local_id", low=0, high=ID_MAX)
+        count = _page_size(request.count, self.limits.blocks_page_max)
+        blocks = self._store.blocks(container_id, start=start, count=count + 1)
+        page = pb.ListBlocksResponse()
+        size_bytes = 0
+        for block in blocks[:count]:
+            message = codec.block_message(container_id, block)
+            size_bytes += message.ByteSize()
+            if page.blocks and size_bytes > BLOCKS_PAGE_BYTES_MAX:
+                break
+            page.blocks.append(message)
+        if len(page.blocks) < len(blocks):
+            page.next_local_id = blocks[len(page.blocks)].block_id
+        return page
+
+    def ReadChunk(  # noqa: N802
+        self, request: pb.ReadChunkRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.ReadChunkResponse]:
+        """Send what the disk holds of one chunk, behind the checksums written with it."""
+        container_id, block_id = codec.parse_block_key(request.block_id, "block_id")
+        block = self._block(container_id, block_id, request.block_id)
+        chunk = _chunk_at(block, request.offset)
+        yield pb.ReadChunkResponse(chunk=codec.chunk_message(chunk))
+        for offset, length_bytes in pieces(chunk):
+            if not context.is_active():
+                return
+            data = self._store.read(container_id, block_id, offset, length_bytes)
+            yield pb.ReadChunkResponse(data=data)
+
+    def GetContainerHashes(  # noqa: N802
+        self, request: pb.GetContainerHashesRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.HashesPage]:
+        """Send the tree as deep as it is asked for."""
+        container_id = codec.parse_container_id(request.container_id)
+        selection = hashes.parse_selection(request)
+        for page in hashes.pages(self._store.tree(container_id), selection):
+            if not context.is_active():
+                return
+            yield page
+
+    # Judging.
+
+    def ScanContainer(  # noqa: N802
+        self, request: pb.ScanContainerRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.ScanProgress]:
+        """Read the replica whole, now, and say what was found. Ends early when the caller goes."""
+        container_id = codec.parse_container_id(request.container_id)
+        self._store.replica(container_id)  # an unknown container is refused before a scan begins
+        for step in self._scan(container_id, lambda: not context.is_active()):
+            progress = pb.ScanProgress(bytes_read=step.bytes_read, bytes_total=step.bytes_total)
+            if step.commit is not None:
+                progress.result.CopyFrom(self._scan_result(container_id, step))
+            yield progress
+
+    def _scan_result(self, container_id: ContainerId, step: ScanStep) -> pb.ScanResult:
+        count_max = self.limits.findings_page_max
+        findings = self._store.findings(container_id, count=count_max)
+        facts = self._store.replica(container_id)
+        return pb.ScanResult(
+            replica=reports.replica_report(facts),
+            findings=reports.finding_messages(findings),
+            finding_count=max(facts.finding_count, len(findings)),
+            bytes_read=step.bytes_read,
+        )
+
+    def ListFindings(  # noqa: N802
+        self, request: pb.ListFindingsRequest, context: grpc.ServicerContext
+    ) -> pb.ListFindingsResponse:
+        """Return findings by container; those of one container are never on two pages."""
+        del context
+        count = _page_size(request.count, self.limits.findings_page_max)
+        if request.container_id:
+            container_id = codec.parse_container_id(request.container_id)
+            found = self._store.findings(container_id, count=count)
+            return pb.ListFindingsResponse(findings=reports.finding_messages(found))
+        start = codec.parse_int(
+            request.start_container_id, "start_container_id", low=0, high=ID_MAX
+        )
+        found = self._store.findings(start=start, count=count + 1)
+        next_id = 0
+        if len(found) > count:
+            next_id = found[count].container_id
+            whole = [finding for finding in found if finding.container_id != next_id]
+            if not whole:  # one container fills the page: say what fits, go on behind it
+                next_id += 1
+            found = whole or found[:count]
+        return pb.ListFindingsResponse(
+            findings=reports.finding_messages(found), next_container_id=next_id
+        )
+
+    def Status(  # noqa: N802
+        self, request: pb.StatusRequest, context: grpc.ServicerContext
+    ) -> pb.StatusResponse:
+        """Say how this datanode is."""
+        del request, context
+        return self._status()
+
+
+def _parse_commit(message: container_pb2.BlockData, where: str) -> tuple[ContainerId, BlockData]:
+    return codec.parse_block(message, where, parse=codec.parse_written_chunk)
+
+
+def _page_size(asked: int, most: int) -> int:
+    """Return how many rows a page has: as asked, or as the server's maximum."""
+    return min(asked, most) if asked else most
+
+
+def _chunk_at(block: BlockData, offset: int) -> ChunkInfo:
+    for chunk in block.chunks:
+        if chunk.offset == offset:
+            return chunk
+    raise Refused(
+        Code.UNABLE_TO_FIND_CHUNK,
+        f"block {block.block_id} has no chunk at offset {offset}",
+        block_id=block.block_id,
+        offset=offset,
+    )
+
+
+def pieces(chunk: ChunkInfo) -> Iterator[tuple[int, int]]:
+    """Yield (offset, length) of the messages of one chunk, each ending with a window.
+
+    Windows larger than a message cannot end with one: their messages are simply full.
+    """
+    window_bytes = max(chunk.bytes_per_checksum, 1)
+    step_bytes = PIECE_BYTES_MAX // window_bytes * window_bytes or PIECE_BYTES_MAX
+    for offset in range(chunk.offset, chunk.end, step_bytes):
+        yield offset, min(step_bytes, chunk.end - offset)
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltServer:
+    """A server that is bound and not started. `health` is for the runtime to set."""
+
+    server: grpc.Server
+    port: int
+    health: health.HealthServicer
+
+
+def build_server(
+    service: DatanodeService,
+    address: str,
+    executor: Any,  # a concurrent.futures.ThreadPoolExecutor: threads are the runtime's
+    *,
+    limits: Limits | None = None,
+    credentials: grpc.ServerCredentials | None = None,
+) -> BuiltServer:
+    """Bind `address` (port 0: any free one) and return the server, not yet started.
+
+    Raises Refused(INVALID_CONFIG) when the address cannot be bound.
+    """
+    limits = limits or service.limits
+    server = grpc.server(
+        executor,
+        interceptors=[ErrorEdge()],
+        options=server_options(),
+        maximum_concurrent_rpcs=limits.rpc_count_max,
+    )
+    datanode_pb2_grpc.add_DatanodeServicer_to_server(service, server)  # type: ignore[no-untyped-call]
+    checks = health.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(checks, server)
+    for name in ("", SERVICE_NAME):
+        checks.set(name, health_pb2.HealthCheckResponse.SERVING)
+    return BuiltServer(server, _bind(server, address, credentials), checks)
+
+
+def server_options() -> list[tuple[str, int]]:
+    """Return the channel options of our servers: what a stranger may cost us."""
+    return [
+        ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+        ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+        ("grpc.max_metadata_size", HEADERS_BYTES_MAX),
+        ("grpc.so_reuseport", 0),  # two agents on one port would share its calls, silently
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", PING_INTERVAL_MS_MIN),
+        ("grpc.keepalive_permit_without_calls", 1),
+    ]
+
+
+def _bind(server: grpc.Server, address: str, credentials: grpc.ServerCredentials | None) -> int:
+    try:
+        if credentials is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, credentials)
+    except RuntimeError:  # what grpc knows of it is in its own log only
+        port = 0
+    if port == 0:
+        raise Refused(
+            Code.INVALID_CONFIG,
+            f"cannot listen on {address}",
+            hint="is another process using the port?",
+            address=address,
+        )
+    return port
