@@ -12,9 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from merkle.checksum import U64s
 from merkle.replica import BlockId, ContainerId
 from scanner.finding import Fault
 
@@ -61,8 +59,8 @@ class Structure:
     """
 
     faults: tuple[StructureFault, ...]
-    block_files: NDArray[np.uint64]
-    expected_blocks: NDArray[np.uint64]
+    block_files: U64s
+    expected_blocks: U64s
 
 
 class ReplicaReader(Protocol):

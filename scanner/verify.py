@@ -12,15 +12,15 @@ Nothing here writes, marks or repairs, and nothing is reported about a block tha
 rewritten while it was read.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from merkle.codec import Damaged
 
 from merkle.blockrow import decode_block
-from merkle.checksum import Algorithm
+from merkle.checksum import Algorithm, U64s
+from merkle.damaged import Damaged
 from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo
 from merkle.tree import Tree, TreeBuilder
 from scanner.finding import Fault, Finding, Verdict
@@ -148,20 +148,14 @@ class _Scan:
     # the walk
 
     def walk(self) -> None:
-        tombstones = dict(sorted(self._reader.tombstones().items()))
-        buried = iter(tombstones.items())
-        pending = next(buried, None)
+        tombstones = self._reader.tombstones()
+        for block_id, checksum in tombstones.items():
+            self._builder.add_tombstone(block_id, checksum)
         rows: list[int] = []
         for block_id, row in self._reader.blocks():
-            while pending is not None and pending[0] <= block_id:
-                self._builder.add_tombstone(*pending)
-                pending = next(buried, None)
             rows.append(block_id)
             if block_id not in tombstones:  # a crash between tombstone and row: it is deleted
                 self._scan_row(block_id, row)
-        while pending is not None:
-            self._builder.add_tombstone(*pending)
-            pending = next(buried, None)
         self._judge_structure(np.array(rows, dtype=np.uint64), tombstones)
 
     def _scan_row(self, block_id: BlockId, row: bytes) -> None:
@@ -337,7 +331,7 @@ class _Scan:
             raise _StopError("changed")
         return True
 
-    def _judge_structure(self, rows: np.ndarray, tombstones: dict[BlockId, int]) -> None:
+    def _judge_structure(self, rows: U64s, tombstones: Mapping[BlockId, int]) -> None:
         structure = self._reader.structure()
         for item in structure.faults:
             verdict = Verdict.OK if item.fault in NOTE_FAULTS else Verdict.CORRUPT

@@ -209,7 +209,7 @@ class Loop:
             error=self._last_error,
             error_count=self._error_count,
             retry_in_s=delay_s,
-            exc_info=error,
+            exc_info=error if self._errors_in_a_row == 1 else None,  # one trace a row of errors
         )
         return delay_s
 

@@ -1,0 +1,167 @@
+"""From suspicion to verdict: who must agree before anything is called corrupt."""
+
+import pytest
+
+from merkle.checksum import window_checksums
+from merkle.replica import ChecksumType, ChunkInfo
+from merkle.witness import witness_checksums
+from scanner.finding import Fault, Verdict
+from scanner.judge import (
+    REREADS_MAX,
+    WITNESSES,
+    FirstRead,
+    Judgement,
+    Windows,
+    Witnesses,
+    judge_chunk,
+)
+from tests.support.replica_reader import WINDOW_BYTES, chunk_of, noise
+
+GOOD = noise(20_000)
+BAD = GOOD[:9_000] + b"\x00" + GOOD[9_001:]
+WORSE = GOOD[:9_000] + b"\x01" + GOOD[9_001:]
+
+
+class Medium:
+    """A file that answers each re-read with the next of its contents; the last one for ever."""
+
+    def __init__(self, *contents: bytes) -> None:
+        self._contents = list(contents)
+        self.read_count = 0
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self._contents[-1])
+
+    def read(self, offset: int, length_bytes: int) -> memoryview:
+        return memoryview(self.reread_past_cache(offset, length_bytes))
+
+    def reread_past_cache(self, offset: int, length_bytes: int) -> bytes:
+        content = self._contents[min(self.read_count, len(self._contents) - 1)]
+        self.read_count += 1
+        return content[offset : offset + length_bytes]
+
+    def close(self) -> None:
+        pass
+
+
+def judged(
+    first: bytes, *medium: bytes, chunk: ChunkInfo | None = None, witnesses: Witnesses = WITNESSES
+) -> Judgement:
+    """Judge a chunk whose hot-path read gave `first`."""
+    chunk = chunk or chunk_of(GOOD)
+    sums = witnesses.primary(chunk.checksum_type, chunk.bytes_per_checksum, first)
+    return judge_chunk(Medium(*medium), chunk, FirstRead(len(first), sums), witnesses)
+
+
+def lying(truth: Windows) -> Windows:
+    """Return a library that is wrong about everything, always in the same way."""
+
+    def windows(
+        checksum_type: ChecksumType, bytes_per_checksum: int, data: bytes | memoryview
+    ) -> bytes:
+        return bytes(255 - each for each in truth(checksum_type, bytes_per_checksum, data))
+
+    return windows
+
+
+class TestVerdict:
+    def test_two_reads_and_two_witnesses_that_agree_are_corruption(self) -> None:
+        """The medium is wrong, and everybody says the same."""
+        judgement = judged(BAD, BAD)
+
+        assert (Verdict.CORRUPT, Fault.CHUNK_CHECKSUM) == (judgement.verdict, judgement.fault)
+        assert witness_checksums(ChecksumType.CRC32C, WINDOW_BYTES, BAD) == (
+            judgement.window_checksums
+        )
+
+    def test_a_medium_that_verifies_clears_the_data(self) -> None:
+        """Memory or a bus lied once: the host is suspect, the chunk is not."""
+        judgement = judged(BAD, GOOD)
+
+        assert Verdict.SUSPECT_HOST == judgement.verdict
+        assert judgement.is_decided
+        assert "the first read had 1 wrong windows, window 2" in judgement.evidence
+
+    def test_reads_that_differ_are_asked_again(self) -> None:
+        """A first read that was wrong in its own way does not count as the second opinion."""
+        assert Verdict.CORRUPT == judged(WORSE, BAD, BAD).verdict
+        assert Verdict.SUSPECT_HOST == judged(WORSE, BAD, GOOD).verdict
+
+    def test_reads_that_never_agree_are_undecided(self) -> None:
+        """The number of re-reads is bounded, and nothing is claimed of the medium."""
+        unstable = [GOOD[:at] + b"\xff\xfe" + GOOD[at + 2 :] for at in range(REREADS_MAX + 1)]
+
+        judgement = judged(unstable[-1], *unstable)
+
+        assert (Verdict.SUSPECT_HOST, False) == (judgement.verdict, judgement.is_decided)
+
+    def test_a_library_that_lies_condemns_the_host(self) -> None:
+        """Wrong sums for right bytes, stable as they may be, are no corruption."""
+        witnesses = Witnesses(primary=lying(window_checksums), second=witness_checksums)
+
+        judgement = judged(GOOD, GOOD, witnesses=witnesses)
+
+        assert (Verdict.SUSPECT_HOST, True) == (judgement.verdict, judgement.is_disagreement)
+        assert judgement.is_decided
+
+    def test_a_second_witness_that_lies_condemns_the_host_too(self) -> None:
+        """Disagreement alone says only that one of them is wrong."""
+        witnesses = Witnesses(primary=window_checksums, second=lying(witness_checksums))
+
+        judgement = judged(BAD, BAD, witnesses=witnesses)
+
+        assert (Verdict.SUSPECT_HOST, True) == (judgement.verdict, judgement.is_disagreement)
+        assert not judgement.is_decided
+
+    def test_a_short_read_that_becomes_whole_is_the_host_s_fault(self) -> None:
+        """A length is believed no sooner than a checksum."""
+        assert Verdict.SUSPECT_HOST == judged(GOOD[:5_000], GOOD).verdict
+
+    def test_a_file_that_ends_early_twice_is_short(self) -> None:
+        """And one that ends before the chunk has nothing of it."""
+        assert Fault.CHUNK_SHORT == judged(GOOD[:5_000], GOOD[:5_000]).fault
+        assert Fault.CHUNK_MISSING == judged(b"", b"").fault
+
+
+class TestEvidence:
+    @pytest.mark.parametrize(
+        ("bad", "words"),
+        [
+            (GOOD[:8_192] + bytes(4_096) + GOOD[12_288:], "the window is all zero"),
+            (GOOD[:16_384] + bytes(3_616), "the window is all zero"),
+            (BAD, "1 of 5 windows differ; window 2 at byte 8192: expected "),
+        ],
+    )
+    def test_the_shape_of_the_damage_is_named(self, bad: bytes, words: str) -> None:
+        """What the bytes alone tell, an operator reads in words."""
+        assert words in judged(bad, bad).evidence
+
+    @pytest.mark.parametrize(
+        ("bad", "words"),
+        [
+            (
+                GOOD[:4_096] + bytes(4_096) + GOOD[8_192:],
+                "the 4096-byte page at byte 4096 is all zero",
+            ),
+            (
+                GOOD[:8_192] + bytes(11_808),
+                "zero from byte 8192 to the window's end: torn at a 4096",
+            ),
+            (GOOD[:100] + b"\x00" + GOOD[101:], "1 of 1 windows differ"),
+        ],
+    )
+    def test_a_page_inside_a_large_window_is_named(self, bad: bytes, words: str) -> None:
+        """Devices lose pages, whatever the writer's window."""
+        chunk = chunk_of(GOOD, bytes_per_checksum=20_480)
+
+        assert words in judged(bad, bad, chunk=chunk).evidence
+
+    def test_pages_are_counted_in_the_file_not_in_the_chunk(self) -> None:
+        """A chunk need not begin at a page."""
+        chunk = chunk_of(GOOD, offset=1_000, bytes_per_checksum=20_480)
+        held = GOOD[:3_096] + bytes(4_096) + GOOD[7_192:]
+
+        evidence = judged(held, bytes(1_000) + held, chunk=chunk).evidence
+
+        assert "the 4096-byte page at byte 4096 is all zero" in evidence
