@@ -1,0 +1,89 @@
+"""The systemd files are right: systemd's own tools say so."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import BIN, faults_of
+
+FOLDER = Path(__file__).resolve().parents[2] / "systemd"
+SERVICES = sorted(FOLDER.glob("*.service"))
+INSTALLED_BIN = "/opt/suture/venv/bin"
+EXPOSURE_MAX = 20  # of 100, as systemd rates it; an unconfined service has about 96
+
+needs_analyzer = pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed"
+)
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="files are given to the user suture")
+
+
+def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run one of systemd's tools."""
+    return subprocess.run(words, capture_output=True, text=True, timeout=60)
+
+
+def start_command(service: Path) -> str:
+    """Return what the unit starts, with the folder of the executable left out."""
+    (command,) = re.findall(rf"^ExecStart={INSTALLED_BIN}/(.+)$", service.read_text(), re.MULTILINE)
+    return str(command)
+
+
+@needs_analyzer
+@pytest.mark.parametrize("service", SERVICES, ids=lambda path: path.name)
+def test_a_unit_is_accepted(service: Path, tmp_path: Path) -> None:
+    """
+    systemd knows every option of the unit and finds its executable.
+    """
+    here = tmp_path / service.name
+    here.write_text(service.read_text().replace(INSTALLED_BIN, str(BIN)))
+
+    verified = run("systemd-analyze", "verify", "--man=no", here)
+
+    assert (0, "") == (verified.returncode, verified.stderr)
+
+
+@needs_analyzer
+@pytest.mark.parametrize("service", SERVICES, ids=lambda path: path.name)
+def test_a_unit_is_confined(service: Path) -> None:
+    """
+    systemd rates what a broken-into service could still reach as little.
+    """
+    rated = run(
+        "systemd-analyze", "security", "--offline=yes", f"--threshold={EXPOSURE_MAX}", service
+    )
+
+    assert 0 == rated.returncode, rated.stdout
+
+
+@pytest.mark.parametrize("service", SERVICES, ids=lambda path: path.name)
+def test_a_unit_passes_options_that_exist(service: Path) -> None:
+    """
+    The command that the unit starts offers every option that it is given.
+    """
+    assert [] == list(faults_of(start_command(service)))
+
+
+@needs_root
+@pytest.mark.skipif(
+    shutil.which("systemd-sysusers") is None or shutil.which("systemd-tmpfiles") is None,
+    reason="systemd-sysusers or systemd-tmpfiles is not installed",
+)
+def test_user_and_folder_are_made(tmp_path: Path) -> None:
+    """
+    The user exists in an empty root, and the folder of the options is his to read only.
+    """
+    root = tmp_path / "root"
+    (root / "etc").mkdir(parents=True)
+
+    users = run("systemd-sysusers", f"--root={root}", FOLDER / "sysusers.d" / "suture.conf")
+    folders = run(
+        "systemd-tmpfiles", f"--root={root}", "--create", FOLDER / "tmpfiles.d" / "suture.conf"
+    )
+
+    assert (0, 0) == (users.returncode, folders.returncode), users.stderr + folders.stderr
+    assert "suture:x:" in (root / "etc" / "passwd").read_text()
+    assert 0o750 == (root / "etc" / "suture").stat().st_mode & 0o777

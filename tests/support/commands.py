@@ -1,0 +1,66 @@
+"""Our own command lines, checked against what the programs say of themselves."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = Path(sys.executable).parent
+
+
+@cache
+def help_text(*words: str) -> str | None:
+    """Return what a command says of itself, or None if there is no such command."""
+    asked = subprocess.run(
+        [BIN / words[0], *words[1:], "--help"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"},
+    )
+    return asked.stdout if asked.returncode == 0 else None
+
+
+@cache
+def make_targets() -> frozenset[str]:
+    """Return the targets that `make help` offers."""
+    return frozenset(re.findall(r"^([a-z]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+@cache
+def our_commands() -> frozenset[str]:
+    """Return the commands that the wheel installs."""
+    return frozenset(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"])
+
+
+def faults_of(command: str) -> Iterator[str]:
+    """Yield what is wrong with one command line, if it is one of ours."""
+    try:
+        words = shlex.split(command, comments=True)
+    except ValueError:
+        return  # not a command line
+    if words[:1] == ["make"]:
+        unknown = {word for word in words[1:] if word.isalpha()} - make_targets()
+        yield from (f"make has no target {word}" for word in unknown)
+    elif words and words[0] in our_commands():
+        path, text = words[:1], help_text(words[0])
+        for word in words[1:]:
+            if not re.fullmatch(r"[a-z]+(-[a-z]+)*", word) or not takes_commands(text):
+                break
+            path, text = [*path, word], help_text(*path, word)
+        if text is None:
+            yield f"there is no command: {' '.join(path)}"
+            return
+        options = {word.partition("=")[0] for word in words if word.startswith("--")}
+        yield from (f"{path} has no {word}" for word in sorted(options) if word not in text)
+
+
+def takes_commands(text: str | None) -> bool:
+    """Whether the command whose help this is has commands below it."""
+    return text is not None and "COMMAND" in text
