@@ -1,0 +1,82 @@
+"""Where a new container's replicas go. Pure: nodes in, choice out, the same for the same seed.
+
+Order of what matters: enough space, then a node no writer complained about lately, then a rack
+that has fewest of the replicas chosen so far, then the least loaded node.
+"""
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agent.errors import Code, Unavailable
+
+# Fractions of a node's capacity are compared in these steps: finer ones are noise.
+LOAD_STEPS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One node that could take a replica: healthy and in service."""
+
+    datanode_id: str
+    rack: str
+    capacity_bytes: int
+    available_bytes: int
+    largest_volume_bytes: int  # available on the volume with most room: a replica is on one volume
+    used_bytes: int
+    scheduled_bytes: int  # promised to open containers and not used yet
+    has_failed_lately: bool = False
+
+    def has_room(self, needed_bytes: int) -> bool:
+        """Whether a container of `needed_bytes` fits beside what is already promised."""
+        return (
+            self.available_bytes - self.scheduled_bytes >= needed_bytes
+            and self.largest_volume_bytes >= needed_bytes
+        )
+
+    @property
+    def load(self) -> int:
+        """Used and promised share of the capacity, in steps."""
+        return (self.used_bytes + self.scheduled_bytes) * LOAD_STEPS // max(1, self.capacity_bytes)
+
+
+def choose_nodes(
+    candidates: Sequence[Candidate],
+    *,
+    count: int,
+    needed_bytes: int,
+    container_id: int,
+    seed: int,
+) -> list[str]:
+    """Choose `count` different nodes, on different racks as far as there are racks.
+
+    Raises Unavailable(NOT_ENOUGH_NODES) with the reason if there are not that many.
+    """
+    roomy = [candidate for candidate in candidates if candidate.has_room(needed_bytes)]
+    if len(roomy) < count:
+        raise Unavailable(
+            Code.NOT_ENOUGH_NODES,
+            f"{count} nodes with {needed_bytes} bytes of room are needed: "
+            f"{len(candidates)} healthy and in service, {len(roomy)} of them with room",
+            hint="start more datanodes, add space, or lower replication_factor",
+        )
+    chosen: list[Candidate] = []
+    while len(chosen) < count:
+        racks = [candidate.rack for candidate in chosen]
+        chosen.append(
+            min(
+                (candidate for candidate in roomy if candidate not in chosen),
+                key=lambda candidate: (
+                    candidate.has_failed_lately,
+                    racks.count(candidate.rack),
+                    candidate.load,
+                    _tie(seed, container_id, candidate.datanode_id),
+                ),
+            )
+        )
+    return [candidate.datanode_id for candidate in chosen]
+
+
+def _tie(seed: int, container_id: int, datanode_id: str) -> int:
+    """Order equal nodes differently for each container, but always alike for one seed."""
+    return zlib.crc32(f"{seed}:{container_id}:{datanode_id}".encode())

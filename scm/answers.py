@@ -1,0 +1,212 @@
+"""The control plane's values as answers on the wire."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final, assert_never
+
+from agent.rpc.codec import state_number, summary_message
+from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
+from scm.control import Endpoint, HeartbeatAnswer, PromisedBlock
+from scm.facts import Key, Kind, Outcome, OutcomeState, Pending, Priority, Replica, Volume
+from scm.intake import Decision
+from scm.views import ContainerView, NodeView, ReplicaView, checksums_hint
+
+_OUTCOME_NUMBERS: Final = {
+    OutcomeState.EXECUTED: scm_pb2.CommandStatus.EXECUTED,
+    OutcomeState.FAILED: scm_pb2.CommandStatus.FAILED,
+    OutcomeState.SKIPPED: scm_pb2.CommandStatus.SKIPPED,
+}
+_PRIORITY_NUMBERS: Final = {Priority.NORMAL: scm_pb2.NORMAL, Priority.LOW: scm_pb2.LOW}
+
+
+def heartbeat_response(answer: HeartbeatAnswer, term: int) -> scm_pb2.HeartbeatResponse:
+    """Return what a datanode is told."""
+    return scm_pb2.HeartbeatResponse(
+        term=term,
+        commands=[_command(command, peers, term) for command, peers in answer.commands],
+        reregister=not answer.is_known,
+    )
+
+
+def allocation_response(blocks: Iterable[PromisedBlock]) -> scm_pb2.AllocateBlocksResponse:
+    """Return the blocks promised to a writer."""
+    return scm_pb2.AllocateBlocksResponse(
+        blocks=[
+            scm_pb2.BlockAllocation(
+                block_id=container_pb2.BlockId(
+                    container_id=block.container_id, local_id=block.local_id, bcsid=block.bcsid
+                ),
+                replicas=_endpoints(block.replicas),
+            )
+            for block in blocks
+        ]
+    )
+
+
+def key_message(key: Key) -> scm_pb2.KeyInfo:
+    """Return a key."""
+    return scm_pb2.KeyInfo(
+        key=key.name,
+        size=key.size_bytes,
+        created_at_ms=key.created_at_ms,
+        blocks=[
+            scm_pb2.BlockLocation(
+                block_id=container_pb2.BlockId(
+                    container_id=block.container_id, local_id=block.local_id, bcsid=block.bcsid
+                ),
+                length=block.length_bytes,
+            )
+            for block in key.blocks
+        ],
+    )
+
+
+def lookup_response(
+    key: Key, containers: Sequence[tuple[int, tuple[Endpoint, ...]]]
+) -> scm_pb2.LookupKeyResponse:
+    """Return a key and where its containers are."""
+    return scm_pb2.LookupKeyResponse(
+        key=key_message(key),
+        containers=[
+            scm_pb2.ContainerReplicas(container_id=container_id, replicas=_endpoints(endpoints))
+            for container_id, endpoints in containers
+        ],
+    )
+
+
+def node_message(view: NodeView) -> scm_pb2.NodeInfo:
+    """Return a node."""
+    live = view.live
+    return scm_pb2.NodeInfo(
+        datanode_id=view.node.datanode_id,
+        address=view.node.address,
+        rack=view.node.rack,
+        version=view.node.version,
+        health=view.health,
+        op_state=view.node.op_state,
+        last_heartbeat_at_ms=view.heartbeat_at_ms,
+        container_count=view.container_count,
+        volumes=[] if live is None else [_volume(volume) for volume in live.volumes],
+        queues=[]
+        if live is None
+        else [scm_pb2.QueueCount(type=kind, count=count) for kind, count in live.queues],
+    )
+
+
+def container_message(view: ContainerView) -> scm_pb2.ContainerInfo:
+    """Return a container with its replicas."""
+    container = view.container
+    return scm_pb2.ContainerInfo(
+        container_id=view.container_id,
+        state=view.state,
+        replication_factor=0 if container is None else container.replication_factor,
+        sequence_id=0 if container is None else container.sequence_id,
+        used_bytes=view.used_bytes,
+        replicas=[_replica_info(replica) for replica in view.replicas],
+        checksums=checksums_hint([replica.replica for replica in view.replicas]),
+    )
+
+
+def decisions_message(decisions: Iterable[Decision]) -> scm_pb2.ContainerDecisions:
+    """Return one decision per container asked about."""
+    return scm_pb2.ContainerDecisions(
+        decisions=[
+            scm_pb2.ContainerDecision(
+                container_id=decision.container_id,
+                code=decision.code,
+                message=decision.message,
+                command_ids=decision.command_ids,
+            )
+            for decision in decisions
+        ]
+    )
+
+
+def outcome_message(outcome: Outcome) -> scm_pb2.Outcome:
+    """Return what became of a command."""
+    status = scm_pb2.CommandStatus(
+        command_id=outcome.command_id,
+        state=_OUTCOME_NUMBERS[outcome.state],
+        type=outcome.kind,
+        container_id=outcome.container_id,
+        code=outcome.code,
+        message=outcome.message,
+    )
+    if outcome.reconcile:
+        status.reconcile.ParseFromString(outcome.reconcile)
+    return scm_pb2.Outcome(
+        datanode_id=outcome.datanode_id, status=status, reported_at_ms=outcome.reported_at_ms
+    )
+
+
+def _command(command: Pending, peers: Sequence[Endpoint], term: int) -> scm_pb2.Command:
+    message = scm_pb2.Command(
+        command_id=command.command_id,
+        term=term,
+        deadline_ms=command.deadline_ms,
+        priority=_PRIORITY_NUMBERS[command.priority],
+    )
+    match command.kind:
+        case Kind.CLOSE:
+            message.close.container_id = command.container_id
+            message.close.bcsid = command.bcsid
+            message.close.force = command.force
+        case Kind.DELETE:
+            message.delete.container_id = command.container_id
+            message.delete.force = command.force
+        case Kind.RECONCILE:
+            message.reconcile.container_id = command.container_id
+            message.reconcile.peers.extend(_endpoints(peers))
+        case _ as never:
+            assert_never(never)
+    return message
+
+
+def _endpoints(endpoints: Iterable[Endpoint]) -> list[container_pb2.DatanodeEndpoint]:
+    return [
+        container_pb2.DatanodeEndpoint(datanode_id=e.datanode_id, address=e.address)
+        for e in endpoints
+    ]
+
+
+def _volume(volume: Volume) -> datanode_pb2.VolumeStatus:
+    return datanode_pb2.VolumeStatus(
+        volume_id=volume.volume_id,
+        path=volume.path,
+        capacity_bytes=volume.capacity_bytes,
+        available_bytes=volume.available_bytes,
+        used_bytes=volume.used_bytes,
+        container_count=volume.container_count,
+        failed=volume.failed,
+        scanned_bytes=volume.scanned_bytes,
+        oldest_scan_at_ms=volume.oldest_scan_at_ms,
+        error=volume.error,
+    )
+
+
+def _replica_info(view: ReplicaView) -> scm_pb2.ContainerInfoReplica:
+    return scm_pb2.ContainerInfoReplica(
+        datanode=container_pb2.DatanodeEndpoint(
+            datanode_id=view.replica.datanode_id, address=view.address
+        ),
+        node_health=view.node_health,
+        replica=_replica_report(view.replica),
+        reported_at_ms=view.replica.reported_at_ms,
+    )
+
+
+def _replica_report(replica: Replica) -> container_pb2.ReplicaReport:
+    return container_pb2.ReplicaReport(
+        container_id=replica.container_id,
+        state=state_number(replica.state),
+        bytes_used=replica.bytes_used,
+        block_count=replica.block_count,
+        bcsid=replica.bcsid,
+        origin_datanode_id=replica.origin_datanode_id,
+        replica_index=replica.replica_index,
+        is_empty=replica.is_empty,
+        tree=None if replica.tree is None else summary_message(replica.tree),
+        volume_id=replica.volume_id,
+        data_scan_at_ms=replica.data_scan_at_ms,
+        finding_count=replica.finding_count,
+        load_error=replica.load_error,
+    )

@@ -1,0 +1,338 @@
+"""The control plane as one object: every call is one locked, atomic, durable change.
+
+    call ──lock──► decide (nodes, reports, writers, lifecycle, orders) ──► commit ──► answer
+
+What is decided lives in the modules named; this one only says in which order. It knows nothing
+of gRPC, and sends nothing: datanodes fetch their commands with heartbeats.
+"""
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from agent.errors import Code, Refused, Unavailable
+from scm import lifecycle, snapshot
+from scm.clock import Clock
+from scm.facts import ContainerState, Key, Kind, Outcome, Pending, Volume
+from scm.intake import Decision, PlanRow
+from scm.nodes import Nodes, Registration
+from scm.options import ScmOptions
+from scm.orders import Orders
+from scm.replicas import Report, Reports
+from scm.state import Change, State
+from scm.views import ContainerView, NodeView, Views, key_containers
+from scm.writers import Writers
+
+_COMMIT_OVER: Final = frozenset(
+    {ContainerState.QUASI_CLOSED, ContainerState.CLOSED, ContainerState.DELETED}
+)
+
+_log = structlog.get_logger("suture.scm")
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A datanode and where it listens."""
+
+    datanode_id: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """One call of a datanode."""
+
+    datanode_id: str
+    boot_id: int
+    volumes: tuple[Volume, ...]
+    reports: tuple[Report, ...]
+    outcomes: tuple[Outcome, ...]
+    queues: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswer:
+    """What it is told: commands, each with the peers it names."""
+
+    is_known: bool
+    commands: tuple[tuple[Pending, tuple[Endpoint, ...]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PromisedBlock:
+    """A block a writer may write, and where."""
+
+    container_id: int
+    local_id: int
+    bcsid: int
+    replicas: tuple[Endpoint, ...]
+
+
+class ControlPlane:
+    """Single node, not highly available: the state directory has one owner."""
+
+    def __init__(
+        self, state: State, *, clock: Clock, options: ScmOptions, snapshots_path: Path
+    ) -> None:
+        self._state = state
+        self._clock = clock
+        self._options = options
+        self._snapshots_path = snapshots_path
+        self._lock = threading.Lock()
+        self._export_lock = threading.Lock()
+        self._nodes = Nodes(state, clock, options)
+        self._reports = Reports(state)
+        self._writers = Writers(state, self._nodes, clock, options)
+        self._orders = Orders(state, self._nodes, clock, options)
+        self._views = Views(state, self._nodes)
+
+    @property
+    def term(self) -> int:
+        """How often this control plane has started."""
+        return self._state.term
+
+    @property
+    def cluster_id(self) -> str:
+        """The id every datanode of this cluster carries on its volumes."""
+        return self._state.cluster_id
+
+    # Datanodes.
+
+    def register(self, registration: Registration) -> None:
+        """Let a datanode in. Raises Refused(WRONG_CLUSTER)."""
+        with self._change() as change:
+            is_new_process = self._nodes.register(change, registration)
+            self._reports.forget(registration.datanode_id)
+            if is_new_process:
+                self._orders.node_restarted(change, registration.datanode_id)
+
+    def heartbeat(self, call: Heartbeat) -> HeartbeatAnswer:
+        """Take in what a datanode reports and hand out its commands.
+
+        A call of a process that did not register last is not believed at all.
+        """
+        with self._change() as change:
+            if not self._nodes.is_current(call.datanode_id, call.boot_id):
+                return HeartbeatAnswer(is_known=False)
+            self._nodes.hear(call.datanode_id, call.volumes, call.queues)
+            changed: set[int] = set()
+            for outcome in call.outcomes:
+                container = self._orders.settle(change, outcome)
+                if container is not None:
+                    changed.add(container.container_id)
+            for report in call.reports:
+                changed |= self._reports.apply(change, call.datanode_id, report)
+            self._observe(change, changed)
+            sending = self._orders.drain(change, call.datanode_id)
+            return HeartbeatAnswer(
+                is_known=True, commands=tuple((c, self._peers(c)) for c in sending)
+            )
+
+    def tick(self) -> None:
+        """Do what time alone makes necessary; called about every heartbeat interval."""
+        with self._change() as change:
+            self._nodes.note_health(change)
+            self._orders.expire(change)
+            self._observe(change, self._writers.end_idle(change))
+            for container_id in self._state.containers.closing | self._state.replicas.unsettled:
+                container = self._state.containers.get(container_id)
+                if container is not None:
+                    self._orders.close(change, container)
+
+    # Clients.
+
+    def allocate(self, client_id: str, sizes: Sequence[int]) -> list[PromisedBlock]:
+        """Promise a writer one block per size, in order."""
+        with self._change() as change:
+            containers_before = {c.container_id for c in self._state.containers.open_of(client_id)}
+            promises = self._writers.allocate(change, client_id, sizes)
+            self._observe(change, containers_before)  # a full one may be closing now
+            return [
+                PromisedBlock(
+                    promise.allocation.container_id,
+                    promise.allocation.local_id,
+                    promise.allocation.bcsid,
+                    self._endpoints(promise.datanode_ids),
+                )
+                for promise in promises
+            ]
+
+    def commit(
+        self,
+        client_id: str,
+        keys: Sequence[Key],
+        *,
+        may_replace: bool,
+        failed: Sequence[tuple[int, str]],
+    ) -> None:
+        """Record keys; all or none."""
+        now_ms = self._clock.wall_ms()
+        stamped = [
+            key if key.created_at_ms else Key(key.name, key.size_bytes, now_ms, key.blocks)
+            for key in keys
+        ]
+        with self._change() as change:
+            closing = self._writers.commit(
+                change, client_id, stamped, may_replace=may_replace, failed=failed
+            )
+            self._observe(change, closing)
+
+    def finish(self, client_id: str, *, close: bool) -> list[int]:
+        """End a writer's session; return the ids of its open containers."""
+        with self._change() as change:
+            container_ids = self._writers.finish(change, client_id, close=close)
+            self._observe(change, container_ids)
+            return container_ids
+
+    def lookup(self, name: str) -> tuple[Key, list[tuple[int, tuple[Endpoint, ...]]]]:
+        """Return a key and where its containers are. Raises Refused(KEY_NOT_FOUND)."""
+        with self._lock:
+            key = self._state.keys.get(name)
+            if key is None:
+                raise Refused(Code.KEY_NOT_FOUND, f"no key {name}")
+            return key, [
+                (container_id, self._endpoints(self._views.locations(container_id)))
+                for container_id in key_containers(key)
+            ]
+
+    def list_keys(self, *, prefix: str, start_after: str, count: int) -> tuple[list[Key], str]:
+        """Return a page of keys and the name to go on after (empty: no more)."""
+        with self._lock:
+            keys = self._state.keys.page(prefix=prefix, start_after=start_after, count=count + 1)
+        if len(keys) <= count:
+            return keys, ""
+        return keys[:count], keys[count - 1].name
+
+    # Operators.
+
+    def nodes(self) -> list[NodeView]:
+        """Return all nodes by id."""
+        with self._lock:
+            return self._views.nodes()
+
+    def containers(self, start: int, count: int) -> tuple[list[ContainerView], int]:
+        """Return a page of containers and the id to go on from (0: no more)."""
+        with self._lock:
+            return self._views.containers(start, count)
+
+    def container(self, container_id: int) -> ContainerView:
+        """Return one container. Raises Refused(CONTAINER_NOT_FOUND)."""
+        with self._lock:
+            view = self._views.container(container_id)
+        if view is None:
+            raise Refused(
+                Code.CONTAINER_NOT_FOUND,
+                f"no container {container_id}",
+                container_id=container_id,
+            )
+        return view
+
+    def close_containers(self, container_ids: Sequence[int]) -> list[Decision]:
+        """Close containers now, whatever their writers have in mind."""
+        with self._change() as change:
+            return [self._close_one(change, container_id) for container_id in container_ids]
+
+    def reconcile_containers(self, container_ids: Sequence[int]) -> list[Decision]:
+        """Order containers reconciled, as far as they are eligible."""
+        with self._change() as change:
+            return [self._orders.reconcile(change, container_id) for container_id in container_ids]
+
+    def apply_plan(self, rows: Sequence[PlanRow], *, dry_run: bool) -> list[Decision]:
+        """Order what a plan asks for, row by row, if the world is still as the plan saw it."""
+        with self._change() as change:
+            return self._orders.apply_plan(change, rows, dry_run=dry_run)
+
+    def outcomes(self, command_ids: Sequence[int], count: int) -> tuple[list[Outcome], list[int]]:
+        """Return outcomes (of these commands, or the newest) and what is still pending."""
+        with self._lock:
+            wanted = list(command_ids) or self._state.outcomes.newest(count)
+            found = [self._state.outcome(i) for i in wanted if i in self._state.outcomes]
+            asked = set(command_ids)
+            pending = sorted(
+                command.command_id
+                for command in self._state.commands.values()
+                if not asked or command.command_id in asked
+            )
+        return [outcome for outcome in found if outcome is not None], pending
+
+    def export_snapshot(self) -> snapshot.Exported:
+        """Write what is known now as Parquet; the lock is held only to take it, not to write.
+
+        Raises Unavailable(BUSY) while another export runs.
+        """
+        if not self._export_lock.acquire(blocking=False):
+            raise Unavailable(Code.BUSY, "another snapshot is being exported")
+        try:
+            with self._lock:
+                world = snapshot.World(
+                    as_of_ms=self._clock.wall_ms(),
+                    term=self._state.term,
+                    cluster_id=self._state.cluster_id,
+                    nodes=self._views.nodes(),
+                    containers=self._state.containers.values(),
+                    replicas=self._state.replicas.values(),
+                    pending=self._state.commands.values(),
+                )
+            return snapshot.export(
+                world, self._snapshots_path, keep_count=self._options.snapshot_keep_count
+            )
+        finally:
+            self._export_lock.release()
+
+    # Shared steps; the lock is held.
+
+    @contextmanager
+    def _change(self) -> Iterator[Change]:
+        with self._lock, self._state.change() as change:
+            yield change
+
+    def _observe(self, change: Change, container_ids: Iterable[int]) -> None:
+        """Bring containers to where their replicas show them, and queue the closes that are due."""
+        now_ms = self._clock.wall_ms()
+        for container_id in container_ids:
+            container = self._state.containers.get(container_id)
+            if container is None:
+                continue  # unknown: recorded, never acted on
+            replicas = self._state.replicas.of(container_id)
+            seen = lifecycle.observe(container, replicas, now_ms=now_ms)
+            if seen != container:
+                change.put(self._state.containers, seen)
+            if seen.state is not container.state:
+                _log.info("container_state_changed", container_id=container_id, state=seen.state)
+                if seen.state in _COMMIT_OVER:
+                    for allocation in self._state.allocations.of(container_id):
+                        change.remove(self._state.allocations, (container_id, allocation.local_id))
+            self._orders.close(change, seen)
+
+    def _close_one(self, change: Change, container_id: int) -> Decision:
+        container = self._state.containers.get(container_id)
+        if container is None:
+            return Decision(container_id, Code.CONTAINER_NOT_FOUND, "no such container")
+        if container.state in {ContainerState.DELETING, ContainerState.DELETED}:
+            return Decision(
+                container_id, "INELIGIBLE_CONTAINER_STATE", f"container is {container.state}"
+            )
+        if container.state is ContainerState.OPEN:
+            self._writers.end(change, container, "closed by an operator")
+        self._observe(change, [container_id])
+        closed = self._state.containers.get(container_id)
+        assert closed is not None
+        command_ids = tuple(
+            command.command_id
+            for command in self._state.commands.of_container(container_id)
+            if command.kind is Kind.CLOSE
+        )
+        return Decision(container_id, "OK", f"container is {closed.state}", command_ids)
+
+    def _peers(self, command: Pending) -> tuple[Endpoint, ...]:
+        if command.kind is not Kind.RECONCILE:
+            return ()
+        return self._endpoints(self._orders.peers_of(command))
+
+    def _endpoints(self, datanode_ids: Iterable[str]) -> tuple[Endpoint, ...]:
+        return tuple(Endpoint(node, self._views.address(node)) for node in datanode_ids)

@@ -1,0 +1,233 @@
+"""The control plane's nouns: small frozen values, replaced and never changed in place.
+
+    node      ── a datanode as it registered (kept on disk) and as it was last heard of (not kept)
+    container ── the unit of replication; its writer's session while OPEN
+      replica ── one datanode's report of its share
+      allocation ── a block promised to a writer and not committed yet
+    key       ── a name and the blocks behind it
+    pending   ── a command that has not been answered
+    outcome   ── what became of a command
+
+Nothing here reads a clock, a disk or a socket.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from merkle.replica import ReplicaState
+from merkle.tree import Summary
+
+
+class Health(StrEnum):
+    """What the age of the last heartbeat says about a node."""
+
+    HEALTHY = "HEALTHY"
+    STALE = "STALE"
+    DEAD = "DEAD"
+
+
+class OpState(StrEnum):
+    """What the operator wants of a node."""
+
+    IN_SERVICE = "IN_SERVICE"
+    DECOMMISSIONING = "DECOMMISSIONING"
+    DECOMMISSIONED = "DECOMMISSIONED"
+    ENTERING_MAINTENANCE = "ENTERING_MAINTENANCE"
+    IN_MAINTENANCE = "IN_MAINTENANCE"
+
+
+class ContainerState(StrEnum):
+    """The control plane's word for a container (Ozone's names)."""
+
+    OPEN = "OPEN"
+    CLOSING = "CLOSING"
+    QUASI_CLOSED = "QUASI_CLOSED"
+    CLOSED = "CLOSED"
+    DELETING = "DELETING"
+    DELETED = "DELETED"
+
+
+class Kind(StrEnum):
+    """The kinds of commands; the words are those of `CommandStatus.type` and `QueueCount.type`."""
+
+    CLOSE = "close"
+    DELETE = "delete"
+    RECONCILE = "reconcile"
+
+
+class Priority(StrEnum):
+    """NORMAL commands of a kind leave before LOW ones."""
+
+    NORMAL = "NORMAL"
+    LOW = "LOW"
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """One volume as its datanode reported it."""
+
+    volume_id: str
+    path: str
+    capacity_bytes: int
+    available_bytes: int
+    used_bytes: int
+    container_count: int
+    failed: bool
+    scanned_bytes: int
+    oldest_scan_at_ms: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A registered datanode; survives a restart of the SCM."""
+
+    datanode_id: str
+    address: str
+    rack: str
+    version: str
+    boot_id: int
+    op_state: OpState
+    op_expiry_ms: int  # 0: none
+    registered_at_ms: int
+    last_heartbeat_at_ms: int  # at the last durable change of this row
+
+
+@dataclass(frozen=True, slots=True)
+class Liveness:
+    """What the last heartbeat of a node said; forgotten at a restart."""
+
+    heard_at_s: float  # monotonic
+    heartbeat_at_ms: int  # wall clock, for people
+    volumes: tuple[Volume, ...]
+    queues: tuple[tuple[str, int], ...]  # commands queued and running there, by type
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Bytes of all volumes that work."""
+        return sum(volume.capacity_bytes for volume in self.volumes if not volume.failed)
+
+    @property
+    def available_bytes(self) -> int:
+        """Bytes that can still be written on volumes that work."""
+        return sum(volume.available_bytes for volume in self.volumes if not volume.failed)
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of replicas on volumes that work."""
+        return sum(volume.used_bytes for volume in self.volumes if not volume.failed)
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One datanode's replica of a container as last reported."""
+
+    container_id: int
+    datanode_id: str
+    state: ReplicaState
+    bytes_used: int
+    block_count: int
+    bcsid: int
+    origin_datanode_id: str
+    replica_index: int
+    is_empty: bool
+    tree: Summary | None  # None: no tree yet; never 0, never equal
+    volume_id: str
+    data_scan_at_ms: int  # 0: never read whole
+    finding_count: int
+    load_error: str
+    reported_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """One container. `pipeline` names the datanodes chosen for it that reported no replica yet.
+
+    While OPEN, `client_id` is the writer's session (empty: released, may be adopted by another)
+    and `is_sealed` says that no more blocks are promised in it.
+    """
+
+    container_id: int
+    state: ContainerState
+    replication_factor: int
+    sequence_id: int  # highest bcsid known to be committed
+    state_since_ms: int
+    pipeline: tuple[str, ...]
+    client_id: str = ""
+    is_sealed: bool = False
+    allocated_bytes: int = 0
+    allocated_bcsid: int = 0  # bcsid of the newest promised block; also their count
+    committed_bytes: int = 0
+    committed_count: int = 0
+    close_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """A block promised to a writer and not committed yet."""
+
+    container_id: int
+    local_id: int
+    bcsid: int
+    size_bytes: int
+    client_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyBlock:
+    """One block of a key."""
+
+    container_id: int
+    local_id: int
+    bcsid: int
+    length_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A name and the blocks behind it, in order."""
+
+    name: str
+    size_bytes: int
+    created_at_ms: int
+    blocks: tuple[KeyBlock, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A command that has not been answered: queued while `sent_at_s` is None, else in flight."""
+
+    command_id: int
+    kind: Kind
+    container_id: int
+    datanode_id: str
+    priority: Priority = Priority.NORMAL
+    bcsid: int = 0  # close
+    force: bool = False  # close, delete
+    created_at_ms: int = 0
+    queued_at_s: float = 0.0  # monotonic, of this process
+    sent_at_s: float | None = None  # monotonic, of this process
+    deadline_ms: int = 0  # wall clock, as the datanode was told; 0 while queued
+
+
+class OutcomeState(StrEnum):
+    """How a command ended."""
+
+    EXECUTED = "EXECUTED"
+    FAILED = "FAILED"
+    SKIPPED = "SKIPPED"  # by the datanode (duplicate, stale term, late) or by us before sending
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a command. `reconcile` is a serialised `ReconcileOutcome`, or empty."""
+
+    command_id: int
+    datanode_id: str
+    reported_at_ms: int
+    state: OutcomeState
+    kind: str
+    container_id: int
+    code: str
+    message: str
+    reconcile: bytes

@@ -1,0 +1,96 @@
+"""Plan rows from the Spark job, checked against the world of now. Pure.
+
+A plan is advice about a snapshot. Between the snapshot and this moment replicas come, go, change
+state and get new trees; a row is acted on only if its container looks exactly as the plan saw it.
+What differs is named, so that a person can tell a moved world from a broken planner.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from agent.errors import Code
+from merkle.replica import ReplicaState
+from scm.eligibility import Eligibility, Participants, judge
+from scm.facts import Container, Replica
+
+
+@dataclass(frozen=True, slots=True)
+class PlanReplica:
+    """One replica as the plan saw it; `root` is None if it had no tree."""
+
+    datanode_id: str
+    state: ReplicaState
+    root: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRow:
+    """One container the plan wants reconciled, with the world it was made for."""
+
+    container_id: int
+    replicas: tuple[PlanReplica, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What became of one container that was asked about."""
+
+    container_id: int
+    code: str
+    message: str = ""
+    command_ids: tuple[int, ...] = ()
+
+
+def check(
+    row: PlanRow,
+    container: Container | None,
+    replicas: Sequence[Replica],
+    is_reachable: Callable[[str], bool],
+) -> Decision | Participants:
+    """Return who takes part if the row still describes the world, else why it is not acted on."""
+    participants = judge(container, replicas, is_reachable)
+    if participants.eligibility is not Eligibility.OK:
+        return Decision(row.container_id, participants.eligibility, participants.message)
+    changes = _changes(row, replicas, is_reachable)
+    if changes:
+        return Decision(row.container_id, Code.STALE_PLAN, "; ".join(changes))
+    return participants
+
+
+def _changes(
+    row: PlanRow, replicas: Sequence[Replica], is_reachable: Callable[[str], bool]
+) -> list[str]:
+    """Name what is not as the plan saw it.
+
+    A replica on an unreachable node may be absent from the plan: the planner counts only nodes
+    that can take part. One the plan does name must be there.
+    """
+    live = {replica.datanode_id: replica for replica in replicas}
+    planned = {replica.datanode_id: replica for replica in row.replicas}
+    changes = []
+    for node in sorted(live.keys() | planned.keys()):
+        if node not in planned:
+            if is_reachable(node):
+                changes.append(f"{node} has a replica now")
+        elif node not in live:
+            changes.append(f"{node} has no replica now")
+        else:
+            changes += _replica_changes(planned[node], live[node])
+    return changes
+
+
+def _replica_changes(planned: PlanReplica, live: Replica) -> list[str]:
+    changes = []
+    if planned.state is not live.state:
+        changes.append(f"{live.datanode_id} was {planned.state}, is {live.state}")
+    root = None if live.tree is None else live.tree.root
+    if planned.root != root:
+        changes.append(
+            f"{live.datanode_id} had root {_root_text(planned.root)}, has {_root_text(root)}"
+        )
+    return changes
+
+
+def _root_text(root: int | None) -> str:
+    return "none" if root is None else f"{root:016x}"

@@ -1,0 +1,193 @@
+"""`suture-scm`: open the state, serve, tick, stop cleanly. The composition root.
+
+Single node: one process owns the state directory. While it is down, datanodes go on serving and
+scanning, and nothing is ordered.
+"""
+
+import json
+import logging
+import signal
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Annotated, Final
+
+import structlog
+import typer
+
+from agent.errors import Code, Refused, SutureError
+from scm import options as scm_options
+from scm.clock import Clock
+from scm.control import ControlPlane
+from scm.options import ScmOptions
+from scm.server import BuiltServer, ScmService, build_server
+from scm.state import State
+
+STOP_GRACE_S: Final = 5.0  # calls in flight may finish
+NOTICE: Final = "single node, not highly available: while it is down, nothing is ordered"
+
+_log = structlog.get_logger("suture.scm")
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+class Ticker(threading.Thread):
+    """Calls `ControlPlane.tick` until stopped.
+
+    What cannot be written now may be writable later, so a SutureError is logged and tried again.
+    Anything else is a defect: the thread ends, and `on_death` ends the process, because a control
+    plane whose time stands still looks alive and orders nothing.
+    """
+
+    def __init__(
+        self, control: ControlPlane, *, interval_s: float, on_death: threading.Event
+    ) -> None:
+        super().__init__(name="ticker", daemon=True)
+        self._control = control
+        self._interval_s = interval_s
+        self._on_death = on_death
+        self._stopping = threading.Event()
+        self.has_failed = True
+
+    def run(self) -> None:
+        """Tick until `stop`."""
+        try:
+            while not self._stopping.wait(self._interval_s):
+                try:
+                    self._control.tick()
+                except SutureError as error:
+                    _log.error("tick_failed", code=error.code, error=str(error))
+            self.has_failed = False
+        finally:
+            self._on_death.set()
+
+    def stop(self) -> None:
+        """End the loop and wait for it."""
+        self._stopping.set()
+        self.join()
+
+
+def serve(data: Path, listen: str, options: ScmOptions, stop: threading.Event) -> int:
+    """Serve until `stop` is set; return the exit code."""
+    state = State.open(data, map_bytes=options.lmdb_map_bytes)
+    try:
+        clock = Clock()
+        control = ControlPlane(
+            state, clock=clock, options=options, snapshots_path=data.absolute() / "snapshots"
+        )
+        service = ScmService(control, clock=clock, options=options)
+        with ThreadPoolExecutor(options.rpc_threads, thread_name_prefix="rpc") as executor:
+            built = build_server(service, listen, executor)
+            return _run(built, control, options, stop)
+    finally:
+        state.close()
+
+
+def _run(
+    built: BuiltServer, control: ControlPlane, options: ScmOptions, stop: threading.Event
+) -> int:
+    ticker = Ticker(control, interval_s=options.heartbeat_interval_ms / 1000, on_death=stop)
+    built.server.start()
+    ticker.start()
+    try:
+        _log.info("scm_started", address=built.address, term=control.term, notice=NOTICE)
+        _announce(built.address, control)
+        stop.wait()
+    finally:
+        built.health.enter_graceful_shutdown()
+        built.server.stop(STOP_GRACE_S).wait()
+        ticker.stop()
+        _log.info("scm_stopped")
+    return 1 if ticker.has_failed else 0
+
+
+def _announce(address: str, control: ControlPlane) -> None:
+    """Say on stdout, in one line of JSON, that calls are answered from now on."""
+    line = {
+        "event": "listening",
+        "address": address,
+        "cluster_id": control.cluster_id,
+        "term": control.term,
+        "highly_available": False,
+    }
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+def _settings(pairs: list[str]) -> dict[str, str]:
+    settings = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise Refused(Code.INVALID_CONFIG, f"--set {pair}: write NAME=VALUE")
+        settings[name.strip()] = value.strip()
+    return settings
+
+
+def _log_to_stderr(level: str) -> None:
+    """Write events as JSON lines to stderr: journald and people read the same."""
+    number = logging.getLevelNamesMapping().get(level.upper())
+    if number is None:
+        raise Refused(Code.INVALID_CONFIG, f"--log-level {level}: debug, info, warning or error")
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.dict_tracebacks,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+    )
+
+
+def _stop_on_signals(stop: threading.Event) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: stop.set())
+
+
+@app.command(help=f"Run Suture's reference control plane ({NOTICE}).")
+def run(
+    data: Annotated[
+        Path | None, typer.Option(help="Directory of the state and the snapshots.")
+    ] = None,
+    listen: Annotated[
+        str, typer.Option(help="host:port to serve on; port 0 takes a free one.")
+    ] = "127.0.0.1:9860",
+    config: Annotated[
+        Path | None, typer.Option(help="TOML file of options; see --explain.")
+    ] = None,
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", help="An option as NAME=VALUE; wins over the file.")
+    ] = None,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Print every option and stop.")
+    ] = False,
+) -> None:
+    """Start the control plane and serve until SIGTERM or SIGINT."""
+    if explain:
+        typer.echo(scm_options.explain())
+        raise typer.Exit(0)
+    try:
+        if data is None:
+            raise Refused(Code.INVALID_CONFIG, "--data is needed: where to keep the state")
+        _log_to_stderr(log_level)
+        options = scm_options.load(config, _settings(setting or []))
+        stop = threading.Event()
+        _stop_on_signals(stop)
+        code = serve(data, listen, options, stop)
+    except SutureError as error:
+        hint = f" ({error.hint})" if error.hint else ""
+        typer.echo(f"suture-scm: {error}{hint}", err=True)
+        raise typer.Exit(1) from error
+    raise typer.Exit(code)
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""Who is in the cluster, and who can be relied on now.
+
+A node is HEALTHY, STALE or DEAD by the age of its last heartbeat, measured on the monotonic
+clock. After a restart of the SCM nobody has been heard: such a node is STALE, so nothing is
+placed on it, and becomes DEAD only when it had its full time to call.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import structlog
+
+from agent.errors import Code, Refused
+from scm.clock import Clock
+from scm.facts import Health, Liveness, Node, OpState, Volume
+from scm.options import ScmOptions
+from scm.state import Change, State
+
+_log = structlog.get_logger("suture.scm")
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What a datanode says of itself when it joins."""
+
+    datanode_id: str
+    address: str
+    rack: str
+    version: str
+    cluster_id: str  # empty: not joined yet
+    boot_id: int
+    volumes: tuple[Volume, ...]
+
+
+def health_of(age_s: float, *, has_called: bool, options: ScmOptions) -> Health:
+    """Judge a node by the seconds since its last heartbeat (or since the SCM started)."""
+    if age_s * 1000 > options.dead_after_ms:
+        return Health.DEAD
+    if not has_called or age_s * 1000 > options.stale_after_ms:
+        return Health.STALE
+    return Health.HEALTHY
+
+
+class Nodes:
+    """The registered datanodes. Callers hold the control plane's lock."""
+
+    def __init__(self, state: State, clock: Clock, options: ScmOptions) -> None:
+        self._state = state
+        self._clock = clock
+        self._options = options
+        self._started_at_s = clock.monotonic_s()
+        self._live: dict[str, Liveness] = {}
+        self._failed_at_s: dict[str, float] = {}
+        self._seen_health: dict[str, Health] = {}
+
+    def register(self, change: Change, registration: Registration) -> bool:
+        """Record a datanode; return whether it is another process than the one known before.
+
+        Raises Refused(WRONG_CLUSTER) if it belongs to another cluster.
+        """
+        if registration.cluster_id and registration.cluster_id != self._state.cluster_id:
+            raise Refused(
+                Code.WRONG_CLUSTER,
+                f"datanode {registration.datanode_id} belongs to cluster "
+                f"{registration.cluster_id}, this is {self._state.cluster_id}",
+                hint="point it at its own control plane, or give it empty volumes",
+                datanode_id=registration.datanode_id,
+            )
+        known = self._state.nodes.get(registration.datanode_id)
+        now_ms = self._clock.wall_ms()
+        node = Node(
+            datanode_id=registration.datanode_id,
+            address=registration.address,
+            rack=registration.rack,
+            version=registration.version,
+            boot_id=registration.boot_id,
+            op_state=OpState.IN_SERVICE if known is None else known.op_state,
+            op_expiry_ms=0 if known is None else known.op_expiry_ms,
+            registered_at_ms=now_ms if known is None else known.registered_at_ms,
+            last_heartbeat_at_ms=now_ms,
+        )
+        change.put(self._state.nodes, node)
+        self.hear(node.datanode_id, registration.volumes, ())
+        _log.info(
+            "node_registered",
+            datanode_id=node.datanode_id,
+            address=node.address,
+            rack=node.rack,
+            is_new=known is None,
+        )
+        return known is None or known.boot_id != node.boot_id
+
+    def is_current(self, datanode_id: str, boot_id: int) -> bool:
+        """Whether this heartbeat comes from the process that registered last."""
+        node = self._state.nodes.get(datanode_id)
+        return node is not None and node.boot_id == boot_id
+
+    def hear(
+        self,
+        datanode_id: str,
+        volumes: Iterable[Volume],
+        queues: Iterable[tuple[str, int]],
+    ) -> None:
+        """Remember that a node called just now, and what it said about its load."""
+        self._live[datanode_id] = Liveness(
+            heard_at_s=self._clock.monotonic_s(),
+            heartbeat_at_ms=self._clock.wall_ms(),
+            volumes=tuple(volumes),
+            queues=tuple(queues),
+        )
+
+    def health(self, datanode_id: str) -> Health:
+        """Judge a node now; one that never registered is DEAD."""
+        if self._state.nodes.get(datanode_id) is None:
+            return Health.DEAD
+        live = self._live.get(datanode_id)
+        since_s = self._started_at_s if live is None else live.heard_at_s
+        age_s = self._clock.monotonic_s() - since_s
+        return health_of(age_s, has_called=live is not None, options=self._options)
+
+    def is_reachable(self, datanode_id: str) -> bool:
+        """Whether a node may be sent to or named as a peer."""
+        return self.health(datanode_id) is Health.HEALTHY
+
+    def liveness(self, datanode_id: str) -> Liveness | None:
+        """Return what the last heartbeat said; None if there was none since the start."""
+        return self._live.get(datanode_id)
+
+    def heartbeat_at_ms(self, node: Node) -> int:
+        """Return when the node was last heard, on the wall clock."""
+        live = self._live.get(node.datanode_id)
+        return node.last_heartbeat_at_ms if live is None else live.heartbeat_at_ms
+
+    def reported_queues(self, datanode_id: str) -> Mapping[str, int]:
+        """Return the commands queued and running at a node, by type."""
+        live = self._live.get(datanode_id)
+        return {} if live is None else dict(live.queues)
+
+    def write_failed(self, datanode_id: str) -> None:
+        """Remember that a writer had to leave a replica behind on this node."""
+        self._failed_at_s[datanode_id] = self._clock.monotonic_s()
+
+    def has_failed_lately(self, datanode_id: str) -> bool:
+        """Whether a writer complained about this node within the time that makes a node stale."""
+        failed_at_s = self._failed_at_s.get(datanode_id)
+        if failed_at_s is None:
+            return False
+        return (self._clock.monotonic_s() - failed_at_s) * 1000 < self._options.stale_after_ms
+
+    def note_health(self, change: Change) -> list[str]:
+        """Log every node whose health changed since the last call; return their ids."""
+        changed = []
+        for node in self._state.nodes.values():
+            health = self.health(node.datanode_id)
+            before = self._seen_health.get(node.datanode_id)
+            if health is before:
+                continue
+            self._seen_health[node.datanode_id] = health
+            changed.append(node.datanode_id)
+            # Keeps the row's idea of "last heard" useful after a restart, at no cost per call.
+            heard_at_ms = self.heartbeat_at_ms(node)
+            change.put(self._state.nodes, replace(node, last_heartbeat_at_ms=heard_at_ms))
+            if before is not None or health is not Health.HEALTHY:
+                _log.warning("node_health_changed", datanode_id=node.datanode_id, health=health)
+        return changed

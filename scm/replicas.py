@@ -1,0 +1,144 @@
+"""The replica map, kept true by reports.
+
+A full report names every replica of a datanode; it may come in pages of one report_id, and only
+its last page may remove what it did not name. An incremental report names what changed. Between
+the pages of a full report the datanode goes on living, so what it reports incrementally meanwhile
+is neither removed for missing in the pages nor brought back by an older page.
+
+A replica of a container that this SCM never made is recorded and shown, and nothing else is done
+about it: deleting what one does not know is how data is lost.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import structlog
+
+from merkle.replica import ReplicaState
+from scm.facts import Replica
+from scm.state import Change, State
+
+_log = structlog.get_logger("suture.scm")
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One `ContainerReport` of a heartbeat; states of `replicas` may be DELETED."""
+
+    is_full: bool
+    report_id: int
+    page: int
+    is_last: bool
+    replicas: tuple[Replica, ...]
+
+
+@dataclass(slots=True)
+class _Assembly:
+    """A full report of which not all pages are here."""
+
+    report_id: int
+    next_page: int = 0
+    seen: set[int] = field(default_factory=set)
+    deleted: set[int] = field(default_factory=set)
+
+
+class Reports:
+    """Applies reports to the replica map. Callers hold the control plane's lock."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._assemblies: dict[str, _Assembly] = {}
+        self._warned: set[tuple[int, str]] = set()
+
+    def forget(self, datanode_id: str) -> None:
+        """Drop the pages of an unfinished full report: the datanode has started anew."""
+        self._assemblies.pop(datanode_id, None)
+
+    def apply(self, change: Change, datanode_id: str, report: Report) -> set[int]:
+        """Apply one report; return the ids of the containers whose replicas changed."""
+        if report.is_full:
+            return self._apply_page(change, datanode_id, report)
+        assembly = self._assemblies.get(datanode_id)
+        if assembly is not None:
+            for replica in report.replicas:
+                is_deleted = replica.state is ReplicaState.DELETED
+                (assembly.deleted if is_deleted else assembly.seen).add(replica.container_id)
+                (assembly.seen if is_deleted else assembly.deleted).discard(replica.container_id)
+        return self._record(change, report.replicas)
+
+    def _apply_page(self, change: Change, datanode_id: str, report: Report) -> set[int]:
+        assembly = self._assemblies.get(datanode_id)
+        if assembly is not None:
+            change.on_undo(partial(self._restore, datanode_id, assembly, assembly.next_page))
+        if report.page == 0:
+            assembly = _Assembly(report.report_id)
+        elif (
+            assembly is None
+            or assembly.report_id != report.report_id
+            or report.page > assembly.next_page  # a lower one is sent again: its answer was lost
+        ):
+            # A page was lost. What this one says is still true; what it does not say is not known.
+            self.forget(datanode_id)
+            _log.warning(
+                "report_page_out_of_order",
+                datanode_id=datanode_id,
+                report_id=report.report_id,
+                page=report.page,
+            )
+            return self._record(change, report.replicas)
+        changed = self._record(
+            change, (r for r in report.replicas if r.container_id not in assembly.deleted)
+        )
+        assembly.seen.update(replica.container_id for replica in report.replicas)
+        assembly.next_page = report.page + 1
+        if not report.is_last:
+            self._assemblies[datanode_id] = assembly
+            return changed
+        self.forget(datanode_id)
+        for container_id in self._state.replicas.on(datanode_id) - assembly.seen:
+            change.remove(self._state.replicas, (container_id, datanode_id))
+            changed.add(container_id)
+        return changed
+
+    def _restore(self, datanode_id: str, assembly: _Assembly, next_page: int) -> None:
+        assembly.next_page = next_page
+        self._assemblies[datanode_id] = assembly
+
+    def _record(self, change: Change, replicas: Iterable[Replica]) -> set[int]:
+        changed = set()
+        for replica in replicas:
+            key = (replica.container_id, replica.datanode_id)
+            known = self._state.replicas.get(key)
+            if replica.state is ReplicaState.DELETED:
+                if known is not None:
+                    change.remove(self._state.replicas, key)
+                    changed.add(replica.container_id)
+                continue
+            self._warn_if_unknown(replica)
+            if known == replace(replica, reported_at_ms=known.reported_at_ms if known else 0):
+                change.touch(self._state.replicas, replica)  # only the time is new: no disk write
+            else:
+                change.put(self._state.replicas, replica)
+                changed.add(replica.container_id)
+        return changed
+
+    def _warn_if_unknown(self, replica: Replica) -> None:
+        key = (replica.container_id, replica.datanode_id)
+        if self._state.containers.get(replica.container_id) is not None or key in self._warned:
+            return
+        self._warned.add(key)
+        _log.warning(
+            "unknown_container_reported",
+            container_id=replica.container_id,
+            datanode_id=replica.datanode_id,
+        )
+
+
+def unknown_container_ids(state: State) -> list[int]:
+    """Return the ids that datanodes reported and that this SCM never made, ascending."""
+    return sorted(
+        container_id
+        for container_id in state.replicas.container_ids()
+        if state.containers.get(container_id) is None
+    )

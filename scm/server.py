@@ -1,0 +1,237 @@
+"""suture.v1.Scm over gRPC: parse, ask the control plane, answer. Nothing is decided here."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from agent.errors import Code, Refused
+from agent.rpc.codec import parse_container_id, parse_int
+from agent.rpc.errors import ErrorEdge
+from agent.rpc.v1 import scm_pb2, scm_pb2_grpc
+from merkle.replica import ID_MAX
+from scm import answers, wire
+from scm.clock import Clock
+from scm.control import ControlPlane
+from scm.options import ScmOptions
+
+SERVICE_NAME: Final = "suture.v1.Scm"
+MESSAGE_BYTES_MAX: Final = 32 * 1024**2  # a page of 100,000 replicas, with room
+ANSWER_BYTES_MAX: Final = 8 * 1024**2  # outcomes beyond it are left for the next question
+HEADERS_BYTES_MAX: Final = 16 * 1024
+RPC_COUNT_MAX: Final = 512  # running and waiting; more are refused with RESOURCE_EXHAUSTED
+PAGE_MAX: Final = 1_000
+assert ANSWER_BYTES_MAX + wire.RECONCILE_BYTES_MAX < MESSAGE_BYTES_MAX
+
+
+class ScmService(scm_pb2_grpc.ScmServicer):
+    """The calls. Errors leave as SutureError; `ErrorEdge` makes statuses of them."""
+
+    def __init__(self, control: ControlPlane, *, clock: Clock, options: ScmOptions) -> None:
+        self._control = control
+        self._clock = clock
+        self._options = options
+
+    # Datanodes.
+
+    def Register(  # noqa: N802
+        self, request: scm_pb2.RegisterRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.RegisterResponse:
+        """Let a datanode in."""
+        self._control.register(wire.registration_from(request))
+        return scm_pb2.RegisterResponse(
+            cluster_id=self._control.cluster_id,
+            term=self._control.term,
+            heartbeat_interval_ms=self._options.heartbeat_interval_ms,
+        )
+
+    def Heartbeat(  # noqa: N802
+        self, request: scm_pb2.HeartbeatRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.HeartbeatResponse:
+        """Take reports in, hand commands out."""
+        call = wire.heartbeat_from(request, now_ms=self._clock.wall_ms())
+        return answers.heartbeat_response(self._control.heartbeat(call), self._control.term)
+
+    # Clients.
+
+    def AllocateBlocks(  # noqa: N802
+        self, request: scm_pb2.AllocateBlocksRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.AllocateBlocksResponse:
+        """Promise blocks to a writer."""
+        client_id = wire.client_id_from(request.client_id)
+        return answers.allocation_response(
+            self._control.allocate(client_id, wire.sizes_from(request))
+        )
+
+    def CommitKey(  # noqa: N802
+        self, request: scm_pb2.CommitKeyRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.CommitKeyResponse:
+        """Record keys, all or none."""
+        self._control.commit(
+            wire.client_id_from(request.client_id),
+            wire.keys_from(request.keys),
+            may_replace=request.replace,
+            failed=wire.failed_from(request.failed),
+        )
+        return scm_pb2.CommitKeyResponse()
+
+    def LookupKey(  # noqa: N802
+        self, request: scm_pb2.LookupKeyRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.LookupKeyResponse:
+        """Say what a key is made of and where that is."""
+        key, containers = self._control.lookup(wire.parse_key(request.key, "key"))
+        return answers.lookup_response(key, containers)
+
+    def ListKeys(  # noqa: N802
+        self, request: scm_pb2.ListKeysRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ListKeysResponse:
+        """Return a page of keys by name."""
+        keys, next_start_after = self._control.list_keys(
+            prefix=wire.cut(request.prefix),
+            start_after=wire.cut(request.start_after),
+            count=_page_size(request.count),
+        )
+        return scm_pb2.ListKeysResponse(
+            keys=[answers.key_message(key) for key in keys], next_start_after=next_start_after
+        )
+
+    def FinishWrites(  # noqa: N802
+        self, request: scm_pb2.FinishWritesRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.FinishWritesResponse:
+        """End a writer's session."""
+        client_id = wire.client_id_from(request.client_id)
+        return scm_pb2.FinishWritesResponse(
+            container_ids=self._control.finish(client_id, close=request.close)
+        )
+
+    # Operators.
+
+    def ListNodes(  # noqa: N802
+        self, _request: scm_pb2.ListNodesRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ListNodesResponse:
+        """Return every node and its health."""
+        return scm_pb2.ListNodesResponse(
+            nodes=[answers.node_message(view) for view in self._control.nodes()],
+            term=self._control.term,
+            cluster_id=self._control.cluster_id,
+        )
+
+    def ListContainerInfos(  # noqa: N802
+        self, request: scm_pb2.ListContainerInfosRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ListContainerInfosResponse:
+        """Return a page of containers by id."""
+        start = parse_int(request.start_container_id, "start_container_id", low=0, high=ID_MAX)
+        views, next_id = self._control.containers(start, _page_size(request.count))
+        return scm_pb2.ListContainerInfosResponse(
+            containers=[answers.container_message(view) for view in views],
+            next_container_id=next_id,
+        )
+
+    def GetContainerInfo(  # noqa: N802
+        self, request: scm_pb2.GetContainerInfoRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.GetContainerInfoResponse:
+        """Return one container."""
+        view = self._control.container(parse_container_id(request.container_id))
+        return scm_pb2.GetContainerInfoResponse(container=answers.container_message(view))
+
+    def CloseContainers(  # noqa: N802
+        self, request: scm_pb2.CloseContainersRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ContainerDecisions:
+        """Close containers now."""
+        container_ids = wire.container_ids_from(request.container_ids)
+        return answers.decisions_message(self._control.close_containers(container_ids))
+
+    def ReconcileContainers(  # noqa: N802
+        self, request: scm_pb2.ReconcileContainersRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ContainerDecisions:
+        """Order containers reconciled."""
+        container_ids = wire.container_ids_from(request.container_ids)
+        return answers.decisions_message(self._control.reconcile_containers(container_ids))
+
+    def ApplyPlan(  # noqa: N802
+        self, request: scm_pb2.ApplyPlanRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ContainerDecisions:
+        """Order what a plan asks for, as far as it is still true."""
+        rows = wire.plan_rows_from(request)
+        return answers.decisions_message(self._control.apply_plan(rows, dry_run=request.dry_run))
+
+    def ExportSnapshot(  # noqa: N802
+        self, _request: scm_pb2.ExportSnapshotRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ExportSnapshotResponse:
+        """Write a snapshot for the Spark job."""
+        exported = self._control.export_snapshot()
+        return scm_pb2.ExportSnapshotResponse(
+            snapshot_id=exported.snapshot_id,
+            path=str(exported.path),
+            container_count=exported.rows["containers"],
+            replica_count=exported.rows["replicas"],
+        )
+
+    def ListOutcomes(  # noqa: N802
+        self, request: scm_pb2.ListOutcomesRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ListOutcomesResponse:
+        """Return outcomes of commands and what is pending.
+
+        An answer has a size limit: outcomes beyond it are missing and not pending; ask for them
+        again.
+        """
+        command_ids = wire.command_ids_from(request.command_ids)
+        outcomes, pending = self._control.outcomes(command_ids, _page_size(request.count))
+        response = scm_pb2.ListOutcomesResponse(pending_command_ids=pending)
+        size_bytes = 0
+        for outcome in outcomes:
+            size_bytes += len(outcome.reconcile) + len(outcome.message)
+            if size_bytes > ANSWER_BYTES_MAX:
+                break
+            response.outcomes.append(answers.outcome_message(outcome))
+        return response
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltServer:
+    """A server that is bound and not started."""
+
+    server: grpc.Server
+    address: str  # with the port that was chosen
+    health: health.HealthServicer
+
+
+def build_server(service: ScmService, address: str, executor: ThreadPoolExecutor) -> BuiltServer:
+    """Bind `address` (port 0: any free one); the caller starts and stops the server.
+
+    Raises Refused(INVALID_CONFIG) if the address cannot be bound.
+    """
+    server = grpc.server(
+        executor,
+        interceptors=[ErrorEdge()],
+        options=[
+            ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+            ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+            ("grpc.max_metadata_size", HEADERS_BYTES_MAX),
+            ("grpc.so_reuseport", 0),  # a second SCM on the port would share its calls, silently
+        ],
+        maximum_concurrent_rpcs=RPC_COUNT_MAX,
+    )
+    scm_pb2_grpc.add_ScmServicer_to_server(service, server)  # type: ignore[no-untyped-call]
+    checks = health.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(checks, server)
+    for name in ("", SERVICE_NAME):
+        checks.set(name, health_pb2.HealthCheckResponse.SERVING)
+    try:
+        port = server.add_insecure_port(address)
+    except RuntimeError:  # what grpc knows of it is in its own log only
+        port = 0
+    if port == 0:
+        raise Refused(
+            Code.INVALID_CONFIG,
+            f"cannot listen on {address}",
+            hint="host:port; is another process using the port?",
+        )
+    host = address.rpartition(":")[0]
+    return BuiltServer(server, f"{host}:{port}", checks)
+
+
+def _page_size(count: int) -> int:
+    return min(count, PAGE_MAX) or PAGE_MAX

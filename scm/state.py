@@ -1,0 +1,276 @@
+"""The control plane's memory: tables in RAM, every change durable in LMDB before it counts.
+
+    with state.change() as change:      memory changes at once, so later steps see earlier ones
+        change.put(state.nodes, node)
+        change.remove(state.replicas, key)
+                                        one synced LMDB transaction; if it fails, memory is undone
+
+Reads never touch the disk, except for outcomes. One owner at a time: callers hold the control
+plane's lock, and a lock file keeps a second process away. The only file of `scm` that imports
+lmdb.
+"""
+
+import fcntl
+import os
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, Self, TypeVar
+
+import lmdb
+
+from agent.errors import Code, Refused, Unavailable
+from merkle.replica import ID_MAX
+from scm import records
+from scm.facts import Outcome
+from scm.tables import (
+    AllocationTable,
+    ContainerTable,
+    KeyTable,
+    NodeTable,
+    OutcomeTable,
+    PendingTable,
+    ReplicaTable,
+    Table,
+)
+
+OUTCOMES_MAX: Final = 10_000  # enough for days of questions, small enough to keep
+OUTCOMES_SLACK: Final = 256  # removed in batches, not one by one
+
+COUNTERS: Final = ("next_container_id", "next_local_id", "next_command_id", "term")
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Change:
+    """One atomic change of several tables and counters. Made by `State.change`."""
+
+    def __init__(self, state: "State") -> None:
+        self._state = state
+        self._undo: list[Callable[[], object]] = []
+        self.rows: dict[tuple[str, bytes], bytes | None] = {}
+
+    def put(self, table: Table[K, V], value: V) -> None:
+        """Set a value, in memory now and on disk with the rest."""
+        key = self._apply(table, table.key_of(value), value)
+        self.rows[(table.name, table.key_bytes(key))] = table.row(value)
+
+    def touch(self, table: Table[K, V], value: V) -> None:
+        """Set a value in memory only: what changed in it need not survive a restart."""
+        self._apply(table, table.key_of(value), value)
+
+    def remove(self, table: Table[K, V], key: K) -> None:
+        """Remove a value, in memory now and on disk with the rest."""
+        self._apply(table, key, None)
+        self.rows[(table.name, table.key_bytes(key))] = None
+
+    def next_id(self, counter: str) -> int:
+        """Take the next number of `counter`; never given twice, also not after a crash."""
+        number = self._state.counters[counter]
+        assert 1 <= number <= ID_MAX, f"{counter} ran out"
+        self._undo.append(lambda: self._state.counters.__setitem__(counter, number))
+        self._state.counters[counter] = number + 1
+        self.rows[("meta", counter.encode())] = records.pack([number + 1])
+        return number
+
+    def on_undo(self, action: Callable[[], object]) -> None:
+        """Call `action` if this change comes to nothing."""
+        self._undo.append(action)
+
+    def undo(self) -> None:
+        """Put memory back to what it was before this change."""
+        while self._undo:
+            self._undo.pop()()
+
+    def _apply(self, table: Table[K, V], key: K, value: V | None) -> K:
+        before = table.apply(key, value)
+        self._undo.append(lambda: table.apply(key, before))
+        return key
+
+
+class State:
+    """Everything the control plane knows and must not forget."""
+
+    def __init__(self, environment: lmdb.Environment, owner: "Ownership") -> None:
+        self._environment = environment
+        self._owner = owner
+        self.nodes: Final = NodeTable()
+        self.containers: Final = ContainerTable()
+        self.replicas: Final = ReplicaTable()
+        self.allocations: Final = AllocationTable()
+        self.keys: Final = KeyTable()
+        self.commands: Final = PendingTable()
+        self.outcomes: Final = OutcomeTable()
+        self.counters: Final[dict[str, int]] = dict.fromkeys(COUNTERS, 1)
+        self.cluster_id = ""
+        self._databases: dict[str, Any] = {"meta": environment.open_db(b"meta")}
+        for table in self._tables():
+            self._databases[table.name] = environment.open_db(table.name.encode())
+
+    @classmethod
+    def open(cls, directory: Path, *, map_bytes: int) -> Self:
+        """Open or create the state in `directory` and begin a new term.
+
+        Raises Refused(VOLUME_IN_USE) naming the owner if another process has it, and
+        Refused(INCONSISTENT_VOLUME) if it holds rows that cannot be understood.
+        """
+        directory.mkdir(parents=True, exist_ok=True)
+        owner = Ownership.take(directory / "LOCK")
+        try:
+            state = cls(_environment(directory / "state", map_bytes), owner)
+            state._load()
+            state._begin_term()
+        except (records.DamagedRow, lmdb.Error) as error:
+            owner.release()
+            raise Refused(Code.INCONSISTENT_VOLUME, f"state in {directory}: {error}") from error
+        _sync_directory(directory)
+        return state
+
+    @property
+    def term(self) -> int:
+        """How often a control plane has started on this state."""
+        return self.counters["term"]
+
+    @contextmanager
+    def change(self) -> Iterator[Change]:
+        """Collect a change and make it durable at the end; undo it if anything fails.
+
+        Raises Unavailable(DISK_OUT_OF_SPACE) or Unavailable(UNAVAILABLE) if it cannot be kept.
+        """
+        change = Change(self)
+        try:
+            yield change
+            self._commit(change)
+        except BaseException:
+            change.undo()
+            raise
+
+    def outcome(self, command_id: int) -> Outcome | None:
+        """Read an outcome from disk."""
+        database = self._databases[self.outcomes.name]
+        with self._environment.begin(db=database) as transaction:
+            row = transaction.get(self.outcomes.key_bytes(command_id))
+        return None if row is None else self.outcomes.value(bytes(row))
+
+    def close(self) -> None:
+        """Let the files go. Nothing is pending: every change was durable when it was made."""
+        self._environment.close()
+        self._owner.release()
+
+    def _tables(self) -> tuple[Table[Any, Any], ...]:
+        return (
+            self.nodes,
+            self.containers,
+            self.replicas,
+            self.allocations,
+            self.keys,
+            self.commands,
+            self.outcomes,
+        )
+
+    def _commit(self, change: Change) -> None:
+        if not change.rows:
+            return
+        try:
+            with self._environment.begin(write=True) as transaction:
+                for (name, key), row in change.rows.items():
+                    if row is None:
+                        transaction.delete(key, db=self._databases[name])
+                    else:
+                        transaction.put(key, row, db=self._databases[name])
+        except lmdb.MapFullError as error:
+            raise Unavailable(
+                Code.DISK_OUT_OF_SPACE,
+                "the state is full",
+                hint="restart with a larger lmdb_map_bytes",
+            ) from error
+        except lmdb.Error as error:
+            raise Unavailable(Code.UNAVAILABLE, f"the state cannot be written: {error}") from error
+
+    def _load(self) -> None:
+        with self._environment.begin() as transaction:
+            self._load_meta(transaction)
+            for table in self._tables():
+                for key, row in transaction.cursor(db=self._databases[table.name]):
+                    try:
+                        value = table.value(bytes(row))
+                    except (ValueError, TypeError) as error:
+                        raise records.DamagedRow(
+                            f"table {table.name}, key {bytes(key).hex()}: {error}"
+                        ) from error
+                    table.apply(table.key_of(value), value)
+
+    def _load_meta(self, transaction: lmdb.Transaction) -> None:
+        meta = self._databases["meta"]
+        version = transaction.get(b"format_version", db=meta)
+        if version is None:
+            return  # a new state
+        (found,) = records.unpack(bytes(version), 1)
+        if found != records.FORMAT_VERSION:
+            raise records.DamagedRow(
+                f"format version {found}, this program reads {records.FORMAT_VERSION}"
+            )
+        for counter in COUNTERS:
+            row = transaction.get(counter.encode(), db=meta)
+            if row is None:
+                raise records.DamagedRow(f"counter {counter} is missing")
+            (self.counters[counter],) = records.unpack(bytes(row), 1)
+        row = transaction.get(b"cluster_id", db=meta)
+        if row is None:
+            raise records.DamagedRow("the cluster id is missing")
+        (self.cluster_id,) = records.unpack(bytes(row), 1)
+
+    def _begin_term(self) -> None:
+        with self._environment.begin(write=True, db=self._databases["meta"]) as transaction:
+            if not self.cluster_id:
+                self.cluster_id = f"CID-{uuid.uuid4()}"
+                self.counters["term"] = 0
+                transaction.put(b"cluster_id", records.pack([self.cluster_id]))
+                transaction.put(b"format_version", records.pack([records.FORMAT_VERSION]))
+            self.counters["term"] += 1
+            for counter in COUNTERS:
+                transaction.put(counter.encode(), records.pack([self.counters[counter]]))
+
+
+class Ownership:
+    """A lock file: who holds the flock owns the directory; the text inside is for the loser."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    @classmethod
+    def take(cls, path: Path) -> Self:
+        """Take the lock. Raises Refused(VOLUME_IN_USE) naming the process that has it."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.read(descriptor, 512).decode(errors="replace").strip() or "unknown"
+            os.close(descriptor)
+            raise Refused(
+                Code.VOLUME_IN_USE,
+                f"{path.parent} is in use by another control plane: {holder}",
+                hint="stop it first, or give this one its own --data directory",
+            ) from error
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"pid {os.getpid()}: {' '.join(sys.argv)}"[:500].encode(), 0)
+        return cls(descriptor)
+
+    def release(self) -> None:
+        """Give the directory back; the kernel does so too when the process dies."""
+        os.close(self._descriptor)
+
+
+def _environment(path: Path, map_bytes: int) -> lmdb.Environment:
+    return lmdb.open(str(path), map_size=map_bytes, max_dbs=16, metasync=True, sync=True)
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

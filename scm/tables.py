@@ -1,0 +1,371 @@
+"""The state in memory: one table per noun, with the indexes that calls need.
+
+A table knows how its rows lie on disk but never touches it; `scm/state.py` does. `apply` is the
+only way to change one, so that an undo is an `apply` of the value before.
+"""
+
+import hashlib
+import struct
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Hashable
+from typing import Final, Generic, TypeVar
+
+from merkle.replica import ReplicaState
+from scm import records
+from scm.facts import (
+    Allocation,
+    Container,
+    ContainerState,
+    Key,
+    Kind,
+    Node,
+    Outcome,
+    OutcomeState,
+    Pending,
+    Replica,
+)
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+_ID: Final = struct.Struct(">Q")
+_ID_PAIR: Final = struct.Struct(">QQ")
+
+UNSETTLED_STATES: Final = frozenset(
+    {ReplicaState.OPEN, ReplicaState.CLOSING, ReplicaState.QUASI_CLOSED}
+)
+"""Replica states that a close command may still move."""
+
+
+def id_key(number: int) -> bytes:
+    """Return the LMDB key of an id; ids sort as numbers."""
+    return _ID.pack(number)
+
+
+class Table(Generic[K, V]):
+    """Rows by key."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        key_bytes: Callable[[K], bytes],
+        key_of: Callable[[V], K],
+        row: Callable[[V], bytes],
+        value: Callable[[bytes], V],
+    ) -> None:
+        self.name: Final = name
+        self.key_bytes: Final = key_bytes
+        self.key_of: Final = key_of
+        self.row: Final = row
+        self.value: Final = value
+        self._rows: dict[K, V] = {}
+
+    def get(self, key: K) -> V | None:
+        """Return the value under `key`, if any."""
+        return self._rows.get(key)
+
+    def values(self) -> list[V]:
+        """Return a snapshot of all values."""
+        return list(self._rows.values())
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def apply(self, key: K, value: V | None) -> V | None:
+        """Set or, with None, remove; return what was there before."""
+        before = self._rows.get(key)
+        if value is None:
+            self._rows.pop(key, None)
+        else:
+            self._rows[key] = value
+        return before
+
+
+class NodeTable(Table[str, Node]):
+    """Registered datanodes by id."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "nodes",
+            key_bytes=str.encode,
+            key_of=lambda node: node.datanode_id,
+            row=records.node_row,
+            value=records.node_from,
+        )
+
+
+class ContainerTable(Table[int, Container]):
+    """Containers by id; the open ones by writer, the unfinished ones as a set."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "containers",
+            key_bytes=id_key,
+            key_of=lambda container: container.container_id,
+            row=records.container_row,
+            value=records.container_from,
+        )
+        self._open_by_client: dict[str, set[int]] = {}
+        self.closing: set[int] = set()
+
+    def apply(self, key: int, value: Container | None) -> Container | None:
+        """Set or remove, and keep the indexes."""
+        before = super().apply(key, value)
+        if before is not None and before.state is ContainerState.OPEN:
+            _discard(self._open_by_client, before.client_id, key)
+        if value is not None and value.state is ContainerState.OPEN:
+            self._open_by_client.setdefault(value.client_id, set()).add(key)
+        self.closing.discard(key)
+        if value is not None and value.state in {
+            ContainerState.CLOSING,
+            ContainerState.QUASI_CLOSED,
+        }:
+            self.closing.add(key)
+        return before
+
+    def open_of(self, client_id: str) -> list[Container]:
+        """Return the open containers of one writer's session, oldest first."""
+        return [self._rows[key] for key in sorted(self._open_by_client.get(client_id, ()))]
+
+    def open_all(self) -> list[Container]:
+        """Return all open containers."""
+        return [self._rows[key] for keys in self._open_by_client.values() for key in keys]
+
+
+class ReplicaTable(Table[tuple[int, str], Replica]):
+    """Replicas by container and datanode, and container ids by datanode."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "replicas",
+            key_bytes=lambda key: _ID.pack(key[0]) + key[1].encode(),
+            key_of=lambda replica: (replica.container_id, replica.datanode_id),
+            row=records.replica_row,
+            value=records.replica_from,
+        )
+        self._by_container: dict[int, tuple[Replica, ...]] = {}
+        self._by_node: dict[str, set[int]] = {}
+        self._count = 0
+        self.unsettled: set[int] = set()
+
+    def get(self, key: tuple[int, str]) -> Replica | None:
+        """Return one datanode's replica of a container, if reported."""
+        for replica in self._by_container.get(key[0], ()):
+            if replica.datanode_id == key[1]:
+                return replica
+        return None
+
+    def values(self) -> list[Replica]:
+        """Return a snapshot of all replicas."""
+        return [replica for replicas in self._by_container.values() for replica in replicas]
+
+    def __len__(self) -> int:
+        return self._count
+
+    def apply(self, key: tuple[int, str], value: Replica | None) -> Replica | None:
+        """Set or remove, and keep the indexes."""
+        container_id, datanode_id = key
+        before = self.get(key)
+        replicas = tuple(r for r in self.of(container_id) if r is not before)
+        if value is not None:
+            replicas = tuple(sorted((*replicas, value), key=lambda r: r.datanode_id))
+        self._count += (value is not None) - (before is not None)
+        if replicas:
+            self._by_container[container_id] = replicas
+        else:
+            self._by_container.pop(container_id, None)
+        if value is not None:
+            self._by_node.setdefault(datanode_id, set()).add(container_id)
+        else:
+            _discard(self._by_node, datanode_id, container_id)
+        if any(replica.state in UNSETTLED_STATES for replica in replicas):
+            self.unsettled.add(container_id)
+        else:
+            self.unsettled.discard(container_id)
+        return before
+
+    def of(self, container_id: int) -> tuple[Replica, ...]:
+        """Return all replicas of a container, by datanode id."""
+        return self._by_container.get(container_id, ())
+
+    def container_ids(self) -> list[int]:
+        """Return the ids of all containers that have a replica."""
+        return list(self._by_container)
+
+    def on(self, datanode_id: str) -> frozenset[int]:
+        """Return the ids of the containers that a datanode holds."""
+        return frozenset(self._by_node.get(datanode_id, ()))
+
+    def count_on(self, datanode_id: str) -> int:
+        """Return how many replicas a datanode holds."""
+        return len(self._by_node.get(datanode_id, ()))
+
+
+class AllocationTable(Table[tuple[int, int], Allocation]):
+    """Blocks promised and not committed, by container and block."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "allocations",
+            key_bytes=lambda key: _ID_PAIR.pack(*key),
+            key_of=lambda allocation: (allocation.container_id, allocation.local_id),
+            row=records.allocation_row,
+            value=records.allocation_from,
+        )
+        self._by_container: dict[int, set[int]] = {}
+
+    def apply(self, key: tuple[int, int], value: Allocation | None) -> Allocation | None:
+        """Set or remove, and keep the index."""
+        before = super().apply(key, value)
+        if value is not None:
+            self._by_container.setdefault(key[0], set()).add(key[1])
+        else:
+            _discard(self._by_container, *key)
+        return before
+
+    def of(self, container_id: int) -> list[Allocation]:
+        """Return what is promised in a container, by block id."""
+        local_ids = sorted(self._by_container.get(container_id, ()))
+        return [self._rows[(container_id, local_id)] for local_id in local_ids]
+
+    def has_any(self, container_id: int) -> bool:
+        """Whether a writer still owes a commit in this container."""
+        return container_id in self._by_container
+
+
+class KeyTable(Table[str, Key]):
+    """Keys by name, and the names in order. A name may be longer than an LMDB key."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "keys",
+            key_bytes=lambda name: hashlib.blake2b(name.encode(), digest_size=32).digest(),
+            key_of=lambda key: key.name,
+            row=records.key_row,
+            value=records.key_from,
+        )
+        self._names: list[str] = []
+
+    def apply(self, key: str, value: Key | None) -> Key | None:
+        """Set or remove, and keep the order."""
+        before = super().apply(key, value)
+        if before is None and value is not None:
+            insort(self._names, key)
+        elif before is not None and value is None:
+            del self._names[bisect_left(self._names, key)]
+        return before
+
+    def page(self, *, prefix: str, start_after: str, count: int) -> list[Key]:
+        """Return up to `count` keys behind `start_after` whose name begins with `prefix`."""
+        first = bisect_left(self._names, prefix)
+        if start_after:
+            first = max(first, bisect_right(self._names, start_after))
+        names = []
+        for name in self._names[first : first + count]:
+            if not name.startswith(prefix):
+                break
+            names.append(name)
+        return [self._rows[name] for name in names]
+
+
+class PendingTable(Table[int, Pending]):
+    """Unanswered commands by id, by datanode in order, and by what they are about."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "commands",
+            key_bytes=id_key,
+            key_of=lambda pending: pending.command_id,
+            row=records.pending_row,
+            value=records.pending_from,
+        )
+        self._by_node: dict[str, dict[int, None]] = {}
+        self._by_target: dict[tuple[Kind, int, str], int] = {}
+        self._by_container: dict[int, set[int]] = {}
+
+    def apply(self, key: int, value: Pending | None) -> Pending | None:
+        """Set or remove, and keep the indexes."""
+        before = super().apply(key, value)
+        pending = value or before
+        if pending is None:
+            return None
+        target = (pending.kind, pending.container_id, pending.datanode_id)
+        if value is not None:
+            self._by_node.setdefault(value.datanode_id, {})[key] = None
+            self._by_target[target] = key
+            self._by_container.setdefault(value.container_id, set()).add(key)
+        else:
+            ids = self._by_node[pending.datanode_id]
+            del ids[key]
+            if not ids:
+                del self._by_node[pending.datanode_id]
+            self._by_target.pop(target, None)
+            _discard(self._by_container, pending.container_id, key)
+        return before
+
+    def of_node(self, datanode_id: str) -> list[Pending]:
+        """Return the commands of one datanode, oldest first."""
+        return [self._rows[key] for key in sorted(self._by_node.get(datanode_id, ()))]
+
+    def count_of_node(self, datanode_id: str) -> int:
+        """Return how many commands one datanode has not answered."""
+        return len(self._by_node.get(datanode_id, ()))
+
+    def about(self, kind: Kind, container_id: int, datanode_id: str) -> Pending | None:
+        """Return the unanswered command of this kind for this replica, if any."""
+        key = self._by_target.get((kind, container_id, datanode_id))
+        return None if key is None else self._rows[key]
+
+    def of_container(self, container_id: int) -> list[Pending]:
+        """Return the commands about one container, oldest first."""
+        return [self._rows[key] for key in sorted(self._by_container.get(container_id, ()))]
+
+
+class OutcomeTable(Table[int, Outcome]):
+    """Which outcomes are on disk, oldest first; their bodies are too large to keep in memory."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "outcomes",
+            key_bytes=id_key,
+            key_of=lambda outcome: outcome.command_id,
+            row=records.outcome_row,
+            value=records.outcome_from,
+        )
+        self._ids: dict[int, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def apply(self, key: int, value: Outcome | None) -> Outcome | None:
+        """Remember or forget the id; nothing but the id can be undone."""
+        was_there = key in self._ids
+        if value is None:
+            self._ids.pop(key, None)
+        else:
+            self._ids[key] = None
+        return _FORGOTTEN if was_there else None
+
+    def __contains__(self, key: int) -> bool:
+        return key in self._ids
+
+    def oldest(self, count: int) -> list[int]:
+        """Return up to `count` ids, oldest first."""
+        return sorted(self._ids)[:count]
+
+    def newest(self, count: int) -> list[int]:
+        """Return up to `count` ids, newest first."""
+        return sorted(self._ids, reverse=True)[:count]
+
+
+_FORGOTTEN: Final = Outcome(0, "", 0, OutcomeState.SKIPPED, "", 0, "", "", b"")
+"""Stands for an outcome whose body is on disk only."""
+
+
+def _discard(index: dict[K, set[int]], key: K, member: int) -> None:
+    members = index.get(key)
+    if members is not None:
+        members.discard(member)
+        if not members:
+            del index[key]

@@ -1,0 +1,176 @@
+"""What operators, clients and snapshots are shown: frozen answers about the state."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import merge
+
+from merkle.diff import Comparison, compare
+from merkle.replica import TREE_STATES, ReplicaState
+from scm.facts import Container, ContainerState, Health, Key, Liveness, Node, Replica
+from scm.lifecycle import is_complete
+from scm.nodes import Nodes
+from scm.replicas import unknown_container_ids
+from scm.state import State
+
+UNKNOWN_STATE = "UNKNOWN"
+"""State shown for a container that datanodes reported and this SCM never made."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """One node with its health now."""
+
+    node: Node
+    health: Health
+    heartbeat_at_ms: int
+    live: Liveness | None
+    container_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaView:
+    """One replica with where it is and how its node is."""
+
+    replica: Replica
+    address: str  # empty: the node is not registered
+    node_health: Health
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerView:
+    """One container with its replicas; `container` is None for an unknown one."""
+
+    container_id: int
+    container: Container | None
+    replicas: tuple[ReplicaView, ...]
+
+    @property
+    def state(self) -> str:
+        """The container's state as a word."""
+        return UNKNOWN_STATE if self.container is None else self.container.state
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the container: the largest replica, or what writers committed so far."""
+        return used_bytes(self.container, [view.replica for view in self.replicas])
+
+
+def used_bytes(container: Container | None, replicas: Sequence[Replica]) -> int:
+    """Return the bytes of a container: the largest replica's, at least what was committed."""
+    committed_bytes = 0 if container is None else container.committed_bytes
+    reported = [r.bytes_used for r in replicas if r.state is not ReplicaState.UNHEALTHY]
+    return max(reported, default=committed_bytes)
+
+
+def block_count(container: Container, replicas: Sequence[Replica]) -> int:
+    """Return the blocks of a container: the fullest replica's, else what was committed."""
+    reported = [r.block_count for r in replicas if r.state is not ReplicaState.UNHEALTHY]
+    return max(reported, default=container.committed_count)
+
+
+def checksums_hint(replicas: Sequence[Replica]) -> str:
+    """Say match, differ or unknown; a hint for people, the Spark job classifies."""
+    trees = [replica.tree for replica in replicas if replica.state in TREE_STATES]
+    known = [tree for tree in trees if tree is not None]
+    answers = {compare(known[0], tree) for tree in known[1:]}
+    if answers & {Comparison.DIFFERENT, Comparison.TOMBSTONES_DIFFER}:
+        return "differ"
+    if not known or len(known) != len(replicas) or Comparison.NOT_COMPARABLE in answers:
+        return "unknown"
+    return "match"
+
+
+class Views:
+    """Builds the answers. Callers hold the control plane's lock."""
+
+    def __init__(self, state: State, nodes: Nodes) -> None:
+        self._state = state
+        self._nodes = nodes
+
+    def nodes(self) -> list[NodeView]:
+        """Return all nodes by id."""
+        return [
+            NodeView(
+                node=node,
+                health=self._nodes.health(node.datanode_id),
+                heartbeat_at_ms=self._nodes.heartbeat_at_ms(node),
+                live=self._nodes.liveness(node.datanode_id),
+                container_count=self._state.replicas.count_on(node.datanode_id),
+            )
+            for node in sorted(self._state.nodes.values(), key=lambda node: node.datanode_id)
+        ]
+
+    def container(self, container_id: int) -> ContainerView | None:
+        """Return one container; also one nobody made, if a datanode reported it."""
+        container = self._state.containers.get(container_id)
+        replicas = self._state.replicas.of(container_id)
+        if container is None and not replicas:
+            return None
+        return ContainerView(
+            container_id,
+            container,
+            tuple(
+                ReplicaView(
+                    replica,
+                    self.address(replica.datanode_id),
+                    self._nodes.health(replica.datanode_id),
+                )
+                for replica in replicas
+            ),
+        )
+
+    def containers(self, start: int, count: int) -> tuple[list[ContainerView], int]:
+        """Return up to `count` containers from id `start` on, and the next id (0: no more).
+
+        Ids of ours are dense, so a page costs what it shows and not what there is.
+        """
+        first = max(1, start)
+        unknown = [i for i in unknown_container_ids(self._state) if i >= first]
+        page: list[ContainerView] = []
+        for container_id in merge(range(first, self._state.counters["next_container_id"]), unknown):
+            view = self.container(container_id)
+            if view is None or (page and page[-1].container_id == container_id):
+                continue
+            if len(page) == count:
+                return page, container_id
+            page.append(view)
+        return page, 0
+
+    def address(self, datanode_id: str) -> str:
+        """Return where a datanode listens; empty if it never registered."""
+        node = self._state.nodes.get(datanode_id)
+        return "" if node is None else node.address
+
+    def locations(self, container_id: int) -> list[str]:
+        """Return the datanodes to read a container from, most promising first."""
+        container = self._state.containers.get(container_id)
+        if container is None:
+            return []
+        ranked = []
+        replicas = self._state.replicas.of(container_id)
+        for replica in replicas:
+            if replica.load_error:
+                continue
+            ranked.append((self._doubts(container, replica), replica.datanode_id))
+        reported = {replica.datanode_id for replica in replicas}
+        ranked += [
+            ((not self._nodes.is_reachable(node), False, False), node)
+            for node in container.pipeline
+            if node not in reported
+        ]
+        return [node for _doubts, node in sorted(ranked)]
+
+    def _doubts(self, container: Container, replica: Replica) -> tuple[bool, bool, bool]:
+        is_behind = replica.bcsid < container.sequence_id
+        if container.state in {ContainerState.CLOSED, ContainerState.QUASI_CLOSED}:
+            is_behind = not is_complete(container, replica)
+        return (
+            not self._nodes.is_reachable(replica.datanode_id),
+            replica.state is ReplicaState.UNHEALTHY,
+            is_behind,
+        )
+
+
+def key_containers(key: Key) -> list[int]:
+    """Return the ids of the containers a key lies in, ascending."""
+    return sorted({block.container_id for block in key.blocks})

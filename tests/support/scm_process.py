@@ -1,0 +1,67 @@
+"""The real `suture-scm` as a process of its own, for tests that kill it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FAST = {
+    "heartbeat_interval_ms": 50,
+    "stale_after_ms": 5_000,
+    "dead_after_ms": 10_000,
+    "close_retry_ms": 50,
+}
+
+
+@dataclass
+class ScmProcess:
+    """A running control plane and what it said when it was ready."""
+
+    process: "subprocess.Popen[str]"
+    listening: dict[str, Any]
+
+    @classmethod
+    def start(cls, data: Path, *, listen: str = "127.0.0.1:0", **settings: int) -> "ScmProcess":
+        """Start on `data` and wait until it answers calls."""
+        process = spawn(data, listen=listen, **settings)
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            assert process.stderr is not None
+            raise AssertionError(f"suture-scm did not start: {process.stderr.read()}")
+        return cls(process, json.loads(line))
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        return str(self.listening["address"])
+
+    def kill(self) -> None:
+        """SIGKILL: no handler, no flush, no goodbye."""
+        self.process.send_signal(signal.SIGKILL)
+        self._reap()
+
+    def terminate(self) -> int:
+        """SIGTERM; return the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self._reap()
+
+    def _reap(self) -> int:
+        self.process.communicate(timeout=30)
+        return self.process.returncode
+
+
+def spawn(data: Path, *, listen: str = "127.0.0.1:0", **settings: int) -> "subprocess.Popen[str]":
+    """Start `python -m scm.main` without waiting for it."""
+    pairs = [f"--set={name}={value}" for name, value in (FAST | settings).items()]
+    return subprocess.Popen(
+        [sys.executable, "-m", "scm.main", f"--data={data}", f"--listen={listen}", *pairs],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+    )
