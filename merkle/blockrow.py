@@ -16,8 +16,9 @@ checking a row is one call. docs/DISK_FORMAT.md has the same with a worked examp
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -56,6 +57,7 @@ TEXT: Final = struct.Struct("<II")
 CRC: Final = struct.Struct("<I")
 TYPE_SHIFT: Final = 28  # the low bits of that field hold the window size
 INTACT_CRC: Final = 0x48674BC7  # CRC32C of any bytes followed by their CRC32C, little-endian
+ROWS_PER_BATCH: Final = 4_096  # some hundred KB of rows: parsed while they are in the CPU's cache
 METADATA_BYTES_MAX: Final = 64 * 1024  # a client's notes on a block, not a place for data
 
 assert max(ChecksumType) < 1 << (32 - TYPE_SHIFT)
@@ -224,6 +226,16 @@ class RowColumns:
     lengths_bytes: U64s
     leaf_starts: npt.NDArray[np.int64]
     leaf_lengths: npt.NDArray[np.int64]
+
+
+def batches(
+    rows: Iterable[tuple[BlockId, bytes]],
+) -> Iterator[tuple[Sequence[BlockId], Sequence[bytes]]]:
+    """Yield the rows in batches for `read_columns`: ids, and rows."""
+    iterator = iter(rows)
+    while batch := list(islice(iterator, ROWS_PER_BATCH)):
+        ids, raws = zip(*batch, strict=True)
+        yield ids, raws
 
 
 def read_columns(block_ids: Sequence[BlockId], rows: Sequence[bytes]) -> RowColumns:

@@ -159,8 +159,11 @@ def fold_slices(
     octets = data.view(np.uint8).reshape(-1)
     length = int(lengths[0])
     if 0 < length <= GATHER_BYTES_MAX and bool((lengths == length).all()):
-        windows = np.lib.stride_tricks.sliding_window_view(octets, length)
-        return fold_each(algorithm, windows[starts].view(f"V{length}").reshape(-1).tolist(), count)
+        # One item at every byte; numpy copies out those wanted, without looking into them.
+        items: npt.NDArray[Any] = np.ndarray(
+            len(octets) - length + 1, dtype=f"V{length}", buffer=octets.data, strides=(1,)
+        )
+        return fold_each(algorithm, items[starts].tolist(), count)
     view = octets.data
     bounds = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
     return fold_each(algorithm, (view[start:end] for start, end in bounds), count)

@@ -83,8 +83,9 @@ def check_shape(
     if (chunk_starts[1:][deleted] != chunk_starts[:-1][deleted]).any():
         raise Damaged("a tombstone has chunks")
     offsets = chunk_spans >> np.uint64(OFFSET_SHIFT)
-    falls = np.flatnonzero(offsets[1:] <= offsets[:-1]) + 1
-    if not np.isin(falls, chunk_starts).all():
+    begins_block = np.zeros(len(offsets) + 1, dtype=np.bool_)
+    begins_block[chunk_starts] = True
+    if ((offsets[1:] <= offsets[:-1]) & ~begins_block[1:-1]).any():
         raise Damaged("chunk offsets do not ascend within a block")
 
 

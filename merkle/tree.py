@@ -15,15 +15,14 @@ in `merkle.codec`, the meaning of every column in docs/DISK_FORMAT.md.
 """
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from merkle.blockrow import read_columns
+from merkle.blockrow import batches, read_columns
 from merkle.checksum import Algorithm, U64s, container_checksum, leaf_checksum
 from merkle.columns import (
     LENGTH_MASK,
@@ -39,8 +38,6 @@ from merkle.columns import (
 )
 from merkle.damaged import Damaged
 from merkle.replica import ID_MAX, BlockId
-
-ROWS_PER_BATCH: Final = 8_192  # some hundred KB of rows: parsed while they are in the CPU's cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,13 +323,16 @@ class TreeBuilder:
 
     def build(self, generation: int = 0) -> Tree:
         """Return the tree of all that was added."""
+        ids, leaves = u64s(self._block_ids), u64s(self._checksums)
+        counts = np.array(self._chunk_counts, dtype=np.int64)
         return build_live(
             self._algorithm,
             generation,
-            np.array(self._block_ids, dtype=np.uint64),
-            np.array(self._chunk_counts, dtype=np.int64),
-            np.array(self._spans, dtype=np.uint64),
-            np.array(self._checksums, dtype=np.uint64),
+            ids,
+            fold_blocks(self._algorithm, ids, counts, leaves),
+            counts,
+            u64s(self._spans),
+            leaves,
             self._tombstones,
         )
 
@@ -350,17 +350,19 @@ def build_from_rows(
     Raises Damaged for a damaged row, ValueError for rows out of order. A tombstone wins over the
     row of the same block: the delete wrote the one and had not yet removed the other.
     """
-    ids, counts, spans, leaves = [], [], [], []
+    ids, checksums, counts, spans, leaves = [], [], [], [], []
     for batch_ids, batch_rows in batches(rows):
         columns = read_columns(batch_ids, batch_rows)
         ids.append(columns.block_ids)
         counts.append(columns.chunk_counts)
         spans.append(spans_of(columns.offsets, columns.lengths_bytes, np.True_))
         leaves.append(fold_leaves(algorithm, columns))
+        checksums.append(fold_blocks(algorithm, ids[-1], counts[-1], leaves[-1]))
     return build_live(
         algorithm,
         generation,
         joined(ids, np.uint64),
+        joined(checksums, np.uint64),
         joined(counts, np.int64),
         joined(spans, np.uint64),
         joined(leaves, np.uint64),
@@ -431,19 +433,20 @@ def build_live(
     algorithm: Algorithm,
     generation: int,
     block_ids: U64s,
+    block_checksums: U64s,
     chunk_counts: npt.NDArray[np.int64],
     spans: U64s,
     leaves: U64s,
     tombstones: Mapping[Any, int],
 ) -> Tree:
-    """Return the tree of live blocks and tombstones; only the former are folded."""
+    """Return the tree of these live blocks and the tombstones."""
     if (block_ids[1:] <= block_ids[:-1]).any():
         raise ValueError("block ids must ascend")
     tree = compose(
         algorithm,
         generation,
         block_ids,
-        fold_blocks(algorithm, block_ids, chunk_counts, leaves),
+        block_checksums,
         np.zeros(len(block_ids), dtype=np.bool_),
         chunk_counts,
         spans,
@@ -485,13 +488,3 @@ def compose(
 def leaf_of(span: int, checksum: int) -> Leaf:
     """Return the chunk of one span."""
     return Leaf(span >> OFFSET_SHIFT, span >> 1 & LENGTH_MASK, checksum, bool(span & 1))
-
-
-def batches(
-    rows: Iterable[tuple[BlockId, bytes]],
-) -> Iterator[tuple[Sequence[BlockId], Sequence[bytes]]]:
-    """Return the rows in batches of ids and of rows."""
-    iterator = iter(rows)
-    while batch := list(islice(iterator, ROWS_PER_BATCH)):
-        ids, raws = zip(*batch, strict=True)
-        yield ids, raws

@@ -1,0 +1,170 @@
+"""The tree as one would write it first: an object for each node, a dict for each diff.
+
+Not slow on purpose: rows are unpacked straight into slotted nodes. It is what the columns of
+`merkle.tree` are measured against (bench_tree.py), and, being plain, what they are tested against
+(tests/property/test_tree_laws.py).
+"""
+
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from merkle.blockrow import CHUNK, HEADER, INTACT_CRC, POSITION, WORD_BYTES
+from merkle.checksum import FOLDS, Algorithm, crc32c
+from merkle.damaged import Damaged
+from merkle.diff import Difference, DifferenceKind
+from merkle.replica import BlockId
+from merkle.tree import Leaf, Tree
+
+
+@dataclass(slots=True)
+class BlockNode:
+    """One block with its chunks by ascending offset."""
+
+    block_id: BlockId
+    checksum: int
+    deleted: bool
+    healthy: bool
+    chunks: list[Leaf]
+
+
+@dataclass(slots=True)
+class PlainTree:
+    """The blocks by ascending id."""
+
+    algorithm: Algorithm
+    root: int
+    blocks: dict[BlockId, BlockNode]
+
+
+def build(
+    rows: Iterable[tuple[BlockId, bytes]],
+    tombstones: Mapping[BlockId, int],
+    algorithm: Algorithm,
+) -> PlainTree:
+    """Build the tree row by row."""
+    blocks = {}
+    for block_id, row in rows:
+        if crc32c(row) != INTACT_CRC:
+            raise Damaged(f"row of block {block_id}: wrong checksum")
+        chunks = read_chunks(row, algorithm)
+        blocks[block_id] = BlockNode(
+            block_id, fold_block(algorithm, block_id, chunks), False, True, chunks
+        )
+    for block_id, checksum in tombstones.items():
+        blocks[block_id] = BlockNode(block_id, checksum, True, True, [])
+    blocks = dict(sorted(blocks.items()))
+    root = FOLDS[algorithm](b"".join(struct.pack(">Q", node.checksum) for node in blocks.values()))
+    return PlainTree(algorithm, root, blocks)
+
+
+def read_chunks(row: bytes, algorithm: Algorithm) -> list[Leaf]:
+    """Return the leaves of one row."""
+    _, _, chunk_count, _, _, _, _ = HEADER.unpack_from(row)
+    start = HEADER.size + CHUNK.size * chunk_count
+    chunks = []
+    for index in range(chunk_count):
+        sums_bytes, _ = CHUNK.unpack_from(row, HEADER.size + CHUNK.size * index)
+        offset, length_bytes = POSITION.unpack_from(row, start)
+        sums = row[start + POSITION.size : start + POSITION.size + sums_bytes]
+        chunks.append(Leaf(offset, length_bytes, fold_leaf(algorithm, offset, length_bytes, sums)))
+        start += POSITION.size + sums_bytes + -sums_bytes % WORD_BYTES
+    return chunks
+
+
+def fold_leaf(algorithm: Algorithm, offset: int, length_bytes: int, sums: bytes) -> int:
+    """Fold one chunk."""
+    position = POSITION.pack(offset, length_bytes) if algorithm is Algorithm.XXH3_64 else b""
+    return FOLDS[algorithm](position + sums)
+
+
+def fold_block(algorithm: Algorithm, block_id: BlockId, chunks: list[Leaf]) -> int:
+    """Fold one block."""
+    leaves = [chunk.checksum for chunk in chunks]
+    return FOLDS[algorithm](struct.pack(f">Q{len(leaves)}Q", block_id, *leaves))
+
+
+def from_tree(tree: Tree) -> PlainTree:
+    """Return the same tree as objects."""
+    blocks = {}
+    for index, block_id in enumerate(map(BlockId, tree.block_ids.tolist())):
+        blocks[block_id] = BlockNode(
+            block_id,
+            int(tree.block_checksums[index]),
+            bool(tree.deleted[index]),
+            all(leaf.healthy for leaf in tree.leaves_at(index)),
+            tree.leaves_at(index),
+        )
+    return PlainTree(tree.algorithm, tree.root, blocks)
+
+
+def diff(mine: PlainTree, theirs: PlainTree) -> list[Difference]:
+    """Return what differs, block by block through two dicts."""
+    found = []
+    for block_id, here in mine.blocks.items():
+        there = theirs.blocks.get(block_id)
+        if (
+            there is None
+            or here.checksum != there.checksum
+            or here.deleted != there.deleted
+            or not here.healthy
+        ):
+            found.append((block_id, here, there))
+    for block_id, there in theirs.blocks.items():
+        if block_id not in mine.blocks:
+            found.append((block_id, None, there))
+    found.sort(key=lambda item: item[0])
+    return [difference for item in found for difference in of_block(*item)]
+
+
+def of_block(
+    block_id: BlockId, mine: BlockNode | None, theirs: BlockNode | None
+) -> list[Difference]:
+    """Return what differs in one block."""
+    kinds = DifferenceKind
+    if mine is not None and theirs is not None and not mine.deleted and not theirs.deleted:
+        return of_chunks(block_id, mine.chunks, theirs.chunks)
+    if mine is not None and mine.deleted:
+        if theirs is not None and theirs.deleted and mine.checksum < theirs.checksum:
+            return [Difference(kinds.ADOPT_TOMBSTONE, block_id, checksum=theirs.checksum)]
+        return [Difference(kinds.PEER_ADOPTS, block_id, checksum=mine.checksum)]
+    if theirs is None:
+        return [Difference(kinds.ONLY_MINE, block_id)]
+    if theirs.deleted:
+        return [Difference(kinds.ADOPT_TOMBSTONE, block_id, checksum=theirs.checksum)]
+    creates = not theirs.chunks or any(chunk.healthy for chunk in theirs.chunks)
+    head = [Difference(kinds.MISSING_BLOCK, block_id)] if creates else []
+    return head + of_chunks(block_id, [], theirs.chunks)
+
+
+def of_chunks(block_id: BlockId, mine: list[Leaf], theirs: list[Leaf]) -> list[Difference]:
+    """Return what differs in the chunks of a block that is live on both sides."""
+    my_leaves = {leaf.offset: leaf for leaf in mine}
+    their_leaves = {leaf.offset: leaf for leaf in theirs}
+    differences = []
+    for offset in sorted(my_leaves.keys() | their_leaves.keys()):
+        here, there = my_leaves.get(offset), their_leaves.get(offset)
+        kind, shown = of_chunk(mine, here, there)
+        if kind is not None:
+            differences.append(Difference(kind, block_id, shown, there))
+    return differences
+
+
+def of_chunk(
+    mine: list[Leaf], here: Leaf | None, there: Leaf | None
+) -> tuple[DifferenceKind | None, Leaf | None]:
+    """Return how one chunk differs, and the leaf of mine to show for it."""
+    kinds = DifferenceKind
+    if there is None:
+        return kinds.ONLY_MINE, here
+    if here is not None and here.healthy and here.checksum == there.checksum:
+        return None, here
+    if not there.healthy:
+        both = here is not None and not here.healthy
+        return (kinds.BOTH_UNHEALTHY if both else kinds.PEER_UNHEALTHY), here
+    if here is not None and here.healthy:
+        return kinds.IRRECONCILABLE, here
+    for other in reversed(mine):
+        if other.healthy and other.offset < there.end and there.offset < other.end:
+            return kinds.IRRECONCILABLE, other
+    return (kinds.MISSING_CHUNK if here is None else kinds.CORRUPT_CHUNK), here
