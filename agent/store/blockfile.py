@@ -1,0 +1,165 @@
+"""The bytes of blocks: one file per block, each chunk at its own offset.
+
+Bytes behind the last recorded chunk belong to nobody: a write that was cut off before it was
+acknowledged. They are overwritten or cut off by the next write, never read.
+"""
+
+import mmap
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from agent.errors import Code, Refused
+from agent.store.durable import FILE_MODE, disk_errors, sync_directory, write_all
+
+ALIGNMENT_BYTES: Final = 4096  # of offset, length and memory for O_DIRECT; a multiple of any sector
+ABSENT: Final = -1
+
+
+def size_bytes(path: Path) -> int:
+    """Return the size of a block file, `ABSENT` if there is none."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return ABSENT
+
+
+def read(path: Path, offset: int, length_bytes: int) -> bytes:
+    """Return what the file holds there; shorter where the file ends. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return _read(fd, offset, length_bytes)
+    finally:
+        os.close(fd)
+
+
+def read_past_cache(path: Path, offset: int, length_bytes: int) -> bytes:
+    """Return what the medium holds there, not what the page cache remembers. Raises OSError.
+
+    A file system without O_DIRECT is asked to drop its pages first.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
+    except OSError:
+        return _read_after_drop(path, offset, length_bytes)
+    try:
+        return _read_aligned(fd, offset, length_bytes)
+    except OSError:
+        return _read_after_drop(path, offset, length_bytes)
+    finally:
+        os.close(fd)
+
+
+def _read_aligned(fd: int, offset: int, length_bytes: int) -> bytes:
+    start = offset - offset % ALIGNMENT_BYTES
+    end = -(-(offset + length_bytes) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    with mmap.mmap(-1, max(end - start, ALIGNMENT_BYTES)) as buffer, memoryview(buffer) as view:
+        filled = 0
+        while filled < end - start:
+            count = os.preadv(fd, [view[filled:]], start + filled)
+            filled += count
+            if count % ALIGNMENT_BYTES or not count:  # the end of the file
+                break
+        return bytes(view[offset - start : min(filled, offset - start + length_bytes)])
+
+
+def _read_after_drop(path: Path, offset: int, length_bytes: int) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        return _read(fd, offset, length_bytes)
+    finally:
+        os.close(fd)
+
+
+def _read(fd: int, offset: int, length_bytes: int) -> bytes:
+    pieces = []
+    while length_bytes > 0:
+        piece = os.pread(fd, length_bytes, offset)
+        if not piece:
+            break
+        pieces.append(piece)
+        offset += len(piece)
+        length_bytes -= len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def append(path: Path, data: bytes, offset: int) -> None:
+    """Write `data` durably at `offset`, where the recorded part of the block ends.
+
+    Whatever is behind is cut off first. Raises the store's errors; the file is as before then,
+    less what belonged to nobody.
+    """
+    created = False
+    with disk_errors(path):
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+            created = True
+        try:
+            size = os.fstat(fd).st_size
+            check_reached(path, size, offset)
+            if size > offset:
+                os.ftruncate(fd, offset)
+            write_all(fd, data, offset)
+            os.fdatasync(fd)
+            if created:
+                sync_directory(path.parent)
+        except BaseException:
+            _take_back(fd, path, offset, created=created)
+            raise
+        finally:
+            os.close(fd)
+
+
+def forget_tail(path: Path, offset: int) -> None:
+    """Cut off what `append` wrote at `offset`: it could not be recorded. Best effort, because
+    bytes behind the recorded part mean nothing anyway."""
+    with suppress(OSError):
+        if offset == 0:
+            path.unlink()
+        else:
+            os.truncate(path, offset)
+
+
+def _take_back(fd: int, path: Path, offset: int, *, created: bool) -> None:
+    with suppress(OSError):
+        if created:
+            path.unlink()
+        elif os.fstat(fd).st_size > offset:
+            os.ftruncate(fd, offset)
+
+
+def overwrite(path: Path, data: bytes, offset: int) -> None:
+    """Write `data` durably over what is there, or right behind it. Raises OSError, and
+    `Refused(CHUNK_GAP)` for a hole."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+    try:
+        check_reached(path, os.fstat(fd).st_size, offset)
+        write_all(fd, data, offset)
+        os.fdatasync(fd)
+    finally:
+        os.close(fd)
+    sync_directory(path.parent)
+
+
+def truncate(path: Path, length_bytes: int) -> None:
+    """Cut a file durably. Raises OSError."""
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.ftruncate(fd, length_bytes)
+        os.fdatasync(fd)
+    finally:
+        os.close(fd)
+
+
+def check_reached(path: Path, size_bytes: int, offset: int) -> None:
+    """Refuse to write behind the end of a file: the hole would read as zeros."""
+    if size_bytes < offset:
+        raise Refused(
+            Code.CHUNK_GAP,
+            f"{path}: file ends at byte {max(size_bytes, 0)}, "
+            f"a chunk at {offset} would leave a hole",
+        )

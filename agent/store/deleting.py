@@ -1,0 +1,213 @@
+"""Deleting blocks and containers: first what says that they are gone, then what they were.
+
+    blocks      one commit { tree with tombstones; tombstones; rows gone; journal } ─ unlink ─ done
+    container   state DELETED ─ directory renamed away ─ rows gone ─ unlink
+
+So a crash leaves bytes that nobody names, never a name whose bytes are gone. The next start
+finishes what the journal, or the state, says was begun.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from agent.errors import Code, Refused
+from agent.store.durable import disk_errors, move, remove_file, remove_tree, sync_directory
+from agent.store.index import Change, Snapshot
+from agent.store.options import StoreOptions
+from agent.store.rows import ReplicaRow, UnlinkEntry
+from agent.store.states import Event, next_state
+from agent.store.trees import bury_blocks, commit_tree, load_tree
+from agent.store.volume import Volume
+from merkle.blockrow import decode_block
+from merkle.damaged import Damaged
+from merkle.replica import TREE_STATES, BlockId, ContainerId, ReplicaState
+from merkle.tree import Tree, build_from_rows
+
+
+def delete_blocks(
+    volume: Volume, options: StoreOptions, container_id: ContainerId, block_ids: Iterable[BlockId]
+) -> int:
+    """Delete blocks of a closed replica; returns how many were there. Repeating it is harmless."""
+    with volume.index.read() as rows:
+        row = rows.replica(container_id)
+        if row.state not in TREE_STATES:
+            raise Refused(
+                Code.DELETE_ON_OPEN_CONTAINER,
+                f"container {container_id} is {row.state}: its blocks cannot be deleted",
+                container_id=container_id,
+            )
+    tree = load_tree(volume, options, container_id)  # read after the row: never older than it
+    with volume.index.read() as rows:
+        tombstones = fresh_tombstones(rows, container_id, tree, sorted(set(block_ids)))
+    if tombstones:
+        bury(volume, container_id, row, tree, tombstones)
+    return len(tombstones)
+
+
+def fresh_tombstones(
+    rows: Snapshot,
+    container_id: ContainerId,
+    tree: Tree,
+    block_ids: Iterable[BlockId],
+) -> dict[BlockId, int]:
+    """Return the checksum that each live block's tombstone keeps.
+
+    It comes from the metadata, not from what a scan read: so replicas agree on it even where one
+    of them was damaged. Without a readable row it comes from the tree.
+    """
+    tombstones = {}
+    for block_id in block_ids:
+        raw = rows.block(container_id, block_id)
+        index = tree.index_of(block_id)
+        in_tree = index >= 0 and not tree.deleted[index]
+        if raw is None and not in_tree:
+            continue
+        checksum = int(tree.block_checksums[index]) if in_tree else 0
+        if raw is not None:
+            try:
+                alone = build_from_rows([(block_id, raw)], {}, algorithm=tree.algorithm)
+                checksum = int(alone.block_checksums[0])
+            except Damaged:
+                pass
+        tombstones[block_id] = checksum
+    return tombstones
+
+
+def bury(
+    volume: Volume,
+    container_id: ContainerId,
+    row: ReplicaRow,
+    tree: Tree,
+    tombstones: Mapping[BlockId, int],
+) -> None:
+    """Turn blocks into tombstones and remove what they were. Raises `Unavailable(BUSY)` if the
+    replica changed meanwhile."""
+
+    def alter(rows: Change, row: ReplicaRow) -> ReplicaRow:
+        return record_tombstones(rows, container_id, row, tombstones)
+
+    committed = commit_tree(
+        volume,
+        container_id,
+        bury_blocks(tree, tombstones),
+        base_generation=row.generation,
+        alter=alter,
+    )
+    if not committed:
+        raise changed_meanwhile(container_id)
+    unlink_blocks(volume, container_id)
+
+
+def record_tombstones(
+    rows: Change, container_id: ContainerId, row: ReplicaRow, tombstones: Mapping[BlockId, int]
+) -> ReplicaRow:
+    """Put tombstones in the place of rows, with the order to unlink; returns the replica's row."""
+    bytes_gone = 0
+    blocks_gone = 0
+    for block_id, checksum in tombstones.items():
+        raw = rows.block(container_id, block_id)
+        if raw is not None:
+            blocks_gone += 1
+            bytes_gone += row_bytes(block_id, raw)
+            rows.delete_block(container_id, block_id)
+        rows.put_tombstone(container_id, block_id, checksum)
+    unfinished = set(to_unlink(rows, container_id))  # an earlier unlink may have failed
+    rows.begin_work(container_id, UnlinkEntry(tuple(sorted(unfinished | set(tombstones)))))
+    return replace(
+        row,
+        block_count=max(0, row.block_count - blocks_gone),
+        bytes_used=max(0, row.bytes_used - bytes_gone),
+    )
+
+
+def row_bytes(block_id: BlockId, raw: bytes) -> int:
+    """Return the bytes of a block; 0 when its row is damaged."""
+    try:
+        return sum(chunk.length_bytes for chunk in decode_block(block_id, raw).chunks)
+    except Damaged:
+        return 0
+
+
+def to_unlink(rows: Snapshot, container_id: ContainerId) -> tuple[BlockId, ...]:
+    """Return the blocks whose files the journal says to unlink."""
+    for _, entry in rows.journal(container_id):
+        if isinstance(entry, UnlinkEntry):
+            return entry.block_ids
+    return ()
+
+
+def unlink_blocks(volume: Volume, container_id: ContainerId) -> None:
+    """Remove the files of tombstones that the journal names, and the order to do so."""
+    with volume.index.read() as rows:
+        entry = UnlinkEntry(to_unlink(rows, container_id))
+    paths = volume.paths(container_id)
+    with disk_errors(paths.chunks):
+        removed = [remove_file(paths.block_file(block_id)) for block_id in entry.block_ids]
+        if any(removed):
+            sync_directory(paths.chunks)
+    volume.index.write(lambda rows: rows.end_work(container_id, entry))
+
+
+def delete_replica(volume: Volume, container_id: ContainerId, *, force: bool) -> None:
+    """Delete a replica. Unless forced, an open or non-empty one is refused."""
+    with volume.index.read() as rows:
+        row = rows.replica(container_id)
+        has_rows = next(rows.blocks(container_id), None) is not None
+    if not force:
+        check_deletable(volume, container_id, row, has_rows=has_rows)
+
+    def mark(rows: Change) -> None:
+        current = rows.replica(container_id)
+        state = next_state(current.state, Event.DELETE_BEGAN, container_id)
+        rows.put_replica(container_id, replace(current, state=state))
+
+    volume.index.write(mark)
+    finish_delete(volume, container_id)
+
+
+def check_deletable(
+    volume: Volume, container_id: ContainerId, row: ReplicaRow, *, has_rows: bool
+) -> None:
+    """Refuse to delete what is open, or holds anything: a row, a byte, or a file that no row
+    describes, because a lost index is no proof of emptiness."""
+    if row.state not in TREE_STATES and row.state is not ReplicaState.DELETED:
+        raise Refused(
+            Code.DELETE_ON_OPEN_CONTAINER,
+            f"container {container_id} is {row.state}",
+            hint="close it first, or force",
+            container_id=container_id,
+        )
+    paths = volume.paths(container_id)
+    with disk_errors(paths.chunks):
+        files = paths.chunks.iterdir() if paths.chunks.is_dir() else iter(())
+        leftover = next(files, None)
+    if has_rows or leftover is not None:
+        raise Refused(
+            Code.DELETE_ON_NON_EMPTY_CONTAINER,
+            f"container {container_id} holds {row.block_count} blocks"
+            + (f" and the file {leftover.name}" if leftover is not None else ""),
+            hint="force deletes it with its data",
+            container_id=container_id,
+        )
+
+
+def finish_delete(volume: Volume, container_id: ContainerId) -> None:
+    """Do what state DELETED stands for, from whatever step an earlier attempt has reached."""
+    root = volume.paths(container_id).root
+    grave = volume.layout.deleting / str(container_id)
+    with disk_errors(root):
+        if root.is_dir():
+            remove_tree(grave)
+            move(root, grave)
+    volume.index.write(lambda rows: rows.delete_container(container_id))
+    with disk_errors(grave):
+        remove_tree(grave)
+
+
+def changed_meanwhile(container_id: ContainerId) -> Refused:
+    """Return the refusal of a change whose ground has moved: its caller held no lease."""
+    return Refused(
+        Code.INVALID_CONTAINER_STATE,
+        f"container {container_id} changed while it was being changed",
+        container_id=container_id,
+    )

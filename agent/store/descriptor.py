@@ -1,0 +1,121 @@
+"""The descriptor `<id>.container`: what a replica is, for people and for a lost index.
+
+YAML with sorted keys and Ozone's names. `checksum` is the SHA-256 of the same document with
+`checksum` set to 64 zeros. The index decides where they differ: the descriptor follows it.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from agent.store.durable import replace_file
+from agent.store.layout import LAYOUT_VERSION
+from agent.store.rows import ReplicaRow
+from merkle.damaged import Damaged
+from merkle.replica import ID_MAX, Bcsid, ContainerId, ReplicaState
+
+UNSUMMED: Final = "0" * 64
+DESCRIPTOR_BYTES_MAX: Final = 64 * 1024
+CONTAINER_TYPE: Final = "KeyValueContainer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Descriptor:
+    """What the file says. `bcsid` is that of the last state change."""
+
+    container_id: ContainerId
+    state: ReplicaState
+    replica_index: int
+    bcsid: Bcsid
+    origin_datanode_id: str
+    created_at_ms: int
+
+
+def descriptor_of(container_id: ContainerId, row: ReplicaRow) -> Descriptor:
+    """Return the descriptor that a replica's row calls for."""
+    return Descriptor(
+        container_id=container_id,
+        state=row.state,
+        replica_index=row.replica_index,
+        bcsid=row.bcsid,
+        origin_datanode_id=row.origin_datanode_id,
+        created_at_ms=row.created_at_ms,
+    )
+
+
+def encode_descriptor(descriptor: Descriptor) -> bytes:
+    """Return the file's content."""
+    fields: dict[str, Any] = {
+        "bcsId": descriptor.bcsid,
+        "containerID": descriptor.container_id,
+        "containerType": CONTAINER_TYPE,
+        "createdAtMs": descriptor.created_at_ms,
+        "layOutVersion": LAYOUT_VERSION,
+        "originNodeId": descriptor.origin_datanode_id,
+        "replicaIndex": descriptor.replica_index,
+        "state": str(descriptor.state),
+    }
+    return _dump({**fields, "checksum": _checksum(fields)})
+
+
+def decode_descriptor(data: bytes, container_id: ContainerId) -> Descriptor:
+    """Read a descriptor. Raises `Damaged` naming what is wrong with it."""
+    what = f"descriptor of container {container_id}"
+    if len(data) > DESCRIPTOR_BYTES_MAX:
+        raise Damaged(f"{what}: {len(data)} bytes")
+    try:
+        fields = yaml.safe_load(data)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise Damaged(f"{what}: not YAML") from error
+    if not isinstance(fields, dict) or "checksum" not in fields:
+        raise Damaged(f"{what}: no checksum")
+    written = fields.pop("checksum")
+    try:
+        actual = _checksum(fields)
+    except (TypeError, ValueError, yaml.YAMLError) as error:
+        raise Damaged(f"{what}: no such fields can have been written") from error
+    if written != actual:
+        raise Damaged(f"{what}: checksum {actual}, the file says {written}")
+    return _descriptor(fields, container_id, what)
+
+
+def _descriptor(fields: dict[str, Any], container_id: ContainerId, what: str) -> Descriptor:
+    if fields.get("layOutVersion") != LAYOUT_VERSION:
+        raise Damaged(f"{what}: layout version {fields.get('layOutVersion')}")
+    if fields.get("containerID") != container_id:
+        raise Damaged(f"{what}: it says it is of container {fields.get('containerID')}")
+    try:
+        descriptor = Descriptor(
+            container_id=container_id,
+            state=ReplicaState(fields["state"]),
+            replica_index=int(fields["replicaIndex"]),
+            bcsid=Bcsid(int(fields["bcsId"])),
+            origin_datanode_id=str(fields["originNodeId"]),
+            created_at_ms=int(fields["createdAtMs"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise Damaged(f"{what}: {error}") from error
+    if not 0 <= descriptor.bcsid <= ID_MAX:
+        raise Damaged(f"{what}: bcsId {descriptor.bcsid}")
+    return descriptor
+
+
+def read_descriptor(path: Path, container_id: ContainerId) -> Descriptor:
+    """Read a descriptor file. Raises `Damaged`, and OSError where there is none to read."""
+    return decode_descriptor(path.read_bytes(), container_id)
+
+
+def write_descriptor(path: Path, descriptor: Descriptor) -> None:
+    """Replace a descriptor file durably."""
+    replace_file(path, encode_descriptor(descriptor))
+
+
+def _dump(fields: dict[str, Any]) -> bytes:
+    return yaml.safe_dump(fields, sort_keys=True, default_flow_style=False).encode()
+
+
+def _checksum(fields: dict[str, Any]) -> str:
+    return hashlib.sha256(_dump({**fields, "checksum": UNSUMMED})).hexdigest()

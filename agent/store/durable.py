@@ -1,0 +1,163 @@
+"""Replacing, creating and removing files so that a crash leaves the old one or the new one.
+
+    temporary file in the same directory ─ write ─ fsync ─ rename ─ fsync of the directory
+
+The only module that replaces files. A rename without the last step may be undone by a power cut
+(litestream's and Garage's persisters omit it). What `OSError` means to a caller is decided here,
+too: a full disk, a busy host or a failing volume.
+"""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from agent.errors import Code, SutureError, Unavailable, VolumeFailed
+
+TEMPORARY_SUFFIX: Final = ".tmp"
+FILE_MODE: Final = 0o640
+DIRECTORY_MODE: Final = 0o750
+
+OUT_OF_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+SHORT_OF_RESOURCES: Final = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR}
+)
+
+
+def error_of(error: OSError, path: Path) -> SutureError:
+    """Return what `error` on `path` means to the caller: wait for space, retry, or fence."""
+    name = errno.errorcode.get(error.errno or 0, "unknown")
+    message = f"{path}: {name}: {error.strerror or error}"
+    if error.errno in OUT_OF_SPACE:
+        return Unavailable(
+            Code.DISK_OUT_OF_SPACE, message, hint="free space on the volume or add a volume"
+        )
+    if error.errno in SHORT_OF_RESOURCES:
+        return Unavailable(Code.BUSY, message, hint="raise the limits of the agent's unit")
+    return VolumeFailed(Code.IO_EXCEPTION, message, hint="check the disk and the kernel's log")
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn every `OSError` of the body into the store's own error, naming `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise error_of(error, path) from error
+
+
+def write_all(fd: int, data: bytes | memoryview, offset: int) -> None:
+    """Write the whole of `data` at `offset`; a short write is continued, never ignored."""
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(fd, view, offset)
+        view = view[written:]
+        offset += written
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def make_directories(path: Path, *, below: Path) -> None:
+    """Create `path` and its missing parents below `below`, each durable in its parent."""
+    missing = []
+    while path != below and not path.is_dir():
+        missing.append(path)
+        path = path.parent
+    for directory in reversed(missing):
+        with suppress(FileExistsError):
+            directory.mkdir(DIRECTORY_MODE)
+        sync_directory(directory.parent)
+
+
+@dataclass(slots=True)
+class Staged:
+    """A new file content that is durable under a temporary name and not yet visible.
+
+    Exactly one of `publish` and `discard` ends it; both may be called again without effect,
+    because a transaction that publishes may be run twice.
+    """
+
+    path: Path
+    temporary: Path
+    ended: bool = False
+
+    def publish(self) -> None:
+        """Put the content in the place of the old one, durably."""
+        if not self.ended:
+            self.temporary.replace(self.path)
+            self.ended = True
+            sync_directory(self.path.parent)
+
+    def discard(self) -> None:
+        """Forget the content; the old one stays."""
+        if not self.ended:
+            self.ended = True
+            with suppress(OSError):  # the next stage of the same file overwrites it anyway
+                self.temporary.unlink()
+
+
+def stage(path: Path, data: bytes) -> Staged:
+    """Write `data` durably beside `path`. Raises the store's error; nothing is left then."""
+    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+    staged = Staged(path, temporary)
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        fd = os.open(temporary, flags, FILE_MODE)
+        try:
+            write_all(fd, data, 0)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        staged.discard()
+        raise error_of(error, path) from error
+    return staged
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Replace the content of `path`, or create it: afterwards it is durable, or unchanged."""
+    staged = stage(path, data)
+    try:
+        with disk_errors(path):
+            staged.publish()
+    finally:
+        staged.discard()
+
+
+def move(source: Path, target: Path) -> None:
+    """Rename within one volume; the new name is durable before the old one is gone for good."""
+    source.rename(target)
+    sync_directory(target.parent)
+    if source.parent != target.parent:
+        sync_directory(source.parent)
+
+
+def remove_file(path: Path) -> bool:
+    """Unlink a file; returns whether it was there. The caller syncs the directory."""
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory with all that is in it; never follows a symbolic link."""
+    with suppress(FileNotFoundError):
+        with os.scandir(path) as entries:
+            for entry in list(entries):
+                if entry.is_dir(follow_symlinks=False):
+                    remove_tree(Path(entry.path))
+                else:
+                    Path(entry.path).unlink()
+        path.rmdir()

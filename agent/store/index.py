@@ -1,0 +1,403 @@
+"""The metadata of one volume: an LMDB environment with one database per kind of row.
+
+    replicas    be64 container                        rows.ReplicaRow
+    blocks      be64 container, be64 block            merkle.blockrow: committed blocks
+    pending     be64 container, be64 block, be64 offset    chunks written and not yet committed
+    tombstones  be64 container, be64 block            be64 checksum of the deleted block
+    findings    be64 container, be32 number           one finding
+    journal     be64 container, kind, ...             work begun and not yet finished
+
+Keys are big-endian, so a cursor walks containers, blocks and chunks in order. Every commit is
+synced. A read is one short transaction: long ones keep LMDB from reusing pages.
+"""
+
+import errno
+import os
+import resource
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+import lmdb
+
+from agent.errors import Code, SutureError, Unavailable, VolumeFailed
+from agent.store.durable import OUT_OF_SPACE, SHORT_OF_RESOURCES
+from agent.store.rows import (
+    JournalEntry,
+    ReplicaRow,
+    decode_chunk,
+    decode_finding,
+    decode_journal,
+    decode_replica,
+    encode_chunk,
+    encode_finding,
+    encode_journal,
+    encode_replica,
+    journal_key,
+    not_found,
+)
+from merkle.damaged import Damaged
+from merkle.replica import BlockId, ChunkInfo, ContainerId
+from scanner.finding import Finding
+
+MAP_BYTES_MAX: Final = 16 * 1024**4  # a map beyond it would be a fault, not a need
+MAP_WAIT_S: Final = 5.0  # transactions are short; one that lasts longer is a fault of ours
+READERS_MAX: Final = 1024
+SPARE_READERS: Final = 8
+NEARLY_FULL_BYTES: Final = 4 * 1024**2
+DATABASES: Final = ("replicas", "blocks", "pending", "tombstones", "findings", "journal")
+
+_U64: Final = struct.Struct(">Q")
+_PAIR: Final = struct.Struct(">QQ")
+_TRIPLE: Final = struct.Struct(">QQQ")
+_FINDING_KEY: Final = struct.Struct(">QI")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Databases:
+    """The handles of the named databases."""
+
+    replicas: lmdb._Database
+    blocks: lmdb._Database
+    pending: lmdb._Database
+    tombstones: lmdb._Database
+    findings: lmdb._Database
+    journal: lmdb._Database
+
+
+class Snapshot:
+    """Reading: one consistent view of the index, for the length of a `with Index.read()`."""
+
+    def __init__(self, transaction: "lmdb.Transaction[bytes]", databases: Databases) -> None:
+        self._txn = transaction
+        self._dbs = databases
+
+    def replica(self, container_id: ContainerId) -> ReplicaRow:
+        """Return the row of a replica. Raises `Refused(CONTAINER_NOT_FOUND)`, `Damaged`."""
+        row = self._txn.get(_U64.pack(container_id), db=self._dbs.replicas)
+        if row is None:
+            raise not_found(container_id)
+        return decode_replica(container_id, row)
+
+    def replicas(self, start: int = 0) -> Iterator[tuple[ContainerId, ReplicaRow | Damaged]]:
+        """Yield all replicas from container `start` on; a damaged row as what is wrong with it."""
+        for key, row in self._walk(self._dbs.replicas, b"", _U64.pack(start)):
+            container_id = ContainerId(_U64.unpack(key)[0])
+            try:
+                yield container_id, decode_replica(container_id, row)
+            except Damaged as damage:
+                yield container_id, damage
+
+    def block(self, container_id: ContainerId, block_id: BlockId) -> bytes | None:
+        """Return the raw row of a committed block."""
+        return self._txn.get(_PAIR.pack(container_id, block_id), db=self._dbs.blocks)
+
+    def blocks(self, container_id: ContainerId, start: int = 0) -> Iterator[tuple[BlockId, bytes]]:
+        """Yield raw block rows by ascending block id."""
+        prefix = _U64.pack(container_id)
+        for key, row in self._walk(self._dbs.blocks, prefix, _PAIR.pack(container_id, start)):
+            yield BlockId(int.from_bytes(key[8:])), row
+
+    def pending(
+        self, container_id: ContainerId, block_id: BlockId | None = None
+    ) -> Iterator[tuple[BlockId, ChunkInfo]]:
+        """Yield the chunks that are written and not committed, of one block or of all."""
+        prefix = _U64.pack(container_id)
+        if block_id is not None:
+            prefix += _U64.pack(block_id)
+        for key, row in self._walk(self._dbs.pending, prefix, prefix):
+            owner = BlockId(int.from_bytes(key[8:16]))
+            yield owner, decode_chunk(owner, row)
+
+    def pending_at(
+        self, container_id: ContainerId, block_id: BlockId, offset: int
+    ) -> ChunkInfo | None:
+        """Return the uncommitted chunk that starts at `offset`."""
+        row = self._txn.get(_TRIPLE.pack(container_id, block_id, offset), db=self._dbs.pending)
+        return None if row is None else decode_chunk(block_id, row)
+
+    def last_pending(self, container_id: ContainerId, block_id: BlockId) -> ChunkInfo | None:
+        """Return the uncommitted chunk with the highest offset."""
+        with self._txn.cursor(self._dbs.pending) as cursor:
+            behind = _PAIR.pack(container_id, block_id + 1)
+            found = cursor.prev() if cursor.set_range(behind) else cursor.last()
+            if not found or not cursor.key().startswith(_PAIR.pack(container_id, block_id)):
+                return None
+            return decode_chunk(block_id, cursor.value())
+
+    def tombstone(self, container_id: ContainerId, block_id: BlockId) -> int | None:
+        """Return the checksum that a deleted block's tombstone keeps."""
+        row = self._txn.get(_PAIR.pack(container_id, block_id), db=self._dbs.tombstones)
+        return None if row is None else int.from_bytes(row)
+
+    def tombstones(self, container_id: ContainerId) -> dict[BlockId, int]:
+        """Return all tombstones of a container."""
+        prefix = _U64.pack(container_id)
+        return {
+            BlockId(int.from_bytes(key[8:])): int.from_bytes(row)
+            for key, row in self._walk(self._dbs.tombstones, prefix, prefix)
+        }
+
+    def findings(self, container_id: ContainerId) -> Iterator[Finding]:
+        """Yield the unresolved findings of a container; a damaged row is passed over, because a
+        finding only repeats what the next scan finds again."""
+        prefix = _U64.pack(container_id)
+        for _, row in self._walk(self._dbs.findings, prefix, prefix):
+            try:
+                yield decode_finding(container_id, row)
+            except Damaged:
+                continue
+
+    def containers_with_findings(self, start: int) -> Iterator[ContainerId]:
+        """Yield the ids of containers that have findings, from `start` on."""
+        with self._txn.cursor(self._dbs.findings) as cursor:
+            found = cursor.set_range(_U64.pack(start))
+            while found:
+                container_id = _U64.unpack_from(cursor.key())[0]
+                yield ContainerId(container_id)
+                found = cursor.set_range(_U64.pack(container_id + 1))
+
+    def journal(
+        self, container_id: ContainerId | None = None
+    ) -> Iterator[tuple[ContainerId, JournalEntry | Damaged]]:
+        """Yield unfinished work, of one container or of all; a damaged entry as its damage."""
+        prefix = b"" if container_id is None else _U64.pack(container_id)
+        for key, row in self._walk(self._dbs.journal, prefix, prefix):
+            owner = ContainerId(_U64.unpack_from(key)[0])
+            try:
+                yield owner, decode_journal(owner, row)
+            except Damaged as damage:
+                yield owner, damage
+
+    def _walk(
+        self, database: lmdb._Database, prefix: bytes, start: bytes
+    ) -> Iterator[tuple[bytes, bytes]]:
+        with self._txn.cursor(database) as cursor:
+            if not cursor.set_range(start):
+                return
+            for key, row in cursor:
+                if not key.startswith(prefix):
+                    return
+                yield key, row
+
+
+class Change(Snapshot):
+    """Writing: what one durable transaction changes. All of it becomes true, or nothing."""
+
+    def put_replica(self, container_id: ContainerId, row: ReplicaRow) -> None:
+        """Set the row of a replica."""
+        self._txn.put(_U64.pack(container_id), encode_replica(row), db=self._dbs.replicas)
+
+    def put_block(self, container_id: ContainerId, block_id: BlockId, row: bytes) -> None:
+        """Set the raw row of a committed block."""
+        self._txn.put(_PAIR.pack(container_id, block_id), row, db=self._dbs.blocks)
+
+    def delete_block(self, container_id: ContainerId, block_id: BlockId) -> bool:
+        """Remove the row of a block; returns whether there was one."""
+        return self._txn.delete(_PAIR.pack(container_id, block_id), db=self._dbs.blocks)
+
+    def put_pending(self, container_id: ContainerId, block_id: BlockId, chunk: ChunkInfo) -> None:
+        """Record a chunk that is durable and not committed."""
+        key = _TRIPLE.pack(container_id, block_id, chunk.offset)
+        self._txn.put(key, encode_chunk(block_id, chunk), db=self._dbs.pending)
+
+    def delete_pending(
+        self, container_id: ContainerId, block_id: BlockId | None = None, *, end: int | None = None
+    ) -> None:
+        """Remove uncommitted chunks: of the container, of a block, or of a block before `end`."""
+        prefix = _U64.pack(container_id)
+        if block_id is not None:
+            prefix += _U64.pack(block_id)
+        for key in [key for key, _ in self._walk(self._dbs.pending, prefix, prefix)]:
+            if end is None or int.from_bytes(key[16:]) < end:
+                self._txn.delete(key, db=self._dbs.pending)
+
+    def put_tombstone(self, container_id: ContainerId, block_id: BlockId, checksum: int) -> None:
+        """Record that a block was deleted, and the checksum it had."""
+        key = _PAIR.pack(container_id, block_id)
+        self._txn.put(key, _U64.pack(checksum), db=self._dbs.tombstones)
+
+    def replace_findings(self, container_id: ContainerId, findings: list[Finding]) -> None:
+        """Put these findings in the place of all that the container has."""
+        self._delete_all(self._dbs.findings, _U64.pack(container_id))
+        for number, finding in enumerate(findings):
+            key = _FINDING_KEY.pack(container_id, number)
+            self._txn.put(key, encode_finding(finding), db=self._dbs.findings)
+
+    def begin_work(self, container_id: ContainerId, entry: JournalEntry) -> None:
+        """Write a journal entry."""
+        key = journal_key(container_id, entry)
+        self._txn.put(key, encode_journal(entry), db=self._dbs.journal)
+
+    def end_work(self, container_id: ContainerId, entry: JournalEntry) -> None:
+        """Remove a journal entry: its work is finished or taken back."""
+        self._txn.delete(journal_key(container_id, entry), db=self._dbs.journal)
+
+    def delete_container(self, container_id: ContainerId) -> None:
+        """Remove every row of a container."""
+        prefix = _U64.pack(container_id)
+        for name in DATABASES:
+            self._delete_all(getattr(self._dbs, name), prefix)
+
+    def _delete_all(self, database: lmdb._Database, prefix: bytes) -> None:
+        with self._txn.cursor(database) as cursor:
+            found = cursor.set_range(prefix)
+            while found and cursor.key().startswith(prefix):
+                found = cursor.delete()
+
+
+class Index:
+    """One open environment. Transactions of all threads; LMDB admits one writer at a time."""
+
+    def __init__(self, path: Path, *, map_bytes: int, readonly: bool = False) -> None:
+        self._path = path
+        self._gate = MapGate()
+        with _index_errors(path):
+            self._env = lmdb.open(
+                str(path),
+                map_size=map_bytes,
+                max_dbs=len(DATABASES),
+                max_readers=READERS_MAX,
+                max_spare_txns=SPARE_READERS,
+                readahead=False,  # the index is larger than memory, and its reads are points
+                readonly=readonly,
+                lock=not readonly,
+                mode=0o640,
+            )
+            create = not readonly
+            handles = {name: self._env.open_db(name.encode(), create=create) for name in DATABASES}
+        self._databases = Databases(**handles)
+
+    def close(self) -> None:
+        """Close the environment. No transaction may be open."""
+        self._env.close()
+
+    @contextmanager
+    def read(self) -> Iterator[Snapshot]:
+        """Open a snapshot. Keep it short, and keep nothing of it afterwards."""
+        with _index_errors(self._path), self._gate.entered():
+            transaction = self._env.begin()
+            try:
+                yield Snapshot(transaction, self._databases)
+            finally:
+                transaction.abort()
+
+    def write(self, change: Callable[[Change], T]) -> T:
+        """Run `change` in a transaction and commit it durably; an exception changes nothing.
+
+        `change` runs again when the map was full and has grown, so it must give the same result.
+        """
+        while True:
+            try:
+                with _index_errors(self._path), self._gate.entered():
+                    return self._attempt(change)
+            except _MapFull:
+                self._grow()
+
+    def _attempt(self, change: Callable[[Change], T]) -> T:
+        transaction = self._env.begin(write=True)
+        try:
+            result = change(Change(transaction, self._databases))
+            transaction.commit()
+        except BaseException:
+            transaction.abort()
+            raise
+        return result
+
+    def _grow(self) -> None:
+        map_bytes = 2 * self._env.info()["map_size"]
+        if map_bytes > MAP_BYTES_MAX:
+            raise Unavailable(Code.DISK_OUT_OF_SPACE, f"{self._path}: index exceeds its limit")
+        with self._gate.closed():
+            if self._env.info()["map_size"] < map_bytes:
+                self._env.set_mapsize(map_bytes)
+
+
+class MapGate:
+    """Keeps transactions out while the memory map is replaced under them.
+
+    LMDB unmaps the file when the map grows: a transaction that is open then reads freed memory.
+    Who enters registers first and looks at the flag second; who closes sets the flag first and
+    looks at the register second; so one of the two sees the other. Both orders are of single
+    dictionary operations, which are atomic. It happens once in a volume's life or never.
+    """
+
+    def __init__(self) -> None:
+        self._inside: dict[object, None] = {}
+        self._closer: dict[str, object] = {}
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Be inside for the length of the body; waits while the gate is closed."""
+        token = object()
+        self._inside[token] = None
+        while self._closer:
+            del self._inside[token]
+            self._wait(lambda: not self._closer)
+            self._inside[token] = None
+        try:
+            yield
+        finally:
+            del self._inside[token]
+
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """Be alone for the length of the body. Raises `Unavailable(BUSY)` after `MAP_WAIT_S`."""
+        token = object()
+        self._wait(lambda: self._closer.setdefault("by", token) is token)
+        try:
+            self._wait(lambda: not self._inside)
+            yield
+        finally:
+            del self._closer["by"]
+
+    def _wait(self, condition: Callable[[], bool]) -> None:
+        deadline_s = time.monotonic() + MAP_WAIT_S
+        while not condition():
+            if time.monotonic() > deadline_s:
+                raise Unavailable(Code.BUSY, "the index is busy growing its memory map")
+            os.sched_yield()
+
+
+class _MapFull(Exception):
+    """The transaction needs a larger map."""
+
+
+@contextmanager
+def _index_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except lmdb.MapFullError as error:
+        raise _MapFull from error
+    except lmdb.Error as error:
+        raise _error_of(error, path) from error
+
+
+def _error_of(error: lmdb.Error, path: Path) -> SutureError:
+    message = f"{path}: {error}"
+    if error.code in OUT_OF_SPACE or (error.code == errno.EIO and _is_nearly_full(path)):
+        return Unavailable(
+            Code.DISK_OUT_OF_SPACE, message, hint="free space on the volume or add a volume"
+        )
+    if error.code in SHORT_OF_RESOURCES or isinstance(error, lmdb.ReadersFullError):
+        return Unavailable(Code.BUSY, message)
+    return VolumeFailed(
+        Code.UNABLE_TO_READ_METADATA_DB, message, hint="check the disk, then run suture fsck"
+    )
+
+
+def _is_nearly_full(path: Path) -> bool:
+    """LMDB calls a short write EIO: whether that was a full disk, the disk itself must say."""
+    space = os.statvfs(path)
+    file_bytes_max = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if space.f_bavail * space.f_frsize < NEARLY_FULL_BYTES:
+        return True
+    if file_bytes_max == resource.RLIM_INFINITY:
+        return False
+    return file_bytes_max - (path / "data.mdb").stat().st_size < NEARLY_FULL_BYTES

@@ -1,0 +1,186 @@
+"""Where things are on a volume, and the VERSION file that says whose volume it is.
+
+    <volume>/hdds/VERSION                                    layout, cluster, datanode, volume id
+    <volume>/hdds/in_use.lock                                held by the one agent that serves it
+    <volume>/hdds/<cluster>/current/containerDir<N>/<id>/    N = (id >> 9) & 0xFF, as in Ozone
+        metadata/<id>.container  metadata/<id>.tree  chunks/<block id>.block
+    <volume>/hdds/<cluster>/db/                              one LMDB environment
+    <volume>/hdds/<cluster>/tmp/{importing,deleting}/        cleaned at start
+    <volume>/hdds/<cluster>/quarantine/                      bytes that a repair replaced
+
+Names only: nothing here is created or changed except by `VolumeVersion.encode`'s callers.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from agent.errors import Code, Refused
+from merkle.replica import ID_MAX, BlockId, ContainerId
+
+LAYOUT_VERSION: Final = 1
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_BLOCK_FILE: Final = re.compile(r"([1-9][0-9]{0,18})\.block")
+_CONTAINER_DIRECTORY: Final = re.compile(r"[1-9][0-9]{0,18}")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaPaths:
+    """The files of one replica."""
+
+    root: Path
+    chunks: Path
+    descriptor: Path
+    tree: Path
+
+    def block_file(self, block_id: BlockId) -> Path:
+        """Return the file that holds a block's bytes."""
+        return self.chunks / f"{block_id}.block"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The directories of one volume."""
+
+    volume: Path
+    cluster_id: str
+
+    @property
+    def hdds(self) -> Path:
+        """The directory that is ours; beside it nothing is touched."""
+        return self.volume / "hdds"
+
+    @property
+    def version(self) -> Path:
+        """The VERSION file."""
+        return self.hdds / "VERSION"
+
+    @property
+    def lock(self) -> Path:
+        """The file whose lock makes one process the volume's agent."""
+        return self.hdds / "in_use.lock"
+
+    @property
+    def cluster(self) -> Path:
+        """All data of this cluster."""
+        return self.hdds / self.cluster_id
+
+    @property
+    def current(self) -> Path:
+        """The replicas."""
+        return self.cluster / "current"
+
+    @property
+    def database(self) -> Path:
+        """The LMDB environment."""
+        return self.cluster / "db"
+
+    @property
+    def importing(self) -> Path:
+        """Replicas being built beside their place."""
+        return self.cluster / "tmp" / "importing"
+
+    @property
+    def deleting(self) -> Path:
+        """Replicas being deleted."""
+        return self.cluster / "tmp" / "deleting"
+
+    @property
+    def quarantine(self) -> Path:
+        """Bytes that were replaced."""
+        return self.cluster / "quarantine"
+
+    def directories(self) -> tuple[Path, ...]:
+        """Every directory that a volume must have."""
+        return (self.current, self.database, self.importing, self.deleting, self.quarantine)
+
+    def replica(self, container_id: ContainerId) -> ReplicaPaths:
+        """Return the paths of one replica; they need not exist."""
+        group = f"containerDir{(container_id >> 9) & 0xFF}"
+        return replica_paths(self.current / group / str(container_id), container_id)
+
+
+def replica_paths(root: Path, container_id: ContainerId) -> ReplicaPaths:
+    """Return the paths below a replica's directory, wherever that is."""
+    metadata = root / "metadata"
+    return ReplicaPaths(
+        root=root,
+        chunks=root / "chunks",
+        descriptor=metadata / f"{container_id}.container",
+        tree=metadata / f"{container_id}.tree",
+    )
+
+
+def block_id_of(name: str) -> BlockId | None:
+    """Return the block id that a file name in chunks/ stands for, None for a foreign file."""
+    match = _BLOCK_FILE.fullmatch(name)
+    value = int(match[1]) if match else 0
+    return BlockId(value) if 0 < value <= ID_MAX else None
+
+
+def container_id_of(name: str) -> ContainerId | None:
+    """Return the container id that a directory name stands for, None for a foreign one."""
+    value = int(name) if _CONTAINER_DIRECTORY.fullmatch(name) else 0
+    return ContainerId(value) if 0 < value <= ID_MAX else None
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeVersion:
+    """What VERSION says. Its keys are Ozone's."""
+
+    layout_version: int
+    cluster_id: str
+    datanode_id: str
+    volume_id: str
+    created_at_ms: int
+
+    def encode(self) -> bytes:
+        """Return the file's content."""
+        lines = (
+            f"clusterID={self.cluster_id}",
+            f"ctime={self.created_at_ms}",
+            f"datanodeUuid={self.datanode_id}",
+            f"layOutVersion={self.layout_version}",
+            f"storageID={self.volume_id}",
+        )
+        return ("\n".join(lines) + "\n").encode()
+
+
+def decode_version(data: bytes, path: Path) -> VolumeVersion:
+    """Read VERSION. Raises `Refused(INCONSISTENT_VOLUME)` naming what is wrong with it."""
+    fields = {}
+    for line in data.decode("utf-8", "replace").splitlines():
+        name, separator, value = line.partition("=")
+        if separator and not line.startswith("#"):
+            fields[name.strip()] = value.strip()
+    try:
+        version = VolumeVersion(
+            layout_version=int(fields["layOutVersion"]),
+            cluster_id=fields["clusterID"],
+            datanode_id=fields["datanodeUuid"],
+            volume_id=fields["storageID"],
+            created_at_ms=int(fields["ctime"]),
+        )
+    except (KeyError, ValueError) as error:
+        raise Refused(
+            Code.INCONSISTENT_VOLUME,
+            f"{path}: field missing or not a number: {error}",
+            hint="restore VERSION from a sister volume, with the storageID of this one",
+        ) from error
+    if version.layout_version != LAYOUT_VERSION:
+        raise Refused(
+            Code.INCONSISTENT_VOLUME,
+            f"{path}: layout version {version.layout_version}, this agent reads {LAYOUT_VERSION}",
+            hint="start the agent version that wrote the volume",
+        )
+    return version
+
+
+def check_name(value: str, what: str) -> None:
+    """Refuse a cluster or datanode id that cannot be a directory name or one VERSION line."""
+    if not _NAME.fullmatch(value):
+        raise Refused(
+            Code.INVALID_CONFIG,
+            f"{what} {value!r} must be 1 to 128 of letters, digits, '.', '_', '-'",
+        )

@@ -1,0 +1,34 @@
+"""How a store behaves; every limit of it in one place."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from merkle.checksum import Algorithm
+from merkle.replica import CHUNK_BYTES_MAX, CONTAINER_BYTES_MAX
+
+MiB: Final = 1024**2
+GiB: Final = 1024**3
+
+
+def wall_clock_ms() -> int:
+    """Return the wall clock in milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreOptions:
+    """Limits and policies of one datanode's store."""
+
+    algorithm: Algorithm = Algorithm.XXH3_64
+    """How new trees fold their leaves."""
+    container_bytes_max: int = CONTAINER_BYTES_MAX
+    chunk_bytes_max: int = CHUNK_BYTES_MAX
+    reserve_bytes: int = 64 * MiB
+    """Free space that client data is never written into: metadata and repairs need it."""
+    lmdb_map_bytes: int = 16 * GiB
+    """Address space, not disk; grown when full."""
+    heal_unhealthy: bool = True
+    """Whether a clean full read ends UNHEALTHY."""
+    now_ms: Callable[[], int] = field(default=wall_clock_ms)

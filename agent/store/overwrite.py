@@ -1,0 +1,153 @@
+"""Writing over bytes in place so that a crash leaves the old ones or the new ones.
+
+    old bytes to quarantine ─ journal entry ─ pwrite ─ fdatasync ─ read back past the cache
+        ─ one LMDB commit: record, journal entry removed
+
+At the next start an entry that is still there is rolled forward if the new bytes arrived whole,
+else back from quarantine. Ozone overwrites in place without either (its trap 13).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from agent.errors import Code, VolumeFailed
+from agent.store import blockfile, quarantine
+from agent.store.durable import disk_errors, remove_file, sync_directory
+from agent.store.index import Change
+from agent.store.options import StoreOptions
+from agent.store.quarantine import Note
+from agent.store.rows import InstallEntry, moved_on
+from agent.store.volume import Volume
+from merkle.checksum import crc32c
+from merkle.replica import BlockId, ChunkInfo, ContainerId
+
+Record: TypeAlias = Callable[[Change], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Old:
+    """What the file held before: its size, and the name of the copy of the bytes."""
+
+    length_bytes: int
+    quarantine: str
+
+
+def overwrite_chunk(
+    volume: Volume,
+    options: StoreOptions,
+    container_id: ContainerId,
+    block_id: BlockId,
+    chunk: ChunkInfo,
+    data: bytes,
+    record: Record,
+    *,
+    pending: bool,
+) -> None:
+    """Put `data` at the chunk's place, verify it there, and `record` it in the same commit that
+    ends the journal entry. Raises the store's errors; the old bytes are back then.
+    """
+    path = volume.paths(container_id).block_file(block_id)
+    old = _keep_old(volume, options, container_id, block_id, chunk, path, pending=pending)
+    entry = InstallEntry(
+        block_id=block_id,
+        chunk=chunk,
+        data_checksum=crc32c(data),
+        old_length_bytes=old.length_bytes,
+        quarantine=old.quarantine,
+        pending=pending,
+    )
+
+    def begin(rows: Change) -> None:
+        rows.begin_work(container_id, entry)
+        rows.put_replica(container_id, moved_on(rows.replica(container_id)))
+
+    volume.index.write(begin)
+    try:
+        with disk_errors(path):
+            blockfile.overwrite(path, data, chunk.offset)
+        check_arrived(path, entry)
+    except BaseException:
+        roll_back(volume, container_id, entry)
+        raise
+    finish(volume, container_id, entry, record)
+
+
+def finish(volume: Volume, container_id: ContainerId, entry: InstallEntry, record: Record) -> None:
+    """Record the new bytes and end the entry, in one commit."""
+
+    def change(rows: Change) -> None:
+        record(rows)
+        rows.end_work(container_id, entry)
+
+    volume.index.write(change)
+    if entry.pending and entry.quarantine:  # the client replaced its own bytes: nobody wants them
+        quarantine.forget(volume.layout, entry.quarantine)
+
+
+def check_arrived(path: Path, entry: InstallEntry) -> None:
+    """Raise `VolumeFailed` if the medium does not give back what was written."""
+    if not arrived(path, entry):
+        raise VolumeFailed(
+            Code.IO_EXCEPTION,
+            f"{path}: bytes at {entry.chunk.offset} read back otherwise than they were written",
+            hint="check the disk and the kernel's log",
+        )
+
+
+def arrived(path: Path, entry: InstallEntry) -> bool:
+    """Return whether the medium holds the new bytes, all of them."""
+    with disk_errors(path):
+        if blockfile.size_bytes(path) < entry.chunk.end:
+            return False
+        data = blockfile.read_past_cache(path, entry.chunk.offset, entry.chunk.length_bytes)
+    return len(data) == entry.chunk.length_bytes and crc32c(data) == entry.data_checksum
+
+
+def roll_back(volume: Volume, container_id: ContainerId, entry: InstallEntry) -> None:
+    """Restore what the file held before, as far as it could be read, and end the entry."""
+    path = volume.paths(container_id).block_file(entry.block_id)
+    with disk_errors(path):
+        if entry.old_length_bytes == blockfile.ABSENT:
+            remove_file(path)
+            sync_directory(path.parent)
+        elif blockfile.size_bytes(path) != blockfile.ABSENT:
+            if entry.quarantine:
+                old = quarantine.content_path(volume.layout, entry.quarantine).read_bytes()
+                blockfile.overwrite(path, old, entry.chunk.offset)
+            if blockfile.size_bytes(path) > entry.old_length_bytes:
+                blockfile.truncate(path, entry.old_length_bytes)
+    volume.index.write(lambda rows: rows.end_work(container_id, entry))
+    if entry.quarantine:
+        quarantine.forget(volume.layout, entry.quarantine)
+
+
+def _keep_old(
+    volume: Volume,
+    options: StoreOptions,
+    container_id: ContainerId,
+    block_id: BlockId,
+    chunk: ChunkInfo,
+    path: Path,
+    *,
+    pending: bool,
+) -> _Old:
+    with disk_errors(path):
+        size = blockfile.size_bytes(path)
+    blockfile.check_reached(path, max(size, 0), chunk.offset)
+    if size <= chunk.offset:
+        return _Old(size, "")
+    try:
+        old = blockfile.read_past_cache(path, chunk.offset, chunk.length_bytes)
+    except OSError:  # the medium does not give them back: that is why they are replaced
+        return _Old(size, "")
+    note = Note(
+        container_id=container_id,
+        block_id=block_id,
+        offset=chunk.offset,
+        length_bytes=len(old),
+        at_ms=options.now_ms(),
+        why="rewritten by its client" if pending else "replaced by a repair",
+    )
+    return _Old(size, quarantine.keep(volume.layout, note, old))

@@ -1,0 +1,116 @@
+"""Bytes that were taken out of a replica, kept for a time because somebody may want them back.
+
+    quarantine/<container>-<block>-<offset>-<ms>.bytes     what was there
+    quarantine/<container>-<block>-<offset>-<ms>.json      whose it was, when and why
+
+A copy is durable before the original is touched. Only age removes it.
+"""
+
+import json
+import os
+import re
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from agent.store.durable import TEMPORARY_SUFFIX, disk_errors, move, remove_file, replace_file
+from agent.store.layout import Layout
+from merkle.replica import BlockId, ContainerId
+
+BYTES_SUFFIX: Final = ".bytes"
+NOTE_SUFFIX: Final = ".json"
+COPY_BYTES: Final = 4 * 1024**2
+_NAME: Final = re.compile(r"\d+-\d+-\d+-(\d+)(?:-\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What a quarantined piece was."""
+
+    container_id: ContainerId
+    block_id: BlockId
+    offset: int
+    length_bytes: int
+    at_ms: int
+    why: str
+
+
+def keep(layout: Layout, note: Note, data: bytes) -> str:
+    """Keep a durable copy of `data`; returns its name. Raises the store's errors."""
+    name = free_name(layout, note)
+    _write_note(layout, name, note)
+    replace_file(layout.quarantine / (name + BYTES_SUFFIX), data)
+    return name
+
+
+def keep_tail(layout: Layout, note: Note, path: Path) -> str:
+    """Keep a durable copy of a file from `note.offset` on; returns its name."""
+    name = free_name(layout, note)
+    _write_note(layout, name, note)
+    target = content_path(layout, name)
+    temporary = target.with_name(target.name + TEMPORARY_SUFFIX)
+    with disk_errors(target):
+        try:
+            with path.open("rb") as source, temporary.open("wb") as copy:
+                source.seek(note.offset)
+                shutil.copyfileobj(source, copy, COPY_BYTES)
+                copy.flush()
+                os.fsync(copy.fileno())
+            move(temporary, target)
+        finally:
+            temporary.unlink(missing_ok=True)
+    return name
+
+
+def keep_file(layout: Layout, note: Note, path: Path) -> str:
+    """Move a whole file into quarantine; returns its name."""
+    name = free_name(layout, note)
+    _write_note(layout, name, note)
+    with disk_errors(path):
+        move(path, content_path(layout, name))
+    return name
+
+
+def _write_note(layout: Layout, name: str, note: Note) -> None:
+    content = json.dumps(asdict(note), indent=1).encode()
+    replace_file(layout.quarantine / (name + NOTE_SUFFIX), content)
+
+
+def free_name(layout: Layout, note: Note) -> str:
+    """Return a name that nothing in quarantine has: the same place may be replaced twice a ms."""
+    name = f"{note.container_id}-{note.block_id}-{note.offset}-{note.at_ms}"
+    number = 0
+    while (layout.quarantine / (name + NOTE_SUFFIX)).exists():
+        number += 1
+        name = f"{note.container_id}-{note.block_id}-{note.offset}-{note.at_ms}-{number}"
+    return name
+
+
+def content_path(layout: Layout, name: str) -> Path:
+    """Return the file with the bytes of a quarantined piece."""
+    return layout.quarantine / (name + BYTES_SUFFIX)
+
+
+def forget(layout: Layout, name: str) -> None:
+    """Remove one piece."""
+    with disk_errors(layout.quarantine):
+        remove_file(content_path(layout, name))
+        remove_file(layout.quarantine / (name + NOTE_SUFFIX))
+
+
+def purge(layout: Layout, *, before_ms: int, in_use: frozenset[str]) -> int:
+    """Remove what was quarantined before `before_ms`, except what the journal may need back.
+
+    Returns how many pieces went. Files that are not ours are left alone.
+    """
+    purged = set()
+    with disk_errors(layout.quarantine):
+        for path in list(layout.quarantine.iterdir()):
+            stem = path.name.removesuffix(TEMPORARY_SUFFIX)
+            stem = stem.removesuffix(BYTES_SUFFIX).removesuffix(NOTE_SUFFIX)
+            match = _NAME.fullmatch(stem)
+            if match and int(match[1]) < before_ms and stem not in in_use:
+                remove_file(path)
+                purged.add(stem)
+    return len(purged)

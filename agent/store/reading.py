@@ -1,0 +1,118 @@
+"""Reading blocks and volumes: short snapshots of the index, bytes as the disk has them."""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Final
+
+from agent.errors import Code, Refused, Unavailable
+from agent.store import blockfile
+from agent.store.blocks import known_block
+from agent.store.durable import disk_errors
+from agent.store.facts import VolumeFacts
+from agent.store.rows import ReplicaRow
+from agent.store.volume import Volume
+from merkle.blockrow import decode_block
+from merkle.damaged import Damaged
+from merkle.replica import CHUNK_BYTES_MAX, BlockData, BlockId, ContainerId
+
+ROWS_PER_READ: Final = 4_096  # bounds how long one read transaction lasts
+READ_BYTES_MAX: Final = CHUNK_BYTES_MAX
+
+
+def block_rows(
+    volume: Volume, container_id: ContainerId, start: int
+) -> Iterator[tuple[BlockId, bytes]]:
+    """Yield raw block rows from `start` on, in batches of short transactions."""
+    while True:
+        with volume.index.read() as rows:
+            batch = list(islice(rows.blocks(container_id, start), ROWS_PER_READ))
+        yield from batch
+        if len(batch) < ROWS_PER_READ:
+            return
+        start = batch[-1][0] + 1
+
+
+def readable_blocks(rows: Iterable[tuple[BlockId, bytes]]) -> Iterator[BlockData]:
+    """Yield the blocks of rows; the scan reports those that are damaged."""
+    for block_id, row in rows:
+        try:
+            yield decode_block(block_id, row)
+        except Damaged:
+            continue
+
+
+def committed_block(volume: Volume, container_id: ContainerId, block_id: BlockId) -> BlockData:
+    """Return a committed block. Raises `Refused`, and `Unavailable` while its row is damaged."""
+    with volume.index.read() as rows:
+        rows.replica(container_id)
+        row = rows.block(container_id, block_id)
+        if row is None:
+            pending = rows.last_pending(container_id, block_id)
+            raise Refused(
+                Code.NO_SUCH_BLOCK if pending is None else Code.BLOCK_NOT_COMMITTED,
+                f"no committed block {block_id} in container {container_id}",
+                container_id=container_id,
+                block_id=block_id,
+            )
+    try:
+        return decode_block(block_id, row)
+    except Damaged as damage:
+        raise damaged_block(container_id, damage) from damage
+
+
+def read_block(
+    volume: Volume, container_id: ContainerId, block_id: BlockId, offset: int, length_bytes: int
+) -> bytes:
+    """Return bytes of a block, committed or not. The reader verifies them."""
+    with volume.index.read() as rows:
+        rows.replica(container_id)
+        try:
+            end = known_block(rows, container_id, block_id).end
+        except Damaged as damage:
+            raise damaged_block(container_id, damage) from damage
+    if offset < 0 or not 0 < length_bytes <= READ_BYTES_MAX or offset + length_bytes > end:
+        raise Refused(
+            Code.UNABLE_TO_FIND_CHUNK,
+            f"block {block_id} of container {container_id} ends at {end}: "
+            f"no {length_bytes} bytes at {offset}",
+        )
+    path = volume.paths(container_id).block_file(block_id)
+    with disk_errors(path):
+        try:
+            data = blockfile.read(path, offset, length_bytes)
+        except FileNotFoundError:
+            data = b""
+    if len(data) < length_bytes:
+        raise Unavailable(
+            Code.UNAVAILABLE,
+            f"{path}: {len(data)} of {length_bytes} bytes at {offset}",
+            hint="another replica has it; reconcile repairs this one",
+        )
+    return data
+
+
+def damaged_block(container_id: ContainerId, damage: Damaged) -> Unavailable:
+    """Return the error for a block whose row is damaged: another replica has it."""
+    return Unavailable(
+        Code.UNAVAILABLE,
+        f"container {container_id}: {damage}",
+        hint="another replica has it; reconcile repairs this one",
+    )
+
+
+def volume_facts(volume: Volume) -> VolumeFacts:
+    """Return the facts of an open volume."""
+    used_bytes = container_count = 0
+    with volume.index.read() as rows:
+        for _, row in rows.replicas():
+            if isinstance(row, ReplicaRow):
+                used_bytes += row.bytes_used
+                container_count += 1
+    return VolumeFacts(
+        volume_id=volume.volume_id,
+        path=volume.layout.volume,
+        capacity_bytes=volume.capacity_bytes(),
+        available_bytes=volume.available_bytes(),
+        used_bytes=used_bytes,
+        container_count=container_count,
+    )

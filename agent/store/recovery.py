@@ -1,0 +1,283 @@
+"""What a start does before anything is served: finish, take back, load, or say why not.
+
+    tmp/ emptied ─ journal rolled ─ every row and every directory accounted for
+
+Nothing that is merely unknown is deleted. What is finished is what the journal or a state says was
+begun: a delete, an unlink, a repair. A replica that cannot be loaded is reported, with its files
+left as they are; Ozone's datanode is silent about it.
+"""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from agent.errors import SutureError
+from agent.store.adoption import adopt_directory, lost_directory
+from agent.store.closing import follow_state
+from agent.store.deleting import finish_delete, record_tombstones, unlink_blocks
+from agent.store.durable import disk_errors, remove_file, remove_tree
+from agent.store.facts import RecoveryStep, Unloadable
+from agent.store.index import Change
+from agent.store.layout import container_id_of
+from agent.store.options import StoreOptions
+from agent.store.overwrite import arrived, finish, roll_back
+from agent.store.repair import record_chunk
+from agent.store.rows import (
+    DescriptorEntry,
+    InstallEntry,
+    JournalEntry,
+    ReplicaRow,
+    TreeEntry,
+    UnlinkEntry,
+)
+from agent.store.states import FORMER_STATE, Event, next_state
+from agent.store.trees import read_tree
+from agent.store.volume import Volume
+from merkle.damaged import Damaged
+from merkle.replica import WRITABLE_STATES, ContainerId, ReplicaState
+
+
+@dataclass(slots=True)
+class Shelf:
+    """Where every replica is, what the start did, and what it could not load."""
+
+    places: dict[ContainerId, Volume] = field(default_factory=dict)
+    steps: list[RecoveryStep] = field(default_factory=list)
+    unloadable: list[Unloadable] = field(default_factory=list)
+    failed: list[tuple[Volume, SutureError]] = field(default_factory=list)
+
+    def note(self, volume: Volume, container_id: ContainerId, what: str) -> None:
+        """Remember a step for the report."""
+        self.steps.append(RecoveryStep(volume.volume_id, container_id, what))
+
+    def leave(self, volume: Volume, container_id: ContainerId, reason: str) -> None:
+        """Remember a replica that is not served."""
+        self.unloadable.append(Unloadable(container_id, volume.volume_id, reason))
+
+
+def recover(volumes: list[Volume], options: StoreOptions) -> Shelf:
+    """Bring every volume to a state that can be served. A volume that fails is left out."""
+    shelf = Shelf()
+    for volume in volumes:
+        try:
+            empty_temporary(volume)
+            roll_journal(volume, shelf)
+            load_volume(volume, options, shelf)
+        except SutureError as error:
+            shelf.failed.append((volume, error))
+            shelf.places = {
+                container_id: place
+                for container_id, place in shelf.places.items()
+                if place is not volume
+            }
+    return shelf
+
+
+def empty_temporary(volume: Volume) -> None:
+    """Remove replicas that were being built or deleted when the last process ended."""
+    for directory in (volume.layout.importing, volume.layout.deleting):
+        with disk_errors(directory):
+            for path in list(directory.iterdir()):
+                if path.is_dir() and not path.is_symlink():
+                    remove_tree(path)
+                else:
+                    remove_file(path)
+
+
+def roll_journal(volume: Volume, shelf: Shelf) -> None:
+    """Finish or take back what was begun. An entry that cannot be rolled stays, and is noted."""
+    with volume.index.read() as rows:
+        entries = list(rows.journal())
+    for container_id, entry in entries:
+        if isinstance(entry, Damaged):
+            shelf.note(volume, container_id, f"journal entry left alone: {entry}")
+            continue
+        try:
+            what = roll(volume, container_id, entry)
+        except (SutureError, Damaged, OSError) as error:
+            what = f"{type(entry).__name__} left alone: {error}"
+        shelf.note(volume, container_id, what)
+
+
+def roll(volume: Volume, container_id: ContainerId, entry: JournalEntry) -> str:
+    """Roll one journal entry; returns what was done."""
+    match entry:
+        case InstallEntry():
+            return roll_install(volume, container_id, entry)
+        case UnlinkEntry():
+            unlink_blocks(volume, container_id)
+            return f"unlinked {len(entry.block_ids)} deleted blocks"
+        case TreeEntry():
+            return roll_tree(volume, container_id, entry)
+        case DescriptorEntry():
+            follow_state(volume, container_id)
+            return "descriptor written anew"
+
+
+def roll_install(volume: Volume, container_id: ContainerId, entry: InstallEntry) -> str:
+    """Keep the new bytes of an interrupted write if they are all there, else restore the old."""
+    where = f"block {entry.block_id}, chunk at {entry.chunk.offset}"
+    if not arrived(volume.paths(container_id).block_file(entry.block_id), entry):
+        roll_back(volume, container_id, entry)
+        return f"{where}: interrupted write taken back"
+
+    def record(rows: Change) -> None:
+        if not entry.pending:
+            record_chunk(rows, container_id, entry.block_id, entry.chunk)
+        elif rows.replica(container_id).state in WRITABLE_STATES:
+            rows.put_pending(container_id, entry.block_id, entry.chunk)
+
+    finish(volume, container_id, entry, record)
+    return f"{where}: interrupted write finished"
+
+
+def roll_tree(volume: Volume, container_id: ContainerId, entry: TreeEntry) -> str:
+    """Adopt a tree whose file is in place and whose commit is missing.
+
+    It is believed only if it is whole, of this container, and exactly the successor of what the
+    index knows. Its tombstones were decided when it was written: their deletes are finished.
+    """
+    tree = read_tree(volume, container_id)
+
+    def change(rows: Change) -> bool:
+        rows.end_work(container_id, entry)
+        row = rows.replica(container_id)
+        if tree is None or not entry.generation == tree.generation == row.generation + 1:
+            return False
+        dead = zip(
+            tree.block_ids[tree.deleted].tolist(),
+            tree.block_checksums[tree.deleted].tolist(),
+            strict=True,
+        )
+        known = rows.tombstones(container_id)
+        fresh = {block_id: checksum for block_id, checksum in dead if block_id not in known}
+        if fresh:
+            row = record_tombstones(rows, container_id, row, fresh)
+        summary = tree.summary()
+        rows.put_replica(container_id, replace(row, generation=entry.generation, tree=summary))
+        return True
+
+    if not volume.index.write(change):
+        return f"tree of generation {entry.generation} was never put in place"
+    unlink_blocks(volume, container_id)
+    return f"tree of generation {entry.generation} adopted"
+
+
+def load_volume(volume: Volume, options: StoreOptions, shelf: Shelf) -> None:
+    """Account for every row and every directory of a volume."""
+    directories = replica_directories(volume, shelf)
+    with volume.index.read() as rows:
+        unusual = []
+        for container_id, row in rows.replicas():
+            is_usual = isinstance(row, ReplicaRow) and row.state not in UNFINISHED
+            if is_usual and container_id in directories:
+                place(volume, container_id, shelf)
+            else:
+                unusual.append((container_id, row))
+            directories.pop(container_id, None) if isinstance(row, ReplicaRow) else None
+    for container_id, row in unusual:
+        if isinstance(row, ReplicaRow):
+            load_unusual(volume, options, container_id, row, shelf)
+        elif container_id not in directories:
+            shelf.leave(volume, container_id, f"{row}, and there is no directory")
+    for container_id in directories:
+        load_directory(volume, options, container_id, shelf)
+
+
+UNFINISHED = frozenset({ReplicaState.RECOVERING, ReplicaState.DELETED})
+"""States that no restart leaves as they are."""
+
+
+def replica_directories(volume: Volume, shelf: Shelf) -> dict[ContainerId, Path]:
+    """Return the directories that replicas can be in; report what is at a wrong place."""
+    found = {}
+    with disk_errors(volume.layout.current):
+        for group in list(volume.layout.current.iterdir()):
+            for path in list(group.iterdir()) if group.is_dir() else []:
+                container_id = container_id_of(path.name)
+                if container_id is None:
+                    shelf.note(volume, ContainerId(0), f"{path} is no replica; left alone")
+                elif path != volume.paths(container_id).root:
+                    shelf.leave(volume, container_id, f"{path} is not where it belongs")
+                else:
+                    found[container_id] = path
+    return found
+
+
+def load_unusual(
+    volume: Volume,
+    options: StoreOptions,
+    container_id: ContainerId,
+    row: ReplicaRow,
+    shelf: Shelf,
+) -> None:
+    """Load a replica that a crash or a loss left in an unusual state."""
+    match row.state:
+        case ReplicaState.DELETED:
+            finish_delete(volume, container_id)
+            shelf.note(volume, container_id, "delete finished")
+            return
+        case ReplicaState.RECOVERING if row.replica_index == 0:
+            # A copy that never became one: its source is elsewhere, and nobody counts on it.
+            set_state(volume, container_id, Event.DELETE_BEGAN)
+            finish_delete(volume, container_id)
+            shelf.note(volume, container_id, "unfinished copy deleted")
+            return
+        case ReplicaState.RECOVERING:
+            set_state(volume, container_id, Event.EXPIRED)
+            follow_state(volume, container_id)
+            shelf.note(volume, container_id, "unfinished reconstruction is UNHEALTHY")
+        case _:
+            lost_directory(volume, options, container_id)
+            shelf.note(volume, container_id, "directory is missing: UNHEALTHY")
+    place(volume, container_id, shelf)
+
+
+def load_directory(
+    volume: Volume, options: StoreOptions, container_id: ContainerId, shelf: Shelf
+) -> None:
+    """Load a replica whose row is lost or damaged, from its descriptor and what else is left."""
+    try:
+        what = adopt_directory(volume, options, container_id)
+    except (Damaged, OSError) as error:
+        shelf.leave(volume, container_id, f"no row in the index, and no descriptor: {error}")
+        return
+    shelf.note(volume, container_id, what)
+    place(volume, container_id, shelf)
+
+
+def set_state(volume: Volume, container_id: ContainerId, event: Event) -> None:
+    """Change the state of a replica durably; the descriptor is the caller's."""
+
+    def change(rows: Change) -> None:
+        row = rows.replica(container_id)
+        state = next_state(row.state, event, container_id)
+        former = FORMER_STATE.get(row.state) if state is ReplicaState.UNHEALTHY else None
+        rows.put_replica(container_id, replace(row, state=state, former_state=former))
+
+    volume.index.write(change)
+
+
+def place(volume: Volume, container_id: ContainerId, shelf: Shelf) -> None:
+    """Serve the replica from this volume, or from the one that has the better of two."""
+    other = shelf.places.get(container_id)
+    if other is None:
+        shelf.places[container_id] = volume
+        return
+    better, worse = sorted((other, volume), key=lambda one: rank(one, container_id), reverse=True)
+    shelf.places[container_id] = better
+    shelf.leave(
+        worse,
+        container_id,
+        f"volume {better.layout.volume} has another replica of it, which is served",
+    )
+
+
+def rank(volume: Volume, container_id: ContainerId) -> tuple[bool, int, bool]:
+    """Return what makes one of two replicas the better: CLOSED, then BCSID, then health."""
+    with volume.index.read() as rows:
+        row = rows.replica(container_id)
+    return (
+        row.state is ReplicaState.CLOSED,
+        row.bcsid,
+        row.state is not ReplicaState.UNHEALTHY,
+    )

@@ -1,0 +1,315 @@
+"""The binary form of what the index remembers: replicas, chunks, findings, journal entries.
+
+Every row ends with the CRC-32C of what precedes it, so that a damaged row raises `Damaged` and is
+never read in part. Block rows have a format of their own, `merkle.blockrow`, because trees are
+built from them without parsing each. docs/DISK_FORMAT.md has the layouts byte by byte.
+"""
+
+import json
+import struct
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias, assert_never
+
+from agent.errors import Code, Refused
+from merkle.blockrow import decode_block, encode_block
+from merkle.checksum import Algorithm, crc32c
+from merkle.damaged import Damaged
+from merkle.replica import (
+    Bcsid,
+    BlockData,
+    BlockId,
+    ChunkInfo,
+    ContainerId,
+    ReplicaState,
+)
+from merkle.tree import Summary
+from scanner.finding import Fault, Finding, Verdict
+
+ROW_VERSION: Final = 1
+NO_BCSID: Final = Bcsid(0)
+_SEAL: Final = struct.Struct(">I")
+_REPLICA: Final = struct.Struct(">BBBBIQQQQQIQQQQQQ")
+_STATES: Final = tuple(ReplicaState)  # the position is the number on disk: append only
+_ALGORITHMS: Final = (None, *Algorithm)  # likewise
+
+assert [state.value for state in _STATES] == [
+    "OPEN",
+    "CLOSING",
+    "QUASI_CLOSED",
+    "CLOSED",
+    "UNHEALTHY",
+    "RECOVERING",
+    "DELETED",
+], "the order of ReplicaState is on disk"
+assert list(_ALGORITHMS) == [None, "crc32c", "xxh3_64"], "the order of Algorithm is on disk"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaRow:
+    """What the index knows of one replica.
+
+    `generation` grows with every change of what a tree is made of; the tree's own generation is in
+    its summary. They differ while a repair has changed data that no scan has read since.
+    """
+
+    state: ReplicaState
+    former_state: ReplicaState | None = None
+    replica_index: int = 0
+    bcsid: Bcsid = NO_BCSID
+    bytes_used: int = 0
+    block_count: int = 0
+    generation: int = 0
+    tree: Summary | None = None
+    data_scan_at_ms: int = 0
+    finding_count: int = 0
+    created_at_ms: int = 0
+    origin_datanode_id: str = ""
+
+
+def moved_on(row: ReplicaRow) -> ReplicaRow:
+    """Return the row under the next generation: a scan that began before this must run again."""
+    return replace(row, generation=row.generation + 1)
+
+
+def seal(body: bytes) -> bytes:
+    """Append the checksum that `unseal` checks."""
+    return body + _SEAL.pack(crc32c(body))
+
+
+def unseal(row: bytes, what: str) -> memoryview:
+    """Return the body of a sealed row. Raises `Damaged` naming `what`."""
+    body = memoryview(row)[: -_SEAL.size]
+    if len(row) < _SEAL.size or _SEAL.unpack_from(row, len(row) - _SEAL.size)[0] != crc32c(body):
+        raise Damaged(f"{what}: checksum of the row does not match")
+    return body
+
+
+def encode_replica(row: ReplicaRow) -> bytes:
+    """Return the row of one replica."""
+    tree = row.tree
+    body = _REPLICA.pack(
+        ROW_VERSION,
+        _STATES.index(row.state),
+        0 if row.former_state is None else 1 + _STATES.index(row.former_state),
+        0 if tree is None else _ALGORITHMS.index(tree.algorithm),
+        row.replica_index,
+        row.bcsid,
+        row.bytes_used,
+        row.block_count,
+        row.generation,
+        row.data_scan_at_ms,
+        row.finding_count,
+        row.created_at_ms,
+        0 if tree is None else tree.root,
+        0 if tree is None else tree.generation,
+        0 if tree is None else tree.block_count,
+        0 if tree is None else tree.tombstone_count,
+        0 if tree is None else tree.tombstones_checksum,
+    )
+    return seal(body + row.origin_datanode_id.encode())
+
+
+def decode_replica(container_id: ContainerId, row: bytes) -> ReplicaRow:
+    """Read the row of one replica. Raises `Damaged`."""
+    what = f"replica row of container {container_id}"
+    body = unseal(row, what)
+    if len(body) < _REPLICA.size or body[0] != ROW_VERSION:
+        raise Damaged(f"{what}: unknown version or cut short")
+    (_, state, former, algorithm, replica_index, bcsid, bytes_used, block_count, generation) = (
+        _REPLICA.unpack_from(body)[:9]
+    )
+    scan_at_ms, finding_count, created_at_ms, *tree = _REPLICA.unpack_from(body)[9:]
+    try:
+        return ReplicaRow(
+            state=_STATES[state],
+            former_state=_STATES[former - 1] if former else None,
+            replica_index=replica_index,
+            bcsid=Bcsid(bcsid),
+            bytes_used=bytes_used,
+            block_count=block_count,
+            generation=generation,
+            tree=_summary(algorithm, tree),
+            data_scan_at_ms=scan_at_ms,
+            finding_count=finding_count,
+            created_at_ms=created_at_ms,
+            origin_datanode_id=str(body[_REPLICA.size :], "utf-8"),
+        )
+    except (IndexError, UnicodeDecodeError) as error:
+        raise Damaged(f"{what}: {error}") from error
+
+
+def _summary(algorithm_number: int, fields: list[int]) -> Summary | None:
+    algorithm = _ALGORITHMS[algorithm_number]
+    if algorithm is None:
+        return None
+    root, generation, block_count, tombstone_count, tombstones_checksum = fields
+    return Summary(
+        algorithm=algorithm,
+        root=root,
+        generation=generation,
+        block_count=block_count,
+        tombstone_count=tombstone_count,
+        tombstones_checksum=tombstones_checksum,
+    )
+
+
+def encode_chunk(block_id: BlockId, chunk: ChunkInfo) -> bytes:
+    """Return the row of one chunk alone: a block row that holds nothing else."""
+    return encode_block(BlockData(block_id, NO_BCSID, (chunk,)))
+
+
+def decode_chunk(block_id: BlockId, row: bytes) -> ChunkInfo:
+    """Read the row of one chunk alone. Raises `Damaged`."""
+    chunks = decode_block(block_id, row).chunks
+    if len(chunks) != 1:
+        raise Damaged(f"row of one chunk of block {block_id}: holds {len(chunks)}")
+    return chunks[0]
+
+
+def encode_finding(finding: Finding) -> bytes:
+    """Return the row of one finding; its container is in the key."""
+    fields = (
+        finding.verdict,
+        finding.fault,
+        finding.block_id,
+        finding.offset,
+        finding.length_bytes,
+        finding.found_at_ms,
+        finding.evidence,
+    )
+    return seal(json.dumps(fields, separators=(",", ":")).encode())
+
+
+def decode_finding(container_id: ContainerId, row: bytes) -> Finding:
+    """Read one finding. Raises `Damaged`."""
+    what = f"finding row of container {container_id}"
+    try:
+        verdict, fault, block_id, offset, length_bytes, found_at_ms, evidence = json.loads(
+            bytes(unseal(row, what))
+        )
+        return Finding(
+            container_id=container_id,
+            verdict=Verdict(verdict),
+            fault=Fault(fault),
+            block_id=BlockId(block_id),
+            offset=offset,
+            length_bytes=length_bytes,
+            found_at_ms=found_at_ms,
+            evidence=evidence,
+        )
+    except Damaged:
+        raise
+    except ValueError as error:
+        raise Damaged(f"{what}: {error}") from error
+
+
+# -- journal: what was begun and must be finished or taken back at the next start ---------------
+
+
+@dataclass(frozen=True, slots=True)
+class InstallEntry:
+    """Bytes of one chunk are being written over whatever is at their place.
+
+    `data_checksum` (CRC-32C) says whether the new bytes arrived; `quarantine` names the copy of
+    the old ones ("" where they could not be read); `old_length_bytes` is the file's, -1 if absent.
+    """
+
+    block_id: BlockId
+    chunk: ChunkInfo
+    data_checksum: int
+    old_length_bytes: int
+    quarantine: str
+    pending: bool  # of an uncommitted block: a client's rewrite, not a repair
+
+
+@dataclass(frozen=True, slots=True)
+class UnlinkEntry:
+    """Blocks are tombstones and their rows are gone; their files are being unlinked."""
+
+    block_ids: tuple[BlockId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TreeEntry:
+    """A tree file of this generation is being put in place."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class DescriptorEntry:
+    """The descriptor is older than the replica row."""
+
+
+JournalEntry: TypeAlias = InstallEntry | UnlinkEntry | TreeEntry | DescriptorEntry
+
+
+def journal_key(container_id: ContainerId, entry: JournalEntry) -> bytes:
+    """Return the key: one entry of a kind at a time per container, one install per chunk."""
+    match entry:
+        case DescriptorEntry():
+            place = (1, 0, 0)
+        case TreeEntry():
+            place = (2, 0, 0)
+        case UnlinkEntry():
+            place = (3, 0, 0)
+        case InstallEntry():
+            place = (4, entry.block_id, entry.chunk.offset)
+        case _:
+            assert_never(entry)
+    return struct.pack(">QBQQ", container_id, *place)
+
+
+def encode_journal(entry: JournalEntry) -> bytes:
+    """Return the row of one journal entry."""
+    match entry:
+        case DescriptorEntry():
+            fields: dict[str, object] = {"kind": "descriptor"}
+        case TreeEntry():
+            fields = {"kind": "tree", "generation": entry.generation}
+        case UnlinkEntry():
+            fields = {"kind": "unlink", "block_ids": entry.block_ids}
+        case InstallEntry():
+            fields = {
+                "kind": "install",
+                "block_id": entry.block_id,
+                "chunk": encode_chunk(entry.block_id, entry.chunk).hex(),
+                "data_checksum": entry.data_checksum,
+                "old_length_bytes": entry.old_length_bytes,
+                "quarantine": entry.quarantine,
+                "pending": entry.pending,
+            }
+        case _:
+            assert_never(entry)
+    return seal(json.dumps(fields, separators=(",", ":")).encode())
+
+
+def decode_journal(container_id: ContainerId, row: bytes) -> JournalEntry:
+    """Read one journal entry. Raises `Damaged`: what it would have said is unknown, so nothing
+    may be finished or taken back on its behalf."""
+    what = f"journal row of container {container_id}"
+    fields = json.loads(bytes(unseal(row, what)))
+    match fields:
+        case {"kind": "descriptor"}:
+            return DescriptorEntry()
+        case {"kind": "tree", "generation": generation}:
+            return TreeEntry(generation)
+        case {"kind": "unlink", "block_ids": block_ids}:
+            return UnlinkEntry(tuple(block_ids))
+        case {"kind": "install", "block_id": block_id}:
+            return InstallEntry(
+                block_id=block_id,
+                chunk=decode_chunk(block_id, bytes.fromhex(fields["chunk"])),
+                data_checksum=fields["data_checksum"],
+                old_length_bytes=fields["old_length_bytes"],
+                quarantine=fields["quarantine"],
+                pending=fields["pending"],
+            )
+    raise Damaged(f"{what}: unknown kind {fields.get('kind')!r}")
+
+
+def not_found(container_id: ContainerId) -> Refused:
+    """Return the refusal of a container id that nothing is known of."""
+    return Refused(
+        Code.CONTAINER_NOT_FOUND, f"no container {container_id}", container_id=container_id
+    )

@@ -1,0 +1,102 @@
+"""The states of a replica and what moves it from one to another, as one table.
+
+    OPEN ──► CLOSING ──► QUASI_CLOSED ──► CLOSED          any of them ──► UNHEALTHY, DELETED
+    RECOVERING ─┘   └──────────────────────► CLOSED       UNHEALTHY ──► its former state, healed
+
+Everything that decides a state is in `NEXT`; an absent pair is refused. Ozone's UNHEALTHY is final;
+ours ends with a full clean read, but only if the replica was once closed: an OPEN replica that was
+damaged comes back as QUASI_CLOSED at most, and an unfinished reconstruction never.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from agent.errors import Code, Refused
+from merkle.replica import ContainerId, ReplicaState
+
+_OPEN = ReplicaState.OPEN
+_CLOSING = ReplicaState.CLOSING
+_QUASI = ReplicaState.QUASI_CLOSED
+_CLOSED = ReplicaState.CLOSED
+_UNHEALTHY = ReplicaState.UNHEALTHY
+_RECOVERING = ReplicaState.RECOVERING
+_DELETED = ReplicaState.DELETED
+
+
+class Event(StrEnum):
+    """What can happen to a replica."""
+
+    CLOSE_BEGAN = "CLOSE_BEGAN"  # no more writes
+    CLOSED_WHOLE = "CLOSED_WHOLE"  # nothing that the control plane knows of is missing, or forced
+    CLOSED_SHORT = "CLOSED_SHORT"  # our BCSID is below the one the control plane names
+    DAMAGE_FOUND = "DAMAGE_FOUND"
+    HEALED_CLOSED = "HEALED_CLOSED"  # a clean full read, and it was CLOSED before
+    HEALED_QUASI_CLOSED = "HEALED_QUASI_CLOSED"
+    EXPIRED = "EXPIRED"  # a reconstruction that a restart or a deadline ended
+    DELETE_BEGAN = "DELETE_BEGAN"
+
+
+NEXT: Final[Mapping[tuple[ReplicaState, Event], ReplicaState]] = MappingProxyType(
+    {
+        (_OPEN, Event.CLOSE_BEGAN): _CLOSING,
+        (_RECOVERING, Event.CLOSE_BEGAN): _CLOSING,
+        (_CLOSING, Event.CLOSE_BEGAN): _CLOSING,
+        (_CLOSING, Event.CLOSED_WHOLE): _CLOSED,
+        (_CLOSING, Event.CLOSED_SHORT): _QUASI,
+        (_QUASI, Event.CLOSED_WHOLE): _CLOSED,
+        (_QUASI, Event.CLOSED_SHORT): _QUASI,
+        (_CLOSED, Event.CLOSED_WHOLE): _CLOSED,
+        (_CLOSED, Event.CLOSED_SHORT): _CLOSED,
+        (_OPEN, Event.DAMAGE_FOUND): _UNHEALTHY,
+        (_CLOSING, Event.DAMAGE_FOUND): _UNHEALTHY,
+        (_QUASI, Event.DAMAGE_FOUND): _UNHEALTHY,
+        (_CLOSED, Event.DAMAGE_FOUND): _UNHEALTHY,
+        (_RECOVERING, Event.DAMAGE_FOUND): _UNHEALTHY,
+        (_UNHEALTHY, Event.DAMAGE_FOUND): _UNHEALTHY,
+        (_UNHEALTHY, Event.HEALED_CLOSED): _CLOSED,
+        (_UNHEALTHY, Event.HEALED_QUASI_CLOSED): _QUASI,
+        (_RECOVERING, Event.EXPIRED): _UNHEALTHY,
+        (_OPEN, Event.DELETE_BEGAN): _DELETED,
+        (_CLOSING, Event.DELETE_BEGAN): _DELETED,
+        (_QUASI, Event.DELETE_BEGAN): _DELETED,
+        (_CLOSED, Event.DELETE_BEGAN): _DELETED,
+        (_UNHEALTHY, Event.DELETE_BEGAN): _DELETED,
+        (_RECOVERING, Event.DELETE_BEGAN): _DELETED,
+        (_DELETED, Event.DELETE_BEGAN): _DELETED,
+    }
+)
+
+FORMER_STATE: Final[Mapping[ReplicaState, ReplicaState | None]] = MappingProxyType(
+    {
+        _OPEN: _QUASI,
+        _CLOSING: _QUASI,
+        _QUASI: _QUASI,
+        _CLOSED: _CLOSED,
+        _RECOVERING: None,
+    }
+)
+"""What a replica that becomes UNHEALTHY may become again; None: it stays UNHEALTHY."""
+
+_HEALED: Final[Mapping[ReplicaState | None, Event]] = MappingProxyType(
+    {_CLOSED: Event.HEALED_CLOSED, _QUASI: Event.HEALED_QUASI_CLOSED}
+)
+
+
+def next_state(state: ReplicaState, event: Event, container_id: ContainerId) -> ReplicaState:
+    """Return where `event` leads. Raises `Refused(INVALID_CONTAINER_STATE)` for an absent pair."""
+    following = NEXT.get((state, event))
+    if following is None:
+        raise Refused(
+            Code.INVALID_CONTAINER_STATE,
+            f"container {container_id} is {state}: {event} is not possible",
+            container_id=container_id,
+            state=state,
+        )
+    return following
+
+
+def healing_event(former_state: ReplicaState | None) -> Event | None:
+    """Return the event of a clean full read of an UNHEALTHY replica, None if it cannot heal."""
+    return _HEALED.get(former_state)

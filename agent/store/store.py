@@ -1,0 +1,410 @@
+"""The store of one datanode: every replica on its volumes, behind one interface.
+
+    clients ──► create, write_chunk, put_block, close          scans ──► begin_scan, commit_scan
+    readers ──► block, blocks, read, tree, findings            reconcile ──► repair
+
+Only `agent/store` touches volumes. Nothing here locks: who changes a replica holds its lease
+(agent/runtime/lease.py), LMDB admits one writer at a time, and reading needs neither.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from agent.errors import Code, Refused, SutureError, Unavailable, VolumeFailed
+from agent.store import quarantine
+from agent.store.blocks import check_id
+from agent.store.closing import close_replica, create_replica
+from agent.store.deleting import delete_blocks, delete_replica
+from agent.store.facts import (
+    RecoveryReport,
+    ReplicaFacts,
+    ScanBase,
+    ScanCommit,
+    Unloadable,
+    VolumeFacts,
+    facts_of,
+)
+from agent.store.layout import ReplicaPaths
+from agent.store.options import StoreOptions
+from agent.store.reading import (
+    block_rows,
+    committed_block,
+    read_block,
+    readable_blocks,
+    volume_facts,
+)
+from agent.store.recovery import Shelf, recover
+from agent.store.repair import Repair
+from agent.store.rows import InstallEntry, ReplicaRow, not_found
+from agent.store.scans import begin_scan, commit_scan
+from agent.store.trees import load_tree
+from agent.store.volume import Volume, open_volume
+from agent.store.writing import put_block, write_chunk
+from merkle.replica import (
+    BlockData,
+    BlockId,
+    ChunkInfo,
+    ContainerId,
+    ReplicaState,
+)
+from merkle.tree import Tree
+from scanner.finding import Finding
+
+REPLICA_INDEX_MAX: Final = 255  # erasure coding has no wider group
+BLOCKS_MAX: Final = 10_000
+FINDINGS_MAX: Final = 10_000
+
+
+class ReplicaStore:
+    """All replicas of one datanode."""
+
+    def __init__(
+        self,
+        volumes: Sequence[Volume],
+        options: StoreOptions,
+        shelf: Shelf,
+        failed: Sequence[VolumeFacts],
+    ) -> None:
+        """Use `open`: it recovers what a crash left."""
+        self._volumes = tuple(volumes)
+        self._options = options
+        self._places = shelf.places
+        self._unloadable = {entry.container_id: entry for entry in shelf.unloadable}
+        self._failed = tuple(failed)
+        self.recovery = RecoveryReport(tuple(shelf.steps), tuple(shelf.unloadable))
+
+    @classmethod
+    def open(
+        cls,
+        volume_paths: Sequence[Path],
+        *,
+        cluster_id: str,
+        datanode_id: str,
+        options: StoreOptions | None = None,
+    ) -> "ReplicaStore":
+        """Open the volumes of a datanode, format empty ones, and recover.
+
+        A volume that does not work is left out and shown as failed by `volumes`; if none works, or
+        one is not ours (`Refused`), nothing is opened.
+        """
+        chosen = options or StoreOptions()
+        check_volume_paths(volume_paths)
+        opened: list[Volume] = []
+        failed: list[tuple[Path, SutureError]] = []
+        try:
+            for path in volume_paths:
+                try:
+                    volume = open_volume(
+                        path, cluster_id=cluster_id, datanode_id=datanode_id, options=chosen
+                    )
+                    opened.append(volume)
+                except (Unavailable, VolumeFailed) as error:
+                    failed.append((path, error))
+            shelf = recover(opened, chosen)
+            for volume, failure in shelf.failed:
+                opened.remove(volume)
+                volume.close()
+                failed.append((volume.layout.volume, failure))
+            check_any_opened(opened, failed)
+        except BaseException:
+            for volume in opened:
+                volume.close()
+            raise
+        return cls(opened, chosen, shelf, [failed_volume(*one) for one in failed])
+
+    def close(self) -> None:
+        """Close all volumes. No other call may be running."""
+        for volume in self._volumes:
+            volume.close()
+        self._volumes = ()
+        self._places = {}
+
+    # -- what there is
+
+    def volumes(self) -> tuple[VolumeFacts, ...]:
+        """Return the facts of every volume, failed ones last."""
+        return (*(volume_facts(volume) for volume in self._volumes), *self._failed)
+
+    def unloadable(self) -> tuple[Unloadable, ...]:
+        """Return the replicas whose files are here and cannot be served."""
+        return self.recovery.unloadable
+
+    def replica(self, container_id: ContainerId) -> ReplicaFacts:
+        """Return the facts of one replica. Raises `Refused(CONTAINER_NOT_FOUND)`."""
+        volume = self._volume(container_id)
+        with volume.index.read() as rows:
+            return facts_of(container_id, volume.volume_id, rows.replica(container_id))
+
+    def replicas(self, start: int = 0, count: int | None = None) -> list[ReplicaFacts]:
+        """Return replicas from container `start` on, by ascending id, at most `count`."""
+        facts: list[ReplicaFacts] = []
+        for volume in self._volumes:
+            with volume.index.read() as rows:
+                here = (
+                    facts_of(container_id, volume.volume_id, row)
+                    for container_id, row in rows.replicas(start)
+                    if isinstance(row, ReplicaRow) and self._places.get(container_id) is volume
+                )
+                facts.extend(islice(here, count))
+        facts.sort(key=lambda fact: fact.container_id)
+        return facts[:count]
+
+    def paths(self, container_id: ContainerId) -> ReplicaPaths:
+        """Return where a replica's files are."""
+        return self._volume(container_id).paths(container_id)
+
+    def generation(self, container_id: ContainerId) -> int:
+        """Return the replica's generation: it grows with every change that a tree depends on."""
+        with self._volume(container_id).index.read() as rows:
+            return rows.replica(container_id).generation
+
+    # -- writing
+
+    def create_container(
+        self,
+        container_id: ContainerId,
+        *,
+        replica_index: int = 0,
+        origin_datanode_id: str = "",
+        state: ReplicaState = ReplicaState.OPEN,
+    ) -> ReplicaFacts:
+        """Create a replica on the volume with most free space. Repeating it is harmless while the
+        replica is open. A reconstruction creates it RECOVERING."""
+        check_id(container_id, "container id")
+        if not 0 <= replica_index <= REPLICA_INDEX_MAX:
+            raise Refused(Code.MALFORMED_REQUEST, f"replica index {replica_index} is out of range")
+        if state not in {ReplicaState.OPEN, ReplicaState.RECOVERING}:
+            raise Refused(Code.MALFORMED_REQUEST, f"a replica cannot be created {state}")
+        if container_id in self._places:
+            return self._existing(container_id, replica_index, state)
+        if container_id in self._unloadable:
+            raise Refused(
+                Code.CONTAINER_EXISTS,
+                f"container {container_id} has files here that cannot be loaded: "
+                f"{self._unloadable[container_id].reason}",
+                container_id=container_id,
+            )
+        volume = self._roomiest_volume()
+        row = ReplicaRow(
+            state=state,
+            replica_index=replica_index,
+            origin_datanode_id=origin_datanode_id or volume.version.datanode_id,
+            created_at_ms=self._options.now_ms(),
+        )
+        create_replica(volume, container_id, row)
+        self._places[container_id] = volume
+        return facts_of(container_id, volume.volume_id, row)
+
+    def write_chunk(
+        self,
+        container_id: ContainerId,
+        block_id: BlockId,
+        chunk: ChunkInfo,
+        data: bytes,
+        *,
+        commit: BlockData | None = None,
+    ) -> ChunkInfo:
+        """Write a chunk durably and return it as recorded; with `commit`, commit its block too.
+
+        A chunk whose `checksum_type` is None gets CRC32C. A refusal changes nothing.
+        """
+        volume = self._volume(container_id)
+        return write_chunk(volume, self._options, container_id, block_id, chunk, data, commit)
+
+    def put_block(self, container_id: ContainerId, block: BlockData) -> int:
+        """Commit a block whose chunks are written; returns its length. Durable when it returns."""
+        return put_block(self._volume(container_id), container_id, block)
+
+    def close_container(
+        self, container_id: ContainerId, *, bcsid: int = 0, force: bool = False
+    ) -> ReplicaFacts:
+        """Close a replica: CLOSED if it has reached `bcsid` or is forced, else QUASI_CLOSED."""
+        volume = self._volume(container_id)
+        close_replica(volume, self._options, container_id, bcsid=bcsid, force=force)
+        return self.replica(container_id)
+
+    def delete_container(self, container_id: ContainerId, *, force: bool = False) -> None:
+        """Delete a replica; an open or non-empty one only by force."""
+        delete_replica(self._volume(container_id), container_id, force=force)
+        self._places.pop(container_id, None)
+
+    def delete_blocks(self, container_id: ContainerId, block_ids: Iterable[BlockId]) -> int:
+        """Delete blocks of a closed replica; returns how many were there."""
+        volume = self._volume(container_id)
+        return delete_blocks(volume, self._options, container_id, block_ids)
+
+    # -- reading
+
+    def block(self, container_id: ContainerId, block_id: BlockId) -> BlockData:
+        """Return a committed block. Raises `Refused`: NO_SUCH_BLOCK, BLOCK_NOT_COMMITTED."""
+        return committed_block(self._volume(container_id), container_id, block_id)
+
+    def blocks(
+        self, container_id: ContainerId, *, start: int = 0, count: int = BLOCKS_MAX
+    ) -> list[BlockData]:
+        """Return committed blocks from `start` on, at most `count`; damaged rows are left out."""
+        rows = block_rows(self._volume(container_id), container_id, start)
+        return list(islice(readable_blocks(rows), min(count, BLOCKS_MAX)))
+
+    def read(
+        self, container_id: ContainerId, block_id: BlockId, offset: int, length_bytes: int
+    ) -> bytes:
+        """Return bytes of a block, committed or not, as the disk has them: the reader verifies.
+
+        Raises `Refused`: NO_SUCH_BLOCK, UNABLE_TO_FIND_CHUNK; `VolumeFailed` for a read error.
+        """
+        return read_block(self._volume(container_id), container_id, block_id, offset, length_bytes)
+
+    def tree(self, container_id: ContainerId) -> Tree:
+        """Return the replica's tree, rebuilt if its file is absent, damaged or stale.
+
+        Raises `Refused(UNCLOSED_CONTAINER_IO)` before it is closed.
+        """
+        return load_tree(self._volume(container_id), self._options, container_id)
+
+    def block_rows(self, container_id: ContainerId) -> Iterator[tuple[BlockId, bytes]]:
+        """Yield all raw block rows by ascending id. Blocks deleted meanwhile may be missing."""
+        return block_rows(self._volume(container_id), container_id, 0)
+
+    def block_row(self, container_id: ContainerId, block_id: BlockId) -> bytes | None:
+        """Return the raw row of a block, None if it has none."""
+        with self._volume(container_id).index.read() as rows:
+            return rows.block(container_id, block_id)
+
+    def tombstones(self, container_id: ContainerId) -> Mapping[BlockId, int]:
+        """Return the checksums of deleted blocks."""
+        with self._volume(container_id).index.read() as rows:
+            return rows.tombstones(container_id)
+
+    # -- judging and repairing
+
+    def begin_scan(self, container_id: ContainerId) -> ScanBase:
+        """Return what a scan starts from."""
+        return begin_scan(self._volume(container_id), container_id)
+
+    def commit_scan(
+        self,
+        container_id: ContainerId,
+        *,
+        base_generation: int,
+        tree: Tree,
+        findings: Sequence[Finding],
+        bytes_read: int,
+        complete: bool,
+    ) -> ScanCommit:
+        """Make a scan's outcome durable, if nothing changed since `begin_scan`."""
+        assert bytes_read >= 0
+        return commit_scan(
+            self._volume(container_id),
+            self._options,
+            container_id,
+            base_generation=base_generation,
+            tree=tree,
+            findings=findings,
+            complete=complete,
+        )
+
+    def findings(
+        self,
+        container_id: ContainerId | None = None,
+        *,
+        start: int = 0,
+        count: int = FINDINGS_MAX,
+    ) -> list[Finding]:
+        """Return unresolved findings: of one container, or of all from container `start` on."""
+        bound = min(count, FINDINGS_MAX)
+        if container_id is not None:
+            with self._volume(container_id).index.read() as rows:
+                return list(islice(rows.findings(container_id), bound))
+        found: list[Finding] = []
+        for volume in self._volumes:
+            with volume.index.read() as rows:
+                here = (
+                    finding
+                    for owner in rows.containers_with_findings(start)
+                    if self._places.get(owner) is volume
+                    for finding in rows.findings(owner)
+                )
+                found.extend(islice(here, bound))
+        found.sort(key=lambda finding: finding.container_id)
+        return found[:bound]
+
+    def repair(self, container_id: ContainerId) -> Repair:
+        """Return the repair of one replica. The caller holds its lease until done with it."""
+        return Repair(self._volume(container_id), self._options, container_id)
+
+    def purge_quarantine(self, older_than_s: float) -> int:
+        """Remove what was quarantined longer ago; returns how many pieces went."""
+        before_ms = self._options.now_ms() - int(older_than_s * 1000)
+        purged = 0
+        for volume in self._volumes:
+            with volume.index.read() as rows:
+                in_use = frozenset(
+                    entry.quarantine
+                    for _, entry in rows.journal()
+                    if isinstance(entry, InstallEntry)
+                )
+            purged += quarantine.purge(volume.layout, before_ms=before_ms, in_use=in_use)
+        return purged
+
+    # -- what the above calls
+
+    def _volume(self, container_id: ContainerId) -> Volume:
+        volume = self._places.get(container_id)
+        if volume is None:
+            raise not_found(container_id)
+        return volume
+
+    def _existing(
+        self, container_id: ContainerId, replica_index: int, state: ReplicaState
+    ) -> ReplicaFacts:
+        facts = self.replica(container_id)
+        if facts.state is state and facts.replica_index == replica_index:
+            return facts
+        raise Refused(
+            Code.CONTAINER_EXISTS,
+            f"container {container_id} is {facts.state} here with index {facts.replica_index}",
+            container_id=container_id,
+        )
+
+    def _roomiest_volume(self) -> Volume:
+        volume = max(self._volumes, key=Volume.available_bytes)
+        if volume.available_bytes() < self._options.reserve_bytes:
+            raise Unavailable(
+                Code.DISK_OUT_OF_SPACE,
+                "no volume has more free space than its reserve",
+                hint="free space or add a volume",
+            )
+        return volume
+
+
+def check_volume_paths(paths: Sequence[Path]) -> None:
+    """Refuse no volume at all, and one that is named twice."""
+    if not paths:
+        raise Refused(Code.INVALID_CONFIG, "no volume is configured")
+    resolved = [path.resolve() for path in paths]
+    twice = next((path for path in resolved if resolved.count(path) > 1), None)
+    if twice is not None:
+        raise Refused(Code.INVALID_CONFIG, f"volume {twice} is configured twice")
+
+
+def check_any_opened(opened: Sequence[Volume], failed: Sequence[tuple[Path, SutureError]]) -> None:
+    """Raise the first failure if no volume works."""
+    if not opened:
+        raise failed[0][1]
+
+
+def failed_volume(path: Path, error: SutureError) -> VolumeFacts:
+    """Return the facts of a volume that could not be opened."""
+    return VolumeFacts(
+        volume_id="",
+        path=path,
+        capacity_bytes=0,
+        available_bytes=0,
+        used_bytes=0,
+        container_count=0,
+        failed=True,
+        error=str(error),
+    )

@@ -1,0 +1,177 @@
+"""One volume: formatted once, served by one process at a time.
+
+The lock is the kernel's (flock), so it ends with its process however that ends. The lock file says
+who holds it, for the message to the second one.
+"""
+
+import fcntl
+import os
+import sys
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from agent.errors import Code, Refused
+from agent.store.durable import (
+    DIRECTORY_MODE,
+    FILE_MODE,
+    TEMPORARY_SUFFIX,
+    disk_errors,
+    make_directories,
+    replace_file,
+    sync_directory,
+    write_all,
+)
+from agent.store.index import Index
+from agent.store.layout import (
+    LAYOUT_VERSION,
+    Layout,
+    ReplicaPaths,
+    VolumeVersion,
+    check_name,
+    decode_version,
+)
+from agent.store.options import StoreOptions
+from merkle.replica import ContainerId
+
+COMMAND_CHARS_MAX: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """An open volume."""
+
+    layout: Layout
+    version: VolumeVersion
+    index: Index
+    lock_fd: int
+
+    @property
+    def volume_id(self) -> str:
+        """The id that reports name."""
+        return self.version.volume_id
+
+    def paths(self, container_id: ContainerId) -> ReplicaPaths:
+        """Return where a replica's files are."""
+        return self.layout.replica(container_id)
+
+    def available_bytes(self) -> int:
+        """Return the free space that this process may use."""
+        with disk_errors(self.layout.volume):
+            space = os.statvfs(self.layout.volume)
+        return space.f_bavail * space.f_frsize
+
+    def capacity_bytes(self) -> int:
+        """Return the size of the file system."""
+        with disk_errors(self.layout.volume):
+            space = os.statvfs(self.layout.volume)
+        return space.f_blocks * space.f_frsize
+
+    def close(self) -> None:
+        """Close the index and let the next process in."""
+        self.index.close()
+        os.close(self.lock_fd)
+
+
+def open_volume(path: Path, *, cluster_id: str, datanode_id: str, options: StoreOptions) -> Volume:
+    """Open a volume, formatting an empty one. Recovery is the caller's next step.
+
+    Raises `Refused`: VOLUME_IN_USE, WRONG_CLUSTER, WRONG_DATANODE, INCONSISTENT_VOLUME;
+    `VolumeFailed` when the disk or its index does not work.
+    """
+    check_name(cluster_id, "cluster id")
+    check_name(datanode_id, "datanode id")
+    layout = Layout(path.resolve(), cluster_id)
+    with disk_errors(path):
+        for directory in (layout.volume, layout.hdds):
+            if not directory.is_dir():
+                directory.mkdir(DIRECTORY_MODE)
+                sync_directory(directory.parent)
+    lock_fd = lock_volume(layout)
+    try:
+        version = _version(layout, datanode_id, options)
+        with disk_errors(path):
+            for directory in layout.directories():
+                make_directories(directory, below=layout.hdds)
+        index = Index(layout.database, map_bytes=options.lmdb_map_bytes)
+    except BaseException:
+        os.close(lock_fd)
+        raise
+    return Volume(layout, version, index, lock_fd)
+
+
+def _version(layout: Layout, datanode_id: str, options: StoreOptions) -> VolumeVersion:
+    with disk_errors(layout.version):
+        try:
+            data = layout.version.read_bytes()
+        except FileNotFoundError:
+            return _format(layout, datanode_id, options)
+    version = decode_version(data, layout.version)
+    check_owner(version, layout, datanode_id)
+    return version
+
+
+def check_owner(version: VolumeVersion, layout: Layout, datanode_id: str) -> None:
+    """Refuse a volume that belongs to another cluster or datanode."""
+    if version.cluster_id != layout.cluster_id:
+        raise Refused(
+            Code.WRONG_CLUSTER,
+            f"{layout.version}: volume of cluster {version.cluster_id}, not of {layout.cluster_id}",
+        )
+    if version.datanode_id != datanode_id:
+        raise Refused(
+            Code.WRONG_DATANODE,
+            f"{layout.version}: volume of datanode {version.datanode_id}, not of {datanode_id}",
+            hint="was the disk moved, or the datanode id lost?",
+        )
+
+
+def _format(layout: Layout, datanode_id: str, options: StoreOptions) -> VolumeVersion:
+    ours = {layout.lock.name, layout.version.name + TEMPORARY_SUFFIX}
+    foreign = sorted(entry.name for entry in layout.hdds.iterdir() if entry.name not in ours)
+    if foreign:
+        raise Refused(
+            Code.INCONSISTENT_VOLUME,
+            f"{layout.hdds}: no VERSION, yet it holds {foreign[0]!r}",
+            hint="restore VERSION, or empty the directory to format it",
+        )
+    version = VolumeVersion(
+        layout_version=LAYOUT_VERSION,
+        cluster_id=layout.cluster_id,
+        datanode_id=datanode_id,
+        volume_id=f"DS-{uuid.uuid4()}",
+        created_at_ms=options.now_ms(),
+    )
+    replace_file(layout.version, version.encode())
+    return version
+
+
+def lock_volume(layout: Layout) -> int:
+    """Take the volume's lock and return the descriptor that holds it.
+
+    Raises `Refused(VOLUME_IN_USE)` naming the process that has it.
+    """
+    with disk_errors(layout.lock):
+        fd = os.open(layout.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.pread(fd, 4096, 0).decode("utf-8", "replace")
+            os.close(fd)
+            raise _in_use(layout, holder) from error
+        command = " ".join(sys.orig_argv)[:COMMAND_CHARS_MAX].replace("\n", " ")
+        os.ftruncate(fd, 0)
+        write_all(fd, f"{os.getpid()}\n{command}\n".encode(), 0)
+    return fd
+
+
+def _in_use(layout: Layout, holder: str) -> Refused:
+    pid, _, command = holder.partition("\n")
+    return Refused(
+        Code.VOLUME_IN_USE,
+        f"volume {layout.volume} is held by pid {pid or 'unknown'} ({command.strip()})",
+        hint="stop that process, or give this one its own volumes",
+        pid=pid,
+        volume=layout.volume,
+    )
