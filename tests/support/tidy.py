@@ -59,11 +59,16 @@ class Tree:
 
 Rule = Callable[[Tree], Iterator[str]]
 
+LIST_FILES = [  # root may run the tests in somebody else's checkout
+    *("git", "-c", "safe.directory=*", "ls-files", "-z"),
+    *("--cached", "--others", "--exclude-standard"),
+]
+
 
 def read_repository(root: Path) -> dict[str, str]:
     """Return the text of every file that is, or would be, committed."""
     listing = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],  # noqa: S607
+        LIST_FILES,
         cwd=root,
         check=True,
         capture_output=True,
@@ -231,7 +236,7 @@ def undocumented(path: str, body: list[ast.stmt]) -> Iterator[str]:
     for node in body:
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue
-        if node.name.startswith("_") or is_override(node):
+        if node.name.startswith("_") or is_override(node) or is_bare_property(node):
             continue
         is_rpc = not isinstance(node, ast.ClassDef) and node.name[0].isupper()
         if ast.get_docstring(node) is None and not is_rpc:
@@ -244,6 +249,12 @@ def is_override(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> 
     """Whether another declaration carries the documentation."""
     decorators = {ast.unparse(decorator) for decorator in node.decorator_list}
     return any(text.endswith((".setter", "overload", "override")) for text in decorators)
+
+
+def is_bare_property(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
+    """Whether it declares an attribute of a Protocol, whose docstring describes it."""
+    decorators = {ast.unparse(decorator) for decorator in node.decorator_list}
+    return "property" in decorators and [ast.unparse(part) for part in node.body] == ["..."]
 
 
 # --- conduct -------------------------------------------------------------------------------------
