@@ -39,6 +39,7 @@ REPLICA_FIELDS: Final = (
     "node_health",
     "rack",
     "is_reachable",
+    "is_gone",
 )
 """Of one element of `replicas`; index and datanode first, because the array is sorted by them."""
 
@@ -50,11 +51,21 @@ def build_cases(snapshot: Snapshot) -> DataFrame:
         .groupBy("container_id")
         .agg(f.array_sort(f.collect_list(f.struct(*REPLICA_FIELDS))).alias("replicas"))
     )
-    op = f.struct("op", "datanode_id", "replica_index")
-    ops = snapshot.pending_ops.groupBy("container_id").agg(
-        f.array_sort(f.collect_list(op)).alias("ops")
+    op = f.struct("op", "datanode_id", "replica_index", "rack")
+    ops = (
+        snapshot.pending_ops.join(
+            f.broadcast(snapshot.nodes.select("datanode_id", "rack")), "datanode_id", "left"
+        )
+        .groupBy("container_id")
+        .agg(f.array_sort(f.collect_list(op)).alias("ops"))
     )
-    containers = snapshot.containers.drop("snapshot_id").withColumn("is_known", f.lit(True))
+    width = f.when(f.col("replication_type") == "EC", f.col("ec_data") + f.col("ec_parity"))
+    containers = snapshot.containers.drop("snapshot_id").withColumns(
+        {
+            "is_known": f.lit(True),
+            "replication_factor": f.coalesce(width, f.col("replication_factor")),
+        }
+    )
     joined = containers.join(replicas, "container_id", "full_outer").join(
         ops, "container_id", "left"
     )
@@ -76,6 +87,8 @@ def located_replicas(snapshot: Snapshot) -> DataFrame:
         f.col("health").alias("node_health"),
         op_class().alias("op"),
         f.col("health").isin(*REACHABLE_HEALTHS).alias("is_reachable"),
+        # A dead node's replicas are lost, unless it is expected back.
+        ((f.col("health") == "DEAD") & (f.col("op_state") != "IN_MAINTENANCE")).alias("is_gone"),
     )
     origin = f.when(f.col("origin_datanode_id") == "", f.col("datanode_id")).otherwise(
         f.col("origin_datanode_id")
@@ -88,7 +101,12 @@ def located_replicas(snapshot: Snapshot) -> DataFrame:
             f.when(f.col("load_error").isNotNull(), f.lit("UNHEALTHY")).otherwise(f.col("state")),
         )
         .join(f.broadcast(nodes), "datanode_id", "left")
-        .withColumn("is_reachable", f.coalesce("is_reachable", f.lit(False)))
+        .withColumns(
+            {
+                "is_reachable": f.coalesce("is_reachable", f.lit(False)),
+                "is_gone": f.coalesce("is_gone", f.lit(False)),
+            }
+        )
         .select("container_id", *REPLICA_FIELDS)
     )
 

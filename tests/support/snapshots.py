@@ -203,8 +203,12 @@ def container(
         body, _, copies = word.partition("x")
         for _ in range(int(copies or 1)):
             _add_replica(rows, row, body)
-    for number, word in enumerate(ops.split()):
-        _add_op(rows, container_id, word, number)
+    number = 0
+    for word in ops.split():
+        body, _, copies = word.partition("x")
+        for _ in range(int(copies or 1)):
+            _add_op(rows, container_id, body, number)
+            number += 1
     return rows
 
 

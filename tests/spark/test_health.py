@@ -1,0 +1,201 @@
+"""The health chain: every published vector as one row of one DataFrame."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as f
+
+from spark_verify.case import build_cases
+from spark_verify.compare import compare
+from spark_verify.health import STATES, flag_names, judge_health, states_counted
+from spark_verify.rules import Rules
+from spark_verify.snapshot import open_snapshot, read_manifest
+from tests.support.snapshots import SnapshotRows, container, gather
+
+pytestmark = pytest.mark.spark
+
+RACKS_ENOUGH = 1
+"""One rack: placement is never in the way of the vectors about counts."""
+
+Vector = tuple[str, str, str, str, str, str, dict[str, int]]
+
+VECTORS: tuple[Vector, ...] = (
+    ("V1", "R CLOSED 10", "Cx3", "", "HEALTHY", "-", {}),
+    ("V2", "R CLOSED 10", "Cx2", "", "UNDER_REPLICATED", "U", {}),
+    ("V4", "R CLOSED 10", "Cx3", "-", "UNDER_REPLICATED", "U", {}),
+    ("V5", "R CLOSED 10", "C C/d C/D", "", "UNDER_REPLICATED", "U", {}),
+    ("V7", "R CLOSED 10", "C C/D", "+", "UNDER_REPLICATED", "U", {}),
+    ("V8", "R CLOSED 10", "C/mx3", "", "UNDER_REPLICATED", "U", {}),
+    ("V10", "R CLOSED 10", "", "", "MISSING", "-", {}),
+    ("V11", "R CLOSED 10", "Cx2 Ux2", "", "UNDER_REPLICATED", "U", {}),
+    ("V13", "R CLOSED 10", "Cx3 Ux3", "", "OVER_REPLICATED", "O", {}),
+    ("V14", "R CLOSED 10", "Cx2 G Ux3", "", "OVER_REPLICATED", "-", {}),
+    ("V16", "R CLOSED 10", "Gx3 C", "", "OVER_REPLICATED", "-", {}),
+    ("V17", "R CLOSED 10", "O@10 O@10 C", "", "HEALTHY", "-", {}),
+    ("V19", "R CLOSED 20", "C@20x2 Q@19", "", "UNDER_REPLICATED", "U", {}),
+    ("V20", "R CLOSED 20", "C@20x3 Q@19", "", "OVER_REPLICATED", "O", {}),
+    ("V22", "R CLOSED 20", "Q@19x4", "", "UNHEALTHY_OVER_REPLICATED", "O", {}),
+    ("V23", "R CLOSED 10", "Cx7", "-x2", "OVER_REPLICATED", "O", {}),
+    ("V25", "R CLOSED 10", "Cx4 C/m C/D", "", "OVER_REPLICATED", "O", {}),
+    ("V26", "R CLOSED 10", "Cx3 C/mx2", "", "HEALTHY", "-", {}),
+    ("V28", "R CLOSED 10", "U", "+", "UNHEALTHY_UNDER_REPLICATED", "U", {}),
+    ("V29", "R CLOSED 10", "Ux2", "+", "UNHEALTHY_UNDER_REPLICATED", "-", {}),
+    ("V31", "R CLOSED 10", "Ux2 U/d", "", "UNHEALTHY_UNDER_REPLICATED", "U", {}),
+    ("V32", "R CLOSED 10", "Ux4", "", "UNHEALTHY_OVER_REPLICATED", "O", {}),
+    ("V34", "R CLOSED 10", "C/ex2 C", "", "HEALTHY", "-", {"maintenance_min": 1}),
+    ("V35", "R CLOSED 10", "C/ex2 C", "", "UNDER_REPLICATED", "U", {"maintenance_min": 2}),
+    ("V37", "R QUASI_CLOSED 12", "Q@12x3", "", "HEALTHY", "-", {}),
+    ("V38", "R QUASI_CLOSED 12", "Q@12x2 Q@11", "", "HEALTHY", "-", {}),
+    ("V40", "R QUASI_CLOSED 10", "Q@10 U@10x2", "", "UNDER_REPLICATED", "U", {}),
+    ("V41", "R QUASI_CLOSED 12", "Q@12x2 O@12", "", "QUASI_CLOSED_STUCK", "-", {}),
+    (
+        "V43",
+        "R QUASI_CLOSED 12",
+        "Q@12^a Q@10^bx2",
+        "",
+        "QUASI_CLOSED_STUCK + QUASI_CLOSED_STUCK_UNDER_REPLICATED",
+        "U",
+        {},
+    ),
+    (
+        "V44",
+        "R QUASI_CLOSED 11",
+        "Q@10 Q@8 U@11",
+        "",
+        "QUASI_CLOSED_STUCK + QUASI_CLOSED_STUCK_UNDER_REPLICATED",
+        "U",
+        {},
+    ),
+    ("V46", "R QUASI_CLOSED 11", "Q@10^ax3 Q@8^bx2", "", "QUASI_CLOSED_STUCK", "-", {}),
+    ("V47", "R QUASI_CLOSED 11", "Q@10^ax3 Q@8^bx2 U@11^cx2", "", "QUASI_CLOSED_STUCK", "-", {}),
+    (
+        "V49",
+        "R QUASI_CLOSED 11",
+        "Q@10^ax3 U@11^c/d U@11^c",
+        "",
+        "QUASI_CLOSED_STUCK + QUASI_CLOSED_STUCK_UNDER_REPLICATED",
+        "U",
+        {},
+    ),
+    ("V50", "R QUASI_CLOSED 10", "Q@10^ax4", "", "QUASI_CLOSED_STUCK + OVER_REPLICATED", "O", {}),
+    (
+        "V52",
+        "R QUASI_CLOSED 10",
+        "Q@10^ax3 Q@8^bx3",
+        "-",
+        "QUASI_CLOSED_STUCK + QUASI_CLOSED_STUCK_OVER_REPLICATED",
+        "-",
+        {},
+    ),
+    (
+        "V53",
+        "R QUASI_CLOSED 10",
+        "Q@10^ax2 Q@10^a/m Q@10^bx2 Q@10^b/m",
+        "",
+        "QUASI_CLOSED_STUCK",
+        "-",
+        {},
+    ),
+    (
+        "V55",
+        "R QUASI_CLOSED 10",
+        "Q@10^ax4 Q@10^a/m Q@8^bx2 Q@8^b/m",
+        "",
+        "QUASI_CLOSED_STUCK + QUASI_CLOSED_STUCK_OVER_REPLICATED",
+        "O",
+        {},
+    ),
+    (
+        "V56",
+        "R QUASI_CLOSED 10",
+        "",
+        "",
+        "QUASI_CLOSED_STUCK + QUASI_CLOSED_STUCK_MISSING",
+        "-",
+        {},
+    ),
+    ("V58", "EC CLOSED", "C#1 C#2 C#3 C#4 C#5", "", "HEALTHY", "-", {}),
+    ("V59", "EC CLOSED", "C#1 C#2 C#4 C#5", "", "UNDER_REPLICATED", "U", {}),
+    ("V61", "EC CLOSED", "C#1 C#2 C#3 C#4/d C#5/D", "", "UNDER_REPLICATED", "U", {}),
+    ("V62", "EC CLOSED", "C#1 C#2 C#3 C#4/d C#4 C#5/D", "+#5", "UNDER_REPLICATED", "-", {}),
+    ("V64", "EC CLOSED", "C#1 C#2", "", "MISSING", "-", {}),
+    ("V65", "EC CLOSED", "C#1 C#2 U#3 U#4", "", "UNHEALTHY", "-", {}),
+    ("V67", "EC CLOSED", "C#1 C#2/e", "", "MISSING_UNDER_REPLICATED", "U", {}),
+    ("V68", "EC CLOSED", "C#1 C#2/d", "+#2", "MISSING_UNDER_REPLICATED", "-", {}),
+    ("V70", "EC CLOSED", "C#1 C#2 C#3 C#4 C#5 U#5", "", "UNHEALTHY_OVER_REPLICATED", "-", {}),
+    ("V71", "EC CLOSED", "C#1 C#2 C#3 C#4 C#5 U#1", "-#1n5", "UNHEALTHY_OVER_REPLICATED", "-", {}),
+    ("V73", "EC CLOSED", "C#1x2 C#2x2 C#3 C#4 C#5", "-#1 -#2", "OVER_REPLICATED", "-", {}),
+    ("V74", "EC CLOSED", "C#1 C#1/m C#2 C#2/m C#3 C#4 C#5", "", "HEALTHY", "-", {}),
+    ("V76", "EC CLOSED", "C#1/e C#2/e C#3 C#4 C#5", "", "HEALTHY", "-", {"ec_redundancy": 0}),
+    (
+        "V77",
+        "EC CLOSED",
+        "C#1/e C#2/e C#3 C#4 C#5",
+        "",
+        "UNDER_REPLICATED",
+        "U",
+        {"ec_redundancy": 2},
+    ),
+    (
+        "V79",
+        "EC CLOSED",
+        "C#1/m C#2/e C#3/m C#4/m C#5/m",
+        "+#1 +#2 +#3 +#4",
+        "UNDER_REPLICATED",
+        "-",
+        {},
+    ),
+    ("V80", "EC CLOSED", "C#1 C#2 C#3 U#4 G#5", "", "UNDER_REPLICATED", "U", {}),
+    ("V82", "EC OPEN", "C#1 C#2 C#3 C#4", "", "OPEN_UNHEALTHY", "-", {}),
+    ("V83", "EC CLOSED", "C#1!", "", "EMPTY", "-", {}),
+)
+"""Name, container, replicas, ops, states counted, queue, rules: health rules, section 6."""
+
+
+def judged(
+    spark: SparkSession,
+    tmp_path: Path,
+    parts: list[SnapshotRows],
+    rules: dict[int, dict[str, int]] | None = None,
+    rack_count: int = RACKS_ENOUGH,
+) -> dict[int, Row]:
+    """Judge all parts in one DataFrame; `rules` overrides the rules of single containers."""
+    directory = str(gather(parts).write(tmp_path / "snapshot"))
+    cases = build_cases(open_snapshot(spark, directory, read_manifest(directory)))
+    for name in ("maintenance_min", "ec_redundancy"):
+        value = f.lit(getattr(Rules(), name))
+        for container_id, own in (rules or {}).items():
+            if name in own:
+                value = f.when(f.col("container_id") == container_id, own[name]).otherwise(value)
+        cases = cases.withColumn(name, value)
+    rows = judge_health(compare(cases), Rules(rack_count=rack_count)).collect()
+    return {row["container_id"]: row for row in rows}
+
+
+def counted(row: Row) -> str:
+    """Return the states counted for a container as the tables write them."""
+    names = {number: name for name, number in STATES.items()}
+    found = [names[n] for n in states_counted(row["health_state"], row["is_qc_stuck"])]
+    return " + ".join(found) or "HEALTHY"
+
+
+def flags(row: Row) -> set[str]:
+    return set(flag_names(row["flags"]))
+
+
+class TestVectorsV:
+    """Table V of the health rules."""
+
+    def test_every_vector_counts_the_states_and_queues_as_published(
+        self, spark: SparkSession, tmp_path: Path
+    ) -> None:
+        """
+        Replicas, pending ops and rules in; states and queue out, all in one DataFrame.
+        """
+        parts = [container(i, v[1], v[2], v[3]) for i, v in enumerate(VECTORS)]
+
+        rows = judged(spark, tmp_path, parts, {i: v[6] for i, v in enumerate(VECTORS)})
+
+        found = [(v[0], counted(rows[i]), rows[i]["queue"]) for i, v in enumerate(VECTORS)]
+        assert found == [(v[0], v[4], v[5]) for v in VECTORS]
