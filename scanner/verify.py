@@ -33,12 +33,14 @@ from scanner.judge import (
     name_of,
     read_failure,
 )
-from scanner.ports import BlockReader, ReplicaReader
+from scanner.ports import BlockReader, ReplicaReader, Structure
 
 READ_BYTES_MAX: Final = 4 * 1024**2  # larger reads gain nothing, measured on NVMe and SATA
 FINDINGS_PER_REPLICA_MAX: Final = 1_000  # a lost directory must not fill the index
 NOTES_PER_REPLICA_MAX: Final = 100  # findings that are no damage; never in the way of damage
 NO_BLOCK: Final = BlockId(-1)
+STOPPED: Final = "stopped"
+CHANGED: Final = "changed"
 
 UNREADABLE_LEAF: Final = b"unreadable"
 """Folded instead of sums where there are none, so that the leaf equals no healthy one."""
@@ -53,10 +55,11 @@ NOTE_FAULTS: Final = frozenset(
 class ScanOutcome:
     """What one scan learned.
 
-    `tree` and `findings` may be committed only when `is_complete`; else `stopped_because` says
-    what was in the way ("stopped", "changed", or the errno of a transient failure).
-    `findings` is bounded, `finding_count` is not. `disagreement_count` counts chunks on which the
-    two checksum libraries differed.
+    `stopped_because` says why the walk ended early ("stopped", "changed", or a transient errno):
+    then neither tree nor findings may be committed. `undecided_count` counts chunks of which not
+    even the medium's content is known: then the findings hold, the tree does not. `findings` is
+    bounded, `finding_count` is not. `disagreement_count` counts chunks on which the two checksum
+    libraries differed.
     """
 
     tree: Tree
@@ -65,9 +68,14 @@ class ScanOutcome:
     bytes_read: int
     block_count: int
     chunk_count: int
-    complete: bool
     stopped_because: str = ""
+    undecided_count: int = 0
     disagreement_count: int = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether every byte was read and judged, so that the tree may be committed."""
+        return not self.stopped_because and not self.undecided_count
 
     @property
     def is_damaged(self) -> bool:
@@ -77,6 +85,11 @@ class ScanOutcome:
 
 class _StopError(Exception):
     """The walk ends here; its text becomes `stopped_because`. Never leaves this module."""
+
+
+def _transient(error: OSError) -> _StopError:
+    """End the walk for what is no verdict on the data: a full file table, no memory."""
+    return _StopError(f"{Verdict.TRANSIENT}: {name_of(error)}")
 
 
 def scan_replica(
@@ -129,10 +142,9 @@ class _Scan:
         self._block_count = 0
         self._chunk_count = 0
         self._disagreement_count = 0
-        self._undecided = ""
+        self._undecided_count = 0
 
     def outcome(self, stopped_because: str = "") -> ScanOutcome:
-        why = stopped_because or self._undecided
         return ScanOutcome(
             tree=self._builder.build(),
             findings=(*self._damage, *self._notes),
@@ -140,8 +152,8 @@ class _Scan:
             bytes_read=self._bytes_read,
             block_count=self._block_count,
             chunk_count=self._chunk_count,
-            complete=not why,
-            stopped_because=why,
+            stopped_because=stopped_because,
+            undecided_count=self._undecided_count,
             disagreement_count=self._disagreement_count,
         )
 
@@ -156,19 +168,22 @@ class _Scan:
             rows.append(block_id)
             if block_id not in tombstones:  # a crash between tombstone and row: it is deleted
                 self._scan_row(block_id, row)
-        self._judge_structure(np.array(rows, dtype=np.uint64), tombstones)
+        try:
+            structure = self._reader.structure()
+        except OSError as error:
+            raise _transient(error) from error
+        self._judge_structure(structure, np.array(rows, dtype=np.uint64), tombstones)
 
     def _scan_row(self, block_id: BlockId, row: bytes) -> None:
         if self._stop():
-            raise _StopError("stopped")
+            raise _StopError(STOPPED)
         block = self._decode(block_id, row)
         if block is None:
             return
         try:
             self._scan_block(block, row)
         except OSError as error:
-            # What reaches here is no verdict on the data: a full file table, no memory.
-            raise _StopError(f"{Verdict.TRANSIENT}: {name_of(error)}") from error
+            raise _transient(error) from error
 
     def _decode(self, block_id: BlockId, row: bytes) -> BlockData | None:
         """Decode a row, twice if need be; None when it is damaged or the block is gone."""
@@ -209,7 +224,7 @@ class _Scan:
         self._builder.add_block(block.block_id)
         for span in _spans(block.chunks):
             if self._stop():
-                raise _StopError("stopped")
+                raise _StopError(STOPPED)
             self._scan_span(block, row, file, span)
         trailing_bytes = file.size_bytes - block.length_bytes
         if trailing_bytes > 0 and self._stands(block.block_id, row):
@@ -271,8 +286,7 @@ class _Scan:
     def _suspect(self, block: BlockData, chunk: ChunkInfo, judgement: Judgement) -> None:
         self._healthy(chunk)
         self._disagreement_count += judgement.is_disagreement
-        if not judgement.is_decided:
-            self._undecided = f"block {block.block_id} chunk {chunk.offset}: {judgement.evidence}"
+        self._undecided_count += not judgement.is_decided
         self._find_chunk(block.block_id, chunk, judgement)
 
     def _damaged(self, block: BlockData, chunk: ChunkInfo, judgement: Judgement) -> None:
@@ -328,11 +342,12 @@ class _Scan:
         if now is None:
             return False
         if now != row or not self._reader.is_current():
-            raise _StopError("changed")
+            raise _StopError(CHANGED)
         return True
 
-    def _judge_structure(self, rows: U64s, tombstones: Mapping[BlockId, int]) -> None:
-        structure = self._reader.structure()
+    def _judge_structure(
+        self, structure: Structure, rows: U64s, tombstones: Mapping[BlockId, int]
+    ) -> None:
         for item in structure.faults:
             verdict = Verdict.OK if item.fault in NOTE_FAULTS else Verdict.CORRUPT
             self._find(verdict, item.fault, item.evidence)

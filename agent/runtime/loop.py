@@ -202,7 +202,7 @@ class Loop:
         self._last_error = f"{type(error).__name__}: {error}"[:ERROR_TEXT_MAX]
         self._state = WorkerState.BACKING_OFF
         exponent = min(self._errors_in_a_row - 1, 16)
-        delay_s = min(BACKOFF_MIN_S * 2**exponent, BACKOFF_MAX_S)
+        delay_s = min(BACKOFF_MIN_S * 2.0**exponent, BACKOFF_MAX_S)
         log.error(
             "worker_step_failed",
             worker=self._worker.name,

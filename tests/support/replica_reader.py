@@ -16,7 +16,7 @@ from merkle.checksum import Algorithm, window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
 from merkle.tree import Tree, build_from_rows
 from scanner.judge import WITNESSES, Witnesses
-from scanner.ports import BlockReader, Structure, StructureFault
+from scanner.ports import BlockReader, ReplicaReader, Structure, StructureFault
 from scanner.verify import ScanOutcome, scan_replica
 
 NOW_MS = 1_700_000_000_000
@@ -37,7 +37,7 @@ def chunk_of(
 
 def noise(length_bytes: int, seed: int = 1) -> bytes:
     """Return bytes that no accident repeats."""
-    return Random(seed).randbytes(length_bytes)  # noqa: S311 - repeatable, not secret
+    return Random(seed).randbytes(length_bytes)
 
 
 class MemoryReplica:
@@ -205,7 +205,7 @@ def failing(number: int, times: int = 1_000_000) -> Alter:
 
 def flipping(seed: int, share: float = 1.0) -> Alter:
     """Return a memory that flips one random bit of what is read, in `share` of the reads."""
-    random = Random(seed)  # noqa: S311 - repeatable, not secret
+    random = Random(seed)
 
     def read(data: bytes) -> bytes:
         if not data or random.random() >= share:
@@ -218,7 +218,7 @@ def flipping(seed: int, share: float = 1.0) -> Alter:
 
 
 def scan(
-    reader: MemoryReader,
+    reader: ReplicaReader,
     *,
     algorithm: Algorithm = Algorithm.XXH3_64,
     witnesses: Witnesses = WITNESSES,

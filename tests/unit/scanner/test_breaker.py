@@ -27,7 +27,6 @@ def outcome(*verdicts: Verdict, disagreement_count: int = 0) -> ScanOutcome:
         0,
         0,
         0,
-        True,
         disagreement_count=disagreement_count,
     )
 

@@ -1,0 +1,194 @@
+"""Sees files of closed containers change behind our back, and asks for a scan at once.
+
+A closed container's chunks directory changes only by our own hand. So an unlink, a truncation, a
+write or a rename there is worth a scan within a second instead of within a week. It is a hint
+only: an event that the kernel dropped, or a directory for which it had no watch left, costs time
+and never correctness, because the background scan reads everything anyway.
+
+    inotify ─ event ─ ours? (the container's lease) ─ no ─► OnDemandScans
+
+One inotify instance for all containers (`watchdog`'s InotifyFD): an observer per directory would
+need a thread for each.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+from watchdog.observers.inotify_c import (
+    CallbackId,
+    InotifyConstants,
+    InotifyEvent,
+    InotifyFD,
+    Mask,
+    WatchDescriptor,
+)
+
+from agent.runtime.lease import Leases
+from agent.runtime.loop import Step, Throttled
+from agent.runtime.scanning import OnDemandScans
+from agent.store.layout import block_id_of
+from agent.store.store import ReplicaStore
+from merkle.replica import TREE_STATES, ContainerId
+
+SYNC_S: Final = 5.0  # how soon a container that was closed is watched
+OWN_WINDOW_S: Final = 2.0  # events of our own writes arrive within this time
+SELF_EVENTS: Final = InotifyConstants.IN_DELETE_SELF | InotifyConstants.IN_MOVE_SELF
+WATCHED_EVENTS: Final = Mask(
+    InotifyConstants.IN_MODIFY
+    | InotifyConstants.IN_DELETE
+    | InotifyConstants.IN_MOVE
+    | SELF_EVENTS
+    | InotifyConstants.IN_ONLYDIR
+    | InotifyConstants.IN_DONT_FOLLOW
+)
+CALLBACK_ID: Final = CallbackId(1)  # one callback per directory
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class WatchStatus:
+    """What the watch sees. `unwatched_count`: directories for which the kernel had no watch."""
+
+    watched_count: int
+    unwatched_count: int
+    event_count: int
+    own_event_count: int
+    overflow_count: int
+
+
+class ChangeWatch:
+    """A worker that keeps the set of watched directories, and turns events into requests."""
+
+    def __init__(
+        self,
+        store: ReplicaStore,
+        leases: Leases,
+        scans: OnDemandScans,
+        *,
+        open_inotify: Callable[[], InotifyFD] = InotifyFD,
+    ) -> None:
+        self._store = store
+        self._leases = leases
+        self._scans = scans
+        self._open_inotify = open_inotify
+        self._inotify: InotifyFD | None = None
+        self._watched: dict[ContainerId, WatchDescriptor] = {}
+        self._unwatched_count = 0
+        self._event_count = 0
+        self._own_event_count = 0
+        self._overflow_count = 0
+
+    @property
+    def name(self) -> str:
+        """The worker's name."""
+        return "change-watch"
+
+    def status(self) -> WatchStatus:
+        """Return what the operator wants to know."""
+        return WatchStatus(
+            len(self._watched),
+            self._unwatched_count,
+            self._event_count,
+            self._own_event_count,
+            self._overflow_count,
+        )
+
+    def step(self) -> Step:
+        """Watch the containers that were closed, and no longer those that are gone."""
+        inotify = self._running_inotify()
+        closed = {
+            facts.container_id for facts in self._store.replicas() if facts.state in TREE_STATES
+        }
+        for container_id in self._watched.keys() - closed:
+            descriptor = self._watched.pop(container_id, None)
+            if descriptor is not None:  # else the kernel was faster
+                inotify.remove_callbacks([(descriptor, CALLBACK_ID)])
+        self._add(inotify, closed - self._watched.keys())
+        return Throttled(SYNC_S)
+
+    def close(self) -> None:
+        """Stop watching."""
+        if self._inotify is not None:
+            self._inotify.stop()
+            self._inotify.join()
+            self._inotify = None
+        self._watched.clear()
+
+    def _running_inotify(self) -> InotifyFD:
+        """Return the inotify thread, a new one when it has died. Raise OSError at a limit."""
+        if self._inotify is not None and not self._inotify.is_alive():
+            log.error("change_watch_died", watched_count=len(self._watched))
+            self._inotify = None
+            self._watched.clear()
+        if self._inotify is None:
+            self._inotify = self._open_inotify()
+            self._inotify.start()
+        return self._inotify
+
+    def _add(self, inotify: InotifyFD, wanted: set[ContainerId]) -> None:
+        missed_count = 0
+        for container_id in sorted(wanted):
+            path = os.fsencode(self._store.paths(container_id).chunks)
+            callback = _Directory(self, container_id)
+            try:
+                descriptor = inotify.add_callback(path, WATCHED_EVENTS, callback, CALLBACK_ID)
+            except FileNotFoundError:
+                self._scans.request(container_id, reason="chunks directory is gone", is_hint=True)
+                missed_count += 1
+            except OSError as error:  # the kernel's limit of watches
+                missed_count = len(wanted)
+                if missed_count != self._unwatched_count:
+                    log.warning(
+                        "change_watch_limited",
+                        watched_count=len(self._watched),
+                        error=str(error),
+                        hint="raise fs.inotify.max_user_watches",
+                    )
+                break
+            else:
+                self._watched[container_id] = descriptor
+        self._unwatched_count = missed_count
+
+    # called by the inotify thread: nothing here may raise or wait for long
+
+    def on_change(self, container_id: ContainerId, event: InotifyEvent) -> None:
+        """Take one event of a container's chunks directory."""
+        name = os.fsdecode(event.name)
+        if not event.mask & SELF_EVENTS and block_id_of(name) is None:
+            return
+        if self._leases.written_within(container_id, OWN_WINDOW_S):
+            self._own_event_count += 1
+            return
+        self._event_count += 1
+        what = f"{name or 'chunks directory'} changed on disk"
+        self._scans.request(container_id, reason=what, is_hint=True)
+
+    def on_overflow(self) -> None:
+        """Note that the kernel dropped events."""
+        self._overflow_count += 1
+        log.warning("change_watch_overflowed", overflow_count=self._overflow_count)
+
+    def on_unwatched(self, container_id: ContainerId) -> None:
+        """Forget a directory that the kernel watches no more; the next step looks again."""
+        self._watched.pop(container_id, None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Directory:
+    """The callback of one chunks directory (watchdog's WatchCallback)."""
+
+    watch: ChangeWatch
+    container_id: ContainerId
+
+    def on_event(self, event: InotifyEvent) -> None:
+        self.watch.on_change(self.container_id, event)
+
+    def on_watch_deleted(self, wd: WatchDescriptor) -> None:  # noqa: ARG002 - watchdog's signature
+        self.watch.on_unwatched(self.container_id)
+
+    def on_queue_overflow(self) -> None:
+        self.watch.on_overflow()

@@ -1,0 +1,310 @@
+"""How a scan reads a replica: past the page cache, into buffers that are made once.
+
+O_DIRECT reads what the medium holds, costs a fifth of the CPU of a buffered read and leaves the
+page cache to the clients. Where a file system refuses it, pages are dropped before and after a
+buffered read, which is the second best.
+
+One reader per scan, one scan per thread: the buffers are its own.
+"""
+
+import errno
+import fcntl
+import mmap
+import os
+import stat
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final, TypeVar
+
+import numpy as np
+
+from agent.store.blockfile import ALIGNMENT_BYTES, read_past_cache
+from agent.store.descriptor import decode_descriptor
+from agent.store.durable import disk_errors
+from agent.store.facts import ScanBase
+from agent.store.layout import ReplicaPaths, block_id_of
+from agent.store.store import ReplicaStore
+from merkle.checksum import U64s
+from merkle.codec import decode_tree
+from merkle.damaged import Damaged
+from merkle.replica import CHUNK_BYTES_MAX, BlockId, ContainerId
+from merkle.tree import Tree
+from scanner.finding import Fault, Verdict
+from scanner.judge import name_of, read_failure
+from scanner.ports import Structure, StructureFault
+
+FOREIGN_NAMES_MAX: Final = 100  # names kept of files that are none of ours
+BUFFER_BYTES: Final = CHUNK_BYTES_MAX + 2 * ALIGNMENT_BYTES  # address space; touched when used
+OPEN_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+DIRECT_REFUSED: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP})
+NO_BLOCK_FILE: Final = frozenset({errno.ELOOP, errno.ENXIO, errno.EISDIR})  # links, pipes, ...
+ABSENT_FD: Final = -1
+HDDS_ABOVE_ROOT: Final = 3  # <volume>/hdds/<cluster>/current/containerDir<N>/<id>
+
+Decoded = TypeVar("Decoded")
+
+assert BUFFER_BYTES % ALIGNMENT_BYTES == 0
+
+
+class ReadBuffers:
+    """Two aligned buffers: one for reading, one for asking the medium again."""
+
+    def __init__(self) -> None:
+        self._maps = (mmap.mmap(-1, BUFFER_BYTES), mmap.mmap(-1, BUFFER_BYTES))
+        self.first = memoryview(self._maps[0])
+        self.again = memoryview(self._maps[1])
+
+
+class BlockFile:
+    """One open block file (`scanner.ports.BlockReader`)."""
+
+    def __init__(
+        self, name: str, buffers: ReadBuffers, *, directory_fd: int, direct: bool = True
+    ) -> None:
+        """Open it; raise FileNotFoundError when there is no regular file of that name."""
+        self._buffers = buffers
+        self._fd, self._direct = _open_regular(name, directory_fd, direct=direct)
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of the file now."""
+        return os.fstat(self._fd).st_size
+
+    def read(self, offset: int, length_bytes: int) -> memoryview:
+        """Read into the first buffer; the view is valid until the next read of any block."""
+        return self._read(self._buffers.first, offset, length_bytes)
+
+    def reread_past_cache(self, offset: int, length_bytes: int) -> bytes:
+        """Ask the medium again, into the second buffer."""
+        return bytes(self._read(self._buffers.again, offset, length_bytes))
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)
+
+    def _read(self, buffer: memoryview, offset: int, length_bytes: int) -> memoryview:
+        if self._direct:
+            try:
+                return _fill(self._fd, buffer, offset, length_bytes)
+            except OSError as error:
+                if error.errno not in DIRECT_REFUSED:
+                    raise
+                self._stop_direct()  # some file systems refuse only when read
+        self._drop_pages(offset, length_bytes)
+        try:
+            return _fill(self._fd, buffer, offset, length_bytes)
+        finally:
+            self._drop_pages(offset, length_bytes)
+
+    def _stop_direct(self) -> None:
+        self._direct = False
+        flags = fcntl.fcntl(self._fd, fcntl.F_GETFL)
+        fcntl.fcntl(self._fd, fcntl.F_SETFL, flags & ~os.O_DIRECT)
+
+    def _drop_pages(self, offset: int, length_bytes: int) -> None:
+        """Drop the range from the page cache; dirty pages must reach the medium first."""
+        os.fdatasync(self._fd)
+        os.posix_fadvise(self._fd, offset, length_bytes, os.POSIX_FADV_DONTNEED)
+
+
+def _open_regular(name: str, directory_fd: int, *, direct: bool) -> tuple[int, bool]:
+    """Open a regular file; return its descriptor and whether it reads past the page cache."""
+    try:
+        fd = os.open(name, OPEN_FLAGS | (os.O_DIRECT if direct else 0), dir_fd=directory_fd)
+    except OSError as error:
+        if direct and error.errno in DIRECT_REFUSED:
+            return _open_regular(name, directory_fd, direct=False)
+        if error.errno in NO_BLOCK_FILE:
+            raise FileNotFoundError(errno.ENOENT, "no regular file", name) from error
+        raise
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise FileNotFoundError(errno.ENOENT, "no regular file", name)
+    return fd, direct
+
+
+def _fill(fd: int, buffer: memoryview, offset: int, length_bytes: int) -> memoryview:
+    """Read the aligned range around what is asked; return the view of what is asked.
+
+    Shorter where the file ends. Raise OSError.
+    """
+    if length_bytes > CHUNK_BYTES_MAX:
+        raise ValueError(f"a read of {length_bytes} bytes is larger than any chunk")
+    start = offset - offset % ALIGNMENT_BYTES
+    wanted = -(-(offset + length_bytes) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES - start
+    filled = 0
+    while filled < wanted:
+        count = os.preadv(fd, [buffer[filled:wanted]], start + filled)
+        filled += count
+        if not count or count % ALIGNMENT_BYTES:  # the file ends here
+            break
+    head = offset - start
+    return buffer[head : max(head, min(filled, head + length_bytes))]
+
+
+class DiskReader:
+    """One replica on a volume, as the scanner sees it (`scanner.ports.ReplicaReader`).
+
+    Close it: it keeps the chunks directory open, so that a name is one look-up and a directory
+    that is replaced while it is read cannot mix two replicas.
+    """
+
+    def __init__(
+        self,
+        store: ReplicaStore,
+        container_id: ContainerId,
+        base: ScanBase,
+        *,
+        buffers: ReadBuffers | None = None,
+        direct: bool = True,
+    ) -> None:
+        """Begin to read the replica whose scan began at `base`. Raise VolumeFailed, Refused."""
+        self._store = store
+        self._container_id = container_id
+        self._base = base
+        self._buffers = buffers or ReadBuffers()
+        self._direct = direct
+        self._paths = store.paths(container_id)
+        self._directory_fd = _open_directory(self._paths)
+
+    def close(self) -> None:
+        """Close the directory."""
+        if self._directory_fd != ABSENT_FD:
+            os.close(self._directory_fd)
+            self._directory_fd = ABSENT_FD
+
+    @property
+    def container_id(self) -> ContainerId:
+        """Whose replica this is."""
+        return self._container_id
+
+    def blocks(self) -> Iterator[tuple[BlockId, bytes]]:
+        """Yield the metadata rows by ascending block id."""
+        return self._store.block_rows(self._container_id)
+
+    def row(self, block_id: BlockId) -> bytes | None:
+        """Return the block's row as it is now; None when block or replica is gone."""
+        return self._store.block_row(self._container_id, block_id)
+
+    def tombstones(self) -> Mapping[BlockId, int]:
+        """Return the deleted blocks and their checksums."""
+        return self._store.tombstones(self._container_id)
+
+    def open_block(self, block_id: BlockId) -> BlockFile:
+        """Open the block's file; raise FileNotFoundError when there is none."""
+        if self._directory_fd == ABSENT_FD:
+            raise FileNotFoundError(errno.ENOENT, "no chunks directory", str(self._paths.chunks))
+        return BlockFile(
+            f"{block_id}.block",
+            self._buffers,
+            directory_fd=self._directory_fd,
+            direct=self._direct,
+        )
+
+    def is_current(self) -> bool:
+        """Whether the replica still has the generation at which the scan began."""
+        return self._store.generation(self._container_id) == self._base.generation
+
+    def structure(self) -> Structure:
+        """List the replica's files and judge descriptor, tree file and directories."""
+        faults: list[StructureFault] = []
+        if self._directory_fd == ABSENT_FD:
+            missing = f"{self._paths.chunks} does not exist"
+            faults.append(StructureFault(Fault.CHUNKS_DIRECTORY_MISSING, missing))
+        block_files, foreign = self._list()
+        faults.extend(StructureFault(Fault.FOREIGN_FILE, name) for name in foreign)
+        faults.extend(self._descriptor_faults())
+        tree = self._stored_tree(faults)
+        return Structure(tuple(faults), block_files, self._expected_blocks(tree))
+
+    def _list(self) -> tuple[U64s, list[str]]:
+        """Return the ids of the block files, ascending, and the names of other files."""
+        ids: array[int] = array("Q")
+        foreign: list[str] = []
+        if self._directory_fd != ABSENT_FD:
+            with os.scandir(self._directory_fd) as entries:
+                for entry in entries:
+                    block_id = block_id_of(entry.name)
+                    if block_id is not None and entry.is_file(follow_symlinks=False):
+                        ids.append(block_id)
+                    elif len(foreign) < FOREIGN_NAMES_MAX:
+                        foreign.append(entry.name)
+        return np.sort(np.frombuffer(ids, dtype=np.uint64)), sorted(foreign)
+
+    def _descriptor_faults(self) -> list[StructureFault]:
+        path = self._paths.descriptor
+        try:
+            _twice(path, lambda data: decode_descriptor(data, self._container_id))
+        except FileNotFoundError:
+            return [StructureFault(Fault.DESCRIPTOR_MISSING, f"{path.name} does not exist")]
+        except Damaged as damage:
+            return [StructureFault(Fault.DESCRIPTOR_DAMAGED, str(damage))]
+        except OSError as error:
+            return [StructureFault(Fault.DESCRIPTOR_DAMAGED, _unreadable(path, error))]
+        return []
+
+    def _stored_tree(self, faults: list[StructureFault]) -> Tree | None:
+        """Read the tree file, and note what is wrong with it."""
+        known = self._base.facts.tree
+        path = self._paths.tree
+        try:
+            tree = _twice(path, lambda data: decode_tree(data, self._container_id))
+        except FileNotFoundError:
+            if known is not None:
+                faults.append(StructureFault(Fault.TREE_MISSING, f"{path.name} does not exist"))
+            return None
+        except Damaged as damage:
+            faults.append(StructureFault(Fault.TREE_DAMAGED, str(damage)))
+            return None
+        except OSError as error:
+            faults.append(StructureFault(Fault.TREE_DAMAGED, _unreadable(path, error)))
+            return None
+        if known is None or tree.generation != known.generation or tree.root != known.root:
+            wanted = "none" if known is None else f"{known.generation} with root {known.root:x}"
+            evidence = (
+                f"file has generation {tree.generation} with root {tree.root:x}, "
+                f"the index remembers {wanted}"
+            )
+            faults.append(StructureFault(Fault.TREE_STALE, evidence))
+        return tree
+
+    def _expected_blocks(self, tree: Tree | None) -> U64s:
+        """Return the blocks that the replica is known to have had."""
+        lost = [
+            finding.block_id
+            for finding in self._store.findings(self._container_id)
+            if finding.fault is Fault.BLOCK_ROW_MISSING and finding.is_damage
+        ]
+        live = np.empty(0, np.uint64) if tree is None else tree.block_ids[~tree.deleted]
+        return np.union1d(live, np.array(lost, dtype=np.uint64))
+
+
+def _open_directory(paths: ReplicaPaths) -> int:
+    """Open the chunks directory; ABSENT_FD when it is missing although its volume is there.
+
+    Raise VolumeFailed when the volume is not: a disk that was unmounted is no damaged replica.
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
+    with disk_errors(paths.chunks):
+        try:
+            return os.open(paths.chunks, flags)
+        except (FileNotFoundError, NotADirectoryError):
+            (paths.root.parents[HDDS_ABOVE_ROOT] / "VERSION").stat()
+            return ABSENT_FD
+
+
+def _twice(path: Path, decode: Callable[[bytes], Decoded]) -> Decoded:
+    """Read and decode a small file; a damaged one is read again before that is believed."""
+    try:
+        return decode(path.read_bytes())
+    except Damaged:
+        data = read_past_cache(path, 0, path.stat().st_size)
+        return decode(data)
+
+
+def _unreadable(path: Path, error: OSError) -> str:
+    """Say that a file cannot be read; raise the error again if that is not the file's fault."""
+    if read_failure(error) is Verdict.TRANSIENT:
+        raise error
+    return f"{path.name}: read failed with {name_of(error)}"

@@ -1,0 +1,350 @@
+"""Real damage to a real store, found by the scan that the agent runs."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.store.reader import DiskReader
+from merkle.checksum import Algorithm
+from merkle.replica import BlockId, ChecksumType, ContainerId, ReplicaState
+from merkle.tree import Tree
+from scanner.finding import Fault, Finding, Verdict
+from tests.support.page_cache import cached_pages, drop_pages
+from tests.support.replica_reader import scan
+from tests.support.stored_replica import CHUNK_BYTES, CONTAINER, StoredReplica, opened
+
+Fact = tuple[Verdict, Fault, int, int]
+CORRUPT = Verdict.CORRUPT
+
+
+@pytest.fixture
+def replica(tmp_path: Path) -> Iterator[StoredReplica]:
+    """Return a store with a closed container of three blocks of two chunks."""
+    yield from opened(tmp_path / "volume")
+
+
+def facts(findings: tuple[Finding, ...] | list[Finding]) -> list[Fact]:
+    """Return what findings are about, without their words."""
+    return [(item.verdict, item.fault, item.block_id, item.offset) for item in findings]
+
+
+def unhealthy_chunks(tree: Tree) -> list[tuple[int, int]]:
+    """Return (block, offset) of the chunks that the tree marks."""
+    return [
+        (block_id, leaf.offset)
+        for block_id in tree.block_ids.tolist()
+        for leaf in tree.leaves(block_id)
+        if not leaf.healthy
+    ]
+
+
+def found(replica: StoredReplica) -> list[Fact]:
+    """Scan, check that what was reported is what the store keeps, and return it."""
+    report = replica.scan()
+
+    assert report.committed
+    assert list(report.findings) == replica.store.findings(CONTAINER)
+    return facts(report.findings)
+
+
+class TestClean:
+    @pytest.mark.parametrize("algorithm", list(Algorithm))
+    def test_a_clean_scan_finds_nothing_and_keeps_the_tree(
+        self, tmp_path: Path, algorithm: Algorithm
+    ) -> None:
+        """The scan's tree equals the one that closing built from metadata."""
+        replica = StoredReplica(tmp_path / "volume", algorithm=algorithm)
+        replica.create()
+        before = replica.store.tree(CONTAINER)
+
+        report = replica.scan()
+
+        after = replica.store.tree(CONTAINER)
+        assert () == report.findings
+        assert (before.root, 0) == (after.root, after.unhealthy_count)
+        assert before.summary() == after.with_generation(before.generation).summary()
+        assert (ReplicaState.CLOSED, False) == (
+            report.commit.state_after,
+            report.commit.root_changed,
+        )
+        assert replica.store.replica(CONTAINER).data_scan_at_ms > 0
+        replica.close()
+
+    def test_every_checksum_type_and_an_empty_block_scan_clean(self, tmp_path: Path) -> None:
+        """Metadata and scan agree for every kind of block that a client can write."""
+        replica = StoredReplica(tmp_path / "volume")
+        replica.store.create_container(CONTAINER)
+        for checksum_type in ChecksumType:
+            replica.put(int(checksum_type), CHUNK_BYTES, 10, checksum_type=checksum_type)
+        replica.put(99)
+        replica.store.close_container(CONTAINER, bcsid=0, force=True)
+        root = replica.store.tree(CONTAINER).root
+
+        assert [] == found(replica)
+        assert root == replica.store.tree(CONTAINER).root
+        replica.close()
+
+    def test_the_page_cache_is_left_alone(self, replica: StoredReplica) -> None:
+        """A scan reads the medium: pages that were not cached are not cached after it."""
+        paths = [replica.file(block_id) for block_id in (1, 2, 3)]
+        paths[0].read_bytes()
+        warm_count = cached_pages(paths[0])
+        for path in paths:
+            drop_pages(path)
+
+        replica.scan()
+
+        assert warm_count == -(-paths[0].stat().st_size // 4096)
+        assert [0, 0, 0] == [cached_pages(path) for path in paths]
+
+    def test_without_direct_reads_the_page_cache_is_emptied(self, replica: StoredReplica) -> None:
+        """The fallback reads what the medium holds, and leaves no pages behind."""
+        path = replica.file(1)
+        path.read_bytes()
+        base = replica.store.begin_scan(CONTAINER)
+        reader = DiskReader(replica.store, CONTAINER, base, direct=False)
+
+        outcome = scan(reader)
+
+        reader.close()
+        assert replica.store.tree(CONTAINER).root == outcome.tree.root
+        assert 0 == cached_pages(path)
+
+
+class TestChunkDamage:
+    def test_a_bit_flip_under_a_warm_page_cache(self, replica: StoredReplica) -> None:
+        """One bit, and exactly its chunk is corrupt and marked in the tree."""
+        replica.file(2).read_bytes()
+        replica.flip(2, CHUNK_BYTES + 70_000)
+        before = replica.store.tree(CONTAINER)
+
+        assert [(CORRUPT, Fault.CHUNK_CHECKSUM, 2, CHUNK_BYTES)] == found(replica)
+        after = replica.store.tree(CONTAINER)
+        assert [(2, CHUNK_BYTES)] == unhealthy_chunks(after)
+        assert before.leaves(1) == after.leaves(1)
+        assert before.root != after.root
+        assert ReplicaState.UNHEALTHY == replica.store.replica(CONTAINER).state
+
+    def test_a_zeroed_page(self, replica: StoredReplica) -> None:
+        """The evidence names the page."""
+        replica.overwrite(1, 8_192, bytes(4_096))
+
+        report = replica.scan()
+
+        assert [(CORRUPT, Fault.CHUNK_CHECKSUM, 1, 0)] == facts(report.findings)
+        assert "the 4096-byte page at byte 8192 is all zero" in report.findings[0].evidence
+
+    def test_a_truncated_file(self, replica: StoredReplica) -> None:
+        """The chunk that was cut is short and marked, the one behind it is not in the tree."""
+        os.truncate(replica.file(1), CHUNK_BYTES - 1)
+
+        assert [
+            (CORRUPT, Fault.CHUNK_SHORT, 1, 0),
+            (CORRUPT, Fault.CHUNK_MISSING, 1, CHUNK_BYTES),
+        ] == found(replica)
+        leaves = replica.store.tree(CONTAINER).leaves(1)
+        assert [(0, CHUNK_BYTES - 1, False)] == [
+            (leaf.offset, leaf.length_bytes, leaf.healthy) for leaf in leaves
+        ]
+
+    def test_swapped_block_files(self, replica: StoredReplica) -> None:
+        """Whole files in each other's place: every chunk fails, and sizes tell more."""
+        first, second = replica.file(1), replica.file(2)
+        aside = first.with_name("aside")
+        first.rename(aside)
+        second.rename(first)
+        aside.rename(second)
+
+        assert [
+            (CORRUPT, Fault.CHUNK_CHECKSUM, 1, 0),
+            (CORRUPT, Fault.CHUNK_CHECKSUM, 1, CHUNK_BYTES),
+            (CORRUPT, Fault.TRAILING_BYTES, 1, 2 * CHUNK_BYTES + 1),
+            (CORRUPT, Fault.CHUNK_CHECKSUM, 2, 0),
+            (CORRUPT, Fault.CHUNK_SHORT, 2, CHUNK_BYTES),
+        ] == found(replica)
+
+    def test_appended_garbage(self, replica: StoredReplica) -> None:
+        """Nothing that was written is damaged, and the tree stays what it was."""
+        root = replica.store.tree(CONTAINER).root
+        with replica.file(3).open("ab") as file:
+            file.write(b"garbage")
+
+        assert [(CORRUPT, Fault.TRAILING_BYTES, 3, 2 * CHUNK_BYTES + 3)] == found(replica)
+        assert root == replica.store.tree(CONTAINER).root
+
+    def test_all_chunks_of_a_dying_disk_are_listed(self, replica: StoredReplica) -> None:
+        """One scan finds all damage, so one reconcile can repair all of it."""
+        for block_id in (1, 2, 3):
+            replica.flip(block_id, 5)
+            replica.flip(block_id, CHUNK_BYTES + 5)
+
+        assert 6 == len(found(replica))
+        assert 6 == replica.store.tree(CONTAINER).unhealthy_count
+
+
+class TestStructureDamage:
+    def test_a_deleted_block_file(self, replica: StoredReplica) -> None:
+        """The block is not in the tree any more, so peers see it missing."""
+        replica.file(2).unlink()
+
+        assert [(CORRUPT, Fault.BLOCK_FILE_MISSING, 2, 0)] == found(replica)
+        assert -1 == replica.store.tree(CONTAINER).index_of(2)
+
+    def test_a_deleted_metadata_row(self, replica: StoredReplica) -> None:
+        """The tree remembers the block; later scans do too, though the tree then does not."""
+        replica.delete_row(2)
+
+        assert [(CORRUPT, Fault.BLOCK_ROW_MISSING, 2, -1)] == found(replica)
+        assert -1 == replica.store.tree(CONTAINER).index_of(2)
+        assert [(CORRUPT, Fault.BLOCK_ROW_MISSING, 2, -1)] == found(replica)
+
+    def test_a_metadata_row_and_its_file_deleted(self, replica: StoredReplica) -> None:
+        """A block of which nothing is left is still missed."""
+        replica.delete_row(2)
+        replica.file(2).unlink()
+
+        assert [(CORRUPT, Fault.BLOCK_ROW_MISSING, 2, -1)] == found(replica)
+
+    def test_a_damaged_metadata_row(self, replica: StoredReplica) -> None:
+        """A row that fails its own checksum is no witness."""
+        replica.damage_row(2)
+
+        assert [(CORRUPT, Fault.BLOCK_ROW_DAMAGED, 2, -1)] == found(replica)
+
+    def test_a_stale_tree_file_costs_nothing(self, replica: StoredReplica) -> None:
+        """It is noted and replaced; the replica stays closed."""
+        paths = replica.store.paths(CONTAINER)
+        old = paths.tree.read_bytes()
+        replica.scan()
+        newer = replica.store.tree(CONTAINER)
+        paths.tree.write_bytes(old)
+
+        report = replica.scan()
+
+        assert [(Verdict.OK, Fault.TREE_STALE, -1, -1)] == facts(report.findings)
+        assert ReplicaState.CLOSED == report.commit.state_after
+        assert newer.generation + 1 == replica.store.tree(CONTAINER).generation
+        assert () == replica.scan().findings
+
+    @pytest.mark.parametrize(
+        ("content", "fault"), [(None, Fault.TREE_MISSING), (b"junk", Fault.TREE_DAMAGED)]
+    )
+    def test_a_tree_file_that_cannot_be_read_is_made_anew(
+        self, replica: StoredReplica, content: bytes | None, fault: Fault
+    ) -> None:
+        """The tree follows from the data, never the other way round."""
+        path, root = replica.store.paths(CONTAINER).tree, replica.store.tree(CONTAINER).root
+        path.unlink() if content is None else path.write_bytes(content)
+
+        assert [(Verdict.OK, fault, -1, -1)] == found(replica)
+        assert root == replica.store.tree(CONTAINER).root
+        assert path.exists()
+
+    @pytest.mark.parametrize(
+        ("content", "fault"),
+        [(None, Fault.DESCRIPTOR_MISSING), (b"junk: [", Fault.DESCRIPTOR_DAMAGED)],
+    )
+    def test_a_bad_descriptor_is_damage(
+        self, replica: StoredReplica, content: bytes | None, fault: Fault
+    ) -> None:
+        """Without it the replica could not be loaded after the index was lost."""
+        path = replica.store.paths(CONTAINER).descriptor
+        path.unlink() if content is None else path.write_bytes(content)
+
+        assert [(CORRUPT, fault, -1, -1)] == found(replica)
+
+    def test_a_lost_chunks_directory(self, replica: StoredReplica) -> None:
+        """Said once for the directory and once for each block."""
+        shutil.rmtree(replica.store.paths(CONTAINER).chunks)
+
+        assert [
+            (CORRUPT, Fault.BLOCK_FILE_MISSING, 1, 0),
+            (CORRUPT, Fault.BLOCK_FILE_MISSING, 2, 0),
+            (CORRUPT, Fault.BLOCK_FILE_MISSING, 3, 0),
+            (CORRUPT, Fault.CHUNKS_DIRECTORY_MISSING, -1, -1),
+        ] == found(replica)
+
+    def test_foreign_files_are_noted(self, replica: StoredReplica) -> None:
+        """Somebody's files between ours are named, and are no damage."""
+        chunks = replica.store.paths(CONTAINER).chunks
+        (chunks / "core.1234").write_bytes(b"x")
+        (chunks / "77.block").symlink_to("/dev/zero")
+        (chunks / "88.block").write_bytes(b"never committed")
+
+        report = replica.scan()
+
+        assert [
+            (Verdict.OK, Fault.FOREIGN_FILE, -1, -1),
+            (Verdict.OK, Fault.FOREIGN_FILE, -1, -1),
+            (Verdict.OK, Fault.BLOCK_ROW_MISSING, 88, -1),
+        ] == facts(report.findings)
+        assert ReplicaState.CLOSED == report.commit.state_after
+
+    @pytest.mark.parametrize("kind", ["symlink", "pipe", "directory"])
+    def test_something_else_in_the_place_of_a_block_file(
+        self, replica: StoredReplica, kind: str
+    ) -> None:
+        """Neither followed nor waited for: the block's file is missing."""
+        path = replica.file(1)
+        path.unlink()
+        match kind:
+            case "symlink":
+                path.symlink_to(replica.file(2))
+            case "pipe":
+                os.mkfifo(path)
+            case _:
+                path.mkdir()
+
+        assert (CORRUPT, Fault.BLOCK_FILE_MISSING, 1, 0) in found(replica)
+
+
+class TestAfterwards:
+    def test_a_replica_that_was_mended_is_healthy_again(self, replica: StoredReplica) -> None:
+        """A clean full read ends UNHEALTHY, and the findings with it."""
+        replica.flip(1, 5)
+        assert ReplicaState.UNHEALTHY == replica.scan().commit.state_after
+        replica.flip(1, 5)
+
+        report = replica.scan()
+
+        assert ReplicaState.CLOSED == report.commit.state_after
+        assert [] == replica.store.findings(CONTAINER)
+        assert 0 == replica.store.tree(CONTAINER).unhealthy_count
+
+    def test_a_deleted_block_stays_deleted(self, replica: StoredReplica) -> None:
+        """A scan neither misses nor resurrects it, and the root stays."""
+        root = replica.store.tree(CONTAINER).root
+        replica.store.delete_blocks(CONTAINER, [replica.store.blocks(CONTAINER)[1].block_id])
+
+        assert [] == found(replica)
+        tree = replica.store.tree(CONTAINER)
+        assert (root, 1, 2) == (tree.root, tree.tombstone_count, tree.block_count)
+
+    def test_what_a_client_left_uncommitted_is_no_damage(self, tmp_path: Path) -> None:
+        """A client that died before its commit must not make every replica UNHEALTHY."""
+        replica = StoredReplica(tmp_path / "volume")
+        replica.store.create_container(CONTAINER)
+        block = replica.put(1, CHUNK_BYTES)
+        chunk = block.chunks[0]
+        data = replica.file(1).read_bytes()
+        replica.store.write_chunk(
+            CONTAINER, block.block_id, replace(chunk, offset=CHUNK_BYTES), data
+        )
+        replica.store.write_chunk(CONTAINER, BlockId(2), chunk, data)
+        replica.store.close_container(CONTAINER, bcsid=0, force=True)
+
+        assert [] == found(replica)
+        replica.close()
+
+    def test_containers_do_not_mix(self, replica: StoredReplica) -> None:
+        """Damage in one container says nothing about another."""
+        other = ContainerId(513)
+        replica.create(other)
+        replica.flip(1, 0)
+
+        assert () == replica.scan(other).findings
+        assert 1 == replica.scan().finding_count

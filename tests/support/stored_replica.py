@@ -1,0 +1,153 @@
+"""A real store with a closed replica of a few blocks, and hands that damage its files.
+
+The damage is done as the world does it: to the files and rows themselves, past the store.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import lmdb
+
+from agent.runtime.lease import Leases
+from agent.runtime.scanning import MarkingGuard, ScanReport, ScanTools, scan_container
+from agent.store.options import StoreOptions
+from agent.store.store import ReplicaStore
+from merkle.checksum import Algorithm, window_checksums
+from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
+
+CLUSTER, DATANODE = "test-cluster", "dn-1"
+CONTAINER = ContainerId(1)
+WINDOW_BYTES = 16 * 1024
+CHUNK_BYTES = 100_000  # not a multiple of anything
+MAP_BYTES = 64 * 1024**2
+
+
+class StoredReplica:
+    """One datanode's store below `path`; its container 1 is closed and whole."""
+
+    def __init__(self, path: Path, *, algorithm: Algorithm = Algorithm.XXH3_64) -> None:
+        self.path = path
+        self.options = StoreOptions(algorithm=algorithm, reserve_bytes=0, lmdb_map_bytes=MAP_BYTES)
+        self.store = ReplicaStore.open(
+            [path], cluster_id=CLUSTER, datanode_id=DATANODE, options=self.options
+        )
+        self.leases = Leases()
+        self.tools = ScanTools(
+            store=self.store, leases=self.leases, algorithm=algorithm, guard=MarkingGuard()
+        )
+
+    def close(self) -> None:
+        """Close the store."""
+        self.store.close()
+
+    # writing, as a client does
+
+    def create(self, container_id: ContainerId = CONTAINER, blocks: int = 3) -> None:
+        """Write a container of `blocks` blocks of two chunks each, and close it."""
+        self.store.create_container(container_id)
+        for number in range(1, blocks + 1):
+            self.put(number, CHUNK_BYTES, CHUNK_BYTES + number, container_id=container_id)
+        self.store.close_container(container_id, bcsid=0, force=True)
+
+    def put(
+        self,
+        block_id: int,
+        *lengths_bytes: int,
+        container_id: ContainerId = CONTAINER,
+        checksum_type: ChecksumType = ChecksumType.CRC32C,
+    ) -> BlockData:
+        """Write one block of chunks of these lengths."""
+        chunks, offset = [], 0
+        for length_bytes in lengths_bytes:
+            data = noise(length_bytes, block_id * 1_000 + offset)
+            sums = window_checksums(checksum_type, WINDOW_BYTES, data)
+            chunk = ChunkInfo(offset, length_bytes, checksum_type, WINDOW_BYTES, sums)
+            chunks.append(self.store.write_chunk(container_id, BlockId(block_id), chunk, data))
+            offset += length_bytes
+        block = BlockData(BlockId(block_id), Bcsid(block_id), tuple(chunks))
+        self.store.put_block(container_id, block)
+        return block
+
+    # damaging, as the world does
+
+    def file(self, block_id: int, container_id: ContainerId = CONTAINER) -> Path:
+        """Return a block's file."""
+        return self.store.paths(container_id).block_file(BlockId(block_id))
+
+    def overwrite(self, block_id: int, at: int, data: bytes) -> None:
+        """Write into a block file, so that the page cache has the damage too."""
+        fd = os.open(self.file(block_id), os.O_RDWR)
+        try:
+            assert len(data) == os.pwrite(fd, data, at)
+        finally:
+            os.close(fd)
+
+    def flip(self, block_id: int, at: int) -> None:
+        """Flip one bit of a block file."""
+        byte = self.file(block_id).read_bytes()[at]
+        self.overwrite(block_id, at, bytes([byte ^ 1]))
+
+    def delete_row(self, block_id: int, container_id: ContainerId = CONTAINER) -> None:
+        """Remove a block's metadata row behind the store's back."""
+        self._alter_row(block_id, container_id, lambda _: None)
+
+    def damage_row(self, block_id: int, container_id: ContainerId = CONTAINER) -> None:
+        """Flip one bit of a block's metadata row behind the store's back."""
+
+        def flipped(row: bytes) -> bytes:
+            middle = len(row) // 2
+            return row[:middle] + bytes([row[middle] ^ 1]) + row[middle + 1 :]
+
+        self._alter_row(block_id, container_id, flipped)
+
+    def _alter_row(
+        self, block_id: int, container_id: ContainerId, alter: Callable[[bytes], bytes | None]
+    ) -> None:
+        """Open the index as another process would, with the store closed meanwhile."""
+        self.store.close()
+        path = self.path / "hdds" / CLUSTER / "db"
+        with lmdb.open(str(path), max_dbs=16, map_size=MAP_BYTES) as environment:
+            blocks = environment.open_db(b"blocks", create=False)
+            key = container_id.to_bytes(8) + block_id.to_bytes(8)
+            with environment.begin(db=blocks, write=True) as transaction:
+                row = transaction.get(key)
+                assert row is not None, "there is no such row to damage"
+                altered = alter(bytes(row))
+                if altered is None:
+                    transaction.delete(key)
+                else:
+                    transaction.put(key, altered)
+        self.reopen()
+
+    def reopen(self) -> None:
+        """Open the store again, as after a restart."""
+        self.store = ReplicaStore.open(
+            [self.path], cluster_id=CLUSTER, datanode_id=DATANODE, options=self.options
+        )
+        self.tools = ScanTools(
+            store=self.store,
+            leases=self.leases,
+            algorithm=self.options.algorithm,
+            guard=MarkingGuard(),
+        )
+
+    # scanning
+
+    def scan(self, container_id: ContainerId = CONTAINER) -> ScanReport:
+        """Scan as the agent does."""
+        return scan_container(self.tools, container_id)
+
+
+def noise(length_bytes: int, seed: int) -> bytes:
+    """Return bytes that no accident repeats."""
+    return Random(seed).randbytes(length_bytes)
+
+
+def opened(path: Path) -> Iterator[StoredReplica]:
+    """Yield a store with container 1 closed and whole: the body of a fixture."""
+    replica = StoredReplica(path)
+    replica.create()
+    yield replica
+    replica.close()
