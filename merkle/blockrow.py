@@ -163,6 +163,7 @@ def decode_block(block_id: BlockId, row: bytes) -> BlockData:
         raise Damaged(f"row of block {block_id}: unknown format {magic:#06x}, version {version}")
     try:
         chunks, end = decode_chunks(row, chunk_count)
+        check_layout(end + metadata_bytes + CRC.size, len(row))
         block = BlockData(
             block_id=block_id,
             bcsid=Bcsid(bcsid),
@@ -173,6 +174,12 @@ def decode_block(block_id: BlockId, row: bytes) -> BlockData:
     except (struct.error, ValueError) as error:
         raise Damaged(f"row of block {block_id}: {error}") from error
     return block
+
+
+def check_layout(used_bytes: int, row_bytes: int) -> None:
+    """Raise ValueError unless a row ends in the word in which its content does."""
+    if used_bytes + -used_bytes % WORD_BYTES != row_bytes:
+        raise ValueError(f"{used_bytes} bytes of content in {row_bytes} bytes")
 
 
 def decode_chunks(row: bytes, chunk_count: int) -> tuple[list[ChunkInfo], int]:

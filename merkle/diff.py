@@ -67,13 +67,16 @@ class Summarised(Protocol):
     """Whatever knows its root: a `Summary` or a `Tree`."""
 
     @property
-    def algorithm(self) -> Algorithm: ...
+    def algorithm(self) -> Algorithm:
+        """How it folds."""
 
     @property
-    def root(self) -> int: ...
+    def root(self) -> int:
+        """The fold of all blocks, live and deleted."""
 
     @property
-    def tombstones_checksum(self) -> int: ...
+    def tombstones_checksum(self) -> int:
+        """The fold of the ids of the deleted ones."""
 
 
 class DifferenceKind(StrEnum):
@@ -206,9 +209,12 @@ def align(mine: U64s, theirs: U64s) -> tuple[Indexes, Indexes]:
     the time of a binary search for each id.
     """
     ids = np.sort(np.concatenate([mine, theirs]), kind="stable")
-    shared = ids[1:] == ids[:-1]
-    alone = ids[~(np.append(shared, False) | np.append(False, shared))]
-    my_indexes, their_indexes = indexes_of(mine, alone), indexes_of(theirs, alone)
+    alone = np.ones(len(ids), dtype=np.bool_)
+    twice = ids[1:] == ids[:-1]
+    alone[1:] &= ~twice
+    alone[:-1] &= ~twice
+    ids = ids[alone]
+    my_indexes, their_indexes = indexes_of(mine, ids), indexes_of(theirs, ids)
     return my_indexes[my_indexes != ABSENT], their_indexes[their_indexes != ABSENT]
 
 

@@ -469,7 +469,8 @@ def compose(
     """Return the tree of these columns, with the root computed. Raises Damaged on a bad shape."""
     starts = np.zeros(len(chunk_counts) + 1, dtype=np.uint32)
     np.cumsum(chunk_counts, out=starts[1:])
-    tree = Tree(
+    check_shape(block_ids, block_checksums, deleted, starts, chunk_spans, chunk_checksums)
+    return Tree(
         algorithm=algorithm,
         generation=generation,
         root=container_checksum(algorithm, block_checksums),
@@ -481,8 +482,6 @@ def compose(
         chunk_spans=chunk_spans,
         chunk_checksums=chunk_checksums,
     )
-    check_shape(*tree.columns())
-    return tree
 
 
 def leaf_of(span: int, checksum: int) -> Leaf:

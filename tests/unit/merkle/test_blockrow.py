@@ -1,0 +1,208 @@
+"""A block's row says what was put in, or says that it is damaged."""
+
+from dataclasses import replace
+
+import pytest
+
+from merkle.blockrow import (
+    HEADER,
+    INTACT_CRC,
+    METADATA_BYTES_MAX,
+    batches,
+    decode_block,
+    encode_block,
+    is_intact,
+    read_columns,
+)
+from merkle.checksum import crc32c
+from merkle.codec import Damaged
+from merkle.replica import (
+    BLOCK_BYTES_MAX,
+    CHUNK_BYTES_MAX,
+    CHUNKS_PER_BLOCK_MAX,
+    ID_MAX,
+    Bcsid,
+    BlockData,
+    BlockId,
+    ChecksumType,
+    ChunkInfo,
+)
+from tests.support.trees import CHUNK_A, CHUNK_B, block, chunk
+
+BLOCKS = [
+    block(1),
+    block(2, CHUNK_B),
+    block(3, CHUNK_A, CHUNK_B, metadata=(("key", "/a/b"), ("", "é"))),
+    block(4, CHUNK_B, checksum_type=ChecksumType.NONE),
+    block(5, CHUNK_A, checksum_type=ChecksumType.SHA256),
+    block(6, CHUNK_A, CHUNK_B, checksum_type=ChecksumType.MD5),
+    BlockData(BlockId(7), Bcsid(ID_MAX), (chunk(5, CHUNK_B),)),
+    BlockData(BlockId(ID_MAX), Bcsid(0), (chunk(0, b""),)),
+]
+PLAIN = ChunkInfo(0, 10, ChecksumType.CRC32C, 16_384, bytes(4))
+
+
+def sealed(content: bytes) -> bytes:
+    """Return `content` as a row whose checksum fits, whatever is in it."""
+    content += bytes(-(len(content) + 4) % 8)
+    return content + crc32c(content).to_bytes(4, "little")
+
+
+@pytest.mark.parametrize("original", BLOCKS, ids=lambda block: str(block.block_id))
+def test_what_was_put_in_comes_out(original: BlockData) -> None:
+    """
+    Every type, no chunks, a hole in front, metadata in any script.
+    """
+    row = encode_block(original)
+
+    assert original == decode_block(original.block_id, row)
+    assert is_intact(original.block_id, row)
+    assert INTACT_CRC == crc32c(row)
+
+
+@pytest.mark.parametrize("original", BLOCKS, ids=lambda block: str(block.block_id))
+def test_any_flipped_bit_is_noticed(original: BlockData) -> None:
+    """
+    One bit anywhere in a row, and neither reader takes it.
+    """
+    row = encode_block(original)
+    for position in range(len(row)):
+        damaged = bytearray(row)
+        damaged[position] ^= 1 << position % 8
+
+        assert not is_intact(original.block_id, bytes(damaged))
+        with pytest.raises(Damaged, match=f"block {original.block_id}"):
+            decode_block(original.block_id, bytes(damaged))
+
+
+def test_a_damaged_row_among_many_is_named() -> None:
+    """
+    Rows parsed together are checked one by one.
+    """
+    ids = [block.block_id for block in BLOCKS]
+    rows = [encode_block(block) for block in BLOCKS]
+    rows[2] = rows[2][:-1] + bytes([rows[2][-1] ^ 128])
+
+    with pytest.raises(Damaged, match="block 3: wrong checksum"):
+        read_columns(ids, rows)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 7, 8, 39])
+def test_a_torn_row_is_noticed(cut: int) -> None:
+    """
+    Whatever is left of a row is not a row.
+    """
+    row = encode_block(BLOCKS[2])[:cut]
+
+    assert not is_intact(BlockId(3), row)
+    with pytest.raises(Damaged, match="block 3"):
+        decode_block(BlockId(3), row)
+    with pytest.raises(Damaged, match="block 3: wrong size"):
+        read_columns([BlockId(3)], [row])
+
+
+def test_the_row_of_another_block_is_refused() -> None:
+    """
+    A row stored under the wrong key is intact, and still not this block's.
+    """
+    row = encode_block(BLOCKS[1])
+
+    with pytest.raises(Damaged, match="block 9"):
+        decode_block(BlockId(9), row)
+    with pytest.raises(Damaged, match="block 9: wrong block id"):
+        read_columns([BlockId(9)], [row])
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        sealed(HEADER.pack(0x5243, 1, 0, 1, 0, 0, 0)),
+        sealed(HEADER.pack(0x5242, 2, 0, 1, 0, 0, 0)),
+        sealed(HEADER.pack(0x5242, 1, 9, 1, 0, 0, 0)),
+        sealed(HEADER.pack(0x5242, 1, 0, 1, 0, 99, 0)),
+    ],
+    ids=["magic", "version", "chunk count", "metadata"],
+)
+def test_nonsense_under_a_good_checksum_is_damage(row: bytes) -> None:
+    """
+    A row that a faulty writer sealed is refused by both readers.
+    """
+    with pytest.raises(Damaged, match="block 1"):
+        read_columns([BlockId(1)], [row])
+    with pytest.raises(Damaged, match="block 1"):
+        decode_block(BlockId(1), row)
+
+
+@pytest.mark.parametrize(
+    ("kind", "length_bytes"),
+    [(9 << 28 | 16_384, 10), (3 << 28, 10), (3 << 28 | 16_384, CHUNK_BYTES_MAX + 1)],
+    ids=["unknown type", "no window", "too long"],
+)
+def test_a_chunk_that_cannot_be_is_damage(kind: int, length_bytes: int) -> None:
+    """
+    What no writer may put in, no reader takes out.
+    """
+    content = HEADER.pack(0x5242, 1, 1, 1, 0, 0, 0)
+    content += (4).to_bytes(4, "little") + kind.to_bytes(4, "little")
+    content += bytes(8) + length_bytes.to_bytes(8) + bytes(8)
+
+    with pytest.raises(Damaged, match="block 1"):
+        decode_block(BlockId(1), sealed(content))
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"offset": -1}, "not possible"),
+        ({"length_bytes": -1}, "not possible"),
+        ({"length_bytes": CHUNK_BYTES_MAX + 1}, "not possible"),
+        ({"offset": BLOCK_BYTES_MAX}, "behind"),
+        ({"bytes_per_checksum": 1 << 28}, "window of"),
+        ({"bytes_per_checksum": 0}, "covers nothing"),
+        ({"window_checksums": bytes(8)}, "8 bytes of CRC32C checksums, expected 4"),
+        ({"window_checksums": b""}, "0 bytes of CRC32C checksums, expected 4"),
+        ({"checksum_type": ChecksumType.NONE}, "4 bytes of NONE checksums, expected 0"),
+    ],
+)
+def test_a_chunk_that_contradicts_itself_is_not_encoded(
+    changed: dict[str, object], message: str
+) -> None:
+    """
+    The error names the chunk and what is wrong with it.
+    """
+    wrong = replace(PLAIN, **changed)
+
+    with pytest.raises(ValueError, match=message):
+        encode_block(BlockData(BlockId(1), Bcsid(0), (wrong,)))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (BlockData(BlockId(-1), Bcsid(0)), "block id -1"),
+        (BlockData(BlockId(ID_MAX + 1), Bcsid(0)), "block id"),
+        (BlockData(BlockId(1), Bcsid(-1)), "bcsid -1"),
+        (BlockData(BlockId(1), Bcsid(0), (PLAIN, PLAIN)), "chunk at 0 begins before 10"),
+        (BlockData(BlockId(1), Bcsid(0), (PLAIN,) * (CHUNKS_PER_BLOCK_MAX + 1)), "65536 chunks"),
+        (BlockData(BlockId(1), Bcsid(0), (), (("k", "v" * METADATA_BYTES_MAX),)), "of metadata"),
+    ],
+    ids=["id", "id max", "bcsid", "overlap", "chunks", "metadata"],
+)
+def test_a_block_beyond_limits_is_not_encoded(wrong: BlockData, message: str) -> None:
+    """
+    Limits hold where rows are made, so that every row that exists obeys them.
+    """
+    with pytest.raises(ValueError, match=message):
+        encode_block(wrong)
+
+
+def test_rows_come_in_batches() -> None:
+    """
+    No row is lost or doubled between two batches.
+    """
+    rows = [(BlockId(number), b"%d" % number) for number in range(10_000)]
+
+    parts = list(batches(iter(rows)))
+
+    assert rows == [pair for ids, raws in parts for pair in zip(ids, raws, strict=True)]
+    assert len(parts) > 1

@@ -1,0 +1,193 @@
+"""Window checksums and folds are those that the documents and other programs compute."""
+
+import hashlib
+import mmap
+import zlib
+
+import numpy as np
+import pytest
+
+from merkle.checksum import (
+    Algorithm,
+    block_checksum,
+    checksum_width_bytes,
+    container_checksum,
+    crc32c,
+    fold_slices,
+    leaf_checksum,
+    window_checksums,
+    window_count,
+    xxh3_64,
+)
+from merkle.replica import BlockId, ChecksumType
+from tests.support.trees import CHUNK_A, CHUNK_B, WINDOW_BYTES
+
+
+def test_crc32c_is_castagnolis() -> None:
+    """
+    The check value of RFC 3720.
+    """
+    assert 0xE3069283 == crc32c(b"123456789")
+
+
+def test_crc32c_continues_from_a_value() -> None:
+    """
+    A checksum over two pieces is the checksum of the whole.
+    """
+    assert crc32c(b"123456789") == crc32c(b"56789", crc32c(b"1234"))
+
+
+def test_xxh3_is_the_published_one() -> None:
+    """
+    The value of the empty input that xxHash's own documentation gives, and pieces make a whole.
+    """
+    assert 0x2D06800538D394C2 == xxh3_64(b"")
+    assert xxh3_64(b"one, two") == xxh3_64(b"one", b", ", b"two")
+
+
+@pytest.mark.parametrize(
+    ("checksum_type", "data", "expected"),
+    [
+        (ChecksumType.CRC32, CHUNK_A, "964ac3ac964ac3ac32253bcc"),
+        (ChecksumType.CRC32, CHUNK_B, "1fe6a432"),
+        (ChecksumType.CRC32C, CHUNK_A, "e55eb998e55eb9988036a166"),
+        (ChecksumType.CRC32C, CHUNK_B, "04f256de"),
+        (ChecksumType.SHA256, CHUNK_B, hashlib.sha256(CHUNK_B).hexdigest()),
+        (ChecksumType.MD5, CHUNK_B, hashlib.md5(CHUNK_B, usedforsecurity=False).hexdigest()),
+        (ChecksumType.NONE, CHUNK_A, ""),
+        (ChecksumType.CRC32C, b"", ""),
+    ],
+)
+def test_window_checksums_are_ozones(
+    checksum_type: ChecksumType, data: bytes, expected: str
+) -> None:
+    """
+    Each window's checksum stands big-endian behind the one before.
+    """
+    assert expected == window_checksums(checksum_type, WINDOW_BYTES, data).hex()
+
+
+@pytest.mark.parametrize("checksum_type", list(ChecksumType))
+def test_there_are_as_many_checksums_as_windows(checksum_type: ChecksumType) -> None:
+    """
+    Count and width foretell how long the checksums are, short last window included.
+    """
+    data = bytes(range(256)) * 5
+
+    checksums = window_checksums(checksum_type, 512, data)
+
+    assert window_count(len(data), 512) * checksum_width_bytes(checksum_type) == len(checksums)
+
+
+@pytest.mark.parametrize(("length_bytes", "count"), [(0, 0), (1, 1), (512, 1), (513, 2)])
+def test_the_last_window_may_be_short(length_bytes: int, count: int) -> None:
+    """
+    Windows cover every byte.
+    """
+    assert count == window_count(length_bytes, 512)
+
+
+@pytest.mark.parametrize("window_bytes", [0, -1])
+def test_a_window_of_nothing_is_refused(window_bytes: int) -> None:
+    """
+    No loop over zero bytes at a time.
+    """
+    with pytest.raises(ValueError, match="covers nothing"):
+        window_checksums(ChecksumType.CRC32, window_bytes, b"data")
+
+
+@pytest.mark.parametrize("checksum_type", list(ChecksumType))
+def test_every_buffer_has_the_same_checksums(checksum_type: ChecksumType) -> None:
+    """
+    A read buffer may be bytes, a bytearray, a slice of a mapping, or wider than a byte.
+    """
+    data = bytes(range(256)) * 8
+    mapping = mmap.mmap(-1, 4096)
+    mapping[: len(data)] = data
+    buffers = [bytearray(data), memoryview(data).cast("Q"), memoryview(mapping)[: len(data)]]
+
+    expected = window_checksums(checksum_type, 600, data)
+
+    assert [expected] * 3 == [window_checksums(checksum_type, 600, each) for each in buffers]
+
+
+def test_ozones_leaf_leaves_out_the_position() -> None:
+    """
+    Under crc32c a chunk has the same leaf wherever it is.
+    """
+    sums = bytes.fromhex("964ac3ac964ac3ac32253bcc")
+
+    assert 820081075 == leaf_checksum(Algorithm.CRC32C, 0, 40960, sums)
+    assert 820081075 == leaf_checksum(Algorithm.CRC32C, 1, 2, sums)
+    assert 0 == leaf_checksum(Algorithm.CRC32C, 0, 0, b"")
+
+
+def test_our_leaf_includes_the_position() -> None:
+    """
+    Under xxh3_64 the same bytes elsewhere, or fewer of them, have another leaf.
+    """
+    sums = bytes.fromhex("964ac3ac")
+    positions = [(0, 100), (100, 100), (0, 99), (1 << 32, 100)]
+
+    leaves = {leaf_checksum(Algorithm.XXH3_64, *position, sums) for position in positions}
+
+    assert len(positions) == len(leaves)
+    assert xxh3_64(bytes(15) + b"\x64" + sums) in leaves
+
+
+@pytest.mark.parametrize("algorithm", list(Algorithm))
+def test_a_block_folds_its_id_and_its_leaves(algorithm: Algorithm) -> None:
+    """
+    The same chunks in another block, or in another order, are another block.
+    """
+    leaves = [3, 1 << 31]
+
+    checksums = {
+        block_checksum(algorithm, BlockId(1), leaves),
+        block_checksum(algorithm, BlockId(2), leaves),
+        block_checksum(algorithm, BlockId(1), leaves[::-1]),
+        block_checksum(algorithm, BlockId(1), []),
+    }
+
+    assert 4 == len(checksums)
+
+
+def test_chunkless_and_empty_are_ozones_fixed_points() -> None:
+    """
+    Nothing folds to 0, and a block without chunks to the fold of its id.
+    """
+    chunkless = block_checksum(Algorithm.CRC32C, BlockId(1), [])
+
+    assert 0 == container_checksum(Algorithm.CRC32C, [])
+    assert 2118332809 == chunkless
+    assert 2938966949 == container_checksum(Algorithm.CRC32C, [chunkless])
+
+
+@pytest.mark.parametrize("algorithm", list(Algorithm))
+@pytest.mark.parametrize(
+    "lengths",
+    [[], [0], [16] * 40, [64] * 3, [65] * 3, [16, 24, 16, 0, 200], [1], [256] * 2],
+    ids=str,
+)
+def test_slices_fold_like_one_by_one(algorithm: Algorithm, lengths: list[int]) -> None:
+    """
+    Whatever way the slices are cut out, each has the fold of its own bytes.
+    """
+    data = np.random.default_rng(3).integers(0, 256, 1_000, dtype=np.uint8)
+    starts = np.arange(len(lengths)) * 7
+    fold = crc32c if algorithm is Algorithm.CRC32C else xxh3_64
+    expected = [
+        fold(data.tobytes()[start : start + length])
+        for start, length in zip(starts, lengths, strict=True)
+    ]
+
+    folded = fold_slices(algorithm, data, starts, np.array(lengths, dtype=np.int64))
+
+    assert expected == folded.tolist()
+
+
+def test_crc32_is_zlibs() -> None:
+    """
+    The client's default type, over one window.
+    """
+    assert zlib.crc32(CHUNK_B).to_bytes(4) == window_checksums(ChecksumType.CRC32, 1024, CHUNK_B)

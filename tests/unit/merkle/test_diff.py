@@ -1,0 +1,247 @@
+"""Every difference has a kind, and the kind says who does what."""
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from merkle.checksum import Algorithm
+from merkle.diff import (
+    REPAIRED_KINDS,
+    Comparison,
+    Difference,
+    DifferenceKind,
+    Divergence,
+    apply_divergence,
+    compare,
+    diff,
+)
+from merkle.replica import BlockId
+from merkle.tree import Leaf, Tree, bury
+from tests.support.trees import bad, good, leaf_tree
+
+KINDS = DifferenceKind
+ONE = BlockId(1)
+Side = Sequence[Leaf] | int | None
+
+
+def side(what: Side) -> Tree:
+    """Return a tree where block 1 is absent (None), a tombstone (its checksum), or live."""
+    neighbours: Mapping[int, Sequence[Leaf]] = {0: [good(0, 5)], 2: [bad(0, 6)]}
+    if what is None:
+        return leaf_tree(neighbours)
+    if isinstance(what, int):
+        return leaf_tree(neighbours, {1: what})
+    return leaf_tree({**neighbours, 1: what})
+
+
+def about_block_one(divergence: Divergence) -> list[Difference]:
+    """Leave out block 2, which is unhealthy on both sides."""
+    return [each for each in divergence.differences if each.block_id == 1]
+
+
+LIVE = [good(0, 1), good(10, 2)]
+LIVE_CHECKSUM = int(side(LIVE).block_checksums[1])
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "expected"),
+    [
+        (None, None, []),
+        (LIVE, LIVE, []),
+        (LIVE, None, [Difference(KINDS.ONLY_MINE, ONE)]),
+        (
+            None,
+            LIVE,
+            [
+                Difference(KINDS.MISSING_BLOCK, ONE),
+                Difference(KINDS.MISSING_CHUNK, ONE, None, good(0, 1)),
+                Difference(KINDS.MISSING_CHUNK, ONE, None, good(10, 2)),
+            ],
+        ),
+        (None, [], [Difference(KINDS.MISSING_BLOCK, ONE)]),
+        (
+            None,
+            [good(0, 1), bad(10, 2)],
+            [
+                Difference(KINDS.MISSING_BLOCK, ONE),
+                Difference(KINDS.MISSING_CHUNK, ONE, None, good(0, 1)),
+                Difference(KINDS.PEER_UNHEALTHY, ONE, None, bad(10, 2)),
+            ],
+        ),
+        (None, [bad(0, 1)], [Difference(KINDS.PEER_UNHEALTHY, ONE, None, bad(0, 1))]),
+        (LIVE, 9, [Difference(KINDS.ADOPT_TOMBSTONE, ONE, checksum=9)]),
+        (LIVE, LIVE_CHECKSUM, [Difference(KINDS.ADOPT_TOMBSTONE, ONE, checksum=LIVE_CHECKSUM)]),
+        (None, 9, [Difference(KINDS.ADOPT_TOMBSTONE, ONE, checksum=9)]),
+        (9, LIVE, [Difference(KINDS.PEER_ADOPTS, ONE, checksum=9)]),
+        (LIVE_CHECKSUM, LIVE, [Difference(KINDS.PEER_ADOPTS, ONE, checksum=LIVE_CHECKSUM)]),
+        (9, None, [Difference(KINDS.PEER_ADOPTS, ONE, checksum=9)]),
+        (9, 9, []),
+        (8, 9, [Difference(KINDS.ADOPT_TOMBSTONE, ONE, checksum=9)]),
+        (9, 8, [Difference(KINDS.PEER_ADOPTS, ONE, checksum=9)]),
+        (2**63 - 1, 2**64 - 1, [Difference(KINDS.ADOPT_TOMBSTONE, ONE, checksum=2**64 - 1)]),
+    ],
+)
+def test_blocks(mine: Side, theirs: Side, expected: list[Difference]) -> None:
+    """
+    Absent, live and deleted on either side, checksums equal or not.
+    """
+    assert expected == about_block_one(diff(side(mine), side(theirs)))
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "expected"),
+    [
+        (good(0, 1), good(0, 2), KINDS.IRRECONCILABLE),
+        (good(0, 1), bad(0, 2), KINDS.PEER_UNHEALTHY),
+        (bad(0, 1), good(0, 2), KINDS.CORRUPT_CHUNK),
+        (bad(0, 1), bad(0, 2), KINDS.BOTH_UNHEALTHY),
+        (bad(0, 1), good(0, 1), KINDS.CORRUPT_CHUNK),
+        (bad(0, 1), bad(0, 1), KINDS.BOTH_UNHEALTHY),
+        (good(0, 1), None, KINDS.ONLY_MINE),
+        (bad(0, 1), None, KINDS.ONLY_MINE),
+        (None, good(0, 1), KINDS.MISSING_CHUNK),
+        (None, bad(0, 1), KINDS.PEER_UNHEALTHY),
+        (good(0, 1), bad(0, 1), None),
+    ],
+)
+def test_chunks(mine: Leaf | None, theirs: Leaf | None, expected: DifferenceKind | None) -> None:
+    """
+    One chunk of a block live on both sides; the other chunk is the same on both.
+    """
+    same = good(50, 50)
+    my_tree = side([leaf for leaf in (mine, same) if leaf])
+    their_tree = side([leaf for leaf in (theirs, same) if leaf])
+    differences = [Difference(expected, ONE, mine, theirs)] if expected else []
+
+    assert differences == about_block_one(diff(my_tree, their_tree))
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "shown"),
+    [
+        ([good(0, 1, 100)], good(50, 2, 50), good(0, 1, 100)),
+        ([good(60, 1, 10)], good(0, 2, 100), good(60, 1, 10)),
+        ([bad(0, 3, 10), good(60, 1, 10)], good(0, 2, 61), good(60, 1, 10)),
+    ],
+)
+def test_no_healthy_byte_is_offered_for_overwriting(
+    mine: list[Leaf], theirs: Leaf, shown: Leaf
+) -> None:
+    """
+    A peer that cut the block into other chunks has nothing that may be written over mine.
+    """
+    differences = about_block_one(diff(side(mine), side([theirs])))
+
+    assert Difference(KINDS.IRRECONCILABLE, ONE, shown, theirs) in differences
+    assert not [each for each in differences if each.kind in REPAIRED_KINDS]
+
+
+def test_neighbours_do_not_overlap() -> None:
+    """
+    A chunk that ends where mine begins is simply missing.
+    """
+    differences = about_block_one(diff(side([good(10, 1)]), side([good(0, 2), good(10, 1)])))
+
+    assert [Difference(KINDS.MISSING_CHUNK, ONE, None, good(0, 2))] == differences
+
+
+def test_differences_come_in_order() -> None:
+    """
+    By block id, then by offset, whatever their kinds.
+    """
+    mine = leaf_tree({1: [good(0, 1)], 5: [bad(0, 1), good(10, 2)], 9: []}, {3: 3})
+    theirs = leaf_tree({2: [good(0, 2)], 5: [good(0, 9), good(20, 3)]}, {9: 9})
+
+    found = [(each.block_id, each.kind) for each in diff(mine, theirs).differences]
+
+    assert found == [
+        (1, KINDS.ONLY_MINE),
+        (2, KINDS.MISSING_BLOCK),
+        (2, KINDS.MISSING_CHUNK),
+        (3, KINDS.PEER_ADOPTS),
+        (5, KINDS.CORRUPT_CHUNK),
+        (5, KINDS.ONLY_MINE),
+        (5, KINDS.MISSING_CHUNK),
+        (9, KINDS.ADOPT_TOMBSTONE),
+    ]
+
+
+def test_counts_and_need() -> None:
+    """
+    A divergence says how much of each kind there is, and whether anything is to be done.
+    """
+    repairable = diff(side([bad(0, 1)]), side([good(0, 1)]))
+    hopeless = diff(side([bad(0, 1)]), side([bad(0, 2)]))
+
+    assert {KINDS.CORRUPT_CHUNK: 1, KINDS.BOTH_UNHEALTHY: 1} == repairable.counts()
+    assert (True, False) == (repairable.needs_repair, hopeless.needs_repair)
+    assert not Divergence().needs_repair
+
+
+def test_only_the_scope_is_compared() -> None:
+    """
+    Blocks outside the ranges are unknown, hence no difference; bounds are inclusive.
+    """
+    mine = leaf_tree({number: [good(0, 1)] for number in range(0, 100, 2)})
+    theirs = leaf_tree({number: [good(0, 1)] for number in range(1, 100, 2)})
+
+    divergence = diff(mine, theirs, scope=[(10, 12), (20, 20), (97, 2**63 - 1)])
+
+    assert [10, 11, 11, 12, 20, 97, 97, 98, 99, 99] == [
+        each.block_id for each in divergence.differences
+    ]
+    assert Divergence() == diff(mine, theirs, scope=[])
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "expected"),
+    [
+        (LIVE, LIVE, Comparison.EQUAL),
+        (LIVE, None, Comparison.DIFFERENT),
+        (LIVE, LIVE_CHECKSUM, Comparison.TOMBSTONES_DIFFER),
+        (LIVE_CHECKSUM, LIVE_CHECKSUM, Comparison.EQUAL),
+        (LIVE_CHECKSUM, 9, Comparison.DIFFERENT),
+    ],
+)
+def test_summaries_are_compared(mine: Side, theirs: Side, expected: Comparison) -> None:
+    """
+    Roots first, then which blocks are deleted; a tree and its summary say the same.
+    """
+    my_tree, their_tree = side(mine), side(theirs)
+
+    assert expected == compare(my_tree, their_tree)
+    assert expected == compare(my_tree.summary(), their_tree.with_generation(99).summary())
+
+
+def test_other_algorithms_are_never_unequal() -> None:
+    """
+    Nothing is known about two roots that were folded differently, and nothing is planned.
+    """
+    ours, ozones = leaf_tree({}), leaf_tree({}, algorithm=Algorithm.CRC32C)
+
+    assert Comparison.NOT_COMPARABLE == compare(ours.summary(), ozones.summary())
+    with pytest.raises(ValueError, match="cannot be compared"):
+        diff(ours, ozones)
+
+
+def test_orphan_data_is_found_under_equal_roots() -> None:
+    """
+    A replica that missed a delete has the same root, and learns of the delete all the same.
+    """
+    stale = leaf_tree({1: [good(0, 1)], 2: [good(0, 2)]})
+    deleted = bury(stale, [2])
+
+    assert stale.root == deleted.root
+    assert [KINDS.ADOPT_TOMBSTONE] == list(diff(stale, deleted).counts())
+    assert deleted == apply_divergence(stale, diff(stale, deleted))
+    assert deleted == apply_divergence(deleted, diff(deleted, stale))
+
+
+def test_a_repair_never_touches_what_is_healthy() -> None:
+    """
+    Applying an outdated divergence again, after the chunk healed otherwise, changes nothing.
+    """
+    outdated = diff(side([bad(0, 1)]), side([good(0, 2)]))
+    healed = side([good(0, 3)])
+
+    assert healed == apply_divergence(healed, outdated)

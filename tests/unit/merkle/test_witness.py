@@ -1,0 +1,50 @@
+"""The second witness agrees with the first, and is another program."""
+
+import hashlib
+
+import pytest
+
+from merkle.checksum import window_checksums
+from merkle.replica import ChecksumType
+from merkle.witness import CONSTRUCTORS, witness_checksums, witness_is_native
+from tests.support.trees import CHUNK_A, CHUNK_B, WINDOW_BYTES
+
+
+@pytest.mark.parametrize("checksum_type", list(ChecksumType))
+@pytest.mark.parametrize("data", [CHUNK_A, CHUNK_B, b"", bytes(range(256)) * 9])
+def test_both_witnesses_agree(checksum_type: ChecksumType, data: bytes) -> None:
+    """
+    Two implementations, one value.
+    """
+    expected = window_checksums(checksum_type, WINDOW_BYTES, data)
+
+    assert expected == witness_checksums(checksum_type, WINDOW_BYTES, data)
+
+
+@pytest.mark.parametrize("checksum_type", [ChecksumType.SHA256, ChecksumType.MD5])
+def test_the_witness_is_not_openssl(checksum_type: ChecksumType) -> None:
+    """
+    A fault of OpenSSL cannot testify twice: the witness is the code that Python carries.
+    """
+    first = type(hashlib.new(checksum_type.name, usedforsecurity=False))
+
+    second = type(CONSTRUCTORS[checksum_type](b""))
+
+    assert "_hashlib" == first.__module__
+    assert "_hashlib" != second.__module__
+
+
+def test_crcmod_runs_as_c_here() -> None:
+    """
+    The environment that the tests run in has the extension, or every scan would crawl.
+    """
+    assert witness_is_native()
+
+
+def test_a_slice_of_a_buffer_is_witnessed() -> None:
+    """
+    The scanner hands over its read buffer, not a copy.
+    """
+    view = memoryview(bytearray(CHUNK_B + CHUNK_B))[: len(CHUNK_B)]
+
+    assert bytes.fromhex("04f256de") == witness_checksums(ChecksumType.CRC32C, WINDOW_BYTES, view)
