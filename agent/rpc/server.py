@@ -9,12 +9,13 @@ slow or dead client holds nothing. Reads take no lease.
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from agent.errors import Code, Refused, Unavailable
+from agent.ports import Leases
 from agent.rpc import codec, hashes, reports
 from agent.rpc.channel import HEADERS_BYTES_MAX, MESSAGE_BYTES_MAX
 from agent.rpc.errors import ErrorEdge
@@ -41,15 +42,6 @@ class Limits:
     replicas_page_max: int = 1_000
     blocks_page_max: int = 1_000
     findings_page_max: int = 1_000
-
-
-class Leases(Protocol):
-    """What the server needs of `agent.runtime.lease`."""
-
-    def hold(
-        self, container_id: ContainerId, timeout_s: float = ...
-    ) -> AbstractContextManager[None]:
-        """Hold the container's lease; raise Unavailable(BUSY) after `timeout_s`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,289 @@
+"""Reconcile: make a replica equal to its peers, chunk by chunk, and never worse.
+
+    survey all peers ─► a window of blocks ─► plan (pure) ─► mend ─► next window
+                                                               └─► at last, a full scan judges
+
+What was done stays done, so a reconcile that was interrupted goes on where it ended: bytes that
+are already right cost no fetch. What cannot be known (a peer without a tree, or out of reach) is
+in the result and leads to nothing.
+
+The loop guard: when the same replicas with the same roots were repaired twice and nothing came of
+it, the third time nothing is done, NON_CONVERGENT says so, and the roots are its evidence.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from agent.errors import Code, Refused, SutureError, VolumeFailed
+from agent.fetch import Sources
+from agent.ledger import NOBODYS, Ledger
+from agent.mend import Mender, MendLimits
+from agent.plan.outcome import ChunkResult, ReconcileResult, Result
+from agent.plan.reconcile import PeerId, PeerView, plan
+from agent.ports import Executor, Leases
+from agent.rpc.peer import Peer
+from agent.store.facts import ReplicaFacts
+from agent.survey import ASKED_MAX, PeerTree, ask, failed, survey, windows
+from merkle.damaged import Damaged
+from merkle.diff import REPAIRED_KINDS, BlockRange
+from merkle.replica import BlockId, ChunkInfo, ContainerId, ReplicaState
+from merkle.tree import Tree
+from scanner.finding import Finding
+
+if TYPE_CHECKING:
+    from agent.store.store import ReplicaStore
+
+FRUITLESS_MAX: Final = 2  # repairs of one divergence from which nothing came
+FRUITLESS_MS_MAX: Final = 24 * 3600 * 1000  # after a day, another try
+REMEMBERED_MAX: Final = 10_000  # replicas whose fruitless repairs are remembered, twice over
+
+Roots = tuple[tuple[PeerId, int, int], ...]
+"""Root and tombstones of every replica, mine under the empty id: what a divergence is known by."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Fruitless:
+    """A divergence that was repaired and is still there."""
+
+    roots: Roots
+    count: int
+    at_ms: int
+
+
+class Reconciler:
+    """Reconciles replicas of one store. `scan` reads a replica whole and commits what it found.
+
+    Safe to use from several threads for different containers.
+    """
+
+    def __init__(
+        self,
+        store: "ReplicaStore",
+        leases: Leases,
+        executor: Executor,
+        *,
+        scan: Callable[[ContainerId], object],
+        now_ms: Callable[[], int],
+        limits: MendLimits | None = None,
+    ) -> None:
+        self._store = store
+        self._leases = leases
+        self._executor = executor
+        self._scan = scan
+        self._now_ms = now_ms
+        self._limits = limits or MendLimits()
+        self._fruitless: dict[ContainerId, _Fruitless] = {}
+        self._fruitless_older: dict[ContainerId, _Fruitless] = {}
+
+    def reconcile(
+        self,
+        container_id: ContainerId,
+        peers: Mapping[PeerId, Peer],
+        *,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> ReconcileResult:
+        """Reconcile one replica with `peers`; `stop` turning true ends it between two chunks.
+
+        Raises Refused when there is no such replica or it is not closed, VolumeFailed when its
+        medium fails. What goes wrong at peers is in the result.
+        """
+        started_ms = self._now_ms()
+        before = self._store.replica(container_id)
+        mine = self._store.tree(container_id)
+        trees = survey(peers, container_id, mine, self._executor)
+        roots = _roots(mine, trees)
+        ledger = Ledger()
+        run = _Run(self, container_id, mine, {tree.peer_id: tree for tree in trees}, ledger, stop)
+        stuck = self._stuck(container_id, roots)
+        if stuck is None:
+            run.repair()
+            self._judge(run, before)
+        else:
+            message = f"repaired {stuck.count} times in vain; roots: {_told(roots)}"
+            ledger.note(NOBODYS, "NON_CONVERGENT", ChunkResult.SKIPPED, message=message)
+        after = self._store.replica(container_id)
+        if stuck is None:
+            self._remember(container_id, ledger, roots, before, after)
+        verdict = ledger.verdict(run.trees(), finding_count=after.finding_count)
+        return ledger.outcome(
+            container_id,
+            verdict if stuck is None else Result.NON_CONVERGENT,
+            run.trees(),
+            tree_before=mine.summary(),
+            tree_after=after.tree,
+            state_before=before.state,
+            state_after=after.state,
+            duration_ms=self._now_ms() - started_ms,
+        )
+
+    def _judge(self, run: "_Run", before: ReplicaFacts) -> None:
+        """Let a full read say what the replica is now."""
+        changed = run.ledger.has_changed or before.state is ReplicaState.UNHEALTHY
+        if run.ledger.is_interrupted or not changed:
+            return
+        try:
+            self._scan(run.container_id)
+        except VolumeFailed:
+            raise
+        except SutureError as error:
+            run.ledger.note(NOBODYS, "SCAN", ChunkResult.FAILED, message=str(error))
+            run.ledger.is_transient = True
+
+    def _stuck(self, container_id: ContainerId, roots: Roots) -> _Fruitless | None:
+        known = self._remembered(container_id, roots)
+        return known if known is not None and known.count >= FRUITLESS_MAX else None
+
+    def _remembered(self, container_id: ContainerId, roots: Roots) -> _Fruitless | None:
+        known = self._fruitless.get(container_id) or self._fruitless_older.get(container_id)
+        if known is None or known.roots != roots:
+            return None
+        return known if self._now_ms() - known.at_ms < FRUITLESS_MS_MAX else None
+
+    def _remember(
+        self,
+        container_id: ContainerId,
+        ledger: Ledger,
+        roots: Roots,
+        before: ReplicaFacts,
+        after: ReplicaFacts,
+    ) -> None:
+        """Count tries after which all is as it was; what was cut short says nothing."""
+        if not ledger.has_tried or ledger.is_interrupted or ledger.is_transient:
+            return
+        known = self._remembered(container_id, roots)
+        self._fruitless.pop(container_id, None)
+        self._fruitless_older.pop(container_id, None)
+        if _condition(before) != _condition(after):
+            return
+        if len(self._fruitless) >= REMEMBERED_MAX:  # two generations bound the memory
+            self._fruitless_older, self._fruitless = self._fruitless, {}
+        count = 1 if known is None else known.count + 1
+        self._fruitless[container_id] = _Fruitless(roots, count, self._now_ms())
+
+
+def _roots(mine: Tree, trees: Sequence[PeerTree]) -> Roots:
+    known = [(tree.peer_id, tree.summary) for tree in trees if tree.summary is not None]
+    return (
+        ("", mine.root, mine.tombstones_checksum),
+        *((peer_id, summary.root, summary.tombstones_checksum) for peer_id, summary in known),
+    )
+
+
+def _told(roots: Roots) -> str:
+    return ", ".join(f"{peer_id or 'here'} {root:#x}" for peer_id, root, _ in roots)
+
+
+def _condition(facts: ReplicaFacts) -> tuple[object, ...]:
+    """What a repair should change."""
+    tree = facts.tree
+    roots = (tree.root, tree.tombstones_checksum) if tree is not None else ()
+    return (facts.state, facts.finding_count, facts.bytes_used, *roots)
+
+
+class _Run:
+    """One reconcile of one replica: window after window."""
+
+    def __init__(
+        self,
+        reconciler: Reconciler,
+        container_id: ContainerId,
+        mine: Tree,
+        peers: dict[PeerId, PeerTree],
+        ledger: Ledger,
+        stop: Callable[[], bool],
+    ) -> None:
+        self.container_id = container_id
+        self.ledger = ledger
+        self._store = reconciler._store
+        self._executor = reconciler._executor
+        self._mine = mine
+        self._peers = peers
+        self._sources = Sources(
+            {tree.peer_id: tree.peer for tree in peers.values()}, container_id, mine.algorithm
+        )
+        self._mender = Mender(
+            store=reconciler._store,
+            leases=reconciler._leases,
+            executor=reconciler._executor,
+            container_id=container_id,
+            sources=self._sources,
+            ledger=ledger,
+            stop=stop,
+            limits=reconciler._limits,
+        )
+
+    def trees(self) -> list[PeerTree]:
+        """Return what is known of every peer by now."""
+        return list(self._peers.values())
+
+    def repair(self) -> None:
+        """Plan and mend all blocks, a bounded number at a time."""
+        findings = self._store.findings(self.container_id)
+        for window in windows(self._mine, self._usable()):
+            if self._mender.must_stop():
+                return
+            low = -1 if window[0] == 0 else window[0]  # what is about no block comes first
+            here = [finding for finding in findings if low <= finding.block_id <= window[1]]
+            views = self._views(window)
+            for view in views:
+                self.ledger.note_divergence(view.divergence)
+            planned = plan(self._mine, views, here, self._rows(views, here))
+            self._mender.uncovered |= {view.peer_id for view in views} - planned.covered_peers
+            self._mender.carry_out(planned)
+        if not self.ledger.is_interrupted:
+            self._mender.advance_container()
+
+    def _usable(self) -> list[PeerTree]:
+        return [
+            tree
+            for tree in self._peers.values()
+            if tree.is_known and tree.peer_id not in self._sources.dropped
+        ]
+
+    def _views(self, window: BlockRange) -> list[PeerView]:
+        """Ask all peers at once for the chunks of the window's differing blocks."""
+        futures = [self._executor.submit(self._view, tree, window) for tree in self._usable()]
+        views: list[PeerView] = []
+        for future in futures:
+            tree, view = future.result()
+            self._peers[tree.peer_id] = tree
+            if view is None:
+                self._mender.uncovered.add(tree.peer_id)
+            else:
+                views.append(view)
+        return views
+
+    def _view(self, tree: PeerTree, window: BlockRange) -> tuple[PeerTree, PeerView | None]:
+        """Return the peer's view; if its tree has moved on meanwhile, of its tree of now."""
+        error: SutureError = Refused(Code.MALFORMED_REQUEST, "answer: contradicts itself")
+        for _ in range(ASKED_MAX):
+            try:
+                return tree, tree.view(self.container_id, self._mine, window)
+            except Damaged:
+                spent = tree.meter
+                tree = ask(tree.peer_id, tree.peer, self.container_id, self._mine)
+                tree.meter.tree_bytes += spent.tree_bytes
+                if not tree.is_known:
+                    return tree, None
+            except SutureError as failure:
+                error = failure
+                break
+        return failed(tree.peer_id, tree.peer, error, tree.meter), None
+
+    def _rows(
+        self, views: Sequence[PeerView], findings: Sequence[Finding]
+    ) -> dict[BlockId, Sequence[ChunkInfo]]:
+        """What the index knows of the blocks in question."""
+        wanted = {
+            difference.block_id
+            for view in views
+            for difference in view.divergence.differences
+            if difference.kind in REPAIRED_KINDS
+        }
+        wanted |= {finding.block_id for finding in findings if finding.block_id >= 0}
+        blocks = {block_id: self._mender.local_block(block_id) for block_id in wanted}
+        return {
+            block_id: block.chunks if block is not None else ()
+            for block_id, block in blocks.items()
+        }

@@ -1,0 +1,154 @@
+"""Getting chunks from peers: side by side within a byte budget, each from whoever has it whole.
+
+    wanted chunks ─► at most `bytes_max` under way ─► in the order they were asked for
+
+What is returned has been verified twice: against the window checksums it came with, and against
+the leaf that the peer's tree advertised. A source that fails is replaced by the next; one that
+cannot be reached, or serves what its tree does not say, is not asked again in this reconcile.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.plan.reconcile import PeerId, RepairBlock, WantedChunk
+from agent.ports import Executor, Future
+from agent.rpc.peer import Meter, Peer
+from merkle.checksum import Algorithm, leaf_checksum
+from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
+from merkle.tree import Leaf
+
+BAD_CHUNKS_MAX: Final = 2  # one bad chunk may be rot since its scan; more is a bad peer
+
+Job = TypeVar("Job")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why one source did not help."""
+
+    peer_id: PeerId
+    error: SutureError
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What peers gave: the first that helped, what all of them cost, and who failed before."""
+
+    peer_id: PeerId = ""
+    block: BlockData | None = None
+    chunk: ChunkInfo | None = None
+    data: bytes = b""
+    failures: tuple[Failure, ...] = ()
+    costs: tuple[tuple[PeerId, Meter], ...] = ()
+
+
+@dataclass(slots=True)
+class Sources:
+    """The peers of one reconcile as sources. Its methods run in many threads at once.
+
+    Single assignments only are made to what is shared; that a peer is asked once more than it
+    deserves is the worst that can come of a race.
+    """
+
+    peers: Mapping[PeerId, Peer]
+    container_id: ContainerId
+    algorithm: Algorithm
+    dropped: dict[PeerId, SutureError] = field(default_factory=dict)
+    bad_chunks: dict[PeerId, int] = field(default_factory=dict)
+
+    def describe(self, action: RepairBlock) -> Answer:
+        """Return the metadata of a block from the first lender that gives it."""
+
+        def ask(peer: Peer, meter: Meter) -> Answer:
+            return Answer(block=peer.block(self.container_id, action.block_id, meter))
+
+        return self._first(action.metadata_sources, ask)
+
+    def fetch(self, block_id: BlockId, wanted: WantedChunk) -> Answer:
+        """Return a chunk from the first source whose bytes are what its tree says."""
+
+        def ask(peer: Peer, meter: Meter) -> Answer:
+            chunk, data = peer.read_chunk(self.container_id, block_id, wanted.leaf.offset, meter)
+            if not is_leaf(self.algorithm, chunk, wanted.leaf):
+                raise Refused(
+                    Code.CHECKSUM_MISMATCH,
+                    f"block {block_id}, chunk at {chunk.offset}: what it serves is not what its "
+                    "tree says",
+                )
+            return Answer(chunk=chunk, data=data)
+
+        return self._first(wanted.sources, ask)
+
+    def _first(self, peer_ids: tuple[PeerId, ...], ask: Callable[[Peer, Meter], Answer]) -> Answer:
+        failures: list[Failure] = []
+        costs: list[tuple[PeerId, Meter]] = []
+        for peer_id in peer_ids:
+            if peer_id in self.dropped:
+                failures.append(Failure(peer_id, self.dropped[peer_id]))
+                continue
+            meter = Meter()
+            costs.append((peer_id, meter))
+            try:
+                answer = ask(self.peers[peer_id], meter)
+            except SutureError as error:
+                failures.append(Failure(peer_id, error))
+                self._judge(peer_id, error)
+                continue
+            return Answer(
+                peer_id, answer.block, answer.chunk, answer.data, tuple(failures), tuple(costs)
+            )
+        return Answer(failures=tuple(failures), costs=tuple(costs))
+
+    def _judge(self, peer_id: PeerId, error: SutureError) -> None:
+        if isinstance(error, Unavailable):
+            self.dropped[peer_id] = error
+        elif error.code in {Code.CHECKSUM_MISMATCH, Code.MALFORMED_REQUEST}:
+            self.bad_chunks[peer_id] = self.bad_chunks.get(peer_id, 0) + 1
+            if self.bad_chunks[peer_id] >= BAD_CHUNKS_MAX:
+                self.dropped[peer_id] = error
+
+
+def is_leaf(algorithm: Algorithm, chunk: ChunkInfo, leaf: Leaf) -> bool:
+    """Return whether a chunk, as it is described, is the one that a tree advertised."""
+    return (chunk.offset, chunk.length_bytes) == (leaf.offset, leaf.length_bytes) and (
+        leaf_checksum(algorithm, chunk.offset, chunk.length_bytes, chunk.window_checksums)
+        == leaf.checksum
+    )
+
+
+def in_order(
+    executor: Executor,
+    jobs: Iterator[Job],
+    work: Callable[[Job], Any],
+    size_bytes: Callable[[Job], int],
+    *,
+    bytes_max: int,
+    count_max: int,
+) -> Iterator[tuple[Job, Any]]:
+    """Yield every job with its result, in order, keeping several under way.
+
+    At least one is; more while their sizes sum to `bytes_max` at most. Jobs are drawn only when
+    there is room for one, so a job may depend on what was done with earlier results. Leaving
+    early takes back what has not begun.
+    """
+    pending: deque[tuple[Job, Future, int]] = deque()
+    pending_bytes = 0
+    drawn = next(jobs, None)
+    try:
+        while drawn is not None or pending:
+            while drawn is not None and (
+                not pending
+                or (len(pending) < count_max and pending_bytes + size_bytes(drawn) <= bytes_max)
+            ):
+                pending.append((drawn, executor.submit(work, drawn), size_bytes(drawn)))
+                pending_bytes += size_bytes(drawn)
+                drawn = next(jobs, None)
+            job, future, size = pending.popleft()
+            pending_bytes -= size
+            yield job, future.result()
+    finally:
+        for _, future, _ in pending:
+            future.cancel()

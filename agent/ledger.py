@@ -1,0 +1,183 @@
+"""The books of one reconcile: what was done to each chunk, what each peer was and what it cost.
+
+Only the thread that reconciles writes here; what happened in others arrives as values.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final
+
+from agent.errors import Refused
+from agent.fetch import Answer, Failure
+from agent.plan.outcome import (
+    ChunkOutcome,
+    ChunkResult,
+    PeerOutcome,
+    ReconcileResult,
+    Result,
+)
+from agent.plan.reconcile import PeerId, Plan, WantedChunk
+from agent.survey import PeerTree, peer_state_of
+from merkle.diff import Divergence
+from merkle.replica import BlockId, ContainerId, ReplicaState
+from merkle.tree import Summary
+
+CHUNK_OUTCOMES_MAX: Final = 1_000  # the first are told one by one, the rest is counted
+NOBODYS: Final = BlockId(-1)  # of an outcome that is about no block
+MADE: Final = (
+    ChunkResult.REPAIRED,
+    ChunkResult.SALVAGED,
+    ChunkResult.TRIMMED,
+    ChunkResult.ADOPTED,
+    ChunkResult.REWRITTEN,
+)
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What one reconcile has done so far."""
+
+    chunks: list[ChunkOutcome] = field(default_factory=list)
+    counts: Counter[ChunkResult] = field(default_factory=Counter)
+    differences: Counter[str] = field(default_factory=Counter)
+    is_short: bool = False  # something that others have, or had, is still not whole here
+    is_transient: bool = False  # a failure that says nothing about the next time
+    is_interrupted: bool = False
+    faults: dict[PeerId, Failure] = field(default_factory=dict)  # the last one of each peer
+    tree_bytes: Counter[PeerId] = field(default_factory=Counter)
+    data_bytes: Counter[PeerId] = field(default_factory=Counter)
+    chunk_counts: Counter[PeerId] = field(default_factory=Counter)
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether anything was written."""
+        return any(self.counts[result] for result in MADE)
+
+    @property
+    def has_tried(self) -> bool:
+        """Whether data was written, or should have been."""
+        return self.has_changed or self.counts[ChunkResult.FAILED] > 0
+
+    def note(
+        self,
+        block_id: BlockId,
+        difference: str,
+        result: ChunkResult,
+        *,
+        offset: int = -1,
+        length_bytes: int = -1,
+        source: PeerId = "",
+        message: str = "",
+    ) -> None:
+        """Note what became of one chunk, block or file."""
+        self.counts[result] += 1
+        if len(self.chunks) < CHUNK_OUTCOMES_MAX:
+            self.chunks.append(
+                ChunkOutcome(block_id, offset, length_bytes, difference, result, source, message)
+            )
+
+    def note_chunk(
+        self,
+        block_id: BlockId,
+        wanted: WantedChunk,
+        result: ChunkResult,
+        *,
+        source: PeerId = "",
+        message: str = "",
+    ) -> None:
+        """Note what became of a chunk that was wanted."""
+        leaf = wanted.leaf
+        self.note(
+            block_id,
+            wanted.cause,
+            result,
+            offset=leaf.offset,
+            length_bytes=leaf.length_bytes,
+            source=source,
+            message=message,
+        )
+
+    def note_divergence(self, divergence: Divergence) -> None:
+        """Count what differs from one peer."""
+        for kind, count in divergence.counts().items():
+            self.differences[kind.value] += count
+
+    def note_skips(self, planned: Plan) -> None:
+        """Note what is left alone, and why."""
+        for skip in planned.skips:
+            self.is_short = self.is_short or not skip.is_harmless
+            self.note(
+                skip.block_id,
+                skip.reason.value,
+                ChunkResult.SKIPPED,
+                offset=skip.offset,
+                message=" ".join([*skip.peers, skip.detail]).strip(),
+            )
+
+    def account(self, answer: Answer) -> None:
+        """Book what peers cost, and who failed."""
+        for peer_id, meter in answer.costs:
+            self.tree_bytes[peer_id] += meter.tree_bytes
+            self.data_bytes[peer_id] += meter.data_bytes
+        for failure in answer.failures:
+            self.faults[failure.peer_id] = failure
+            self.is_transient = self.is_transient or not isinstance(failure.error, Refused)
+
+    def verdict(self, trees: list[PeerTree], *, finding_count: int) -> Result:
+        """Return what the reconcile amounts to. What is not known to be whole is not called so."""
+        if self.is_interrupted:
+            return Result.INTERRUPTED
+        if not any(tree.is_known for tree in trees):
+            return Result.NO_PEER
+        unanswered = self.faults or not all(tree.is_known for tree in trees)
+        failed = self.counts[ChunkResult.FAILED] > 0
+        if self.is_short or failed or unanswered or finding_count:
+            return Result.PARTIAL
+        return Result.CONVERGED if self.has_changed else Result.NOTHING_TO_DO
+
+    def outcome(
+        self,
+        container_id: ContainerId,
+        result: Result,
+        trees: list[PeerTree],
+        *,
+        tree_before: Summary,
+        tree_after: Summary | None,
+        state_before: ReplicaState,
+        state_after: ReplicaState,
+        duration_ms: int,
+    ) -> ReconcileResult:
+        """Close the books."""
+        peers = tuple(self._peer_outcome(tree) for tree in trees)
+        return ReconcileResult(
+            container_id=container_id,
+            result=result,
+            peers=peers,
+            chunks=tuple(self.chunks),
+            chunk_count=self.counts.total(),
+            fetched_bytes=sum(peer.data_bytes for peer in peers),
+            tree_fetched_bytes=sum(peer.tree_bytes for peer in peers),
+            tree_before=tree_before,
+            tree_after=tree_after,
+            state_before=state_before,
+            state_after=state_after,
+            duration_ms=duration_ms,
+            differences=dict(self.differences),
+        )
+
+    def _peer_outcome(self, tree: PeerTree) -> PeerOutcome:
+        state, message = tree.state, tree.message
+        fault = self.faults.get(tree.peer_id)
+        if fault is not None:
+            state, message = peer_state_of(fault.error), f"{fault.error.code}: {fault.error}"
+        return PeerOutcome(
+            peer_id=tree.peer_id,
+            state=state,
+            message=message,
+            tree_bytes=tree.meter.tree_bytes + self.tree_bytes[tree.peer_id],
+            data_bytes=self.data_bytes[tree.peer_id],
+            chunk_count=self.chunk_counts[tree.peer_id],
+        )
+
+
+assert set(MADE) | {ChunkResult.SKIPPED, ChunkResult.FAILED} == set(ChunkResult)

@@ -1,0 +1,355 @@
+"""Carrying a plan out on one replica: salvage or fetch, repair, complete; step by step.
+
+Every change goes through `agent.store.repair`, which refuses to touch a byte that verifies here,
+and is made under the container's lease, held for that change only: a delete or a close gets its
+turn between two chunks, and a stop is heeded there too.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from agent.errors import Code, Refused, SutureError, VolumeFailed
+from agent.fetch import Answer, Failure, Sources, in_order, is_leaf
+from agent.ledger import NOBODYS, Ledger
+from agent.plan.outcome import ChunkResult
+from agent.plan.reconcile import (
+    AdoptTombstone,
+    PeerId,
+    Plan,
+    RebuildTree,
+    RepairBlock,
+    RewriteDescriptor,
+    Trim,
+    WantedChunk,
+)
+from agent.ports import Executor, Leases
+from agent.rpc import codec
+from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
+
+if TYPE_CHECKING:
+    from agent.store.store import ReplicaStore
+
+GONE_CODES: Final = frozenset(
+    {Code.CONTAINER_NOT_FOUND, Code.UNCLOSED_CONTAINER_IO, Code.INVALID_CONTAINER_STATE}
+)
+"""There is no replica to repair any more: the reconcile ends, whatever is left."""
+
+TRUSTED_STATES: Final = frozenset({ReplicaState.CLOSED, ReplicaState.QUASI_CLOSED})
+"""States in which a lender's own commit id means that it has all blocks up to it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MendLimits:
+    """What carrying out may use at a time."""
+
+    fetch_bytes_max: int = 64 * 1024**2
+    fetch_count_max: int = 16
+    lease_timeout_s: float = 30.0
+
+
+@dataclass(slots=True)
+class _BlockRun:
+    """One block under repair."""
+
+    action: RepairBlock
+    described: Answer
+    waiting_count: int = 0  # chunks that are being fetched
+    failed_count: int = 0
+    is_drawn: bool = False  # all of its chunks were looked at
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One chunk to get. `wait`: to be looked at again once the chunks in front of it are here."""
+
+    block: _BlockRun
+    wanted: WantedChunk
+    wait: bool = False
+
+    def size_bytes(self) -> int:
+        """What it holds in memory while it is under way."""
+        return 0 if self.wait else self.wanted.leaf.length_bytes
+
+
+@dataclass(slots=True)
+class Mender:
+    """The hands of one reconcile."""
+
+    store: "ReplicaStore"
+    leases: Leases
+    executor: Executor
+    container_id: ContainerId
+    sources: Sources
+    ledger: Ledger
+    stop: Callable[[], bool]
+    limits: MendLimits
+    rebuilds_tree: bool = False
+    lent_bcsids: dict[PeerId, int] = field(default_factory=dict)
+    uncovered: set[PeerId] = field(default_factory=set)  # their commit ids prove nothing here
+    failed_blocks: set[BlockId] = field(default_factory=set)
+
+    def must_stop(self) -> bool:
+        """Whether to end now; once true it stays so."""
+        self.ledger.is_interrupted = self.ledger.is_interrupted or self.stop()
+        return self.ledger.is_interrupted
+
+    def carry_out(self, planned: Plan) -> None:
+        """Do what is planned. Raises VolumeFailed, and Refused when the replica is gone."""
+        self.ledger.note_skips(planned)
+        for action in planned.actions:
+            match action:
+                case AdoptTombstone():
+                    self._adopt(action)
+                case RewriteDescriptor():
+                    self._rewrite_descriptor(action)
+                case RebuildTree():
+                    self.rebuilds_tree = True
+                    self.ledger.note(NOBODYS, action.fault.value, ChunkResult.REWRITTEN)
+                case RepairBlock() | Trim():
+                    pass  # below: many blocks at once, and trims when their chunks are right
+        self._repair([action for action in planned.actions if isinstance(action, RepairBlock)])
+        for action in planned.actions:
+            if isinstance(action, Trim) and action.block_id not in self.failed_blocks:
+                self._trim(action)
+
+    def local_block(self, block_id: BlockId) -> BlockData | None:
+        """Return what our index knows of a block; a damaged row counts as lost."""
+        try:
+            return self.store.block(self.container_id, block_id)
+        except VolumeFailed:
+            raise
+        except SutureError as error:
+            if error.code in GONE_CODES:
+                raise
+            return None
+
+    # Single steps.
+
+    def _adopt(self, action: AdoptTombstone) -> None:
+        def adopt() -> None:
+            self.store.repair(self.container_id).adopt_tombstone(action.block_id, action.checksum)
+
+        self._step(action.block_id, "ADOPT_TOMBSTONE", ChunkResult.ADOPTED, adopt, action.source)
+
+    def _rewrite_descriptor(self, action: RewriteDescriptor) -> None:
+        def rewrite() -> None:
+            self.store.repair(self.container_id).rewrite_descriptor()
+
+        self._step(NOBODYS, action.fault.value, ChunkResult.REWRITTEN, rewrite)
+
+    def _trim(self, action: Trim) -> None:
+        def trim() -> None:
+            self.store.repair(self.container_id).trim(action.block_id)
+
+        self._step(action.block_id, "TRAILING_BYTES", ChunkResult.TRIMMED, trim, action.equal_to)
+
+    def _step(
+        self,
+        block_id: BlockId,
+        difference: str,
+        done: ChunkResult,
+        work: Callable[[], None],
+        source: PeerId = "",
+    ) -> None:
+        if self.must_stop():
+            return
+        error = self._change(work)
+        if error is None:
+            self.ledger.note(block_id, difference, done, source=source)
+        else:
+            self.ledger.note(block_id, difference, ChunkResult.FAILED, message=str(error))
+
+    def _change(self, work: Callable[[], None]) -> SutureError | None:
+        """Do one change under the lease; return why it could not be done."""
+        try:
+            with self.leases.hold(self.container_id, self.limits.lease_timeout_s):
+                work()
+        except VolumeFailed:
+            raise
+        except SutureError as error:
+            if error.code in GONE_CODES:
+                raise
+            return error
+        return None
+
+    # Chunks.
+
+    def _repair(self, actions: Sequence[RepairBlock]) -> None:
+        fetched = in_order(
+            self.executor,
+            self._jobs(actions),
+            self._fetch,
+            _Job.size_bytes,
+            bytes_max=self.limits.fetch_bytes_max,
+            count_max=self.limits.fetch_count_max,
+        )
+        for job, answer in fetched:
+            if self.must_stop():
+                return
+            self._settle(job, answer)
+
+    def _jobs(self, actions: Sequence[RepairBlock]) -> Iterator[_Job]:
+        """Draw the chunks that must be fetched; those whose bytes are here are done on the way."""
+        described = in_order(
+            self.executor,
+            iter(actions),
+            self.sources.describe,
+            lambda _: 1,
+            bytes_max=self.limits.fetch_count_max,
+            count_max=self.limits.fetch_count_max,
+        )
+        for action, answer in described:
+            self.ledger.account(answer)
+            block = _BlockRun(action, answer)
+            for wanted in action.chunks:
+                if self.must_stop():
+                    return
+                error = self._salvage(block, wanted)
+                if error is not None:
+                    wait = error.code is Code.CHUNK_GAP and block.waiting_count > 0
+                    block.waiting_count += 1
+                    yield _Job(block, wanted, wait)
+            block.is_drawn = True
+            self._complete_if_done(block)
+
+    def _fetch(self, job: _Job) -> Answer:
+        """Runs in the executor."""
+        if job.wait:
+            return Answer()
+        return self.sources.fetch(job.block.action.block_id, job.wanted)
+
+    def _salvage(self, block: _BlockRun, wanted: WantedChunk) -> SutureError | None:
+        """Use the bytes that are here if they are what the chunk must be; else say why not."""
+        chunk = self._described_chunk(block, wanted)
+        if chunk is None:
+            return Refused(Code.UNABLE_TO_FIND_CHUNK, "its checksums are not known yet")
+        salvaged = False
+
+        def salvage() -> None:
+            nonlocal salvaged
+            repair = self.store.repair(self.container_id)
+            salvaged = repair.salvage_chunk(block.action.block_id, chunk)
+
+        error = self._change(salvage)
+        if error is None and salvaged:
+            self.ledger.note_chunk(block.action.block_id, wanted, ChunkResult.SALVAGED)
+            return None
+        return error or Refused(Code.CHECKSUM_MISMATCH, "what is here does not verify")
+
+    def _described_chunk(self, block: _BlockRun, wanted: WantedChunk) -> ChunkInfo | None:
+        """Return the chunk as the lender describes it, if that is the version we want."""
+        described = block.described.block
+        for chunk in described.chunks if described is not None else ():
+            if chunk.offset == wanted.leaf.offset:
+                return chunk if is_leaf(self.sources.algorithm, chunk, wanted.leaf) else None
+        return None
+
+    def _settle(self, job: _Job, answer: Answer) -> None:
+        """Use what was fetched, and complete the block with its last chunk."""
+        job.block.waiting_count -= 1
+        if job.wait:
+            answer = self._waited(job)
+        if answer.chunk is not None or not job.wait or answer.failures:
+            self._install(job, answer)
+        self._complete_if_done(job.block)
+
+    def _waited(self, job: _Job) -> Answer:
+        """Look again at a chunk behind one that was not here yet; fetch it after all."""
+        if self._salvage(job.block, job.wanted) is None:
+            return Answer()
+        return self.sources.fetch(job.block.action.block_id, job.wanted)
+
+    def _install(self, job: _Job, answer: Answer) -> None:
+        self.ledger.account(answer)
+        block_id, chunk = job.block.action.block_id, answer.chunk
+        error: SutureError | None = None
+        message = told(answer.failures)
+        if chunk is not None:
+
+            def install() -> None:
+                repair = self.store.repair(self.container_id)
+                repair.install_chunk(block_id, chunk, answer.data)
+
+            error = self._change(install)
+            message = str(error)
+        if chunk is None or error is not None:
+            job.block.failed_count += 1
+            self.ledger.is_transient = self.ledger.is_transient or is_transient(error)
+            self.ledger.note_chunk(block_id, job.wanted, ChunkResult.FAILED, message=message)
+            return
+        self.ledger.chunk_counts[answer.peer_id] += 1
+        self.ledger.note_chunk(block_id, job.wanted, ChunkResult.REPAIRED, source=answer.peer_id)
+
+    # Blocks.
+
+    def _complete_if_done(self, block: _BlockRun) -> None:
+        """When its chunks are through, give the block what else it has at the lender."""
+        if not block.is_drawn or block.waiting_count:
+            return
+        block_id, lent = block.action.block_id, block.described.block
+        error: SutureError | None = None
+        if lent is not None:
+            error = self._change(lambda: self._complete(block, lent))
+        if lent is None or error is not None:
+            message = told(block.described.failures) if error is None else str(error)
+            self.ledger.note(block_id, "METADATA", ChunkResult.FAILED, message=message)
+        if lent is None or error is not None or block.failed_count:
+            self.failed_blocks.add(block_id)
+            self.uncovered.update(block.action.metadata_sources)
+
+    def _complete(self, block: _BlockRun, lent: BlockData) -> None:
+        """Adopt the client's metadata, and the commit id if all of the lender's chunks are here."""
+        block_id = block.action.block_id
+        repair = self.store.repair(self.container_id)
+        if not block.action.chunks and not lent.chunks:
+            repair.install_empty_block(block_id)
+            self.ledger.note(block_id, "MISSING_BLOCK", ChunkResult.SALVAGED)
+        local = self.local_block(block_id)
+        if local is None:
+            return
+        if lent.metadata and not local.metadata:
+            repair.adopt_metadata(block_id, lent.metadata)
+        here = {(chunk.offset, chunk.length_bytes) for chunk in local.chunks}
+        covered = all((chunk.offset, chunk.length_bytes) in here for chunk in lent.chunks)
+        if covered and not block.failed_count:
+            if lent.bcsid > local.bcsid:
+                repair.adopt_bcsid(block_id, lent.bcsid)
+            lender = block.described.peer_id
+            self.lent_bcsids[lender] = max(self.lent_bcsids.get(lender, 0), lent.bcsid)
+        else:
+            self.uncovered.update(block.action.metadata_sources)
+
+    def advance_container(self) -> None:
+        """Take the highest commit id lent by a peer that has nothing that is not here.
+
+        The lender must be healthy and claim that id itself. Ozone 2.2 takes it over holes, and
+        then claims blocks that nobody has (HDDS-15542).
+        """
+        own = self.store.replica(self.container_id).bcsid
+        trusted = [
+            bcsid
+            for peer_id, bcsid in self.lent_bcsids.items()
+            if bcsid > own and peer_id not in self.uncovered and self._may_lend(peer_id, bcsid)
+        ]
+        if trusted:
+            bcsid = max(trusted)
+            self._change(lambda: self.store.repair(self.container_id).advance_bcsid(bcsid))
+
+    def _may_lend(self, peer_id: PeerId, bcsid: int) -> bool:
+        try:
+            report = self.sources.peers[peer_id].replica(self.container_id)
+            state = codec.parse_state(report.state, "answer.replica.state")
+        except SutureError:
+            return False  # what is unknown proves nothing
+        return state in TRUSTED_STATES and bcsid <= report.bcsid
+
+
+def is_transient(error: SutureError | None) -> bool:
+    """Whether a failure says nothing about the next time."""
+    return error is not None and not isinstance(error, Refused)
+
+
+def told(failures: Sequence[Failure]) -> str:
+    """Return why sources did not help, in one line."""
+    return "; ".join(f"{failure.peer_id}: {failure.error}" for failure in failures)

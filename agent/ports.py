@@ -1,0 +1,37 @@
+"""What those who may not own threads or locks need of the runtime that does."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from merkle.replica import ContainerId
+
+
+class Leases(Protocol):
+    """The right to change a container (`agent.runtime.lease`)."""
+
+    def hold(
+        self, container_id: ContainerId, timeout_s: float = ...
+    ) -> AbstractContextManager[None]:
+        """Hold the container's lease; raise Unavailable(BUSY) after `timeout_s`."""
+        ...
+
+
+class Future(Protocol):
+    """The result of work that an executor does."""
+
+    def result(self, timeout: float | None = None) -> Any:  # what the work returned
+        """Wait for the result; raise what the work raised."""
+        ...
+
+    def cancel(self) -> bool:
+        """Take the work back if it has not begun."""
+        ...
+
+
+class Executor(Protocol):
+    """Runs work side by side; a `concurrent.futures.ThreadPoolExecutor` is one."""
+
+    def submit(self, work: Callable[..., Any], /, *arguments: Any) -> Future:
+        """Begin `work(*arguments)`."""
+        ...

@@ -1,0 +1,230 @@
+"""What the peers of a replica have: all of them asked at once, no deeper than they differ.
+
+    ROOT    everybody's summary          equal here and there, and all healthy? done
+    RANGES  for a large tree only        which ranges of block ids differ
+    BLOCKS  a row per block of those     kept as columns
+    CHUNKS  later, window by window      `PeerTree.view`
+
+A peer that cannot be asked, has no tree, or contradicts itself is named with its reason and takes
+no part: what is unknown is never equal to anything and never a reason to repair.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.plan.outcome import PeerState
+from agent.plan.reconcile import PeerId, PeerView
+from agent.ports import Executor
+from agent.rpc.hashes import SELECTION_MAX, BlockRows
+from agent.rpc.peer import Meter, Peer
+from merkle.checksum import U64s
+from merkle.damaged import Damaged
+from merkle.diff import (
+    BlockRange,
+    Comparison,
+    Divergence,
+    check_ranges,
+    compare,
+    diff,
+    differing_blocks,
+    differing_ranges,
+    partial_tree,
+    range_checksums,
+    range_starts,
+)
+from merkle.replica import ID_MAX, ContainerId
+from merkle.tree import Summary, Tree, TreeBuilder
+
+RANGES_FROM_BLOCKS: Final = 2_048  # below it, all rows cost no more than the extra round trip
+ASKED_MAX: Final = 3  # a tree that changes while it is read is read again
+BLOCKS_PER_WINDOW: Final = 16_384  # planned and repaired at a time: bounds memory
+ALL_BLOCKS: Final[BlockRange] = (0, ID_MAX)
+assert BLOCKS_PER_WINDOW <= SELECTION_MAX, "the ids of a window fit one request"
+
+
+@dataclass(frozen=True, slots=True)
+class PeerTree:
+    """What one peer answered: how it compares, and rows of the blocks where it differs."""
+
+    peer_id: PeerId
+    peer: Peer
+    state: PeerState
+    message: str = ""
+    summary: Summary | None = None
+    scope: tuple[BlockRange, ...] = ()
+    rows: BlockRows | None = None
+    meter: Meter = field(default_factory=Meter)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the peer takes part."""
+        return self.state in {PeerState.USED, PeerState.EQUAL}
+
+    def view(self, container_id: ContainerId, mine: Tree, window: BlockRange) -> PeerView:
+        """Return what differs within `window`; asks the peer for the chunks of those blocks.
+
+        Raises Damaged when they are not those of its rows: its tree changed, or it lies.
+        """
+        scope = [
+            (max(first, window[0]), min(last, window[1]))
+            for first, last in self.scope
+            if first <= window[1] and window[0] <= last
+        ]
+        if self.rows is None or not scope:
+            return PeerView(self.peer_id, TreeBuilder(mine.algorithm).build(), Divergence())
+        theirs = self._detailed(container_id, mine, window)
+        return PeerView(self.peer_id, theirs, diff(mine, theirs, scope=scope))
+
+    def _detailed(self, container_id: ContainerId, mine: Tree, window: BlockRange) -> Tree:
+        assert self.rows is not None
+        assert self.summary is not None
+        rows = rows_within(self.rows, window)
+        wanted = differing_blocks(mine, rows.block_ids, rows.block_checksums, rows.deleted)
+        detailed = TreeBuilder(mine.algorithm).build()
+        if len(wanted):
+            _, detailed = self.peer.chunks(container_id, wanted, self.meter)
+        return _partial(self.summary, rows, detailed)
+
+
+def survey(
+    peers: Mapping[PeerId, Peer], container_id: ContainerId, mine: Tree, executor: Executor
+) -> list[PeerTree]:
+    """Ask every peer at once; return what each of them has, by peer id."""
+    futures = [
+        executor.submit(ask, peer_id, peer, container_id, mine)
+        for peer_id, peer in sorted(peers.items())
+    ]
+    return [future.result() for future in futures]
+
+
+def ask(peer_id: PeerId, peer: Peer, container_id: ContainerId, mine: Tree) -> PeerTree:
+    """Ask one peer; whatever goes wrong is its state."""
+    meter = Meter()
+    attempt = 1
+    while True:
+        try:
+            return _descend(peer_id, peer, container_id, mine, meter)
+        except Damaged as damage:  # contradicts itself, or changed meanwhile
+            error: SutureError = Refused(Code.MALFORMED_REQUEST, f"answer: {damage}")
+        except SutureError as failure:
+            error = failure
+        if attempt == ASKED_MAX or error.code not in {Code.MALFORMED_REQUEST, Code.BUSY}:
+            return failed(peer_id, peer, error, meter)
+        attempt += 1
+
+
+def failed(peer_id: PeerId, peer: Peer, error: SutureError, meter: Meter) -> PeerTree:
+    """Return what is known of a peer that failed: why."""
+    message = f"{error.code}: {error}"
+    return PeerTree(peer_id, peer, peer_state_of(error), message, meter=meter)
+
+
+def peer_state_of(error: SutureError) -> PeerState:
+    """Return what a peer is to us after it failed so."""
+    if isinstance(error, Unavailable):
+        return PeerState.UNREACHABLE
+    if error.code is Code.UNCLOSED_CONTAINER_IO:
+        return PeerState.NO_TREE
+    if error.code is Code.CHECKSUM_MISMATCH:
+        return PeerState.BAD_DATA
+    return PeerState.REFUSED
+
+
+def _descend(
+    peer_id: PeerId, peer: Peer, container_id: ContainerId, mine: Tree, meter: Meter
+) -> PeerTree:
+    summary = peer.summary(container_id, meter)
+    comparison = compare(mine, summary)
+    if comparison is Comparison.NOT_COMPARABLE:
+        message = f"folds by {summary.algorithm}, this replica by {mine.algorithm}"
+        return PeerTree(peer_id, peer, PeerState.NOT_COMPARABLE, message, meter=meter)
+    if comparison is Comparison.EQUAL and mine.unhealthy_count == 0:
+        return PeerTree(peer_id, peer, PeerState.EQUAL, summary=summary, meter=meter)
+    state = PeerState.EQUAL if comparison is Comparison.EQUAL else PeerState.USED
+    size = max(len(mine.block_ids), summary.block_count + summary.tombstone_count)
+    if size <= RANGES_FROM_BLOCKS:
+        scope, rows = _all_rows(peer, container_id, summary, meter)
+    else:
+        scope, rows = _differing_rows(peer, container_id, mine, summary, meter)
+    return PeerTree(
+        peer_id, peer, state, summary=summary, scope=tuple(scope), rows=rows, meter=meter
+    )
+
+
+def _all_rows(
+    peer: Peer, container_id: ContainerId, summary: Summary, meter: Meter
+) -> tuple[list[BlockRange], BlockRows | None]:
+    rows = peer.blocks(container_id, meter=meter)
+    _same(summary, rows.summary)
+    if _without_chunks(summary, rows).root != summary.root:
+        raise Damaged(f"blocks do not fold to the root {summary.root:#x}")
+    return [ALL_BLOCKS], rows
+
+
+def _differing_rows(
+    peer: Peer, container_id: ContainerId, mine: Tree, summary: Summary, meter: Meter
+) -> tuple[list[BlockRange], BlockRows | None]:
+    starts = range_starts(mine)
+    found, checksums = peer.ranges(container_id, starts, meter)
+    _same(summary, found)
+    scope = differing_ranges(
+        range_checksums(mine, starts), checksums, starts, also=mine.unhealthy_block_ids()
+    )
+    if not scope:
+        return [], None
+    rows = peer.blocks(container_id, scope, meter)
+    _same(summary, rows.summary)
+    check_ranges(_without_chunks(summary, rows), starts, checksums, scope)
+    return scope, rows
+
+
+def _same(first: Summary, later: Summary) -> None:
+    """Refuse an answer about another tree than the one that was compared."""
+    if (first.generation, first.root) != (later.generation, later.root):
+        raise _changed()
+
+
+def _changed() -> Unavailable:
+    return Unavailable(Code.BUSY, "its tree changed while it was read", hint="try again later")
+
+
+def _without_chunks(summary: Summary, rows: BlockRows) -> Tree:
+    return _partial(summary, rows, TreeBuilder(summary.algorithm).build())
+
+
+def _partial(summary: Summary, rows: BlockRows, detailed: Tree) -> Tree:
+    return partial_tree(
+        summary.algorithm,
+        block_ids=rows.block_ids,
+        block_checksums=rows.block_checksums,
+        deleted=rows.deleted,
+        detailed=detailed,
+        generation=summary.generation,
+    )
+
+
+def rows_within(rows: BlockRows, window: BlockRange) -> BlockRows:
+    """Return the rows of the blocks in `window`."""
+    first = int(np.searchsorted(rows.block_ids, np.uint64(window[0]), side="left"))
+    end = int(np.searchsorted(rows.block_ids, np.uint64(window[1]), side="right"))
+    return BlockRows(
+        rows.summary,
+        rows.block_ids[first:end],
+        rows.block_checksums[first:end],
+        rows.deleted[first:end],
+    )
+
+
+def windows(mine: Tree, peers: Sequence[PeerTree]) -> list[BlockRange]:
+    """Cut all block ids into ranges with a bounded number of blocks on any side."""
+    ids: U64s = mine.block_ids
+    for tree in peers:
+        if tree.rows is not None:
+            ids = np.union1d(ids, tree.rows.block_ids)
+    starts = [0, *ids[BLOCKS_PER_WINDOW::BLOCKS_PER_WINDOW].tolist()]
+    lasts = [*(start - 1 for start in starts[1:]), ID_MAX]
+    return list(zip(starts, lasts, strict=True))
