@@ -7,7 +7,7 @@ Only `agent/store` touches volumes. Nothing here locks: who changes a replica ho
 (agent/runtime/lease.py), LMDB admits one writer at a time, and reading needs neither.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -74,6 +74,8 @@ class ReplicaStore:
         self._unloadable = {entry.container_id: entry for entry in shelf.unloadable}
         self._failed = tuple(failed)
         self.recovery = RecoveryReport(tuple(shelf.steps), tuple(shelf.unloadable))
+        self.on_change: Callable[[ContainerId], None] = lambda _: None
+        """Told of every change that a report shows; set once, before others call the store."""
 
     @classmethod
     def open(
@@ -195,6 +197,7 @@ class ReplicaStore:
         )
         create_replica(volume, container_id, row)
         self._places[container_id] = volume
+        self.on_change(container_id)
         return facts_of(container_id, volume.volume_id, row)
 
     def write_chunk(
@@ -223,17 +226,21 @@ class ReplicaStore:
         """Close a replica: CLOSED if it has reached `bcsid` or is forced, else QUASI_CLOSED."""
         volume = self._volume(container_id)
         close_replica(volume, self._options, container_id, bcsid=bcsid, force=force)
+        self.on_change(container_id)
         return self.replica(container_id)
 
     def delete_container(self, container_id: ContainerId, *, force: bool = False) -> None:
         """Delete a replica; an open or non-empty one only by force."""
         delete_replica(self._volume(container_id), container_id, force=force)
         self._places.pop(container_id, None)
+        self.on_change(container_id)
 
     def delete_blocks(self, container_id: ContainerId, block_ids: Iterable[BlockId]) -> int:
         """Delete blocks of a closed replica; returns how many were there."""
         volume = self._volume(container_id)
-        return delete_blocks(volume, self._options, container_id, block_ids)
+        count = delete_blocks(volume, self._options, container_id, block_ids)
+        self.on_change(container_id)
+        return count
 
     # -- reading
 
@@ -296,7 +303,7 @@ class ReplicaStore:
     ) -> ScanCommit:
         """Make a scan's outcome durable, if nothing changed since `begin_scan`."""
         assert bytes_read >= 0
-        return commit_scan(
+        commit = commit_scan(
             self._volume(container_id),
             self._options,
             container_id,
@@ -305,6 +312,9 @@ class ReplicaStore:
             findings=findings,
             complete=complete,
         )
+        if commit.committed:
+            self.on_change(container_id)
+        return commit
 
     def findings(
         self,

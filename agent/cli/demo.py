@@ -1,0 +1,202 @@
+"""demo: the main job, end to end, in front of your eyes."""
+
+import shutil
+import signal
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Final
+
+import typer
+from rich.markup import escape
+
+from agent.cli.output import Exit, JsonFlag, aside, emit, grid, people, say, short, show
+from agent.client import Client
+from agent.demo.cluster import Cluster
+from agent.demo.harm import Harm
+from agent.demo.story import Evidence, Say, Story, collect, default_directories, freeze
+from agent.errors import Code, Unavailable
+from agent.rpc.v1 import scm_pb2
+
+AGENTS_MIN: Final = 3
+
+
+def demo(
+    directories: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[DIR]...",
+            help="Whose files to store; default: this program's source and the Python library.",
+        ),
+    ] = None,
+    agents: Annotated[int, typer.Option(min=AGENTS_MIN, max=32, help="Datanodes.")] = 5,
+    work: Annotated[
+        Path | None, typer.Option(help="Where to work; default: a new temporary directory.")
+    ] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the cluster's data; reports are always kept.")
+    ] = False,
+    as_json: JsonFlag = False,
+) -> int:
+    """Store real files, damage them on disk, find it, repair it from peers, prove it.
+
+    Starts one SCM and some datanodes as processes on loopback, and leaves nothing running.
+    """
+    signal.signal(signal.SIGTERM, interrupt)
+    root = work or Path(tempfile.mkdtemp(prefix="suture-demo-"))
+    if work is not None and work.is_dir() and any(work.iterdir()):
+        raise Unavailable(Code.INELIGIBLE, f"{work} is not empty", hint="give an empty directory")
+    steps: Say = silence if as_json else Printer()
+    try:
+        evidence = run(root, agents, directories or default_directories(), steps)
+    finally:
+        if not keep:
+            for below in (*root.glob("datanode*/"), root / "scm", root / "source"):
+                shutil.rmtree(below, ignore_errors=True)
+    if as_json:
+        emit(as_facts(evidence))
+    else:
+        tell(evidence)
+    return Exit.TO_DO if evidence.not_healed else Exit.OK
+
+
+def interrupt(_signal: int, _frame: FrameType | None) -> None:
+    """Turn SIGTERM into the same clean way out as Ctrl-C."""
+    raise KeyboardInterrupt
+
+
+def silence(_text: str) -> None:
+    """Print nothing: machines get one document at the end."""
+
+
+class Printer:
+    """Prints the steps of the story, numbered."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def __call__(self, text: str) -> None:
+        """Print one step."""
+        self.number += 1
+        aside.print(f"[bold]{self.number}.[/] {escape(text)}", highlight=False, soft_wrap=True)
+
+
+def run(root: Path, agents: int, directories: list[Path], steps: Say) -> Evidence:
+    """Start the cluster, tell the story, stop the cluster."""
+    sources = freeze(collect(directories), root / "source")
+    cluster = Cluster(root, agents=agents, agent_sections="[scan]\nenabled = false\n")
+    with cluster, Client(cluster.scm.address) as client:
+        steps(f"started an SCM and {agents} datanodes, two volumes each, below {root}")
+        return Story(cluster, client, steps).run(sources)
+
+
+def tell(evidence: Evidence) -> None:
+    """Print the table, the sums and the verdict."""
+    columns = [
+        "damage",
+        "container#",
+        "datanode",
+        "found as",
+        "repaired",
+        "from",
+        "spoiled#",
+        "fetched#",
+    ]
+    show(grid("", columns, [row(evidence, harm) for harm in evidence.harms]))
+    ratio = evidence.fetched_bytes / max(1, evidence.spoiled_bytes)
+    say(
+        f"fetched {evidence.fetched_bytes:,} bytes of chunks for {evidence.spoiled_bytes:,} bytes "
+        f"spoiled: {ratio:.3f} times; {evidence.tree_bytes:,} bytes of trees to find them"
+    )
+    say("seconds: " + ", ".join(f"{name} {s}" for name, s in evidence.seconds.items()))
+    if evidence.not_healed:
+        people.print("NOT HEALED:", style="bold red")
+        for why in evidence.not_healed:
+            say(f"  {why}")
+    else:
+        people.print("all replicas are equal and whole again", style="bold green")
+    say(f"report: {evidence.report}")
+
+
+def row(evidence: Evidence, harm: Harm) -> tuple[object, ...]:
+    """Return one damage with what became of it."""
+    healed = healed_of(evidence, harm)
+    return (
+        harm.damage.way,
+        harm.damage.container_id,
+        short(harm.datanode_id),
+        ", ".join(healed.found_as),
+        ", ".join(healed.results),
+        ", ".join(short(source) for source in healed.sources),
+        f"{harm.damage.spoiled_bytes:,}",
+        f"{healed.fetched_bytes:,}",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Healed:
+    """What the scan and the repair said about one damage."""
+
+    found_as: list[str]
+    results: list[str]
+    sources: list[str]
+    fetched_bytes: int
+
+
+def healed_of(evidence: Evidence, harm: Harm) -> Healed:
+    """Return what the scan found of one damage, and what the repair did about it."""
+    damage = harm.damage
+    found = evidence.findings.get((harm.datanode_id, damage.container_id), [])
+    about_block = [f for f in found if f.local_id in damage.block_ids[: damage.blocks_hit]]
+    about_files = [f for f in found if f.fault in damage.file_faults]
+    chunks = [
+        chunk
+        for outcome in evidence.outcomes
+        if (outcome.datanode_id, outcome.status.container_id)
+        == (harm.datanode_id, damage.container_id)
+        for chunk in outcome.status.reconcile.chunks
+        if chunk_belongs(chunk, damage.block_ids[: damage.blocks_hit], damage.file_faults)
+    ]
+    return Healed(
+        found_as=sorted({f.fault for f in (about_files if damage.file_faults else about_block)}),
+        results=sorted({chunk.result for chunk in chunks}),
+        sources=sorted({chunk.source for chunk in chunks if chunk.source}),
+        fetched_bytes=sum(chunk.length for chunk in chunks if chunk.result == "repaired"),
+    )
+
+
+def chunk_belongs(
+    chunk: scm_pb2.ChunkOutcome, block_ids: tuple[int, ...], file_faults: tuple[str, ...]
+) -> bool:
+    """Whether a repaired chunk is one that this damage spoiled."""
+    if file_faults:
+        return chunk.difference in file_faults
+    return chunk.local_id in block_ids
+
+
+def as_facts(evidence: Evidence) -> dict[str, object]:
+    """Return the whole run as JSON shows it."""
+    return {
+        "files": evidence.files,
+        "stored_bytes": evidence.stored_bytes,
+        "container_ids": evidence.containers,
+        "damages": [
+            {
+                "way": harm.damage.way,
+                "container_id": harm.damage.container_id,
+                "datanode_id": harm.datanode_id,
+                "detail": harm.damage.detail,
+                "spoiled_bytes": harm.damage.spoiled_bytes,
+                **asdict(healed_of(evidence, harm)),
+            }
+            for harm in evidence.harms
+        ],
+        "spoiled_bytes": evidence.spoiled_bytes,
+        "fetched_bytes": evidence.fetched_bytes,
+        "tree_bytes": evidence.tree_bytes,
+        "summary": evidence.summary,
+        "report": str(evidence.report),
+        "not_healed": evidence.not_healed,
+        "seconds": evidence.seconds,
+    }

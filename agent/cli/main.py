@@ -1,0 +1,78 @@
+"""`suture`: the operator's and the client's command line."""
+
+import sys
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from agent.cli import demo, keys, offline, replicas, scm, status
+from agent.cli.output import Exit, aside, fail
+from agent.errors import SutureError, Unavailable
+
+app = typer.Typer(
+    name="suture",
+    help="Keeps the replicas of a storage container equal and whole.",
+    epilog="Exit codes: 0 done; 1 refused or failed; 2 done, and there is something to do; "
+    "3 not possible now, try again; 64 wrong command line.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+app.command("put")(keys.put)
+app.command("get")(keys.get)
+app.command("ls")(keys.ls)
+app.command("status")(status.status)
+app.command("tree")(replicas.tree)
+app.command("diff")(replicas.diff)
+app.command("explain")(replicas.explain)
+app.command("scan")(replicas.scan)
+app.command("reconcile")(scm.reconcile)
+app.command("fsck")(offline.fsck)
+app.command("demo")(demo.demo)
+app.add_typer(scm.app, name="scm", help="Ask the control plane, or give it a plan.")
+
+
+def print_version(wanted: bool) -> None:
+    """Print the version and stop, if asked to."""
+    if wanted:
+        typer.echo(f"suture {version('suture')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _: Annotated[
+        bool,
+        typer.Option("--version", callback=print_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Keeps the replicas of a storage container equal and whole."""
+
+
+def main() -> None:
+    """Run the command line; map what went wrong to an exit code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line; return its exit code."""
+    try:
+        result = app(arguments, prog_name="suture", standalone_mode=False)
+    except typer.TyperException as error:
+        aside.print(f"error: {error.format_message()}", style="bold red", markup=False)
+        return Exit.USAGE
+    except SutureError as error:
+        fail(error, as_json="--json" in arguments)
+        return Exit.UNAVAILABLE if isinstance(error, Unavailable) else Exit.FAILED
+    except (typer.Abort, KeyboardInterrupt):
+        return 130  # as a shell reports a SIGINT
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader has gone; there is nobody to tell
+        return Exit.OK
+    return result if isinstance(result, int) else Exit.OK
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""fsck: judge a volume while no agent runs on it."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agent.cli.output import Exit, JsonFlag, emit, grid, say, show
+from agent.store.fsck import fsck as check
+
+
+def fsck(
+    volumes: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Volume directories.")],
+    read_data: Annotated[
+        bool, typer.Option("--read-data", help="Also read every chunk and check its checksums.")
+    ] = False,
+    as_json: JsonFlag = False,
+) -> int:
+    """Check volumes that no agent uses now; changes nothing. 2 if there are problems."""
+    reports = [check(volume, read_data=read_data) for volume in volumes]
+    problems = [(str(v), p) for v, r in zip(volumes, reports, strict=True) for p in r.problems]
+    if as_json:
+        emit([{"volume": str(v), **asdict(r)} for v, r in zip(volumes, reports, strict=True)])
+    else:
+        if problems:
+            rows = [(volume, p.kind, p.path, p.message) for volume, p in problems]
+            show(grid("", ["volume", "problem", "path", "what"], rows))
+        for volume, report in zip(volumes, reports, strict=True):
+            say(f"{volume}: {report.replica_count} replicas, {len(report.problems)} problems")
+    return Exit.TO_DO if problems else Exit.OK

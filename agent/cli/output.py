@@ -1,0 +1,146 @@
+"""How commands speak: tables and progress for people, one JSON document for machines.
+
+Results go to stdout, progress and errors to stderr. Exit codes are the same for every command:
+
+    0   done, and nothing is wrong
+    1   refused or failed; the message says why
+    2   done, and there is something to do: damage, differences, replicas not healed
+    3   not possible now; try again later
+    64  the command line was wrong
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import IntEnum
+from typing import Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+from rich.table import Table
+
+from agent.errors import SutureError
+
+KIB = 1024
+ID_SHOWN = 8  # characters of a UUID: 2^32 datanodes until two look alike
+
+
+class Exit(IntEnum):
+    """Exit codes of `suture`."""
+
+    OK = 0
+    FAILED = 1
+    TO_DO = 2
+    UNAVAILABLE = 3
+    USAGE = 64
+
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document, for machines.")]
+ScmOption = Annotated[str, typer.Option("--scm", metavar="HOST:PORT", help="Address of the SCM.")]
+SCM_DEFAULT = "127.0.0.1:9860"
+
+PIPE_WIDTH = 160  # columns of a table that no terminal shows
+
+people = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
+aside = Console(stderr=True)
+
+
+def emit(value: object) -> None:
+    """Print `value` as one JSON document on stdout."""
+    json.dump(value, sys.stdout, indent=2, sort_keys=True)
+    sys.stdout.write("\n")
+
+
+def show(table: Table) -> None:
+    """Print a table for people."""
+    people.print(table)
+
+
+def say(text: str) -> None:
+    """Print one line for people."""
+    people.print(text, highlight=False, soft_wrap=True)
+
+
+def fail(error: SutureError, *, as_json: bool) -> None:
+    """Print an error: for machines on stdout, for people on stderr."""
+    if as_json:
+        emit(
+            {
+                "error": {
+                    "code": error.code.value,
+                    "message": str(error),
+                    "hint": error.hint,
+                    "facts": error.facts,
+                }
+            }
+        )
+        return
+    aside.print(f"error: {error} [{error.code.value}]", style="bold red", markup=False)
+    if error.hint:
+        aside.print(f"hint: {error.hint}", markup=False)
+
+
+def grid(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """Return a table; a column whose name ends in `#` is a number, aligned right."""
+    table = Table(
+        title=title or None,
+        title_justify="left",
+        title_style="bold",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    for column in columns:
+        table.add_column(
+            column.rstrip("#"), justify="right" if column.endswith("#") else "left", overflow="fold"
+        )
+    for row in rows:
+        table.add_row(*[str(cell) for cell in row])
+    return table
+
+
+@contextmanager
+def bytes_progress(label: str, total_bytes: int, *, quiet: bool) -> Iterator[Progress]:
+    """Show a bar of bytes on stderr while the block runs; task 0 is the bar."""
+    progress = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=aside,
+        transient=True,
+        disable=quiet or not aside.is_terminal,
+    )
+    with progress:
+        progress.add_task(label, total=total_bytes)
+        yield progress
+
+
+def size(count_bytes: float) -> str:
+    """Return a size as people read it, in binary units."""
+    value = float(count_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(value) < KIB or unit == "TiB":
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= KIB
+    raise AssertionError("unreachable")
+
+
+def short(datanode_id: str) -> str:
+    """Return enough of a datanode's id to tell it from others; commands take it as a prefix."""
+    return datanode_id[:ID_SHOWN]
+
+
+def checksum(value: int | None) -> str:
+    """Return a root or checksum in hex; absence is a dash, never zero."""
+    return "-" if value is None else f"{value:016x}"

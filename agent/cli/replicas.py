@@ -1,0 +1,339 @@
+"""tree, diff, explain, scan: one container and its replicas, looked at closely."""
+
+import datetime
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import typer
+
+from agent.cli.output import (
+    SCM_DEFAULT,
+    Exit,
+    JsonFlag,
+    ScmOption,
+    bytes_progress,
+    checksum,
+    emit,
+    grid,
+    say,
+    short,
+    show,
+    size,
+)
+from agent.cli.scm import OUTCOME_COLUMNS, container_info, facts, outcome_row, replica_table
+from agent.client import Client
+from agent.errors import Code, Refused, SutureError
+from agent.rpc.v1 import datanode_pb2, scm_pb2
+from merkle.diff import Comparison, Divergence, compare
+from merkle.diff import diff as diverge
+from merkle.replica import ContainerId
+from merkle.tree import Leaf, Tree
+
+ROWS_SHOWN_MAX: Final = 50  # of a table for people; --json has them all
+OUTCOMES_LOOKED_AT: Final = 1000
+
+ContainerArgument = Annotated[int, typer.Argument(metavar="CONTAINER", help="Container id.", min=1)]
+DatanodeOption = Annotated[
+    str | None, typer.Option(metavar="ID", help="Only this datanode; a prefix of its id will do.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One replica, and its tree or why there is none."""
+
+    datanode_id: str
+    address: str
+    tree: Tree | None
+    error: str
+
+
+def replicas_of(client: Client, container_id: int, datanode: str | None) -> list[Replica]:
+    """Fetch the whole tree of every replica that the SCM knows."""
+    info = container_info(client, container_id)
+    chosen = [
+        replica.datanode
+        for replica in info.replicas
+        if datanode is None or replica.datanode.datanode_id.startswith(datanode)
+    ]
+    if not chosen:
+        raise Refused(
+            Code.CONTAINER_NOT_FOUND, f"datanode {datanode} has no replica of {container_id}"
+        )
+    result = []
+    for endpoint in chosen:
+        try:
+            tree, error = client.peer(endpoint.address).tree(ContainerId(container_id)), ""
+        except SutureError as failure:
+            tree, error = None, f"{failure} [{failure.code.value}]"
+        result.append(Replica(endpoint.datanode_id, endpoint.address, tree, error))
+    return result
+
+
+def tree(
+    container_id: ContainerArgument,
+    scm: ScmOption = SCM_DEFAULT,
+    datanode: DatanodeOption = None,
+    chunks: Annotated[bool, typer.Option("--chunks", help="Show the chunks too.")] = False,
+    as_json: JsonFlag = False,
+) -> int:
+    """Show the tree of each replica: root, blocks, tombstones, chunks."""
+    with Client(scm) as client:
+        replicas = replicas_of(client, container_id, datanode)
+    if as_json:
+        emit([tree_facts(replica) for replica in replicas])
+        return Exit.OK if all(r.tree is not None for r in replicas) else Exit.TO_DO
+    for replica in replicas:
+        if replica.tree is None:
+            say(f"{short(replica.datanode_id)}: no tree: {replica.error}")
+            continue
+        root = replica.tree
+        say(
+            f"{short(replica.datanode_id)}: root {checksum(root.root)} ({root.algorithm}), generation "
+            f"{root.generation}, {root.block_count} blocks, {root.tombstone_count} tombstones, "
+            f"{root.chunk_count} chunks, {root.unhealthy_count} unhealthy"
+        )
+        show_rows(["block#", "checksum", "offset#", "length#", "leaf", ""], tree_rows(root, chunks))
+    return Exit.OK if all(r.tree is not None for r in replicas) else Exit.TO_DO
+
+
+def tree_rows(root: Tree, chunks: bool) -> Iterator[tuple[object, ...]]:
+    """Yield a row per block and, if wanted, one per chunk."""
+    for index, block_id in enumerate(root.block_ids.tolist()):
+        remark = "deleted" if root.deleted[index] else ""
+        leaves = root.leaves_at(index)
+        bad = sum(not leaf.healthy for leaf in leaves)
+        remark = remark or (f"{bad} unhealthy" if bad else "")
+        count = f"{len(leaves)} chunks" if not chunks else ""
+        yield block_id, checksum(int(root.block_checksums[index])), "", count, "", remark
+        if chunks:
+            for leaf in leaves:
+                healthy = "" if leaf.healthy else "unhealthy"
+                yield "", "", leaf.offset, leaf.length_bytes, checksum(leaf.checksum), healthy
+
+
+def show_rows(columns: list[str], rows: Iterator[tuple[object, ...]]) -> None:
+    """Show the first rows for people; say how many are left out."""
+    kept = list(rows)
+    show(grid("", columns, kept[:ROWS_SHOWN_MAX]))
+    if len(kept) > ROWS_SHOWN_MAX:
+        say(f"{len(kept) - ROWS_SHOWN_MAX} more rows; all of them with --json")
+
+
+def tree_facts(replica: Replica) -> dict[str, object]:
+    """Return a replica's tree as JSON shows it; checksums in hex, absence as null."""
+    root = replica.tree
+    if root is None:
+        return {"datanode_id": replica.datanode_id, "error": replica.error, "root": None}
+    return {
+        "datanode_id": replica.datanode_id,
+        "algorithm": root.algorithm.value,
+        "root": checksum(root.root),
+        "generation": root.generation,
+        "blocks": [
+            {
+                "block_id": block_id,
+                "checksum": checksum(int(root.block_checksums[index])),
+                "deleted": bool(root.deleted[index]),
+                "chunks": [leaf_facts(leaf) for leaf in root.leaves_at(index)],
+            }
+            for index, block_id in enumerate(root.block_ids.tolist())
+        ],
+    }
+
+
+def leaf_facts(leaf: Leaf | None) -> dict[str, object] | None:
+    """Return a leaf as JSON shows it."""
+    if leaf is None:
+        return None
+    return {
+        "offset": leaf.offset,
+        "length_bytes": leaf.length_bytes,
+        "checksum": checksum(leaf.checksum),
+        "healthy": leaf.healthy,
+    }
+
+
+def diff(
+    container_id: ContainerArgument,
+    scm: ScmOption = SCM_DEFAULT,
+    datanode: Annotated[
+        str | None, typer.Option(metavar="ID", help="Only what this datanode would do.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> int:
+    """Show where replicas differ, and what each would do about it. 0: equal; 2: they differ."""
+    with Client(scm) as client:
+        replicas = replicas_of(client, container_id, None)
+    pairs = [
+        (mine, theirs)
+        for mine in replicas
+        for theirs in replicas
+        if mine is not theirs and (datanode is None or mine.datanode_id.startswith(datanode))
+    ]
+    compared = [(mine, theirs, *compare_pair(mine, theirs)) for mine, theirs in pairs]
+    if as_json:
+        emit([pair_facts(*pair) for pair in compared])
+    else:
+        for mine, theirs, verdict, divergence in compared:
+            say(f"{short(mine.datanode_id)} compared with {short(theirs.datanode_id)}: {verdict}")
+            if divergence is not None and divergence.differences:
+                columns = ["difference", "block#", "offset#", "length#", "mine", "theirs"]
+                show_rows(columns, difference_rows(divergence))
+    equal = all(verdict == Comparison.EQUAL for _, _, verdict, _ in compared)
+    return Exit.OK if equal else Exit.TO_DO
+
+
+def compare_pair(mine: Replica, theirs: Replica) -> tuple[str, Divergence | None]:
+    """Return how two replicas compare; the divergence where both have comparable trees."""
+    if mine.tree is None or theirs.tree is None:
+        return f"unknown: {mine.error or theirs.error}", None
+    verdict = compare(mine.tree.summary(), theirs.tree.summary())
+    if verdict is Comparison.NOT_COMPARABLE:
+        return verdict.value, None
+    return verdict.value, diverge(mine.tree, theirs.tree)
+
+
+def difference_rows(divergence: Divergence) -> Iterator[tuple[object, ...]]:
+    """Yield a row per difference."""
+    for item in divergence.differences:
+        leaf = item.theirs or item.mine
+        yield (
+            item.kind.value,
+            item.block_id,
+            leaf.offset if leaf else "",
+            leaf.length_bytes if leaf else "",
+            leaf_text(item.mine),
+            leaf_text(item.theirs),
+        )
+
+
+def leaf_text(leaf: Leaf | None) -> str:
+    """Return a leaf in one cell."""
+    return "-" if leaf is None else checksum(leaf.checksum) + ("" if leaf.healthy else " unhealthy")
+
+
+def pair_facts(
+    mine: Replica, theirs: Replica, verdict: str, divergence: Divergence | None
+) -> dict[str, object]:
+    """Return one comparison as JSON shows it."""
+    return {
+        "mine": mine.datanode_id,
+        "theirs": theirs.datanode_id,
+        "verdict": verdict,
+        "differences": [
+            {
+                "kind": item.kind.value,
+                "block_id": item.block_id,
+                "mine": leaf_facts(item.mine),
+                "theirs": leaf_facts(item.theirs),
+            }
+            for item in (divergence.differences if divergence else ())
+        ],
+    }
+
+
+def explain(
+    container_id: ContainerArgument, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False
+) -> int:
+    """Say what is wrong with a container, how we know, and what was done. 2: something is."""
+    with Client(scm) as client:
+        info = container_info(client, container_id)
+        findings = {
+            replica.datanode.datanode_id: findings_of(client, replica, container_id)
+            for replica in info.replicas
+        }
+        answer = client.scm.list_outcomes(scm_pb2.ListOutcomesRequest(count=OUTCOMES_LOOKED_AT))
+    outcomes = [o for o in answer.outcomes if o.status.container_id == container_id]
+    wrong = any(found if isinstance(found, str) else list(found) for found in findings.values())
+    if as_json:
+        emit(
+            {
+                "container": facts(info),
+                "findings": {
+                    datanode_id: found if isinstance(found, str) else [facts(f) for f in found]
+                    for datanode_id, found in findings.items()
+                },
+                "outcomes": [facts(o) for o in outcomes],
+            }
+        )
+    else:
+        say(f"container {container_id}: {info.state}, checksums {info.checksums}")
+        show(replica_table(info))
+        for datanode_id, found in findings.items():
+            explain_findings(datanode_id, found)
+        if outcomes:
+            show(grid("what was done, newest first", OUTCOME_COLUMNS, map(outcome_row, outcomes)))
+    return Exit.TO_DO if wrong or info.checksums != "match" else Exit.OK
+
+
+def findings_of(
+    client: Client, replica: scm_pb2.ContainerInfoReplica, container_id: int
+) -> list[datanode_pb2.Finding] | str:
+    """Return a replica's unresolved findings, or why they cannot be had."""
+    try:
+        return client.peer(replica.datanode.address).findings(ContainerId(container_id))
+    except SutureError as error:
+        return str(error)
+
+
+def explain_findings(datanode_id: str, found: list[datanode_pb2.Finding] | str) -> None:
+    """Print one replica's findings in words."""
+    if isinstance(found, str):
+        say(f"{short(datanode_id)}: cannot be asked: {found}")
+        return
+    if not found:
+        say(f"{short(datanode_id)}: nothing is wrong here")
+        return
+    say(f"{short(datanode_id)}: {len(found)} findings")
+    for item in found[:ROWS_SHOWN_MAX]:
+        where = f"block {item.local_id}" if item.local_id >= 0 else "the replica's files"
+        if item.offset >= 0:
+            where += f", bytes {item.offset} to {item.offset + item.length - 1}"
+        when = datetime.datetime.fromtimestamp(item.found_at_ms / 1000, tz=datetime.UTC)
+        say(f"  {item.fault} ({item.verdict}) in {where}, found {when:%Y-%m-%d %H:%M:%S} UTC")
+        say(f"    {item.evidence}")
+
+
+def scan(
+    container_id: ContainerArgument,
+    scm: ScmOption = SCM_DEFAULT,
+    datanode: DatanodeOption = None,
+    as_json: JsonFlag = False,
+) -> int:
+    """Read a container's replicas now, every byte, past the page cache. 2: damage was found."""
+    with Client(scm) as client:
+        info = container_info(client, container_id)
+        results = [
+            (replica.datanode.datanode_id, scan_one(client, replica, container_id, quiet=as_json))
+            for replica in info.replicas
+            if datanode is None or replica.datanode.datanode_id.startswith(datanode)
+        ]
+    if as_json:
+        emit({datanode_id: facts(result) for datanode_id, result in results})
+    else:
+        for datanode_id, result in results:
+            say(
+                f"{short(datanode_id)}: {size(result.bytes_read)} read, {result.finding_count} findings, "
+                f"root {checksum(result.replica.tree.root)}"
+            )
+            explain_findings(datanode_id, list(result.findings))
+    return Exit.TO_DO if any(result.finding_count for _, result in results) else Exit.OK
+
+
+def scan_one(
+    client: Client, replica: scm_pb2.ContainerInfoReplica, container_id: int, *, quiet: bool
+) -> datanode_pb2.ScanResult:
+    """Scan one replica, with a bar; return the result."""
+    label = f"scanning on {replica.datanode.datanode_id}"
+    with bytes_progress(label, replica.replica.bytes_used, quiet=quiet) as bar:
+        for progress in client.peer(replica.datanode.address).scan(ContainerId(container_id)):
+            bar.update(
+                bar.task_ids[0], completed=progress.bytes_read, total=progress.bytes_total or None
+            )
+            if progress.HasField("result"):
+                return progress.result
+    raise Refused(
+        Code.CONTAINER_NOT_FOUND, f"{replica.datanode.datanode_id} ended the scan without a result"
+    )

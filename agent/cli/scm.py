@@ -1,0 +1,343 @@
+"""scm ..., reconcile: what the control plane knows, and what it is asked to do."""
+
+import time
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from agent.cli.output import (
+    SCM_DEFAULT,
+    Exit,
+    JsonFlag,
+    ScmOption,
+    aside,
+    checksum,
+    emit,
+    grid,
+    say,
+    short,
+    show,
+    size,
+)
+from agent.client import Client
+from agent.errors import Code, Refused
+from agent.rpc.v1 import container_pb2, scm_pb2
+
+POLL_S: Final = 0.2
+PAGE: Final = 1000
+HEALED: Final = frozenset({"converged", "nothing_to_do"})
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+Containers = Annotated[list[int], typer.Argument(help="Container ids.", min=1)]
+WaitOption = Annotated[
+    float, typer.Option("--wait-s", min=0, help="Wait so long for the results; 0: do not wait.")
+]
+
+
+def facts(message: Message) -> dict[str, object]:
+    """Return a message as JSON shows it."""
+    return dict(
+        MessageToDict(
+            message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+        )
+    )
+
+
+@app.command("nodes")
+def nodes(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> None:
+    """List the datanodes: health, space, what they are doing."""
+    with Client(scm) as client:
+        answer = client.scm.list_nodes(scm_pb2.ListNodesRequest())
+    if as_json:
+        emit([facts(node) for node in answer.nodes])
+        return
+    now_ms = time.time() * 1000
+    rows = [
+        (
+            short(node.datanode_id),
+            node.address,
+            node.rack,
+            node.health,
+            node.op_state,
+            node.container_count,
+            size(sum(v.available_bytes for v in node.volumes)),
+            sum(q.count for q in node.queues),
+            f"{max(0.0, now_ms - node.last_heartbeat_at_ms) / 1000:.1f} s ago",
+        )
+        for node in answer.nodes
+    ]
+    columns = ["datanode", "address", "rack", "health", "state", "containers#", "free#", "tasks#"]
+    show(grid("", [*columns, "heartbeat"], rows))
+
+
+def all_containers(client: Client) -> list[scm_pb2.ContainerInfo]:
+    """Return every container the SCM knows."""
+    containers: list[scm_pb2.ContainerInfo] = []
+    start = 1
+    while start:
+        page = client.scm.list_container_infos(
+            scm_pb2.ListContainerInfosRequest(start_container_id=start, count=PAGE)
+        )
+        containers += page.containers
+        start = page.next_container_id
+    return containers
+
+
+@app.command("containers")
+def containers(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> None:
+    """List the containers and whether their replicas' checksums agree."""
+    with Client(scm) as client:
+        known = all_containers(client)
+    if as_json:
+        emit([facts(container) for container in known])
+        return
+    rows = [
+        (
+            c.container_id,
+            c.state,
+            len(c.replicas),
+            size(c.used_bytes),
+            c.sequence_id,
+            c.checksums,
+            ", ".join(sorted({state_name(r.replica.state) for r in c.replicas})),
+        )
+        for c in known
+    ]
+    columns = [
+        "container#",
+        "state",
+        "replicas#",
+        "bytes#",
+        "bcsid#",
+        "checksums",
+        "replica states",
+    ]
+    show(grid("", columns, rows))
+
+
+def state_name(state: container_pb2.ReplicaState) -> str:
+    """Return the name of a replica state on the wire."""
+    return container_pb2.ReplicaState.Name(state)
+
+
+@app.command("container")
+def container(
+    container_id: Annotated[int, typer.Argument(help="Container id.", min=1)],
+    scm: ScmOption = SCM_DEFAULT,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show one container and each of its replicas."""
+    with Client(scm) as client:
+        info = client.scm.get_container_info(
+            scm_pb2.GetContainerInfoRequest(container_id=container_id)
+        ).container
+    if as_json:
+        emit(facts(info))
+        return
+    say(f"container {container_id}: {info.state}, bcsid {info.sequence_id}, {info.checksums}")
+    show(replica_table(info))
+
+
+def replica_table(info: scm_pb2.ContainerInfo) -> Table:
+    """Return the table of a container's replicas."""
+    rows = [
+        (
+            short(r.datanode.datanode_id),
+            r.datanode.address,
+            r.node_health,
+            state_name(r.replica.state),
+            r.replica.bcsid,
+            size(r.replica.bytes_used),
+            checksum(r.replica.tree.root if r.replica.HasField("tree") else None),
+            r.replica.finding_count,
+        )
+        for r in info.replicas
+    ]
+    columns = ["datanode", "address", "node", "state", "bcsid#", "bytes#", "root", "findings#"]
+    return grid("", columns, rows)
+
+
+@app.command("close")
+def close(ids: Containers, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
+    """Close open containers."""
+    with Client(scm) as client:
+        answer = client.scm.close_containers(scm_pb2.CloseContainersRequest(container_ids=ids))
+    return show_decisions(answer, as_json=as_json)
+
+
+@app.command("snapshot")
+def snapshot(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> None:
+    """Export what the SCM knows as Parquet, for `suture-verify`; print the directory."""
+    with Client(scm) as client:
+        answer = client.scm.export_snapshot(scm_pb2.ExportSnapshotRequest())
+    if as_json:
+        emit(facts(answer))
+        return
+    say(answer.path)
+
+
+@app.command("apply")
+def apply(
+    plan: Annotated[Path, typer.Argument(help="A run directory that suture-verify wrote.")],
+    scm: ScmOption = SCM_DEFAULT,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be done.")
+    ] = False,
+    wait_s: WaitOption = 0,
+    as_json: JsonFlag = False,
+) -> int:
+    """Hand a plan to the SCM, which checks every row against the cluster as it is now."""
+    from agent.plan_file import read_plan
+
+    request = read_plan(plan)
+    request.dry_run = dry_run
+    with Client(scm) as client:
+        answer = client.scm.apply_plan(request)
+        if dry_run or not wait_s:
+            return show_decisions(answer, as_json=as_json)
+        return wait_and_show(client, answer, wait_s, as_json=as_json)
+
+
+def reconcile(
+    ids: Containers,
+    scm: ScmOption = SCM_DEFAULT,
+    wait_s: WaitOption = 600,
+    as_json: JsonFlag = False,
+) -> int:
+    """Make the replicas of containers equal again, chunk by chunk, from healthy peers."""
+    with Client(scm) as client:
+        answer = client.scm.reconcile_containers(
+            scm_pb2.ReconcileContainersRequest(container_ids=ids)
+        )
+        if not wait_s:
+            return show_decisions(answer, as_json=as_json)
+        return wait_and_show(client, answer, wait_s, as_json=as_json)
+
+
+def show_decisions(answer: scm_pb2.ContainerDecisions, *, as_json: bool) -> int:
+    """Print what the SCM decided per container; 1 if it refused any."""
+    if as_json:
+        emit([facts(decision) for decision in answer.decisions])
+    else:
+        rows = [(d.container_id, d.code, len(d.command_ids), d.message) for d in answer.decisions]
+        show(grid("", ["container#", "decision", "commands#", "why"], rows))
+    return Exit.OK if all(d.code == "OK" for d in answer.decisions) else Exit.FAILED
+
+
+def wait_and_show(
+    client: Client, answer: scm_pb2.ContainerDecisions, wait_s: float, *, as_json: bool
+) -> int:
+    """Wait for the commands' outcomes, print them; 2 if a replica is not healed."""
+    refused = [d for d in answer.decisions if d.code != "OK"]
+    ids = [command_id for d in answer.decisions for command_id in d.command_ids]
+    outcomes, pending = wait_for_outcomes(client, ids, wait_s, quiet=as_json)
+    if as_json:
+        emit(
+            {
+                "decisions": [facts(d) for d in answer.decisions],
+                "outcomes": [facts(o) for o in outcomes],
+                "pending_command_ids": pending,
+            }
+        )
+    else:
+        show(grid("", OUTCOME_COLUMNS, [outcome_row(o) for o in outcomes]))
+        for d in refused:
+            say(f"container {d.container_id} refused: {d.code}: {d.message}")
+        if pending:
+            say(
+                f"{len(pending)} commands are not answered yet; "
+                "look again with: suture scm outcomes"
+            )
+    if refused:
+        return Exit.FAILED
+    healed = all(o.status.reconcile.result in HEALED for o in outcomes)
+    return Exit.OK if healed and not pending else Exit.TO_DO
+
+
+OUTCOME_COLUMNS = [
+    "container#",
+    "datanode",
+    "result",
+    "repaired#",
+    "fetched#",
+    "trees#",
+    "state",
+    "why",
+]
+
+
+def outcome_row(outcome: scm_pb2.Outcome) -> tuple[object, ...]:
+    """Return one command's outcome as a table row."""
+    status, done = outcome.status, outcome.status.reconcile
+    repaired = sum(chunk.result in {"repaired", "salvaged", "trimmed"} for chunk in done.chunks)
+    return (
+        status.container_id,
+        short(outcome.datanode_id),
+        done.result or scm_pb2.CommandStatus.State.Name(status.state),
+        repaired,
+        size(done.bytes_fetched),
+        size(done.tree_bytes_fetched),
+        state_name(done.state_after) if done.state_after else "-",
+        f"{status.code} {status.message}".strip(),
+    )
+
+
+def wait_for_outcomes(
+    client: Client, command_ids: list[int], wait_s: float, *, quiet: bool
+) -> tuple[list[scm_pb2.Outcome], list[int]]:
+    """Poll until every command is answered or the time is up; show progress on stderr."""
+    deadline_s = time.monotonic() + wait_s
+    if not command_ids:
+        return [], []
+    bar = Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description} {task.completed}/{task.total}"),
+        TimeElapsedColumn(),
+        console=aside,
+        transient=True,
+        disable=quiet or not aside.is_terminal,
+    )
+    with bar:
+        task = bar.add_task("commands answered", total=len(command_ids))
+        while True:
+            answer = client.scm.list_outcomes(
+                scm_pb2.ListOutcomesRequest(command_ids=command_ids, count=len(command_ids))
+            )
+            bar.update(task, completed=len(command_ids) - len(answer.pending_command_ids))
+            if not answer.pending_command_ids or time.monotonic() > deadline_s:
+                return list(answer.outcomes), list(answer.pending_command_ids)
+            time.sleep(POLL_S)
+
+
+@app.command("outcomes")
+def outcomes(
+    count: Annotated[int, typer.Option(min=1, max=10_000, help="How many, newest first.")] = 20,
+    scm: ScmOption = SCM_DEFAULT,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show what became of the newest commands."""
+    with Client(scm) as client:
+        answer = client.scm.list_outcomes(scm_pb2.ListOutcomesRequest(count=count))
+    if as_json:
+        emit(facts(answer))
+        return
+    show(grid("", OUTCOME_COLUMNS, [outcome_row(o) for o in answer.outcomes]))
+    say(f"{len(answer.pending_command_ids)} commands are not answered yet")
+
+
+def container_info(client: Client, container_id: int) -> scm_pb2.ContainerInfo:
+    """Return what the SCM knows of one container; refuse one without replicas."""
+    info = client.scm.get_container_info(
+        scm_pb2.GetContainerInfoRequest(container_id=container_id)
+    ).container
+    if not info.replicas:
+        raise Refused(
+            Code.CONTAINER_NOT_FOUND, f"no datanode reports a replica of container {container_id}"
+        )
+    return info

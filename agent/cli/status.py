@@ -1,0 +1,190 @@
+"""status: is my data whole, and if not, where."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Annotated, Final
+
+import typer
+from rich.table import Table
+
+from agent.cli.output import (
+    SCM_DEFAULT,
+    Exit,
+    JsonFlag,
+    ScmOption,
+    emit,
+    grid,
+    say,
+    short,
+    show,
+    size,
+)
+from agent.cli.scm import all_containers, facts
+from agent.client import Client
+from agent.errors import SutureError
+from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
+
+ASKED_AT_ONCE: Final = 16
+REPLICAS_WANTED: Final = 3
+
+
+def status(
+    scm: ScmOption = SCM_DEFAULT,
+    datanode: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Ask one datanode only, not the SCM.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> int:
+    """Say in one line whether the data is whole, then show every datanode."""
+    if datanode is not None:
+        return one_datanode(datanode, as_json=as_json)
+    with Client(scm) as client:
+        nodes = list(client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes)
+        containers = all_containers(client)
+        answers = ask_all(client, nodes)
+    counts = count(containers)
+    if as_json:
+        emit(
+            {
+                "containers": counts,
+                "nodes": [
+                    {**facts(node), "status": answer if isinstance(answer, str) else facts(answer)}
+                    for node, answer in zip(nodes, answers, strict=True)
+                ],
+            }
+        )
+    else:
+        say(headline(counts))
+        show(node_table(nodes, answers))
+    silent = any(isinstance(answer, str) for answer in answers)
+    return Exit.TO_DO if counts["to_do"] or silent else Exit.OK
+
+
+def ask_all(
+    client: Client, nodes: list[scm_pb2.NodeInfo]
+) -> list[datanode_pb2.StatusResponse | str]:
+    """Ask every datanode for its status, side by side; the error's text where one fails."""
+
+    def ask(node: scm_pb2.NodeInfo) -> datanode_pb2.StatusResponse | str:
+        try:
+            return client.peer(node.address).status()
+        except SutureError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
+        return list(pool.map(ask, nodes))
+
+
+def count(containers: list[scm_pb2.ContainerInfo]) -> dict[str, int]:
+    """Count containers by what an operator would do about them."""
+    result = {"all": len(containers), "whole": 0, "open": 0, "unhealthy": 0, "differ": 0}
+    result |= {"few_replicas": 0, "unknown": 0, "to_do": 0}
+    for info in containers:
+        states = {replica.replica.state for replica in info.replicas}
+        if info.state in {"OPEN", "CLOSING"}:
+            result["open"] += 1
+            continue
+        flags = {
+            "unhealthy": container_pb2.UNHEALTHY in states,
+            "differ": info.checksums == "differ",
+            "few_replicas": len(info.replicas) < (info.replication_factor or REPLICAS_WANTED),
+            "unknown": info.checksums == "unknown",
+        }
+        for name, is_set in flags.items():
+            result[name] += is_set
+        result["to_do" if any(flags.values()) else "whole"] += 1
+    return result
+
+
+def headline(counts: dict[str, int]) -> str:
+    """Return the one line that a person asks for."""
+    closed = counts["all"] - counts["open"]
+    if not counts["all"]:
+        return "no containers yet"
+    words = {
+        "unhealthy": "with damaged replicas",
+        "differ": "whose replicas differ",
+        "few_replicas": "with too few replicas",
+        "unknown": "not compared yet",
+    }
+    wrong = ", ".join(f"{counts[name]} {text}" for name, text in words.items() if counts[name])
+    text = f"{counts['whole']} of {closed} closed containers are equal and whole on all replicas"
+    return text + (f"; {wrong}" if wrong else "") + f"; {counts['open']} open"
+
+
+def node_table(
+    nodes: list[scm_pb2.NodeInfo], answers: list[datanode_pb2.StatusResponse | str]
+) -> Table:
+    """Return the table of datanodes."""
+    columns = ["datanode", "address", "health", "containers#", "used#", "free#", "oldest scan"]
+    return grid(
+        "",
+        [*columns, "findings#", "tasks#", "remark"],
+        [node_row(node, answer) for node, answer in zip(nodes, answers, strict=True)],
+    )
+
+
+def node_row(
+    node: scm_pb2.NodeInfo, answer: datanode_pb2.StatusResponse | str
+) -> tuple[object, ...]:
+    """Return one datanode's row."""
+    if isinstance(answer, str):
+        return (
+            short(node.datanode_id),
+            node.address,
+            node.health,
+            "-",
+            "-",
+            "-",
+            "-",
+            "-",
+            "-",
+            answer,
+        )
+    failed = [f"{v.path}: {v.error or 'failed'}" for v in answer.volumes if v.failed]
+    errors = [f"{w.name}: {w.last_error}" for w in answer.workers if w.last_error]
+    return (
+        short(node.datanode_id),
+        node.address,
+        node.health,
+        sum(answer.containers_by_state.values()),
+        size(sum(v.used_bytes for v in answer.volumes)),
+        size(sum(v.available_bytes for v in answer.volumes)),
+        oldest_scan(answer),
+        answer.finding_count,
+        answer.tasks_queued + answer.tasks_running,
+        "; ".join(failed + errors),
+    )
+
+
+def oldest_scan(answer: datanode_pb2.StatusResponse) -> str:
+    """Return the age of the byte that was not read for the longest time."""
+    with_data = [volume for volume in answer.volumes if volume.container_count]
+    if not with_data:
+        return "-"
+    oldest_ms = min(volume.oldest_scan_at_ms for volume in with_data)
+    return "never" if not oldest_ms else f"{max(0.0, time.time() - oldest_ms / 1000):.0f} s ago"
+
+
+def one_datanode(address: str, *, as_json: bool) -> int:
+    """Show one datanode: volumes and workers."""
+    with Client(SCM_DEFAULT) as client:
+        answer = client.peer(address).status()
+    if as_json:
+        emit(facts(answer))
+        return Exit.OK
+    say(f"datanode {answer.datanode_id}, version {answer.version}, SCM: {answer.scm_state}")
+    volumes = [
+        (
+            volume.path,
+            volume.container_count,
+            size(volume.used_bytes),
+            size(volume.available_bytes),
+            volume.error or ("failed" if volume.failed else "good"),
+        )
+        for volume in answer.volumes
+    ]
+    show(grid("volumes", ["path", "containers#", "used#", "free#", "state"], volumes))
+    workers = [(w.name, w.state, w.steps, w.error_count, w.last_error) for w in answer.workers]
+    show(grid("workers", ["worker", "state", "steps#", "errors#", "last error"], workers))
+    return Exit.OK if not any(v.failed for v in answer.volumes) else Exit.TO_DO

@@ -1,0 +1,196 @@
+"""A real cluster on loopback: one SCM and some agents, each a process of its own.
+
+Every process dies with its parent, whatever kills the parent; nothing is left running.
+"""
+
+import ctypes
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from agent.errors import Code, Unavailable
+
+START_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 30.0
+PR_SET_PDEATHSIG: Final = 1
+
+
+@dataclass(slots=True)
+class Process:
+    """One child: what was started, and where it says it listens."""
+
+    name: str
+    arguments: Sequence[str]
+    log: Path
+    address: str = ""
+    popen: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it and wait until it says where it listens."""
+        self.spawn()
+        self.wait_until_listening()
+
+    def spawn(self) -> None:
+        """Start it without waiting."""
+        with self.log.open("ab") as log:
+            self.popen = subprocess.Popen(  # noqa: S603 - our own program, our own arguments
+                [sys.executable, "-m", *self.arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,  # a Ctrl-C at the terminal reaches the parent only
+                preexec_fn=die_with_parent,
+            )
+
+    def wait_until_listening(self) -> None:
+        """Read the line on stdout that a child prints once it serves."""
+        assert self.popen is not None
+        assert self.popen.stdout is not None
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        line = b""
+        while not line.endswith(b"\n"):
+            left_s = deadline_s - time.monotonic()
+            readable, _, _ = select.select([self.popen.stdout], [], [], max(0.0, left_s))
+            piece = os.read(self.popen.stdout.fileno(), 4096) if readable else b""
+            if not piece:
+                raise Unavailable(
+                    Code.UNAVAILABLE, f"{self.name} did not start: {tail(self.log) or 'no output'}"
+                )
+            line += piece
+        self.address = str(json.loads(line.splitlines()[0])["address"])
+
+    def stop(self) -> int | None:
+        """Ask it to stop, wait, and kill it if it does not; return its exit code."""
+        if self.popen is None:
+            return None
+        self.popen.terminate()
+        return self.wait()
+
+    def wait(self) -> int:
+        """Wait for its end within the stop deadline; kill it after that."""
+        assert self.popen is not None
+        try:
+            code = self.popen.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.popen.kill()
+            code = self.popen.wait()
+        if self.popen.stdout is not None:
+            self.popen.stdout.close()
+        self.popen = None
+        return code
+
+    def kill(self) -> None:
+        """Kill it with SIGKILL, as a crash would."""
+        assert self.popen is not None
+        self.popen.send_signal(signal.SIGKILL)
+        self.wait()
+
+
+def die_with_parent() -> None:
+    """In the child: ask the kernel for SIGKILL when the parent dies."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def tail(path: Path, count: int = 5) -> str:
+    """Return the last lines of a log, in one line."""
+    lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+    return " | ".join(lines[-count:])
+
+
+@dataclass(slots=True)
+class Cluster:
+    """One SCM and `agents` agents with `volumes` volumes each, below `root`."""
+
+    root: Path
+    agents: int = 5
+    volumes: int = 2
+    container_bytes_max: int = 32 * 1024**2
+    heartbeat_interval_ms: int = 500
+    agent_sections: str = ""  # more TOML for every agent
+    scm: Process = field(init=False)
+    nodes: list[Process] = field(init=False)
+
+    def __enter__(self) -> Self:
+        self.root.mkdir(parents=True, exist_ok=True)
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start the SCM, then all agents side by side."""
+        self.nodes = []
+        self.scm = Process("scm", self.scm_arguments("127.0.0.1:0"), self.root / "scm.log")
+        self.scm.start()
+        for index in range(self.agents):
+            process = Process(
+                f"datanode {index + 1}",
+                ["agent.main", "--config", str(self.write_config(index))],
+                self.root / f"datanode{index + 1}.log",
+            )
+            process.spawn()
+            self.nodes.append(process)
+        for process in self.nodes:
+            process.wait_until_listening()
+
+    def scm_arguments(self, listen: str) -> list[str]:
+        """Return the command line of the SCM."""
+        return [
+            "scm.main",
+            "--data",
+            str(self.root / "scm"),
+            "--listen",
+            listen,
+            "--set",
+            f"heartbeat_interval_ms={self.heartbeat_interval_ms}",
+            "--set",
+            f"container_bytes_max={self.container_bytes_max}",
+        ]
+
+    def volume_paths(self, index: int) -> list[Path]:
+        """Return the volumes of agent `index`."""
+        return [self.root / f"datanode{index + 1}" / f"vol{v + 1}" for v in range(self.volumes)]
+
+    def write_config(self, index: int, listen: str = "127.0.0.1:0") -> Path:
+        """Write the config file of agent `index`; return its path."""
+        paths = self.volume_paths(index)
+        for path in paths:
+            path.mkdir(parents=True, exist_ok=True)
+        quoted = ", ".join(json.dumps(str(path)) for path in paths)
+        config = self.root / f"datanode{index + 1}.toml"
+        config.write_text(
+            f'[node]\nlisten = "{listen}"\nscm = "{self.scm.address}"\nrack = "/rack{index % 2}"\n'
+            f"[storage]\nvolumes = [{quoted}]\nreserve_bytes = 0\n{self.agent_sections}"
+        )
+        return config
+
+    def stop(self) -> None:
+        """Stop everything; agents first, so that their last reports are heard."""
+        running = [process for process in getattr(self, "nodes", []) if process.popen is not None]
+        for process in running:
+            assert process.popen is not None
+            process.popen.terminate()
+        for process in running:
+            process.wait()
+        scm = getattr(self, "scm", None)
+        if scm is not None:
+            scm.stop()

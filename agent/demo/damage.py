@@ -1,0 +1,219 @@
+"""Ways in which disks and file systems damage a replica, done to real files.
+
+Each way returns what it did, with the chunk bytes it spoiled; the demo and the tests compare that
+with what the scan finds and the repair fetches. Every way checks that the damage is really there.
+"""
+
+import mmap
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import lmdb
+
+PAGE_BYTES: Final = 4096
+GARBAGE: Final = b"not written by any client; " * 37
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """What was done to one replica."""
+
+    way: str
+    container_id: int
+    block_ids: tuple[int, ...]
+    blocks_hit: int  # how many of them it damaged; a second may only have lent its bytes
+    spoiled_bytes: int  # size of the chunks that no longer verify here
+    detail: str
+    file_faults: tuple[str, ...] = ()  # as the scan calls damage that hits no block
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One replica on disk, and one or two of its blocks to damage."""
+
+    container_id: int
+    root: Path  # the replica's directory
+    block_ids: tuple[int, ...]
+    chunk_bytes: tuple[int, ...]  # size of the chunk of each block that the way spoils
+    block_bytes: tuple[int, ...]
+
+    def block_file(self, index: int = 0) -> Path:
+        """Return the file of block `index` of this target."""
+        return self.root / "chunks" / f"{self.block_ids[index]}.block"
+
+
+def flip_bit_under_warm_cache(target: Target) -> Damage:
+    """Flip one bit on the medium by a direct write, while the file is in the page cache."""
+    path = target.block_file()
+    warm = path.read_bytes()
+    at = min(len(warm), target.chunk_bytes[0]) // 2
+    write_direct(path, at, bytes([warm[at] ^ 0x10]))
+    assert path.read_bytes() != warm, "the flip did not reach the file"
+    return result(target, "bit flip under a warm cache", f"bit 4 of byte {at}")
+
+
+def zero_page(target: Target) -> Damage:
+    """Overwrite one page with zeros, as a lost write or a failed remap leaves it."""
+    path = target.block_file()
+    data = path.read_bytes()
+    size = min(PAGE_BYTES, len(data))
+    assert any(data[:size]), "the page was zero already"
+    overwrite(path, 0, bytes(size))
+    return result(target, "zeroed page", f"bytes 0 to {size - 1}")
+
+
+def truncate(target: Target) -> Damage:
+    """Cut the file inside its first chunk, as a crash without journal would."""
+    path = target.block_file()
+    keep = target.chunk_bytes[0] // 2
+    os.truncate(path, keep)
+    sync(path)
+    return result(target, "truncation", f"{keep} bytes left", target.block_bytes[0])
+
+
+def delete_block_file(target: Target) -> Damage:
+    """Unlink a block's file."""
+    target.block_file().unlink()
+    return result(target, "deleted block file", "", target.block_bytes[0])
+
+
+def delete_metadata_row(target: Target) -> Damage:
+    """Remove the block's metadata row from the volume's LMDB, leaving the bytes."""
+    database = next(parent / "db" for parent in target.root.parents if (parent / "db").is_dir())
+    key = target.container_id.to_bytes(8, "big") + target.block_ids[0].to_bytes(8, "big")
+    with (
+        lmdb.open(str(database), max_dbs=32, map_size=1 << 40) as environment,
+        environment.begin(write=True) as transaction,
+    ):
+        rows = environment.open_db(b"blocks", transaction, create=False)
+        assert transaction.delete(key, db=rows), "the row was not there"
+    return result(target, "deleted metadata row", "the bytes are still there", 0)
+
+
+def swap_blocks(target: Target) -> Damage:
+    """Exchange the files of two blocks, as a file system that lost its way would."""
+    first, second = target.block_file(0), target.block_file(1)
+    assert first.read_bytes() != second.read_bytes(), "the blocks are equal"
+    aside = first.with_suffix(".swap")
+    first.rename(aside)
+    second.rename(first)
+    aside.rename(second)
+    spoiled = target.block_bytes[0] + target.block_bytes[1]
+    return result(
+        target, "swapped blocks", f"with block {target.block_ids[1]}", spoiled, blocks_hit=2
+    )
+
+
+def append_garbage(target: Target) -> Damage:
+    """Append bytes that no checksum covers."""
+    path = target.block_file()
+    overwrite(path, path.stat().st_size, GARBAGE)
+    return result(target, "appended garbage", f"{len(GARBAGE)} bytes", 0)
+
+
+def misdirect_write(target: Target) -> Damage:
+    """Put the first bytes of another block where this block's belong."""
+    other = target.block_file(1).read_bytes()[:PAGE_BYTES]
+    path = target.block_file()
+    data = path.read_bytes()
+    other = other[: len(data)]
+    assert data[: len(other)] != other, "the bytes are equal"
+    overwrite(path, 0, other)
+    return result(target, "misdirected write", f"from block {target.block_ids[1]}")
+
+
+def damage_descriptor(target: Target) -> Damage:
+    """Spoil the container's descriptor."""
+    path = target.root / "metadata" / f"{target.container_id}.container"
+    overwrite(path, path.stat().st_size // 2, b"\x00\xff\x00\xff")
+    faults = ("DESCRIPTOR_DAMAGED",)
+    return result(target, "damaged descriptor", path.name, 0, blocks_hit=0, file_faults=faults)
+
+
+def tree_restorer(target: Target) -> Callable[[], Damage]:
+    """Keep today's tree file; the returned call puts it back over a newer one."""
+    path = target.root / "metadata" / f"{target.container_id}.tree"
+    old = path.read_bytes()
+
+    def restore() -> Damage:
+        assert path.read_bytes() != old, "the tree is not newer yet"
+        with path.open("wb") as file:
+            file.write(old)
+        sync(path)
+        detail, faults = "an earlier generation put back", ("TREE_STALE",)
+        return result(target, "stale tree file", detail, 0, blocks_hit=0, file_faults=faults)
+
+    return restore
+
+
+WAYS: Final[tuple[Callable[[Target], Damage], ...]] = (
+    flip_bit_under_warm_cache,
+    zero_page,
+    truncate,
+    delete_block_file,
+    delete_metadata_row,
+    swap_blocks,
+    append_garbage,
+    misdirect_write,
+    damage_descriptor,
+)
+"""Every way that needs no preparation; `tree_restorer` is the tenth."""
+
+
+def result(
+    target: Target,
+    way: str,
+    detail: str,
+    spoiled_bytes: int | None = None,
+    *,
+    blocks_hit: int = 1,
+    file_faults: tuple[str, ...] = (),
+) -> Damage:
+    """Describe the damage; by default one chunk is spoiled."""
+    spoiled = target.chunk_bytes[0] if spoiled_bytes is None else spoiled_bytes
+    return Damage(
+        way, target.container_id, target.block_ids, blocks_hit, spoiled, detail, file_faults
+    )
+
+
+def overwrite(path: Path, offset: int, data: bytes) -> None:
+    """Write `data` at `offset` in place and sync it."""
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        os.pwrite(descriptor, data, offset)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync(path: Path) -> None:
+    """Sync what was changed through another descriptor."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_direct(path: Path, offset: int, data: bytes) -> None:
+    """Change bytes inside one page past the page cache; falls back to a synced plain write."""
+    start = offset // PAGE_BYTES * PAGE_BYTES
+    size = path.stat().st_size
+    assert offset + len(data) <= start + PAGE_BYTES, "the change crosses a page"
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_DIRECT)
+    except OSError:  # tmpfs and some overlays refuse O_DIRECT
+        overwrite(path, offset, data)
+        return
+    try:
+        with mmap.mmap(-1, PAGE_BYTES) as page:
+            os.preadv(descriptor, [page], start)
+            page[offset - start : offset - start + len(data)] = data
+            os.pwritev(descriptor, [page], start)
+        os.ftruncate(descriptor, size)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,107 @@
+"""Chooses what the demo damages: every way once or more, never the last good copy of a chunk.
+
+Within one container no block is damaged on two replicas, so a healthy copy of each chunk exists;
+the three replicas are damaged differently, so no single one of them is whole.
+"""
+
+import itertools
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from agent.client import Client
+from agent.demo.cluster import Cluster
+from agent.demo.damage import PAGE_BYTES, WAYS, Damage, Target, tree_restorer, zero_page
+from agent.errors import Code, Refused
+from agent.rpc.v1 import scm_pb2
+from merkle.replica import BlockData, ContainerId
+
+BLOCK_BYTES_MIN: Final = 2 * PAGE_BYTES  # smaller blocks make some ways look alike
+
+
+@dataclass(frozen=True, slots=True)
+class Harm:
+    """One damage, and the replica it was done to."""
+
+    datanode_id: str
+    damage: Damage
+
+
+def harm_cluster(
+    infos: Sequence[scm_pb2.ContainerInfo],
+    cluster: Cluster,
+    client: Client,
+    indexes: dict[str, int],
+) -> list[Harm]:
+    """Damage replicas of every container in turn, until each way was used on some replica."""
+    harms: list[Harm] = []
+    blocks = {info.container_id: damageable_blocks(client, info) for info in infos}
+    roomy = [info for info in infos if len(blocks[info.container_id]) >= 2 * len(WAYS)]
+    if not roomy:
+        raise Refused(
+            Code.INELIGIBLE,
+            f"no container has {2 * len(WAYS)} blocks of {BLOCK_BYTES_MIN} bytes to damage",
+            hint="give the demo a directory with more files",
+        )
+    for info, turn in zip(itertools.cycle(roomy), range(max(len(WAYS), len(roomy))), strict=False):
+        replica = info.replicas[turn % len(info.replicas)]
+        pairs = blocks[info.container_id]
+        pick = [pairs.pop(), pairs.pop()]
+        target = target_of(cluster, indexes, info.container_id, replica, pick)
+        harms.append(Harm(replica.datanode.datanode_id, WAYS[turn % len(WAYS)](target)))
+    info = roomy[0]
+    harms += stale_tree(cluster, client, indexes, info, blocks[info.container_id])
+    return harms
+
+
+def stale_tree(
+    cluster: Cluster,
+    client: Client,
+    indexes: dict[str, int],
+    info: scm_pb2.ContainerInfo,
+    blocks: list[BlockData],
+) -> Iterator[Harm]:
+    """Damage a page, let a scan write a newer tree, and put the older tree back."""
+    replica = info.replicas[-1]
+    target = target_of(cluster, indexes, info.container_id, replica, [blocks.pop(), blocks.pop()])
+    restore: Callable[[], Damage] = tree_restorer(target)
+    yield Harm(replica.datanode.datanode_id, zero_page(target))
+    for _ in client.peer(replica.datanode.address).scan(ContainerId(info.container_id)):
+        pass
+    yield Harm(replica.datanode.datanode_id, restore())
+
+
+def damageable_blocks(client: Client, info: scm_pb2.ContainerInfo) -> list[BlockData]:
+    """Return blocks large enough to damage, in an order that mixes sizes."""
+    peer = client.peer(info.replicas[0].datanode.address)
+    blocks = peer.blocks_of(ContainerId(info.container_id))
+    large = [block for block in blocks if block.length_bytes >= BLOCK_BYTES_MIN]
+    random.Random(info.container_id).shuffle(large)  # noqa: S311 - the same in every run
+    return large
+
+
+def target_of(
+    cluster: Cluster,
+    indexes: dict[str, int],
+    container_id: int,
+    replica: scm_pb2.ContainerInfoReplica,
+    blocks: Sequence[BlockData],
+) -> Target:
+    """Return the replica's directory with the blocks to damage."""
+    return Target(
+        container_id=container_id,
+        root=replica_root(cluster, indexes[replica.datanode.datanode_id], container_id),
+        block_ids=tuple(block.block_id for block in blocks),
+        chunk_bytes=tuple(block.chunks[0].length_bytes for block in blocks),
+        block_bytes=tuple(block.length_bytes for block in blocks),
+    )
+
+
+def replica_root(cluster: Cluster, index: int, container_id: int) -> Path:
+    """Find a replica's directory on the volumes of agent `index`."""
+    for volume in cluster.volume_paths(index):
+        for root in volume.glob(f"hdds/*/current/containerDir*/{container_id}"):
+            return root
+    raise Refused(Code.CONTAINER_NOT_FOUND, f"container {container_id} is not on datanode {index}")

@@ -1,0 +1,115 @@
+"""Reads every stored file back from every replica, and compares it with its source."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import xxhash
+
+from agent.client import BLOCK_BYTES_DEFAULT, Client, Source, pieces_of
+from agent.client import piece_sizes as block_sizes
+from agent.errors import SutureError
+from agent.rpc.v1 import scm_pb2
+from merkle.replica import BlockData, ContainerId
+
+READERS: Final = 4
+FETCHED_THROUGH_KEYS_MAX: Final = 25  # files also fetched as `suture get` does
+
+Checksums = dict[tuple[str, int], str]
+"""XXH3-128 of each block, by key and part."""
+
+
+def source_checksums(sources: Sequence[Source]) -> Checksums:
+    """Read the sources; return the checksum of each block that they become."""
+    result: Checksums = {}
+    for source in sources:
+        with source.path.open("rb") as file:
+            for part, size_bytes in enumerate(block_sizes(source.size_bytes)):
+                file.seek(part * BLOCK_BYTES_DEFAULT)
+                result[source.key, part] = checksum_of(pieces_of(file, size_bytes))[0]
+    return result
+
+
+def checksum_of(pieces: Iterator[bytes]) -> tuple[str, int]:
+    """Return the checksum and the count of some bytes."""
+    checksum, count = xxhash.xxh3_128(), 0
+    for piece in pieces:
+        checksum.update(piece)
+        count += len(piece)
+    return checksum.hexdigest(), count
+
+
+def read_back(
+    client: Client, infos: Sequence[scm_pb2.ContainerInfo], expected: Checksums
+) -> tuple[int, list[str]]:
+    """Read all blocks of all replicas; return the bytes read and what is not as stored."""
+    replicas = [
+        (ContainerId(info.container_id), rank, replica)
+        for info in infos
+        for rank, replica in enumerate(info.replicas)
+    ]
+    with ThreadPoolExecutor(READERS) as pool:
+        results = list(
+            pool.map(lambda item: read_replica(client, item[0], item[2], expected), replicas)
+        )
+    wrong = [why for _, why_list, _ in results for why in why_list]
+    for rank in range(max((rank for _, rank, _ in replicas), default=-1) + 1):
+        seen: set[tuple[str, int]] = set()
+        for (_, its_rank, _), (_, _, keys) in zip(replicas, results, strict=True):
+            if its_rank == rank:
+                seen |= keys
+        wrong += [
+            f"{key} part {part}: replica {rank} lacks it"
+            for key, part in expected
+            if (key, part) not in seen
+        ]
+    wrong += fetch_through_keys(client, expected)
+    return sum(count for count, _, _ in results), wrong
+
+
+def read_replica(
+    client: Client,
+    container_id: ContainerId,
+    replica: scm_pb2.ContainerInfoReplica,
+    expected: Checksums,
+) -> tuple[int, list[str], set[tuple[str, int]]]:
+    """Read one replica; return its bytes, what is wrong, and the blocks it has."""
+    peer = client.peer(replica.datanode.address)
+    read_bytes, wrong, seen = 0, [], set()
+    for block in peer.blocks_of(container_id):
+        metadata = dict(block.metadata)
+        name = (metadata["key"], int(metadata["part"]))
+        where = f"{name[0]} part {name[1]} on {replica.datanode.datanode_id}"
+        try:
+            checksum, count = checksum_of(block_bytes(client, replica, container_id, block))
+        except SutureError as error:
+            wrong.append(f"{where}: {error}")
+            continue
+        read_bytes += count
+        seen.add(name)
+        if checksum != expected.get(name):
+            wrong.append(f"{where} is not what was stored")
+    return read_bytes, wrong, seen
+
+
+def block_bytes(
+    client: Client,
+    replica: scm_pb2.ContainerInfoReplica,
+    container_id: ContainerId,
+    block: BlockData,
+) -> Iterator[bytes]:
+    """Yield a block's verified bytes from one replica."""
+    peer = client.peer(replica.datanode.address)
+    for chunk in block.chunks:
+        yield peer.read_chunk(container_id, block.block_id, chunk.offset)[1]
+
+
+def fetch_through_keys(client: Client, expected: Checksums) -> list[str]:
+    """Fetch some files by their key, as a user does; return what is wrong."""
+    whole = [key for key, part in expected if part == 0 and (key, 1) not in expected]
+    step = max(1, len(whole) // FETCHED_THROUGH_KEYS_MAX)
+    return [
+        f"{key} fetched by its key is not what was stored"
+        for key in whole[::step]
+        if checksum_of(client.get(key))[0] != expected[key, 0]
+    ]

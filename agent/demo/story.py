@@ -1,0 +1,351 @@
+"""The whole story of the demo, step by step, over the same calls that users make.
+
+store ─► close ─► damage on disk ─► scan ─► snapshot ─► Spark ─► plan ─► reconcile ─► prove
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from agent.client import Client, Source
+from agent.demo.cluster import Cluster
+from agent.demo.harm import Harm, harm_cluster
+from agent.demo.readback import Checksums, read_back, source_checksums
+from agent.errors import Code, Refused, Unavailable
+from agent.plan_file import read_plan
+from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
+from merkle.replica import ContainerId
+
+WAIT_S: Final = 120.0
+POLL_S: Final = 0.1
+SKIPPED_DIRECTORIES: Final = frozenset({"__pycache__", "site-packages", "node_modules", "out"})
+DEMO_BYTES_MAX: Final = 300 * 1024**2
+RETURN_CLEAN: Final = 0
+RETURN_WORK: Final = 2
+
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Evidence:
+    """What the demo saw, for the table, for JSON and for the verdict."""
+
+    files: int = 0
+    stored_bytes: int = 0
+    containers: list[int] = field(default_factory=list)
+    harms: list[Harm] = field(default_factory=list)
+    findings: dict[tuple[str, int], list[datanode_pb2.Finding]] = field(default_factory=dict)
+    outcomes: list[scm_pb2.Outcome] = field(default_factory=list)
+    report: Path = Path()
+    summary: dict[str, object] = field(default_factory=dict)
+    not_healed: list[str] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def spoiled_bytes(self) -> int:
+        """Bytes of all chunks that the damage spoiled."""
+        return sum(harm.damage.spoiled_bytes for harm in self.harms)
+
+    @property
+    def fetched_bytes(self) -> int:
+        """Chunk bytes that the repair fetched from peers."""
+        return sum(outcome.status.reconcile.bytes_fetched for outcome in self.outcomes)
+
+    @property
+    def tree_bytes(self) -> int:
+        """Bytes fetched to descend the trees."""
+        return sum(outcome.status.reconcile.tree_bytes_fetched for outcome in self.outcomes)
+
+
+def default_directories() -> list[Path]:
+    """Return this program's own source tree and the installed Python library."""
+    return [Path(__file__).resolve().parents[2], Path(sysconfig.get_path("stdlib"))]
+
+
+def collect(directories: Sequence[Path]) -> list[Source]:
+    """Return the regular files below `directories`, hidden and derived ones left out."""
+    sources: list[Source] = []
+    total_bytes = 0
+    for number, directory in enumerate(directories):
+        if not directory.is_dir():
+            raise Refused(Code.KEY_NOT_FOUND, f"no such directory: {directory}")
+        for path in walk(directory):
+            size_bytes = path.stat().st_size
+            total_bytes += size_bytes
+            if total_bytes > DEMO_BYTES_MAX:
+                return sources
+            key = f"{number}/{path.relative_to(directory).as_posix()}"
+            sources.append(Source(key, path, size_bytes))
+    if not sources:
+        raise Refused(Code.KEY_NOT_FOUND, f"no files below {', '.join(map(str, directories))}")
+    return sources
+
+
+def freeze(sources: Sequence[Source], directory: Path) -> list[Source]:
+    """Copy the files aside and return the copies: a tree in use would change under the demo."""
+    frozen: list[Source] = []
+    for source in sources:
+        path = directory / source.key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source.path, path)
+        frozen.append(Source(source.key, path, path.stat().st_size))
+    return frozen
+
+
+def walk(directory: Path) -> Iterator[Path]:
+    """Yield regular files below `directory` in a stable order."""
+    for path in sorted(directory.iterdir()):
+        if path.name.startswith(".") or path.is_symlink():
+            continue
+        if path.is_dir():
+            if path.name not in SKIPPED_DIRECTORIES:
+                yield from walk(path)
+        elif path.is_file():
+            yield path
+
+
+@dataclass(slots=True)
+class Story:
+    """One run of the demo against a running cluster."""
+
+    cluster: Cluster
+    client: Client
+    say: Say
+    evidence: Evidence = field(default_factory=Evidence)
+    addresses: dict[str, str] = field(default_factory=dict)  # datanode id -> address
+    indexes: dict[str, int] = field(default_factory=dict)  # datanode id -> number of the process
+    checksums: Checksums = field(default_factory=dict)
+
+    def run(self, sources: Sequence[Source]) -> Evidence:
+        """Tell the story from beginning to end; return what was seen."""
+        for name, step in (
+            ("store", lambda: self.store(sources)),
+            ("close", self.wait_until_closed),
+            ("damage", self.damage),
+            ("scan", self.scan_all),
+            ("verify", self.verify),
+            ("reconcile", self.reconcile),
+            ("prove", self.prove),
+        ):
+            started_s = time.monotonic()
+            step()
+            self.evidence.seconds[name] = round(time.monotonic() - started_s, 2)
+        return self.evidence
+
+    def store(self, sources: Sequence[Source]) -> None:
+        """Wait for all datanodes, then store every source on three of them."""
+        self.learn_addresses()
+        self.checksums = source_checksums(sources)
+        stored, containers = self.client.put(sources, close=True)
+        short = [item.key for item in stored if item.replicas_min < 3]
+        if short:
+            raise Unavailable(Code.NOT_ENOUGH_NODES, f"stored on fewer than 3 datanodes: {short}")
+        self.evidence.files = len(stored)
+        self.evidence.stored_bytes = sum(item.size_bytes for item in stored)
+        self.evidence.containers = containers
+        self.say(
+            f"stored {len(stored)} files, {self.evidence.stored_bytes / 1e6:.1f} MB, three times, "
+            f"in {len(self.evidence.containers)} containers on {len(self.addresses)} datanodes"
+        )
+
+    def learn_addresses(self) -> None:
+        """Map datanode ids to addresses and to the processes that serve them."""
+        by_address = {process.address: i for i, process in enumerate(self.cluster.nodes)}
+
+        def registered() -> bool:
+            answer = self.client.scm.list_nodes(scm_pb2.ListNodesRequest())
+            self.addresses = {node.datanode_id: node.address for node in answer.nodes}
+            return len(self.addresses) == len(self.cluster.nodes)
+
+        wait_until(registered, "all datanodes register")
+        self.indexes = {d: by_address[address] for d, address in self.addresses.items()}
+
+    def infos(self) -> list[scm_pb2.ContainerInfo]:
+        """Return what the SCM knows of the demo's containers."""
+        request = scm_pb2.ListContainerInfosRequest(start_container_id=1, count=1000)
+        answer = self.client.scm.list_container_infos(request)
+        wanted = set(self.evidence.containers)
+        return [info for info in answer.containers if info.container_id in wanted]
+
+    def wait_until_closed(self) -> None:
+        """Wait until every replica is CLOSED, and every container's roots agree."""
+        wait_until(
+            lambda: all(is_whole(info) for info in self.infos()), "all containers close alike"
+        )
+        self.say("all containers are closed; the roots of their replicas agree")
+
+    def damage(self) -> None:
+        """Damage replicas on disk, in every way we know."""
+        self.evidence.harms = harm_cluster(self.infos(), self.cluster, self.client, self.indexes)
+        ways = {harm.damage.way for harm in self.evidence.harms}
+        places = {(harm.datanode_id, harm.damage.container_id) for harm in self.evidence.harms}
+        self.say(
+            f"damaged {len(places)} replicas on disk in {len(ways)} ways, "
+            f"{self.evidence.spoiled_bytes:,} bytes of chunks spoiled"
+        )
+
+    def scan_all(self) -> None:
+        """Let every datanode read every replica again."""
+        results = self.scan_replicas()
+        self.evidence.findings = {
+            place: list(result.findings) for place, result in results.items() if result.findings
+        }
+        unhealthy = sum(
+            result.replica.state == container_pb2.UNHEALTHY for result in results.values()
+        )
+        found = sum(result.finding_count for result in results.values())
+        self.say(
+            f"scanned {len(results)} replicas, {sum(r.bytes_read for r in results.values()):,} "
+            f"bytes read past the cache: {found} findings, {unhealthy} replicas unhealthy"
+        )
+
+    def scan_replicas(self) -> dict[tuple[str, int], datanode_pb2.ScanResult]:
+        """Scan every replica of the demo; datanodes work side by side."""
+        places = [
+            (replica.datanode.datanode_id, info.container_id)
+            for info in self.infos()
+            for replica in info.replicas
+        ]
+        with ThreadPoolExecutor(len(self.addresses)) as pool:
+            return dict(zip(places, pool.map(self.scan_replica, places), strict=True))
+
+    def scan_replica(self, place: tuple[str, int]) -> datanode_pb2.ScanResult:
+        """Scan one replica and wait for the result."""
+        datanode_id, container_id = place
+        peer = self.client.peer(self.addresses[datanode_id])
+        result = None
+        for progress in peer.scan(ContainerId(container_id)):
+            if progress.HasField("result"):
+                result = progress.result
+        if result is None:
+            raise Unavailable(Code.UNAVAILABLE, f"{datanode_id} did not finish the scan")
+        return result
+
+    def verify(self) -> None:
+        """Export a snapshot once the SCM has heard everything, and run the Spark job on it."""
+        wait_until(self.reports_arrived, "the SCM hears of all damage")
+        snapshot = self.client.scm.export_snapshot(scm_pb2.ExportSnapshotRequest())
+        out = self.cluster.root / "verify"
+        log = self.cluster.root / "verify.log"
+        with log.open("wb") as errors:
+            done = subprocess.run(  # noqa: S603 - our own program
+                [
+                    sys.executable,
+                    "-m",
+                    "spark_verify.job",
+                    snapshot.path,
+                    "--out",
+                    str(out),
+                    "--json",
+                ],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                check=False,
+            )
+        if done.returncode != RETURN_WORK:
+            raise Unavailable(
+                Code.UNAVAILABLE,
+                f"suture-verify ended with {done.returncode}, not with 'work to do'; see {log}",
+            )
+        run = Path(json.loads(done.stdout)["path"])
+        self.evidence.report = run / "report.html"
+        self.evidence.summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+        self.say(f"Spark compared {snapshot.replica_count} replicas: {run / 'report.html'}")
+
+    def reports_arrived(self) -> bool:
+        """Whether the SCM shows each damaged replica as its datanode does."""
+        unhealthy = {
+            place
+            for place, findings in self.evidence.findings.items()
+            if any(f.verdict in {"CORRUPT", "UNREADABLE"} for f in findings)
+        }
+        known = {
+            (replica.datanode.datanode_id, info.container_id)
+            for info in self.infos()
+            for replica in info.replicas
+            if replica.replica.state == container_pb2.UNHEALTHY
+        }
+        return unhealthy <= known
+
+    def reconcile(self) -> None:
+        """Feed the plan back and wait for every command's outcome."""
+        request = read_plan(self.evidence.report.parent)
+        answer = self.client.scm.apply_plan(request)
+        refused = [f"{d.container_id}: {d.code}" for d in answer.decisions if d.code != "OK"]
+        if refused:
+            self.evidence.not_healed += [f"plan row refused: {why}" for why in refused]
+        ids = [command_id for d in answer.decisions for command_id in d.command_ids]
+
+        def answered() -> bool:
+            request = scm_pb2.ListOutcomesRequest(command_ids=ids, count=len(ids))
+            outcomes = self.client.scm.list_outcomes(request)
+            self.evidence.outcomes = list(outcomes.outcomes)
+            return not outcomes.pending_command_ids
+
+        wait_until(answered, "all reconcile commands end")
+        self.say(
+            f"reconciled {len(request.rows)} containers with {len(ids)} commands: "
+            f"{self.evidence.fetched_bytes:,} bytes of chunks fetched for "
+            f"{self.evidence.spoiled_bytes:,} spoiled, and {self.evidence.tree_bytes:,} of trees"
+        )
+
+    def prove(self) -> None:
+        """Scan again, compare all roots, and read every file back from every replica."""
+        for (datanode_id, container_id), result in self.scan_replicas().items():
+            for finding in result.findings:
+                self.evidence.not_healed.append(
+                    f"container {container_id} on {datanode_id}: {finding.fault} in block "
+                    f"{finding.local_id}: {finding.evidence}"
+                )
+        try:
+            wait_until(lambda: all(is_whole(info) for info in self.infos()), "all roots agree", 20)
+        except Unavailable:
+            self.evidence.not_healed += [
+                f"container {info.container_id}: {describe(info)}"
+                for info in self.infos()
+                if not is_whole(info)
+            ]
+        read_bytes, wrong = read_back(self.client, self.infos(), self.checksums)
+        self.evidence.not_healed += wrong
+        self.say(
+            f"read every file back from each of its replicas: {read_bytes:,} bytes, "
+            + (f"{len(wrong)} not as stored" if wrong else "all as stored")
+        )
+
+
+def is_whole(info: scm_pb2.ContainerInfo) -> bool:
+    """Whether a container has three CLOSED replicas with one root."""
+    roots = {r.replica.tree.root if r.replica.HasField("tree") else None for r in info.replicas}
+    states = {r.replica.state for r in info.replicas}
+    return (
+        len(info.replicas) == 3
+        and states == {container_pb2.CLOSED}
+        and len(roots) == 1
+        and None not in roots
+    )
+
+
+def describe(info: scm_pb2.ContainerInfo) -> str:
+    """Return the states and roots of a container's replicas, in one line."""
+    return ", ".join(
+        f"{r.datanode.datanode_id} {container_pb2.ReplicaState.Name(r.replica.state)} "
+        + (f"{r.replica.tree.root:016x}" if r.replica.HasField("tree") else "no tree")
+        for r in info.replicas
+    )
+
+
+def wait_until(condition: Callable[[], bool], what: str, wait_s: float = WAIT_S) -> None:
+    """Poll `condition`; raise when it does not come true in time."""
+    deadline_s = time.monotonic() + wait_s
+    while not condition():
+        if time.monotonic() > deadline_s:
+            raise Unavailable(Code.UNAVAILABLE, f"waited {wait_s:.0f} s in vain until {what}")
+        time.sleep(POLL_S)

@@ -1,0 +1,134 @@
+"""`suture-agent`: build, wire, run, drain. Nothing is decided here.
+
+config ─► who am I (volumes, else the SCM) ─► store (recovers) ─► server ─► loops ─► wait
+                                                                   stop: the same, backwards
+"""
+
+import json
+import os
+import random
+import sys
+import threading
+import uuid
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Final
+
+import structlog
+import typer
+
+from agent.config import AgentConfig, load
+from agent.errors import SutureError, Unavailable
+from agent.observe import logs
+from agent.rpc.scm import ScmClient
+from agent.rpc.v1 import scm_pb2
+from agent.runtime.host import Host, Who
+from agent.runtime.signals import Supervisor, stop_on_signals
+from agent.store.identity import remembered
+from merkle.witness import witness_is_native
+
+RETRY_S: Final = 1.0
+
+log = structlog.get_logger()
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+def who_am_i(config: AgentConfig, scm: ScmClient, stop: threading.Event) -> Who | None:
+    """Return cluster and datanode id: from the volumes, else a new one in the SCM's cluster.
+
+    The first start waits for the SCM, because a volume is formatted for one cluster; None when
+    told to stop meanwhile.
+    """
+    known = remembered(config.storage.volumes)
+    if known is not None:
+        return Who(known.datanode_id, known.cluster_id)
+    told = False
+    while not stop.is_set():
+        try:
+            answer = scm.list_nodes(scm_pb2.ListNodesRequest())
+            return Who(str(uuid.uuid4()), answer.cluster_id)
+        except Unavailable as error:
+            if not told:
+                log.warning("waiting_for_scm", scm=scm.address, error=str(error))
+            told = True
+        stop.wait(RETRY_S)
+    return None
+
+
+def announce(who: Who, address: str) -> None:
+    """Say on stdout, in one line of JSON, that calls are answered from now on."""
+    line = {"event": "listening", "address": address, "datanode_id": who.datanode_id}
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+def run(config_path: Path) -> int:
+    """Run the agent until it is told to stop; return its exit code."""
+    if not __debug__:
+        raise SystemExit("suture-agent does not run under python -O: asserts carry invariants")
+    stop = threading.Event()
+    stop_on_signals(stop)
+    supervisor = Supervisor()
+    try:
+        config = load(config_path)
+        if not witness_is_native():
+            log.warning("second_witness_is_slow", hint="crcmod was built without its C extension")
+        scm = ScmClient(config.node.scm)
+        who = who_am_i(config, scm, stop)
+        if who is None:
+            return 0
+        boot_id = random.getrandbits(63)
+        host = Host(config, who, scm, version=version("suture"), boot_id=boot_id)
+    except SutureError as error:
+        hint = f" ({error.hint})" if error.hint else ""
+        typer.echo(f"suture-agent: {error}{hint}", err=True)
+        return 1
+    return serve(host, supervisor, stop, who)
+
+
+def serve(host: Host, supervisor: Supervisor, stop: threading.Event, who: Who) -> int:
+    """Serve until `stop`; drain; return the exit code."""
+    try:
+        host.start(supervisor)
+        announce(who, host.address)
+        supervisor.ready(f"serving on {host.address}")
+        log.info("agent_started", address=host.address, pid=os.getpid(), datanode=who.datanode_id)
+        stop.wait()
+        supervisor.stopping("draining")
+    finally:
+        unfinished = host.stop()
+    log.info("agent_stopped", unfinished=unfinished)
+    return 1 if unfinished else 0
+
+
+@app.command(help="Run Suture's agent on this storage host.")
+def command(
+    config: Annotated[
+        Path, typer.Option(help="TOML file; docs/ARCHITECTURE.md says where to read.")
+    ],
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    check: Annotated[
+        bool, typer.Option("--check", help="Check the config file, print it whole, and stop.")
+    ] = False,
+) -> None:
+    """Run the agent until SIGTERM or SIGINT."""
+    if log_level not in logs.LEVELS:
+        raise typer.BadParameter(f"{log_level}: debug, info, warning or error")
+    logs.configure(log_level)
+    if check:
+        try:
+            typer.echo(load(config).model_dump_json(indent=2))
+        except SutureError as error:
+            typer.echo(f"suture-agent: {error}", err=True)
+            raise typer.Exit(1) from error
+        return
+    raise typer.Exit(run(config))
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

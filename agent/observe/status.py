@@ -1,0 +1,122 @@
+"""What a datanode says of itself: its replicas, volumes, loops and tasks, in the wire's words."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from agent.errors import Refused
+from agent.rpc.reports import replica_report, unloadable_report
+from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
+from agent.runtime.loop import WorkerStatus
+from agent.store.store import ReplicaStore
+from merkle.replica import TREE_STATES, ContainerId
+
+
+class Pools(Protocol):
+    """What counts the commands."""
+
+    def queue_counts(self) -> Iterable[scm_pb2.QueueCount]:
+        """Return queued and running tasks by type."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """What does not change while the process lives."""
+
+    datanode_id: str
+    cluster_id: str
+    version: str
+    started_at_ms: int
+
+
+class Observer:
+    """Answers what reports and `suture status` ask, from the store's facts of the moment."""
+
+    def __init__(
+        self,
+        about: About,
+        store: ReplicaStore,
+        *,
+        workers: Callable[[], Sequence[WorkerStatus]],
+        scm_state: Callable[[], str],
+    ) -> None:
+        self._about = about
+        self._store = store
+        self._workers = workers
+        self._scm_state = scm_state
+        self.pools: Pools | None = None  # set once the commands are wired
+
+    def replica_ids(self) -> Sequence[ContainerId]:
+        """Return the ids of all replicas, also of those that cannot be loaded."""
+        known = {facts.container_id for facts in self._store.replicas()}
+        return sorted(known | {item.container_id for item in self._store.unloadable()})
+
+    def report(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
+        """Return one replica's report; state DELETED when it is gone."""
+        try:
+            return replica_report(self._store.replica(container_id))
+        except Refused:
+            for item in self._store.unloadable():
+                if item.container_id == container_id:
+                    return unloadable_report(item)
+        return container_pb2.ReplicaReport(
+            container_id=container_id, state=container_pb2.DELETED, is_empty=True
+        )
+
+    def volumes(self) -> list[datanode_pb2.VolumeStatus]:
+        """Return every volume's state."""
+        oldest: dict[str, int] = {}
+        for facts in self._store.replicas():
+            if facts.state in TREE_STATES:
+                scanned_at_ms = facts.data_scan_at_ms
+                oldest[facts.volume_id] = min(
+                    scanned_at_ms, oldest.get(facts.volume_id, scanned_at_ms)
+                )
+        return [
+            datanode_pb2.VolumeStatus(
+                volume_id=volume.volume_id,
+                path=str(volume.path),
+                capacity_bytes=volume.capacity_bytes,
+                available_bytes=volume.available_bytes,
+                used_bytes=volume.used_bytes,
+                container_count=volume.container_count,
+                failed=volume.failed,
+                error=volume.error,
+                oldest_scan_at_ms=oldest.get(volume.volume_id, 0),
+            )
+            for volume in self._store.volumes()
+        ]
+
+    def queues(self) -> Iterable[scm_pb2.QueueCount]:
+        """Return queued and running tasks by type."""
+        return () if self.pools is None else self.pools.queue_counts()
+
+    def status(self) -> datanode_pb2.StatusResponse:
+        """Return the whole answer to `Status`."""
+        replicas = self._store.replicas()
+        states = Counter(facts.state.value for facts in replicas)
+        return datanode_pb2.StatusResponse(
+            datanode_id=self._about.datanode_id,
+            cluster_id=self._about.cluster_id,
+            version=self._about.version,
+            started_at_ms=self._about.started_at_ms,
+            volumes=self.volumes(),
+            containers_by_state=dict(states),
+            finding_count=sum(facts.finding_count for facts in replicas),
+            workers=[worker_message(worker) for worker in self._workers()],
+            tasks_queued=sum(count.count for count in self.queues()),
+            scm_state=self._scm_state(),
+        )
+
+
+def worker_message(worker: WorkerStatus) -> datanode_pb2.WorkerStatus:
+    """Return a loop's status as the wire carries it."""
+    return datanode_pb2.WorkerStatus(
+        name=worker.name,
+        state=worker.state.value,
+        steps=worker.step_count,
+        error_count=worker.error_count,
+        last_error=worker.last_error,
+    )

@@ -1,0 +1,280 @@
+"""Tells the SCM what this datanode has, and brings back its orders.
+
+    register ─► full report (in pages) ─► heartbeat every interval, at once when something changed
+         ▲                                     │
+         └──────── "register again" ◄──────────┘
+
+What changed is remembered as a set of container ids, and the report is built from the facts of the
+moment of sending: however long the SCM is away, memory stays bounded by the number of replicas and
+the report is never older than its sending. Nothing is forgotten before the SCM has answered.
+"""
+
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import structlog
+
+from agent.errors import Code, Refused, Unavailable
+from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
+from agent.runtime.clock import Clock
+from agent.runtime.loop import Busy, Step, Throttled
+from merkle.replica import ContainerId
+
+REPLICAS_PER_HEARTBEAT_MAX: Final = 5_000  # about 0.5 MB
+STATUSES_KEPT_MAX: Final = 10_000  # while the SCM is away; older ones are dropped and counted
+STATUSES_PER_HEARTBEAT_MAX: Final = 500
+INTERVAL_S_MIN: Final = 0.05
+FULL_REPORT_INTERVAL_S: Final = 3600.0
+RETRY_S_MIN: Final = 0.2
+RETRY_S_MAX: Final = 30.0
+
+log = structlog.get_logger()
+
+
+class Scm(Protocol):
+    """The SCM as a datanode calls it."""
+
+    def register(self, request: scm_pb2.RegisterRequest) -> scm_pb2.RegisterResponse:
+        """Join or rejoin the cluster."""
+        ...
+
+    def heartbeat(self, request: scm_pb2.HeartbeatRequest) -> scm_pb2.HeartbeatResponse:
+        """Report, and receive commands."""
+        ...
+
+
+class Reporter(Protocol):
+    """What there is to report."""
+
+    def replica_ids(self) -> Sequence[ContainerId]:
+        """Return the ids of all replicas, ascending; those that cannot be loaded too."""
+        ...
+
+    def report(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
+        """Return one replica's report; state DELETED when it is gone."""
+        ...
+
+    def volumes(self) -> Iterable[datanode_pb2.VolumeStatus]:
+        """Return every volume's state."""
+        ...
+
+    def queues(self) -> Iterable[scm_pb2.QueueCount]:
+        """Return how many commands are queued and running, by type."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who registers."""
+
+    datanode_id: str
+    cluster_id: str
+    address: str
+    rack: str
+    version: str
+    boot_id: int
+
+
+class Heartbeat:
+    """The worker behind the heartbeat loop; `notify` and `answer` may be called by any thread."""
+
+    def __init__(
+        self,
+        scm: Scm,
+        reporter: Reporter,
+        identity: Identity,
+        on_commands: Callable[[Sequence[scm_pb2.Command], int], None],
+        clock: Clock,
+    ) -> None:
+        self._scm = scm
+        self._reporter = reporter
+        self._identity = identity
+        self._on_commands = on_commands
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._changed: dict[ContainerId, None] = {}
+        self._statuses: deque[scm_pb2.CommandStatus] = deque(maxlen=STATUSES_KEPT_MAX)
+        self._statuses_dropped = 0
+        self._full: deque[ContainerId] | None = None
+        self._full_ended = False  # with the heartbeat under way
+        self._meanwhile: set[ContainerId] = set()
+        self._full_id = 0
+        self._full_page = 0
+        self._full_due_s = 0.0
+        self._interval_s = 1.0
+        self._failures = 0
+        self._state = "not registered yet"
+        self._is_registered = False
+        self.wake: Callable[[], None] = lambda: None  # set to the loop's own
+
+    @property
+    def name(self) -> str:
+        """Name of the worker."""
+        return "heartbeat"
+
+    @property
+    def state(self) -> str:
+        """`registered`, or why not."""
+        return self._state
+
+    def notify(self, container_id: ContainerId) -> None:
+        """Report this replica soon: it is new, changed, or gone."""
+        with self._lock:
+            self._changed[container_id] = None
+        self.wake()
+
+    def answer(self, status: scm_pb2.CommandStatus) -> None:
+        """Report what became of a command, soon."""
+        with self._lock:
+            if len(self._statuses) == STATUSES_KEPT_MAX:
+                self._statuses_dropped += 1
+            self._statuses.append(status)
+        self.wake()
+
+    def step(self) -> Step:
+        """Register if needed, then send one heartbeat."""
+        try:
+            if not self._is_registered:
+                self._register()
+            more = self._beat()
+        except Unavailable as error:
+            return Throttled(self._retry_delay_s(error))
+        except Refused as error:
+            self._is_registered = False
+            return Throttled(self._retry_delay_s(error))
+        if self._failures:
+            log.info("scm_reached_again", failures=self._failures)
+        self._failures = 0
+        return Busy() if more else Throttled(self._interval_s)
+
+    def _retry_delay_s(self, error: Refused | Unavailable) -> float:
+        """Return a pause that grows with the failures, with full jitter."""
+        self._failures += 1
+        self._state = f"{error.code.value}: {error}"
+        if self._failures == 1:
+            log.warning("scm_not_reached", error=str(error), code=error.code.value)
+        top_s = min(RETRY_S_MAX, RETRY_S_MIN * 2 ** min(self._failures, 16))
+        return random.uniform(RETRY_S_MIN, top_s)  # noqa: S311 - jitter, not a secret
+
+    def _register(self) -> None:
+        me = self._identity
+        answer = self._scm.register(
+            scm_pb2.RegisterRequest(
+                datanode_id=me.datanode_id,
+                address=me.address,
+                rack=me.rack,
+                version=me.version,
+                cluster_id=me.cluster_id,
+                volumes=self._reporter.volumes(),
+                boot_id=me.boot_id,
+            )
+        )
+        if answer.cluster_id != me.cluster_id:
+            raise Refused(
+                Code.WRONG_CLUSTER,
+                f"the SCM is of cluster {answer.cluster_id}, our volumes of {me.cluster_id}",
+            )
+        self._interval_s = max(INTERVAL_S_MIN, answer.heartbeat_interval_ms / 1000)
+        self._is_registered = True
+        self._full = None
+        self._full_due_s = self._clock.monotonic_s()
+        self._state = "registered"
+        log.info("registered", cluster_id=answer.cluster_id, term=answer.term)
+
+    def _beat(self) -> bool:
+        """Send one heartbeat; return whether more is waiting to be said."""
+        reports, changed = self._reports()
+        with self._lock:
+            statuses = list(self._statuses)[:STATUSES_PER_HEARTBEAT_MAX]
+        request = scm_pb2.HeartbeatRequest(
+            datanode_id=self._identity.datanode_id,
+            boot_id=self._identity.boot_id,
+            volumes=self._reporter.volumes(),
+            reports=reports,
+            command_statuses=statuses,
+            queues=self._reporter.queues(),
+        )
+        try:
+            answer = self._scm.heartbeat(request)
+        except (Unavailable, Refused):
+            self._take_back(changed)
+            raise
+        if answer.reregister:
+            self._is_registered = False
+            self._take_back(changed)
+            return True
+        with self._lock:
+            for _ in statuses:
+                if self._statuses:
+                    self._statuses.popleft()
+            waiting = bool(self._statuses) or bool(self._changed)
+        if answer.commands:
+            self._on_commands(answer.commands, answer.term)
+        return waiting or self._full is not None
+
+    def _reports(self) -> tuple[list[scm_pb2.ContainerReport], list[ContainerId]]:
+        """Return the reports to send, and the changed replicas they tell of."""
+        reports = []
+        with self._lock:
+            changed = list(self._changed)[:REPLICAS_PER_HEARTBEAT_MAX]
+            for container_id in changed:
+                del self._changed[container_id]
+        self._meanwhile.update(changed)
+        if changed:
+            replicas = [self._reporter.report(container_id) for container_id in changed]
+            reports.append(scm_pb2.ContainerReport(full=False, last=True, replicas=replicas))
+        page = self._full_report_page()
+        self._full_ended = page is not None and page.last
+        if page is not None:
+            reports.append(page)
+        if self._full_ended:
+            self._tell_meanwhile()
+        return reports, changed
+
+    def _tell_meanwhile(self) -> None:
+        """Report again what changed while the full report went out page by page.
+
+        A replica made meanwhile is on no page, and the SCM may take it for gone.
+        """
+        with self._lock:
+            for container_id in self._meanwhile:
+                self._changed.setdefault(container_id)
+        self._meanwhile.clear()
+
+    def _take_back(self, changed: Iterable[ContainerId]) -> None:
+        """Report again what the SCM has not heard; a full report under way begins anew."""
+        with self._lock:
+            for container_id in changed:
+                self._changed.setdefault(container_id)
+        if self._full is not None or self._full_ended:
+            self._full = None
+            self._full_due_s = self._clock.monotonic_s()
+
+    def _full_report_page(self) -> scm_pb2.ContainerReport | None:
+        """Return the next page of the full report, if one is due or under way."""
+        now_s = self._clock.monotonic_s()
+        if self._full is None:
+            if now_s < self._full_due_s:
+                return None
+            jitter = random.uniform(0.75, 1.0)  # noqa: S311 - so that a cluster's reports spread
+            self._full_due_s = now_s + FULL_REPORT_INTERVAL_S * jitter
+            self._full = deque(self._reporter.replica_ids())
+            self._meanwhile.clear()
+            self._full_id += 1
+            self._full_page = 0
+        count = min(len(self._full), REPLICAS_PER_HEARTBEAT_MAX)
+        page = scm_pb2.ContainerReport(
+            full=True,
+            report_id=self._full_id,
+            page=self._full_page,
+            last=count == len(self._full),
+            replicas=[self._reporter.report(self._full.popleft()) for _ in range(count)],
+        )
+        self._full_page += 1
+        if page.last:
+            self._full = None
+        return page

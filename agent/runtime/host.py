@@ -1,0 +1,288 @@
+"""The agent of one host, put together: store, server, loops, pools. Builds, starts, drains.
+
+store ◄── server (gRPC threads)      ◄── peers, clients
+  ▲  ▲─── scans (one loop per volume, one on demand) ◄── change watch
+  │  ▲─── pools (reconcile; close and delete)        ◄── heartbeat ◄── SCM
+  └────── observer ──► reports, status
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from threading import Event
+from typing import Final
+
+import structlog
+
+from agent.apply import Reconciler
+from agent.commands import Commands, Handlers
+from agent.config import AgentConfig
+from agent.observe.status import About, Observer
+from agent.rpc import codec
+from agent.rpc.peer import Peer
+from agent.rpc.reports import outcome_message
+from agent.rpc.scm import ScmClient
+from agent.rpc.server import DatanodeService, Limits, build_server
+from agent.rpc.v1 import scm_pb2
+from agent.runtime.clock import SystemClock
+from agent.runtime.heartbeat import Heartbeat, Identity
+from agent.runtime.lease import Leases
+from agent.runtime.loop import Loop, LoopSet, Pulse, Step, Throttled
+from agent.runtime.pool import TaskContext, TaskPool
+from agent.runtime.requested import RequestedScans
+from agent.runtime.scanning import (
+    OnDemandScans,
+    ScanPolicy,
+    ScanReport,
+    ScanTools,
+    VolumeScanWorker,
+    scan_container,
+)
+from agent.runtime.signals import Supervisor, WatchdogWorker
+from agent.runtime.watch import ChangeWatch
+from agent.store.options import StoreOptions
+from agent.store.store import ReplicaStore
+from agent.tasks import TaskLimits
+from merkle.replica import ContainerId
+
+QUICK_THREADS: Final = 4  # close and delete: short, and never behind a reconcile
+QUIET_MAX_S: Final = 300.0  # a loop without a sign of life for so long has hung
+HOUSEKEEPING_INTERVAL_S: Final = 3600.0
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """This datanode's name, and its cluster's."""
+
+    datanode_id: str
+    cluster_id: str
+
+
+class Host:
+    """Everything that runs in an agent's process."""
+
+    def __init__(
+        self, config: AgentConfig, who: Who, scm: ScmClient, *, version: str, boot_id: int
+    ) -> None:
+        """Open the store, which recovers it, and bind the server. Raises SutureError."""
+        self._config = config
+        self._scm = scm
+        self._clock = SystemClock()
+        self._stopping = Event()
+        self._loops = LoopSet()
+        self._leases = Leases(clock=self._clock)
+        self._peers: dict[str, Peer] = {}
+        self._store = ReplicaStore.open(
+            config.storage.volumes,
+            cluster_id=who.cluster_id,
+            datanode_id=who.datanode_id,
+            options=store_options(config, self._clock),
+        )
+        try:
+            self._build(who, version, boot_id)
+        except BaseException:
+            self._store.close()
+            raise
+
+    def _build(self, who: Who, version: str, boot_id: int) -> None:
+        about = About(
+            datanode_id=who.datanode_id,
+            cluster_id=who.cluster_id,
+            version=version,
+            started_at_ms=self._clock.now_ms(),
+        )
+        self._tools = ScanTools(
+            store=self._store,
+            leases=self._leases,
+            algorithm=self._config.storage.tree_algorithm,
+            clock=self._clock,
+        )
+        self._requested = RequestedScans(self._tools)
+        self._observer = Observer(
+            about, self._store, workers=self._loops.status, scm_state=lambda: self._heartbeat.state
+        )
+        self._executor = ThreadPoolExecutor(self._config.server.threads, thread_name_prefix="rpc")
+        service = DatanodeService(
+            self._store,
+            self._leases,
+            scan=self._requested.run,
+            status=self._observer.status,
+            limits=Limits(
+                rpc_count_max=self._config.server.calls_max,
+                lease_timeout_s=self._config.server.lease_wait_s,
+            ),
+        )
+        self._server = build_server(service, self._config.node.listen, self._executor)
+        self._build_commands()
+        identity = Identity(
+            datanode_id=who.datanode_id,
+            cluster_id=who.cluster_id,
+            address=self.address,
+            rack=self._config.node.rack,
+            version=version,
+            boot_id=boot_id,
+        )
+        self._heartbeat = Heartbeat(
+            self._scm, self._observer, identity, self._commands.submit, self._clock
+        )
+        self._store.on_change = self._heartbeat.notify
+
+    @property
+    def address(self) -> str:
+        """Where others reach this agent."""
+        if self._config.node.advertise:
+            return self._config.node.advertise
+        return f"{self._config.node.listen.rpartition(':')[0]}:{self._server.port}"
+
+    def start(self, supervisor: Supervisor) -> None:
+        """Start the loops and serve."""
+        for loop in self._build_loops(supervisor):
+            self._loops.add(loop)
+        self._loops.start()
+        self._server.server.start()
+
+    def stop(self) -> list[str]:
+        """Drain within the configured time; return what did not end.
+
+        New calls are refused first, then reconciles stop between two chunks, then the loops end;
+        the journal covers what is cut off.
+        """
+        self._stopping.set()
+        self._requested.stop()
+        self._server.health.enter_graceful_shutdown()
+        stopped = self._server.server.stop(self._config.stop_deadline_s / 4)
+        unfinished = []
+        for name, pool in (("tasks", self._pool), ("quick tasks", self._quick)):
+            if not pool.stop(self._config.stop_deadline_s / 2):
+                unfinished.append(name)
+        unfinished += self._loops.stop(self._config.stop_deadline_s / 4)
+        stopped.wait()
+        self._executor.shutdown(wait=True, cancel_futures=True)
+        self._fetchers.shutdown(wait=True, cancel_futures=True)
+        if self._watch is not None:
+            self._watch.close()
+        for peer in self._peers.values():
+            peer.close()
+        self._scm.close()
+        if not unfinished:
+            self._store.close()
+        return unfinished
+
+    def _build_commands(self) -> None:
+        tasks = self._config.tasks
+        share = max(1, int(tasks.threads * tasks.reconcile_share))
+        limits = TaskLimits(tasks.threads, tasks.queue_depth_max, {"reconcile": share})
+        self._pool = TaskPool(limits, name="task", clock=self._clock)
+        quick = TaskLimits(QUICK_THREADS, tasks.queue_depth_max)
+        self._quick = TaskPool(quick, name="quick", clock=self._clock)
+        self._fetchers = ThreadPoolExecutor(2 * share, thread_name_prefix="fetch")
+        self._reconciler = Reconciler(
+            self._store,
+            self._leases,
+            self._fetchers,
+            scan=self._scan_after_repair,
+            now_ms=self._clock.now_ms,
+        )
+        handlers = Handlers(close=self._close, delete=self._delete, reconcile=self._reconcile)
+        self._commands = Commands(
+            handlers, self._pool, self._quick, lambda status: self._heartbeat.answer(status)
+        )
+        self._observer.pools = self._commands
+
+    def _build_loops(self, supervisor: Supervisor) -> Iterator[Loop]:
+        beat = Loop(self._heartbeat, clock=self._clock)
+        self._heartbeat.wake = beat.wake
+        yield beat
+        scan = self._config.scan
+        pulse = Pulse(self._clock)
+        on_demand = OnDemandScans(
+            self._tools, bytes_per_s=scan.volume_bytes_per_s, stop=self._stopping, pulse=pulse
+        )
+        loop = Loop(on_demand, clock=self._clock, pulse=pulse)
+        on_demand.attach(loop.wake)
+        yield loop
+        self._watch = None
+        if scan.watch:
+            self._watch = ChangeWatch(self._store, self._leases, on_demand)
+            yield Loop(self._watch, clock=self._clock)
+        if scan.enabled:
+            yield from self._scan_loops()
+        watchdog = WatchdogWorker(supervisor, lambda: self._loops.stalled(QUIET_MAX_S))
+        yield Loop(watchdog, clock=self._clock)
+        yield Loop(Housekeeper(self._store, self._config.storage.quarantine_keep_s))
+
+    def _scan_loops(self) -> Iterator[Loop]:
+        scan = self._config.scan
+        policy = ScanPolicy(data_interval_s=scan.data_interval_s, gap_min_s=scan.gap_min_s)
+        for volume in self._store.volumes():
+            if volume.failed:
+                continue
+            pulse = Pulse(self._clock)
+            worker = VolumeScanWorker(
+                self._tools,
+                volume.volume_id,
+                policy=policy,
+                bytes_per_s=scan.volume_bytes_per_s,
+                stop=self._stopping,
+                pulse=pulse,
+            )
+            yield Loop(worker, clock=self._clock, pulse=pulse)
+
+    # What commands do.
+
+    def _close(self, command: scm_pb2.CloseCommand) -> None:
+        container_id = codec.parse_container_id(command.container_id)
+        bcsid = codec.parse_bcsid(command.bcsid, "close.bcsid")
+        with self._leases.hold(container_id):
+            self._store.close_container(container_id, bcsid=bcsid, force=command.force)
+
+    def _delete(self, command: scm_pb2.DeleteCommand) -> None:
+        container_id = codec.parse_container_id(command.container_id)
+        with self._leases.hold(container_id):
+            self._store.delete_container(container_id, force=command.force)
+
+    def _reconcile(
+        self, command: scm_pb2.ReconcileCommand, context: TaskContext
+    ) -> scm_pb2.ReconcileOutcome:
+        container_id = codec.parse_container_id(command.container_id)
+        peers = {peer.datanode_id: self._peer(peer.address) for peer in command.peers}
+        return outcome_message(self._reconciler.reconcile(container_id, peers, stop=context.stop))
+
+    def _scan_after_repair(self, container_id: ContainerId) -> ScanReport:
+        """Read the replica whole, so that what it is called rests on the medium."""
+        return scan_container(self._tools, container_id, stop=self._stopping.is_set)
+
+    def _peer(self, address: str) -> Peer:
+        return self._peers.setdefault(address, Peer(address))
+
+
+class Housekeeper:
+    """Purges the quarantine of what was kept long enough."""
+
+    name = "housekeeper"
+
+    def __init__(self, store: ReplicaStore, keep_s: float) -> None:
+        self._store = store
+        self._keep_s = keep_s
+
+    def step(self) -> Step:
+        """Purge once."""
+        count = self._store.purge_quarantine(self._keep_s)
+        if count:
+            log.info("quarantine_purged", count=count, older_than_s=self._keep_s)
+        return Throttled(HOUSEKEEPING_INTERVAL_S)
+
+
+def store_options(config: AgentConfig, clock: SystemClock) -> StoreOptions:
+    """Return the store's options as the config has them."""
+    storage = config.storage
+    return StoreOptions(
+        algorithm=storage.tree_algorithm,
+        container_bytes_max=storage.container_bytes_max,
+        chunk_bytes_max=storage.chunk_bytes_max,
+        reserve_bytes=storage.reserve_bytes,
+        heal_unhealthy=storage.heal_unhealthy,
+        now_ms=clock.now_ms,
+    )

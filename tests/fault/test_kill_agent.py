@@ -1,0 +1,226 @@
+"""Agents killed with SIGKILL at seeded steps of writes and repairs lose nothing.
+
+One run without a kill counts the steps; then each seeded run dies before one of them, is started
+again on what is left, and must have everything it ever acknowledged.
+"""
+
+import random
+import shutil
+from pathlib import Path
+
+import grpc
+import pytest
+
+from agent.errors import Refused
+from agent.rpc import codec
+from agent.rpc.peer import Peer
+from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
+from agent.store.fsck import fsck
+from merkle.replica import BlockData, BlockId, ContainerId
+from tests.support.scripted_scm import ScriptedScm
+from tests.support.three_replicas import ThreeReplicas, chunk_of, content
+from tests.support.victim import Zygote, write_config
+
+pytestmark = [pytest.mark.fault, pytest.mark.slow]
+
+POINTS = 100  # of each test: 200 in all
+SEED = 20261121
+CONTAINER = ContainerId(7)
+BLOCKS = 6
+CHUNK_BYTES = 20_000
+CALL_S = 20.0
+
+
+class Writer:
+    """Writes blocks of two chunks, and keeps what was acknowledged."""
+
+    def __init__(self) -> None:
+        self.created = False
+        self.closed = False
+        self.chunks: dict[tuple[int, int], bytes] = {}  # (block, offset) -> bytes
+        self.committed: dict[int, int] = {}  # block -> length
+
+    def run(self, address: str) -> bool:
+        """Write until done or the agent dies; return whether all was acknowledged."""
+        with Peer(address) as peer:
+            try:
+                self._write(peer)
+            except grpc.RpcError:
+                return False
+        return True
+
+    def _write(self, peer: Peer) -> None:
+        peer.stub.CreateContainer(
+            datanode_pb2.CreateContainerRequest(container_id=CONTAINER), timeout=CALL_S
+        )
+        self.created = True
+        for block_id in range(1, BLOCKS + 1):
+            self._write_block(peer, block_id)
+        peer.stub.CloseContainer(
+            datanode_pb2.CloseContainerRequest(container_id=CONTAINER, bcsid=BLOCKS),
+            timeout=CALL_S,
+        )
+        self.closed = True
+
+    def _write_block(self, peer: Peer, block_id: int) -> None:
+        """Odd blocks commit with the last chunk, even ones by a call of its own."""
+        key = container_pb2.BlockId(container_id=CONTAINER, local_id=block_id, bcsid=block_id)
+        parts = [content(block_id, index, CHUNK_BYTES) for index in range(2)]
+        chunks = [chunk_of(index * CHUNK_BYTES, part) for index, part in enumerate(parts)]
+        block = BlockData(BlockId(block_id), codec.parse_bcsid(block_id, ""), tuple(chunks))
+        message = codec.block_message(CONTAINER, block)
+        for chunk, part in zip(chunks, parts, strict=True):
+            request = datanode_pb2.WriteChunkRequest(
+                block_id=key, chunk=codec.chunk_message(chunk), data=part
+            )
+            commits = block_id % 2 == 1 and chunk is chunks[-1]
+            if commits:
+                request.commit.CopyFrom(message)
+            peer.stub.WriteChunk(request, timeout=CALL_S)
+            self.chunks[block_id, chunk.offset] = part
+            if commits:
+                self.committed[block_id] = block.length_bytes
+        if block_id % 2 == 0:
+            peer.stub.PutBlock(datanode_pb2.PutBlockRequest(block=message), timeout=CALL_S)
+            self.committed[block_id] = block.length_bytes
+
+
+def read_acknowledged(peer: Peer, writer: Writer) -> None:
+    """Assert that everything the writer had acknowledged reads back."""
+    if writer.created:
+        assert CONTAINER == peer.replica(CONTAINER).container_id
+    for block_id in {block_id for block_id, _ in writer.chunks}:
+        offsets = sorted(offset for owner, offset in writer.chunks if owner == block_id)
+        commit_if_needed(peer, writer, block_id, offsets)
+        for offset in offsets:
+            _, data = peer.read_chunk(CONTAINER, BlockId(block_id), offset)
+            assert writer.chunks[block_id, offset] == data
+
+
+def commit_if_needed(peer: Peer, writer: Writer, block_id: int, offsets: list[int]) -> None:
+    """Commit acknowledged chunks whose commit was not: no byte of them is sent again."""
+    try:
+        block = peer.block(CONTAINER, BlockId(block_id))
+    except Refused:
+        assert block_id not in writer.committed
+        chunks = tuple(chunk_of(offset, writer.chunks[block_id, offset]) for offset in offsets)
+        block = BlockData(BlockId(block_id), codec.parse_bcsid(block_id, ""), chunks)
+        request = datanode_pb2.PutBlockRequest(block=codec.block_message(CONTAINER, block))
+        peer.stub.PutBlock(request, timeout=CALL_S)
+    assert writer.committed.get(block_id, 0) <= block.length_bytes
+
+
+def seeded_steps(count: int, last: int) -> list[int]:
+    """Return the steps to die at: each at most once while there are enough of them."""
+    chosen = random.Random(SEED)
+    steps = list(range(1, last + 1))
+    return sorted(
+        chosen.sample(steps, min(count, last)) + chosen.choices(steps, k=max(0, count - last))
+    )
+
+
+def assert_clean(volume: Path) -> None:
+    """Assert that the offline check, reading all data, finds nothing."""
+    report = fsck(volume, read_data=True)
+    assert () == report.problems
+
+
+def test_writes(tmp_path):
+    """
+    Whatever step of a write an agent dies at, acknowledged chunks survive and fsck is clean.
+    """
+    with ScriptedScm() as scm, Zygote(tmp_path / "agent.log") as zygote:
+        config = write_config(tmp_path / "whole.toml", tmp_path / "whole", scm.address)
+        assert Writer().run(zygote.start(config) or "")
+        last_step = zygote.stop()["steps"]
+        killed = 0
+
+        for number, step in enumerate(seeded_steps(POINTS, last_step)):
+            volume = tmp_path / f"run{number}"
+            config = write_config(tmp_path / "run.toml", volume, scm.address)
+            writer = Writer()
+            address = zygote.start(config, kill_at=step)
+            finished = address is not None and writer.run(address)
+            if address is not None:
+                killed += (zygote.stop() if finished else zygote.wait())["signal"] == 9
+            else:
+                killed += 1
+            address = zygote.start(config)
+            with Peer(address) as peer:
+                read_acknowledged(peer, writer)
+            assert 0 == zygote.stop()["signal"]
+            assert_clean(volume)
+            shutil.rmtree(volume)
+
+    assert killed >= POINTS * 0.9, "the faults were not injected"
+
+
+def test_repairs(tmp_path):
+    """
+    Whatever step of a repair an agent dies at, what was whole stays whole and the next heals all.
+    """
+    with (
+        ScriptedScm() as scm,
+        ThreeReplicas(tmp_path / "cluster", CONTAINER) as replicas,
+        Zygote(tmp_path / "agent.log") as zygote,
+    ):
+        template = replicas.damaged_volume()
+        order = replicas.reconcile_command()
+        config = write_config(tmp_path / "whole.toml", tmp_path / "whole", scm.address)
+        replicas.copy(template, tmp_path / "whole")
+        zygote.start(config)
+        assert "converged" == reconcile(scm, order, 1).reconcile.result
+        last_step = zygote.stop()["steps"]
+        killed = 0
+
+        for number, step in enumerate(seeded_steps(POINTS, last_step)):
+            volume = tmp_path / f"run{number}"
+            replicas.copy(template, volume)
+            config = write_config(tmp_path / "run.toml", volume, scm.address)
+            killed += repair_until_killed(zygote, scm, config, order, step, 1000 + number)
+            address = zygote.start(config)
+            with Peer(address) as peer:
+                replicas.assert_undamaged_blocks(peer)
+                status = reconcile(scm, order, 2000 + number)
+                assert status.reconcile.result in {"converged", "nothing_to_do"}, status
+                replicas.assert_all_blocks(peer)
+            assert 0 == zygote.stop()["signal"]
+            assert_clean(volume)
+            shutil.rmtree(volume)
+
+    assert killed >= POINTS * 0.9, "the faults were not injected"
+
+
+def reconcile(scm: ScriptedScm, order: scm_pb2.Command, command_id: int) -> scm_pb2.CommandStatus:
+    """Order a reconcile and wait for its answer."""
+    command = scm_pb2.Command()
+    command.CopyFrom(order)
+    command.command_id = command_id
+    scm.order(command)
+    status = scm.wait_for(command_id)
+    assert status is not None, "the command was not answered"
+    return status
+
+
+def repair_until_killed(
+    zygote: Zygote,
+    scm: ScriptedScm,
+    config: Path,
+    order: scm_pb2.Command,
+    step: int,
+    command_id: int,
+) -> bool:
+    """Start an agent that dies at `step`, and order a reconcile; return whether it died."""
+    command = scm_pb2.Command()
+    command.CopyFrom(order)
+    command.command_id = command_id
+    scm.order(command)
+    address = zygote.start(config, kill_at=step)
+    if address is None:
+        scm.withdraw()
+        return True
+    while not zygote.is_over(0.05):
+        if command_id in scm.statuses:
+            return zygote.stop()["signal"] == 9
+    scm.withdraw()
+    return zygote.wait()["signal"] == 9

@@ -1,0 +1,71 @@
+"""A real gRPC server that plays the SCM from a script: it hands out commands and keeps answers."""
+
+import threading
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+
+from agent.rpc.v1 import scm_pb2, scm_pb2_grpc
+
+CLUSTER_ID = "CID-11111111-2222-4333-8444-555555555555"
+WAIT_S = 60.0
+
+
+class ScriptedScm(scm_pb2_grpc.ScmServicer):
+    """Answers register and heartbeat; tests put commands in and wait for what comes back."""
+
+    def __init__(self, heartbeat_interval_ms: int = 50) -> None:
+        self.interval_ms = heartbeat_interval_ms
+        self.changed = threading.Condition()
+        self.commands: deque[scm_pb2.Command] = deque()
+        self.statuses: dict[int, scm_pb2.CommandStatus] = {}
+        self.replicas: dict[tuple[str, int], object] = {}
+        self.heartbeats = 0
+        self.server = grpc.server(ThreadPoolExecutor(4))
+        scm_pb2_grpc.add_ScmServicer_to_server(self, self.server)
+        self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
+
+    def __enter__(self) -> "ScriptedScm":
+        self.server.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.stop(None).wait()
+
+    def ListNodes(self, _request, _context):  # noqa: N802
+        return scm_pb2.ListNodesResponse(cluster_id=CLUSTER_ID, term=1)
+
+    def Register(self, _request, _context):  # noqa: N802
+        return scm_pb2.RegisterResponse(
+            cluster_id=CLUSTER_ID, term=1, heartbeat_interval_ms=self.interval_ms
+        )
+
+    def Heartbeat(self, request, _context):  # noqa: N802
+        with self.changed:
+            self.heartbeats += 1
+            for status in request.command_statuses:
+                self.statuses[status.command_id] = status
+            for report in request.reports:
+                for replica in report.replicas:
+                    self.replicas[request.datanode_id, replica.container_id] = replica
+            commands = list(self.commands)
+            self.commands.clear()
+            self.changed.notify_all()
+        return scm_pb2.HeartbeatResponse(term=1, commands=commands)
+
+    def order(self, command: scm_pb2.Command) -> None:
+        """Send a command with the next heartbeat."""
+        with self.changed:
+            self.commands.append(command)
+
+    def withdraw(self) -> None:
+        """Forget commands that nobody has fetched."""
+        with self.changed:
+            self.commands.clear()
+
+    def wait_for(self, command_id: int, timeout_s: float = WAIT_S) -> scm_pb2.CommandStatus | None:
+        """Wait for a command's answer; None when none came."""
+        with self.changed:
+            self.changed.wait_for(lambda: command_id in self.statuses, timeout_s)
+            return self.statuses.get(command_id)

@@ -1,0 +1,115 @@
+"""An agent in a process of its own that dies when told to (tests/support/zygote.py)."""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+WAIT_S = 60.0
+
+
+class Zygote:
+    """Starts one agent at a time, each with the step at which it kills itself."""
+
+    def __init__(self, log: Path) -> None:
+        self.pid = 0
+        self._log = log.open("ab")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.zygote"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            cwd=Path(__file__).resolve().parents[2],
+        )
+        self._rest = b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.wait(WAIT_S)
+        self._log.close()
+
+    def start(self, config: Path, kill_at: int = 0) -> str | None:
+        """Start an agent; return its address, None when it died before it listened."""
+        assert self._process.stdin is not None
+        request = json.dumps({"config": str(config), "kill_at": kill_at}) + "\n"
+        self._process.stdin.write(request.encode())
+        self._process.stdin.flush()
+        self.pid = int(self._next("forked")["pid"])
+        event = self._next("listening", "exited")
+        if event["event"] == "exited":
+            self.pid = 0
+            assert event["signal"] == signal.SIGKILL, f"the agent ended by itself: {event}"
+            return None
+        return str(event["address"])
+
+    def stop(self) -> dict[str, int]:
+        """Ask the agent to stop; return how it ended, and after how many steps."""
+        with contextlib.suppress(ProcessLookupError):  # it may be dead already
+            os.kill(self.pid, signal.SIGTERM)
+        return self.wait()
+
+    def wait(self) -> dict[str, int]:
+        """Wait for the agent's end."""
+        event = self._next("exited")
+        self.pid = 0
+        return event
+
+    def is_over(self, wait_s: float) -> bool:
+        """Wait a little for news from the agent; return whether it has ended."""
+        assert self._process.stdout is not None
+        if b"\n" not in self._rest:
+            ready, _, _ = select.select([self._process.stdout], [], [], wait_s)
+            if ready:
+                self._rest += os.read(self._process.stdout.fileno(), 65536)
+        return b'"exited"' in self._rest
+
+    def _next(self, *names: str) -> dict[str, object]:
+        """Read events until one of `names` comes."""
+        deadline_s = time.monotonic() + WAIT_S
+        while True:
+            line, newline, rest = self._rest.partition(b"\n")
+            if newline:
+                self._rest = rest
+                event = json.loads(line)
+                if event["event"] in names:
+                    return event
+                continue
+            assert self._process.stdout is not None
+            ready, _, _ = select.select(
+                [self._process.stdout], [], [], max(0.0, deadline_s - time.monotonic())
+            )
+            piece = os.read(self._process.stdout.fileno(), 65536) if ready else b""
+            assert piece, f"no {names} from the zygote"
+            self._rest += piece
+
+
+def write_config(path: Path, volume: Path, scm: str) -> Path:
+    """Write a victim's config: one volume, one task thread, no background scan."""
+    volume.mkdir(parents=True, exist_ok=True)
+    path.write_text(
+        f'[node]\nlisten = "127.0.0.1:0"\nscm = "{scm}"\n'
+        f'[storage]\nvolumes = ["{volume}"]\nreserve_bytes = 0\n'
+        "[scan]\nenabled = false\nwatch = false\n"
+        "[tasks]\nthreads = 1\n"
+    )
+    return path

@@ -1,0 +1,101 @@
+"""A process that forks real agents which kill themselves at a chosen step.
+
+    stdin   {"config": "...", "kill_at": N}      N = 0: never
+    stdout  {"event": "listening", ...}          from the agent
+            {"event": "exited", "signal": S, "code": C, "steps": K}
+
+A step is one call that changes the disk: a write, a sync, a rename, an LMDB put or commit. The
+child counts them with a profile function in every thread and sends itself SIGKILL before step N,
+so that production code has no hook for it. Forking spares each of the many agents the imports.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+
+STEPS = frozenset(
+    {
+        "commit", "delete", "fdatasync", "fsync", "ftruncate", "link", "mkdir", "put", "putmulti",
+        "pwrite", "pwritev", "remove", "rename", "replace", "rmdir", "truncate", "unlink", "write",
+    }
+)  # fmt: skip
+MODULES = frozenset({"posix", "lmdb", "lmdb.cpython", "_io", None})
+
+
+class Killer:
+    """Counts steps; kills this process before step `kill_at`."""
+
+    def __init__(self, kill_at: int, count_file: Path) -> None:
+        self.kill_at = kill_at
+        self.count = 0
+        self.count_file = count_file
+        self.lock = threading.Lock()
+
+    def __call__(self, _frame: FrameType, event: str, function: object) -> None:
+        """Count one call of a builtin, if it is a step."""
+        if event != "c_call" or getattr(function, "__name__", "") not in STEPS:
+            return
+        owner = getattr(function, "__self__", None)
+        module = getattr(function, "__module__", None) or type(owner).__module__
+        if "lmdb" not in str(module) and module != "posix":
+            return
+        with self.lock:
+            self.count += 1
+            if self.count == self.kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def child(config: str, kill_at: int, counts: int) -> None:
+    """Run the agent in this forked process; never return."""
+    from agent.main import run
+
+    killer = Killer(kill_at, Path(config))
+    threading.setprofile(killer)
+    sys.setprofile(killer)
+    code = 70
+    try:
+        code = run(Path(config))
+    finally:
+        sys.setprofile(None)
+        os.write(counts, str(killer.count).encode())
+        os._exit(code)
+
+
+def main() -> None:
+    """Serve requests until stdin ends."""
+    import agent.main  # noqa: F401 - so that children have it
+
+    for line in sys.stdin:
+        request = json.loads(line)
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(reading)
+            child(request["config"], request["kill_at"], writing)
+        os.close(writing)
+        say({"event": "forked", "pid": pid})
+        _, status = os.waitpid(pid, 0)
+        steps = os.read(reading, 32)
+        os.close(reading)
+        say(
+            {
+                "event": "exited",
+                "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0,
+                "code": os.WEXITSTATUS(status) if os.WIFEXITED(status) else -1,
+                "steps": int(steps or b"0"),
+            }
+        )
+
+
+def say(event: dict[str, object]) -> None:
+    """Print one event in one write."""
+    sys.stdout.write(json.dumps(event) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
