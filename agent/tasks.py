@@ -98,11 +98,19 @@ class TaskCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class Dropped:
+    """A task that was queued and will never run."""
+
+    task: Task
+    why: Refusal
+
+
+@dataclass(frozen=True, slots=True)
 class Taken:
     """The task to run now, None when none may; and the tasks that were dropped on the way."""
 
     task: Task | None
-    dropped: tuple[Task, ...]
+    dropped: tuple[Dropped, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +158,9 @@ class TaskQueue:
 
     def take(self, now_ms: int) -> Taken:
         """Choose the task to run now and count it as running; drop those that came too late."""
-        dropped: list[Task] = []
+        dropped: list[Dropped] = []
         if self._is_stopping or self.running_count >= self._limits.running_max:
-            return Taken(None, ())
+            return Taken(None)
         for level in Priority:
             task = self._take_of(self._waiting[level], now_ms, dropped)
             if task is not None:
@@ -183,16 +191,16 @@ class TaskQueue:
         """Note the term of the SCM that leads; it never goes back."""
         self._term = max(self._term, term)
 
-    def stop(self) -> tuple[Task, ...]:
+    def stop(self) -> tuple[Dropped, ...]:
         """Refuse and run nothing more; return the waiting tasks, which are dropped."""
         self._is_stopping = True
-        dropped = tuple(task for waiting in self._waiting.values() for task in waiting)
-        for task in dropped:
+        tasks = [task for waiting in self._waiting.values() for task in waiting]
+        for task in tasks:
             self._known.discard(task.identity)
             self._counts_of(task).skipped += 1
         for waiting in self._waiting.values():
             waiting.clear()
-        return dropped
+        return tuple(Dropped(task, Refusal.STOPPING) for task in tasks)
 
     @property
     def running_count(self) -> int:
@@ -239,23 +247,25 @@ class TaskQueue:
             return Refusal.QUEUE_FULL
         return None
 
-    def _take_of(self, waiting: deque[Task], now_ms: int, dropped: list[Task]) -> Task | None:
+    def _take_of(self, waiting: deque[Task], now_ms: int, dropped: list[Dropped]) -> Task | None:
         """Take the first task that may run; move what came too late to `dropped`."""
         passed_over: list[Task] = []
         found = None
         while waiting and found is None:
             task = waiting.popleft()
             counts = self._counts_of(task)
-            if _is_late(task, now_ms) or self._is_stale(task):
-                counts.timed_out += _is_late(task, now_ms)
-                counts.stale += not _is_late(task, now_ms)
-                self._known.discard(task.identity)
-                dropped.append(task)
+            if _is_late(task, now_ms):
+                counts.timed_out += 1
+                dropped.append(Dropped(task, Refusal.DEADLINE_PASSED))
+            elif self._is_stale(task):
+                counts.stale += 1
+                dropped.append(Dropped(task, Refusal.STALE_TERM))
             elif counts.running >= self._limits.shares.get(task.task_type, counts.running + 1):
                 passed_over.append(task)
             else:
                 found = task
         waiting.extendleft(reversed(passed_over))
+        self._known.difference_update(item.task.identity for item in dropped)
         return found
 
     def _is_stale(self, task: Task) -> bool:

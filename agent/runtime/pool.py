@@ -14,7 +14,16 @@ import structlog
 from agent.errors import SutureError
 from agent.runtime.clock import Clock, SystemClock
 from agent.runtime.loop import ERROR_TEXT_MAX
-from agent.tasks import Refusal, Task, TaskCounts, TaskLimits, TaskOutcome, TaskQueue
+from agent.tasks import (
+    Dropped,
+    Refusal,
+    Taken,
+    Task,
+    TaskCounts,
+    TaskLimits,
+    TaskOutcome,
+    TaskQueue,
+)
 
 THREADS_MAX: Final = 256
 LATE_CHECK_S: Final = 10.0  # how often an idle thread looks for tasks whose deadline passed
@@ -35,6 +44,13 @@ class TaskContext:
 
 
 TaskBody = Callable[[TaskContext], TaskOutcome]
+OnDrop = Callable[[Refusal], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    body: TaskBody
+    on_drop: OnDrop | None
 
 
 class TaskPool:
@@ -49,17 +65,23 @@ class TaskPool:
         self._clock = clock or SystemClock()
         self._changed = threading.Condition()
         self._queue = TaskQueue(limits)
-        self._bodies: dict[tuple[str, Hashable], TaskBody] = {}
+        self._entries: dict[tuple[str, Hashable], _Entry] = {}
         self._threads: list[threading.Thread] = []
         self._scale = 1
         self._is_stopping = False
 
-    def submit(self, task: Task, body: TaskBody) -> Refusal | None:
-        """Queue a task; return why not, None when it is queued. Never waits."""
+    def submit(
+        self, task: Task, body: TaskBody, *, on_drop: OnDrop | None = None
+    ) -> Refusal | None:
+        """Queue a task; return why not, None when it is queued. Never waits.
+
+        `on_drop` is called, in another thread, if the queued task will never run: its deadline
+        passed, its term went stale, or the pool stops. So every task ends in a call of one of them.
+        """
         with self._changed:
             refusal = self._queue.submit(task, self._clock.now_ms())
             if refusal is None:
-                self._bodies[task.identity] = body
+                self._entries[task.identity] = _Entry(body, on_drop)
                 self._add_thread()
                 self._changed.notify_all()
         if refusal is not None:
@@ -114,14 +136,15 @@ class TaskPool:
         """Drop what waits, ask what runs to stop, wait `deadline_s`; return whether all ended."""
         with self._changed:
             self._is_stopping = True
-            dropped = self._queue.stop()
-            self._forget(dropped)
+            dropped = self._forget(self._queue.stop())
             self._changed.notify_all()
+        self._tell(dropped)
+        with self._changed:
             drained = self._changed.wait_for(
                 lambda: not self._queue.running_count, timeout=deadline_s
             )
-        if dropped or not drained:
-            log.warning("tasks_dropped", waiting_count=len(dropped), still_running=not drained)
+        if not drained:
+            log.warning("tasks_still_running", running_count=self.running_count())
         return drained
 
     def _add_thread(self) -> None:
@@ -138,31 +161,44 @@ class TaskPool:
     def _work(self) -> None:
         while True:
             with self._changed:
-                task = self._next()
-                if task is None:
-                    return
-                body = self._bodies.pop(task.identity)
-            outcome = self._run(task, body)
-            with self._changed:
-                self._queue.finish(task, outcome)
-                self._changed.notify_all()
+                taken = self._next()
+                dropped = self._forget(taken.dropped)
+                entry = None if taken.task is None else self._entries.pop(taken.task.identity)
+            self._tell(dropped)
+            if taken.task is not None and entry is not None:
+                outcome = self._run(taken.task, entry.body)
+                with self._changed:
+                    self._queue.finish(taken.task, outcome)
+                    self._changed.notify_all()
+            elif self._is_stopping:
+                return
 
-    def _next(self) -> Task | None:
-        """Wait for a task that may run; None when the pool stops."""
+    def _next(self) -> Taken:
+        """Wait for a task that may run or was dropped; nothing of both when the pool stops."""
         while not self._is_stopping:
             taken = self._queue.take(self._clock.now_ms())
-            self._forget(taken.dropped)
-            if taken.task is not None:
-                return taken.task
+            if taken.task is not None or taken.dropped:
+                return taken
             self._changed.wait(timeout=LATE_CHECK_S)
-        return None
+        return Taken(None)
 
-    def _forget(self, dropped: Sequence[Task]) -> None:
-        for task in dropped:
-            del self._bodies[task.identity]
-            log.warning("task_dropped", task=task.task_type, key=str(task.key))
+    def _forget(self, dropped: Sequence[Dropped]) -> list[tuple[Dropped, OnDrop | None]]:
+        """Give up the entries of dropped tasks; return whom to tell, once the lock is free."""
+        told = [(item, self._entries.pop(item.task.identity).on_drop) for item in dropped]
         if dropped:
             self._changed.notify_all()  # the last waiting task may have been among them
+        return told
+
+    def _tell(self, told: Sequence[tuple[Dropped, OnDrop | None]]) -> None:
+        for item, on_drop in told:
+            log.warning(
+                "task_dropped", task=item.task.task_type, key=str(item.task.key), why=item.why.value
+            )
+            if on_drop is not None:
+                try:
+                    on_drop(item.why)
+                except Exception:  # a worker loop: it must outlive what it calls
+                    log.exception("drop_callback_died", task=item.task.task_type)
 
     def _run(self, task: Task, body: TaskBody) -> TaskOutcome:
         context = TaskContext(lambda: self._must_stop(task), task.deadline_at_ms)

@@ -155,16 +155,40 @@ class TestDeadline:
         assert Refusal.DEADLINE_PASSED == refusal
         assert 1 == pool.counts()["x"].timed_out
 
+    def test_a_task_that_waited_too_long_is_dropped_and_says_so(self) -> None:
+        """Whoever gave the command learns that it will never run."""
+        clock, gate, told = FakeClock(), Gate(), threading.Event()
+        pool, reasons = TaskPool(TaskLimits(1), clock=clock), []
+
+        def on_drop(why: Refusal) -> None:
+            reasons.append(why)
+            told.set()
+
+        pool.submit(Task("x", 1), gate.body)
+        assert gate.entered.acquire(timeout=WAIT_S)
+        late = Task("x", 2, deadline_at_ms=clock.now_ms() + 1_000)
+        assert pool.submit(late, done, on_drop=on_drop) is None
+
+        clock.advance_s(2)
+        gate.go_on.set()
+
+        assert told.wait(WAIT_S)
+        assert [Refusal.DEADLINE_PASSED] == reasons
+        assert pool.wait_idle(WAIT_S)
+        assert (1, 1) == (pool.counts()["x"].done, pool.counts()["x"].timed_out)
+        assert pool.stop(WAIT_S)
+
 
 class TestStop:
     def test_stop_drops_what_waits_and_interrupts_what_runs(self) -> None:
         """A clean stop needs no task to finish its work."""
-        pool, gate = TaskPool(TaskLimits(1)), Gate()
+        pool, gate, reasons = TaskPool(TaskLimits(1)), Gate(), []
         pool.submit(Task("x", 1), gate.body)
-        pool.submit(Task("x", 2), gate.body)
+        pool.submit(Task("x", 2), gate.body, on_drop=reasons.append)
         assert gate.entered.acquire(timeout=WAIT_S)
 
         assert pool.stop(WAIT_S)
+        assert [Refusal.STOPPING] == reasons
 
         assert 2 == pool.counts()["x"].skipped
         assert (0, 0) == (pool.queued_count(), pool.running_count())

@@ -3,6 +3,7 @@
 import pytest
 
 from agent.tasks import (
+    Dropped,
     Priority,
     Refusal,
     Task,
@@ -141,7 +142,7 @@ class TestRefusal:
         """After stop what waited is dropped, and newcomers are refused."""
         tasks = submitted(queue(), reconcile(1), reconcile(2))
 
-        assert (reconcile(1), reconcile(2)) == tasks.stop()
+        assert [reconcile(1), reconcile(2)] == [item.task for item in tasks.stop()]
         assert Refusal.STOPPING == tasks.submit(reconcile(3), NOW_MS)
         assert [] == taken(tasks)
 
@@ -155,7 +156,7 @@ class TestDropping:
         result = tasks.take(NOW_MS + 10)
 
         assert reconcile(2) == result.task
-        assert (late,) == result.dropped
+        assert (Dropped(late, Refusal.DEADLINE_PASSED),) == result.dropped
         assert 1 == tasks.counts()["reconcile"].timed_out
         assert tasks.submit(reconcile(1), NOW_MS) is None
 
@@ -166,7 +167,7 @@ class TestDropping:
 
         tasks.set_term(7)
 
-        assert (old,) == tasks.take(NOW_MS).dropped
+        assert (Dropped(old, Refusal.STALE_TERM),) == tasks.take(NOW_MS).dropped
         assert 1 == tasks.counts()["reconcile"].stale
 
 
