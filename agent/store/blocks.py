@@ -4,6 +4,7 @@ A block is a chain of chunks from offset 0 without holes. Committed chunks are f
 may be written chunks that no commit has named yet; only those may be written again.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
@@ -182,8 +183,12 @@ def place_chunk(
     block_id: BlockId,
     known: KnownBlock,
     chunk: ChunkInfo,
+    is_there: Callable[[], bool],
 ) -> Place:
-    """Return where the chunk belongs. Raises `Refused`: CHUNK_GAP, OVERLAPPING_CHUNK."""
+    """Return where the chunk belongs. Raises `Refused`: CHUNK_GAP, OVERLAPPING_CHUNK.
+
+    `is_there` says whether the disk holds these very bytes: without checksums nothing else can.
+    """
     if chunk.offset == known.end:
         return Place.END
     where = f"block {block_id} of container {container_id}, chunk at {chunk.offset}"
@@ -196,7 +201,7 @@ def place_chunk(
         )
     pending = rows.pending_at(container_id, block_id, chunk.offset)
     recorded = pending or next((had for had in known.chunks if had.offset == chunk.offset), None)
-    if recorded == chunk and chunk.checksum_type is not ChecksumType.NONE:
+    if recorded == chunk and (chunk.checksum_type is not ChecksumType.NONE or is_there()):
         return Place.RECORDED
     if pending is not None and pending.length_bytes == chunk.length_bytes:
         return Place.AGAIN

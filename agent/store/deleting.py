@@ -14,7 +14,7 @@ from agent.errors import Code, Refused
 from agent.store.durable import disk_errors, move, remove_file, remove_tree, sync_directory
 from agent.store.index import Change, Snapshot
 from agent.store.options import StoreOptions
-from agent.store.rows import ReplicaRow, UnlinkEntry
+from agent.store.rows import ReplicaRow, UnlinkEntry, moved_on
 from agent.store.states import Event, next_state
 from agent.store.trees import bury_blocks, commit_tree, load_tree
 from agent.store.volume import Volume
@@ -159,7 +159,7 @@ def delete_replica(volume: Volume, container_id: ContainerId, *, force: bool) ->
     def mark(rows: Change) -> None:
         current = rows.replica(container_id)
         state = next_state(current.state, Event.DELETE_BEGAN, container_id)
-        rows.put_replica(container_id, replace(current, state=state))
+        rows.put_replica(container_id, moved_on(replace(current, state=state)))
 
     volume.index.write(mark)
     finish_delete(volume, container_id)

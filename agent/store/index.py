@@ -272,6 +272,8 @@ class Index:
             )
             create = not readonly
             handles = {name: self._env.open_db(name.encode(), create=create) for name in DATABASES}
+            if not readonly:
+                self._env.reader_check()  # slots of a killed process would keep old pages alive
         self._databases = Databases(**handles)
 
     def close(self) -> None:

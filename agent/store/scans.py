@@ -45,10 +45,8 @@ def commit_scan(
     with volume.index.read() as rows:
         before = tree_replica(rows, container_id)
         merged = sticky(rows, container_id, tree) if complete else tree
-    after = before
 
     def alter(rows: Change, row: ReplicaRow) -> ReplicaRow:
-        nonlocal after
         after = judged(options, container_id, row, findings, complete=complete)
         rows.replace_findings(container_id, list(findings))
         if after.state is not row.state:

@@ -22,6 +22,7 @@ from agent.store.blocks import (
     resolved_commit,
     writable_replica,
 )
+from agent.store.durable import disk_errors
 from agent.store.index import Change, Snapshot
 from agent.store.options import StoreOptions
 from agent.store.overwrite import overwrite_chunk
@@ -47,7 +48,14 @@ def write_chunk(
     with volume.index.read() as rows:
         row = writable_replica(rows, container_id, block_id)
         known = known_block(rows, container_id, block_id)
-        place = place_chunk(rows, container_id, block_id, known, recorded)
+        place = place_chunk(
+            rows,
+            container_id,
+            block_id,
+            known,
+            recorded,
+            lambda: _holds(volume, container_id, block_id, chunk.offset, data),
+        )
         block = _commit_with(rows, container_id, block_id, known, recorded, commit)
     match place:
         case Place.END:
@@ -68,6 +76,14 @@ def write_chunk(
             if block is not None and block != known.committed:
                 _commit(volume, container_id, block)
     return recorded
+
+
+def _holds(
+    volume: Volume, container_id: ContainerId, block_id: BlockId, offset: int, data: bytes
+) -> bool:
+    path = volume.paths(container_id).block_file(block_id)
+    with disk_errors(path):
+        return blockfile.read(path, offset, len(data)) == data
 
 
 def put_block(volume: Volume, container_id: ContainerId, block: BlockData) -> int:

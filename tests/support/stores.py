@@ -1,0 +1,146 @@
+"""Stores of one datanode on real directories, with the replicas that a test needs."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from agent.store.options import StoreOptions
+from agent.store.store import ReplicaStore
+from merkle.checksum import window_checksums
+from merkle.replica import (
+    Bcsid,
+    BlockData,
+    BlockId,
+    ChecksumType,
+    ChunkInfo,
+    ContainerId,
+    ReplicaState,
+)
+from merkle.tree import Tree, build_from_rows
+from scanner.finding import Fault, Finding, Verdict
+
+CLUSTER = "CID-test"
+DATANODE = "dn-test"
+NOW_MS = 1_700_000_000_000
+CHUNK_BYTES = 10_000
+WINDOW_BYTES = 4096
+
+
+def options_of_test(**changes: object) -> StoreOptions:
+    """Options for small disks and a clock that stands still."""
+    values: dict[str, object] = {
+        "reserve_bytes": 0,
+        "lmdb_map_bytes": 64 * 1024**2,
+        "now_ms": lambda: NOW_MS,
+    }
+    return StoreOptions(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def open_store(
+    path: Path, *, volume_count: int = 1, options: StoreOptions | None = None
+) -> ReplicaStore:
+    """Open the datanode whose volumes are `path`/v0, v1, ..."""
+    return ReplicaStore.open(
+        [path / f"v{number}" for number in range(volume_count)],
+        cluster_id=CLUSTER,
+        datanode_id=DATANODE,
+        options=options or options_of_test(),
+    )
+
+
+def content(seed: object, length_bytes: int = CHUNK_BYTES) -> bytes:
+    """Return bytes that are the same for the same seed and differ for another."""
+    return hashlib.shake_128(str(seed).encode()).digest(length_bytes)
+
+
+def chunk_of(
+    data: bytes,
+    offset: int = 0,
+    checksum_type: ChecksumType = ChecksumType.CRC32C,
+    bytes_per_checksum: int = WINDOW_BYTES,
+) -> ChunkInfo:
+    """Describe `data` as its writer would."""
+    checksums = window_checksums(checksum_type, bytes_per_checksum, data)
+    return ChunkInfo(offset, len(data), checksum_type, bytes_per_checksum, checksums)
+
+
+def bare_chunk(data: bytes, offset: int = 0) -> ChunkInfo:
+    """Describe `data` without any checksum: the store computes it."""
+    return ChunkInfo(offset, len(data), None, 0, b"")  # type: ignore[arg-type]
+
+
+def write_block(
+    store: ReplicaStore,
+    container_id: int,
+    block_id: int,
+    *,
+    chunk_count: int = 2,
+    bcsid: int = 1,
+    chunk_bytes: int = CHUNK_BYTES,
+) -> BlockData:
+    """Write and commit a block of `chunk_count` chunks; its content follows from its id."""
+    chunks: list[ChunkInfo] = []
+    for number in range(chunk_count):
+        data = content((block_id, number), chunk_bytes)
+        chunk = chunk_of(data, number * chunk_bytes)
+        store.write_chunk(ContainerId(container_id), BlockId(block_id), chunk, data)
+        chunks.append(chunk)
+    block = BlockData(BlockId(block_id), Bcsid(bcsid), tuple(chunks), (("key", f"k{block_id}"),))
+    store.put_block(ContainerId(container_id), block)
+    return block
+
+
+def closed_replica(
+    store: ReplicaStore,
+    container_id: int = 1,
+    *,
+    block_ids: Sequence[int] = (1, 2, 3),
+    chunk_count: int = 2,
+) -> dict[int, BlockData]:
+    """Create, fill and close a replica; return its blocks."""
+    store.create_container(ContainerId(container_id))
+    blocks = {
+        block_id: write_block(
+            store, container_id, block_id, chunk_count=chunk_count, bcsid=number + 1
+        )
+        for number, block_id in enumerate(block_ids)
+    }
+    facts = store.close_container(ContainerId(container_id), bcsid=len(blocks))
+    assert ReplicaState.CLOSED is facts.state
+    return blocks
+
+
+def metadata_tree(store: ReplicaStore, container_id: int = 1) -> Tree:
+    """Build the tree that a clean scan of an undamaged replica builds."""
+    one = ContainerId(container_id)
+    return build_from_rows(
+        store.block_rows(one), store.tombstones(one), algorithm=store.tree(one).algorithm
+    )
+
+
+def damage(
+    container_id: int = 1,
+    block_id: int = -1,
+    offset: int = -1,
+    *,
+    fault: Fault = Fault.CHUNK_CHECKSUM,
+    verdict: Verdict = Verdict.CORRUPT,
+) -> Finding:
+    """A finding as a scan reports it."""
+    return Finding(
+        container_id=ContainerId(container_id),
+        verdict=verdict,
+        fault=fault,
+        block_id=BlockId(block_id),
+        offset=offset,
+        length_bytes=CHUNK_BYTES if offset >= 0 else -1,
+        found_at_ms=NOW_MS,
+        evidence="planted by a test",
+    )
+
+
+def flip_bit(path: Path, offset: int) -> None:
+    """Change one bit of a file behind the store's back."""
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 0x10
+    path.write_bytes(bytes(data))
