@@ -90,6 +90,7 @@ class ScanTools:
     algorithm: Algorithm
     guard: MarkingGuard = field(default_factory=MarkingGuard)
     clock: Clock = field(default_factory=SystemClock)
+    lease_wait_s: float = LEASE_WAIT_S
 
 
 def _never() -> bool:
@@ -144,7 +145,7 @@ def _scan_once(
     def lease() -> AbstractContextManager[None]:
         if holds_lease:
             return nullcontext()
-        return tools.leases.hold(container_id, LEASE_WAIT_S, writes_chunks=False)
+        return tools.leases.hold(container_id, tools.lease_wait_s, writes_chunks=False)
 
     with lease():
         base = tools.store.begin_scan(container_id)

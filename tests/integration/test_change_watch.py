@@ -1,0 +1,193 @@
+"""The change watch over real inotify: what others do is seen at once, what we do is not."""
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from watchdog.observers.inotify_c import InotifyFD
+
+from agent.runtime.loop import Pulse, Throttled
+from agent.runtime.scanning import OnDemandScans
+from agent.runtime.watch import ChangeWatch
+from merkle.replica import ContainerId
+from tests.support.stored_replica import CONTAINER, StoredReplica, opened
+
+WITHIN_S = 10.0  # a second on a machine that does nothing else
+SETTLE_S = 0.3  # for what must not happen
+
+
+class Watched:
+    """A store with a running watch, and the requests that it makes."""
+
+    def __init__(self, replica: StoredReplica) -> None:
+        self.replica = replica
+        self.asked = threading.Event()
+        self.scans = OnDemandScans(
+            replica.tools, bytes_per_s=0, stop=threading.Event(), pulse=Pulse()
+        )
+        self.scans.attach(self.asked.set)
+        self.watch = ChangeWatch(replica.store, replica.leases, self.scans)
+        assert Throttled(5.0) == self.watch.step()
+
+    def is_noticed(self) -> bool:
+        """Whether a change was followed by a request; forgets it."""
+        noticed = self.asked.wait(WITHIN_S)
+        self.asked.clear()
+        return noticed
+
+    def is_quiet(self) -> bool:
+        """Whether nothing was asked for a while."""
+        return not self.asked.wait(SETTLE_S)
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[Watched]:
+    """Return a watched store with one closed container."""
+    for replica in opened(tmp_path / "volume"):
+        result = Watched(replica)
+        yield result
+        result.watch.close()
+
+
+class TestOthers:
+    @pytest.mark.parametrize(
+        "meddle",
+        [
+            pytest.param(lambda path: path.unlink(), id="unlink"),
+            pytest.param(lambda path: os.truncate(path, 10), id="truncate"),
+            pytest.param(lambda path: path.write_bytes(b"x"), id="write"),
+            pytest.param(lambda path: path.rename(path.with_name("aside")), id="rename"),
+            pytest.param(lambda path: path.with_name("new").write_bytes(b"x"), id="nothing"),
+        ],
+    )
+    def test_a_change_of_a_block_file_asks_for_a_scan(
+        self, watched: Watched, meddle: Callable[[Path], object], request: pytest.FixtureRequest
+    ) -> None:
+        """Every way to damage a file is seen; a stranger's file is not one."""
+        is_damage = "nothing" not in request.node.callspec.id
+
+        meddle(watched.replica.file(1))
+
+        assert is_damage is (watched.is_noticed() if is_damage else not watched.is_quiet())
+
+    def test_the_scan_that_follows_finds_the_damage(self, watched: Watched) -> None:
+        """From the write to the finding without anybody asking."""
+        watched.replica.flip(2, 7)
+        assert watched.is_noticed()
+
+        watched.scans.step()
+
+        assert [2] == [item.block_id for item in watched.replica.store.findings(CONTAINER)]
+
+    def test_a_removed_directory_is_noticed(self, watched: Watched) -> None:
+        """Self events of the directory count too."""
+        chunks = watched.replica.store.paths(CONTAINER).chunks
+        chunks.rename(chunks.with_name("elsewhere"))
+
+        assert watched.is_noticed()
+
+
+class TestOurselves:
+    def test_what_we_do_under_a_lease_is_no_news(self, watched: Watched) -> None:
+        """A repair must not ask for a scan, which would ask for a repair."""
+        with watched.replica.leases.hold(CONTAINER):
+            watched.replica.flip(1, 5)
+
+        assert watched.is_quiet()
+        assert watched.watch.status().own_event_count > 0
+
+    def test_a_scan_causes_no_scan(self, watched: Watched) -> None:
+        """Reading changes nothing."""
+        watched.replica.scan()
+
+        assert watched.is_quiet()
+        assert 0 == watched.watch.status().event_count
+
+    def test_damage_during_a_scan_is_not_taken_for_ours(self, watched: Watched) -> None:
+        """The scan's lease writes no chunks."""
+        with watched.replica.leases.hold(CONTAINER, writes_chunks=False):
+            watched.replica.flip(1, 5)
+
+        assert watched.is_noticed()
+
+
+class TestWhichDirectories:
+    def test_an_open_container_is_not_watched_until_it_is_closed(self, watched: Watched) -> None:
+        """Clients write there all day."""
+        other, store = ContainerId(2), watched.replica.store
+        store.create_container(other)
+        watched.replica.put(1, 1_000, container_id=other)
+        watched.watch.step()
+        assert 1 == watched.watch.status().watched_count
+
+        store.close_container(other, bcsid=0, force=True)
+        watched.watch.step()
+
+        assert 2 == watched.watch.status().watched_count
+        assert watched.is_quiet()
+
+    def test_a_deleted_container_is_watched_no_more(self, watched: Watched) -> None:
+        """Its watch goes with it, and its delete is no news."""
+        with watched.replica.leases.hold(CONTAINER):
+            watched.replica.store.delete_container(CONTAINER, force=True)
+
+        watched.watch.step()
+
+        assert 0 == watched.watch.status().watched_count
+        assert watched.is_quiet()
+
+
+class LimitedInotify(InotifyFD):
+    """An inotify whose kernel has no watch left, as with fs.inotify.max_user_watches = 0."""
+
+    def add_callback(self, *_: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, "inotify watch limit reached")
+
+
+class TestLimits:
+    def test_no_watch_left_is_counted_and_harmless(self, watched: Watched) -> None:
+        """It costs the hint, and the worker goes on."""
+        watch = ChangeWatch(
+            watched.replica.store,
+            watched.replica.leases,
+            watched.scans,
+            open_inotify=LimitedInotify,
+        )
+
+        assert Throttled(5.0) == watch.step()
+
+        assert (0, 1) == (watch.status().watched_count, watch.status().unwatched_count)
+        watch.close()
+
+    def test_an_overflow_is_counted(self, watched: Watched) -> None:
+        """The kernel dropped events: the background scan will see what they were about."""
+        watched.watch.on_overflow()
+
+        assert 1 == watched.watch.status().overflow_count
+
+    def test_a_dead_inotify_thread_is_replaced(self, watched: Watched) -> None:
+        """Nobody goes blind in silence."""
+        opened_fds: list[InotifyFD] = []
+
+        def open_inotify() -> InotifyFD:
+            opened_fds.append(InotifyFD())
+            return opened_fds[-1]
+
+        watch = ChangeWatch(
+            watched.replica.store, watched.replica.leases, watched.scans, open_inotify=open_inotify
+        )
+        watched.watch.close()
+        watch.step()
+        opened_fds[0].stop()
+        opened_fds[0].join(WITHIN_S)
+
+        watch.step()
+        watched.replica.flip(1, 5)
+
+        assert watched.is_noticed()
+        assert 2 == len(opened_fds)
+        watch.close()

@@ -1,0 +1,330 @@
+"""Scans as the agent runs them: rounds over a volume, requests, and changes under way."""
+
+import dataclasses
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.errors import Code, Refused, Unavailable
+from agent.runtime.loop import Busy, Idle, Pulse, Throttled
+from agent.runtime.scanning import (
+    RETRIES_MAX,
+    MarkingGuard,
+    OnDemandScans,
+    ScanPolicy,
+    ScanTools,
+    VolumeScanWorker,
+    scan_container,
+)
+from merkle.replica import BlockId, ContainerId, ReplicaState
+from scanner.breaker import Breaker, BreakerLimits
+from scanner.finding import Verdict
+from scanner.verify import ScanOutcome
+from tests.support.clock import FakeClock
+from tests.support.replica_reader import MemoryReader, MemoryReplica, scan
+from tests.support.stored_replica import CONTAINER, StoredReplica, opened
+
+OTHER = ContainerId(2)
+THIRD = ContainerId(3)
+
+
+@pytest.fixture
+def replica(tmp_path: Path) -> Iterator[StoredReplica]:
+    """Return a store with containers 1, 2 and 3, closed and whole."""
+    for result in opened(tmp_path / "volume"):
+        result.create(OTHER, blocks=1)
+        result.create(THIRD, blocks=1)
+        yield result
+
+
+def tools(replica: StoredReplica, clock: FakeClock, guard: MarkingGuard | None = None) -> ScanTools:
+    """Return the tools of scans that live in the test's time."""
+    return ScanTools(
+        store=replica.store,
+        leases=replica.leases,
+        algorithm=replica.options.algorithm,
+        guard=guard or MarkingGuard(clock=clock),
+        clock=clock,
+    )
+
+
+class TestMeanwhile:
+    """What happens between the begin of a scan and its commit."""
+
+    def test_a_delete_during_the_scan_wins(self, replica: StoredReplica) -> None:
+        """The old tree is not put back: the scan runs again and sees the tombstone."""
+        block_id = BlockId(2)
+        deletes = iter([lambda: replica.store.delete_blocks(CONTAINER, [block_id])])
+
+        report = scan_container(replica.tools, CONTAINER, progress=lambda _: next(deletes, int)())
+
+        tree = replica.store.tree(CONTAINER)
+        assert report.committed
+        assert (1, 2) == (tree.tombstone_count, tree.block_count)
+        assert [] == replica.store.findings(CONTAINER)
+
+    def test_a_replica_that_changes_all_the_time_is_left_for_later(
+        self, replica: StoredReplica
+    ) -> None:
+        """A bounded number of attempts, then the scan gives up and says why."""
+        reads = [0]
+
+        def meddle(_: int) -> None:
+            reads[0] += 1
+            if reads[0] in {1, 3}:  # the first read of each attempt: two blocks are left
+                replica.store.delete_blocks(CONTAINER, [BlockId(3 if reads[0] == 1 else 2)])
+
+        report = scan_container(replica.tools, CONTAINER, progress=meddle)
+
+        assert (False, "changed") == (report.committed, report.held_because)
+        assert 2 == replica.store.tree(CONTAINER).tombstone_count
+
+    def test_a_deleted_container_is_refused(self, replica: StoredReplica) -> None:
+        """A scan of what is not there says so."""
+        replica.store.delete_container(CONTAINER, force=True)
+
+        with pytest.raises(Refused, match="no container 1"):
+            replica.scan()
+
+    def test_a_stopped_scan_leaves_everything_as_it_was(self, replica: StoredReplica) -> None:
+        """Neither tree nor findings nor state of half a scan are kept."""
+        replica.flip(1, 5)
+        before = replica.store.replica(CONTAINER)
+
+        report = scan_container(replica.tools, CONTAINER, stop=lambda: True)
+
+        assert (False, "stopped") == (report.committed, report.held_because)
+        assert before == replica.store.replica(CONTAINER)
+
+    def test_the_lease_is_free_while_a_scan_reads(self, replica: StoredReplica) -> None:
+        """Writers and repairs never wait for the length of a scan."""
+        held: list[int] = []
+
+        scan_container(
+            replica.tools, CONTAINER, progress=lambda _: held.append(replica.leases.held_count())
+        )
+
+        assert {0} == set(held)
+
+    def test_a_busy_container_is_not_scanned(self, replica: StoredReplica) -> None:
+        """Who holds the lease is not read behind his back."""
+        hasty = dataclasses.replace(replica.tools, lease_wait_s=0.01)
+        refused: list[Code] = []
+
+        def scan() -> None:
+            try:
+                scan_container(hasty, CONTAINER)
+            except Unavailable as error:
+                refused.append(error.code)
+
+        with replica.leases.hold(CONTAINER):
+            thread = threading.Thread(target=scan)
+            thread.start()
+            thread.join(30)
+
+        assert [Code.BUSY] == refused
+
+    def test_who_holds_the_lease_may_scan(self, replica: StoredReplica) -> None:
+        """A reconcile ends with a scan before it lets go."""
+        with replica.leases.hold(CONTAINER):
+            report = scan_container(replica.tools, CONTAINER, holds_lease=True)
+
+        assert report.committed
+
+
+class TestBreaker:
+    def test_mass_damage_is_held_back_and_nothing_is_marked(self, replica: StoredReplica) -> None:
+        """When too much looks bad at once, replicas keep their state."""
+        clock = FakeClock()
+        limits = BreakerLimits(damaged_max=2)
+        guard = MarkingGuard(Breaker(limits), clock)
+        held = tools(replica, clock, guard)
+        damaged = replica.scan()
+        replica.flip(1, 5)
+        outcome_volume = iter(["volume-a", "volume-b"])
+        for container_id in (OTHER, THIRD):
+            guard.observe(next(outcome_volume), container_id, damaged_outcome())
+
+        report = scan_container(held, CONTAINER)
+
+        assert damaged.committed
+        assert not report.committed
+        assert report.held_because.startswith("breaker: 3 of 3 replicas on ")
+        assert [Verdict.CORRUPT] == [item.verdict for item in report.findings]
+        assert ReplicaState.CLOSED == replica.store.replica(CONTAINER).state
+        assert [] == replica.store.findings(CONTAINER)
+
+    def test_clean_scans_are_committed_all_the_same(self, replica: StoredReplica) -> None:
+        """Doubt about damage is no doubt about health."""
+        clock = FakeClock()
+        guard = MarkingGuard(Breaker(BreakerLimits(damaged_max=2)), clock)
+        for number, container_id in enumerate((OTHER, THIRD)):
+            guard.observe(f"volume-{number}", container_id, damaged_outcome())
+
+        assert scan_container(tools(replica, clock, guard), CONTAINER).committed
+
+
+def damaged_outcome() -> ScanOutcome:
+    """Return the outcome of a scan that found one corrupt chunk."""
+    medium = MemoryReplica()
+    medium.put(1, b"x" * 100)
+    medium.flip(1, 0)
+    return scan(MemoryReader(medium))
+
+
+class TestVolumeScanWorker:
+    def worker(
+        self, replica: StoredReplica, clock: FakeClock, stop: threading.Event | None = None
+    ) -> VolumeScanWorker:
+        """Return the worker of the store's only volume."""
+        return VolumeScanWorker(
+            tools(replica, clock),
+            replica.store.volumes()[0].volume_id,
+            policy=ScanPolicy(data_interval_s=3600, gap_min_s=900),
+            bytes_per_s=0,
+            stop=stop or threading.Event(),
+            pulse=Pulse(clock),
+        )
+
+    def test_a_round_reads_every_replica_once_then_waits(self, replica: StoredReplica) -> None:
+        """One replica a step; when all are read, nothing is due."""
+        clock = FakeClock(replica.options.now_ms())
+        worker = self.worker(replica, clock)
+
+        steps = [worker.step() for _ in range(4)]
+
+        assert [Busy(), Busy(), Busy()] == steps[:3]
+        assert isinstance(steps[3], Throttled)
+        assert all(facts.data_scan_at_ms for facts in replica.store.replicas())
+        assert sum(facts.bytes_used for facts in replica.store.replicas()) == worker.scanned_bytes
+
+    def test_the_next_round_begins_after_the_interval(self, replica: StoredReplica) -> None:
+        """Read once an interval, not more."""
+        clock = FakeClock(replica.options.now_ms())
+        worker = self.worker(replica, clock)
+        for _ in range(4):
+            worker.step()
+
+        clock.advance_s(3700)
+
+        assert Busy() == worker.step()
+
+    def test_another_volume_s_replicas_are_not_its_business(self, replica: StoredReplica) -> None:
+        """Every volume has a worker of its own."""
+        clock = FakeClock()
+        worker = VolumeScanWorker(
+            tools(replica, clock),
+            "another-volume",
+            policy=ScanPolicy(data_interval_s=3600, gap_min_s=900),
+            bytes_per_s=0,
+            stop=threading.Event(),
+            pulse=Pulse(clock),
+        )
+
+        assert isinstance(worker.step(), Throttled)
+
+    def test_a_stopped_worker_reads_nothing(self, replica: StoredReplica) -> None:
+        """Stop comes before work."""
+        stop = threading.Event()
+        stop.set()
+
+        assert Idle() == self.worker(replica, FakeClock(), stop).step()
+
+
+class TestOnDemandScans:
+    def scans(self, replica: StoredReplica, clock: FakeClock, **changes: int) -> OnDemandScans:
+        """Return an empty queue."""
+        return OnDemandScans(
+            tools(replica, clock),
+            bytes_per_s=0,
+            stop=threading.Event(),
+            pulse=Pulse(clock),
+            **changes,
+        )
+
+    def test_a_request_wakes_its_worker_and_is_scanned(self, replica: StoredReplica) -> None:
+        """Asked, woken, scanned, idle."""
+        scans, woken = self.scans(replica, FakeClock()), threading.Event()
+        scans.attach(woken.set)
+
+        assert scans.request(CONTAINER, reason="test")
+        assert woken.is_set()
+        assert [Busy(), Idle()] == [scans.step(), scans.step()]
+        assert replica.store.replica(CONTAINER).data_scan_at_ms
+
+    def test_requests_for_one_container_are_one_scan(self, replica: StoredReplica) -> None:
+        """A hundred events are one reason to look."""
+        scans = self.scans(replica, FakeClock())
+
+        for _ in range(100):
+            assert scans.request(CONTAINER, reason="test")
+
+        assert 1 == scans.waiting_count()
+
+    def test_the_queue_is_bounded(self, replica: StoredReplica) -> None:
+        """Overload refuses and counts."""
+        scans = self.scans(replica, FakeClock(), requests_max=2)
+
+        answers = [scans.request(ContainerId(number), reason="test") for number in (1, 2, 3)]
+
+        assert [True, True, False] == answers
+        assert 1 == scans.refused_count
+
+    def test_hints_are_spaced_out(self, replica: StoredReplica) -> None:
+        """Somebody who writes all day causes a scan a minute; an operator is not made to wait."""
+        clock = FakeClock()
+        scans = self.scans(replica, clock)
+        scans.request(CONTAINER, reason="test", is_hint=True)
+        assert Busy() == scans.step()
+
+        scans.request(CONTAINER, reason="test", is_hint=True)
+        assert Throttled(60.0) == scans.step()
+
+        scans.request(CONTAINER, reason="operator")
+        assert Busy() == scans.step()
+
+    def test_a_spaced_hint_is_scanned_in_the_end(self, replica: StoredReplica) -> None:
+        """Waiting is not forgetting."""
+        clock = FakeClock()
+        scans = self.scans(replica, clock)
+        scans.request(CONTAINER, reason="test", is_hint=True)
+        scans.step()
+        scans.request(CONTAINER, reason="test", is_hint=True)
+
+        clock.advance_s(60)
+
+        assert Busy() == scans.step()
+        assert 2 == scans.scanned_count
+
+    def test_a_container_that_went_away_is_forgotten(self, replica: StoredReplica) -> None:
+        """A request for what was deleted meanwhile is no error."""
+        scans = self.scans(replica, FakeClock())
+        scans.request(ContainerId(99), reason="test")
+
+        assert [Busy(), Idle()] == [scans.step(), scans.step()]
+
+    def test_a_scan_that_cannot_commit_is_tried_again_but_not_for_ever(
+        self, replica: StoredReplica
+    ) -> None:
+        """Bounded retries, with a pause between them."""
+        clock = FakeClock()
+        guard = MarkingGuard(Breaker(BreakerLimits(window_s=1e6, damaged_max=2)), clock)
+        for number, container_id in enumerate((OTHER, THIRD)):
+            guard.observe(f"volume-{number}", container_id, damaged_outcome())
+        replica.flip(1, 5)
+        scans = OnDemandScans(
+            tools(replica, clock, guard),
+            bytes_per_s=0,
+            stop=threading.Event(),
+            pulse=Pulse(clock),
+        )
+        scans.request(CONTAINER, reason="test")
+
+        steps = []
+        while not isinstance(step := scans.step(), Idle):
+            steps.append(step)
+            clock.advance_s(step.delay_s if isinstance(step, Throttled) else 0)
+
+        assert RETRIES_MAX + 1 == scans.scanned_count
