@@ -7,11 +7,12 @@ that has fewest of the replicas chosen so far, then the least loaded node.
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from agent.errors import Code, Unavailable
 
 # Fractions of a node's capacity are compared in these steps: finer ones are noise.
-LOAD_STEPS = 1_000
+LOAD_STEPS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)

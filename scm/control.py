@@ -89,7 +89,7 @@ class ControlPlane:
         self._reports = Reports(state)
         self._writers = Writers(state, self._nodes, clock, options)
         self._orders = Orders(state, self._nodes, clock, options)
-        self._views = Views(state, self._nodes)
+        self._views = Views(state, self._nodes, self._reports)
 
     @property
     def term(self) -> int:

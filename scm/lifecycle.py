@@ -44,9 +44,8 @@ NEXT: Final[Mapping[tuple[ContainerState, Event], ContainerState]] = {
 """Every other pair changes nothing: a state further along stays."""
 
 _WRITABLE: Final = frozenset({ReplicaState.OPEN, ReplicaState.CLOSING})
-_UNDECIDED: Final = frozenset(
-    {ContainerState.OPEN, ContainerState.CLOSING, ContainerState.QUASI_CLOSED}
-)
+_DECIDED: Final = frozenset({ContainerState.CLOSED, ContainerState.DELETING})
+"""States in which it is settled what was committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,7 @@ def end_writes(container: Container, reason: str, *, now_ms: int) -> Container:
 
 def observe(container: Container, replicas: Sequence[Replica], *, now_ms: int) -> Container:
     """Return the container as its replicas show it."""
-    if container.state in _UNDECIDED:
+    if container.state not in _DECIDED:
         container = replace(container, sequence_id=_sequence_id(container, replicas))
     for event in _events(container, replicas):
         container = advance(container, event, now_ms=now_ms)

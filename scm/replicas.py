@@ -49,7 +49,11 @@ class Reports:
     def __init__(self, state: State) -> None:
         self._state = state
         self._assemblies: dict[str, _Assembly] = {}
-        self._warned: set[tuple[int, str]] = set()
+        self.unknown_container_ids: set[int] = {
+            container_id
+            for container_id in state.replicas.container_ids()
+            if state.containers.get(container_id) is None
+        }
 
     def forget(self, datanode_id: str) -> None:
         """Drop the pages of an unfinished full report: the datanode has started anew."""
@@ -115,7 +119,7 @@ class Reports:
                     change.remove(self._state.replicas, key)
                     changed.add(replica.container_id)
                 continue
-            self._warn_if_unknown(replica)
+            self._note_unknown(replica)
             if known == replace(replica, reported_at_ms=known.reported_at_ms if known else 0):
                 change.touch(self._state.replicas, replica)  # only the time is new: no disk write
             else:
@@ -123,22 +127,14 @@ class Reports:
                 changed.add(replica.container_id)
         return changed
 
-    def _warn_if_unknown(self, replica: Replica) -> None:
-        key = (replica.container_id, replica.datanode_id)
-        if self._state.containers.get(replica.container_id) is not None or key in self._warned:
+    def _note_unknown(self, replica: Replica) -> None:
+        container_id = replica.container_id
+        if self._state.containers.get(container_id) is not None:
             return
-        self._warned.add(key)
-        _log.warning(
-            "unknown_container_reported",
-            container_id=replica.container_id,
-            datanode_id=replica.datanode_id,
-        )
-
-
-def unknown_container_ids(state: State) -> list[int]:
-    """Return the ids that datanodes reported and that this SCM never made, ascending."""
-    return sorted(
-        container_id
-        for container_id in state.replicas.container_ids()
-        if state.containers.get(container_id) is None
-    )
+        if container_id not in self.unknown_container_ids:
+            self.unknown_container_ids.add(container_id)
+            _log.warning(
+                "unknown_container_reported",
+                container_id=container_id,
+                datanode_id=replica.datanode_id,
+            )

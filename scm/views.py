@@ -3,16 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import merge
+from typing import Final
 
 from merkle.diff import Comparison, compare
 from merkle.replica import TREE_STATES, ReplicaState
 from scm.facts import Container, ContainerState, Health, Key, Liveness, Node, Replica
 from scm.lifecycle import is_complete
 from scm.nodes import Nodes
-from scm.replicas import unknown_container_ids
+from scm.replicas import Reports
 from scm.state import State
 
-UNKNOWN_STATE = "UNKNOWN"
+UNKNOWN_STATE: Final = "UNKNOWN"
 """State shown for a container that datanodes reported and this SCM never made."""
 
 
@@ -83,9 +84,10 @@ def checksums_hint(replicas: Sequence[Replica]) -> str:
 class Views:
     """Builds the answers. Callers hold the control plane's lock."""
 
-    def __init__(self, state: State, nodes: Nodes) -> None:
+    def __init__(self, state: State, nodes: Nodes, reports: Reports) -> None:
         self._state = state
         self._nodes = nodes
+        self._reports = reports
 
     def nodes(self) -> list[NodeView]:
         """Return all nodes by id."""
@@ -125,7 +127,7 @@ class Views:
         Ids of ours are dense, so a page costs what it shows and not what there is.
         """
         first = max(1, start)
-        unknown = [i for i in unknown_container_ids(self._state) if i >= first]
+        unknown = sorted(i for i in self._reports.unknown_container_ids if i >= first)
         page: list[ContainerView] = []
         for container_id in merge(range(first, self._state.counters["next_container_id"]), unknown):
             view = self.container(container_id)

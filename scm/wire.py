@@ -235,9 +235,8 @@ def _report(message: scm_pb2.ContainerReport, datanode_id: str, where: str, now_
 def _replica(
     message: container_pb2.ReplicaReport, datanode_id: str, where: str, now_ms: int
 ) -> Replica:
-    state = message.state
-    if not state and message.load_error:
-        state = container_pb2.UNHEALTHY  # it cannot be loaded, so its state cannot be read either
+    # One that cannot be loaded has no state that could be believed.
+    state = container_pb2.UNHEALTHY if message.load_error else message.state
     origin = message.origin_datanode_id
     return Replica(
         container_id=parse_container_id(message.container_id, f"{where}.container_id"),

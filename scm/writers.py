@@ -114,7 +114,11 @@ class Writers:
         """Close open containers nobody asked about for long; return their ids."""
         now_s = self._clock.monotonic_s()
         ended = []
-        for container in self._state.containers.open_all():
+        containers = self._state.containers.open_all()
+        still_open = {container.container_id for container in containers}
+        for container_id in self._active_at_s.keys() - still_open:
+            del self._active_at_s[container_id]
+        for container in containers:
             active_at_s = self._active_at_s.setdefault(container.container_id, now_s)
             is_sealed = container.is_sealed or not self._is_well(container)
             allowed_ms = (
@@ -169,6 +173,10 @@ class Writers:
 
     def _new_container(self, change: Change, client_id: str) -> Container:
         container_id = change.next_id("next_container_id")
+        while self._state.replicas.of(container_id):
+            # Somebody has data under this id that this state, restored from a backup perhaps,
+            # knows nothing of. Two containers under one id would be mixed for ever.
+            container_id = change.next_id("next_container_id")
         pipeline = choose_nodes(
             self._candidates(),
             count=self._options.replication_factor,
@@ -221,10 +229,9 @@ class Writers:
         self, change: Change, client_id: str, key: Key, *, may_replace: bool
     ) -> set[int]:
         known = self._state.keys.get(key.name)
-        if known is not None and (known.blocks, known.size_bytes) == (key.blocks, key.size_bytes):
-            if key.blocks or not may_replace:
-                return set()
-        elif known is not None and not may_replace:
+        if known is not None and known.blocks == key.blocks:
+            return set()
+        if known is not None and not may_replace:
             raise Refused(Code.KEY_EXISTS, f"key {key.name} exists", hint="replace it on purpose")
         for block in key.blocks:
             allocation = self._allocation(client_id, key.name, block.container_id, block.local_id)

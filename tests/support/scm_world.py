@@ -1,0 +1,260 @@
+"""A control plane without a server: real state on disk, a clock that tests move, no sockets."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from merkle.checksum import Algorithm
+from merkle.replica import ReplicaState
+from merkle.tree import Summary
+from scm.clock import Clock
+from scm.control import ControlPlane, Heartbeat, HeartbeatAnswer, PromisedBlock
+from scm.facts import (
+    Container,
+    ContainerState,
+    Key,
+    KeyBlock,
+    Kind,
+    Outcome,
+    OutcomeState,
+    Pending,
+    Replica,
+    Volume,
+)
+from scm.nodes import Registration
+from scm.options import ScmOptions
+from scm.replicas import Report
+from scm.state import State
+from tests.support.clock import FakeClock
+
+GIB = 1024**3
+MAP_BYTES = 64 * 1024**2
+
+
+def summary(root: int, *, tombstones: int = 0) -> Summary:
+    """Build the summary of a tree; the same root is the same data."""
+    return Summary(Algorithm.XXH3_64, root, 1, 1, 1 if tombstones else 0, tombstones)
+
+
+def replica(
+    node: str,
+    state: ReplicaState = ReplicaState.CLOSED,
+    *,
+    container_id: int = 1,
+    bcsid: int = 5,
+    root: int | None = 7,
+    load_error: str = "",
+    replica_index: int = 0,
+    finding_count: int = 0,
+) -> Replica:
+    """Build a reported replica; `root` None means it has no tree."""
+    return Replica(
+        container_id=container_id,
+        datanode_id=node,
+        state=state,
+        bytes_used=1_000,
+        block_count=1,
+        bcsid=bcsid,
+        origin_datanode_id=node,
+        replica_index=replica_index,
+        is_empty=False,
+        tree=None if root is None else summary(root),
+        volume_id="volume-1",
+        data_scan_at_ms=0,
+        finding_count=finding_count,
+        load_error=load_error,
+        reported_at_ms=1,
+    )
+
+
+def container(
+    state: ContainerState = ContainerState.CLOSED,
+    *,
+    container_id: int = 1,
+    sequence_id: int = 5,
+    pipeline: tuple[str, ...] = (),
+    replication_factor: int = 3,
+    committed_count: int = 1,
+) -> Container:
+    """Build a container."""
+    return Container(
+        container_id=container_id,
+        state=state,
+        replication_factor=replication_factor,
+        sequence_id=sequence_id,
+        state_since_ms=1,
+        pipeline=pipeline,
+        committed_count=committed_count,
+    )
+
+
+def volume(*, capacity_bytes: int = 100 * GIB, available_bytes: int = 90 * GIB) -> Volume:
+    """Build a working volume."""
+    return Volume("volume-1", "/data", capacity_bytes, available_bytes, 0, 0, False, 0, 0, "")
+
+
+@dataclass
+class ScmWorld:
+    """A control plane and its clock; nodes are named by their ids."""
+
+    path: Path
+    options: ScmOptions = field(default_factory=ScmOptions)
+    clock: FakeClock = field(default_factory=FakeClock)
+    queues: dict[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Open the state."""
+        self.start()
+
+    def start(self) -> None:
+        """Open the state and build a control plane on it."""
+        self.state = State.open(self.path, map_bytes=MAP_BYTES)
+        self.control = ControlPlane(
+            self.state,
+            clock=Clock(self.clock.now_ms, self.clock.monotonic_s),
+            options=self.options,
+            snapshots_path=self.path / "snapshots",
+        )
+
+    def restart(self) -> None:
+        """Stop and start; what was only in memory is gone."""
+        self.state.close()
+        self.start()
+
+    def join(self, *nodes: str, racks: Sequence[str] = ("/rack-1",), boot_id: int = 1) -> None:
+        """Register nodes, on these racks in turn."""
+        for i, node in enumerate(nodes):
+            self.control.register(
+                Registration(
+                    node, f"{node}:9859", racks[i % len(racks)], "0.1.0", "", boot_id, (volume(),)
+                )
+            )
+
+    def beat(
+        self,
+        node: str,
+        *replicas: Replica,
+        full: bool = False,
+        outcomes: tuple[Outcome, ...] = (),
+        boot_id: int = 1,
+    ) -> HeartbeatAnswer:
+        """Let a node call with one report."""
+        report = Report(full, 1, 0, is_last=True, replicas=replicas)
+        return self.call(node, report, outcomes=outcomes, boot_id=boot_id)
+
+    def call(
+        self,
+        node: str,
+        *reports: Report,
+        outcomes: tuple[Outcome, ...] = (),
+        boot_id: int = 1,
+    ) -> HeartbeatAnswer:
+        """Let a node call with these reports."""
+        return self.control.heartbeat(
+            Heartbeat(node, boot_id, (volume(),), reports, outcomes, self.queues.get(node, ()))
+        )
+
+    def write(
+        self, client_id: str, name: str, *sizes: int, hold: Sequence[str] = ()
+    ) -> list[PromisedBlock]:
+        """Allocate, let the chosen nodes report (but `hold`), and commit one key."""
+        blocks = self.control.allocate(client_id, sizes)
+        for block in blocks:
+            for endpoint in block.replicas:
+                if endpoint.datanode_id not in hold:
+                    self.beat(
+                        endpoint.datanode_id,
+                        replica(
+                            endpoint.datanode_id,
+                            ReplicaState.OPEN,
+                            container_id=block.container_id,
+                            bcsid=block.bcsid,
+                            root=None,
+                        ),
+                    )
+        self.control.commit(client_id, [key(name, blocks, sizes)], may_replace=False, failed=())
+        return blocks
+
+    def made_closed(self, *, roots: Sequence[int] = (7, 7, 7)) -> Container:
+        """Write, close and report one container on three nodes, with these roots."""
+        blocks = self.write("setup", f"setup-{self.state.term}-{len(self.state.keys)}", 10)
+        container_id = blocks[0].container_id
+        self.control.finish("setup", close=True)
+        for endpoint, root in zip(blocks[0].replicas, roots, strict=True):
+            node = endpoint.datanode_id
+            answer = self.beat(
+                node, replica(node, container_id=container_id, bcsid=blocks[0].bcsid, root=root)
+            )
+            self.execute(node, answer)
+        made = self.state.containers.get(container_id)
+        assert made is not None
+        assert made.state is ContainerState.CLOSED
+        return made
+
+    def execute(self, node: str, answer: HeartbeatAnswer) -> None:
+        """Answer every command of a heartbeat as executed."""
+        self.beat(node, outcomes=tuple(outcome(command) for command, _peers in answer.commands))
+
+    def keep_alive(self, *nodes: str) -> None:
+        """Let nodes call with nothing to say."""
+        for node in nodes:
+            self.call(node)
+
+    @contextmanager
+    def running(self) -> Iterator["ScmWorld"]:
+        """Close the state at the end."""
+        try:
+            yield self
+        finally:
+            self.state.close()
+
+
+def key(name: str, blocks: Sequence[PromisedBlock], lengths: Sequence[int]) -> Key:
+    """Build a key of promised blocks."""
+    return Key(
+        name,
+        sum(lengths),
+        0,
+        tuple(
+            KeyBlock(block.container_id, block.local_id, block.bcsid, length)
+            for block, length in zip(blocks, lengths, strict=True)
+        ),
+    )
+
+
+def outcome(
+    command: Pending, state: OutcomeState = OutcomeState.EXECUTED, *, code: str = ""
+) -> Outcome:
+    """Build a datanode's answer to a command."""
+    return Outcome(
+        command.command_id,
+        command.datanode_id,
+        1,
+        state,
+        command.kind,
+        command.container_id,
+        code,
+        "",
+        b"",
+    )
+
+
+def pending(
+    command_id: int,
+    kind: Kind = Kind.RECONCILE,
+    *,
+    container_id: int = 0,
+    node: str = "dn1",
+    sent_at_s: float | None = None,
+    queued_at_s: float = 0.0,
+) -> Pending:
+    """Build a command; its container defaults to its own id."""
+    return Pending(
+        command_id,
+        kind,
+        container_id or command_id,
+        node,
+        sent_at_s=sent_at_s,
+        queued_at_s=queued_at_s,
+    )

@@ -1,0 +1,176 @@
+"""What leaves with a heartbeat: never above a limit, never nothing without a reason."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scm.dispatch import (
+    CLOSE_LIMIT,
+    COMMANDS_PER_HEARTBEAT_MAX,
+    DELETE_LIMIT,
+    OUT_OF_SERVICE_LIMIT,
+    QUEUED_AGE_S_MAX,
+    RECONCILE_LIMIT,
+    REPLICATION_LIMIT,
+    backoff_s,
+    drain,
+    expired,
+    limit,
+    lost,
+    replication_limit,
+    replication_load,
+)
+from scm.facts import Kind, OpState, Pending, Priority
+from tests.support.scm_world import pending
+
+IN_SERVICE = OpState.IN_SERVICE
+COUNTS = st.dictionaries(
+    st.sampled_from(["close", "delete", "reconcile", "replicate", "reconstruct"]),
+    st.integers(0, 60),
+)
+COMMANDS = st.lists(
+    st.builds(
+        Pending,
+        command_id=st.integers(1, 10_000),
+        kind=st.sampled_from(Kind),
+        container_id=st.integers(1, 10_000),
+        datanode_id=st.just("dn1"),
+        priority=st.sampled_from(Priority),
+        sent_at_s=st.none() | st.floats(0, 100),
+    ),
+    unique_by=lambda command: command.command_id,
+    max_size=150,
+)
+
+
+class TestLimits:
+    def test_the_numbers_are_ozones(self) -> None:
+        """20 replications, 40 out of service, 40 deletes; a reconstruction weighs 3."""
+        assert (20, 40, 40) == (REPLICATION_LIMIT, OUT_OF_SERVICE_LIMIT, DELETE_LIMIT)
+        assert 20 == replication_limit(IN_SERVICE)
+        for state in set(OpState) - {IN_SERVICE}:
+            assert 40 == replication_limit(state)
+        assert 5 + 3 * 2 == replication_load({"replicate": 5, "reconstruct": 2, "delete": 9})
+
+    @pytest.mark.parametrize(
+        ("op_state", "reported", "expected"),
+        [
+            (IN_SERVICE, {"replicate": 19}, RECONCILE_LIMIT),
+            (IN_SERVICE, {"replicate": 20}, 0),
+            (IN_SERVICE, {"reconstruct": 7}, 0),
+            (OpState.DECOMMISSIONING, {"replicate": 39}, RECONCILE_LIMIT),
+            (OpState.DECOMMISSIONING, {"replicate": 40}, 0),
+        ],
+    )
+    def test_reconcile_yields_to_replication(
+        self, op_state: OpState, reported: dict[str, int], expected: int
+    ) -> None:
+        """A node busy replacing what is missing is not given more to compare."""
+        assert expected == limit(Kind.RECONCILE, op_state, reported)
+        assert CLOSE_LIMIT == limit(Kind.CLOSE, op_state, reported)
+
+
+class TestDrain:
+    @given(COMMANDS, COUNTS, st.sampled_from(OpState))
+    def test_no_limit_is_ever_exceeded(
+        self, commands: list[Pending], reported: dict[str, int], op_state: OpState
+    ) -> None:
+        """Reported or sent, whichever is more, plus what leaves now stays within each limit."""
+        sending = drain(commands, reported=reported, op_state=op_state)
+
+        assert len(sending) <= COMMANDS_PER_HEARTBEAT_MAX
+        assert all(command in commands and command.sent_at_s is None for command in sending)
+        assert len(sending) == len({command.command_id for command in sending})
+        in_flight = Counter(c.kind for c in commands if c.sent_at_s is not None)
+        for kind, count in Counter(c.kind for c in sending).items():
+            busy = max(reported.get(kind, 0), in_flight[kind])
+            assert busy + count <= limit(kind, op_state, reported)
+
+    @given(COMMANDS, COUNTS)
+    def test_what_may_leave_leaves(self, commands: list[Pending], reported: dict[str, int]) -> None:
+        """With room in the limits and in the answer, nothing waits."""
+        sending = drain(commands, reported=reported, op_state=IN_SERVICE)
+
+        left = [c for c in commands if c.sent_at_s is None and c not in sending]
+        in_flight = Counter(c.kind for c in commands if c.sent_at_s is not None)
+        for command in left:
+            sent = sum(c.kind is command.kind for c in sending)
+            busy = max(reported.get(command.kind, 0), in_flight[command.kind])
+            is_full = busy + sent >= limit(command.kind, IN_SERVICE, reported)
+            assert is_full or len(sending) == COMMANDS_PER_HEARTBEAT_MAX
+
+    @given(COMMANDS)
+    def test_normal_leaves_before_low_and_old_before_new(self, commands: list[Pending]) -> None:
+        """Within a kind."""
+        sending = drain(commands, reported={}, op_state=IN_SERVICE)
+
+        for kind in Kind:
+            order = [(c.priority is Priority.LOW, c.command_id) for c in sending if c.kind is kind]
+            assert order == sorted(order)
+
+    @given(st.lists(st.integers(0, 12), min_size=1, max_size=30))
+    def test_over_many_heartbeats_the_limit_holds_and_all_leave(self, answered: list[int]) -> None:
+        """A datanode that answers now and then is never given more than it may hold."""
+        commands = {i: pending(i) for i in range(1, 60)}
+
+        for count in [*answered, *[RECONCILE_LIMIT] * 12]:
+            sent = [c for c in commands.values() if c.sent_at_s is not None]
+            for command in sent[:count]:
+                del commands[command.command_id]
+            for command in drain(list(commands.values()), reported={}, op_state=IN_SERVICE):
+                commands[command.command_id] = pending(command.command_id, sent_at_s=1.0)
+            in_flight = sum(c.sent_at_s is not None for c in commands.values())
+            assert in_flight <= RECONCILE_LIMIT
+
+        assert all(c.sent_at_s is not None for c in commands.values())
+
+
+class TestLost:
+    def test_unanswered_and_unknown_there_is_queued_again(self) -> None:
+        """The heartbeat's answer that carried it never arrived."""
+        command = pending(1, sent_at_s=0.0)
+
+        again = lost([command], reported={}, now_s=11.0, patience_s=10.0)
+
+        assert [pending(1)] == again
+
+    @pytest.mark.parametrize(
+        ("command", "reported"),
+        [
+            (pending(1), {}),
+            (pending(1, sent_at_s=5.0), {}),
+            (pending(1, sent_at_s=0.0), {"reconcile": 1}),
+        ],
+    )
+    def test_queued_young_or_running_ones_are_not_lost(
+        self, command: Pending, reported: dict[str, int]
+    ) -> None:
+        """A long reconcile is not sent twice."""
+        assert [] == lost([command], reported=reported, now_s=11.0, patience_s=10.0)
+
+
+class TestExpired:
+    @pytest.mark.parametrize(
+        ("command", "now_s", "is_expired"),
+        [
+            (pending(1, sent_at_s=0.0), 60.0, False),
+            (pending(1, sent_at_s=0.0), 60.1, True),
+            (pending(1, queued_at_s=0.0), 61.0, False),
+            (pending(1, queued_at_s=0.0), QUEUED_AGE_S_MAX + 0.1, True),
+        ],
+    )
+    def test_deadline_counts_from_sending(
+        self, command: Pending, now_s: float, is_expired: bool
+    ) -> None:
+        """Waiting in our queue does not use up the datanode's time, but ends too."""
+        assert is_expired == bool(expired([command], now_s=now_s, deadline_s=60.0))
+
+
+class TestBackoff:
+    def test_it_doubles_up_to_64_times_the_first(self) -> None:
+        """A node that never obeys is asked about once a minute, not ever more rarely."""
+        pauses = [backoff_s(attempts, first_s=1.0) for attempts in range(1, 10)]
+
+        assert [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 64.0, 64.0] == pauses

@@ -1,0 +1,212 @@
+"""From OPEN to CLOSED, as transcripts a support engineer could write."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from merkle.replica import ReplicaState
+from scm.facts import Container, ContainerState, Replica
+from scm.lifecycle import (
+    NEXT,
+    CloseOrder,
+    Event,
+    advance,
+    close_orders,
+    end_writes,
+    observe,
+    without_replica,
+)
+from tests.support.scm_world import container, replica
+
+LETTERS = {
+    "O": ReplicaState.OPEN,
+    "G": ReplicaState.CLOSING,
+    "Q": ReplicaState.QUASI_CLOSED,
+    "C": ReplicaState.CLOSED,
+    "U": ReplicaState.UNHEALTHY,
+    "R": ReplicaState.RECOVERING,
+}
+OPEN, CLOSING = ContainerState.OPEN, ContainerState.CLOSING
+QUASI_CLOSED, CLOSED = ContainerState.QUASI_CLOSED, ContainerState.CLOSED
+DELETED = ContainerState.DELETED
+
+
+def replicas(text: str) -> tuple[Replica, ...]:
+    """Read `C5=7 Q4`: state, bcsid, root; on dn1, dn2, ... in order. `U5!` cannot be loaded."""
+    made = []
+    for i, word in enumerate(text.split()):
+        head, _, root = word.rstrip("!").partition("=")
+        made.append(
+            replica(
+                f"dn{i + 1}",
+                LETTERS[head[0]],
+                bcsid=int(head[1:]),
+                root=int(root) if root else None,
+                load_error="damaged" if word.endswith("!") else "",
+            )
+        )
+    return tuple(made)
+
+
+def seen(before: Container, text: str) -> Container:
+    """Observe replicas at a later time."""
+    return observe(before, replicas(text), now_ms=99)
+
+
+class TestObserve:
+    @pytest.mark.parametrize(
+        ("before", "reports", "after"),
+        [
+            (OPEN, "O1 O1 O1", OPEN),
+            (OPEN, "", OPEN),
+            (OPEN, "R1", OPEN),
+            (OPEN, "O5 G5 O5", CLOSING),
+            (OPEN, "O5 U5 O5", CLOSING),
+            (OPEN, "O5 Q4 O5", QUASI_CLOSED),
+            (OPEN, "O5 C5 O5", CLOSED),
+            (CLOSING, "O5 O5 G5", CLOSING),
+            (CLOSING, "C5 O5 O5", CLOSED),
+            (CLOSING, "C9 O5 O5", CLOSED),
+            (CLOSING, "C4 O5 O5", QUASI_CLOSED),
+            (CLOSING, "Q4 O5 O5", QUASI_CLOSED),
+            (CLOSING, "U5 U5 U5", QUASI_CLOSED),
+            (CLOSING, "U5 O5", CLOSING),
+            (CLOSING, "C5 Q4 U5", CLOSED),
+            (QUASI_CLOSED, "Q4 Q4 Q4", QUASI_CLOSED),
+            (QUASI_CLOSED, "C5 Q4", CLOSED),
+            (QUASI_CLOSED, "C4 Q4", QUASI_CLOSED),
+            (QUASI_CLOSED, "O5 O5", QUASI_CLOSED),
+            (CLOSED, "O5 Q4 U1", CLOSED),
+            (CLOSED, "", CLOSED),
+            (DELETED, "O1", CLOSING),
+            (DELETED, "", DELETED),
+        ],
+    )
+    def test_state_follows_the_reports(
+        self, before: ContainerState, reports: str, after: ContainerState
+    ) -> None:
+        """Committed bcsid is 5; one complete replica closes a container; no state goes back."""
+        assert after is seen(container(before, sequence_id=5), reports).state
+
+    @pytest.mark.parametrize(
+        ("before", "reports", "expected"),
+        [
+            (OPEN, "O3 O8 O7", 8),
+            (CLOSING, "O3 U9", 5),
+            (QUASI_CLOSED, "Q6", 6),
+            (CLOSED, "Q9 C5", 5),
+        ],
+    )
+    def test_sequence_id_is_the_highest_committed(
+        self, before: ContainerState, reports: str, expected: int
+    ) -> None:
+        """What replicas hold raises it until CLOSED; UNHEALTHY ones do not count."""
+        assert expected == seen(container(before, sequence_id=5), reports).sequence_id
+
+    def test_the_time_of_a_state_is_when_it_began(self) -> None:
+        """A report without news does not touch it."""
+        moved = seen(container(CLOSING), "C5")
+
+        assert (99, 1) == (moved.state_since_ms, seen(container(CLOSED), "C5").state_since_ms)
+
+    def test_an_open_container_keeps_its_pipeline_and_a_closing_one_awaits_the_rest(self) -> None:
+        """While OPEN all chosen nodes get blocks; afterwards only silent ones are awaited."""
+        pipeline = ("dn1", "dn2", "dn3")
+
+        assert pipeline == seen(container(OPEN, pipeline=pipeline), "O1 O1").pipeline
+        assert ("dn3",) == seen(container(CLOSING, pipeline=pipeline), "O1 O1").pipeline
+
+    def test_a_container_nobody_ever_wrote_ends_as_deleted(self) -> None:
+        """Only when every chosen node said so and nothing was committed."""
+        empty = container(CLOSING, sequence_id=0, pipeline=("dn1", "dn2"), committed_count=0)
+
+        one_left = without_replica(empty, "dn1")
+        none_left = without_replica(one_left, "dn2")
+
+        assert CLOSING is seen(one_left, "").state
+        assert DELETED is seen(none_left, "").state
+
+    def test_a_container_with_committed_keys_never_ends_as_unwritten(self) -> None:
+        """All replicas missing is a loss to be shown, not an empty container."""
+        lost = container(CLOSING, pipeline=(), committed_count=1)
+
+        assert CLOSING is seen(lost, "").state
+
+    @given(
+        st.sampled_from(ContainerState),
+        st.lists(st.sampled_from(["O1", "O9", "G5", "Q4", "Q5=7", "C5=7", "C4", "U5", "R1"])),
+    )
+    def test_observing_twice_changes_nothing_more(
+        self, state: ContainerState, words: list[str]
+    ) -> None:
+        """The same reports have the same effect, however often they come."""
+        once = seen(container(state, pipeline=("dn1", "dn9")), " ".join(words))
+
+        assert once == seen(once, " ".join(words))
+
+
+class TestTable:
+    def test_every_pair_not_in_the_table_changes_nothing(self) -> None:
+        """All states and events, exhaustively."""
+        for state in ContainerState:
+            for event in Event:
+                before = container(state)
+                after = advance(before, event, now_ms=99)
+                assert after.state is NEXT.get((state, event), state)
+                assert (after is before) == ((state, event) not in NEXT)
+
+    def test_ending_writes_seals_and_says_why(self) -> None:
+        """Once is enough; the first reason stays."""
+        closing = end_writes(container(OPEN), "idle", now_ms=9)
+
+        assert (CLOSING, True, "idle") == (closing.state, closing.is_sealed, closing.close_reason)
+        assert closing is end_writes(closing, "again", now_ms=10)
+
+
+class TestCloseOrders:
+    @pytest.mark.parametrize(
+        ("state", "reports", "expected"),
+        [
+            (OPEN, "O5 O5", []),
+            (DELETED, "O5", []),
+            (CLOSING, "O5 G3 O5", [("dn1", False), ("dn2", False), ("dn3", False)]),
+            (CLOSED, "C5=7 O5 C5=7", [("dn2", False)]),
+            (CLOSED, "C5=7 U5=8", []),
+            # Caught up: bcsid reached and root equal to a complete CLOSED replica's.
+            (CLOSED, "C5=7 Q5=7", [("dn2", True)]),
+            (CLOSED, "C5=7 Q6=7", [("dn2", True)]),
+            (CLOSED, "C5=7 Q4=7", []),
+            (CLOSED, "C5=7 Q5=8", []),
+            (CLOSED, "C5=7 Q5", []),
+            (CLOSED, "C5 Q5=7", []),
+            (CLOSED, "C4=7 Q5=7", []),
+            # No CLOSED replica to compare with: the bcsid says it, and the datanode judges.
+            (QUASI_CLOSED, "Q5=7 Q4=8 U5", [("dn1", False)]),
+            (QUASI_CLOSED, "Q4=8 Q3=7", []),
+            (CLOSING, "U5! O5", [("dn2", False)]),
+        ],
+    )
+    def test_orders(
+        self, state: ContainerState, reports: str, expected: Sequence[tuple[str, bool]]
+    ) -> None:
+        """Who gets a close command, and whether it is forced; committed bcsid is 5."""
+        orders = close_orders(container(state, sequence_id=5), replicas(reports))
+
+        assert [CloseOrder(node, 5, force) for node, force in expected] == orders
+
+    def test_a_chosen_node_that_never_reported_is_told_too(self) -> None:
+        """It may hold a replica whose report is still on its way."""
+        orders = close_orders(container(CLOSING, pipeline=("dn9",)), replicas("O5"))
+
+        assert ["dn1", "dn9"] == [order.datanode_id for order in orders]
+
+    def test_another_tombstone_set_is_not_caught_up(self) -> None:
+        """Equal roots with different tombstones are not the same data."""
+        closed, behind = replicas("C5=7 Q5=7")
+        assert behind.tree is not None
+        other = replace(behind, tree=replace(behind.tree, tombstones_checksum=42))
+
+        assert [] == close_orders(container(CLOSED, sequence_id=5), (closed, other))

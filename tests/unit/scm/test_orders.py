@@ -1,0 +1,357 @@
+"""Commands: queued once, sent within limits, repeated until reports show it, answered once."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from merkle.replica import ReplicaState
+from scm.control import HeartbeatAnswer
+from scm.dispatch import RECONCILE_LIMIT
+from scm.facts import Container, ContainerState, Kind, OutcomeState
+from scm.intake import PlanReplica, PlanRow
+from scm.options import ScmOptions
+from tests.support.scm_world import ScmWorld, outcome, replica
+
+OPTIONS = ScmOptions(
+    close_retry_ms=1_000,
+    command_deadline_ms=100_000,
+    datanode_deadline_margin_ms=40_000,
+    stale_after_ms=1_000_000,
+    dead_after_ms=2_000_000,
+)
+NODES = ("dn1", "dn2", "dn3")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ScmWorld]:
+    """Three nodes that stay healthy without calling."""
+    with ScmWorld(tmp_path, OPTIONS).running() as made:
+        made.join(*NODES)
+        yield made
+
+
+def kinds(answer: HeartbeatAnswer) -> list[tuple[Kind, int]]:
+    """Return the commands of an answer as kind and container."""
+    return [(command.kind, command.container_id) for command, _peers in answer.commands]
+
+
+def plan_row(world: ScmWorld, container_id: int) -> PlanRow:
+    """Build the row a plan made now would have."""
+    return PlanRow(
+        container_id,
+        tuple(
+            PlanReplica(r.datanode_id, r.state, r.tree.root if r.tree else None)
+            for r in world.state.replicas.of(container_id)
+        ),
+        "roots differ",
+    )
+
+
+class TestClose:
+    def test_every_replica_is_told_the_last_committed_bcsid(self, world: ScmWorld) -> None:
+        """And only once while it has not answered."""
+        world.write("a", "k", 1, 2)
+        world.control.finish("a", close=True)
+
+        for node in NODES:
+            answer = world.call(node)
+            assert [(Kind.CLOSE, 1)] == kinds(answer)
+            command, _peers = answer.commands[0]
+            assert (2, False) == (command.bcsid, command.force)
+            assert [] == kinds(world.call(node))
+
+    def test_it_is_repeated_with_growing_pauses_until_a_report_shows_it(
+        self, world: ScmWorld
+    ) -> None:
+        """EXECUTED is a claim; the report is the proof."""
+        world.write("a", "k", 1)
+        world.control.finish("a", close=True)
+        sent_after_s = []
+        for second in range(20):
+            world.control.tick()
+            answer = world.call("dn1")
+            if answer.commands:
+                sent_after_s.append(second)
+                world.execute("dn1", answer)
+            world.clock.advance_s(1)
+
+        world.beat("dn1", replica("dn1", container_id=1, bcsid=1))
+        world.clock.advance_s(600)
+        world.control.tick()
+
+        assert [0, 1, 3, 7, 15] == sent_after_s
+        assert [] == kinds(world.call("dn1"))
+
+    def test_a_node_that_never_got_a_replica_is_struck_off(self, world: ScmWorld) -> None:
+        """Three such nodes and no commit: the container never was."""
+        world.control.allocate("a", [1])
+        world.control.finish("a", close=True)
+        for node in NODES:
+            (command, _peers), *_rest = world.call(node).commands
+            lost = outcome(command, OutcomeState.FAILED, code="CONTAINER_NOT_FOUND")
+            world.beat(node, outcomes=(lost,))
+
+        assert "DELETED" == world.control.container(1).state
+
+    def test_a_caught_up_quasi_closed_replica_is_closed_by_force(self, world: ScmWorld) -> None:
+        """First behind, then reconciled to the same root: nothing speaks against it any more."""
+        made = world.made_closed()
+        number, bcsid = made.container_id, made.sequence_id
+        behind = replica("dn3", ReplicaState.QUASI_CLOSED, container_id=number, bcsid=bcsid, root=8)
+        world.beat("dn3", behind)
+        different = kinds(world.call("dn3"))
+
+        world.beat(
+            "dn3",
+            replica("dn3", ReplicaState.QUASI_CLOSED, container_id=number, bcsid=bcsid, root=7),
+        )
+        (command,) = world.state.commands.of_node("dn3")
+
+        assert [] == different
+        assert (Kind.CLOSE, True) == (command.kind, command.force)
+
+
+class TestReconcile:
+    def test_each_replica_is_ordered_with_all_its_peers(self, world: ScmWorld) -> None:
+        """Addresses are those of now."""
+        made = world.made_closed(roots=(7, 7, 8))
+
+        (decision,) = world.control.reconcile_containers([made.container_id])
+
+        assert "OK" == decision.code
+        assert 3 == len(set(decision.command_ids))
+        for node in NODES:
+            ((command, peers),) = world.call(node).commands
+            assert Kind.RECONCILE is command.kind
+            assert {(n, f"{n}:9859") for n in NODES if n != node} == {
+                (p.datanode_id, p.address) for p in peers
+            }
+            assert world.clock.now_ms() + 60_000 == command.deadline_ms
+
+    def test_asking_twice_orders_once(self, world: ScmWorld) -> None:
+        """The second answer names the same commands."""
+        made = world.made_closed()
+
+        first = world.control.reconcile_containers([made.container_id])[0]
+        second = world.control.reconcile_containers([made.container_id])[0]
+
+        assert first.command_ids == second.command_ids
+        assert "3 of 3 were ordered before" == second.message
+
+    def test_a_command_whose_world_changed_before_its_turn_is_dropped(
+        self, world: ScmWorld
+    ) -> None:
+        """It is answered as skipped, so that nobody waits for it."""
+        made = world.made_closed()
+        (decision,) = world.control.reconcile_containers([made.container_id])
+        world.beat("dn2", full=True)
+        world.beat("dn3", full=True)
+
+        answer = world.call("dn1")
+        outcomes, pending = world.control.outcomes(decision.command_ids, 10)
+
+        assert [] == kinds(answer)
+        assert [] == pending
+        assert {("SKIPPED", "INELIGIBLE")} == {(o.state, o.code) for o in outcomes}
+
+    def test_the_budget_holds_and_every_answer_makes_room(self, world: ScmWorld) -> None:
+        """More containers than the limit: the rest waits its turn."""
+        made = [world.made_closed().container_id for _ in range(RECONCILE_LIMIT + 3)]
+        world.control.reconcile_containers(made)
+
+        first = world.call("dn1")
+        second = world.call("dn1")
+        world.execute("dn1", type(first)(True, first.commands[:2]))
+        sent = [c for c in world.state.commands.of_node("dn1") if c.sent_at_s is not None]
+
+        assert RECONCILE_LIMIT == len(first.commands)
+        assert () == second.commands
+        assert RECONCILE_LIMIT == len(sent)
+
+
+class TestAnswers:
+    def test_an_outcome_ends_a_command_and_is_kept(self, world: ScmWorld) -> None:
+        """Also over a restart."""
+        command_ids = self.ordered(world)
+        ((command, _peers),) = world.call("dn1").commands
+        world.beat("dn1", outcomes=(outcome(command, OutcomeState.FAILED, code="BUSY"),))
+        world.restart()
+
+        outcomes, pending = world.control.outcomes(command_ids, 10)
+
+        assert [("FAILED", "BUSY")] == [(o.state, o.code) for o in outcomes]
+        assert 2 == len(pending)
+
+    def test_an_answer_of_another_node_is_not_believed(self, world: ScmWorld) -> None:
+        """Ids are easy to guess."""
+        command_ids = self.ordered(world)
+        ((command, _peers),) = world.call("dn1").commands
+        forged = type(command)(
+            command.command_id, command.kind, command.container_id, datanode_id="dn2"
+        )
+        world.beat("dn2", outcomes=(outcome(forged),))
+
+        assert command.command_id in world.control.outcomes(command_ids, 10)[1]
+
+    def test_an_answer_to_a_command_never_given_is_ignored(self, world: ScmWorld) -> None:
+        """A datanode of a restored backup may still hold commands of a lost future."""
+        self.ordered(world)
+        ((command, _peers),) = world.call("dn1").commands
+        foreign = type(command)(9_999, Kind.CLOSE, 1, "dn1")
+        world.beat("dn1", outcomes=(outcome(foreign),))
+
+        assert ([], []) == world.control.outcomes([9_999], 10)
+
+    def test_a_real_answer_replaces_a_skipped_repetition(self, world: ScmWorld) -> None:
+        """The repetition is skipped at once; what the first did comes later."""
+        command_ids = self.ordered(world)
+        ((command, _peers),) = world.call("dn1").commands
+        world.beat("dn1", outcomes=(outcome(command, OutcomeState.SKIPPED),))
+        world.beat("dn1", outcomes=(outcome(command, OutcomeState.EXECUTED),))
+        world.beat("dn1", outcomes=(outcome(command, OutcomeState.SKIPPED),))
+
+        (found,), _pending = world.control.outcomes(command_ids, 10)
+
+        assert OutcomeState.EXECUTED is found.state
+
+    def test_no_answer_in_time_ends_a_command(self, world: ScmWorld) -> None:
+        """After the datanode's own deadline, so that nothing runs unwatched."""
+        command_ids = self.ordered(world)
+        for node in NODES:
+            world.call(node)
+        world.clock.advance_s(100.1)
+        world.control.tick()
+
+        outcomes, pending = world.control.outcomes(command_ids, 10)
+
+        assert [] == pending
+        assert {("FAILED", "DEADLINE_PASSED")} == {(o.state, o.code) for o in outcomes}
+
+    def test_a_restarted_datanode_gets_its_commands_again(self, world: ScmWorld) -> None:
+        """Its queue was in memory."""
+        self.ordered(world)
+        first = world.call("dn1")
+        world.join("dn1", boot_id=2)
+
+        again = world.call("dn1", boot_id=2)
+
+        assert [c.command_id for c, _ in first.commands] == [
+            c.command_id for c, _ in again.commands
+        ]
+
+    def test_a_restarted_scm_sends_again_what_was_not_answered(self, world: ScmWorld) -> None:
+        """Under a new term; the datanode drops what it has by its id."""
+        self.ordered(world)
+        first = world.call("dn1")
+        world.restart()
+        world.join(*NODES)
+
+        again = world.call("dn1")
+
+        assert [c.command_id for c, _ in first.commands] == [
+            c.command_id for c, _ in again.commands
+        ]
+
+    def test_a_lost_answer_is_repeated_unless_the_datanode_is_at_it(self, world: ScmWorld) -> None:
+        """What it reports as queued or running has arrived."""
+        self.ordered(world)
+        first = world.call("dn1")
+        world.queues["dn1"] = (("reconcile", 1),)
+        world.clock.advance_s(11)
+        busy = world.call("dn1")
+        world.queues["dn1"] = ()
+        idle = world.call("dn1")
+
+        assert [] == kinds(busy)
+        assert kinds(first) == kinds(idle)
+
+    @staticmethod
+    def ordered(world: ScmWorld) -> tuple[int, ...]:
+        """Order a container reconciled on three nodes; return the command ids."""
+        made = world.made_closed()
+        (decision,) = world.control.reconcile_containers([made.container_id])
+        return decision.command_ids
+
+
+class TestPlan:
+    def test_a_true_plan_is_ordered(self, world: ScmWorld) -> None:
+        """As the operator's own order would be."""
+        made = world.made_closed(roots=(7, 7, 8))
+
+        (decision,) = world.control.apply_plan([plan_row(world, made.container_id)], dry_run=False)
+
+        assert ("OK", 3) == (decision.code, len(decision.command_ids))
+
+    def test_a_dry_run_says_the_same_and_orders_nothing(self, world: ScmWorld) -> None:
+        """Nobody is sent anything."""
+        made = world.made_closed()
+
+        (decision,) = world.control.apply_plan([plan_row(world, made.container_id)], dry_run=True)
+
+        assert ("OK", "would go to dn1, dn2, dn3", ()) == (
+            decision.code,
+            decision.message,
+            decision.command_ids,
+        )
+        assert [] == [c for node in NODES for c in kinds(world.call(node))]
+
+    def test_a_stale_row_is_refused_and_the_others_go_on(self, world: ScmWorld) -> None:
+        """One moved container does not stop a plan."""
+        moved, still = world.made_closed(), world.made_closed()
+        rows = [plan_row(world, c.container_id) for c in (moved, still)]
+        world.beat("dn1", replica("dn1", container_id=moved.container_id, root=99))
+
+        stale, good = world.control.apply_plan(rows, dry_run=False)
+
+        assert ("STALE_PLAN", ()) == (stale.code, stale.command_ids)
+        assert "dn1 had root 0000000000000007" in stale.message
+        assert "OK" == good.code
+
+    def test_a_plan_may_not_repeat_itself_at_once_but_an_operator_may(
+        self, world: ScmWorld
+    ) -> None:
+        """What reconcile could not mend, the next plan would order again and again."""
+        made = world.made_closed()
+        row = plan_row(world, made.container_id)
+        world.control.apply_plan([row], dry_run=False)
+        self.finish_all(world)
+
+        again = world.control.apply_plan([row], dry_run=False)[0].code
+        operator = world.control.reconcile_containers([made.container_id])[0].code
+        self.finish_all(world)
+        world.clock.advance_s(31)
+        later = world.control.apply_plan([row], dry_run=False)[0].code
+
+        assert ["COOLDOWN", "OK", "OK"] == [again, operator, later]
+
+    @staticmethod
+    def finish_all(world: ScmWorld) -> None:
+        """Let every node execute what it is given."""
+        for node in NODES:
+            world.execute(node, world.call(node))
+
+
+class TestOperatorClose:
+    def test_it_closes_at_once_and_names_the_commands(self, world: ScmWorld) -> None:
+        """One per replica; an unknown container is said to be so."""
+        world.write("a", "k", 1)
+
+        decisions = world.control.close_containers([1, 99])
+
+        assert ["OK", "CONTAINER_NOT_FOUND"] == [d.code for d in decisions]
+        assert 3 == len(decisions[0].command_ids)
+        assert "container is CLOSING" == decisions[0].message
+
+    def test_a_closed_container_is_left_alone(self, world: ScmWorld) -> None:
+        """Nothing to do is not an error."""
+        made: Container = world.made_closed()
+
+        (decision,) = world.control.close_containers([made.container_id])
+
+        assert ("OK", "container is CLOSED", ()) == (
+            decision.code,
+            decision.message,
+            decision.command_ids,
+        )
+        assert ContainerState.CLOSED is made.state

@@ -1,0 +1,61 @@
+"""Rows: what is written is what is read, and damage is noticed."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from merkle.replica import ReplicaState
+from scm import records
+from scm.facts import Key, KeyBlock, Replica
+from tests.support.scm_world import summary
+
+U64 = st.integers(0, 2**64 - 1)
+TEXT = st.text(max_size=12)
+REPLICAS = st.builds(
+    Replica,
+    container_id=U64,
+    datanode_id=TEXT,
+    state=st.sampled_from(ReplicaState),
+    bytes_used=U64,
+    block_count=U64,
+    bcsid=U64,
+    origin_datanode_id=TEXT,
+    replica_index=st.integers(0, 14),
+    is_empty=st.booleans(),
+    tree=st.none() | st.builds(summary, U64, tombstones=U64),
+    volume_id=TEXT,
+    data_scan_at_ms=U64,
+    finding_count=U64,
+    load_error=TEXT,
+    reported_at_ms=U64,
+)
+
+
+class TestRows:
+    @given(REPLICAS)
+    def test_a_replica_survives_its_row(self, replica: Replica) -> None:
+        """Every field comes back, also unsigned 64-bit ones and any text."""
+        assert replica == records.replica_from(records.replica_row(replica))
+
+    @given(
+        st.builds(Key, TEXT, U64, U64, st.lists(st.builds(KeyBlock, U64, U64, U64, U64)).map(tuple))
+    )
+    def test_a_key_survives_its_row(self, key: Key) -> None:
+        """Blocks keep their order."""
+        assert key == records.key_from(records.key_row(key))
+
+    @given(REPLICAS, st.data())
+    def test_any_flipped_bit_is_noticed(self, replica: Replica, data: st.DataObject) -> None:
+        """A damaged row raises; it is never read as another value."""
+        row = bytearray(records.replica_row(replica))
+        bit = data.draw(st.integers(0, len(row) * 8 - 1))
+        row[bit // 8] ^= 1 << (bit % 8)
+
+        with pytest.raises(records.DamagedRow):
+            records.replica_from(bytes(row))
+
+    @pytest.mark.parametrize("row", [b"", b"abc", records.pack([1, 2])])
+    def test_a_row_of_another_shape_is_refused(self, row: bytes) -> None:
+        """Too short or another number of fields is damage too."""
+        with pytest.raises(records.DamagedRow):
+            records.replica_from(row)

@@ -1,0 +1,198 @@
+"""The state: durable, atomic, owned by one."""
+
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from agent.errors import Code, Refused, Unavailable
+from merkle.replica import ReplicaState
+from scm import records
+from scm.facts import Allocation, Kind, Node, OpState, Outcome, OutcomeState
+from scm.state import State
+from tests.support.scm_world import MAP_BYTES, container, key, pending, replica
+
+
+def open_state(path: Path, map_bytes: int = MAP_BYTES) -> State:
+    """Open the state of a test."""
+    return State.open(path, map_bytes=map_bytes)
+
+
+NODE = Node("dn1", "dn1:1", "/r", "0.1", 9, OpState.IN_SERVICE, 0, 1, 2)
+
+
+class TestDurability:
+    def test_everything_put_is_there_after_reopening(self, tmp_path: Path) -> None:
+        """Every table comes back as it was, whatever its values hold."""
+        outcome = Outcome(3, "dn1", 4, OutcomeState.FAILED, "close", 1, "BUSY", "ä\n", b"\x00\xff")
+        name = key("ключ/" + "x" * 1_000, [], [])
+        state = open_state(tmp_path)
+        with state.change() as change:
+            change.put(state.nodes, NODE)
+            change.put(state.containers, container(pipeline=("dn2",)))
+            change.put(state.replicas, replica("dn1", ReplicaState.UNHEALTHY, root=2**64 - 1))
+            change.put(state.replicas, replica("dn2", root=None))
+            change.put(state.allocations, Allocation(1, 2, 3, 4, "client"))
+            change.put(state.keys, name)
+            change.put(state.commands, pending(8, Kind.DELETE))
+            change.put(state.outcomes, outcome)
+        state.close()
+
+        again = open_state(tmp_path)
+
+        assert NODE == again.nodes.get("dn1")
+        assert container(pipeline=("dn2",)) == again.containers.get(1)
+        assert (
+            replica("dn1", ReplicaState.UNHEALTHY, root=2**64 - 1),
+            replica("dn2", root=None),
+        ) == again.replicas.of(1)
+        assert [Allocation(1, 2, 3, 4, "client")] == again.allocations.of(1)
+        assert name == again.keys.get(name.name)
+        assert [pending(8, Kind.DELETE)] == again.commands.of_node("dn1")
+        assert outcome == again.outcome(3)
+        again.close()
+
+    def test_removed_values_stay_removed(self, tmp_path: Path) -> None:
+        """A removal is as durable as a change."""
+        state = open_state(tmp_path)
+        with state.change() as change:
+            change.put(state.nodes, NODE)
+        with state.change() as change:
+            change.remove(state.nodes, "dn1")
+        state.close()
+
+        again = open_state(tmp_path)
+
+        assert again.nodes.get("dn1") is None
+        again.close()
+
+    def test_a_number_is_never_given_twice(self, tmp_path: Path) -> None:
+        """Ids go on after a restart where they were."""
+        state = open_state(tmp_path)
+        with state.change() as change:
+            first = [change.next_id("next_container_id") for _ in range(3)]
+        state.close()
+
+        again = open_state(tmp_path)
+        with again.change() as change:
+            fourth = change.next_id("next_container_id")
+
+        assert [1, 2, 3] == first
+        assert fourth == 4
+        again.close()
+
+    def test_term_grows_and_cluster_id_stays(self, tmp_path: Path) -> None:
+        """Each start is a new term of the same cluster."""
+        first = open_state(tmp_path)
+        first_seen = (first.term, first.cluster_id)
+        first.close()
+
+        second = open_state(tmp_path)
+
+        assert (1, second.cluster_id) == first_seen
+        assert second.term == 2
+        assert second.cluster_id.startswith("CID-")
+        second.close()
+
+    def test_touched_values_are_not_written(self, tmp_path: Path) -> None:
+        """A touch costs no disk write, so a restart shows the value before it."""
+        state = open_state(tmp_path)
+        with state.change() as change:
+            change.put(state.commands, pending(1))
+        with state.change() as change:
+            change.touch(state.commands, pending(1, sent_at_s=5.0))
+        assert [pending(1, sent_at_s=5.0)] == state.commands.of_node("dn1")
+        state.close()
+
+        again = open_state(tmp_path)
+
+        assert [pending(1)] == again.commands.of_node("dn1")
+        again.close()
+
+
+class TestAtomicity:
+    def test_an_error_inside_a_change_undoes_all_of_it(self, tmp_path: Path) -> None:
+        """Nothing of a failed change is left, in memory or on disk."""
+        state = open_state(tmp_path)
+        with state.change() as change:
+            change.put(state.nodes, NODE)
+
+        with pytest.raises(Refused), state.change() as change:  # noqa: PT012
+            change.remove(state.nodes, "dn1")
+            change.put(state.containers, container())
+            change.next_id("next_container_id")
+            raise Refused(Code.KEY_EXISTS, "no")
+
+        assert NODE == state.nodes.get("dn1")
+        assert state.containers.get(1) is None
+        assert state.counters["next_container_id"] == 1
+        state.close()
+        again = open_state(tmp_path)
+        assert NODE == again.nodes.get("dn1")
+        assert len(again.containers) == 0
+        again.close()
+
+    def test_a_change_that_cannot_be_written_is_undone(self, tmp_path: Path) -> None:
+        """When the disk says no, memory does not claim otherwise."""
+        state = open_state(tmp_path, map_bytes=256 * 1024)
+        blob = Outcome(1, "dn1", 1, OutcomeState.EXECUTED, "", 1, "", "", b"x" * 1024**2)
+
+        with pytest.raises(Unavailable) as caught, state.change() as change:  # noqa: PT012
+            change.put(state.nodes, NODE)
+            change.put(state.outcomes, blob)
+
+        assert caught.value.code is Code.DISK_OUT_OF_SPACE
+        assert "lmdb_map_bytes" in caught.value.hint
+        assert state.nodes.get("dn1") is None
+        assert len(state.outcomes) == 0
+        with state.change() as change:
+            change.put(state.nodes, NODE)  # and it goes on working
+        state.close()
+
+
+class TestOwnership:
+    def test_a_second_owner_is_refused_and_told_who_has_it(self, tmp_path: Path) -> None:
+        """Two control planes on one state would both give out the same ids."""
+        state = open_state(tmp_path)
+
+        with pytest.raises(Refused) as caught:
+            open_state(tmp_path)
+
+        assert caught.value.code is Code.VOLUME_IN_USE
+        assert "pid " in str(caught.value)
+        state.close()
+        open_state(tmp_path).close()
+
+
+class TestDamage:
+    def test_a_damaged_row_is_named_and_nothing_starts(self, tmp_path: Path) -> None:
+        """A flipped bit in a row is found at the start, before it is acted on."""
+        state = open_state(tmp_path)
+        with state.change() as change:
+            change.put(state.nodes, NODE)
+        state.close()
+        self.overwrite(tmp_path, b"nodes", b"dn1", records.node_row(NODE)[:-2] + b"7]")
+
+        with pytest.raises(Refused) as caught:
+            open_state(tmp_path)
+
+        assert caught.value.code is Code.INCONSISTENT_VOLUME
+        assert "table nodes" in str(caught.value)
+
+    def test_another_format_version_is_refused(self, tmp_path: Path) -> None:
+        """A state of a newer program is not guessed at."""
+        open_state(tmp_path).close()
+        self.overwrite(tmp_path, b"meta", b"format_version", records.pack([99]))
+
+        with pytest.raises(Refused) as caught:
+            open_state(tmp_path)
+
+        assert "format version 99" in str(caught.value)
+
+    @staticmethod
+    def overwrite(path: Path, database: bytes, row_key: bytes, row: bytes) -> None:
+        """Put bytes where a row was, behind the state's back."""
+        with lmdb.open(str(path / "state"), max_dbs=16) as environment:
+            handle = environment.open_db(database)
+            with environment.begin(write=True) as transaction:
+                assert transaction.put(row_key, row, db=handle)
