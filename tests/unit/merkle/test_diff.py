@@ -16,8 +16,8 @@ from merkle.diff import (
     diff,
 )
 from merkle.replica import BlockId
-from merkle.tree import Leaf, Tree, bury
-from tests.support.trees import bad, good, leaf_tree
+from merkle.tree import Leaf, Tree, TreeBuilder, bury
+from tests.support.trees import bad, chunk, good, leaf_tree
 
 KINDS = DifferenceKind
 ONE = BlockId(1)
@@ -245,3 +245,25 @@ def test_a_repair_never_touches_what_is_healthy() -> None:
     healed = side([good(0, 3)])
 
     assert healed == apply_divergence(healed, outdated)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "expected"),
+    [(Algorithm.CRC32C, Comparison.EQUAL), (Algorithm.XXH3_64, Comparison.DIFFERENT)],
+)
+def test_only_our_algorithm_sees_which_of_two_equal_chunks_is_lost(
+    algorithm: Algorithm, expected: Comparison
+) -> None:
+    """
+    Two chunks of zeros: one replica lost the first, the other the second. Ozone's fold, which has
+    no offsets, calls them equal; only the findings of the scan tell.
+    """
+    trees = []
+    for offset in (0, 4096):
+        builder = TreeBuilder(algorithm)
+        builder.add_block(1)
+        zeros = chunk(offset, bytes(4096))
+        builder.add_chunk(offset, zeros.length_bytes, zeros.window_checksums)
+        trees.append(builder.build())
+
+    assert expected == compare(*trees)

@@ -1,0 +1,150 @@
+"""Hypothesis strategies: trees, block rows, and replicas of one container that went apart."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from hypothesis import strategies as st
+
+from merkle.checksum import Algorithm, window_checksums
+from merkle.replica import ID_MAX, Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo
+from merkle.tree import Leaf, Tree, TreeBuilder
+
+ALGORITHMS = st.sampled_from(list(Algorithm))
+CHECKSUMS = st.integers(0, 3) | st.integers(0, 2**64 - 1)  # the small ones collide, on purpose
+BLOCK_IDS = st.integers(0, 12) | st.integers(0, ID_MAX)
+WINDOW_BYTES = st.integers(1, 40)
+
+
+@st.composite
+def leaves(draw: st.DrawFn) -> list[Leaf]:
+    """Draw the leaves of one block, holes, overlaps and damage included."""
+    offsets = draw(st.lists(st.integers(0, 6), unique=True, max_size=4))
+    return [
+        Leaf(offset * 10, draw(st.integers(1, 30)), draw(CHECKSUMS), draw(st.booleans()))
+        for offset in sorted(offsets)
+    ]
+
+
+@st.composite
+def trees(draw: st.DrawFn, algorithm: Algorithm = Algorithm.XXH3_64) -> Tree:
+    """Draw any tree: not one that a real replica would have, but one that must be survived."""
+    blocks = draw(st.dictionaries(BLOCK_IDS, leaves(), max_size=8))
+    builder = TreeBuilder(algorithm)
+    for block_id in sorted(blocks):
+        builder.add_block(block_id)
+        for leaf in blocks[block_id]:
+            builder.add_leaf(leaf)
+    for block_id, checksum in draw(st.dictionaries(BLOCK_IDS, CHECKSUMS, max_size=4)).items():
+        builder.add_tombstone(block_id, checksum)
+    return builder.build(draw(st.integers(0, 2**63)))
+
+
+@st.composite
+def chunks(draw: st.DrawFn, offset: int) -> ChunkInfo:
+    """Draw a chunk with the checksums that its data has."""
+    data = draw(st.binary(min_size=1, max_size=60))
+    checksum_type = draw(st.sampled_from(list(ChecksumType)))
+    window_bytes = draw(WINDOW_BYTES)
+    checksums = window_checksums(checksum_type, window_bytes, data)
+    return ChunkInfo(offset, len(data), checksum_type, window_bytes, checksums)
+
+
+@st.composite
+def blocks(draw: st.DrawFn) -> list[BlockData]:
+    """Draw the committed blocks of a container, by ascending id."""
+    drawn = []
+    for block_id in sorted(draw(st.sets(BLOCK_IDS, max_size=6))):
+        pieces: list[ChunkInfo] = []
+        for _ in range(draw(st.integers(0, 3))):
+            pieces.append(draw(chunks(pieces[-1].end if pieces else 0)))
+        metadata = tuple(
+            draw(st.lists(st.tuples(st.text(max_size=5), st.text(max_size=9)), max_size=2))
+        )
+        bcsid = Bcsid(draw(st.integers(0, ID_MAX)))
+        drawn.append(BlockData(BlockId(block_id), bcsid, tuple(pieces), metadata))
+    return drawn
+
+
+@dataclass(frozen=True, slots=True)
+class Estranged:
+    """Replicas of one container that were damaged differently, and what they should become.
+
+    Every chunk is healthy in at least one of them, and all healthy copies of a chunk agree.
+    """
+
+    replicas: tuple[Tree, ...]
+    healed: Tree
+
+
+@st.composite
+def estranged(draw: st.DrawFn) -> Estranged:
+    """Draw two to four replicas that lost blocks, lost or damaged chunks, or missed deletes."""
+    algorithm = draw(ALGORITHMS)
+    count = draw(st.integers(2, 4))
+    builders = [TreeBuilder(algorithm) for _ in range(count)]
+    healed = TreeBuilder(algorithm)
+    for block_id in sorted(draw(st.sets(st.integers(0, 50), max_size=6))):
+        truth = draw(true_leaves())
+        holders = draw(st.sets(st.integers(0, count - 1), max_size=count))
+        if holders and draw(st.booleans()):
+            tombstones = {index: draw(CHECKSUMS) for index in holders}
+            healed.add_tombstone(block_id, max(tombstones.values()))
+        else:
+            tombstones = {}
+            healed.add_block(block_id)
+            for leaf in truth:
+                healed.add_leaf(leaf)
+        spread(draw, builders, block_id, truth, tombstones)
+    return Estranged(tuple(builder.build() for builder in builders), healed.build())
+
+
+@st.composite
+def true_leaves(draw: st.DrawFn) -> list[Leaf]:
+    """Draw a block as it was written: healthy, without holes.
+
+    Its chunks have different checksums, as xxh3_64 guarantees by folding the offset. Ozone's
+    crc32c does not: tests/unit/merkle/test_diff.py shows what that hides.
+    """
+    drawn: list[Leaf] = []
+    for _ in range(draw(st.integers(0, 3))):
+        offset = drawn[-1].end if drawn else 0
+        checksum = draw(CHECKSUMS) // 64 * 64 + offset
+        drawn.append(Leaf(offset, draw(st.integers(1, 9)), checksum))
+    return drawn
+
+
+def spread(
+    draw: st.DrawFn,
+    builders: list[TreeBuilder],
+    block_id: int,
+    truth: list[Leaf],
+    tombstones: Mapping[int, int],
+) -> None:
+    """Give each replica its own version of one block."""
+    living = [index for index in range(len(builders)) if index not in tombstones]
+    for index, checksum in tombstones.items():
+        builders[index].add_tombstone(block_id, checksum)
+    # Who certainly has the whole of something; one that was deleted needs no such replica.
+    keepers = {leaf.offset: draw(st.sampled_from(living)) for leaf in truth if living}
+    keeper = draw(st.sampled_from(living)) if living else None
+    for index in living:
+        keeps = index == keeper or index in keepers.values()
+        if not keeps and draw(st.booleans()):
+            continue
+        builders[index].add_block(block_id)
+        for leaf in truth:
+            version = leaf if keepers[leaf.offset] == index else draw(versions(leaf))
+            if version is not None:
+                builders[index].add_leaf(version)
+
+
+def versions(leaf: Leaf) -> st.SearchStrategy[Leaf | None]:
+    """Return what may have become of a chunk: whole, lost, or unhealthy and perhaps cut short."""
+    damaged = st.builds(
+        replace,
+        st.just(leaf),
+        checksum=CHECKSUMS,
+        length_bytes=st.integers(1, leaf.length_bytes),
+        healthy=st.just(False),
+    )
+    return st.just(leaf) | st.none() | damaged
