@@ -1,0 +1,89 @@
+"""The Spark job and the plain-Python reference agree on every container."""
+
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from pyspark.sql import Row, SparkSession
+
+from spark_verify.case import build_cases
+from spark_verify.compare import compare
+from spark_verify.health import STATES, flag_names, judge_health
+from spark_verify.plan import judge_reconcile
+from spark_verify.rules import Rules
+from spark_verify.snapshot import open_snapshot, read_manifest
+from tests.support.classifier import Case, Opinion, classify
+from tests.support.random_clusters import random_cluster
+from tests.support.snapshots import OpRow, ReplicaRow, SnapshotRows
+
+pytestmark = pytest.mark.spark
+
+COLUMNS = (
+    "container_id",
+    "checksum_class",
+    "eligibility",
+    "minority",
+    "health_state",
+    "queue",
+    "is_qc_stuck",
+    "flags",
+)
+
+
+def opinions(rows: SnapshotRows, rack_count: int) -> dict[int, Opinion]:
+    """Ask the reference about every container."""
+    replicas: dict[int, list[ReplicaRow]] = defaultdict(list)
+    ops: dict[int, list[OpRow]] = defaultdict(list)
+    nodes = {node.datanode_id: node for node in rows.nodes}
+    for replica in rows.replicas:
+        replicas[replica.container_id].append(replica)
+    for op in rows.pending_ops:
+        ops[op.container_id].append(op)
+    return {
+        box.container_id: classify(
+            Case(box, replicas[box.container_id], ops[box.container_id], nodes, rack_count)
+        )
+        for box in rows.containers
+    }
+
+
+def opinion(row: Row) -> Opinion:
+    """Return a judged row as the reference would put it."""
+    names = {number: name for name, number in STATES.items()}
+    return Opinion(
+        row["checksum_class"],
+        row["eligibility"],
+        frozenset(row["minority"]),
+        names[row["health_state"]],
+        row["queue"],
+        row["is_qc_stuck"],
+        frozenset(flag_names(row["flags"])),
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1])
+def test_both_agree_on_every_container_of_a_random_cluster(
+    spark: SparkSession, tmp_path: Path, seed: int
+) -> None:
+    """
+    A hundred thousand containers in every odd mix of states, nodes, origins, indexes and ops.
+    """
+    rows = random_cluster(seed, CONTAINERS)
+    directory = str(rows.write(tmp_path / "snapshot"))
+    cases = build_cases(open_snapshot(spark, directory, read_manifest(directory)))
+
+    judged = judge_reconcile(judge_health(compare(cases), Rules(rack_count=RACKS)))
+
+    found = {row["container_id"]: opinion(row) for row in judged.select(*COLUMNS).collect()}
+    expected = opinions(rows, RACKS)
+    wrong = [i for i in expected if found[i] != expected[i]]
+    assert len(found) == len(expected) == CONTAINERS
+    assert not wrong, (
+        f"{len(wrong)} differ, first {wrong[0]}: {found[wrong[0]]} {expected[wrong[0]]}"
+    )
+    assert set(STATES) - {o.state for o in expected.values()} == set()
+
+
+CONTAINERS = 100_000
+RACKS = 4
