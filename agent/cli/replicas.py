@@ -90,9 +90,10 @@ def tree(
             continue
         root = replica.tree
         say(
-            f"{short(replica.datanode_id)}: root {checksum(root.root)} ({root.algorithm}), generation "
-            f"{root.generation}, {root.block_count} blocks, {root.tombstone_count} tombstones, "
-            f"{root.chunk_count} chunks, {root.unhealthy_count} unhealthy"
+            f"{short(replica.datanode_id)}: root {checksum(root.root)} ({root.algorithm}), "
+            f"generation {root.generation}, {root.block_count} blocks, "
+            f"{root.tombstone_count} tombstones, {root.chunk_count} chunks, "
+            f"{root.unhealthy_count} unhealthy"
         )
         show_rows(["block#", "checksum", "offset#", "length#", "leaf", ""], tree_rows(root, chunks))
     return Exit.OK if all(r.tree is not None for r in replicas) else Exit.TO_DO
@@ -315,8 +316,8 @@ def scan(
     else:
         for datanode_id, result in results:
             say(
-                f"{short(datanode_id)}: {size(result.bytes_read)} read, {result.finding_count} findings, "
-                f"root {checksum(result.replica.tree.root)}"
+                f"{short(datanode_id)}: {size(result.bytes_read)} read, "
+                f"{result.finding_count} findings, root {checksum(result.replica.tree.root)}"
             )
             explain_findings(datanode_id, list(result.findings))
     return Exit.TO_DO if any(result.finding_count for _, result in results) else Exit.OK

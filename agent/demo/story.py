@@ -126,15 +126,16 @@ class Story:
 
     def run(self, sources: Sequence[Source]) -> Evidence:
         """Tell the story from beginning to end; return what was seen."""
-        for name, step in (
-            ("store", lambda: self.store(sources)),
-            ("close", self.wait_until_closed),
-            ("damage", self.damage),
-            ("scan", self.scan_all),
-            ("verify", self.verify),
-            ("reconcile", self.reconcile),
-            ("prove", self.prove),
-        ):
+        steps: dict[str, Callable[[], None]] = {
+            "store": lambda: self.store(sources),
+            "close": self.wait_until_closed,
+            "damage": self.damage,
+            "scan": self.scan_all,
+            "verify": self.verify,
+            "reconcile": self.reconcile,
+            "prove": self.prove,
+        }
+        for name, step in steps.items():
             started_s = time.monotonic()
             step()
             self.evidence.seconds[name] = round(time.monotonic() - started_s, 2)

@@ -145,7 +145,7 @@ def _check_directories(layout: Layout, tally: _Tally) -> None:
             tally.add(path, "TEMPORARY_LEFT", "the next start of the agent removes it")
     for path in _entries(layout.quarantine):
         if path.name.endswith(TEMPORARY_SUFFIX):
-            tally.add(path, "TEMPORARY_LEFT", "a copy that was cut off; age removes it")
+            tally.add(path, "TEMPORARY_LEFT", "a cut-off copy; the next start removes it")
 
 
 def _check_index(layout: Layout, index: Index, tally: _Tally, *, read_data: bool) -> None:

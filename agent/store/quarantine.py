@@ -99,6 +99,25 @@ def forget(layout: Layout, name: str) -> None:
         remove_file(layout.quarantine / (name + NOTE_SUFFIX))
 
 
+def remove_cut_off(layout: Layout) -> int:
+    """Remove copies that a crash cut off: their originals were not touched yet. Returns how many.
+
+    Only at the start, before anybody can be writing one.
+    """
+    with disk_errors(layout.quarantine):
+        cut_off = [path for path in layout.quarantine.iterdir() if is_cut_off(path.name)]
+        for path in cut_off:
+            remove_file(path)
+    return len(cut_off)
+
+
+def is_cut_off(name: str) -> bool:
+    """Return whether a file in quarantine is one of our copies, unfinished."""
+    stem = name.removesuffix(TEMPORARY_SUFFIX)
+    ours = stem.removesuffix(BYTES_SUFFIX).removesuffix(NOTE_SUFFIX)
+    return stem != name and ours != stem and _NAME.fullmatch(ours) is not None
+
+
 def purge(layout: Layout, *, before_ms: int, in_use: frozenset[str]) -> int:
     """Remove what was quarantined before `before_ms`, except what the journal may need back.
 

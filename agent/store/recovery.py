@@ -20,6 +20,7 @@ from agent.store.index import Change
 from agent.store.layout import container_id_of
 from agent.store.options import StoreOptions
 from agent.store.overwrite import arrived, finish, roll_back
+from agent.store.quarantine import remove_cut_off
 from agent.store.repair import record_chunk
 from agent.store.rows import (
     DescriptorEntry,
@@ -81,6 +82,7 @@ def empty_temporary(volume: Volume) -> None:
                     remove_tree(path)
                 else:
                     remove_file(path)
+    remove_cut_off(volume.layout)
 
 
 def roll_journal(volume: Volume, shelf: Shelf) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from agent.store.blocks import recounted
 from agent.store.closing import follow_state, unhealthy
 from agent.store.facts import ScanBase, ScanCommit, facts_of
 from agent.store.index import Change
@@ -47,6 +48,7 @@ def commit_scan(
         merged = sticky(rows, container_id, tree) if complete else tree
 
     def alter(rows: Change, row: ReplicaRow) -> ReplicaRow:
+        row = counted(rows, container_id, row)
         after = judged(options, container_id, row, findings, complete=complete)
         rows.replace_findings(container_id, list(findings))
         if after.state is not row.state:
@@ -96,6 +98,18 @@ def judged(
         return row
     state = next_state(row.state, event, container_id)
     return replace(row, state=state, former_state=None)
+
+
+def counted(rows: Change, container_id: ContainerId, row: ReplicaRow) -> ReplicaRow:
+    """Return the row with counts that its block rows bear out.
+
+    Rows that were lost, and found again by a repair, leave the counts behind. The BCSID is not
+    touched: it claims that every block up to it is here, which a count does not show.
+    """
+    if row.block_count == sum(1 for _ in rows.blocks(container_id)):
+        return row
+    true = recounted(rows, container_id, row)
+    return replace(row, block_count=true.block_count, bytes_used=true.bytes_used)
 
 
 def differs(before: Summary | None, after: Summary | None) -> bool:

@@ -19,9 +19,10 @@ from agent.rpc.peer import Peer
 from agent.rpc.server import DatanodeService, build_server
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.lease import Leases
+from agent.runtime.scanning import ScanTools, scan_container
 from agent.store.options import StoreOptions
 from agent.store.store import ReplicaStore
-from merkle.checksum import window_checksums
+from merkle.checksum import Algorithm, window_checksums
 from merkle.replica import (
     WINDOW_BYTES_DEFAULT,
     Bcsid,
@@ -95,7 +96,7 @@ class ThreeReplicas:
             store.close()
 
     def damaged_volume(self) -> Path:
-        """Make a volume whose replica is damaged in every way of `WAYS`; return it, closed."""
+        """Make a volume whose replica is damaged in every way of `WAYS`, and known to be."""
         store = self._open("victim")
         self._fill(store)
         root = store.paths(self.container_id).root
@@ -105,6 +106,11 @@ class ThreeReplicas:
             damage(
                 Target(self.container_id, root, (block_id,), chunk_bytes, (CHUNKS * CHUNK_BYTES,))
             )
+        store = self._open("victim")
+        tools = ScanTools(store=store, leases=Leases(), algorithm=Algorithm.XXH3_64)
+        report = scan_container(tools, self.container_id)
+        assert report.finding_count >= len(WAYS), "the damage was not found"
+        store.close()
         return self.root / "victim"
 
     def copy(self, template: Path, volume: Path) -> None:
@@ -137,7 +143,7 @@ class ThreeReplicas:
 
     def _open(self, name: str) -> ReplicaStore:
         path = self.root / name
-        path.mkdir(parents=True)
+        path.mkdir(parents=True, exist_ok=True)
         return ReplicaStore.open(
             [path],
             cluster_id=CLUSTER_ID,

@@ -68,6 +68,9 @@ def child(config: str, kill_at: int, counts: int) -> None:
 def main() -> None:
     """Serve requests until stdin ends."""
     import agent.main  # noqa: F401 - so that children have it
+    from agent.observe import logs
+
+    logs.configure()
 
     for line in sys.stdin:
         request = json.loads(line)
