@@ -177,12 +177,12 @@ class ScmWorld:
         return blocks
 
     def made_closed(self, *, roots: Sequence[int] = (7, 7, 7)) -> Container:
-        """Write, close and report one container on three nodes, with these roots."""
+        """Write, close and report one container on three nodes; roots by order of node id."""
         blocks = self.write("setup", f"setup-{self.state.term}-{len(self.state.keys)}", 10)
         container_id = blocks[0].container_id
         self.control.finish("setup", close=True)
-        for endpoint, root in zip(blocks[0].replicas, roots, strict=True):
-            node = endpoint.datanode_id
+        nodes = sorted(endpoint.datanode_id for endpoint in blocks[0].replicas)
+        for node, root in zip(nodes, roots, strict=True):
             answer = self.beat(
                 node, replica(node, container_id=container_id, bcsid=blocks[0].bcsid, root=root)
             )

@@ -1,0 +1,215 @@
+"""What comes in from outside: every broken field is named, nothing else happens."""
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.errors import Refused, SutureError
+from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
+from merkle.replica import ReplicaState
+from scm import wire
+
+GOOD_REPLICA = container_pb2.ReplicaReport(container_id=1, state=container_pb2.CLOSED)
+
+
+def register(**fields: object) -> Callable[[], object]:
+    """Parse a registration that is good but for these fields."""
+    message = scm_pb2.RegisterRequest(datanode_id="dn1", address="host:1", boot_id=1)
+    for name, value in fields.items():
+        setattr(message, name, value)
+    return lambda: wire.registration_from(message)
+
+
+def heartbeat(*replicas: container_pb2.ReplicaReport) -> Callable[[], object]:
+    """Parse a heartbeat with one report."""
+    message = scm_pb2.HeartbeatRequest(
+        datanode_id="dn1", boot_id=1, reports=[scm_pb2.ContainerReport(replicas=replicas)]
+    )
+    return lambda: wire.heartbeat_from(message, now_ms=1)
+
+
+def status(**fields: object) -> Callable[[], object]:
+    """Parse a heartbeat with one command status."""
+    message = scm_pb2.HeartbeatRequest(
+        datanode_id="dn1",
+        boot_id=1,
+        command_statuses=[scm_pb2.CommandStatus(**fields)],  # type: ignore[arg-type]
+    )
+    return lambda: wire.heartbeat_from(message, now_ms=1)
+
+
+def key(name: str, size: int = 0, *blocks: scm_pb2.BlockLocation) -> scm_pb2.KeyInfo:
+    """Build a key."""
+    return scm_pb2.KeyInfo(key=name, size=size, blocks=blocks)
+
+
+def block(container_id: int = 1, local_id: int = 1, length: int = 5) -> scm_pb2.BlockLocation:
+    """Build a block of a key."""
+    return scm_pb2.BlockLocation(
+        block_id=container_pb2.BlockId(container_id=container_id, local_id=local_id, bcsid=1),
+        length=length,
+    )
+
+
+def plan(**fields: object) -> Callable[[], object]:
+    """Parse a plan of one row."""
+    row = scm_pb2.PlanRow(**({"container_id": 1, "action": "reconcile"} | fields))  # type: ignore[arg-type]
+    message = scm_pb2.ApplyPlanRequest(snapshot_id="s", run_id="r", rows=[row])
+    return lambda: wire.plan_rows_from(message)
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("parse", "field"),
+        [
+            (register(datanode_id=""), "datanode_id"),
+            (register(datanode_id="x" * 129), "datanode_id"),
+            (register(datanode_id="a\nb"), "datanode_id"),
+            (register(address="host"), "address"),
+            (register(address=":1"), "address"),
+            (register(address="host:0"), "address"),
+            (register(address="host:70000"), "address"),
+            (register(address="host:²"), "address"),
+            (register(boot_id=0), "boot_id"),
+            (heartbeat(container_pb2.ReplicaReport(state=container_pb2.OPEN)), "container_id"),
+            (heartbeat(container_pb2.ReplicaReport(container_id=2**63)), "container_id"),
+            (heartbeat(GOOD_REPLICA, container_pb2.ReplicaReport(container_id=1)), "replicas[1]"),
+            (
+                heartbeat(
+                    container_pb2.ReplicaReport(
+                        container_id=1,
+                        state=container_pb2.CLOSED,
+                        tree=container_pb2.TreeSummary(root=1),
+                    )
+                ),
+                "tree.algorithm",
+            ),
+            (status(command_id=1), "command_statuses[0].state"),
+            (status(state=scm_pb2.CommandStatus.EXECUTED), "command_statuses[0].command_id"),
+            (lambda: wire.sizes_from(scm_pb2.AllocateBlocksRequest()), "sizes"),
+            (lambda: wire.sizes_from(scm_pb2.AllocateBlocksRequest(sizes=[2**63])), "sizes[0]"),
+            (
+                lambda: wire.sizes_from(scm_pb2.AllocateBlocksRequest(sizes=[1] * 10_001)),
+                "sizes: 10001 are more than 10000",
+            ),
+            (lambda: wire.client_id_from(""), "client_id"),
+            (lambda: wire.keys_from([key("")]), "keys[0].key: is empty"),
+            (lambda: wire.keys_from([key("ä" * 513)]), "keys[0].key: 1026 bytes"),
+            (lambda: wire.keys_from([key("a\x00b")]), "keys[0].key"),
+            (lambda: wire.keys_from([key("a\x7f")]), "keys[0].key"),
+            (lambda: wire.keys_from([key("a\x85")]), "keys[0].key"),
+            (lambda: wire.keys_from([key("a", 4, block())]), "keys[0].size: 4, but"),
+            (lambda: wire.keys_from([key("a"), key("a")]), "keys[1].key"),
+            (
+                lambda: wire.keys_from([key("a", 5, block()), key("b", 5, block())]),
+                "keys[1].blocks: block 1",
+            ),
+            (lambda: wire.keys_from([key("a", 0, block(0, length=0))]), "keys[0].blocks[0]"),
+            (lambda: wire.container_ids_from([]), "container_ids: is empty"),
+            (lambda: wire.container_ids_from([0]), "container_ids[0]"),
+            (plan(action="delete"), "rows[0].action"),
+            (plan(container_id=0), "rows[0].container_id"),
+            (plan(replicas=[scm_pb2.PlanReplica(datanode_id="a")]), "rows[0].replicas[0].state"),
+            (
+                lambda: wire.plan_rows_from(scm_pb2.ApplyPlanRequest(run_id="r")),
+                "snapshot_id: is empty",
+            ),
+        ],
+    )
+    def test_the_field_is_named(self, parse: Callable[[], object], field: str) -> None:
+        """A person finds the wrong line in the client from the message alone."""
+        with pytest.raises(Refused) as caught:
+            parse()
+
+        assert field in str(caught.value)
+
+    @given(st.binary(max_size=200), st.sampled_from(["register", "heartbeat", "commit", "plan"]))
+    def test_any_parsed_message_is_a_value_or_a_refusal(self, data: bytes, kind: str) -> None:
+        """No other exception leaves, whatever the bytes say."""
+        message, parse = PARSERS[kind]
+        try:
+            message.ParseFromString(data)  # type: ignore[attr-defined]
+        except DecodeError:
+            return
+
+        with suppress(SutureError):
+            parse(message)
+
+
+PARSERS: dict[str, tuple[object, Callable[..., object]]] = {
+    "register": (scm_pb2.RegisterRequest(), wire.registration_from),
+    "heartbeat": (
+        scm_pb2.HeartbeatRequest(),
+        lambda message: wire.heartbeat_from(message, now_ms=1),
+    ),
+    "commit": (scm_pb2.CommitKeyRequest(), lambda message: wire.keys_from(message.keys)),
+    "plan": (scm_pb2.ApplyPlanRequest(), wire.plan_rows_from),
+}
+
+
+class TestValues:
+    def test_a_replica_that_cannot_be_loaded_is_unhealthy(self) -> None:
+        """Whatever state it claims."""
+        report = scm_pb2.ContainerReport(
+            replicas=[
+                container_pb2.ReplicaReport(
+                    container_id=1, state=container_pb2.CLOSED, load_error="bad"
+                )
+            ]
+        )
+        message = scm_pb2.HeartbeatRequest(datanode_id="dn1", reports=[report])
+
+        (replica,) = wire.heartbeat_from(message, now_ms=1).reports[0].replicas
+
+        assert (ReplicaState.UNHEALTHY, "bad") == (replica.state, replica.load_error)
+
+    def test_no_tree_stays_no_tree_and_root_zero_stays_zero(self) -> None:
+        """Absence is never 0, and 0 is a root like any other."""
+        tree = container_pb2.TreeSummary(algorithm=container_pb2.TREE_CRC32C, root=0)
+        reports = [GOOD_REPLICA, container_pb2.ReplicaReport(container_id=2, state=4, tree=tree)]
+        message = scm_pb2.HeartbeatRequest(
+            datanode_id="dn1", reports=[scm_pb2.ContainerReport(replicas=reports)]
+        )
+
+        without, with_root = wire.heartbeat_from(message, now_ms=1).reports[0].replicas
+
+        assert without.tree is None
+        assert with_root.tree is not None
+        assert 0 == with_root.tree.root
+
+    def test_an_outcome_too_large_to_keep_loses_rows_and_not_counts(self) -> None:
+        """What was done is still known; which chunks, is in the datanode's log."""
+        detail = scm_pb2.ReconcileOutcome(
+            container_id=1,
+            result="converged",
+            chunk_count=5_000,
+            chunks=[scm_pb2.ChunkOutcome(message="x" * 100)] * 5_000,
+        )
+        message = scm_pb2.HeartbeatRequest(
+            datanode_id="dn1",
+            command_statuses=[
+                scm_pb2.CommandStatus(
+                    command_id=1, state=scm_pb2.CommandStatus.EXECUTED, reconcile=detail
+                )
+            ],
+        )
+
+        (outcome,) = wire.heartbeat_from(message, now_ms=1).outcomes
+        kept = scm_pb2.ReconcileOutcome.FromString(outcome.reconcile)
+
+        assert ("converged", 5_000, 0) == (kept.result, kept.chunk_count, len(kept.chunks))
+
+    def test_volumes_keep_what_a_person_needs(self) -> None:
+        """A failed volume keeps its error."""
+        volume = datanode_pb2.VolumeStatus(volume_id="v", path="/d", failed=True, error="EIO")
+        message = scm_pb2.RegisterRequest(
+            datanode_id="dn1", address="h:1", boot_id=1, volumes=[volume]
+        )
+
+        (found,) = wire.registration_from(message).volumes
+
+        assert (True, "EIO") == (found.failed, found.error)
