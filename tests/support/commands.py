@@ -1,14 +1,17 @@
 """Our own command lines, checked against what the programs say of themselves."""
 
-import os
+import importlib
+import io
 import re
 import shlex
-import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -16,15 +19,24 @@ BIN = Path(sys.executable).parent
 
 @cache
 def help_text(*words: str) -> str | None:
-    """Return what a command says of itself, or None if there is no such command."""
-    asked = subprocess.run(
-        [BIN / words[0], *words[1:], "--help"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, "COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"},
-    )
-    return asked.stdout if asked.returncode == 0 else None
+    """Return what a command says of itself, or None if there is no such command.
+
+    The program's own main function is called in this process: starting Python for each of dozens
+    of questions would take most of a minute.
+    """
+    module, _, function = our_commands()[words[0]].partition(":")
+    main = getattr(importlib.import_module(module), function)
+    said = io.StringIO()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        redirect_stdout(said),
+        redirect_stderr(io.StringIO()),
+    ):
+        patch.setattr(sys, "argv", [*words, "--help"])
+        patch.setenv("COLUMNS", "200")
+        with pytest.raises(SystemExit) as left:
+            main()
+    return said.getvalue() if left.value.code in {None, 0} else None
 
 
 @cache
@@ -34,9 +46,10 @@ def make_targets() -> frozenset[str]:
 
 
 @cache
-def our_commands() -> frozenset[str]:
-    """Return the commands that the wheel installs."""
-    return frozenset(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"])
+def our_commands() -> dict[str, str]:
+    """Return the commands that the wheel installs: name -> `module:function`."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return dict(project["scripts"])
 
 
 def faults_of(command: str) -> Iterator[str]:
