@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from agent.errors import Code, VolumeFailed
 from agent.store import blockfile, quarantine
-from agent.store.durable import disk_errors, remove_file, sync_directory
+from agent.store.durable import disk_errors, make_directories, remove_file, sync_directory
 from agent.store.index import Change
 from agent.store.options import StoreOptions
 from agent.store.quarantine import Note
@@ -49,6 +49,8 @@ def overwrite_chunk(
     ends the journal entry. Raises the store's errors; the old bytes are back then.
     """
     path = volume.paths(container_id).block_file(block_id)
+    with disk_errors(path):  # a replica can lose the directory with all its files
+        make_directories(path.parent, below=volume.layout.current)
     old = _keep_old(volume, options, container_id, block_id, chunk, path, pending=pending)
     entry = InstallEntry(
         block_id=block_id,

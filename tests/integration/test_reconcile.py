@@ -1,0 +1,241 @@
+"""Reconcile between real datanodes: whatever was damaged, one round makes the replicas equal."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.plan.outcome import ChunkResult, PeerState, ReconcileResult, Result
+from merkle.replica import BlockId, ReplicaState
+from tests.support.datanodes import Datanode
+from tests.support.stored_replica import CHUNK_BYTES, CONTAINER
+
+BLOCK_COUNT = 6
+Cluster = list[Datanode]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """Three datanodes with the same closed container; none serves yet."""
+    datanodes = [Datanode(f"dn{number}", tmp_path / f"dn{number}") for number in (1, 2, 3)]
+    for datanode in datanodes:
+        datanode.replica.create(blocks=BLOCK_COUNT)
+    yield datanodes
+    for datanode in datanodes:
+        datanode.close()
+
+
+def one_round(cluster: Cluster) -> list[ReconcileResult]:
+    """Every replica reconciles once with all others, one after the other."""
+    return [
+        datanode.reconcile([other for other in cluster if other is not datanode])
+        for datanode in cluster
+    ]
+
+
+def serve_all(cluster: Cluster) -> None:
+    """Scan, then serve, on every datanode."""
+    for datanode in cluster:
+        datanode.scan()
+        datanode.serve()
+
+
+def flip(datanode: Datanode) -> int:
+    """Flip a bit; return the bytes of the chunks that are damaged by it."""
+    datanode.replica.flip(1, 20_000)
+    return CHUNK_BYTES
+
+
+def zero(datanode: Datanode) -> int:
+    """Zero a page across two chunks."""
+    datanode.replica.overwrite(2, CHUNK_BYTES - 2_048, bytes(4_096))
+    return CHUNK_BYTES + CHUNK_BYTES + 2
+
+
+def truncate(datanode: Datanode) -> int:
+    """Cut a file within its first chunk."""
+    path = datanode.replica.file(3)
+    path.write_bytes(path.read_bytes()[:30_000])
+    return CHUNK_BYTES + CHUNK_BYTES + 3
+
+
+def delete_file(datanode: Datanode) -> int:
+    """Remove a block file."""
+    datanode.replica.file(4).unlink()
+    return CHUNK_BYTES + CHUNK_BYTES + 4
+
+
+def delete_row(datanode: Datanode) -> int:
+    """Remove a metadata row: the bytes are all still there."""
+    datanode.replica.delete_row(5)
+    return 0
+
+
+def damage_row(datanode: Datanode) -> int:
+    """Flip a bit in a metadata row: the bytes are all still there."""
+    datanode.replica.damage_row(5)
+    return 0
+
+
+def swap_files(datanode: Datanode) -> int:
+    """Exchange two block files."""
+    first, second = datanode.replica.file(1), datanode.replica.file(2)
+    bytes_first = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(bytes_first)
+    return 2 * CHUNK_BYTES + 1 + 2 * CHUNK_BYTES + 2
+
+
+def append_garbage(datanode: Datanode) -> int:
+    """Append bytes that nobody wrote."""
+    path = datanode.replica.file(6)
+    path.write_bytes(path.read_bytes() + b"garbage" * 1_000)
+    return 0
+
+
+def stale_tree(datanode: Datanode) -> int:
+    """Put the tree of before a damage back over the one that saw it."""
+    path = datanode.replica.store.paths(CONTAINER).tree
+    old = path.read_bytes()
+    damaged = flip(datanode)
+    datanode.scan()
+    path.write_bytes(old)
+    return damaged
+
+
+def damage_descriptor(datanode: Datanode) -> int:
+    """Flip a bit in the descriptor."""
+    path = datanode.replica.store.paths(CONTAINER).descriptor
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+    return 0
+
+
+def delete_chunks_directory(datanode: Datanode) -> int:
+    """Remove all data."""
+    shutil.rmtree(datanode.replica.store.paths(CONTAINER).chunks)
+    return sum(2 * CHUNK_BYTES + number for number in range(1, BLOCK_COUNT + 1))
+
+
+DAMAGES = [
+    flip,
+    zero,
+    truncate,
+    delete_file,
+    delete_row,
+    damage_row,
+    swap_files,
+    append_garbage,
+    stale_tree,
+    damage_descriptor,
+    delete_chunks_directory,
+]
+
+
+class TestOneDamagedReplica:
+    @pytest.mark.parametrize("damage", DAMAGES)
+    def test_is_whole_again(self, cluster: Cluster, damage: Callable[[Datanode], int]) -> None:
+        """Every kind of damage is healed by one reconcile, for the bytes of the damage."""
+        whole, root = cluster[1].files(), cluster[1].replica.store.tree(CONTAINER).root
+        damaged_bytes = damage(cluster[0])
+        serve_all(cluster)
+
+        result = cluster[0].reconcile(cluster[1:])
+
+        facts = cluster[0].replica.store.replica(CONTAINER)
+        assert Result.CONVERGED is result.result, result
+        assert whole == cluster[0].files()
+        assert root == cluster[0].replica.store.tree(CONTAINER).root
+        assert (ReplicaState.CLOSED, 0) == (facts.state, facts.finding_count)
+        assert damaged_bytes == result.fetched_bytes
+        assert [] == [chunk for chunk in result.chunks if chunk.result is ChunkResult.FAILED]
+        assert {PeerState.USED, PeerState.EQUAL} >= {peer.state for peer in result.peers}
+
+    @pytest.mark.parametrize("damage", DAMAGES)
+    def test_stays_whole_after_a_restart(
+        self, cluster: Cluster, damage: Callable[[Datanode], int]
+    ) -> None:
+        """What reconcile wrote is durable, and a second reconcile has nothing to do."""
+        damage(cluster[0])
+        serve_all(cluster)
+        cluster[0].reconcile(cluster[1:])
+
+        cluster[0].stop_serving()
+        cluster[0].replica.close()
+        cluster[0].replica.reopen()
+        cluster[0].scan()
+        again = cluster[0].reconcile(cluster[1:])
+
+        assert Result.NOTHING_TO_DO is again.result, again
+        assert 0 == again.fetched_bytes
+        assert cluster[1].files() == cluster[0].files()
+
+
+class TestAllReplicasDamaged:
+    def test_opposite_damage_is_healed_in_one_round(self, cluster: Cluster) -> None:
+        """Where only the union is whole, all three are whole after one round."""
+        whole, root = cluster[0].files(), cluster[0].replica.store.tree(CONTAINER).root
+        damaged = flip(cluster[0]) + truncate(cluster[0])
+        damaged += zero(cluster[1]) + delete_file(cluster[1]) + append_garbage(cluster[1])
+        cluster[2].replica.flip(6, 5)
+        cluster[2].replica.flip(1, CHUNK_BYTES + 5)
+        damaged += CHUNK_BYTES + CHUNK_BYTES + 1 + delete_row(cluster[2])
+        serve_all(cluster)
+
+        results = one_round(cluster)
+
+        for datanode in cluster:
+            facts = datanode.replica.store.replica(CONTAINER)
+            assert whole == datanode.files()
+            assert root == datanode.replica.store.tree(CONTAINER).root
+            assert (ReplicaState.CLOSED, 0) == (facts.state, facts.finding_count)
+        assert [Result.CONVERGED] * 3 == [result.result for result in results], results
+        assert damaged == sum(result.fetched_bytes for result in results)
+
+    def test_nothing_is_done_when_all_are_equal(self, cluster: Cluster) -> None:
+        """Equal replicas compare roots and nothing else."""
+        serve_all(cluster)
+
+        results = one_round(cluster)
+
+        assert [Result.NOTHING_TO_DO] * 3 == [result.result for result in results]
+        assert 0 == sum(result.fetched_bytes for result in results)
+        assert all(result.tree_fetched_bytes < 200 for result in results)
+        assert [] == [read for datanode in cluster for read in datanode.reads]
+
+    def test_a_chunk_lost_everywhere_stays_lost_and_is_told(self, cluster: Cluster) -> None:
+        """Nothing is invented: the result is partial, the rest is healed."""
+        for datanode in cluster:
+            datanode.replica.flip(1, 7)
+        truncate(cluster[0])
+        serve_all(cluster)
+
+        result = cluster[0].reconcile(cluster[1:])
+
+        assert Result.PARTIAL is result.result
+        assert ReplicaState.UNHEALTHY is cluster[0].replica.store.replica(CONTAINER).state
+        assert [(1, 0, "BOTH_UNHEALTHY")] == [
+            (chunk.block_id, chunk.offset, chunk.difference)
+            for chunk in result.chunks
+            if chunk.result is ChunkResult.SKIPPED
+        ]
+        assert cluster[1].files()["3.block"] == cluster[0].files()["3.block"]
+
+
+class TestDeletedBlocks:
+    def test_a_tombstone_is_adopted_with_its_data(self, cluster: Cluster) -> None:
+        """A block that one replica deleted is deleted on the others, though roots agree."""
+        cluster[1].replica.store.delete_blocks(CONTAINER, [BlockId(3)])
+        serve_all(cluster)
+        root = cluster[0].replica.store.tree(CONTAINER).root
+        assert root == cluster[1].replica.store.tree(CONTAINER).root
+
+        result = cluster[0].reconcile(cluster[1:])
+
+        assert Result.CONVERGED is result.result, result
+        assert "3.block" not in cluster[0].files()
+        assert root == cluster[0].replica.store.tree(CONTAINER).root
+        assert {BlockId(3)} == set(cluster[0].replica.store.tombstones(CONTAINER))
+        assert 0 == result.fetched_bytes

@@ -1,0 +1,142 @@
+"""Datanodes in one process: real stores on disk, real servers on loopback, real scans."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from agent.apply import Reconciler
+from agent.errors import SutureError
+from agent.mend import MendLimits
+from agent.plan.outcome import ReconcileResult
+from agent.rpc.peer import Peer, Timeouts
+from agent.rpc.server import BuiltServer, DatanodeService, Limits, ScanStep, build_server
+from agent.rpc.v1 import datanode_pb2
+from agent.runtime.clock import SystemClock
+from agent.runtime.scanning import scan_container
+from merkle.checksum import Algorithm
+from merkle.replica import ContainerId
+from tests.support.stored_replica import CONTAINER, StoredReplica
+
+THREADS = 8
+QUICK = Timeouts(call_s=5.0, tree_s=10.0, chunk_s=10.0)
+
+
+class Datanode:
+    """One datanode: a store below `path`, and its server once `serve` was called."""
+
+    def __init__(
+        self, datanode_id: str, path: Path, *, algorithm: Algorithm = Algorithm.XXH3_64
+    ) -> None:
+        self.datanode_id = datanode_id
+        self.replica = StoredReplica(path, algorithm=algorithm)
+        self.built: BuiltServer | None = None
+        self.reads: list[tuple[int, int]] = []  # (block, offset) of every chunk asked of it
+        self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix=f"{datanode_id}-rpc")
+        self._fetchers = ThreadPoolExecutor(THREADS, thread_name_prefix=f"{datanode_id}-fetch")
+
+    def serve(self, service: Callable[["Datanode"], DatanodeService] | None = None) -> None:
+        """Start the server on a free port of loopback."""
+        made = (service or plain_service)(self)
+        self.built = build_server(made, "127.0.0.1:0", self._executor)
+        self.built.server.start()
+
+    @property
+    def address(self) -> str:
+        """Where the server listens."""
+        assert self.built is not None, "serve first"
+        return f"127.0.0.1:{self.built.port}"
+
+    def stop_serving(self) -> None:
+        """Stop at once; calls under way fail."""
+        if self.built is not None:
+            self.built.server.stop(0).wait()
+
+    def close(self) -> None:
+        """Stop everything."""
+        self.stop_serving()
+        self._executor.shutdown()
+        self._fetchers.shutdown()
+        self.replica.close()
+
+    def scan(self, container_id: ContainerId = CONTAINER) -> None:
+        """Scan as the agent does."""
+        report = self.replica.scan(container_id)
+        assert report.committed, report.held_because
+
+    def reconciler(self, *, limits: MendLimits | None = None) -> Reconciler:
+        """Return a reconciler of this datanode."""
+        return Reconciler(
+            self.replica.store,
+            self.replica.leases,
+            self._fetchers,
+            scan=lambda container_id: scan_container(self.replica.tools, container_id),
+            now_ms=SystemClock().now_ms,
+            limits=limits,
+        )
+
+    def reconcile(
+        self,
+        others: Sequence["Datanode"],
+        container_id: ContainerId = CONTAINER,
+        *,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> ReconcileResult:
+        """Reconcile with other datanodes, as a command of the SCM says."""
+        with dialled(others) as peers:
+            return self.reconciler().reconcile(container_id, peers, stop=stop)
+
+    def files(self, container_id: ContainerId = CONTAINER) -> dict[str, bytes]:
+        """Return every block file of a container, by name."""
+        chunks = self.replica.store.paths(container_id).chunks
+        return {path.name: path.read_bytes() for path in sorted(chunks.glob("*"))}
+
+
+class CountingService(DatanodeService):
+    """The real service; notes which chunks were asked for."""
+
+    def __init__(self, datanode: Datanode) -> None:
+        super().__init__(
+            datanode.replica.store,
+            datanode.replica.leases,
+            scan=lambda container_id, _: scan_steps(datanode, container_id),
+            status=lambda: datanode_pb2.StatusResponse(datanode_id=datanode.datanode_id),
+            limits=Limits(lease_timeout_s=2.0),
+        )
+        self.datanode = datanode
+
+    def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+        """Note the chunk, then serve it."""
+        self.datanode.reads.append((request.block_id.local_id, request.offset))
+        yield from super().ReadChunk(request, context)
+
+
+def plain_service(datanode: Datanode) -> DatanodeService:
+    """Return the service of an honest, healthy datanode."""
+    return CountingService(datanode)
+
+
+def scan_steps(datanode: Datanode, container_id: ContainerId) -> Iterator[ScanStep]:
+    """Scan, and tell the result as the only step."""
+    report = scan_container(datanode.replica.tools, container_id)
+    yield ScanStep(report.bytes_read, report.bytes_read, report.commit)
+
+
+@contextmanager
+def dialled(datanodes: Sequence[Datanode]) -> Iterator[dict[str, Peer]]:
+    """Yield peers by datanode id."""
+    peers = {one.datanode_id: Peer(one.address, timeouts=QUICK) for one in datanodes}
+    try:
+        yield peers
+    finally:
+        for peer in peers.values():
+            peer.close()
+
+
+def code_of(work: Callable[[], object]) -> str:
+    """Return the code with which `work` is refused, "" if it is not."""
+    try:
+        work()
+    except SutureError as error:
+        return error.code.value
+    return ""
