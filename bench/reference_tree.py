@@ -84,6 +84,40 @@ def fold_block(algorithm: Algorithm, block_id: BlockId, chunks: list[Leaf]) -> i
     return FOLDS[algorithm](struct.pack(f">Q{len(leaves)}Q", block_id, *leaves))
 
 
+BLOCK = struct.Struct("<QQ??I")
+CHUNK_NODE = struct.Struct("<QIQ?")
+COUNT = struct.Struct("<I")
+
+
+def encode(tree: PlainTree) -> bytes:
+    """Return the tree node by node."""
+    parts = [COUNT.pack(len(tree.blocks))]
+    for node in tree.blocks.values():
+        parts.append(
+            BLOCK.pack(node.block_id, node.checksum, node.deleted, node.healthy, len(node.chunks))
+        )
+        for leaf in node.chunks:
+            parts.append(
+                CHUNK_NODE.pack(leaf.offset, leaf.length_bytes, leaf.checksum, leaf.healthy)
+            )
+    return b"".join(parts)
+
+
+def decode(data: bytes, algorithm: Algorithm, root: int) -> PlainTree:
+    """Return what `encode` was given."""
+    (count,) = COUNT.unpack_from(data)
+    start = COUNT.size
+    blocks = {}
+    for _ in range(count):
+        block_id, checksum, deleted, healthy, chunk_count = BLOCK.unpack_from(data, start)
+        start += BLOCK.size
+        end = start + CHUNK_NODE.size * chunk_count
+        chunks = [Leaf(*fields) for fields in CHUNK_NODE.iter_unpack(data[start:end])]
+        start = end
+        blocks[block_id] = BlockNode(block_id, checksum, deleted, healthy, chunks)
+    return PlainTree(algorithm, root, blocks)
+
+
 def from_tree(tree: Tree) -> PlainTree:
     """Return the same tree as objects."""
     blocks = {}
