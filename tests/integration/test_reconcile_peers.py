@@ -1,0 +1,383 @@
+"""Reconcile with peers that lie, die, change their minds or know nothing."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.errors import Code
+from agent.plan.outcome import ChunkResult, PeerOutcome, PeerState, ReconcileResult, Result
+from agent.rpc.v1 import datanode_pb2
+from merkle.checksum import window_checksums
+from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ReplicaState
+from tests.support.datanodes import CountingService, Datanode, code_of, dialled
+from tests.support.stored_replica import CHUNK_BYTES, CONTAINER, WINDOW_BYTES, noise
+
+Cluster = list[Datanode]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """Three datanodes with the same closed container; none serves yet."""
+    datanodes = [Datanode(f"dn{number}", tmp_path / f"dn{number}") for number in (1, 2, 3)]
+    for datanode in datanodes:
+        datanode.replica.create(blocks=4)
+    yield datanodes
+    for datanode in datanodes:
+        datanode.close()
+
+
+def peer_of(result: ReconcileResult, peer_id: str) -> PeerOutcome:
+    """Return what became of one peer."""
+    [found] = [peer for peer in result.peers if peer.peer_id == peer_id]
+    return found
+
+
+class Liar(CountingService):
+    """Serves other bytes than its tree says, with checksums that fit them."""
+
+    def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+        """Serve a chunk of lies that is consistent in itself."""
+        for answer in super().ReadChunk(request, context):
+            if answer.HasField("chunk"):
+                lie = bytes(answer.chunk.length)
+                kind = answer.chunk.checksum
+                kind.checksums = window_checksums(
+                    ChecksumType(kind.type), kind.bytes_per_checksum, lie
+                )
+                yield answer
+                yield datanode_pb2.ReadChunkResponse(data=lie)
+                return
+
+
+class Garbler(CountingService):
+    """Serves bytes that do not even have the checksums they come with."""
+
+    def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+        """Flip a bit of every piece."""
+        for answer in super().ReadChunk(request, context):
+            if answer.data:
+                answer.data = bytes([answer.data[0] ^ 1]) + answer.data[1:]
+            yield answer
+
+
+class Dying(CountingService):
+    """Goes away in the middle of the first chunk that is read."""
+
+    def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+        """Send the description, then stop the server."""
+        for answer in super().ReadChunk(request, context):
+            yield answer
+            assert self.datanode.built is not None
+            self.datanode.built.server.stop(0)
+            return
+
+
+class Shifting(CountingService):
+    """Its tree changes between the question for its blocks and that for their chunks."""
+
+    def GetContainerHashes(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+        """Heal the replica before the first question for chunks is answered."""
+        if request.level == datanode_pb2.CHUNKS and not self.datanode.reads:
+            self.datanode.reads.append((0, 0))
+            self.datanode.replica.flip(3, 5)
+            self.datanode.scan()
+        yield from super().GetContainerHashes(request, context)
+
+
+class TestBadPeers:
+    @pytest.mark.parametrize("service", [Liar, Garbler])
+    def test_bytes_that_do_not_verify_are_never_written(
+        self, cluster: Cluster, service: type[CountingService]
+    ) -> None:
+        """The next source is used, and the bad one is named."""
+        whole = cluster[2].files()
+        cluster[0].replica.flip(1, 5)
+        cluster[0].replica.flip(3, 5)
+        cluster[0].scan()
+        cluster[1].serve(service)
+        cluster[2].serve()
+
+        result = cluster[0].reconcile(cluster[1:])
+
+        assert whole == cluster[0].files()
+        assert Result.PARTIAL is result.result
+        assert PeerState.BAD_DATA is peer_of(result, "dn2").state
+        assert 0 == peer_of(result, "dn2").chunk_count
+        assert 2 == peer_of(result, "dn3").chunk_count
+        assert ReplicaState.CLOSED is cluster[0].replica.store.replica(CONTAINER).state
+
+    @pytest.mark.parametrize("service", [Liar, Garbler])
+    def test_a_lie_without_an_alternative_changes_nothing(
+        self, cluster: Cluster, service: type[CountingService]
+    ) -> None:
+        """A bad chunk stays bad rather than becoming another bad one."""
+        cluster[0].replica.flip(1, 5)
+        cluster[0].scan()
+        before = cluster[0].files()
+        cluster[1].serve(service)
+
+        result = cluster[0].reconcile(cluster[1:2])
+
+        assert before == cluster[0].files()
+        assert Result.PARTIAL is result.result
+        assert [ChunkResult.FAILED] == [chunk.result for chunk in result.chunks]
+
+    def test_a_peer_that_dies_in_the_middle_is_replaced(self, cluster: Cluster) -> None:
+        """What it did not finish, another does."""
+        whole = cluster[2].files()
+        for block in (1, 2, 3, 4):
+            cluster[0].replica.flip(block, 5)
+        cluster[0].scan()
+        cluster[1].serve(Dying)
+        cluster[2].serve()
+
+        result = cluster[0].reconcile(cluster[1:])
+
+        assert whole == cluster[0].files()
+        assert PeerState.UNREACHABLE is peer_of(result, "dn2").state
+        assert 4 == peer_of(result, "dn3").chunk_count
+
+    def test_a_tree_that_changes_meanwhile_is_read_again(self, cluster: Cluster) -> None:
+        """A peer whose replica moved on takes part with what it is now."""
+        cluster[0].replica.flip(1, 5)
+        cluster[0].replica.flip(3, 5)
+        cluster[0].scan()
+        cluster[1].serve(Shifting)
+
+        result = cluster[0].reconcile(cluster[1:2])
+
+        assert PeerState.USED is peer_of(result, "dn2").state, result
+        assert [(1, ChunkResult.REPAIRED), (3, ChunkResult.SKIPPED)] == sorted(
+            (chunk.block_id, chunk.result) for chunk in result.chunks
+        )
+
+
+class TestUnknownPeers:
+    def test_a_peer_without_a_tree_leads_to_nothing(self, cluster: Cluster, tmp_path: Path) -> None:
+        """An open replica is unknown: not equal, not different."""
+        opened = Datanode("dn4", tmp_path / "dn4")
+        opened.replica.store.create_container(CONTAINER)
+        opened.serve()
+        before = cluster[0].files()
+
+        result = cluster[0].reconcile([opened])
+
+        opened.close()
+        assert (Result.NO_PEER, PeerState.NO_TREE) == (result.result, result.peers[0].state)
+        assert before == cluster[0].files()
+
+    def test_an_unreachable_peer_is_named_and_the_rest_is_used(self, cluster: Cluster) -> None:
+        """One dead peer costs one line in the result, and the word partial."""
+        whole = cluster[2].files()
+        cluster[0].replica.flip(1, 5)
+        cluster[0].scan()
+        cluster[1].serve()
+        cluster[2].serve()
+        cluster[1].stop_serving()
+
+        result = cluster[0].reconcile(cluster[1:])
+
+        assert whole == cluster[0].files()
+        assert PeerState.UNREACHABLE is peer_of(result, "dn2").state
+        assert Result.PARTIAL is result.result
+
+    def test_no_peer_at_all_judges_nothing(self, cluster: Cluster) -> None:
+        """Damage stays damage; no result says that all is well."""
+        cluster[0].replica.flip(1, 5)
+        cluster[0].scan()
+
+        result = cluster[0].reconcile([])
+
+        assert Result.NO_PEER is result.result
+        assert ReplicaState.UNHEALTHY is cluster[0].replica.store.replica(CONTAINER).state
+
+    def test_an_open_replica_is_not_reconciled(self, tmp_path: Path) -> None:
+        """The error says so and nothing happens."""
+        opened = Datanode("dn1", tmp_path / "dn1")
+        opened.replica.store.create_container(CONTAINER)
+
+        refused = code_of(lambda: opened.reconcile([]))
+
+        opened.close()
+        assert Code.UNCLOSED_CONTAINER_IO.value == refused
+
+
+class TestStopping:
+    def test_an_interrupted_reconcile_goes_on_where_it_ended(self, cluster: Cluster) -> None:
+        """What was written is not fetched again."""
+        whole = cluster[1].files()
+        for block in (1, 2, 3, 4):
+            cluster[0].replica.flip(block, 5)
+        cluster[0].scan()
+        cluster[1].serve()
+
+        def enough() -> bool:
+            files = cluster[0].files()
+            return sum(files[name] == whole[name] for name in whole) >= 2
+
+        first = cluster[0].reconcile(cluster[1:2], stop=enough)
+        between = sum(cluster[0].files()[name] == whole[name] for name in whole)
+        second = cluster[0].reconcile(cluster[1:2])
+
+        assert (Result.INTERRUPTED, 2) == (first.result, between)
+        assert Result.CONVERGED is second.result
+        assert whole == cluster[0].files()
+        assert 2 * CHUNK_BYTES == second.fetched_bytes
+        counts = [chunk.result for chunk in second.chunks]
+        assert 2 == counts.count(ChunkResult.SALVAGED) == counts.count(ChunkResult.REPAIRED)
+
+    def test_a_container_deleted_meanwhile_ends_it(self, cluster: Cluster) -> None:
+        """A delete gets its turn between two chunks, and reconcile ends with the reason."""
+        for block in (1, 2, 3, 4):
+            cluster[0].replica.flip(block, 5)
+        cluster[0].scan()
+        cluster[1].serve()
+        asked: list[int] = []
+
+        def delete_soon() -> bool:
+            asked.append(1)
+            if len(asked) == 8:
+                with cluster[0].replica.leases.hold(CONTAINER):
+                    cluster[0].replica.store.delete_container(CONTAINER, force=True)
+            return False
+
+        refused = code_of(lambda: cluster[0].reconcile(cluster[1:2], stop=delete_soon))
+
+        assert Code.CONTAINER_NOT_FOUND.value == refused
+
+
+class TestLoopGuard:
+    def test_the_same_vain_repair_is_not_done_a_third_time(self, cluster: Cluster) -> None:
+        """Twice without effect is enough: then nothing is fetched, and the result says so."""
+        cluster[0].replica.flip(1, 5)
+        cluster[0].scan()
+        cluster[1].serve(Liar)
+        reconciler = cluster[0].reconciler()
+
+        with dialled(cluster[1:2]) as peers:
+            results = [reconciler.reconcile(CONTAINER, peers) for _ in range(4)]
+
+        words = [result.result for result in results]
+        assert [
+            Result.PARTIAL,
+            Result.PARTIAL,
+            Result.NON_CONVERGENT,
+            Result.NON_CONVERGENT,
+        ] == words
+        assert (True, 0) == (results[1].fetched_bytes > 0, results[2].fetched_bytes)
+        assert "in vain" in results[2].chunks[0].message
+
+    def test_a_changed_peer_is_tried_again(self, cluster: Cluster) -> None:
+        """Another peer is another divergence."""
+        cluster[0].replica.flip(1, 5)
+        cluster[0].scan()
+        cluster[1].serve(Liar)
+        cluster[2].serve()
+        reconciler = cluster[0].reconciler()
+
+        with dialled(cluster[1:]) as peers:
+            liar = {"dn2": peers["dn2"]}
+            for _ in range(3):
+                reconciler.reconcile(CONTAINER, liar)
+            result = reconciler.reconcile(CONTAINER, peers)
+
+        assert 1 == peer_of(result, "dn3").chunk_count
+        assert cluster[2].files() == cluster[0].files()
+
+    def test_damage_that_returns_is_repaired_as_often_as_it_comes(self, cluster: Cluster) -> None:
+        """A repair that worked is never counted as vain."""
+        cluster[1].serve()
+        reconciler = cluster[0].reconciler()
+        words = []
+
+        with dialled(cluster[1:2]) as peers:
+            for _ in range(4):
+                cluster[0].replica.flip(1, 5)
+                cluster[0].scan()
+                words.append(reconciler.reconcile(CONTAINER, peers).result)
+
+        assert [Result.CONVERGED] * 4 == words
+
+
+class TestCommitIds:
+    @pytest.fixture
+    def behind(self, tmp_path: Path) -> Iterator[tuple[Datanode, Datanode]]:
+        """A replica that missed the last commits, and one that has them."""
+        late, ahead = Datanode("dn1", tmp_path / "dn1"), Datanode("dn2", tmp_path / "dn2")
+        for datanode in (late, ahead):
+            store = datanode.replica.store
+            store.create_container(CONTAINER)
+            datanode.replica.put(1, CHUNK_BYTES)
+        ahead.replica.put(2, CHUNK_BYTES, CHUNK_BYTES)
+        late.replica.store.close_container(CONTAINER, bcsid=2, force=False)
+        ahead.replica.store.close_container(CONTAINER, bcsid=2, force=False)
+        yield late, ahead
+        late.close()
+        ahead.close()
+
+    def test_a_replica_left_behind_is_caught_up(self, behind: tuple[Datanode, Datanode]) -> None:
+        """With all that the peer has, it may claim what the peer claims."""
+        late, ahead = behind
+        ahead.serve()
+        assert ReplicaState.QUASI_CLOSED is late.replica.store.replica(CONTAINER).state
+
+        result = late.reconcile([ahead])
+
+        facts = late.replica.store.replica(CONTAINER)
+        assert Result.CONVERGED is result.result, result
+        assert (2, 2) == (facts.bcsid, late.replica.store.block(CONTAINER, BlockId(2)).bcsid)
+        assert ahead.files() == late.files()
+
+    def test_no_commit_id_is_taken_over_a_hole(self, behind: tuple[Datanode, Datanode]) -> None:
+        """What the peer has damaged is missing here: neither block nor container claims it."""
+        late, ahead = behind
+        ahead.replica.flip(2, CHUNK_BYTES + 5)
+        ahead.scan()
+        ahead.serve()
+
+        result = late.reconcile([ahead])
+
+        block = late.replica.store.block(CONTAINER, BlockId(2))
+        assert Result.PARTIAL is result.result
+        assert (1, 0) == (len(block.chunks), block.bcsid)
+        assert 1 == late.replica.store.replica(CONTAINER).bcsid
+
+    def test_an_unhealthy_lender_lends_no_container_claim(
+        self, behind: tuple[Datanode, Datanode]
+    ) -> None:
+        """A peer that lost a block may not know what it lost."""
+        late, ahead = behind
+        ahead.replica.flip(1, 5)
+        ahead.scan()
+        ahead.serve()
+
+        late.reconcile([ahead])
+
+        assert 2 == late.replica.store.block(CONTAINER, BlockId(2)).bcsid
+        assert 1 == late.replica.store.replica(CONTAINER).bcsid
+
+    def test_client_metadata_comes_with_a_block(self, tmp_path: Path) -> None:
+        """A block that was missing whole has the client's key again; one without chunks too."""
+        mine, peer = Datanode("dn1", tmp_path / "dn1"), Datanode("dn2", tmp_path / "dn2")
+        for datanode in (mine, peer):
+            datanode.replica.store.create_container(CONTAINER)
+        data = noise(1_000, 1)
+        sums = window_checksums(ChecksumType.CRC32C, WINDOW_BYTES, data)
+        chunk = ChunkInfo(0, 1_000, ChecksumType.CRC32C, WINDOW_BYTES, sums)
+        full = BlockData(BlockId(1), Bcsid(1), (chunk,), (("key", "a/b"),))
+        empty = replace(full, block_id=BlockId(2), chunks=(), metadata=(("key", "empty"),))
+        peer.replica.store.write_chunk(CONTAINER, BlockId(1), chunk, data, commit=full)
+        peer.replica.store.put_block(CONTAINER, empty)
+        for datanode in (mine, peer):
+            datanode.replica.store.close_container(CONTAINER, bcsid=0, force=True)
+        peer.serve()
+
+        result = mine.reconcile([peer])
+
+        blocks = mine.replica.store.blocks(CONTAINER)
+        mine.close()
+        peer.close()
+        assert Result.CONVERGED is result.result, result
+        assert [full, empty] == blocks
