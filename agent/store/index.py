@@ -94,6 +94,10 @@ class Snapshot:
             except Damaged as damage:
                 yield container_id, damage
 
+    def replica_count(self) -> int:
+        """Return how many replicas there are, without reading them."""
+        return self._txn.stat(self._dbs.replicas)["entries"]
+
     def block(self, container_id: ContainerId, block_id: BlockId) -> bytes | None:
         """Return the raw row of a committed block."""
         return self._txn.get(_PAIR.pack(container_id, block_id), db=self._dbs.blocks)

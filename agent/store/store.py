@@ -53,6 +53,9 @@ from merkle.tree import Tree
 from scanner.finding import Finding
 
 REPLICA_INDEX_MAX: Final = 255  # erasure coding has no wider group
+ROOMY: Final = (
+    0.9  # of the most free space: among volumes about equal, the one with fewest replicas
+)
 BLOCKS_MAX: Final = 10_000
 FINDINGS_MAX: Final = 10_000
 
@@ -380,14 +383,24 @@ class ReplicaStore:
         )
 
     def _roomiest_volume(self) -> Volume:
-        volume = max(self._volumes, key=Volume.available_bytes)
-        if volume.available_bytes() < self._options.reserve_bytes:
+        available_bytes = {volume: volume.available_bytes() for volume in self._volumes}
+        most_bytes = max(available_bytes.values())
+        if most_bytes < self._options.reserve_bytes:
             raise Unavailable(
                 Code.DISK_OUT_OF_SPACE,
                 "no volume has more free space than its reserve",
                 hint="free space or add a volume",
             )
-        return volume
+        roomy = [
+            volume for volume in self._volumes if available_bytes[volume] >= most_bytes * ROOMY
+        ]
+        return min(roomy, key=replica_count)
+
+
+def replica_count(volume: Volume) -> int:
+    """Return how many replicas a volume holds."""
+    with volume.index.read() as rows:
+        return rows.replica_count()
 
 
 def check_volume_paths(paths: Sequence[Path]) -> None:

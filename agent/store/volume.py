@@ -38,7 +38,7 @@ from merkle.replica import ContainerId
 COMMAND_CHARS_MAX: Final = 200
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Volume:
     """An open volume."""
 

@@ -40,6 +40,7 @@ def open_store(
     path: Path, *, volume_count: int = 1, options: StoreOptions | None = None
 ) -> ReplicaStore:
     """Open the datanode whose volumes are `path`/v0, v1, ..."""
+    path.mkdir(exist_ok=True)
     return ReplicaStore.open(
         [path / f"v{number}" for number in range(volume_count)],
         cluster_id=CLUSTER,

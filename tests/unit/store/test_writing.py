@@ -182,9 +182,7 @@ REFUSALS: dict[str, tuple[Code, Callable[[ReplicaStore], object]]] = {
     ),
     "container full": (
         Code.INVALID_WRITE_SIZE,
-        lambda store: store.write_chunk(
-            ONE, BlockId(12), chunk_of(bytes(45_000)), bytes(45_000)
-        ),
+        lambda store: store.write_chunk(ONE, BlockId(12), chunk_of(bytes(45_000)), bytes(45_000)),
     ),
     "negative offset": (
         Code.INVALID_WRITE_SIZE,
