@@ -20,7 +20,7 @@ class Leases(Protocol):
 class Future(Protocol):
     """The result of work that an executor does."""
 
-    def result(self, timeout: float | None = None) -> Any:  # what the work returned
+    def result(self) -> Any:  # what the work returned
         """Wait for the result; raise what the work raised."""
         ...
 

@@ -122,7 +122,7 @@ def to_status(error: SutureError) -> status_pb2.Status:
         metadata={name: _cut(value, FACT_BYTES_MAX) for name, value in facts.items()},
     )
     detail = any_pb2.Any()
-    detail.Pack(info)
+    detail.Pack(info, deterministic=True)
     return status_pb2.Status(
         code=GRPC_CODES[error.code].value[0],
         message=_cut(str(error), MESSAGE_BYTES_MAX),

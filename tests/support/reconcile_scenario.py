@@ -111,12 +111,12 @@ def size_of(text: str) -> int:
     return int(text) if unit is None else int(text[:-1]) * unit
 
 
-def size_text(size: int) -> str:
+def size_text(size_bytes: int) -> str:
     """Return bytes as the scenarios write them."""
     for name, unit in reversed(UNITS.items()):
-        if size and size % unit == 0:
-            return f"{size // unit}{name}"
-    return str(size)
+        if size_bytes and size_bytes % unit == 0:
+            return f"{size_bytes // unit}{name}"
+    return str(size_bytes)
 
 
 def row_chunk(text: str) -> ChunkInfo:
