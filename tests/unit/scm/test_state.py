@@ -109,6 +109,14 @@ class TestDurability:
         assert [pending(1)] == again.commands.of_node("dn1")
         again.close()
 
+    def test_a_commit_waits_for_the_medium(self, tmp_path: Path) -> None:
+        """A killed process cannot show it, a power cut would: LMDB must not run without sync."""
+        state = open_state(tmp_path)
+        flags = state._environment.flags()
+        state.close()
+
+        assert (True, True, False) == (flags["sync"], flags["metasync"], flags["map_async"])
+
 
 class TestAtomicity:
     def test_an_error_inside_a_change_undoes_all_of_it(self, tmp_path: Path) -> None:
