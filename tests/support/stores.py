@@ -1,7 +1,10 @@
 """Stores of one datanode on real directories, with the replicas that a test needs."""
 
 import hashlib
-from collections.abc import Sequence
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from agent.store.options import StoreOptions
@@ -19,6 +22,7 @@ from merkle.replica import (
 from merkle.tree import Tree, build_from_rows
 from scanner.finding import Fault, Finding, Verdict
 
+MEMORY = Path("/dev/shm")  # noqa: S108 - only private directories are made in it
 CLUSTER = "CID-test"
 DATANODE = "dn-test"
 NOW_MS = 1_700_000_000_000
@@ -34,6 +38,14 @@ def options_of_test(**changes: object) -> StoreOptions:
         "now_ms": lambda: NOW_MS,
     }
     return StoreOptions(**{**values, **changes})  # type: ignore[arg-type]
+
+
+@contextmanager
+def private_directory() -> Iterator[Path]:
+    """A directory in memory where there is such a file system, else on disk."""
+    parent = MEMORY if os.access(MEMORY, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="suture-test-", dir=parent) as directory:
+        yield Path(directory)
 
 
 def open_store(

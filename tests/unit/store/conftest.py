@@ -3,28 +3,20 @@
 The calls are the same; only what they wait for is not. The disk itself is in tests/fault.
 """
 
-import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
 import pytest
 
 from agent.store.store import ReplicaStore
-from tests.support.stores import open_store
-
-MEMORY: Final = Path("/dev/shm")  # noqa: S108 - each test makes a private directory in it
+from tests.support.stores import open_store, private_directory
 
 
 @pytest.fixture
-def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def tmp_path() -> Iterator[Path]:
     """A directory of the test's own."""
-    if not os.access(MEMORY, os.W_OK):
-        yield tmp_path_factory.mktemp("store")
-        return
-    with tempfile.TemporaryDirectory(prefix="suture-test-", dir=MEMORY) as directory:
-        yield Path(directory)
+    with private_directory() as directory:
+        yield directory
 
 
 @pytest.fixture

@@ -1,0 +1,234 @@
+"""A full disk, no more file descriptors, a file size limit: refused, nothing changed, and over
+when it is over."""
+
+import os
+import resource
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from agent.errors import Code, SutureError, Unavailable
+from agent.store.fsck import fsck
+from agent.store.store import ReplicaStore
+from merkle.replica import Bcsid, BlockData, BlockId, ContainerId
+from scanner.finding import Fault
+from tests.support.stores import chunk_of, closed_replica, content, damage, open_store
+
+pytestmark = pytest.mark.fault
+
+ONE = ContainerId(1)
+DISK_BYTES = 3 * 1024**2
+CHUNK_BYTES = 60_000
+
+
+class Disk:
+    """A small file system in memory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.ballast = path / "ballast"
+
+    def fill(self, *, leave_bytes: int = 0) -> None:
+        """Take all the space but this; assert that it is really gone."""
+        self.ballast.unlink(missing_ok=True)
+        space = os.statvfs(self.path)
+        with self.ballast.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, space.f_bavail * space.f_frsize - leave_bytes)
+        space = os.statvfs(self.path)
+        assert space.f_bavail * space.f_frsize <= leave_bytes + 4096
+
+    def free(self) -> None:
+        """Give the space back."""
+        self.ballast.unlink()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    """A disk of 3 MiB."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(path)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip(reason="a file system of 3 MiB can be mounted by root only")
+    try:
+        yield Disk(path)
+    finally:
+        command = ["umount", "--lazy", str(path)]
+        subprocess.run(command, check=True)
+
+
+def write(store: ReplicaStore, block_id: int) -> None:
+    """Write and commit a block of one chunk."""
+    data = content(block_id, CHUNK_BYTES)
+    chunk = chunk_of(data)
+    block = BlockData(BlockId(block_id), Bcsid(block_id), (chunk,))
+    store.write_chunk(ONE, BlockId(block_id), chunk, data, commit=block)
+
+
+def state_of(store: ReplicaStore) -> object:
+    """Everything that a refused request must not change."""
+    files = {path.name: path.stat().st_size for path in store.paths(ONE).chunks.iterdir()}
+    return store.replica(ONE), store.blocks(ONE), files
+
+
+def test_what_was_acknowledged_before_the_disk_was_full_is_there(disk: Disk) -> None:
+    """
+    Writing ends with DISK_OUT_OF_SPACE; no file is left of the refused chunk; space ends it.
+    """
+    store = open_store(disk.path)
+    store.create_container(ONE)
+    written = 0
+    refusal: SutureError | None = None
+    while refusal is None:
+        before = state_of(store)
+        try:
+            write(store, written + 1)
+            written += 1
+        except Unavailable as error:
+            refusal = error
+
+    assert Code.DISK_OUT_OF_SPACE is refusal.code
+    assert before == state_of(store)
+    assert 10 < written < DISK_BYTES // CHUNK_BYTES
+    for block_id in range(1, written + 1):
+        assert content(block_id, CHUNK_BYTES) == store.read(ONE, BlockId(block_id), 0, CHUNK_BYTES)
+
+    remount = ["mount", "-o", f"remount,size={2 * DISK_BYTES}", str(disk.path)]
+    subprocess.run(remount, check=True)
+    write(store, written + 1)
+    store.close()
+    assert () == fsck(disk.path / "v0", read_data=True).problems
+
+
+def test_an_index_without_room_refuses_the_chunk_whose_bytes_had_room(disk: Disk) -> None:
+    """
+    LMDB reports a full disk as an I/O error; the volume is not failed for it.
+    """
+    store = open_store(disk.path)
+    store.create_container(ONE)
+    write(store, 1)
+    path = store.paths(ONE).block_file(BlockId(2))
+    disk.fill(leave_bytes=64 * 1024)
+    before = state_of(store)
+
+    codes = set()
+    for _ in range(3):
+        with pytest.raises(Unavailable) as refusal:
+            write(store, 2)
+        codes.add(refusal.value.code)
+
+    assert {Code.DISK_OUT_OF_SPACE} == codes
+    assert before == state_of(store)
+    assert not path.exists()
+    disk.free()
+    write(store, 2)
+    store.close()
+    assert () == fsck(disk.path / "v0", read_data=True).problems
+
+
+@pytest.mark.parametrize("leave_bytes", [0, 4096, 8192, 16_384, 32_768, 65_536])
+def test_nothing_that_needs_space_leaves_half_of_itself(disk: Disk, leave_bytes: int) -> None:
+    """
+    Create, close, scan, repair and delete fail or succeed whole, wherever the disk ends.
+    """
+    store = open_store(disk.path)
+    blocks = closed_replica(store)
+    store.create_container(ContainerId(2))
+    path = store.paths(ONE).block_file(BlockId(2))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:100] + b"\x00\xff" + whole[102:])
+    disk.fill(leave_bytes=leave_bytes)
+
+    codes = []
+    for request in (
+        lambda: store.create_container(ContainerId(3)),
+        lambda: store.close_container(ContainerId(2)),
+        lambda: store.repair(ONE).install_chunk(
+            BlockId(2), blocks[2].chunks[0], whole[: blocks[2].chunks[0].length_bytes]
+        ),
+        lambda: store.commit_scan(
+            ONE,
+            base_generation=store.begin_scan(ONE).generation,
+            tree=store.tree(ONE),
+            findings=[damage(1, 3, 0, fault=Fault.CHUNK_CHECKSUM)],
+            bytes_read=1,
+            complete=True,
+        ),
+        lambda: store.delete_blocks(ONE, [BlockId(1)]),
+    ):
+        try:
+            request()
+        except Unavailable as error:
+            codes.append(error.code)
+
+    assert codes or leave_bytes
+    assert {Code.DISK_OUT_OF_SPACE} >= set(codes)
+    disk.free()
+    store.close()
+    store = open_store(disk.path)
+    assert () == store.unloadable()
+    assert content((2, 1)) == store.read(ONE, BlockId(2), 10_000, 10_000)
+    store.close()
+    found = fsck(disk.path / "v0", read_data=True).problems
+    assert [] == [problem for problem in found if problem.kind != "CHUNK_CHECKSUM"]
+    assert {str(path)} >= {problem.path for problem in found}
+
+
+@contextmanager
+def limited(name: int, value: int) -> Iterator[None]:
+    """Lower a resource limit of this process for the length of the body."""
+    soft, hard = resource.getrlimit(name)
+    resource.setrlimit(name, (value, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(name, (soft, hard))
+
+
+def test_a_file_size_limit_is_a_full_disk(tmp_path: Path) -> None:
+    """
+    A block file at its limit is refused like any other lack of space.
+    """
+    store = open_store(tmp_path)
+    store.create_container(ONE)
+    write(store, 1)
+    before = state_of(store)
+
+    with limited(resource.RLIMIT_FSIZE, CHUNK_BYTES // 2), pytest.raises(Unavailable) as refusal:
+        write(store, 2)
+
+    assert Code.DISK_OUT_OF_SPACE is refusal.value.code
+    assert before == state_of(store)
+    write(store, 2)
+    store.close()
+
+
+def test_no_file_descriptor_says_nothing_about_the_data(tmp_path: Path) -> None:
+    """
+    EMFILE is BUSY: no volume is failed, nothing is changed, and it passes.
+    """
+    store = open_store(tmp_path)
+    store.create_container(ONE)
+    write(store, 1)
+    before = state_of(store)
+    lowest = os.dup(0)
+    os.close(lowest)
+
+    with limited(resource.RLIMIT_NOFILE, lowest):
+        for request in (
+            lambda: store.read(ONE, BlockId(1), 0, 10),
+            lambda: write(store, 2),
+            lambda: store.close_container(ONE),
+        ):
+            with pytest.raises(Unavailable) as refusal:
+                request()
+            assert Code.BUSY is refusal.value.code
+
+    # The close had begun: its first step needs no descriptor, and it is repeated to its end.
+    assert before[1:] == state_of(store)[1:]  # type: ignore[index]
+    store.close_container(ONE)
+    store.close()
+    assert () == fsck(tmp_path / "v0", read_data=True).problems

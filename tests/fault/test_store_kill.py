@@ -1,0 +1,281 @@
+"""kill -9 before every single step of every change: old state or new, never a mixture.
+
+Each scenario is run to its first step and killed, to its second and killed, and so on to its end.
+After each death the store is opened again: what was acknowledged must be there, fsck must be
+content, and the same scenario must then run to its end.
+"""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, Self
+
+import pytest
+
+from agent.errors import Refused
+from agent.store.descriptor import read_descriptor
+from agent.store.fsck import Problem, fsck
+from agent.store.store import ReplicaStore
+from merkle.replica import BlockId, ReplicaState
+from tests.support.store_victim import (
+    CLOSED,
+    DAMAGED,
+    DOOMED,
+    LATER,
+    NEW,
+    ONE,
+    OPEN,
+    SCENARIOS,
+    THREE,
+    TWO,
+    prepare,
+)
+from tests.support.stores import CHUNK_BYTES, content, open_store, private_directory
+
+pytestmark = [pytest.mark.fault, pytest.mark.slow]
+
+STEPS_MAX: Final = 400
+
+
+class Victims:
+    """The process that forks children and reports their deaths."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.store_victim"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).resolve().parents[2],
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(30)
+        self._process.stdout.close()
+
+    def run(self, path: Path, scenario: str, kill_at: int, *, tear: bool) -> dict[str, Any]:
+        """Run a scenario in a child that dies before step `kill_at`."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        request = {"path": str(path), "scenario": scenario, "kill_at": kill_at, "tear": tear}
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        report: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return report
+
+
+@pytest.fixture(scope="module")
+def victims() -> Iterator[Victims]:
+    """One zygote for all deaths."""
+    with Victims() as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def prepared() -> Iterator[Path]:
+    """The volume that every life starts from, in memory where possible: hundreds of lives."""
+    with private_directory() as directory:
+        prepare(directory / "prepared")
+        yield directory / "prepared"
+
+
+def check_write(store: ReplicaStore, acknowledged: list[str]) -> None:
+    """Every acknowledged chunk reads back, committed or not."""
+    if "created" in acknowledged:
+        assert ReplicaState.OPEN is store.replica(NEW).state
+    if "first" in acknowledged:
+        assert content("first") == store.read(NEW, ONE, 0, CHUNK_BYTES)
+    if "second" in acknowledged:
+        assert content("second") == store.read(NEW, ONE, CHUNK_BYTES, CHUNK_BYTES)
+    if "block 1" in acknowledged:
+        assert 2 * CHUNK_BYTES == store.block(NEW, ONE).length_bytes
+    if "block 2" in acknowledged:
+        assert LATER == store.read(NEW, TWO, 0, CHUNK_BYTES)
+        assert 2 == store.replica(NEW).bcsid
+
+
+def check_rewrite(store: ReplicaStore, acknowledged: list[str]) -> None:
+    """The chunk is the old one or the new one, and its neighbours are untouched."""
+    data = store.read(OPEN, TWO, 0, CHUNK_BYTES)
+    assert data in ({LATER} if acknowledged else {LATER, content(("pending", TWO))})
+    assert content(("pending", ONE)) == store.read(OPEN, ONE, CHUNK_BYTES, CHUNK_BYTES)
+
+
+def check_close(store: ReplicaStore, acknowledged: list[str]) -> None:
+    """The committed block is whole; the state is one of the way."""
+    facts = store.replica(OPEN)
+    assert content((1, 0)) == store.read(OPEN, ONE, 0, CHUNK_BYTES)
+    if acknowledged:
+        assert ReplicaState.CLOSED is facts.state
+    if facts.state is ReplicaState.OPEN:
+        assert content(("pending", TWO)) == store.read(OPEN, TWO, 0, CHUNK_BYTES)
+    if facts.state is ReplicaState.CLOSED:
+        assert facts.tree == store.tree(OPEN).summary()
+    else:
+        assert facts.state in {ReplicaState.OPEN, ReplicaState.CLOSING}
+    assert facts.state is read_descriptor(store.paths(OPEN).descriptor, OPEN).state
+
+
+def check_repair(store: ReplicaStore, acknowledged: list[str]) -> None:
+    """What was installed is whole; what was healthy is healthy; nothing else has changed."""
+    for what in acknowledged:
+        if what.startswith("installed"):
+            block_id, offset = (int(word) for word in what.split()[1:])
+            number = offset // CHUNK_BYTES
+            data = store.read(DAMAGED, BlockId(block_id), offset, CHUNK_BYTES)
+            assert content((block_id, number)) == data
+    assert content((1, 1)) == store.read(DAMAGED, ONE, CHUNK_BYTES, CHUNK_BYTES)
+    corrupt = bytearray(content((1, 0)))
+    corrupt[100] ^= 0x10
+    first = store.read(DAMAGED, ONE, 0, CHUNK_BYTES)
+    assert first in {bytes(corrupt), content((1, 0))}, "old bytes or new ones"
+    third = store.paths(DAMAGED).block_file(THREE).read_bytes()
+    whole = content((3, 0)) + content((3, 1))
+    assert third in ({whole} if "trimmed" in acknowledged else {whole, whole + b"trailing"})
+    if "adopted" in acknowledged:
+        assert 50 == store.block(DAMAGED, BlockId(9)).bcsid == store.replica(DAMAGED).bcsid
+
+
+def check_scan(store: ReplicaStore, acknowledged: list[str]) -> None:
+    """Tree, findings and state; the tree that is served is the one that is reported."""
+    facts = store.replica(CLOSED)
+    assert facts.tree == store.tree(CLOSED).summary()
+    if acknowledged:
+        assert (ReplicaState.UNHEALTHY, 1) == (facts.state, len(store.findings(CLOSED)))
+    assert (facts.state is ReplicaState.UNHEALTHY) == bool(store.findings(CLOSED))
+    assert facts.state is read_descriptor(store.paths(CLOSED).descriptor, CLOSED).state
+
+
+def check_delete_blocks(store: ReplicaStore, acknowledged: list[str]) -> None:
+    """The block is there with all its bytes, or a tombstone without any; the root is the same."""
+    tree = store.tree(CLOSED)
+    is_gone = bool(tree.deleted[tree.index_of(TWO)])
+    assert is_gone or not acknowledged
+    assert is_gone == (TWO in store.tombstones(CLOSED))
+    assert is_gone == (not store.paths(CLOSED).block_file(TWO).exists())
+    assert is_gone == (store.block_row(CLOSED, TWO) is None)
+    if not is_gone:
+        assert content((2, 1)) == store.read(CLOSED, TWO, CHUNK_BYTES, CHUNK_BYTES)
+    assert content((3, 1)) == store.read(CLOSED, THREE, CHUNK_BYTES, CHUNK_BYTES)
+
+
+def check_delete_container(store: ReplicaStore, acknowledged: list[str]) -> None:
+    """The replica is whole, or gone without a trace."""
+    try:
+        facts = store.replica(DOOMED)
+    except Refused:
+        assert [] == list(store._volumes[0].layout.current.glob(f"*/{DOOMED}"))
+        assert [] == list(store._volumes[0].layout.deleting.iterdir())
+        return
+    assert not acknowledged
+    assert ReplicaState.CLOSED is facts.state
+    for block_id in (1, 2, 3):
+        data = store.read(DOOMED, BlockId(block_id), 0, CHUNK_BYTES)
+        assert content((block_id, 0)) == data
+
+
+CHECKS: Final[dict[str, Callable[[ReplicaStore, list[str]], None]]] = {
+    "write": check_write,
+    "rewrite": check_rewrite,
+    "close": check_close,
+    "repair": check_repair,
+    "scan": check_scan,
+    "delete_blocks": check_delete_blocks,
+    "delete_container": check_delete_container,
+}
+NEEDED: Final[dict[str, set[str]]] = {
+    "write": {"pwrite", "fdatasync", "fsync", "commit", "mkdir", "rename", "replace"},
+    "rewrite": {"pwrite", "fdatasync", "commit", "replace", "unlink"},
+    "close": {"fsync", "commit", "replace", "ftruncate", "fdatasync", "rename"},
+    "repair": {"pwrite", "fdatasync", "commit", "replace", "ftruncate"},
+    "scan": {"pwrite", "fsync", "replace", "commit"},
+    "delete_blocks": {"pwrite", "fsync", "replace", "commit", "unlink"},
+    "delete_container": {"rename", "fsync", "commit", "unlink", "rmdir"},
+}
+"""Steps before which each scenario must have been killed: without a kill nothing is proved."""
+
+
+def unexpected(problems: tuple[Problem, ...], *, damaged: bool) -> list[Problem]:
+    """Return what fsck found beyond the damage that the prepared volume has."""
+    planted = f"/{DAMAGED}/chunks/"
+    return [problem for problem in problems if not (damaged and planted in problem.path)]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_death_before_any_step_leaves_the_old_or_the_new(
+    scenario: str, victims: Victims, prepared: Path
+) -> None:
+    """
+    Acknowledged work is there after the next start, fsck is content, and the work can go on.
+    """
+    killed_before: list[str] = []
+    for kill_at in range(1, STEPS_MAX):
+        life = copied(prepared)
+
+        report = victims.run(life, scenario, kill_at, tear=False)
+
+        if report["signal"] != signal.SIGKILL:
+            assert (0, kill_at - 1) == (report["code"], len(report["steps"]))
+            break
+        killed_before.append(report["steps"][-1])
+        survive(life, scenario, report["acknowledged"], f"{kill_at}: {report['steps'][-1]}")
+    else:
+        pytest.fail(f"more than {STEPS_MAX} steps")
+
+    assert NEEDED[scenario] <= set(killed_before)
+
+
+@pytest.mark.parametrize("scenario", ["write", "rewrite", "close", "repair", "scan"])
+def test_a_write_that_is_torn_in_the_middle_is_no_write(
+    scenario: str, victims: Victims, prepared: Path
+) -> None:
+    """
+    Half of the bytes arrived, then the host died: nothing takes them for the whole.
+    """
+    steps = victims.run(copied(prepared), scenario, 0, tear=False)["steps"]
+    writes = [number for number, name in enumerate(steps, 1) if name == "pwrite"]
+    assert writes
+
+    for kill_at in writes:
+        life = copied(prepared)
+
+        report = victims.run(life, scenario, kill_at, tear=True)
+
+        assert (signal.SIGKILL, True) == (report["signal"], report["torn"])
+        survive(life, scenario, report["acknowledged"], f"{kill_at}: torn")
+
+
+def copied(prepared: Path) -> Path:
+    """Return a fresh copy of the prepared volume."""
+    life = prepared.parent / "life"
+    shutil.rmtree(life, ignore_errors=True)
+    shutil.copytree(prepared, life)
+    return life
+
+
+def survive(life: Path, scenario: str, acknowledged: list[str], where: str) -> None:
+    """Open what a death left, check it, and let the scenario run to its end."""
+    store = open_store(life)
+    assert () == store.unloadable(), where
+    CHECKS[scenario](store, acknowledged)
+    store.close()
+    found = unexpected(fsck(life / "v0", read_data=True).problems, damaged=True)
+    assert [] == found, where
+
+    store = open_store(life)
+    done: list[str] = []
+    SCENARIOS[scenario](store, done.append)
+    CHECKS[scenario](store, done)
+    store.close()
+    found = unexpected(fsck(life / "v0", read_data=True).problems, damaged=scenario != "repair")
+    assert [] == found, where

@@ -1,0 +1,250 @@
+"""A process that forks children which work on a store and kill themselves at a chosen step.
+
+    stdin   {"path": "...", "scenario": "repair", "kill_at": N, "tear": false}      N = 0: never
+    stdout  {"signal": 9, "code": 0, "steps": ["pwrite", ...], "acknowledged": ["..."]}
+
+A step is a call into the kernel, or an LMDB commit, seen by `sys.setprofile`: production code has
+no hook. The child dies right before its N-th step; with `tear` it first writes half of what that
+step was to write.
+"""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+from agent.errors import Code, Refused
+from agent.store.store import ReplicaStore
+from merkle.replica import Bcsid, BlockData, BlockId, ContainerId
+from tests.support.stores import (
+    CHUNK_BYTES,
+    chunk_of,
+    closed_replica,
+    content,
+    damage,
+    flip_bit,
+    open_store,
+    write_block,
+)
+
+STEPS: Final = frozenset(
+    {
+        "commit",
+        "fdatasync",
+        "fsync",
+        "ftruncate",
+        "mkdir",
+        "pwrite",
+        "rename",
+        "replace",
+        "rmdir",
+        "truncate",
+        "unlink",
+        "write",
+    }
+)
+Acknowledge = Callable[[str], object]
+
+CLOSED, OPEN, DAMAGED, DOOMED, NEW = (ContainerId(number) for number in range(1, 6))
+ONE, TWO, THREE = BlockId(1), BlockId(2), BlockId(3)
+LATER = content("written later")
+
+
+def prepare(path: Path) -> None:
+    """Make what every scenario starts from."""
+    store = open_store(path)
+    for container_id in (CLOSED, DAMAGED, DOOMED):
+        closed_replica(store, container_id)
+    store.create_container(OPEN)
+    write_block(store, OPEN, ONE, chunk_count=1)
+    for block_id, offset in ((ONE, CHUNK_BYTES), (TWO, 0)):
+        data = content(("pending", block_id))
+        store.write_chunk(OPEN, block_id, chunk_of(data, offset), data)
+    paths = store.paths(DAMAGED)
+    flip_bit(paths.block_file(ONE), 100)
+    paths.block_file(TWO).unlink()
+    with paths.block_file(THREE).open("ab") as file:
+        file.write(b"trailing")
+    store.close()
+
+
+def write(store: ReplicaStore, acknowledge: Acknowledge) -> None:
+    """Create a container and write two blocks, in both ways of committing."""
+    store.create_container(NEW)
+    acknowledge("created")
+    first, second = content("first"), content("second")
+    chunks = (chunk_of(first), chunk_of(second, CHUNK_BYTES))
+    store.write_chunk(NEW, ONE, chunks[0], first)
+    acknowledge("first")
+    store.write_chunk(NEW, ONE, chunks[1], second)
+    acknowledge("second")
+    store.put_block(NEW, BlockData(ONE, Bcsid(1), chunks))
+    acknowledge("block 1")
+    chunk = chunk_of(LATER)
+    store.write_chunk(NEW, TWO, chunk, LATER, commit=BlockData(TWO, Bcsid(2), (chunk,)))
+    acknowledge("block 2")
+
+
+def rewrite(store: ReplicaStore, acknowledge: Acknowledge) -> None:
+    """Write an uncommitted chunk again, otherwise."""
+    store.write_chunk(OPEN, TWO, chunk_of(LATER), LATER)
+    acknowledge("rewritten")
+
+
+def close(store: ReplicaStore, acknowledge: Acknowledge) -> None:
+    """Close a replica that has uncommitted chunks."""
+    store.close_container(OPEN, bcsid=1)
+    acknowledge("closed")
+
+
+def repair(store: ReplicaStore, acknowledge: Acknowledge) -> None:
+    """Repair a corrupt chunk, a missing file, trailing bytes; add a block; adopt a BCSID."""
+    tool = store.repair(DAMAGED)
+    wanted = [
+        (ONE, 0, content((1, 0))),
+        (TWO, 0, content((2, 0))),
+        (TWO, CHUNK_BYTES, content((2, 1))),
+        (BlockId(9), 0, content((9, 0))),
+    ]
+    for block_id, offset, data in wanted:
+        with suppress_refusal(Code.INELIGIBLE):
+            tool.install_chunk(block_id, chunk_of(data, offset), data)
+        acknowledge(f"installed {block_id} {offset}")
+    tool.trim(THREE)
+    acknowledge("trimmed")
+    tool.adopt_bcsid(BlockId(9), 50)
+    tool.advance_bcsid(50)
+    acknowledge("adopted")
+
+
+def scan(store: ReplicaStore, acknowledge: Acknowledge) -> None:
+    """Commit a scan that found damage."""
+    store.commit_scan(
+        CLOSED,
+        base_generation=store.begin_scan(CLOSED).generation,
+        tree=store.tree(CLOSED).select([ONE, TWO]),
+        findings=[damage(CLOSED, THREE, 0)],
+        bytes_read=1,
+        complete=True,
+    )
+    acknowledge("scanned")
+
+
+def delete_blocks(store: ReplicaStore, acknowledge: Acknowledge) -> None:
+    """Delete one block."""
+    store.delete_blocks(CLOSED, [TWO])
+    acknowledge("deleted")
+
+
+def delete_container(store: ReplicaStore, acknowledge: Acknowledge) -> None:
+    """Delete a replica with its data."""
+    with suppress_refusal(Code.CONTAINER_NOT_FOUND):
+        store.delete_container(DOOMED, force=True)
+    acknowledge("deleted")
+
+
+SCENARIOS: Final[dict[str, Callable[[ReplicaStore, Acknowledge], None]]] = {
+    "write": write,
+    "rewrite": rewrite,
+    "close": close,
+    "repair": repair,
+    "scan": scan,
+    "delete_blocks": delete_blocks,
+    "delete_container": delete_container,
+}
+
+
+@contextmanager
+def suppress_refusal(code: Code) -> Iterator[None]:
+    """Let a step pass that an earlier, interrupted run has done already."""
+    try:
+        yield
+    except Refused as refusal:
+        if refusal.code is not code:
+            raise
+
+
+class Counter:
+    """Counts steps and ends the process before one of them."""
+
+    def __init__(self, log_fd: int, kill_at: int, *, tear: bool) -> None:
+        self._log_fd = log_fd
+        self._kill_at = kill_at
+        self._tear = tear
+        self._count = 0
+
+    def see(self, frame: FrameType, event: str, argument: Any) -> None:
+        """A profile function."""
+        if event != "c_call" or argument.__name__ not in STEPS:
+            return
+        sys.setprofile(None)
+        self._count += 1
+        self.log(f"step {argument.__name__}")
+        if self._count == self._kill_at:
+            names = frame.f_locals
+            if self._tear and frame.f_code.co_name == "write_all":
+                half = names["view"][: len(names["view"]) // 2]
+                os.pwrite(names["fd"], half, names["offset"])
+                self.log("torn")
+            os.kill(os.getpid(), signal.SIGKILL)
+        sys.setprofile(self.see)
+
+    def log(self, line: str) -> None:
+        """Tell the parent; a pipe keeps what a dead process wrote."""
+        os.write(self._log_fd, f"{line}\n".encode())
+
+
+def child(request: dict[str, Any], log_fd: int) -> None:
+    """Run one scenario."""
+    store = open_store(Path(request["path"]))
+    counter = Counter(log_fd, request["kill_at"], tear=request["tear"])
+
+    def acknowledge(what: str) -> None:
+        sys.setprofile(None)
+        counter.log(f"ack {what}")
+        sys.setprofile(counter.see)
+
+    sys.setprofile(counter.see)
+    SCENARIOS[request["scenario"]](store, acknowledge)
+    sys.setprofile(None)
+    store.close()
+
+
+def run(request: dict[str, Any]) -> dict[str, Any]:
+    """Fork a child for the request and tell how it ended."""
+    read_fd, write_fd = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        with suppress(BaseException):
+            os.close(read_fd)
+            child(request, write_fd)
+            status = 0
+        os._exit(status)
+    os.close(write_fd)
+    with os.fdopen(read_fd) as log:
+        lines = log.read().splitlines()
+    _, status = os.waitpid(pid, 0)
+    return {
+        "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0,
+        "code": os.WEXITSTATUS(status) if os.WIFEXITED(status) else 0,
+        "steps": [line.removeprefix("step ") for line in lines if line.startswith("step ")],
+        "acknowledged": [line.removeprefix("ack ") for line in lines if line.startswith("ack ")],
+        "torn": "torn" in lines,
+    }
+
+
+def main() -> None:
+    """Serve requests until stdin ends."""
+    for line in sys.stdin:
+        sys.stdout.write(json.dumps(run(json.loads(line))) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
