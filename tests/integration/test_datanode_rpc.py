@@ -1,0 +1,386 @@
+"""The datanode's service on loopback over a real store, as clients and peers use it."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from agent.errors import Code, Refused, Unavailable
+from agent.rpc import codec
+from agent.rpc.channel import call, stream
+from agent.rpc.peer import Meter, Peer, Timeouts
+from agent.rpc.server import DatanodeService, Limits, build_server, pieces
+from agent.rpc.v1 import container_pb2
+from agent.rpc.v1 import datanode_pb2 as pb
+from agent.runtime.clock import SystemClock
+from merkle.checksum import window_checksums
+from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
+from tests.support.datanodes import CountingService, Datanode, code_of
+from tests.support.stored_replica import CHUNK_BYTES, CONTAINER, noise
+
+MiB = 1024**2
+OPEN = ContainerId(2)
+
+
+@pytest.fixture
+def datanode(tmp_path: Path) -> Iterator[Datanode]:
+    """A datanode with container 1 closed, three blocks of two chunks, serving."""
+    made = Datanode("dn1", tmp_path)
+    made.replica.create()
+    made.serve()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def peer(datanode: Datanode) -> Iterator[Peer]:
+    """A client of it."""
+    with Peer(datanode.address, timeouts=Timeouts(call_s=5.0, tree_s=5.0, chunk_s=5.0)) as made:
+        yield made
+
+
+def ask(method: object, request: object) -> object:
+    """Call once, with a deadline."""
+    return call(method, request, timeout_s=10.0)  # type: ignore[arg-type]
+
+
+def write(peer: Peer, block_id: int, *datas: bytes, bcsid: int = 1, stated: bool = True) -> int:
+    """Write a block to the open container as a client does; return the committed length."""
+    key = container_pb2.BlockId(container_id=OPEN, local_id=block_id, bcsid=bcsid)
+    committed = container_pb2.BlockData(block_id=key)
+    length, offset = 0, 0
+    for data in datas:
+        chunk = container_pb2.ChunkInfo(offset=offset, length=len(data))
+        if stated:
+            sums = window_checksums(ChecksumType.CRC32C, 16_384, data)
+            chunk.checksum.CopyFrom(
+                container_pb2.ChecksumData(
+                    type=container_pb2.CRC32C, bytes_per_checksum=16_384, checksums=sums
+                )
+            )
+        committed.chunks.append(chunk)
+        committed.size += len(data)
+        offset += len(data)
+        request = pb.WriteChunkRequest(block_id=key, chunk=chunk, data=data)
+        if len(committed.chunks) == len(datas):
+            request.commit.CopyFrom(committed)
+        length = ask(peer.stub.WriteChunk, request).committed_length  # type: ignore[attr-defined]
+    return length
+
+
+class TestWriting:
+    @pytest.mark.parametrize("stated", [True, False])
+    def test_what_was_written_is_read_back(self, peer: Peer, stated: bool) -> None:
+        """Whether the client gave checksums or left them to us."""
+        first, second = noise(3 * MiB + 17, 1), noise(100, 2)
+        ask(peer.stub.CreateContainer, pb.CreateContainerRequest(container_id=OPEN))
+
+        length = write(peer, 5, first, second, stated=stated)
+
+        block = peer.block(OPEN, BlockId(5))
+        assert len(first) + len(second) == length == block.length_bytes
+        assert [ChecksumType.CRC32C] * 2 == [chunk.checksum_type for chunk in block.chunks]
+        assert first == peer.read_chunk(OPEN, BlockId(5), 0)[1]
+        assert second == peer.read_chunk(OPEN, BlockId(5), len(first))[1]
+
+    def test_creating_and_committing_again_changes_nothing(self, peer: Peer) -> None:
+        """A client that lost the answer may repeat the call."""
+        for _ in range(2):
+            ask(peer.stub.CreateContainer, pb.CreateContainerRequest(container_id=OPEN))
+            write(peer, 5, b"x" * 1_000)
+
+        assert (1, 1_000) == (
+            peer.replica(OPEN).block_count,
+            peer.replica(OPEN).bytes_used,
+        )
+
+    def test_a_wrong_checksum_is_refused_and_nothing_is_kept(
+        self, peer: Peer, datanode: Datanode
+    ) -> None:
+        """Data that changed on its way is the client's to send again."""
+        ask(peer.stub.CreateContainer, pb.CreateContainerRequest(container_id=OPEN))
+        sums = window_checksums(ChecksumType.CRC32C, 16_384, b"x" * 1_000)
+        chunk = ChunkInfo(0, 1_000, ChecksumType.CRC32C, 16_384, sums)
+        request = pb.WriteChunkRequest(
+            block_id=container_pb2.BlockId(container_id=OPEN, local_id=5),
+            chunk=codec.chunk_message(chunk),
+            data=b"y" * 1_000,
+        )
+
+        refused = code_of(lambda: ask(peer.stub.WriteChunk, request))
+
+        assert Code.CHECKSUM_MISMATCH.value == refused
+        assert 0 == datanode.replica.store.replica(OPEN).bytes_used
+
+    def test_the_largest_chunk_passes_and_a_larger_message_does_not(self, peer: Peer) -> None:
+        """32 MiB of data and their description fit one message; more never arrives."""
+        ask(peer.stub.CreateContainer, pb.CreateContainerRequest(container_id=OPEN))
+        data = bytes(32 * MiB)
+
+        length = write(peer, 5, data)
+        refused = code_of(lambda: write(peer, 6, bytes(34 * MiB)))
+
+        assert (len(data), Code.MALFORMED_REQUEST.value) == (length, refused)
+        assert data == peer.read_chunk(OPEN, BlockId(5), 0)[1]
+
+    def test_a_closed_container_takes_no_writes(self, peer: Peer) -> None:
+        """The refusal says which state it is in."""
+        request = pb.WriteChunkRequest(
+            block_id=container_pb2.BlockId(container_id=CONTAINER, local_id=99),
+            chunk=container_pb2.ChunkInfo(length=1),
+            data=b"x",
+        )
+
+        with pytest.raises(Refused, match="CLOSED") as raised:
+            ask(peer.stub.WriteChunk, request)
+
+        assert Code.CONTAINER_NOT_OPEN is raised.value.code
+
+    def test_close_and_delete(self, peer: Peer) -> None:
+        """The tree is there before close answers; a non-empty replica is deleted by force only."""
+        ask(peer.stub.CreateContainer, pb.CreateContainerRequest(container_id=OPEN))
+        write(peer, 5, b"x" * 1_000)
+
+        closed = ask(peer.stub.CloseContainer, pb.CloseContainerRequest(container_id=OPEN, bcsid=1))
+        gentle = code_of(
+            lambda: ask(peer.stub.DeleteContainer, pb.DeleteContainerRequest(container_id=OPEN))
+        )
+        ask(peer.stub.DeleteContainer, pb.DeleteContainerRequest(container_id=OPEN, force=True))
+
+        assert (container_pb2.CLOSED, True) == (
+            closed.replica.state,  # type: ignore[attr-defined]
+            closed.replica.HasField("tree"),  # type: ignore[attr-defined]
+        )
+        assert Code.DELETE_ON_NON_EMPTY_CONTAINER.value == gentle
+        assert Code.CONTAINER_NOT_FOUND.value == code_of(lambda: peer.replica(OPEN))
+
+
+class TestReading:
+    def test_pieces_end_with_windows(self) -> None:
+        """A reader checks each piece as it comes, except where a window is larger than a piece."""
+        small = ChunkInfo(5, 3 * MiB, ChecksumType.CRC32C, 300_000, b"")
+        large = ChunkInfo(0, 3 * MiB, ChecksumType.CRC32C, 2 * MiB, b"")
+
+        assert [(5, 900_000), (900_005, 900_000), (1_800_005, 900_000), (2_700_005, 445_728)] == [
+            *pieces(small)
+        ]
+        assert [(0, MiB), (MiB, MiB), (2 * MiB, MiB)] == [*pieces(large)]
+
+    def test_a_damaged_chunk_is_served_as_it_is_and_refused_by_the_reader(
+        self, peer: Peer, datanode: Datanode
+    ) -> None:
+        """The server does not verify; the reader does."""
+        datanode.replica.flip(1, 5)
+
+        assert Code.CHECKSUM_MISMATCH.value == code_of(
+            lambda: peer.read_chunk(CONTAINER, BlockId(1), 0)
+        )
+
+    @pytest.mark.parametrize(
+        ("key", "code"),
+        [
+            ({"container_id": 99, "local_id": 1}, Code.CONTAINER_NOT_FOUND),
+            ({"container_id": 1, "local_id": 99}, Code.NO_SUCH_BLOCK),
+            ({"container_id": 1, "local_id": 1, "bcsid": 99}, Code.UNKNOWN_BCSID),
+            ({"container_id": 1, "local_id": 1, "bcsid": 3}, Code.BCSID_MISMATCH),
+            ({"container_id": 1, "local_id": 1, "replica_index": 4}, Code.CONTAINER_NOT_FOUND),
+            ({"container_id": 1}, Code.MALFORMED_REQUEST),
+        ],
+    )
+    def test_what_is_not_here_is_refused_by_name(
+        self, peer: Peer, key: dict[str, int], code: Code
+    ) -> None:
+        """GetBlock and ReadChunk give the same answer."""
+        block_id = container_pb2.BlockId(**key)  # type: ignore[arg-type]
+        read = pb.ReadChunkRequest(block_id=block_id)
+
+        get = code_of(lambda: ask(peer.stub.GetBlock, pb.GetBlockRequest(block_id=block_id)))
+        got = code_of(lambda: list(stream(peer.stub.ReadChunk, read, timeout_s=5)))
+
+        assert (code.value, code.value) == (get, got)
+
+    def test_no_chunk_begins_in_the_middle(self, peer: Peer) -> None:
+        """A chunk is named by where it begins."""
+        assert Code.UNABLE_TO_FIND_CHUNK.value == code_of(
+            lambda: peer.read_chunk(CONTAINER, BlockId(1), 1)
+        )
+
+    def test_lists_are_paged_to_their_end(self, datanode: Datanode) -> None:
+        """Every replica, block and finding comes exactly once, whatever the page size."""
+        store = datanode.replica.store
+        for container in range(10, 17):
+            store.create_container(ContainerId(container))
+        service = DatanodeService(
+            store,
+            datanode.replica.leases,
+            scan=lambda *_: (),
+            status=pb.StatusResponse,
+            limits=Limits(replicas_page_max=3, blocks_page_max=2),
+        )
+        with ThreadPoolExecutor(2) as executor:
+            built = build_server(service, "127.0.0.1:0", executor)
+            built.server.start()
+            with Peer(f"127.0.0.1:{built.port}") as small:
+                blocks = [block.block_id for block in small.blocks_of(CONTAINER)]
+                found: list[int] = []
+                start = 0
+                while True:
+                    page = small.replicas(start, 1_000)
+                    found += [replica.container_id for replica in page.replicas]
+                    start = page.next_container_id
+                    if start == 0:
+                        break
+            built.server.stop(0).wait()
+
+        assert ([1, 2, 3], [1, *range(10, 17)]) == (blocks, found)
+
+    def test_the_tree_is_that_of_the_store(self, peer: Peer, datanode: Datanode) -> None:
+        """Fetched whole, and metered as it was serialized."""
+        meter = Meter()
+
+        tree = peer.tree(CONTAINER, meter)
+
+        assert datanode.replica.store.tree(CONTAINER) == tree
+        assert 0 < meter.tree_bytes < 1_000
+
+    def test_an_open_container_has_no_tree(self, peer: Peer) -> None:
+        """Never a root of 0."""
+        ask(peer.stub.CreateContainer, pb.CreateContainerRequest(container_id=OPEN))
+
+        assert Code.UNCLOSED_CONTAINER_IO.value == code_of(lambda: peer.summary(OPEN))
+
+
+class TestJudging:
+    def test_a_scan_tells_what_it_found(self, peer: Peer, datanode: Datanode) -> None:
+        """The last message has replica and findings; ListFindings has the same."""
+        datanode.replica.flip(2, CHUNK_BYTES + 5)
+
+        *_, last = peer.scan(CONTAINER)
+
+        assert (container_pb2.UNHEALTHY, 1) == (
+            last.result.replica.state,
+            last.result.finding_count,
+        )
+        [finding] = last.result.findings
+        assert ("CORRUPT", "CHUNK_CHECKSUM", 2, CHUNK_BYTES) == (
+            finding.verdict,
+            finding.fault,
+            finding.local_id,
+            finding.offset,
+        )
+        assert [finding] == peer.findings(CONTAINER)
+        every = ask(peer.stub.ListFindings, pb.ListFindingsRequest())
+        assert [finding] == list(every.findings)  # type: ignore[attr-defined]
+
+    def test_status_is_the_runtimes(self, peer: Peer) -> None:
+        """The service passes on what it is told."""
+        assert "dn1" == peer.status().datanode_id
+
+
+class Slow(CountingService):
+    """Holds calls of GetContainer until it is told to go on."""
+
+    go_on = Event()
+    arrived = Event()
+
+    def GetContainer(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+        """Wait, then answer."""
+        self.arrived.set()
+        self.go_on.wait(10)
+        return super().GetContainer(request, context)
+
+
+class TestLoad:
+    def test_calls_beyond_the_limit_are_refused_at_once(self, tmp_path: Path) -> None:
+        """Overload is an answer, and those inside are served."""
+        datanode = Datanode("dn1", tmp_path)
+        datanode.replica.create(blocks=1)
+        slow = Slow(datanode)
+        slow.limits = Limits(rpc_count_max=1)
+        datanode.serve(lambda _: slow)
+        with Peer(datanode.address) as peer:
+            request = pb.GetContainerRequest(container_id=CONTAINER)
+            inside = peer.stub.GetContainer.future(request, timeout=10)
+            assert slow.arrived.wait(10)
+
+            with pytest.raises(Unavailable) as raised:
+                ask(peer.stub.GetContainer, request)
+            slow.go_on.set()
+
+            assert Code.BUSY is raised.value.code
+            assert CONTAINER == inside.result().replica.container_id
+        datanode.close()
+
+    def test_a_container_that_is_held_is_busy_not_stuck(
+        self, peer: Peer, datanode: Datanode
+    ) -> None:
+        """A caller waits for a lease no longer than it said, and reads do not wait at all."""
+        request = pb.DeleteContainerRequest(container_id=CONTAINER, force=True)
+
+        with datanode.replica.leases.hold(CONTAINER):
+            before_ms = SystemClock().now_ms()
+            busy = code_of(lambda: call(peer.stub.DeleteContainer, request, timeout_s=0.5))
+            waited_ms = SystemClock().now_ms() - before_ms
+            read = peer.read_chunk(CONTAINER, BlockId(1), 0)[1]
+
+        assert busy in {Code.BUSY.value, Code.UNAVAILABLE.value}
+        assert (True, CHUNK_BYTES) == (waited_ms < 5_000, len(read))
+        assert CONTAINER == peer.replica(CONTAINER).container_id
+
+    def test_a_reader_that_leaves_frees_its_place(self, peer: Peer, datanode: Datanode) -> None:
+        """A cancelled stream ends at the server, so the next call is served."""
+        service = datanode.replica.store
+        data = noise(20 * MiB, 3)
+        sums = window_checksums(ChecksumType.CRC32C, 16_384, data)
+        chunk = ChunkInfo(0, len(data), ChecksumType.CRC32C, 16_384, sums)
+        service.create_container(OPEN)
+        service.write_chunk(
+            OPEN, BlockId(1), chunk, data, commit=BlockData(BlockId(1), Bcsid(1), (chunk,))
+        )
+        request = pb.ReadChunkRequest(block_id=container_pb2.BlockId(container_id=OPEN, local_id=1))
+
+        for _ in range(40):  # more than the server has threads
+            answers = stream(peer.stub.ReadChunk, request, timeout_s=10)
+            next(answers)
+            answers.close()
+
+        assert data == peer.read_chunk(OPEN, BlockId(1), 0)[1]
+
+
+class TestServer:
+    def test_health_says_serving(self, datanode: Datanode) -> None:
+        """Both for the process and for the service by name."""
+        with grpc.insecure_channel(datanode.address) as channel:
+            stub = health_pb2_grpc.HealthStub(channel)
+            answers = [
+                stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=5).status
+                for name in ("", "suture.v1.Datanode")
+            ]
+
+        assert [health_pb2.HealthCheckResponse.SERVING] * 2 == answers
+
+    def test_two_servers_cannot_share_a_port(self, datanode: Datanode) -> None:
+        """The second is refused, and told the address."""
+        service = CountingService(datanode)
+
+        with ThreadPoolExecutor(1) as executor, pytest.raises(Refused) as raised:
+            build_server(service, datanode.address, executor)
+
+        assert (Code.INVALID_CONFIG, True) == (
+            raised.value.code,
+            datanode.address in str(raised.value),
+        )
+
+    def test_a_dead_server_is_unavailable_soon(self, datanode: Datanode) -> None:
+        """Retries end well before the deadline when nobody listens."""
+        datanode.stop_serving()
+        before_ms = SystemClock().now_ms()
+
+        with Peer(datanode.address) as peer:
+            gone = code_of(lambda: peer.summary(CONTAINER))
+
+        assert (Code.UNAVAILABLE.value, True) == (gone, SystemClock().now_ms() - before_ms < 9_000)
