@@ -107,10 +107,11 @@ class TestOurselves:
         assert watched.is_quiet()
         assert 0 == watched.watch.status().event_count
 
-    def test_damage_during_a_scan_is_not_taken_for_ours(self, watched: Watched) -> None:
-        """The scan's lease writes no chunks."""
-        with watched.replica.leases.hold(CONTAINER, writes_chunks=False):
-            watched.replica.flip(1, 5)
+    def test_damage_right_after_a_scan_is_not_taken_for_ours(self, watched: Watched) -> None:
+        """The scan's leases write no chunks."""
+        watched.replica.scan()
+
+        watched.replica.flip(1, 5)
 
         assert watched.is_noticed()
 

@@ -88,6 +88,16 @@ class TestClean:
         assert root == replica.store.tree(CONTAINER).root
         replica.close()
 
+    def test_a_reader_knows_when_its_replica_has_moved_on(self, replica: StoredReplica) -> None:
+        """A delete ends the validity of what a scan has seen."""
+        reader = DiskReader(replica.store, CONTAINER, replica.store.begin_scan(CONTAINER))
+        was_current = reader.is_current()
+
+        replica.store.delete_blocks(CONTAINER, [BlockId(1)])
+
+        assert (True, False) == (was_current, reader.is_current())
+        reader.close()
+
     def test_the_page_cache_is_left_alone(self, replica: StoredReplica) -> None:
         """A scan reads the medium: pages that were not cached are not cached after it."""
         paths = [replica.file(block_id) for block_id in (1, 2, 3)]
@@ -251,11 +261,16 @@ class TestStructureDamage:
     def test_a_bad_descriptor_is_damage(
         self, replica: StoredReplica, content: bytes | None, fault: Fault
     ) -> None:
-        """Without it the replica could not be loaded after the index was lost."""
+        """Without it the replica could not be loaded after the index was lost.
+
+        Marking the replica writes a new one, so the next scan heals it.
+        """
         path = replica.store.paths(CONTAINER).descriptor
         path.unlink() if content is None else path.write_bytes(content)
 
         assert [(CORRUPT, fault, -1, -1)] == found(replica)
+        assert [] == found(replica)
+        assert ReplicaState.CLOSED == replica.store.replica(CONTAINER).state
 
     def test_a_lost_chunks_directory(self, replica: StoredReplica) -> None:
         """Said once for the directory and once for each block."""

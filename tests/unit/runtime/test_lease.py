@@ -62,16 +62,20 @@ class TestHold:
             assert 2 == leases.held_count()
 
     def test_a_waiter_gets_the_lease_when_it_is_free(self) -> None:
-        """Letting go wakes who waits."""
-        leases = Leases()
-        with Holder(leases, ONE) as holder:
-            timer = threading.Timer(0.0, holder.let_go)
-            timer.start()
+        """Letting go wakes who waits; nobody sits his timeout out."""
+        leases, got_it = Leases(), threading.Event()
 
-            with leases.hold(ONE, WAIT_S):
-                assert 1 == leases.held_count()
+        def wait() -> None:
+            with leases.hold(ONE, timeout_s=3600.0):
+                got_it.set()
 
-            timer.join(WAIT_S)
+        waiter = threading.Thread(target=wait, daemon=True)
+        with Holder(leases, ONE):
+            waiter.start()
+            waited = not got_it.wait(0.05)
+
+        assert waited
+        assert got_it.wait(WAIT_S)
 
     def test_an_error_inside_releases(self) -> None:
         """A task that fails does not lock its container for ever."""

@@ -1,0 +1,292 @@
+"""The heartbeat: nothing that happened is forgotten before the SCM has heard it."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from agent.errors import Code, Refused, Unavailable
+from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
+from agent.runtime import heartbeat as module
+from agent.runtime.heartbeat import Heartbeat, Identity
+from agent.runtime.loop import Busy, Throttled
+from merkle.replica import ContainerId
+from tests.support.clock import FakeClock
+
+CLUSTER = "CID-1"
+
+
+class Scm:
+    """An SCM that records what it hears, and fails when told to."""
+
+    def __init__(self) -> None:
+        self.registered: list[scm_pb2.RegisterRequest] = []
+        self.heard: list[scm_pb2.HeartbeatRequest] = []
+        self.errors: list[Exception] = []
+        self.answers: list[scm_pb2.HeartbeatResponse] = []
+        self.during: Callable[[], None] = lambda: None
+
+    def register(self, request: scm_pb2.RegisterRequest) -> scm_pb2.RegisterResponse:
+        self.registered.append(request)
+        return scm_pb2.RegisterResponse(cluster_id=CLUSTER, term=3, heartbeat_interval_ms=1000)
+
+    def heartbeat(self, request: scm_pb2.HeartbeatRequest) -> scm_pb2.HeartbeatResponse:
+        if self.errors:
+            raise self.errors.pop(0)
+        self.during()
+        self.heard.append(request)
+        return self.answers.pop(0) if self.answers else scm_pb2.HeartbeatResponse(term=3)
+
+
+class Replicas:
+    """What there is to report: container ids with a bcsid each."""
+
+    def __init__(self, count: int) -> None:
+        self.bcsids = dict.fromkeys(range(1, count + 1), 1)
+
+    def replica_ids(self) -> Sequence[ContainerId]:
+        return [ContainerId(number) for number in sorted(self.bcsids)]
+
+    def report(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
+        if container_id not in self.bcsids:
+            return container_pb2.ReplicaReport(
+                container_id=container_id, state=container_pb2.DELETED
+            )
+        return container_pb2.ReplicaReport(
+            container_id=container_id, bcsid=self.bcsids[container_id]
+        )
+
+    def volumes(self) -> Iterable[datanode_pb2.VolumeStatus]:
+        return [datanode_pb2.VolumeStatus(volume_id="vol1")]
+
+    def queues(self) -> Iterable[scm_pb2.QueueCount]:
+        return []
+
+
+def heartbeat(
+    scm: Scm, replicas: Replicas, clock: FakeClock, orders: list[scm_pb2.Command] | None = None
+) -> Heartbeat:
+    """Return a heartbeat of datanode dn1."""
+    identity = Identity("dn1", CLUSTER, "127.0.0.1:1", "/rack", "1", 42)
+    taken = orders if orders is not None else []
+    return Heartbeat(scm, replicas, identity, lambda commands, _: taken.extend(commands), clock)
+
+
+def run_until_quiet(beat: Heartbeat) -> None:
+    """Step until nothing more waits to be said."""
+    while isinstance(beat.step(), Busy):
+        pass
+
+
+def incremental_ids(scm: Scm) -> list[int]:
+    """Return the containers of all incremental reports, in order."""
+    return [
+        replica.container_id
+        for request in scm.heard
+        for report in request.reports
+        if not report.full
+        for replica in report.replicas
+    ]
+
+
+class TestReports:
+    def test_the_first_report_is_full(self) -> None:
+        """
+        After registering, every replica is reported once, under one report id.
+        """
+        scm = Scm()
+
+        run_until_quiet(heartbeat(scm, Replicas(3), FakeClock()))
+
+        [report] = [report for request in scm.heard for report in request.reports]
+        assert (True, True, [1, 2, 3]) == (
+            report.full,
+            report.last,
+            [replica.container_id for replica in report.replicas],
+        )
+
+    def test_a_long_full_report_comes_in_pages(self) -> None:
+        """
+        More replicas than one heartbeat holds are sent page by page, without a wait between.
+        """
+        scm = Scm()
+        count = module.REPLICAS_PER_HEARTBEAT_MAX + 1
+
+        run_until_quiet(heartbeat(scm, Replicas(count), FakeClock()))
+
+        pages = [report for request in scm.heard for report in request.reports]
+        assert [(0, False), (1, True)] == [(page.page, page.last) for page in pages]
+        assert 1 == len({page.report_id for page in pages})
+        assert count == sum(len(page.replicas) for page in pages)
+
+    def test_a_change_is_reported_as_it_is_when_sent(self) -> None:
+        """
+        A replica that changes many times between two heartbeats is reported once, as it is now.
+        """
+        scm, replicas = Scm(), Replicas(2)
+        beat = heartbeat(scm, replicas, FakeClock())
+        run_until_quiet(beat)
+        scm.heard.clear()
+
+        for bcsid in (5, 6, 7):
+            replicas.bcsids[2] = bcsid
+            beat.notify(ContainerId(2))
+        beat.step()
+
+        [report] = scm.heard[0].reports
+        assert [(2, 7)] == [(r.container_id, r.bcsid) for r in report.replicas]
+
+    def test_a_deleted_replica_is_reported_as_such(self) -> None:
+        """
+        A replica that is gone is told of, not just left out.
+        """
+        scm, replicas = Scm(), Replicas(2)
+        beat = heartbeat(scm, replicas, FakeClock())
+        run_until_quiet(beat)
+        del replicas.bcsids[1]
+
+        beat.notify(ContainerId(1))
+        beat.step()
+
+        [report] = scm.heard[-1].reports
+        assert [container_pb2.DELETED] == [replica.state for replica in report.replicas]
+
+    def test_what_the_scm_did_not_hear_is_told_again(self) -> None:
+        """
+        Changes and answers of a heartbeat that failed are in the next one.
+        """
+        scm, replicas = Scm(), Replicas(2)
+        beat = heartbeat(scm, replicas, FakeClock())
+        run_until_quiet(beat)
+        scm.heard.clear()
+        scm.errors = [Unavailable(Code.UNAVAILABLE, "away"), Refused(Code.BUSY, "odd")]
+        beat.notify(ContainerId(2))
+        beat.answer(scm_pb2.CommandStatus(command_id=9))
+
+        beat.step()
+        beat.step()
+        run_until_quiet(beat)
+
+        assert 2 in incremental_ids(scm)
+        assert [9] == [status.command_id for r in scm.heard for status in r.command_statuses]
+
+    def test_a_full_report_that_was_cut_off_begins_anew(self) -> None:
+        """
+        When a page is lost, all pages come again under a new id: the SCM never counts a part.
+        """
+        scm = Scm()
+        beat = heartbeat(scm, Replicas(module.REPLICAS_PER_HEARTBEAT_MAX + 1), FakeClock())
+        beat.step()
+        scm.heard.clear()
+        scm.errors = [Unavailable(Code.UNAVAILABLE, "away")]
+
+        beat.step()
+        run_until_quiet(beat)
+
+        pages = [report for request in scm.heard for report in request.reports if report.full]
+        assert [0, 1] == [page.page for page in pages]
+        assert 1 == len({page.report_id for page in pages})
+
+    def test_a_replica_made_during_a_full_report_is_told_after_it(self) -> None:
+        """
+        What is on no page because it is newer than the list is reported again behind the last.
+        """
+        scm = Scm()
+        replicas = Replicas(module.REPLICAS_PER_HEARTBEAT_MAX + 1)
+        beat = heartbeat(scm, replicas, FakeClock())
+        newest = ContainerId(len(replicas.bcsids) + 1)
+
+        beat.step()
+        replicas.bcsids[newest] = 1
+        beat.notify(newest)
+        run_until_quiet(beat)
+
+        last_full = max(i for i, r in enumerate(scm.heard) if any(p.full for p in r.reports))
+        after = [
+            replica for r in scm.heard[last_full + 1 :] for p in r.reports for replica in p.replicas
+        ]
+        assert [newest] == [replica.container_id for replica in after]
+
+    def test_a_full_report_is_due_every_hour(self) -> None:
+        """
+        Without any change a full report goes out again within the hour.
+        """
+        scm, clock = Scm(), FakeClock()
+        beat = heartbeat(scm, Replicas(1), clock)
+        run_until_quiet(beat)
+        scm.heard.clear()
+
+        clock.advance_s(module.FULL_REPORT_INTERVAL_S)
+        run_until_quiet(beat)
+
+        assert [True] == [report.full for request in scm.heard for report in request.reports]
+
+
+class TestScmAway:
+    def test_it_waits_longer_after_each_failure(self) -> None:
+        """
+        Retries are spread at random, never faster than the floor nor slower than the ceiling.
+        """
+        scm = Scm()
+        beat = heartbeat(scm, Replicas(1), FakeClock())
+        scm.errors = [Unavailable(Code.UNAVAILABLE, "away") for _ in range(50)]
+
+        waits = [
+            step.delay_s for step in (beat.step() for _ in range(50)) if isinstance(step, Throttled)
+        ]
+
+        assert 50 == len(waits)
+        assert module.RETRY_S_MIN <= min(waits)
+        assert max(waits) <= module.RETRY_S_MAX
+        assert "away" in beat.state
+
+    def test_an_scm_that_forgot_us_is_registered_with_again(self) -> None:
+        """
+        The answer "register again" leads to a registration and a full report.
+        """
+        scm = Scm()
+        beat = heartbeat(scm, Replicas(1), FakeClock())
+        run_until_quiet(beat)
+        scm.heard.clear()
+        scm.answers = [scm_pb2.HeartbeatResponse(term=3, reregister=True)]
+
+        run_until_quiet(beat)
+
+        assert 2 == len(scm.registered)
+        assert [True] == [p.full for r in scm.heard[1:] for p in r.reports]
+
+    def test_another_cluster_is_refused(self) -> None:
+        """
+        An SCM of another cluster gets no report.
+        """
+        scm = Scm()
+        identity = Identity("dn1", "CID-other", "127.0.0.1:1", "/rack", "1", 42)
+        beat = Heartbeat(scm, Replicas(1), identity, lambda *_: None, FakeClock())
+
+        beat.step()
+
+        assert [] == scm.heard
+        assert "WRONG_CLUSTER" in beat.state
+
+    def test_answers_are_bounded_while_it_is_away(self) -> None:
+        """
+        However long the SCM is away, no more than a fixed number of answers is kept.
+        """
+        beat = heartbeat(Scm(), Replicas(1), FakeClock())
+
+        for number in range(module.STATUSES_KEPT_MAX + 5):
+            beat.answer(scm_pb2.CommandStatus(command_id=number))
+
+        assert module.STATUSES_KEPT_MAX == len(beat._statuses)
+
+
+class TestCommands:
+    def test_commands_are_handed_on(self) -> None:
+        """
+        What the SCM orders in an answer reaches whoever carries it out.
+        """
+        scm = Scm()
+        orders: list[scm_pb2.Command] = []
+        beat = heartbeat(scm, Replicas(1), FakeClock(), orders)
+        scm.answers = [scm_pb2.HeartbeatResponse(term=3, commands=[scm_pb2.Command(command_id=7)])]
+
+        run_until_quiet(beat)
+
+        assert [7] == [command.command_id for command in orders]
