@@ -198,7 +198,11 @@ def of_chunk(
         return (kinds.BOTH_UNHEALTHY if both else kinds.PEER_UNHEALTHY), here
     if here is not None and here.healthy:
         return kinds.IRRECONCILABLE, here
-    for other in reversed(mine):
-        if other.healthy and other.offset < there.end and there.offset < other.end:
-            return kinds.IRRECONCILABLE, other
+    overlapped = [
+        other
+        for other in reversed(mine)
+        if other.healthy and other.offset < there.end and there.offset < other.end
+    ]
+    if overlapped:
+        return kinds.IRRECONCILABLE, max(overlapped, key=lambda other: other.end)
     return (kinds.MISSING_CHUNK if here is None else kinds.CORRUPT_CHUNK), here

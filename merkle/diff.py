@@ -32,6 +32,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import accumulate
 from typing import Final, Protocol, TypeAlias
 
 import numpy as np
@@ -281,16 +282,26 @@ def of_chunks(
     my_leaves = {leaf.offset: leaf for leaf in mine}
     their_leaves = {leaf.offset: leaf for leaf in theirs}
     healthy = [leaf for leaf in mine if leaf.healthy]
+    farthest = list(accumulate(healthy, farther))
     for offset in sorted(my_leaves.keys() | their_leaves.keys()):
         my_leaf, their_leaf = my_leaves.get(offset), their_leaves.get(offset)
         if their_leaf is None:
             yield Difference(DifferenceKind.ONLY_MINE, block_id, my_leaf)
             continue
         kind = kind_of(my_leaf, their_leaf)
-        if kind in REPAIRED_KINDS and (other := overlapped(their_leaf, healthy)) is not None:
+        before = bisect_left(healthy, their_leaf.end, key=lambda leaf: leaf.offset)
+        if kind in REPAIRED_KINDS and before and farthest[before - 1].end > offset:
+            # Replicas that cut a block into different chunks were written differently: no byte
+            # that verifies here is overwritten to make them alike.
+            other = farthest[before - 1]
             yield Difference(DifferenceKind.IRRECONCILABLE, block_id, other, their_leaf)
         elif kind is not None:
             yield Difference(kind, block_id, my_leaf, their_leaf)
+
+
+def farther(one: Leaf, other: Leaf) -> Leaf:
+    """Return the leaf that ends later."""
+    return one if one.end > other.end else other
 
 
 def kind_of(mine: Leaf | None, theirs: Leaf) -> DifferenceKind | None:
@@ -302,17 +313,6 @@ def kind_of(mine: Leaf | None, theirs: Leaf) -> DifferenceKind | None:
     if mine.checksum == theirs.checksum:
         return None
     return DifferenceKind.IRRECONCILABLE if theirs.healthy else DifferenceKind.PEER_UNHEALTHY
-
-
-def overlapped(leaf: Leaf, healthy: Sequence[Leaf]) -> Leaf | None:
-    """Return the healthy chunk of mine, if there is one, that writing `leaf` would destroy.
-
-    Replicas that cut a block into different chunks were written differently; no byte that
-    verifies here is ever overwritten to make them alike.
-    """
-    after = bisect_left(healthy, leaf.end, key=lambda other: other.offset)
-    nearest = healthy[after - 1] if after else None
-    return nearest if nearest is not None and nearest.end > leaf.offset else None
 
 
 def apply_divergence(mine: Tree, divergence: Divergence) -> Tree:

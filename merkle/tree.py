@@ -388,7 +388,7 @@ def bury(tree: Tree, block_ids: Iterable[int] | U64s) -> Tree:
     An id that is not a live block of the tree changes nothing.
     """
     wanted = u64s(block_ids if isinstance(block_ids, np.ndarray) else list(block_ids))
-    buried = np.isin(tree.block_ids, wanted) & ~tree.deleted
+    buried = np.isin(tree.block_ids, wanted)  # a tombstone becomes the tombstone that it is
     return with_tombstones(tree, tree.block_ids[buried], tree.block_checksums[buried])
 
 

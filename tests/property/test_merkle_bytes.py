@@ -13,7 +13,7 @@ from merkle.witness import witness_checksums
 from tests.support.tree_strategies import ALGORITHMS, WINDOW_BYTES, blocks, trees
 from tests.support.trees import CONTAINER, rows_of
 
-laws = settings(max_examples=120, deadline=None)
+laws = settings(max_examples=90, deadline=None)
 FLIPS = st.integers(1, 255)
 POSITIONS = st.integers(0, 2**32)
 

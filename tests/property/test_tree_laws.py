@@ -35,7 +35,7 @@ from tests.support.tree_strategies import (
 )
 from tests.support.trees import rows_of, tree_of
 
-EXAMPLES = 120
+EXAMPLES = 90
 laws = settings(max_examples=EXAMPLES, deadline=None)  # the machine's mood is no law
 
 

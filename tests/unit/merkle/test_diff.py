@@ -122,6 +122,7 @@ def test_chunks(mine: Leaf | None, theirs: Leaf | None, expected: DifferenceKind
         ([good(0, 1, 100)], good(50, 2, 50), good(0, 1, 100)),
         ([good(60, 1, 10)], good(0, 2, 100), good(60, 1, 10)),
         ([bad(0, 3, 10), good(60, 1, 10)], good(0, 2, 61), good(60, 1, 10)),
+        ([good(20, 1, 21), good(30, 1, 1), bad(40, 1, 1)], good(40, 2, 1), good(20, 1, 21)),
     ],
 )
 def test_no_healthy_byte_is_offered_for_overwriting(

@@ -372,11 +372,12 @@ class TestColumns:
         with pytest.raises(Damaged):
             Tree.from_columns(Algorithm.XXH3_64, **columns)
 
-    def test_a_negative_count_is_refused(self) -> None:
+    @pytest.mark.parametrize("counts", [[4, -1, 0, 0], [2**32 + 2, -(2**32), 0, 1]])
+    def test_a_negative_count_is_refused(self, counts: list[int]) -> None:
         """
-        Counts that only add up are not enough.
+        Counts that only add up are not enough, nor if they wrap around to the right ones.
         """
-        columns = columns_of(self.tree) | {"chunk_counts": [4, -1, 0, 0]}
+        columns = columns_of(self.tree) | {"chunk_counts": counts}
 
         with pytest.raises(Damaged):
             Tree.from_columns(Algorithm.XXH3_64, **columns)
