@@ -62,16 +62,16 @@ def measures() -> list[Measure]:
 
 def small_rows() -> Rows:
     """Return the rows of half a million blocks of one chunk each."""
-    sums = np.random.default_rng(SEED).bytes(4 * BLOCK_COUNT)
+    checksums = np.random.default_rng(SEED).bytes(4 * BLOCK_COUNT)
     return [
-        one_chunk_row(BlockId(number + 1), sums[4 * number : 4 * number + 4])
+        one_chunk_row(BlockId(number + 1), checksums[4 * number : 4 * number + 4])
         for number in range(BLOCK_COUNT)
     ]
 
 
-def one_chunk_row(block_id: BlockId, sums: bytes) -> tuple[BlockId, bytes]:
+def one_chunk_row(block_id: BlockId, checksums: bytes) -> tuple[BlockId, bytes]:
     """Return the row of a block of one chunk with one window."""
-    chunk = ChunkInfo(0, CHUNK_BYTES, ChecksumType.CRC32C, WINDOW_BYTES, sums)
+    chunk = ChunkInfo(0, CHUNK_BYTES, ChecksumType.CRC32C, WINDOW_BYTES, checksums)
     return block_id, encode_block(BlockData(block_id, Bcsid(1), (chunk,)))
 
 
@@ -159,14 +159,14 @@ def large_chunks() -> list[Measure]:
 def large_row(block_id: BlockId) -> tuple[BlockId, bytes]:
     """Return the row of a block of 64 chunks of 4 MiB."""
     windows = CHUNK_BYTES_DEFAULT // WINDOW_BYTES
-    sums = window_checksums(ChecksumType.CRC32C, 4, bytes(range(256)) * (windows // 64))
+    checksums = window_checksums(ChecksumType.CRC32C, 4, bytes(range(256)) * (windows // 64))
     chunks = tuple(
         ChunkInfo(
             index * CHUNK_BYTES_DEFAULT,
             CHUNK_BYTES_DEFAULT,
             ChecksumType.CRC32C,
             WINDOW_BYTES,
-            sums[: 4 * windows],
+            checksums[: 4 * windows],
         )
         for index in range(64)
     )

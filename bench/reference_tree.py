@@ -64,18 +64,20 @@ def read_chunks(row: bytes, algorithm: Algorithm) -> list[Leaf]:
     start = HEADER.size + CHUNK.size * chunk_count
     chunks = []
     for index in range(chunk_count):
-        sums_bytes, _ = CHUNK.unpack_from(row, HEADER.size + CHUNK.size * index)
+        checksums_bytes, _ = CHUNK.unpack_from(row, HEADER.size + CHUNK.size * index)
         offset, length_bytes = POSITION.unpack_from(row, start)
-        sums = row[start + POSITION.size : start + POSITION.size + sums_bytes]
-        chunks.append(Leaf(offset, length_bytes, fold_leaf(algorithm, offset, length_bytes, sums)))
-        start += POSITION.size + sums_bytes + -sums_bytes % WORD_BYTES
+        checksums = row[start + POSITION.size : start + POSITION.size + checksums_bytes]
+        chunks.append(
+            Leaf(offset, length_bytes, fold_leaf(algorithm, offset, length_bytes, checksums))
+        )
+        start += POSITION.size + checksums_bytes + -checksums_bytes % WORD_BYTES
     return chunks
 
 
-def fold_leaf(algorithm: Algorithm, offset: int, length_bytes: int, sums: bytes) -> int:
+def fold_leaf(algorithm: Algorithm, offset: int, length_bytes: int, checksums: bytes) -> int:
     """Fold one chunk."""
     position = POSITION.pack(offset, length_bytes) if algorithm is Algorithm.XXH3_64 else b""
-    return FOLDS[algorithm](position + sums)
+    return FOLDS[algorithm](position + checksums)
 
 
 def fold_block(algorithm: Algorithm, block_id: BlockId, chunks: list[Leaf]) -> int:

@@ -187,7 +187,7 @@ def decode_chunks(row: bytes, chunk_count: int) -> tuple[list[ChunkInfo], int]:
     chunks = []
     start = HEADER.size + CHUNK.size * chunk_count
     for index in range(chunk_count):
-        sums_bytes, kind = CHUNK.unpack_from(row, HEADER.size + CHUNK.size * index)
+        checksums_bytes, kind = CHUNK.unpack_from(row, HEADER.size + CHUNK.size * index)
         offset, length_bytes = POSITION.unpack_from(row, start)
         start += POSITION.size
         chunks.append(
@@ -196,10 +196,10 @@ def decode_chunks(row: bytes, chunk_count: int) -> tuple[list[ChunkInfo], int]:
                 length_bytes=length_bytes,
                 checksum_type=ChecksumType(kind >> TYPE_SHIFT),
                 bytes_per_checksum=kind & ((1 << TYPE_SHIFT) - 1),
-                window_checksums=row[start : start + sums_bytes],
+                window_checksums=row[start : start + checksums_bytes],
             )
         )
-        start += sums_bytes + -sums_bytes % WORD_BYTES
+        start += checksums_bytes + -checksums_bytes % WORD_BYTES
     return chunks, start
 
 

@@ -117,15 +117,18 @@ def big_endian_32(values: Sequence[int]) -> bytes:
     return struct.pack(f">{len(values)}I", *values)
 
 
+def folds_position(algorithm: Algorithm) -> bool:
+    """Return whether a leaf folds the chunk's offset and length: Ozone's does not."""
+    return algorithm is not Algorithm.CRC32C
+
+
 def leaf_checksum(
     algorithm: Algorithm, offset: int, length_bytes: int, window_checksums: Buffer
 ) -> int:
     """Return the leaf of one chunk, from its checksums as `window_checksums` returns them."""
-    match algorithm:
-        case Algorithm.CRC32C:  # Ozone leaves the chunk's position out
-            return crc32c(window_checksums)
-        case Algorithm.XXH3_64:
-            return xxh3_64(struct.pack(">QQ", offset, length_bytes), window_checksums)
+    if not folds_position(algorithm):
+        return FOLDS[algorithm](window_checksums)
+    return xxh3_64(struct.pack(">QQ", offset, length_bytes), window_checksums)
 
 
 def block_checksum(algorithm: Algorithm, block_id: BlockId, leaf_checksums: Sequence[int]) -> int:

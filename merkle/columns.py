@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from merkle.blockrow import POSITION, RowColumns
-from merkle.checksum import Algorithm, U64s, fold_slices
+from merkle.checksum import Algorithm, U64s, fold_slices, folds_position
 from merkle.damaged import Damaged
 from merkle.replica import BLOCK_BYTES_MAX, CHUNK_BYTES_MAX, ID_MAX
 
@@ -35,7 +35,7 @@ def spans_of(offsets: U64s, lengths_bytes: U64s, healthy: Column | np.bool_) -> 
 
 def fold_leaves(algorithm: Algorithm, columns: RowColumns) -> U64s:
     """Return the leaves of many rows; `leaf_checksum` says what each folds."""
-    skipped_bytes = POSITION.size if algorithm is Algorithm.CRC32C else 0
+    skipped_bytes = 0 if folds_position(algorithm) else POSITION.size
     return fold_slices(
         algorithm,
         columns.octets,

@@ -375,6 +375,7 @@ def merge(existing: Tree | None, fresh: Tree) -> Tree:
 
     Live blocks are only those of `fresh`, and where both have a tombstone it is that of `fresh`;
     but what was deleted stays deleted. So a scan that began before a delete resurrects nothing.
+    A tombstone keeps its checksum as it is, also when the algorithm has changed in between.
     """
     if existing is None or not existing.deleted.any():
         return fresh

@@ -115,10 +115,10 @@ def test_ozones_leaf_leaves_out_the_position() -> None:
     """
     Under crc32c a chunk has the same leaf wherever it is.
     """
-    sums = bytes.fromhex("964ac3ac964ac3ac32253bcc")
+    checksums = bytes.fromhex("964ac3ac964ac3ac32253bcc")
 
-    assert 820081075 == leaf_checksum(Algorithm.CRC32C, 0, 40960, sums)
-    assert 820081075 == leaf_checksum(Algorithm.CRC32C, 1, 2, sums)
+    assert 820081075 == leaf_checksum(Algorithm.CRC32C, 0, 40960, checksums)
+    assert 820081075 == leaf_checksum(Algorithm.CRC32C, 1, 2, checksums)
     assert 0 == leaf_checksum(Algorithm.CRC32C, 0, 0, b"")
 
 
@@ -126,13 +126,13 @@ def test_our_leaf_includes_the_position() -> None:
     """
     Under xxh3_64 the same bytes elsewhere, or fewer of them, have another leaf.
     """
-    sums = bytes.fromhex("964ac3ac")
+    checksums = bytes.fromhex("964ac3ac")
     positions = [(0, 100), (100, 100), (0, 99), (1 << 32, 100)]
 
-    leaves = {leaf_checksum(Algorithm.XXH3_64, *position, sums) for position in positions}
+    leaves = {leaf_checksum(Algorithm.XXH3_64, *position, checksums) for position in positions}
 
     assert len(positions) == len(leaves)
-    assert xxh3_64(bytes(15) + b"\x64" + sums) in leaves
+    assert xxh3_64(bytes(15) + b"\x64" + checksums) in leaves
 
 
 @pytest.mark.parametrize("algorithm", list(Algorithm))

@@ -122,7 +122,7 @@ def test_columns_begin_aligned() -> None:
 
 def test_a_tree_that_does_not_fold_is_found_by_verify() -> None:
     """
-    The codec vouches for the bytes, `verify` for the sums: fsck asks both.
+    The codec vouches for the bytes, `verify` for the folds: fsck asks both.
     """
     tree = TREES["all kinds"]
     forged = replace(tree, chunk_checksums=tree.chunk_checksums + np.uint64(1))

@@ -33,8 +33,8 @@ EXAMPLE = block(1, CHUNK_B, metadata=(("key", "b"),))
 
 def leaf(algorithm: Algorithm, offset: int, data: bytes, checksum_type: ChecksumType) -> int:
     """Return the leaf of one chunk."""
-    sums = window_checksums(checksum_type, WINDOW_BYTES, data)
-    return leaf_checksum(algorithm, offset, len(data), sums)
+    checksums = window_checksums(checksum_type, WINDOW_BYTES, data)
+    return leaf_checksum(algorithm, offset, len(data), checksums)
 
 
 def damaged(algorithm: Algorithm, *pieces: bytes) -> Tree:
@@ -43,8 +43,8 @@ def damaged(algorithm: Algorithm, *pieces: bytes) -> Tree:
     builder.add_block(1)
     offset = 0
     for piece in pieces:
-        sums = window_checksums(CRC32, WINDOW_BYTES, piece)
-        builder.add_chunk(offset, len(piece), sums, healthy=False)
+        checksums = window_checksums(CRC32, WINDOW_BYTES, piece)
+        builder.add_chunk(offset, len(piece), checksums, healthy=False)
         offset += len(piece)
     return builder.build()
 
