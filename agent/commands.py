@@ -4,7 +4,7 @@
     delete     small pool
     reconcile  the task pool, within its share of the threads
 
-A command that is refused at the door (duplicate, stale term, late, queue full) is answered SKIPPED
+A command that will not run (duplicate, stale term, late, queue full, shutdown) is answered SKIPPED
 with the reason; nothing is dropped in silence.
 """
 
@@ -15,8 +15,8 @@ from typing import Final
 from agent.errors import Code, Refused, SutureError
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.pool import TaskBody, TaskContext, TaskPool
-from agent.tasks import Priority, Task, TaskOutcome
-from merkle.replica import ID_MAX, ContainerId
+from agent.tasks import Priority, Refusal, Task, TaskOutcome
+from merkle.replica import ID_MAX
 
 ANSWER_TEXT_MAX: Final = 500  # characters of an error that travel back
 
@@ -68,9 +68,13 @@ class Commands:
             term=command.term,
         )
         pool = self._pool if kind == "reconcile" else self._quick
-        refusal = pool.submit(task, self._body(command, kind, container_id))
+
+        def skip(why: Refusal) -> None:
+            self._answer(skipped(command, kind, container_id, why.value))
+
+        refusal = pool.submit(task, self._body(command, kind, container_id), on_drop=skip)
         if refusal is not None:
-            self._answer(skipped(command, kind, container_id, refusal.value))
+            skip(refusal)
 
     def _body(self, command: scm_pb2.Command, kind: str, container_id: int) -> TaskBody:
         """Return what runs in the pool: carry out, answer, and say how it went."""
@@ -128,8 +132,3 @@ def skipped(
         state=scm_pb2.CommandStatus.SKIPPED,
         code=why,
     )
-
-
-def container_of(command: scm_pb2.CloseCommand | scm_pb2.DeleteCommand) -> ContainerId:
-    """Return the container that a command names."""
-    return ContainerId(command.container_id)

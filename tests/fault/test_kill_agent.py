@@ -125,13 +125,13 @@ def assert_clean(volume: Path) -> None:
     assert () == report.problems
 
 
-def test_writes(tmp_path):
+def test_writes(tmp_path: Path) -> None:
     """
     Whatever step of a write an agent dies at, acknowledged chunks survive and fsck is clean.
     """
     with ScriptedScm() as scm, Zygote(tmp_path / "agent.log") as zygote:
         config = write_config(tmp_path / "whole.toml", tmp_path / "whole", scm.address)
-        assert Writer().run(zygote.start(config) or "")
+        assert Writer().run(zygote.start(config))
         last_step = zygote.stop()["steps"]
         killed = 0
 
@@ -139,7 +139,7 @@ def test_writes(tmp_path):
             volume = tmp_path / f"run{number}"
             config = write_config(tmp_path / "run.toml", volume, scm.address)
             writer = Writer()
-            address = zygote.start(config, kill_at=step)
+            address = zygote.start_doomed(config, kill_at=step)
             finished = address is not None and writer.run(address)
             if address is not None:
                 killed += (zygote.stop() if finished else zygote.wait())["signal"] == 9
@@ -155,7 +155,7 @@ def test_writes(tmp_path):
     assert killed >= POINTS * 0.9, "the faults were not injected"
 
 
-def test_repairs(tmp_path):
+def test_repairs(tmp_path: Path) -> None:
     """
     Whatever step of a repair an agent dies at, what was whole stays whole and the next heals all.
     """
@@ -215,7 +215,7 @@ def repair_until_killed(
     command.CopyFrom(order)
     command.command_id = command_id
     scm.order(command)
-    address = zygote.start(config, kill_at=step)
+    address = zygote.start_doomed(config, kill_at=step)
     if address is None:
         scm.withdraw()
         return True

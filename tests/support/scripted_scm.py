@@ -23,7 +23,7 @@ class ScriptedScm(scm_pb2_grpc.ScmServicer):
         self.replicas: dict[tuple[str, int], object] = {}
         self.heartbeats = 0
         self.server = grpc.server(ThreadPoolExecutor(4))
-        scm_pb2_grpc.add_ScmServicer_to_server(self, self.server)
+        scm_pb2_grpc.add_ScmServicer_to_server(self, self.server)  # type: ignore[no-untyped-call]
         self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
 
     def __enter__(self) -> "ScriptedScm":
@@ -33,15 +33,24 @@ class ScriptedScm(scm_pb2_grpc.ScmServicer):
     def __exit__(self, *_: object) -> None:
         self.server.stop(None).wait()
 
-    def ListNodes(self, _request, _context):  # noqa: N802
+    def ListNodes(  # noqa: N802
+        self, _request: scm_pb2.ListNodesRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ListNodesResponse:
+        """Answer from the script."""
         return scm_pb2.ListNodesResponse(cluster_id=CLUSTER_ID, term=1)
 
-    def Register(self, _request, _context):  # noqa: N802
+    def Register(  # noqa: N802
+        self, _request: scm_pb2.RegisterRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.RegisterResponse:
+        """Answer from the script."""
         return scm_pb2.RegisterResponse(
             cluster_id=CLUSTER_ID, term=1, heartbeat_interval_ms=self.interval_ms
         )
 
-    def Heartbeat(self, request, _context):  # noqa: N802
+    def Heartbeat(  # noqa: N802
+        self, request: scm_pb2.HeartbeatRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.HeartbeatResponse:
+        """Answer from the script."""
         with self.changed:
             self.heartbeats += 1
             for status in request.command_statuses:

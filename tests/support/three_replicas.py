@@ -7,6 +7,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+import grpc
+
 from agent.demo.damage import (
     Target,
     append_garbage,
@@ -14,6 +16,7 @@ from agent.demo.damage import (
     delete_metadata_row,
     flip_bit_under_warm_cache,
     truncate,
+    zero_page,
 )
 from agent.rpc.peer import Peer
 from agent.rpc.server import DatanodeService, build_server
@@ -34,7 +37,7 @@ from merkle.replica import (
 )
 from tests.support.scripted_scm import CLUSTER_ID
 
-BLOCKS: Final = 8
+BLOCKS: Final = 12
 CHUNKS: Final = 2
 CHUNK_BYTES: Final = 20_000
 WAYS: Final = {
@@ -43,6 +46,10 @@ WAYS: Final = {
     3: delete_block_file,
     4: delete_metadata_row,
     5: append_garbage,
+    6: zero_page,
+    7: truncate,
+    8: delete_block_file,
+    9: delete_metadata_row,
 }
 """Block id -> what is done to it; the others stay whole."""
 
@@ -65,7 +72,7 @@ class ThreeReplicas:
         self.root = root
         self.container_id = container_id
         self._stores: list[ReplicaStore] = []
-        self._servers: list[object] = []
+        self._servers: list[grpc.Server] = []
         self.peers: list[container_pb2.DatanodeEndpoint] = []
 
     def __enter__(self) -> Self:

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 WAIT_S = 60.0
 
@@ -48,13 +48,19 @@ class Zygote:
         self._process.wait(WAIT_S)
         self._log.close()
 
-    def start(self, config: Path, kill_at: int = 0) -> str | None:
+    def start(self, config: Path) -> str:
+        """Start an agent that lives; return its address."""
+        address = self.start_doomed(config, kill_at=0)
+        assert address is not None
+        return address
+
+    def start_doomed(self, config: Path, *, kill_at: int) -> str | None:
         """Start an agent; return its address, None when it died before it listened."""
         assert self._process.stdin is not None
         request = json.dumps({"config": str(config), "kill_at": kill_at}) + "\n"
         self._process.stdin.write(request.encode())
         self._process.stdin.flush()
-        self.pid = int(self._next("forked")["pid"])
+        self.pid = self._next("forked")["pid"]
         event = self._next("listening", "exited")
         if event["event"] == "exited":
             self.pid = 0
@@ -62,13 +68,13 @@ class Zygote:
             return None
         return str(event["address"])
 
-    def stop(self) -> dict[str, int]:
+    def stop(self) -> dict[str, Any]:
         """Ask the agent to stop; return how it ended, and after how many steps."""
         with contextlib.suppress(ProcessLookupError):  # it may be dead already
             os.kill(self.pid, signal.SIGTERM)
         return self.wait()
 
-    def wait(self) -> dict[str, int]:
+    def wait(self) -> dict[str, Any]:
         """Wait for the agent's end."""
         event = self._next("exited")
         self.pid = 0
@@ -83,14 +89,14 @@ class Zygote:
                 self._rest += os.read(self._process.stdout.fileno(), 65536)
         return b'"exited"' in self._rest
 
-    def _next(self, *names: str) -> dict[str, object]:
+    def _next(self, *names: str) -> dict[str, Any]:
         """Read events until one of `names` comes."""
         deadline_s = time.monotonic() + WAIT_S
         while True:
             line, newline, rest = self._rest.partition(b"\n")
             if newline:
                 self._rest = rest
-                event = json.loads(line)
+                event: dict[str, Any] = json.loads(line)
                 if event["event"] in names:
                     return event
                 continue

@@ -23,7 +23,7 @@ STEPS = frozenset(
         "pwrite", "pwritev", "remove", "rename", "replace", "rmdir", "truncate", "unlink", "write",
     }
 )  # fmt: skip
-MODULES = frozenset({"posix", "lmdb", "lmdb.cpython", "_io", None})
+LMDB_TYPES = frozenset({"Transaction", "Cursor", "Environment"})
 
 
 class Killer:
@@ -40,9 +40,8 @@ class Killer:
         if event != "c_call" or getattr(function, "__name__", "") not in STEPS:
             return
         owner = getattr(function, "__self__", None)
-        module = getattr(function, "__module__", None) or type(owner).__module__
-        if "lmdb" not in str(module) and module != "posix":
-            return
+        if getattr(owner, "__name__", "") != "posix" and type(owner).__name__ not in LMDB_TYPES:
+            return  # a dict's `put`, a str's `replace`, ...
         with self.lock:
             self.count += 1
             if self.count == self.kill_at:

@@ -1,0 +1,133 @@
+"""The agent as a process: who may run it, what it says, how it stops."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agent.demo.cluster import Cluster
+from agent.store.fsck import fsck
+
+pytestmark = pytest.mark.slow
+
+WAIT_S = 60.0
+
+
+def agent(
+    *arguments: str, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run an agent that is expected to end by itself."""
+    return subprocess.run(
+        [sys.executable, "-m", "agent.main", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        env={**os.environ, **(environment or {})},
+        check=False,
+    )
+
+
+def test_a_second_agent_on_the_same_volumes_is_refused(cluster: Cluster) -> None:
+    """
+    The second agent ends with an error that names the first one's process.
+    """
+    first = cluster.nodes[0].popen
+    assert first is not None
+
+    second = agent("--config", str(cluster.root / "datanode1.toml"))
+
+    assert 1 == second.returncode
+    assert str(first.pid) in second.stderr
+    assert str(cluster.volume_paths(0)[0]) in second.stderr
+
+
+def test_fsck_refuses_a_volume_in_use(cluster: Cluster) -> None:
+    """
+    The offline check does not look at what an agent is changing.
+    """
+    with pytest.raises(Exception, match="pid") as caught:
+        fsck(cluster.volume_paths(0)[0])
+
+    assert "VOLUME_IN_USE" == getattr(caught.value, "code", "")
+
+
+def test_sigterm_drains_and_ends_with_zero(tmp_path: Path) -> None:
+    """
+    An agent that is told to stop says goodbye, ends with 0, and leaves a clean volume.
+    """
+    with Cluster(tmp_path, agents=1, volumes=1) as cluster:
+        [process] = cluster.nodes
+
+        code = process.stop()
+
+        assert 0 == code
+        report = fsck(cluster.volume_paths(0)[0])
+        assert () == report.problems
+        assert '"agent_stopped"' in process.log.read_text()
+
+
+def test_a_bad_config_is_refused(tmp_path: Path) -> None:
+    """
+    A config with an unknown key starts nothing and names the key.
+    """
+    config = tmp_path / "bad.toml"
+    config.write_text('[storage]\nvolumes = ["/nowhere"]\nspeed = 1\n')
+
+    refused = agent("--config", str(config))
+
+    assert 1 == refused.returncode
+    assert "storage.speed" in refused.stderr
+
+
+def test_check_prints_the_whole_config(tmp_path: Path) -> None:
+    """
+    `--check` shows every option with the value that would be used.
+    """
+    config = tmp_path / "good.toml"
+    config.write_text('[storage]\nvolumes = ["/nowhere"]\n')
+
+    shown = agent("--config", str(config), "--check")
+
+    assert 0 == shown.returncode
+    assert 7 * 24 * 3600 == json.loads(shown.stdout)["scan"]["data_interval_s"]
+
+
+def test_optimised_python_is_refused(tmp_path: Path) -> None:
+    """
+    Under python -O asserts would not hold the invariants: the agent does not start.
+    """
+    config = tmp_path / "good.toml"
+    config.write_text(f'[storage]\nvolumes = ["{tmp_path}/vol"]\n')
+
+    refused = agent("--config", str(config), environment={"PYTHONOPTIMIZE": "1"})
+
+    assert 0 != refused.returncode
+    assert "python -O" in refused.stderr
+
+
+def test_the_first_start_waits_for_the_scm(tmp_path: Path) -> None:
+    """
+    Without an SCM an empty volume is not formatted: it would belong to no cluster.
+    """
+    config = tmp_path / "agent.toml"
+    volume = tmp_path / "vol"
+    volume.mkdir()
+    config.write_text(f'[node]\nscm = "127.0.0.1:1"\n[storage]\nvolumes = ["{volume}"]\n')
+    with subprocess.Popen(
+        [sys.executable, "-m", "agent.main", "--config", str(config)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as waiting:
+        assert waiting.stderr is not None
+        line = waiting.stderr.readline()
+
+        waiting.send_signal(signal.SIGTERM)
+
+        assert 0 == waiting.wait(WAIT_S)
+        assert "waiting_for_scm" in line
+        assert [] == list(volume.iterdir())

@@ -1,0 +1,105 @@
+"""The demo, as its user runs it: it heals everything, and leaves nothing behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.java import skip_without_java
+from tests.support.three_replicas import content
+
+pytestmark = [pytest.mark.slow, pytest.mark.fault, pytest.mark.spark]
+
+DEMO_TIMEOUT_S = 300.0
+WAIT_S = 60.0
+WAYS = {
+    "appended garbage",
+    "bit flip under a warm cache",
+    "damaged descriptor",
+    "deleted block file",
+    "deleted metadata row",
+    "misdirected write",
+    "stale tree file",
+    "swapped blocks",
+    "truncation",
+    "zeroed page",
+}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """Return a directory with enough files to damage."""
+    directory = tmp_path / "files"
+    directory.mkdir()
+    for number in range(150):
+        (directory / f"file{number:03}").write_bytes(content(number, 0, 9_000 + number * 101))
+    (directory / "large").write_bytes(content(1000, 0, 9_000_000))
+    return directory
+
+
+def processes_below(root: Path) -> list[str]:
+    """Return the command lines of processes that work below `root`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:  # it ended while we looked
+                continue
+            if str(root) in line:
+                found.append(line)
+    return found
+
+
+def test_everything_is_healed(files: Path, tmp_path: Path) -> None:
+    """
+    Each of ten ways of damage is found, repaired for the bytes it spoiled, and proven equal again.
+    """
+    skip_without_java()
+    work = tmp_path / "work"
+
+    done = subprocess.run(
+        [sys.executable, "-m", "agent.cli.main", "demo", str(files), "--work", str(work), "--json"],
+        capture_output=True,
+        text=True,
+        timeout=DEMO_TIMEOUT_S,
+        check=False,
+    )
+
+    assert 0 == done.returncode, done.stdout + done.stderr
+    story = json.loads(done.stdout)
+    assert [] == story["not_healed"]
+    assert {damage["way"] for damage in story["damages"]} == WAYS
+    assert all(damage["found_as"] for damage in story["damages"])
+    assert all(damage["results"] for damage in story["damages"])
+    assert 0 < story["spoiled_bytes"]
+    assert story["fetched_bytes"] <= 1.05 * story["spoiled_bytes"]
+    assert Path(story["report"]).read_text().startswith("<!doctype html>")
+    assert [] == list(work.glob("datanode*/"))
+    assert [] == processes_below(tmp_path)
+
+
+def test_an_interrupt_ends_it_cleanly(files: Path, tmp_path: Path) -> None:
+    """
+    Ctrl-C in the middle stops every process, removes the data, and exits as a shell expects.
+    """
+    work = tmp_path / "work"
+    with subprocess.Popen(
+        [sys.executable, "-m", "agent.cli.main", "demo", str(files), "--work", str(work)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as demo:
+        assert demo.stderr is not None
+        assert "started" in demo.stderr.readline()
+        assert processes_below(tmp_path / "work")
+
+        demo.send_signal(signal.SIGINT)
+
+        assert 130 == demo.wait(WAIT_S)
+    assert [] == processes_below(tmp_path)
+    assert [] == list(work.glob("datanode*/"))

@@ -1,0 +1,121 @@
+"""A replica that fails while it is written is left behind, and caught up by reconcile."""
+
+from pathlib import Path
+
+import pytest
+
+from agent.client import Client, Source, Stored
+from agent.demo.cluster import Cluster
+from agent.rpc.v1 import container_pb2, scm_pb2
+from tests.support.command_line import CommandLine
+from tests.support.three_replicas import content
+
+pytestmark = [pytest.mark.slow, pytest.mark.fault]
+
+FILES = 12
+FILE_BYTES = 50_000
+
+
+def sources(directory: Path) -> list[Source]:
+    """Write some files; return them as sources."""
+    directory.mkdir()
+    result = []
+    for number in range(FILES):
+        path = directory / f"file{number}"
+        path.write_bytes(content(number, 0, FILE_BYTES))
+        result.append(Source(f"left/{path.name}", path, FILE_BYTES))
+    return result
+
+
+def replicas(client: Client, container_id: int) -> dict[str, container_pb2.ReplicaReport]:
+    """Return the SCM's reports of a container by datanode address."""
+    request = scm_pb2.GetContainerInfoRequest(container_id=container_id)
+    info = client.scm.get_container_info(request).container
+    return {replica.datanode.address: replica.replica for replica in info.replicas}
+
+
+def states(client: Client, container_id: int) -> set[int]:
+    """Return the states of a container's replicas."""
+    return {report.state for report in replicas(client, container_id).values()}
+
+
+def test_writes_go_on_and_the_replica_is_caught_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    One of three agents is killed mid-write: all keys are stored on two, it closes QUASI_CLOSED
+    with a lower BCSID when it is back, and one reconcile makes it CLOSED and equal.
+    """
+    cluster = Cluster(
+        tmp_path / "cluster",
+        agents=3,
+        volumes=1,
+        heartbeat_interval_ms=100,
+        agent_sections="[scan]\nenabled = false\nwatch = false\n",
+    )
+    with cluster, Client(cluster.scm.address) as client:
+        suture = CommandLine(cluster.scm.address, capsys)
+        suture.wait_until(lambda: len(suture.json("scm", "nodes")) == 3)
+        victim = cluster.nodes[0]
+        first = sources(tmp_path / "files")
+        stored_count = 0
+
+        def kill_midway(_stored: object) -> None:
+            nonlocal stored_count
+            stored_count += 1
+            if stored_count == 1:
+                victim.kill()
+
+        early, _ = client.put(first[:1], lanes=1)
+        stored, containers = client.put(first[1:], lanes=1, progress=kill_midway)
+        late = [Source("left/late", first[0].path, FILE_BYTES)]
+        more, more_containers = client.put(late, lanes=1)
+        container_ids = sorted({*containers, *more_containers, *containers_of(early)})
+        assert 3 == min(item.replicas_min for item in early)
+        assert 2 == min(item.replicas_min for item in more)
+        assert FILES - 1 == len(stored)
+
+        address = victim.address
+        cluster.write_config(0, listen=address)
+        victim.start()
+        suture("scm", "close", *map(str, container_ids))
+        behind = wait_for_quasi_closed(suture, client, container_ids, address)
+        reconciled = suture.json("reconcile", *map(str, behind))
+        suture.wait_until(lambda: all(states(client, c) == {container_pb2.CLOSED} for c in behind))
+
+        results = {outcome["status"]["reconcile"]["result"] for outcome in reconciled["outcomes"]}
+        assert results <= {"converged", "nothing_to_do"}
+        for container_id in behind:
+            reports = replicas(client, container_id)
+            assert 1 == len({report.bcsid for report in reports.values()})
+            assert 1 == len({report.tree.root for report in reports.values()})
+        for source in first:
+            assert source.path.read_bytes() == b"".join(client.get(source.key))
+
+
+def containers_of(stored: list[Stored]) -> set[int]:
+    """Return the containers of stored files."""
+    return {block.block_id.container_id for item in stored for block in item.blocks}
+
+
+def wait_for_quasi_closed(
+    suture: CommandLine, client: Client, container_ids: list[int], address: str
+) -> list[int]:
+    """Wait until all replicas are closed one way or the other; return where one was left behind."""
+    behind: set[int] = set()
+
+    def settled() -> bool:
+        done = True
+        for container_id in container_ids:
+            reports = replicas(client, container_id)
+            seen = {at: report.state for at, report in reports.items()}
+            if seen.get(address) == container_pb2.QUASI_CLOSED:
+                others = {at: r.bcsid for at, r in reports.items() if at != address}
+                assert reports[address].bcsid < min(others.values())
+                behind.add(container_id)
+            final = {container_pb2.CLOSED, container_pb2.QUASI_CLOSED}
+            done = done and len(seen) == 3 and set(seen.values()) <= final
+        return done and bool(behind)
+
+    suture.wait_until(settled)
+    return sorted(behind)

@@ -1,0 +1,56 @@
+"""Runs `suture` in this process, as its user would, against one cluster."""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from agent.cli.main import run
+from agent.cli.output import Exit
+
+WAIT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """`suture ... --scm ADDRESS`."""
+
+    scm: str
+    capsys: pytest.CaptureFixture[str]
+
+    def __call__(self, *arguments: str, code: int = Exit.OK) -> str:
+        """Run a command; return its stdout."""
+        self.capsys.readouterr()
+        actual = run([*arguments, "--scm", self.scm])
+        shown = self.capsys.readouterr()
+        assert code == actual, shown.out + shown.err
+        return shown.out
+
+    def json(self, *arguments: str, code: int = Exit.OK) -> Any:
+        """Run a command with --json; return the document."""
+        return json.loads(self(*arguments, "--json", code=code))
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Poll a condition of the cluster until it holds."""
+        deadline_s = time.monotonic() + WAIT_S
+        pause = time.monotonic
+        while not condition():
+            assert pause() < deadline_s, "the cluster did not get there in time"
+
+    def wait_until_closed(self, container_ids: list[int]) -> list[dict[str, Any]]:
+        """Wait until the containers are closed and compared; return them as the SCM sees them."""
+        found: list[dict[str, Any]] = []
+
+        def closed() -> bool:
+            found[:] = [
+                container
+                for container in self.json("scm", "containers")
+                if int(container["container_id"]) in container_ids
+            ]
+            return all(c["state"] == "CLOSED" and c["checksums"] == "match" for c in found)
+
+        self.wait_until(closed)
+        return found

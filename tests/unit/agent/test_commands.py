@@ -1,0 +1,168 @@
+"""Commands: each one is answered, whatever becomes of it."""
+
+import threading
+
+import pytest
+
+from agent.commands import Commands, Handlers
+from agent.errors import Code, Refused
+from agent.rpc.v1 import scm_pb2
+from agent.runtime.pool import TaskContext, TaskPool
+from agent.tasks import TaskLimits
+from tests.support.clock import FakeClock
+
+WAIT_S = 10.0
+Status = scm_pb2.CommandStatus
+
+
+class Desk:
+    """Commands over real pools, with handlers that do as they are told."""
+
+    def __init__(self, threads: int = 1, queue_depth_max: int = 10) -> None:
+        self.clock = FakeClock()
+        self.answers: list[scm_pb2.CommandStatus] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.error: BaseException | None = None
+        self.closed: list[int] = []
+        limits = TaskLimits(threads, queue_depth_max)
+        self.pool = TaskPool(limits, clock=self.clock)
+        self.quick = TaskPool(limits, clock=self.clock)
+        handlers = Handlers(close=self.close, delete=self.delete, reconcile=self.reconcile)
+        self.commands = Commands(handlers, self.pool, self.quick, self.answers.append)
+
+    def close(self, command: scm_pb2.CloseCommand) -> None:
+        self.gate.wait(WAIT_S)
+        if self.error is not None:
+            raise self.error
+        self.closed.append(command.container_id)
+
+    def delete(self, _command: scm_pb2.DeleteCommand) -> None:
+        raise Refused(Code.DELETE_ON_OPEN_CONTAINER, "container 5 is open")
+
+    def reconcile(
+        self, command: scm_pb2.ReconcileCommand, _context: TaskContext
+    ) -> scm_pb2.ReconcileOutcome:
+        return scm_pb2.ReconcileOutcome(container_id=command.container_id, result="converged")
+
+    def run(self, *commands: scm_pb2.Command, term: int = 1) -> dict[int, scm_pb2.CommandStatus]:
+        """Submit, wait until all is done, return the answers by command id."""
+        self.commands.submit(commands, term)
+        self.gate.set()
+        assert self.pool.wait_idle(WAIT_S)
+        assert self.quick.wait_idle(WAIT_S)
+        return {answer.command_id: answer for answer in self.answers}
+
+
+def close_command(command_id: int, container_id: int = 5, deadline_ms: int = 0) -> scm_pb2.Command:
+    """Return an order to close."""
+    close = scm_pb2.CloseCommand(container_id=container_id)
+    return scm_pb2.Command(command_id=command_id, term=1, close=close, deadline_ms=deadline_ms)
+
+
+class TestAnswers:
+    def test_a_command_that_was_carried_out(self) -> None:
+        """
+        Done is answered EXECUTED, with the type and the container.
+        """
+        answers = Desk().run(close_command(1))
+
+        assert (Status.EXECUTED, "close", 5) == (
+            answers[1].state,
+            answers[1].type,
+            answers[1].container_id,
+        )
+
+    def test_a_reconcile_brings_its_outcome(self) -> None:
+        """
+        The outcome of a reconcile travels in the answer.
+        """
+        order = scm_pb2.Command(
+            command_id=2, term=1, reconcile=scm_pb2.ReconcileCommand(container_id=8)
+        )
+
+        answers = Desk().run(order)
+
+        assert "converged" == answers[2].reconcile.result
+
+    def test_a_refusal_is_answered_with_its_code(self) -> None:
+        """
+        What the store refuses is answered FAILED, with the stable code and the message.
+        """
+        order = scm_pb2.Command(command_id=3, term=1, delete=scm_pb2.DeleteCommand(container_id=5))
+
+        answers = Desk().run(order)
+
+        assert (Status.FAILED, "DELETE_ON_OPEN_CONTAINER", "container 5 is open") == (
+            answers[3].state,
+            answers[3].code,
+            answers[3].message,
+        )
+
+    def test_a_task_that_dies_is_answered_too(self) -> None:
+        """
+        A broken invariant kills the task, not the answer; no detail of it leaves the process.
+        """
+        desk = Desk()
+        desk.error = AssertionError("secret")
+
+        answers = desk.run(close_command(4))
+
+        assert (Status.FAILED, "CONTAINER_INTERNAL_ERROR") == (answers[4].state, answers[4].code)
+        assert "secret" not in answers[4].message
+
+    @pytest.mark.parametrize(
+        ("order", "why"),
+        [
+            (close_command(9, deadline_ms=1), "DEADLINE_PASSED"),
+            (close_command(9, container_id=0), "MALFORMED_REQUEST"),
+            (close_command(9, container_id=2**63), "MALFORMED_REQUEST"),
+            (scm_pb2.Command(command_id=9, term=1), "MALFORMED_REQUEST"),
+        ],
+    )
+    def test_what_will_not_run_says_why(self, order: scm_pb2.Command, why: str) -> None:
+        """
+        Late, stale or senseless commands are answered SKIPPED with the reason, and not run.
+        """
+        desk = Desk()
+
+        answers = desk.run(order, term=2 if why == "STALE_TERM" else 1)
+
+        assert (Status.SKIPPED, why) == (answers[9].state, answers[9].code)
+        assert [] == desk.closed
+
+    def test_an_older_term_is_stale(self) -> None:
+        """
+        A command of an SCM that leads no more is skipped.
+        """
+        desk = Desk()
+
+        answers = desk.run(close_command(9), term=2)
+
+        assert "STALE_TERM" == answers[9].code
+
+    def test_a_duplicate_is_skipped_and_the_first_runs_once(self) -> None:
+        """
+        The same order twice runs once; the second is answered DUPLICATE.
+        """
+        desk = Desk()
+        desk.gate.clear()
+
+        answers = desk.run(close_command(1), close_command(2))
+
+        assert [5] == desk.closed
+        assert (Status.EXECUTED, "DUPLICATE") == (answers[1].state, answers[2].code)
+
+    def test_overload_is_refused_with_a_reason(self) -> None:
+        """
+        More commands than the queue holds are answered QUEUE_FULL; every command is accounted for.
+        """
+        desk = Desk(queue_depth_max=2)
+        desk.gate.clear()
+
+        answers = desk.run(*[close_command(n, container_id=n) for n in range(1, 21)])
+
+        assert set(range(1, 21)) == set(answers)
+        skipped = [a for a in answers.values() if a.state == Status.SKIPPED]
+        assert {"QUEUE_FULL"} == {answer.code for answer in skipped}
+        assert 20 == len(skipped) + len(desk.closed)
