@@ -4,8 +4,8 @@ The scanner decides; somebody else touches the disk. `agent.store.reader.DiskRea
 these protocols over a volume, tests implement them over damaged or lying ones.
 
 Errors travel as `OSError`: its errno says whether the data, the volume or this process is at
-fault (`scanner.judge.read_failure`). A replica that vanishes is not an error here: `row` answers
-None.
+fault (`scanner.judge.read_failure`). A block that vanishes is not an error here: `row` answers
+None. A replica that vanishes is one, the store's own, and ends the scan.
 """
 
 from collections.abc import Iterator, Mapping
@@ -76,7 +76,7 @@ class ReplicaReader(Protocol):
         ...
 
     def row(self, block_id: BlockId) -> bytes | None:
-        """Return the block's row as it is now; None when the block or the replica is gone."""
+        """Return the block's row as it is now; None when the block is gone."""
         ...
 
     def tombstones(self) -> Mapping[BlockId, int]:

@@ -247,8 +247,11 @@ class _Scan:
         except OSError as error:
             if read_failure(error) is Verdict.TRANSIENT:
                 raise
+            if len(span) == 1:
+                self._judge(block, row, file, span[0], FirstRead(0, b"", error))
+                return
             for chunk in span:  # one bad sector must not condemn its neighbours
-                self._judge(block, row, file, chunk, FirstRead(0, b"", error))
+                self._scan_span(block, row, file, (chunk,))
             return
         self._account(len(view))
         suspects: list[tuple[ChunkInfo, FirstRead]] = []
@@ -272,9 +275,11 @@ class _Scan:
             return
         judgement = judge_chunk(file, chunk, first, self._witnesses)
         self._account(judgement.length_bytes)
+        if not self._stands(block.block_id, row):
+            return
         if judgement.verdict is Verdict.SUSPECT_HOST:
             self._suspect(block, chunk, judgement)
-        elif self._stands(block.block_id, row):
+        else:
             self._damaged(block, chunk, judgement)
 
     # what goes into the tree and the findings
@@ -333,7 +338,7 @@ class _Scan:
         )
 
     def _stands(self, block_id: BlockId, row: bytes) -> bool:
-        """Whether damage seen in a block may be reported.
+        """Whether what was seen in a block may be reported.
 
         No, when its row went away: deleted while we read. A row or replica that changed ends the
         scan, because what was read belongs to a replica that is no more.

@@ -19,7 +19,7 @@ from agent.errors import Code, Refused, Unavailable
 from agent.runtime.clock import Clock, SystemClock
 from agent.runtime.lease import Leases
 from agent.runtime.loop import Busy, Idle, Pulse, Step, Throttled
-from agent.store.facts import ReplicaFacts, ScanCommit
+from agent.store.facts import ReplicaFacts, ScanBase, ScanCommit
 from agent.store.reader import DiskReader, ReadBuffers
 from agent.store.store import ReplicaStore
 from merkle.checksum import Algorithm
@@ -161,7 +161,7 @@ def _scan_once(
         )
     finally:
         reader.close()
-    held_because = _held_because(tools, base.facts, outcome)
+    held_because = _held_because(tools, base, outcome)
     if held_because:
         return _held(base.facts, outcome, held_because)
     with lease():
@@ -180,10 +180,13 @@ def _scan_once(
     )
 
 
-def _held_because(tools: ScanTools, facts: ReplicaFacts, outcome: ScanOutcome) -> str:
+def _held_because(tools: ScanTools, base: ScanBase, outcome: ScanOutcome) -> str:
     """Return why nothing of this scan may be committed; "" when it may."""
     if outcome.stopped_because:
         return outcome.stopped_because
+    if tools.store.generation(base.facts.container_id) != base.generation:
+        return CHANGED  # and no reason for the breaker to doubt this host
+    facts = base.facts
     doubt = tools.guard.observe(facts.volume_id, facts.container_id, outcome)
     if not doubt or not outcome.is_damaged:
         return ""

@@ -184,7 +184,7 @@ class DiskReader:
         return self._store.block_rows(self._container_id)
 
     def row(self, block_id: BlockId) -> bytes | None:
-        """Return the block's row as it is now; None when block or replica is gone."""
+        """Return the block's row as it is now; None when the block is gone."""
         return self._store.block_row(self._container_id, block_id)
 
     def tombstones(self) -> Mapping[BlockId, int]:

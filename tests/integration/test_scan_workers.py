@@ -88,6 +88,17 @@ class TestMeanwhile:
         with pytest.raises(Refused, match="no container 1"):
             replica.scan()
 
+    def test_a_container_deleted_while_it_is_read_ends_the_scan(
+        self, replica: StoredReplica
+    ) -> None:
+        """Its files vanish under the scan: no finding, no crash, a clear refusal."""
+        deletes = iter([lambda: replica.store.delete_container(CONTAINER, force=True)])
+
+        with pytest.raises(Refused, match="no container 1"):
+            scan_container(replica.tools, CONTAINER, progress=lambda _: next(deletes, int)())
+
+        assert [] == replica.store.findings()
+
     def test_a_stopped_scan_leaves_everything_as_it_was(self, replica: StoredReplica) -> None:
         """Neither tree nor findings nor state of half a scan are kept."""
         replica.flip(1, 5)

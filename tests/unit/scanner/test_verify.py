@@ -282,6 +282,20 @@ class TestMeanwhile:
         assert () == outcome.findings
         assert (False, "changed") == (outcome.complete, outcome.stopped_because)
 
+    def test_a_repair_that_overtakes_the_scan_is_no_doubt_about_the_host(
+        self, replica: MemoryReplica
+    ) -> None:
+        """Bad when read, good when read again, because somebody mended it: the replica changed."""
+        replica.flip(1, 5)
+
+        def mended(data: bytes) -> bytes:
+            replica.is_stale = True
+            return bytes([data[0]]) + data[1:5] + bytes([data[5] ^ 0x10]) + data[6:]
+
+        outcome = scan(AlteredReader(replica, bytes, mended))
+
+        assert ((), "changed") == (outcome.findings, outcome.stopped_because)
+
     def test_a_tombstone_beats_the_row_that_a_crash_left(self, replica: MemoryReplica) -> None:
         """A deleted block is neither read nor missed."""
         replica.buried[BlockId(2)] = 77
@@ -341,13 +355,36 @@ class TestReadErrors:
 
             assert replica.metadata_tree(algorithm).root != tree.root
 
-    def test_one_failed_read_is_a_doubt_about_the_host(self, replica: MemoryReplica) -> None:
-        """Read again and whole: noted, not marked."""
-        outcome = scan(AlteredReader(replica, failing(errno.EIO, times=1)))
+    def test_one_failed_read_of_a_chunk_is_a_doubt_about_the_host(
+        self, replica: MemoryReplica
+    ) -> None:
+        """Read again and whole: noted, not marked; its neighbours are not even noted."""
+        span_and_first_chunk = failing(errno.EIO, times=2)
 
-        assert {Verdict.SUSPECT_HOST} == {item.verdict for item in outcome.findings}
+        outcome = scan(AlteredReader(replica, span_and_first_chunk))
+
+        assert [(Verdict.SUSPECT_HOST, Fault.CHUNK_UNREADABLE, 1, 0, 10_000)] == facts(
+            outcome.findings
+        )
         assert replica.metadata_tree() == outcome.tree
         assert outcome.complete
+
+    def test_one_bad_sector_condemns_one_chunk_only(self) -> None:
+        """A read that takes in many chunks is repeated for each of them."""
+        replica = MemoryReplica()
+        replica.put(1, *(noise(1_000, seed) for seed in range(50)))
+        bad = noise(1_000, 33)
+
+        def read(data: bytes) -> bytes:
+            if bad in data:
+                raise OSError(errno.EIO, "bad sector")
+            return data
+
+        outcome = scan(AlteredReader(replica, read, read))
+
+        assert [(Verdict.UNREADABLE, Fault.CHUNK_UNREADABLE, 1, 33_000, 1_000)] == facts(
+            outcome.findings
+        )
 
     def test_every_opened_file_is_closed(self, replica: MemoryReplica) -> None:
         """Also when its read fails."""
