@@ -97,8 +97,13 @@ class Layout:
 
     def replica(self, container_id: ContainerId) -> ReplicaPaths:
         """Return the paths of one replica; they need not exist."""
-        group = f"containerDir{(container_id >> 9) & 0xFF}"
-        return replica_paths(self.current / group / str(container_id), container_id)
+        root = self.current / group_name(container_id) / str(container_id)
+        return replica_paths(root, container_id)
+
+
+def group_name(container_id: ContainerId) -> str:
+    """Return the directory that a replica's directory is in: 512 consecutive ids share one."""
+    return f"containerDir{(container_id >> 9) & 0xFF}"
 
 
 def replica_paths(root: Path, container_id: ContainerId) -> ReplicaPaths:

@@ -7,8 +7,8 @@ begun: a delete, an unlink, a repair. A replica that cannot be loaded is reporte
 left as they are; Ozone's datanode is silent about it.
 """
 
+import os
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from agent.errors import SutureError
 from agent.store.adoption import adopt_directory, lost_directory
@@ -17,7 +17,7 @@ from agent.store.deleting import finish_delete, record_tombstones, unlink_blocks
 from agent.store.durable import disk_errors, remove_file, remove_tree
 from agent.store.facts import RecoveryStep, Unloadable
 from agent.store.index import Change
-from agent.store.layout import container_id_of
+from agent.store.layout import container_id_of, group_name
 from agent.store.options import StoreOptions
 from agent.store.overwrite import arrived, finish, roll_back
 from agent.store.quarantine import remove_cut_off
@@ -175,13 +175,14 @@ def load_volume(volume: Volume, options: StoreOptions, shelf: Shelf) -> None:
                 place(volume, container_id, shelf)
             else:
                 unusual.append((container_id, row))
-            directories.pop(container_id, None) if isinstance(row, ReplicaRow) else None
+            if isinstance(row, ReplicaRow):
+                directories.discard(container_id)
     for container_id, row in unusual:
         if isinstance(row, ReplicaRow):
             load_unusual(volume, options, container_id, row, shelf)
         elif container_id not in directories:
             shelf.leave(volume, container_id, f"{row}, and there is no directory")
-    for container_id in directories:
+    for container_id in sorted(directories):
         load_directory(volume, options, container_id, shelf)
 
 
@@ -189,19 +190,22 @@ UNFINISHED = frozenset({ReplicaState.RECOVERING, ReplicaState.DELETED})
 """States that no restart leaves as they are."""
 
 
-def replica_directories(volume: Volume, shelf: Shelf) -> dict[ContainerId, Path]:
-    """Return the directories that replicas can be in; report what is at a wrong place."""
-    found = {}
+def replica_directories(volume: Volume, shelf: Shelf) -> set[ContainerId]:
+    """Return the replicas that have a directory; report what is at a wrong place.
+
+    Names only: a hundred thousand replicas are listed without a look into any of them.
+    """
+    found = set()
     with disk_errors(volume.layout.current):
         for group in list(volume.layout.current.iterdir()):
-            for path in list(group.iterdir()) if group.is_dir() else []:
-                container_id = container_id_of(path.name)
+            for name in os.listdir(group) if group.is_dir() else []:  # noqa: PTH208 - see above
+                container_id = container_id_of(name)
                 if container_id is None:
-                    shelf.note(volume, ContainerId(0), f"{path} is no replica; left alone")
-                elif path != volume.paths(container_id).root:
-                    shelf.leave(volume, container_id, f"{path} is not where it belongs")
+                    shelf.note(volume, ContainerId(0), f"{group / name} is no replica; left alone")
+                elif group.name != group_name(container_id):
+                    shelf.leave(volume, container_id, f"{group / name} is not where it belongs")
                 else:
-                    found[container_id] = path
+                    found.add(container_id)
     return found
 
 
