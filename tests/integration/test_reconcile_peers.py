@@ -3,11 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import pytest
 
 from agent.errors import Code
+from agent.mend import MendLimits
 from agent.plan.outcome import ChunkResult, PeerOutcome, PeerState, ReconcileResult, Result
+from agent.rpc.peer import Peer, Timeouts
 from agent.rpc.v1 import datanode_pb2
 from merkle.checksum import window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ReplicaState
@@ -74,6 +77,19 @@ class Dying(CountingService):
             return
 
 
+class Hanging(CountingService):
+    """Takes questions for chunks and never answers them."""
+
+    go_on = Event()
+
+    def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+        """Note the question, and wait."""
+        del context
+        self.datanode.reads.append((request.block_id.local_id, request.offset))
+        self.go_on.wait(20)
+        return iter(())
+
+
 class Shifting(CountingService):
     """Its tree changes between the question for its blocks and that for their chunks."""
 
@@ -138,6 +154,44 @@ class TestBadPeers:
         assert whole == cluster[0].files()
         assert PeerState.UNREACHABLE is peer_of(result, "dn2").state
         assert 4 == peer_of(result, "dn3").chunk_count
+
+    def test_a_peer_that_hangs_is_asked_a_few_times_only(self, tmp_path: Path) -> None:
+        """After its first deadline nobody waits for it again."""
+        mine, hanging, whole = (Datanode(name, tmp_path / name) for name in ("dn1", "dn2", "dn3"))
+        for datanode in (mine, hanging, whole):
+            datanode.replica.create(blocks=24)
+        for block in range(1, 25):
+            mine.replica.flip(block, 5)
+        mine.scan()
+        hanging.serve(Hanging)
+        whole.serve()
+        quick = Timeouts(call_s=5, tree_s=5, chunk_s=0.3)
+        reconciler = mine.reconciler(limits=MendLimits(fetch_count_max=2))
+
+        with Peer(hanging.address, timeouts=quick) as slow, Peer(whole.address) as good:
+            result = reconciler.reconcile(CONTAINER, {"dn2": slow, "dn3": good})
+        Hanging.go_on.set()
+
+        files = whole.files(), mine.files()
+        for datanode in (mine, hanging, whole):
+            datanode.close()
+        assert files[0] == files[1]
+        assert 24 == peer_of(result, "dn3").chunk_count
+        assert len(hanging.reads) <= 4
+
+    def test_bytes_behind_a_chunk_that_stays_bad_stay(self, cluster: Cluster) -> None:
+        """A block that could not be made equal to a peer's is not trimmed either."""
+        cluster[0].replica.flip(1, 5)
+        path = cluster[0].replica.file(1)
+        path.write_bytes(path.read_bytes() + b"garbage")
+        cluster[0].scan()
+        before = cluster[0].files()
+        cluster[1].serve(Liar)
+
+        result = cluster[0].reconcile(cluster[1:2])
+
+        assert before == cluster[0].files()
+        assert Result.PARTIAL is result.result
 
     def test_a_tree_that_changes_meanwhile_is_read_again(self, cluster: Cluster) -> None:
         """A peer whose replica moved on takes part with what it is now."""
@@ -356,6 +410,27 @@ class TestCommitIds:
         late.reconcile([ahead])
 
         assert 2 == late.replica.store.block(CONTAINER, BlockId(2)).bcsid
+        assert 1 == late.replica.store.replica(CONTAINER).bcsid
+
+    def test_a_block_that_failed_holds_back_the_container(
+        self, behind: tuple[Datanode, Datanode]
+    ) -> None:
+        """A container claims all blocks up to its commit id: one that is missing forbids it."""
+        late, ahead = behind
+        late.replica.store.delete_container(CONTAINER, force=True)
+        ahead.replica.store.delete_container(CONTAINER, force=True)
+        for datanode, blocks in ((late, 1), (ahead, 3)):
+            datanode.replica.store.create_container(CONTAINER)
+            for block in range(1, blocks + 1):
+                datanode.replica.put(block, CHUNK_BYTES)
+            datanode.replica.store.close_container(CONTAINER, bcsid=3, force=False)
+        ahead.replica.flip(2, 5)  # nobody has noticed yet: its tree says that all is well
+        ahead.serve()
+
+        result = late.reconcile([ahead])
+
+        assert Result.PARTIAL is result.result
+        assert 3 == late.replica.store.block(CONTAINER, BlockId(3)).bcsid
         assert 1 == late.replica.store.replica(CONTAINER).bcsid
 
     def test_client_metadata_comes_with_a_block(self, tmp_path: Path) -> None:
