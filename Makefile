@@ -26,7 +26,7 @@ lint: python ## Check format, style, types and import contracts.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/mypy --explicit-package-bases bench tests tools
+	$(BIN)/mypy --explicit-package-bases bench tools
 	$(BIN)/lint-imports --no-logo
 
 bench: python ## Measure; fail where a bound does not hold (NAME=...).
