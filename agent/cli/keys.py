@@ -21,9 +21,10 @@ from agent.cli.output import (
     show,
     size,
 )
-from agent.client import LANES_DEFAULT, Client, Source
+from agent.client import LANES_DEFAULT, Client
 from agent.errors import Code, Refused
 from agent.rpc.v1 import scm_pb2
+from agent.writer import Source
 
 KEYS_PER_PAGE: Final = 1000
 

@@ -6,10 +6,10 @@ from typing import Final
 
 import xxhash
 
-from agent.client import BLOCK_BYTES_DEFAULT, Client, Source, pieces_of
-from agent.client import piece_sizes as block_sizes
+from agent.client import Client
 from agent.errors import SutureError
 from agent.rpc.v1 import scm_pb2
+from agent.writer import Source, chunks_of, pieces_of
 from merkle.replica import BlockData, ContainerId
 
 READERS: Final = 4
@@ -21,13 +21,11 @@ Checksums = dict[tuple[str, int], str]
 
 def source_checksums(sources: Sequence[Source]) -> Checksums:
     """Read the sources; return the checksum of each block that they become."""
-    result: Checksums = {}
-    for source in sources:
-        with source.path.open("rb") as file:
-            for part, size_bytes in enumerate(block_sizes(source.size_bytes)):
-                file.seek(part * BLOCK_BYTES_DEFAULT)
-                result[source.key, part] = checksum_of(pieces_of(file, size_bytes))[0]
-    return result
+    return {
+        (source.key, piece.part): checksum_of(chunks_of(piece))[0]
+        for source in sources
+        for piece in pieces_of(source)
+    }
 
 
 def checksum_of(pieces: Iterator[bytes]) -> tuple[str, int]:

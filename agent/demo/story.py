@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from agent.client import Client, Source
+from agent.client import Client
 from agent.demo.cluster import Cluster
 from agent.demo.harm import Harm, harm_cluster
 from agent.demo.readback import Checksums, read_back, source_checksums
 from agent.errors import Code, Refused, Unavailable
 from agent.plan_file import read_plan
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
+from agent.writer import Source
 from merkle.replica import ContainerId
 
 WAIT_S: Final = 120.0

@@ -1,14 +1,20 @@
-"""The client's arithmetic: files into blocks and chunks, work into shares."""
+"""The writer's arithmetic: files into blocks and chunks, work into shares."""
 
-import io
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.client import BLOCK_BYTES_DEFAULT, Source, balanced, describe, piece_sizes, pieces_of
 from agent.errors import Code, Refused
+from agent.writer import (
+    BLOCK_BYTES_DEFAULT,
+    Source,
+    balanced,
+    chunks_of,
+    describe,
+    pieces_of,
+)
 from merkle.replica import CHUNK_BYTES_DEFAULT
 
 
@@ -18,21 +24,24 @@ class TestPieces:
         """
         A file's blocks add up to it; only an empty file has an empty block.
         """
-        sizes = piece_sizes(size_bytes)
+        pieces = pieces_of(Source("key", Path("x"), size_bytes))
 
+        sizes = [piece.size_bytes for piece in pieces]
         assert size_bytes == sum(sizes)
         assert all(sizes) or [0] == sizes
         assert max(sizes) <= BLOCK_BYTES_DEFAULT
+        assert list(range(len(sizes))) == [piece.part for piece in pieces]
 
-    def test_a_file_that_shrank_is_refused(self) -> None:
+    def test_a_file_that_shrank_is_refused(self, tmp_path: Path) -> None:
         """
-        A file that became shorter while it was written is an error, not a short block.
+        A file that became shorter since it was listed is an error, not a short block.
         """
-        file = io.BytesIO(b"short")
-        file.name = "short.txt"
+        path = tmp_path / "short.txt"
+        path.write_bytes(b"short")
+        [piece] = pieces_of(Source("key", path, 100))
 
-        with pytest.raises(Refused) as caught:
-            list(pieces_of(file, 100))
+        with pytest.raises(Refused, match="95 bytes shorter") as caught:
+            list(chunks_of(piece))
 
         assert Code.INVALID_WRITE_SIZE == caught.value.code
 
