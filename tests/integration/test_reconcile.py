@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -193,6 +194,29 @@ class TestAllReplicasDamaged:
             assert (ReplicaState.CLOSED, 0) == (facts.state, facts.finding_count)
         assert [Result.CONVERGED] * 3 == [result.result for result in results], results
         assert damaged == sum(result.fetched_bytes for result in results)
+
+    def test_all_at_once_is_as_good_as_one_after_the_other(self, cluster: Cluster) -> None:
+        """The SCM orders all replicas at the same time: trees change while they are read."""
+        whole = cluster[0].files()
+        flip(cluster[0])
+        append_garbage(cluster[0])
+        zero(cluster[1])
+        delete_row(cluster[1])
+        truncate(cluster[2])
+        delete_file(cluster[2])
+        serve_all(cluster)
+
+        with ThreadPoolExecutor(3) as threads:
+            results = list(
+                threads.map(
+                    lambda one: one.reconcile([other for other in cluster if other is not one]),
+                    cluster,
+                )
+            )
+
+        assert [whole] * 3 == [datanode.files() for datanode in cluster]
+        assert 1 == len({one.replica.store.tree(CONTAINER).root for one in cluster})
+        assert [Result.CONVERGED] * 3 == [result.result for result in results], results
 
     def test_nothing_is_done_when_all_are_equal(self, cluster: Cluster) -> None:
         """Equal replicas compare roots and nothing else."""

@@ -17,7 +17,7 @@ from agent.runtime.lease import Leases
 from agent.survey import survey, windows
 from merkle.checksum import Algorithm
 from merkle.diff import Difference, diff
-from merkle.replica import ContainerId
+from merkle.replica import ID_MAX, ContainerId
 from merkle.tree import Leaf, Tree, TreeBuilder
 
 CONTAINER = ContainerId(1)
@@ -126,6 +126,13 @@ class TestDescent:
 
         assert diff(mine, theirs).differences == found
         assert (PeerState.USED, True) == (state, window_count > 1)
+
+    def test_windows_cover_every_id_once(self) -> None:
+        """No block falls between two windows, and none is repaired in both."""
+        parts = windows(tree_of(BLOCKS), [])
+
+        assert (0, ID_MAX) == (parts[0][0], parts[-1][1])
+        assert [last + 1 for _, last in parts[:-1]] == [first for first, _ in parts[1:]]
 
     def test_bytes_follow_the_damage(self, executor: ThreadPoolExecutor) -> None:
         """Ten damaged blocks of a hundred thousand cost a small part of the tree."""
