@@ -52,12 +52,13 @@ def fold_blocks(
 ) -> U64s:
     """Return the checksums of blocks that own all of `leaves`; `block_checksum` has the rule."""
     words = np.empty(len(block_ids) + len(leaves), dtype=">u8")
-    heads = np.cumsum(chunk_counts + 1) - (chunk_counts + 1)
+    sizes = chunk_counts + 1
+    heads = np.cumsum(sizes) - sizes
     is_leaf = np.ones(len(words), dtype=np.bool_)
     is_leaf[heads] = False
     words[heads] = block_ids
     words[is_leaf] = leaves
-    return fold_slices(algorithm, words, heads * words.itemsize, (chunk_counts + 1) * 8)
+    return fold_slices(algorithm, words, heads * words.itemsize, sizes * words.itemsize)
 
 
 def check_shape(
