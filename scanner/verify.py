@@ -34,6 +34,7 @@ from scanner.judge import (
     read_failure,
 )
 from scanner.ports import BlockReader, ReplicaReader, Structure
+from scanner.resume import KeepMark, Marker, ScanMark, no_mark
 
 READ_BYTES_MAX: Final = 4 * 1024**2  # larger reads gain nothing, measured on NVMe and SATA
 FINDINGS_PER_REPLICA_MAX: Final = 1_000  # a lost directory must not fill the index
@@ -101,13 +102,17 @@ def scan_replica(
     progress: Callable[[int], None],
     pace: Callable[[int], None],
     witnesses: Witnesses = WITNESSES,
+    resume: ScanMark | None = None,
+    mark: KeepMark = no_mark,
 ) -> ScanOutcome:
     """Read every chunk of the replica and judge it.
 
     `progress` and `pace` are called after each read with the bytes it took; `pace` may wait.
-    `stop` is asked before each read. Raise SutureError when the metadata cannot be read at all.
+    `stop` is asked before each read. A scan of the same generation that was cut off goes on at
+    `resume`, the last mark that `mark` was given. Raise SutureError when the metadata cannot be
+    read at all.
     """
-    scan = _Scan(reader, algorithm, now_ms, stop, progress, pace, witnesses)
+    scan = _Scan(reader, algorithm, now_ms, stop, progress, pace, witnesses, resume, mark)
     try:
         scan.walk()
     except _StopError as why:
@@ -127,6 +132,8 @@ class _Scan:
         progress: Callable[[int], None],
         pace: Callable[[int], None],
         witnesses: Witnesses,
+        resume: ScanMark | None,
+        mark: KeepMark,
     ) -> None:
         self._reader = reader
         self._now_ms = now_ms
@@ -138,7 +145,9 @@ class _Scan:
         self._damage: list[Finding] = []
         self._notes: list[Finding] = []
         self._finding_count = 0
-        self._bytes_read = 0
+        self._bytes_read = resume.bytes_read if resume else 0
+        self._resume = resume
+        self._marker = Marker(mark, resume)
         self._block_count = 0
         self._chunk_count = 0
         self._disagreement_count = 0
@@ -204,6 +213,12 @@ class _Scan:
             return block
 
     def _scan_block(self, block: BlockData, row: bytes) -> None:
+        if self._resume is not None and self._resume.covers_block(block):
+            self._block_count += 1
+            self._builder.add_block(block.block_id)
+            for chunk in block.chunks:
+                self._healthy(chunk)
+            return
         try:
             file = self._reader.open_block(block.block_id)
         except FileNotFoundError:
@@ -225,7 +240,12 @@ class _Scan:
         for span in _spans(block.chunks):
             if self._stop():
                 raise _StopError(STOPPED)
+            if self._resume is not None and self._resume.covers(block.block_id, span):
+                for chunk in span:
+                    self._healthy(chunk)
+                continue
             self._scan_span(block, row, file, span)
+            self._marker.passed(block.block_id, span[-1].end, self._bytes_read)
         trailing_bytes = file.size_bytes - block.length_bytes
         if trailing_bytes > 0 and self._stands(block.block_id, row):
             self._find(
@@ -400,6 +420,7 @@ class _Scan:
             evidence,
         )
         self._finding_count += 1
+        self._marker.doubt(block_id, offset, length_bytes)
         if finding.is_damage:
             kept, kept_max = self._damage, FINDINGS_PER_REPLICA_MAX
         else:
