@@ -18,7 +18,7 @@ from agent.errors import Code
 from scm import dispatch, lifecycle
 from scm.clock import Clock
 from scm.eligibility import Eligibility, Participants, judge
-from scm.facts import Container, ContainerState, Kind, Outcome, OutcomeState, Pending
+from scm.facts import Container, Kind, Outcome, OutcomeState, Pending
 from scm.intake import Decision, PlanRow, check
 from scm.nodes import Nodes
 from scm.options import ScmOptions
@@ -135,13 +135,6 @@ class Orders:
 
         Returns the container, if the outcome says something about its pipeline.
         """
-        if not 1 <= outcome.command_id < self._state.counters["next_command_id"]:
-            _log.warning(
-                "foreign_command_answered",
-                command_id=outcome.command_id,
-                datanode_id=outcome.datanode_id,
-            )
-            return None
         pending = self._state.commands.get(outcome.command_id)
         if pending is None:
             self._correct(change, outcome)
@@ -308,7 +301,6 @@ class Orders:
             container is None
             or outcome.kind != Kind.CLOSE
             or outcome.code != Code.CONTAINER_NOT_FOUND
-            or container.state is ContainerState.OPEN
         ):
             return None
         container = lifecycle.without_replica(container, outcome.datanode_id)

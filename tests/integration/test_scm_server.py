@@ -157,21 +157,6 @@ class TestLifeOfAContainer:
         assert [True] == forced
         assert ["CLOSED"] * 3 == cluster.states(container_id)
 
-    def test_reads_are_sent_to_the_complete_replicas_first(self, cluster: Cluster) -> None:
-        """One left behind is the last to be asked."""
-        container_id = cluster.write("a", 1_000, 2_000, left_behind=0)
-        cluster.settle()
-        behind = next(
-            r.datanode.datanode_id
-            for r in cluster.info(container_id).replicas
-            if r.replica.state == QUASI_CLOSED
-        )
-
-        (where,) = cluster.scm.LookupKey(scm_pb2.LookupKeyRequest(key="a")).containers
-
-        assert behind == where.replicas[-1].datanode_id
-        assert 3 == len(where.replicas)
-
 
 class TestReconcile:
     def test_an_order_reaches_every_replica_and_its_outcome_comes_back(

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.errors import Code, Unavailable
@@ -44,6 +44,7 @@ CANDIDATES = st.lists(
 
 
 class TestChooseNodes:
+    @settings(deadline=None)
     @given(CANDIDATES, st.integers(1, 100), st.integers(0, 5))
     def test_it_chooses_different_nodes_with_room_or_says_why_not(
         self, candidates: list[Candidate], container_id: int, seed: int

@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scm.dispatch import (
@@ -73,6 +73,7 @@ class TestLimits:
 
 
 class TestDrain:
+    @settings(deadline=None)
     @given(COMMANDS, COUNTS, st.sampled_from(OpState))
     def test_no_limit_is_ever_exceeded(
         self, commands: list[Pending], reported: dict[str, int], op_state: OpState
@@ -88,6 +89,7 @@ class TestDrain:
             busy = max(reported.get(kind, 0), in_flight[kind])
             assert busy + count <= limit(kind, op_state, reported)
 
+    @settings(deadline=None)
     @given(COMMANDS, COUNTS)
     def test_what_may_leave_leaves(self, commands: list[Pending], reported: dict[str, int]) -> None:
         """With room in the limits and in the answer, nothing waits."""
@@ -101,6 +103,17 @@ class TestDrain:
             is_full = busy + sent >= limit(command.kind, IN_SERVICE, reported)
             assert is_full or len(sending) == COMMANDS_PER_HEARTBEAT_MAX
 
+    def test_one_answer_carries_so_many_and_closes_go_first(self) -> None:
+        """Whatever the limits of the kinds add up to."""
+        deletes = [pending(i, Kind.DELETE) for i in range(1, 41)]
+        closes = [pending(i, Kind.CLOSE) for i in range(41, 111)]
+
+        sending = drain([*deletes, *closes], reported={}, op_state=IN_SERVICE)
+
+        assert COMMANDS_PER_HEARTBEAT_MAX == len(sending)
+        assert {Kind.CLOSE: 70, Kind.DELETE: 30} == Counter(c.kind for c in sending)
+
+    @settings(deadline=None)
     @given(COMMANDS)
     def test_normal_leaves_before_low_and_old_before_new(self, commands: list[Pending]) -> None:
         """Within a kind."""
@@ -110,6 +123,7 @@ class TestDrain:
             order = [(c.priority is Priority.LOW, c.command_id) for c in sending if c.kind is kind]
             assert order == sorted(order)
 
+    @settings(deadline=None)
     @given(st.lists(st.integers(0, 12), min_size=1, max_size=30))
     def test_over_many_heartbeats_the_limit_holds_and_all_leave(self, answered: list[int]) -> None:
         """A datanode that answers now and then is never given more than it may hold."""

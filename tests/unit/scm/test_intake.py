@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from merkle.replica import ReplicaState
@@ -83,6 +83,7 @@ class TestCheck:
         assert isinstance(found, Participants)
         assert "dn4" not in (*found.targets, *found.peers)
 
+    @settings(deadline=None)
     @given(
         seen=st.lists(st.sampled_from(NODES), min_size=2, unique=True),
         data=st.data(),

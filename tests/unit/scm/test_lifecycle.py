@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from merkle.replica import ReplicaState
@@ -135,6 +135,7 @@ class TestObserve:
 
         assert CLOSING is seen(lost, "").state
 
+    @settings(deadline=None)
     @given(
         st.sampled_from(ContainerState),
         st.lists(st.sampled_from(["O1", "O9", "G5", "Q4", "Q5=7", "C5=7", "C4", "U5", "R1"])),

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from merkle.replica import ReplicaState
+from scm import dispatch
 from scm.control import HeartbeatAnswer
 from scm.dispatch import RECONCILE_LIMIT
 from scm.facts import Container, ContainerState, Kind, OutcomeState
@@ -82,6 +83,21 @@ class TestClose:
 
         assert [0, 1, 3, 7, 15] == sent_after_s
         assert [] == kinds(world.call("dn1"))
+
+    def test_an_unanswered_one_is_not_ordered_again(self, world: ScmWorld) -> None:
+        """However long the datanode is at it."""
+        world.write("a", "k", 1)
+        world.control.finish("a", close=True)
+        world.queues["dn1"] = (("close", 1),)
+        first = world.call("dn1")
+        for _ in range(9):
+            world.clock.advance_s(10)
+            world.control.tick()
+            assert [] == kinds(world.call("dn1"))
+
+        (pending,) = world.state.commands.of_node("dn1")
+
+        assert first.commands[0][0].command_id == pending.command_id
 
     def test_a_node_that_never_got_a_replica_is_struck_off(self, world: ScmWorld) -> None:
         """Three such nodes and no commit: the container never was."""
@@ -169,6 +185,19 @@ class TestReconcile:
         assert () == second.commands
         assert RECONCILE_LIMIT == len(sent)
 
+    def test_a_full_queue_refuses_and_says_whose(
+        self, world: ScmWorld, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """None of the container's replicas is ordered then."""
+        monkeypatch.setattr(dispatch, "QUEUE_MAX", 2)
+        made = [world.made_closed().container_id for _ in range(3)]
+
+        decisions = world.control.reconcile_containers(made)
+
+        assert ["OK", "OK", "BUSY"] == [decision.code for decision in decisions]
+        assert "the queue of dn1 is full" == decisions[2].message
+        assert 6 == len(world.state.commands)
+
 
 class TestAnswers:
     def test_an_outcome_ends_a_command_and_is_kept(self, world: ScmWorld) -> None:
@@ -192,7 +221,13 @@ class TestAnswers:
         )
         world.beat("dn2", outcomes=(outcome(forged),))
 
-        assert command.command_id in world.control.outcomes(command_ids, 10)[1]
+        early = world.control.outcomes(command_ids, 10)
+        world.beat("dn1", outcomes=(outcome(command, OutcomeState.SKIPPED),))
+        world.beat("dn2", outcomes=(outcome(forged),))
+        late = world.control.outcomes(command_ids, 10)
+
+        assert command.command_id in early[1]
+        assert [("dn1", "SKIPPED")] == [(o.datanode_id, o.state) for o in late[0]]
 
     def test_an_answer_to_a_command_never_given_is_ignored(self, world: ScmWorld) -> None:
         """A datanode of a restored backup may still hold commands of a lost future."""
@@ -244,8 +279,10 @@ class TestAnswers:
         """Under a new term; the datanode drops what it has by its id."""
         self.ordered(world)
         first = world.call("dn1")
+        world.clock.advance_s(100_000)  # a queue's age is counted anew, too
         world.restart()
         world.join(*NODES)
+        world.control.tick()
 
         again = world.call("dn1")
 

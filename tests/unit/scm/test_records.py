@@ -1,7 +1,7 @@
 """Rows: what is written is what is read, and damage is noticed."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from merkle.replica import ReplicaState
@@ -32,11 +32,13 @@ REPLICAS = st.builds(
 
 
 class TestRows:
+    @settings(deadline=None)
     @given(REPLICAS)
     def test_a_replica_survives_its_row(self, replica: Replica) -> None:
         """Every field comes back, also unsigned 64-bit ones and any text."""
         assert replica == records.replica_from(records.replica_row(replica))
 
+    @settings(deadline=None)
     @given(
         st.builds(Key, TEXT, U64, U64, st.lists(st.builds(KeyBlock, U64, U64, U64, U64)).map(tuple))
     )
@@ -44,6 +46,7 @@ class TestRows:
         """Blocks keep their order."""
         assert key == records.key_from(records.key_row(key))
 
+    @settings(deadline=None)
     @given(REPLICAS, st.data())
     def test_any_flipped_bit_is_noticed(self, replica: Replica, data: st.DataObject) -> None:
         """A damaged row raises; it is never read as another value."""

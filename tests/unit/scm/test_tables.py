@@ -1,6 +1,6 @@
 """The tables' indexes agree with their rows, whatever is put, removed and undone."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from merkle.replica import ReplicaState
@@ -19,6 +19,7 @@ STEPS = st.lists(
 
 
 class TestReplicaTable:
+    @settings(deadline=None)
     @given(STEPS)
     def test_indexes_agree_with_a_plain_dict(
         self, steps: list[tuple[int, str, ReplicaState | None]]
@@ -36,6 +37,7 @@ class TestReplicaTable:
 
         self.assert_same(table, model)
 
+    @settings(deadline=None)
     @given(STEPS, STEPS)
     def test_applying_what_was_before_undoes(
         self,
@@ -78,6 +80,7 @@ class TestReplicaTable:
 
 
 class TestKeyTable:
+    @settings(deadline=None)
     @given(st.lists(st.text(min_size=1, max_size=3)), st.text(max_size=2), st.integers(1, 4))
     def test_pages_are_all_names_with_the_prefix_in_order(
         self, names: list[str], prefix: str, count: int

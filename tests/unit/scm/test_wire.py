@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 from google.protobuf.message import DecodeError
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.errors import Refused, SutureError
@@ -127,6 +127,7 @@ class TestRefusals:
 
         assert field in str(caught.value)
 
+    @settings(deadline=None)
     @given(st.binary(max_size=200), st.sampled_from(["register", "heartbeat", "commit", "plan"]))
     def test_any_parsed_message_is_a_value_or_a_refusal(self, data: bytes, kind: str) -> None:
         """No other exception leaves, whatever the bytes say."""

@@ -194,12 +194,12 @@ class TestCommit:
 
         world.control.commit("a", [first], may_replace=False, failed=[(1, behind)])
         half_way = state_of(world, 1)
-        elsewhere = world.control.allocate("a", [5])[0]
+        elsewhere = [world.control.allocate(session, [5])[0] for session in "abcdef"]
         world.control.commit("a", [second], may_replace=False, failed=[])
 
         assert ContainerState.OPEN is half_way
-        assert elsewhere.container_id != 1
-        assert behind not in {e.datanode_id for e in elsewhere.replicas}
+        assert 1 not in {block.container_id for block in elsewhere}
+        assert behind not in {e.datanode_id for block in elsewhere for e in block.replicas}
         assert ContainerState.CLOSING is state_of(world, 1)
 
 

@@ -1,0 +1,61 @@
+"""What people and clients are shown."""
+
+from pathlib import Path
+
+import pytest
+
+from merkle.replica import ReplicaState
+from scm.facts import ContainerState, Key, KeyBlock, Replica
+from scm.views import checksums_hint, used_bytes
+from tests.support.scm_world import ScmWorld, container, replica
+
+QUASI_CLOSED, UNHEALTHY = ReplicaState.QUASI_CLOSED, ReplicaState.UNHEALTHY
+
+
+class TestHint:
+    @pytest.mark.parametrize(
+        ("replicas", "expected"),
+        [
+            ([], "unknown"),
+            ([replica("a", root=None)], "unknown"),
+            ([replica("a", root=7), replica("b", root=None)], "unknown"),
+            ([replica("a", root=7), replica("b", ReplicaState.OPEN, root=7)], "unknown"),
+            ([replica("a", root=7), replica("b", UNHEALTHY, root=7)], "match"),
+            ([replica("a", root=7), replica("b", root=8), replica("c", root=None)], "differ"),
+            ([replica("a", root=0), replica("b", root=None)], "unknown"),
+        ],
+    )
+    def test_unknown_is_neither_match_nor_difference(
+        self, replicas: list[Replica], expected: str
+    ) -> None:
+        """One proven difference is enough; a match needs all."""
+        assert expected == checksums_hint(replicas)
+
+
+class TestUsedBytes:
+    def test_the_largest_replica_that_can_be_believed(self) -> None:
+        """Or what was committed, before anybody reported."""
+        assert 0 == used_bytes(container(), [])
+        assert 1_000 == used_bytes(container(), [replica("a")])
+        assert 0 == used_bytes(container(), [replica("a", UNHEALTHY)])
+
+
+class TestLocations:
+    def test_the_most_promising_replica_is_first(self, tmp_path: Path) -> None:
+        """Complete before behind before damaged before silent; unloadable ones not at all."""
+        with ScmWorld(tmp_path).running() as world:
+            world.join("a", "b", "c", "d", "e", "f")
+            with world.state.change() as change:
+                change.put(world.state.containers, container(ContainerState.CLOSED))
+                change.put(world.state.keys, Key("k", 1, 1, (KeyBlock(1, 1, 1, 1),)))
+            world.beat("a", replica("a"))
+            world.clock.advance_s(30)
+            world.beat("b", replica("b", UNHEALTHY))
+            world.beat("c", replica("c", QUASI_CLOSED, bcsid=4))
+            world.beat("d", replica("d"))
+            world.beat("e", replica("e", UNHEALTHY, load_error="damaged"))
+
+            ((_container_id, endpoints),) = world.control.lookup("k")[1]
+
+        assert ["d", "c", "b", "a"] == [endpoint.datanode_id for endpoint in endpoints]
+        assert "d:9859" == endpoints[0].address
