@@ -94,11 +94,12 @@ class Reconciler:
         trees = survey(peers, container_id, mine, self._executor)
         roots = _roots(mine, trees)
         ledger = Ledger()
-        run = _Run(self, container_id, mine, {tree.peer_id: tree for tree in trees}, ledger, stop)
+        run = _Run(self, container_id, mine, trees, ledger, stop)
         stuck = self._stuck(container_id, roots)
         if stuck is None:
             run.repair()
             self._judge(run, before)
+            run = self._look_again(run, before, peers, stop)
         else:
             message = f"repaired {stuck.count} times in vain; roots: {_told(roots)}"
             ledger.note(NOBODYS, "NON_CONVERGENT", ChunkResult.SKIPPED, message=message)
@@ -117,10 +118,36 @@ class Reconciler:
             duration_ms=self._now_ms() - started_ms,
         )
 
+    def _look_again(
+        self,
+        run: "_Run",
+        before: ReplicaFacts,
+        peers: Mapping[PeerId, Peer],
+        stop: Callable[[], bool],
+    ) -> "_Run":
+        """Reconcile once more what the full read showed in another light; return the last run.
+
+        A tree or findings older than the medium (a crash behind a repair, a damaged tree file)
+        tell of faults that nobody can explain, or hide some. The scan has just read the truth.
+        """
+        container_id, ledger = run.container_id, run.ledger
+        seen = self._store.replica(container_id)
+        if not ledger.is_short or ledger.is_interrupted or _condition(seen) == _condition(before):
+            return run
+        ledger.look_again()
+        mine = self._store.tree(container_id)
+        trees = survey(peers, container_id, mine, self._executor)
+        again = _Run(self, container_id, mine, trees, ledger, stop)
+        again.repair()
+        if seen.state is ReplicaState.UNHEALTHY:
+            self._judge(again, seen)
+        return again
+
     def _judge(self, run: "_Run", before: ReplicaFacts) -> None:
-        """Let a full read say what the replica is now."""
-        changed = run.ledger.has_changed or before.state is ReplicaState.UNHEALTHY
-        if run.ledger.is_interrupted or not changed:
+        """Let a full read say what the replica is now, if that may be news."""
+        may_be_whole = run.knows_peers and not run.ledger.is_short
+        may_heal = before.state is ReplicaState.UNHEALTHY and may_be_whole
+        if run.ledger.is_interrupted or not (run.ledger.has_changed or may_heal):
             return
         try:
             self._scan(run.container_id)
@@ -189,7 +216,7 @@ class _Run:
         reconciler: Reconciler,
         container_id: ContainerId,
         mine: Tree,
-        peers: dict[PeerId, PeerTree],
+        trees: Sequence[PeerTree],
         ledger: Ledger,
         stop: Callable[[], bool],
     ) -> None:
@@ -198,9 +225,9 @@ class _Run:
         self._store = reconciler._store
         self._executor = reconciler._executor
         self._mine = mine
-        self._peers = peers
+        self._peers = {tree.peer_id: tree for tree in trees}
         self._sources = Sources(
-            {tree.peer_id: tree.peer for tree in peers.values()}, container_id, mine.algorithm
+            {tree.peer_id: tree.peer for tree in trees}, container_id, mine.algorithm
         )
         self._mender = Mender(
             store=reconciler._store,
@@ -217,6 +244,11 @@ class _Run:
         """Return what is known of every peer by now."""
         return list(self._peers.values())
 
+    @property
+    def knows_peers(self) -> bool:
+        """Whether any peer took part."""
+        return any(tree.is_known for tree in self._peers.values())
+
     def repair(self) -> None:
         """Plan and mend all blocks, a bounded number at a time."""
         findings = self._store.findings(self.container_id)
@@ -231,7 +263,7 @@ class _Run:
             planned = plan(self._mine, views, here, self._rows(views, here))
             self._mender.uncovered |= {view.peer_id for view in views} - planned.covered_peers
             self._mender.carry_out(planned)
-        if not self.ledger.is_interrupted:
+        if not self._mender.must_stop():
             self._mender.advance_container()
 
     def _usable(self) -> list[PeerTree]:

@@ -31,6 +31,12 @@ MADE: Final = (
     ChunkResult.ADOPTED,
     ChunkResult.REWRITTEN,
 )
+TRIED: Final = (
+    ChunkResult.REPAIRED,
+    ChunkResult.SALVAGED,
+    ChunkResult.ADOPTED,
+    ChunkResult.FAILED,
+)
 
 
 @dataclass(slots=True)
@@ -55,8 +61,8 @@ class Ledger:
 
     @property
     def has_tried(self) -> bool:
-        """Whether data was written, or should have been."""
-        return self.has_changed or self.counts[ChunkResult.FAILED] > 0
+        """Whether data was written, or should have been: after it, something is different."""
+        return any(self.counts[result] for result in TRIED)
 
     def note(
         self,
@@ -96,6 +102,12 @@ class Ledger:
             source=source,
             message=message,
         )
+
+    def look_again(self) -> None:
+        """Forget what was left alone: it is looked at once more. What was done stays in the books."""
+        self.is_short = False
+        self.counts[ChunkResult.SKIPPED] = 0
+        self.chunks = [item for item in self.chunks if item.result is not ChunkResult.SKIPPED]
 
     def note_divergence(self, divergence: Divergence) -> None:
         """Count what differs from one peer."""

@@ -84,7 +84,7 @@ class Mender:
     ledger: Ledger
     stop: Callable[[], bool]
     limits: MendLimits
-    rebuilds_tree: bool = False
+    has_given_up: bool = False  # our own side cannot go on: what is left is for another day
     lent_bcsids: dict[PeerId, int] = field(default_factory=dict)
     uncovered: set[PeerId] = field(default_factory=set)  # their commit ids prove nothing here
     failed_blocks: set[BlockId] = field(default_factory=set)
@@ -92,7 +92,7 @@ class Mender:
     def must_stop(self) -> bool:
         """Whether to end now; once true it stays so."""
         self.ledger.is_interrupted = self.ledger.is_interrupted or self.stop()
-        return self.ledger.is_interrupted
+        return self.ledger.is_interrupted or self.has_given_up
 
     def carry_out(self, planned: Plan) -> None:
         """Do what is planned. Raises VolumeFailed, and Refused when the replica is gone."""
@@ -104,7 +104,6 @@ class Mender:
                 case RewriteDescriptor():
                     self._rewrite_descriptor(action)
                 case RebuildTree():
-                    self.rebuilds_tree = True
                     self.ledger.note(NOBODYS, action.fault.value, ChunkResult.REWRITTEN)
                 case RepairBlock() | Trim():
                     pass  # below: many blocks at once, and trims when their chunks are right
@@ -161,7 +160,11 @@ class Mender:
             self.ledger.note(block_id, difference, ChunkResult.FAILED, message=str(error))
 
     def _change(self, work: Callable[[], None]) -> SutureError | None:
-        """Do one change under the lease; return why it could not be done."""
+        """Do one change under the lease; return why it could not be done.
+
+        When our own side is not able to (a full disk, a lease that stays taken), the rest is given
+        up: fetching on would only burden the peers.
+        """
         try:
             with self.leases.hold(self.container_id, self.limits.lease_timeout_s):
                 work()
@@ -170,6 +173,8 @@ class Mender:
         except SutureError as error:
             if error.code in GONE_CODES:
                 raise
+            if not isinstance(error, Refused):
+                self.has_given_up = self.ledger.is_short = self.ledger.is_transient = True
             return error
         return None
 
@@ -275,7 +280,6 @@ class Mender:
             message = str(error)
         if chunk is None or error is not None:
             job.block.failed_count += 1
-            self.ledger.is_transient = self.ledger.is_transient or is_transient(error)
             self.ledger.note_chunk(block_id, job.wanted, ChunkResult.FAILED, message=message)
             return
         self.ledger.chunk_counts[answer.peer_id] += 1
@@ -343,11 +347,6 @@ class Mender:
         except SutureError:
             return False  # what is unknown proves nothing
         return state in TRUSTED_STATES and bcsid <= report.bcsid
-
-
-def is_transient(error: SutureError | None) -> bool:
-    """Whether a failure says nothing about the next time."""
-    return error is not None and not isinstance(error, Refused)
 
 
 def told(failures: Sequence[Failure]) -> str:

@@ -1,5 +1,6 @@
 """Reconcile between real datanodes: whatever was damaged, one round makes the replicas equal."""
 
+import random
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -263,3 +264,45 @@ class TestDeletedBlocks:
         assert root == cluster[0].replica.store.tree(CONTAINER).root
         assert {BlockId(3)} == set(cluster[0].replica.store.tombstones(CONTAINER))
         assert 0 == result.fetched_bytes
+
+
+class TestRandomDamage:
+    @pytest.mark.parametrize("seed", range(4))
+    def test_what_is_whole_somewhere_is_whole_everywhere(self, cluster: Cluster, seed: int) -> None:
+        """Each chunk is damaged on up to two replicas, in any way: one round heals all."""
+        whole = cluster[0].files()
+        dice = random.Random(seed)
+        for block in range(1, BLOCK_COUNT + 1):
+            spared = dice.randrange(3)
+            for datanode in (one for index, one in enumerate(cluster) if index != spared):
+                hurt(datanode, block, dice)
+        serve_all(cluster)
+
+        results = one_round(cluster)
+
+        assert [whole] * 3 == [datanode.files() for datanode in cluster]
+        assert 1 == len({one.replica.store.tree(CONTAINER).root for one in cluster})
+        assert [0] * 3 == [one.replica.store.replica(CONTAINER).finding_count for one in cluster]
+        assert [Result.CONVERGED] * 3 == [result.result for result in results], results
+
+
+def hurt(datanode: Datanode, block: int, dice: random.Random) -> None:
+    """Damage one block in a random way, or not at all."""
+    path = datanode.replica.file(block)
+    size_bytes = 2 * CHUNK_BYTES + block
+    match dice.randrange(7):
+        case 0:
+            datanode.replica.flip(block, dice.randrange(size_bytes))
+        case 1:
+            at = dice.randrange(size_bytes - 4_096)
+            datanode.replica.overwrite(block, at, dice.randbytes(4_096))
+        case 2:
+            path.write_bytes(path.read_bytes()[: dice.randrange(size_bytes)])
+        case 3:
+            path.unlink()
+        case 4:
+            path.write_bytes(path.read_bytes() + dice.randbytes(dice.randrange(1, 9_000)))
+        case 5:
+            datanode.replica.damage_row(block)
+        case _:
+            pass

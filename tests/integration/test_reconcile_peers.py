@@ -7,11 +7,12 @@ from threading import Event
 
 import pytest
 
-from agent.errors import Code
+from agent.errors import Code, Unavailable
 from agent.mend import MendLimits
 from agent.plan.outcome import ChunkResult, PeerOutcome, PeerState, ReconcileResult, Result
 from agent.rpc.peer import Peer, Timeouts
 from agent.rpc.v1 import datanode_pb2
+from agent.store.repair import Repair
 from merkle.checksum import window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ReplicaState
 from tests.support.datanodes import CountingService, Datanode, code_of, dialled
@@ -256,6 +257,41 @@ class TestUnknownPeers:
 
         opened.close()
         assert Code.UNCLOSED_CONTAINER_IO.value == refused
+
+
+class TestGivingUp:
+    @pytest.mark.parametrize("code", [Code.DISK_OUT_OF_SPACE, Code.BUSY])
+    def test_what_cannot_be_written_is_not_fetched_on(
+        self, cluster: Cluster, code: Code, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A full disk ends the repair after the first chunk, not after all of them."""
+        for block in (1, 2, 3, 4):
+            cluster[0].replica.flip(block, 5)
+        cluster[0].scan()
+        cluster[1].serve()
+
+        def full(*_: object) -> None:
+            raise Unavailable(code, "no room")
+
+        monkeypatch.setattr(Repair, "install_chunk", full)
+        reconciler = cluster[0].reconciler(limits=MendLimits(fetch_count_max=1))
+        with dialled(cluster[1:2]) as peers:
+            results = [reconciler.reconcile(CONTAINER, peers) for _ in range(3)]
+
+        assert [Result.PARTIAL] * 3 == [result.result for result in results]
+        assert all(result.fetched_bytes <= 2 * CHUNK_BYTES for result in results)
+
+    def test_an_unhealthy_replica_without_peers_is_not_read_again(self, cluster: Cluster) -> None:
+        """A scan of a full container is not repeated for nothing."""
+        cluster[0].replica.flip(1, 5)
+        cluster[0].scan()
+        scanned_at_ms = cluster[0].replica.store.replica(CONTAINER).data_scan_at_ms
+        generation = cluster[0].replica.store.generation(CONTAINER)
+
+        cluster[0].reconcile([])
+
+        assert generation == cluster[0].replica.store.generation(CONTAINER)
+        assert scanned_at_ms == cluster[0].replica.store.replica(CONTAINER).data_scan_at_ms
 
 
 class TestStopping:
