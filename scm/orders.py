@@ -29,6 +29,10 @@ LOST_AFTER_HEARTBEATS: Final = 5
 
 COOLDOWN: Final = "COOLDOWN"
 
+# Words of a datanode that skips a command (`CommandStatus.code`).
+DUPLICATE: Final = "DUPLICATE"
+STALE_TERM: Final = "STALE_TERM"
+
 _log = structlog.get_logger("suture.scm")
 
 
@@ -145,6 +149,9 @@ class Orders:
                 command_id=outcome.command_id,
                 datanode_id=outcome.datanode_id,
             )
+            return None
+        if outcome.state is OutcomeState.SKIPPED and outcome.code in {DUPLICATE, STALE_TERM}:
+            self._not_ended(change, pending, outcome.code)
             return None
         outcome = replace(outcome, kind=pending.kind, container_id=pending.container_id)
         self._finish(change, pending, outcome)
@@ -281,6 +288,15 @@ class Orders:
         if surplus > OUTCOMES_SLACK:
             for command_id in self._state.outcomes.oldest(surplus):
                 change.remove(self._state.outcomes, command_id)
+
+    def _not_ended(self, change: Change, pending: Pending, code: str) -> None:
+        """Keep a command that was skipped for a reason of ours.
+
+        A duplicate is one we sent again while the first is running: its answer will come. A stale
+        term means that it was sent before this SCM's start: it is sent again under ours.
+        """
+        if code == STALE_TERM and pending.sent_at_s is not None:
+            change.touch(self._state.commands, replace(pending, sent_at_s=None, deadline_ms=0))
 
     def _correct(self, change: Change, outcome: Outcome) -> None:
         """Take a later answer over "skipped" and over our own giving up; ignore repetitions."""

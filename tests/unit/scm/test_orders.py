@@ -238,8 +238,25 @@ class TestAnswers:
 
         assert ([], []) == world.control.outcomes([9_999], 10)
 
-    def test_a_real_answer_replaces_a_skipped_repetition(self, world: ScmWorld) -> None:
-        """The repetition is skipped at once; what the first did comes later."""
+    @pytest.mark.parametrize(
+        ("code", "is_sent_again"), [("DUPLICATE", False), ("STALE_TERM", True)]
+    )
+    def test_what_was_skipped_for_our_own_repetition_has_not_ended(
+        self, world: ScmWorld, code: str, is_sent_again: bool
+    ) -> None:
+        """A duplicate's first is still running; one of an old term is sent under the new."""
+        command_ids = self.ordered(world)
+        ((command, _peers),) = world.call("dn1").commands
+        answer = world.beat("dn1", outcomes=(outcome(command, OutcomeState.SKIPPED, code=code),))
+
+        outcomes, pending = world.control.outcomes(command_ids, 10)
+
+        assert [] == outcomes
+        assert command.command_id in pending
+        assert is_sent_again == (kinds(answer) == [(Kind.RECONCILE, command.container_id)])
+
+    def test_a_real_answer_replaces_a_skipped_one(self, world: ScmWorld) -> None:
+        """Whatever order they come in."""
         command_ids = self.ordered(world)
         ((command, _peers),) = world.call("dn1").commands
         world.beat("dn1", outcomes=(outcome(command, OutcomeState.SKIPPED),))

@@ -42,16 +42,16 @@ def status(**fields: object) -> Callable[[], object]:
     return lambda: wire.heartbeat_from(message, now_ms=1)
 
 
-def key(name: str, size: int = 0, *blocks: scm_pb2.BlockLocation) -> scm_pb2.KeyInfo:
+def key(name: str, size_bytes: int = 0, *blocks: scm_pb2.BlockLocation) -> scm_pb2.KeyInfo:
     """Build a key."""
-    return scm_pb2.KeyInfo(key=name, size=size, blocks=blocks)
+    return scm_pb2.KeyInfo(key=name, size=size_bytes, blocks=blocks)
 
 
-def block(container_id: int = 1, local_id: int = 1, length: int = 5) -> scm_pb2.BlockLocation:
+def block(container_id: int = 1, local_id: int = 1, length_bytes: int = 5) -> scm_pb2.BlockLocation:
     """Build a block of a key."""
     return scm_pb2.BlockLocation(
         block_id=container_pb2.BlockId(container_id=container_id, local_id=local_id, bcsid=1),
-        length=length,
+        length=length_bytes,
     )
 
 
@@ -108,7 +108,7 @@ class TestRefusals:
                 lambda: wire.keys_from([key("a", 5, block()), key("b", 5, block())]),
                 "keys[1].blocks: block 1",
             ),
-            (lambda: wire.keys_from([key("a", 0, block(0, length=0))]), "keys[0].blocks[0]"),
+            (lambda: wire.keys_from([key("a", 0, block(0, length_bytes=0))]), "keys[0].blocks[0]"),
             (lambda: wire.container_ids_from([]), "container_ids: is empty"),
             (lambda: wire.container_ids_from([0]), "container_ids[0]"),
             (plan(action="delete"), "rows[0].action"),
