@@ -15,7 +15,7 @@ from agent.store.fsck import fsck
 from agent.store.store import ReplicaStore
 from merkle.replica import Bcsid, BlockData, BlockId, ContainerId
 from scanner.finding import Fault
-from tests.support.stores import chunk_of, closed_replica, content, damage, open_store
+from tests.support.stores import chunk_of, closed_replica, content, damage, open_store, write_block
 
 pytestmark = pytest.mark.fault
 
@@ -203,6 +203,28 @@ def test_a_file_size_limit_is_a_full_disk(tmp_path: Path) -> None:
     assert Code.DISK_OUT_OF_SPACE is refusal.value.code
     assert before == state_of(store)
     write(store, 2)
+    store.close()
+
+
+def test_a_repair_that_fails_outdates_a_running_scan(tmp_path: Path) -> None:
+    """
+    The scan may have read half of what was then taken back.
+    """
+    store = open_store(tmp_path)
+    store.create_container(ONE)
+    block = write_block(store, 1, 2, chunk_bytes=1_000_000)
+    store.close_container(ONE)
+    path = store.paths(ONE).block_file(BlockId(2))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:1_500_000])
+    base = store.begin_scan(ONE)
+
+    # Above the index's size, within the chunk: only the chunk's own write is cut off.
+    with limited(resource.RLIMIT_FSIZE, 1_800_000), pytest.raises(Unavailable):
+        store.repair(ONE).install_chunk(BlockId(2), block.chunks[1], whole[1_000_000:])
+
+    assert whole[:1_500_000] == path.read_bytes()
+    assert base.generation < store.generation(ONE)
     store.close()
 
 

@@ -9,6 +9,7 @@ from agent.errors import Code, Refused
 from agent.store.descriptor import read_descriptor
 from agent.store.fsck import fsck
 from agent.store.options import StoreOptions
+from agent.store.rows import InstallEntry
 from agent.store.store import ReplicaStore
 from merkle.checksum import Algorithm
 from merkle.replica import Bcsid, BlockData, BlockId, ContainerId, ReplicaState
@@ -182,6 +183,27 @@ def test_quarantine_is_purged_by_age(tmp_path: Path) -> None:
 
     assert 1 == purged
     assert {(1, 0): content(2)} == quarantined(tmp_path)
+    store.close()
+
+
+def test_what_the_journal_may_need_back_is_not_purged(tmp_path: Path) -> None:
+    """
+    Age removes nothing that an interrupted repair would restore.
+    """
+    store = open_store(tmp_path)
+    store.create_container(ONE)
+    data = content("pending")
+    store.write_chunk(ONE, BlockId(2), chunk_of(data), data)
+    store.close_container(ONE)
+    name = next((tmp_path / "v0" / "hdds" / CLUSTER / "quarantine").glob("*.bytes")).stem
+    entry = InstallEntry(BlockId(2), chunk_of(data), 0, 0, name, pending=False)
+    store._places[ONE].index.write(lambda rows: rows.begin_work(ONE, entry))
+
+    kept = store.purge_quarantine(older_than_s=-10)
+    store._places[ONE].index.write(lambda rows: rows.end_work(ONE, entry))
+    purged = store.purge_quarantine(older_than_s=-10)
+
+    assert (0, 1) == (kept, purged)
     store.close()
 
 

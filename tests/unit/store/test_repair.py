@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Refused
+from agent.errors import Code, Refused, VolumeFailed
 from agent.store.descriptor import read_descriptor
 from agent.store.fsck import fsck
+from agent.store.overwrite import check_arrived
 from agent.store.repair import Repair
+from agent.store.rows import InstallEntry
 from agent.store.store import ReplicaStore
+from merkle.checksum import crc32c
 from merkle.damaged import Damaged
 from merkle.replica import (
     Bcsid,
@@ -208,6 +211,20 @@ class TestInstall:
 
         assert (chunk_of(other), blocks[2].chunks[1]) == store.block(ONE, BLOCK).chunks
         assert blocks[2].bcsid == store.block(ONE, BLOCK).bcsid
+
+
+def test_a_medium_that_does_not_keep_what_was_written_fails(tmp_path: Path) -> None:
+    """
+    What reads back otherwise was not written, whatever the kernel said.
+    """
+    path = tmp_path / "2.block"
+    path.write_bytes(SECOND)
+    entry = InstallEntry(BLOCK, chunk_of(FIRST), crc32c(FIRST), 0, "", pending=False)
+
+    with pytest.raises(VolumeFailed, match="read back otherwise"):
+        check_arrived(path, entry)
+    path.write_bytes(FIRST)
+    check_arrived(path, entry)
 
 
 BAD_OFFERS: dict[str, tuple[Code, Callable[[Repair], object]]] = {

@@ -1,8 +1,14 @@
 """Trees on disk: never an older one over a newer, never an unreadable one for an empty one."""
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 
+from agent.store.index import Change, Index
+from agent.store.rows import moved_on
 from agent.store.store import ReplicaStore
+from agent.store.trees import commit_tree
 from merkle.codec import decode_tree, encode_tree
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from scanner.finding import Fault, Verdict
@@ -184,6 +190,44 @@ class TestCompareAndSet:
         store.repair(ONE).install_chunk(BlockId(1), blocks[1].chunks[0], data)
 
         assert not commit(store, generation=generation).committed  # type: ignore[attr-defined]
+
+    def test_a_change_between_intent_and_commit_wins(self, store: ReplicaStore) -> None:
+        """
+        The comparison that counts is the one in the transaction that puts the tree in place.
+        """
+        closed_replica(store)
+        volume = store._places[ONE]
+        tree = store.tree(ONE)
+        racing = replace(volume, index=RacingIndex(volume.index))  # type: ignore[arg-type]
+
+        committed = commit_tree(
+            racing,
+            ONE,
+            tree.select([1]),
+            base_generation=1,
+            alter=lambda rows, row: row,  # noqa: ARG005
+        )
+
+        assert not committed
+        assert tree == store.tree(ONE)
+        with volume.index.read() as rows:
+            assert [] == list(rows.journal())
+
+
+class RacingIndex:
+    """An index in which somebody else changes the replica after our first transaction."""
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self._is_first = True
+
+    def write(self, change: Callable[[Change], bool]) -> bool:
+        """Commit our change; after the first one, another of somebody else's."""
+        result = self._index.write(change)
+        if self._is_first:
+            self._is_first = False
+            self._index.write(lambda rows: rows.put_replica(ONE, moved_on(rows.replica(ONE))))
+        return result
 
 
 class TestVerdicts:

@@ -330,6 +330,21 @@ class TestStates:
 
         assert ReplicaState.CLOSED is store.close_container(ONE, bcsid=1).state
 
+    def test_a_deleted_block_is_not_written_again(self, opened: ReplicaStore) -> None:
+        """
+        A tombstone that a replica brought with it holds while it is written, too.
+        """
+        index = opened._places[ONE].index
+        index.write(lambda rows: rows.put_tombstone(ONE, BLOCK, 5))
+
+        for request in (
+            lambda: opened.write_chunk(ONE, BLOCK, CHUNK_A, A),
+            lambda: opened.put_block(ONE, BlockData(BLOCK, Bcsid(1))),
+        ):
+            with pytest.raises(Refused) as refusal:
+                request()
+            assert Code.NO_SUCH_BLOCK is refusal.value.code
+
 
 class TestPutBlock:
     """Commits."""
