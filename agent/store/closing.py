@@ -68,6 +68,9 @@ def close_replica(
     """
     with volume.index.read() as rows:
         row = rows.replica(container_id)
+        lags = any(isinstance(work, DescriptorEntry) for _, work in rows.journal(container_id))
+    if lags:  # an earlier close changed the state and had no room for the descriptor
+        follow_state(volume, container_id)
     if row.state in {ReplicaState.CLOSED, ReplicaState.UNHEALTHY}:
         return
     whole = force or row.bcsid >= bcsid

@@ -1,6 +1,7 @@
 """Stores of one datanode on real directories, with the replicas that a test needs."""
 
 import hashlib
+import json
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -150,6 +151,18 @@ def damage(
         found_at_ms=NOW_MS,
         evidence="planted by a test",
     )
+
+
+def quarantined(path: Path) -> dict[tuple[int, int], bytes]:
+    """Return what is in quarantine, by block and offset."""
+    directory = path / "v0" / "hdds" / CLUSTER / "quarantine"
+    found = {}
+    for note_path in directory.glob("*.json"):
+        note = json.loads(note_path.read_text())
+        data = note_path.with_suffix(".bytes").read_bytes()
+        assert len(data) == note["length_bytes"]
+        found[note["block_id"], note["offset"]] = data
+    return found
 
 
 def flip_bit(path: Path, offset: int) -> None:

@@ -1,15 +1,15 @@
 """Closing: what a replica is when nobody writes to it any more."""
 
-import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from agent.errors import Code, Refused
-from agent.store.descriptor import read_descriptor
+from agent.store.descriptor import read_descriptor, write_descriptor
 from agent.store.fsck import fsck
 from agent.store.options import StoreOptions
-from agent.store.rows import InstallEntry
+from agent.store.rows import DescriptorEntry, InstallEntry
 from agent.store.store import ReplicaStore
 from merkle.checksum import Algorithm
 from merkle.replica import Bcsid, BlockData, BlockId, ContainerId, ReplicaState
@@ -22,22 +22,11 @@ from tests.support.stores import (
     content,
     open_store,
     options_of_test,
+    quarantined,
     write_block,
 )
 
 ONE = ContainerId(1)
-
-
-def quarantined(path: Path) -> dict[tuple[int, int], bytes]:
-    """Return what is in quarantine, by block and offset."""
-    directory = path / "v0" / "hdds" / CLUSTER / "quarantine"
-    found = {}
-    for note_path in directory.glob("*.json"):
-        note = json.loads(note_path.read_text())
-        data = note_path.with_suffix(".bytes").read_bytes()
-        assert len(data) == note["length_bytes"]
-        found[note["block_id"], note["offset"]] = data
-    return found
 
 
 @pytest.mark.parametrize(
@@ -219,3 +208,19 @@ def test_a_block_of_no_chunks_survives_the_close(store: ReplicaStore) -> None:
     assert facts.tree is not None
     assert 1 == facts.tree.block_count
     assert [4] == store.tree(ONE).block_ids.tolist()
+
+
+def test_a_repeated_close_brings_the_descriptor_up_to_date(store: ReplicaStore) -> None:
+    """
+    The state had changed when the disk was full; the retry finishes what that left.
+    """
+    closed_replica(store)
+    path = store.paths(ONE).descriptor
+    write_descriptor(path, replace(read_descriptor(path, ONE), state=ReplicaState.OPEN))
+    store._places[ONE].index.write(lambda rows: rows.begin_work(ONE, DescriptorEntry()))
+
+    store.close_container(ONE)
+
+    assert ReplicaState.CLOSED is read_descriptor(path, ONE).state
+    with store._places[ONE].index.read() as rows:
+        assert [] == list(rows.journal())

@@ -32,8 +32,8 @@ from tests.support.stores import (
     flip_bit,
     metadata_tree,
     open_store,
+    quarantined,
 )
-from tests.unit.store.test_closing import quarantined
 
 ONE = ContainerId(1)
 BLOCK = BlockId(2)
