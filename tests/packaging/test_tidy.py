@@ -47,7 +47,10 @@ PLANTED: dict[tidy.Rule, tuple[dict[str, str], dict[str, str]]] = {
     ),
     tidy.quantities_end_in_their_unit: (
         {"agent/x.py": "def read(timeout: float | None, *, chunk_size_max: int) -> None: ...\n"},
-        {"agent/x.py": "def read(timeout_s: float | None, *, chunk_bytes_max: int) -> None: ...\n"},
+        {
+            "agent/x.py": "def read(timeout_s: float | None, *, chunk_bytes_max: int) -> None: ...\n",
+            "agent/y.py": "rate_of: Callable[[int], float]\nsize: Final[str]\n",
+        },
     ),
     tidy.things_have_one_name: (
         {"agent/x.py": "def chunk_hash() -> int: ...\n"},

@@ -7,11 +7,12 @@ A rule reads only the tree it is given, so that a test can plant a violation in 
 """
 
 import ast
+import os
 import re
-import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
@@ -26,6 +27,7 @@ MEASURED_WORDS = frozenset(
     | {"length", "period", "rate", "size", "speed", "timeout"}
 )
 UNIT_WORDS = frozenset({"bytes", "s", "ms", "us", "ns", "days"})
+NUMBER = re.compile(r"(Final\[|ClassVar\[)?((int|float)( \| None)?|None \| (int|float))\]?")
 BOUND_WORDS = frozenset({"max", "min", "default", "total"})
 SYNONYMS = {"hash": "checksum", "digest": "checksum"}  # docs/VOCABULARY.md
 PRINTING_PLACES = ("agent/cli/", "agent/demo/", "bench/", "tools/")
@@ -59,28 +61,28 @@ class Tree:
 
 Rule = Callable[[Tree], Iterator[str]]
 
-LIST_FILES = [  # root may run the tests in somebody else's checkout
-    *("git", "-c", "safe.directory=*", "ls-files", "-z"),
-    *("--cached", "--others", "--exclude-standard"),
-]
-
 
 def read_repository(root: Path) -> dict[str, str]:
-    """Return the text of every file that is, or would be, committed."""
-    listing = subprocess.run(
-        LIST_FILES,
-        cwd=root,
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout
+    """Return the text of every file below `root` that .gitignore does not name.
+
+    Git is not asked: a checkout may belong to somebody else, and an archive has no history.
+    """
+    lines = (root / ".gitignore").read_text().splitlines()
+    ignored = [".git", *(line.rstrip("/") for line in lines if line and line[0] != "#")]
     texts: dict[str, str] = {}
-    for path in filter(None, listing.split("\0")):
-        try:
-            texts[path] = (root / path).read_text()
-        except (UnicodeDecodeError, FileNotFoundError):
-            continue  # a golden vector in bytes, or a file that is deleted and not yet committed
+    for folder, folders, files in os.walk(root):
+        here = PurePosixPath(Path(folder).relative_to(root))
+        folders[:] = [name for name in folders if not is_ignored(here / name, ignored)]
+        for path in (here / name for name in files):
+            with suppress(UnicodeDecodeError):  # a golden vector in bytes
+                if not is_ignored(path, ignored):
+                    texts[str(path)] = (root / path).read_text()
     return texts
+
+
+def is_ignored(path: PurePosixPath, patterns: Sequence[str]) -> bool:
+    """Whether a pattern of .gitignore names the file or folder: by name, or by path."""
+    return any(fnmatch(path.name, text) or fnmatch(str(path), text) for text in patterns)
 
 
 def is_product(path: str) -> bool:
@@ -189,8 +191,11 @@ def quantities_end_in_their_unit(tree: Tree) -> Iterator[str]:
             words = name.lower().strip("_").split("_")
             while len(words) > 1 and words[-1] in BOUND_WORDS:
                 words.pop()
-            is_number = bool(re.search(r"\b(int|float)\b", annotation))
-            if is_number and MEASURED_WORDS & set(words) and words[-1] not in UNIT_WORDS:
+            if (
+                NUMBER.fullmatch(annotation)
+                and MEASURED_WORDS & set(words)
+                and words[-1] not in UNIT_WORDS
+            ):
                 yield f"{path}:{line}: {name} does not end in its unit"
 
 
