@@ -48,7 +48,7 @@ PLANTED: dict[tidy.Rule, tuple[dict[str, str], dict[str, str]]] = {
     tidy.quantities_end_in_their_unit: (
         {"agent/x.py": "def read(timeout: float | None, *, chunk_size_max: int) -> None: ...\n"},
         {
-            "agent/x.py": "def read(timeout_s: float | None, *, chunk_bytes_max: int) -> None: ...\n",
+            "agent/x.py": "def read(timeout_s: float | None, *, bytes_max: int) -> None: ...\n",
             "agent/y.py": "rate_of: Callable[[int], float]\nsize: Final[str]\n",
         },
     ),
