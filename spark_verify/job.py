@@ -1,227 +1,31 @@
-"""`suture-verify`: a snapshot in; classes, a plan and a report out.
+"""`suture-verify`: a snapshot in; health, a plan and a report out.
 
-    suture-verify SNAPSHOT --out DIR [--run-id ID] [--json]
-    spark-submit --py-files suture.whl verify_main.py SNAPSHOT --out DIR
+    suture-verify SNAPSHOT --out DIR [--run-id ID] [--changed-node ID ...] [--json]
+    suture-verify generate DIR --containers N       a synthetic cluster with seeded faults
+    suture-verify score SNAPSHOT RUN                a run against the seeded truth
+    spark-submit --py-files suture.whl spark_verify/job.py SNAPSHOT --out DIR
 
 Exit codes: 0 clean, 2 work to do, 3 data at risk, 1 error (nothing was written).
 A run id names a result for ever: the same id again returns the finished result without work.
 """
 
 import json
-import shutil
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as f
 
-from spark_verify.case import build_cases, violation
-from spark_verify.compare import compare
-from spark_verify.errors import SPARK_ERRORS, RunConflict, SnapshotRefused, VerifyError
-from spark_verify.plan import is_at_risk, judge_reconcile, reconcile_plan
-from spark_verify.report import render
-from spark_verify.rows import RESULT_VERSION
+from spark_verify.errors import SPARK_ERRORS, VerifyError
+from spark_verify.generate import Shape, generate
+from spark_verify.pipeline import Request, Result, verify
+from spark_verify.score import score
 from spark_verify.session import open_session
-from spark_verify.snapshot import (
-    EXAMPLES_MAX,
-    Manifest,
-    Snapshot,
-    check_rows,
-    open_snapshot,
-    read_manifest,
-)
-from spark_verify.summary import summarise
+from spark_verify.snapshot import read_manifest
 
 ERROR: Final = 1
-
-HEALTH_COLUMNS: Final = (
-    "container_id",
-    "state",
-    "replication_type",
-    "checksum_class",
-    "eligibility",
-    "reconcile_reasons",
-    "remaining_redundancy",
-    "tombstones_differ",
-    "is_unreachable_different",
-    "is_at_risk",
-    "is_known",
-    "snapshot_id",
-)
-
-Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """Where a finished run lies and what it found."""
-
-    directory: Path
-    summary: dict[str, Any]
-
-
-def verify(
-    snapshot_directory: str,
-    out: Path,
-    *,
-    run_id: str = "",
-    master: str = "",
-    progress: Progress = lambda _: None,
-) -> Result:
-    """Verify a snapshot and write the result to `out/run_id=<run_id>`.
-
-    Raises SnapshotRefused when the snapshot cannot be believed, RunConflict when the run id is
-    taken by another snapshot. Either way nothing is left behind.
-    """
-    manifest = read_manifest(snapshot_directory)
-    run_id = run_id or manifest.snapshot_id
-    if not run_id.replace("-", "").replace("_", "").replace(".", "").isalnum():
-        raise RunConflict(f"run id {run_id!r} is no name for a directory")
-    target = out / f"run_id={run_id}"
-    if (target / "_SUCCESS").is_file():
-        progress(f"run {run_id} is finished already")
-        return _finished(target, manifest)
-    progress("starting Spark")
-    spark = open_session(replica_count=manifest.rows["replicas"], master=master)
-    work = out / f".run_id={run_id}.partial"  # hidden: a reader of `out` never sees half a run
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
-    try:
-        summary = _run(spark, snapshot_directory, manifest, work, run_id, progress)
-        shutil.rmtree(target, ignore_errors=True)  # left by a run that never got its _SUCCESS
-        work.rename(target)
-        (target / "_SUCCESS").touch()
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-    return Result(target, summary)
-
-
-def _finished(target: Path, manifest: Manifest) -> Result:
-    summary = json.loads((target / "summary.json").read_text(encoding="utf-8"))
-    if summary["snapshot_id"] != manifest.snapshot_id:
-        raise RunConflict(
-            f"{target} holds the run of snapshot {summary['snapshot_id']}, "
-            f"not of {manifest.snapshot_id}",
-            hint="choose another --run-id",
-        )
-    return Result(target, summary)
-
-
-def _run(
-    spark: SparkSession,
-    snapshot_directory: str,
-    manifest: Manifest,
-    work: Path,
-    run_id: str,
-    progress: Progress,
-) -> dict[str, Any]:
-    snapshot = open_snapshot(spark, snapshot_directory, manifest)
-    progress(f"checking {manifest.rows['replicas']:,} replicas of snapshot {manifest.snapshot_id}")
-    check_rows(snapshot)
-    progress(f"comparing the replicas of {manifest.rows['containers']:,} containers")
-    judged = judge(snapshot).cache()
-    try:
-        _refuse_impossible(judged)
-        plan = reconcile_plan(
-            judged,
-            snapshot_id=manifest.snapshot_id,
-            run_id=run_id,
-            as_of_ms=manifest.as_of_ms,
-        )
-        progress("writing the result")
-        rows = {
-            "health": _write(judged.select(*HEALTH_COLUMNS), work / "health"),
-            "replica_class": _write(replica_classes(judged), work / "replica_class"),
-            "reconcile_plan": _write(plan, work / "reconcile_plan"),
-        }
-        summary = summarise(
-            snapshot, judged, spark.read.parquet(str(work / "reconcile_plan")), run_id=run_id
-        )
-    finally:
-        judged.unpersist()
-    _write_text(work / "summary.json", json.dumps(summary, indent=2))
-    _write_text(work / "report.html", render(summary))
-    _write_text(work / "manifest.json", json.dumps(_result_manifest(manifest, run_id, rows)))
-    return summary
-
-
-def judge(snapshot: Snapshot) -> DataFrame:
-    """Return every container of the snapshot with all that is known and concluded about it."""
-    judged = judge_reconcile(compare(build_cases(snapshot)))
-    return judged.withColumns(
-        {
-            "is_at_risk": is_at_risk(),
-            "violation": violation(),
-            "snapshot_id": f.lit(snapshot.manifest.snapshot_id),
-        }
-    )
-
-
-def replica_classes(judged: DataFrame) -> DataFrame:
-    """Return one row per replica of every container that is not plainly in agreement."""
-    replicas = judged.filter(f.col("checksum_class") != "MATCH").select(
-        "container_id",
-        "checksum_class",
-        "minority",
-        "snapshot_id",
-        f.explode("replicas").alias("r"),
-    )
-    return replicas.select(
-        "container_id",
-        "r.datanode_id",
-        "r.replica_index",
-        "r.volume_id",
-        "r.state",
-        "r.root",
-        "r.tree_algorithm",
-        "r.finding_count",
-        "r.is_reachable",
-        f.array_contains("minority", f.col("r.datanode_id")).alias("is_minority"),
-        "checksum_class",
-        "snapshot_id",
-    )
-
-
-def _refuse_impossible(judged: DataFrame) -> None:
-    rows = (
-        judged.filter(f.col("violation").isNotNull())
-        .select("container_id", "violation")
-        .orderBy("container_id")
-        .limit(EXAMPLES_MAX)
-        .collect()
-    )
-    if rows:
-        named = ", ".join(f"(container {row['container_id']}: {row['violation']})" for row in rows)
-        raise SnapshotRefused(
-            f"the tables contradict each other: {named}",
-            hint="export the snapshot again from the SCM",
-        )
-
-
-def _write(rows: DataFrame, path: Path) -> int:
-    rows.write.option("compression", "zstd").parquet(str(path))
-    return rows.sparkSession.read.parquet(str(path)).count()
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text + "\n", encoding="utf-8")
-
-
-def _result_manifest(manifest: Manifest, run_id: str, rows: dict[str, int]) -> dict[str, object]:
-    return {
-        "result_version": RESULT_VERSION,
-        "run_id": run_id,
-        "snapshot_id": manifest.snapshot_id,
-        "as_of_ms": manifest.as_of_ms,
-        "term": manifest.term,
-        "rows": rows,
-    }
-
+FAILURES: Final[tuple[type[Exception], ...]] = (VerifyError, OSError, *SPARK_ERRORS)
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -232,6 +36,9 @@ def verify_command(
     out: Annotated[Path, typer.Option(help="Directory that gets run_id=<run id>/.")],
     run_id: Annotated[str, typer.Option(help="Name of the result; default: snapshot id.")] = "",
     master: Annotated[str, typer.Option(help="Spark master; default: this machine.")] = "",
+    changed_node: Annotated[
+        list[str] | None, typer.Option(help="Verify only containers with a replica there.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Compare all replicas' checksums cluster-wide and say what to reconcile.
@@ -244,13 +51,64 @@ def verify_command(
         typer.echo(f"[{time.monotonic() - started_s:6.1f} s] {text}", err=True)
 
     try:
-        result = verify(snapshot, out, run_id=run_id, master=master, progress=progress)
-    except (VerifyError, *SPARK_ERRORS, OSError) as error:
+        request = Request(snapshot, out, run_id, master, tuple(changed_node or ()))
+        result = verify(request, progress)
+    except FAILURES as error:
         _say_error(error, as_json=as_json)
         raise _Done(ERROR) from error
     _say_result(result, as_json=as_json)
     progress(f"done: {result.directory}")
     raise _Done(result.summary["exit_code"])
+
+
+tools = typer.Typer(add_completion=False, rich_markup_mode=None)
+TOOLS: Final = ("generate", "score")
+
+
+@tools.command("generate")
+def generate_command(
+    directory: Annotated[Path, typer.Argument(help="New directory of the snapshot.")],
+    containers: Annotated[int, typer.Option(min=1, help="How many containers.")] = 100_000,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same cluster.")] = 1,
+    nodes: Annotated[int, typer.Option(min=10, help="How many datanodes, at least.")] = 48,
+    racks: Annotated[int, typer.Option(min=5, help="How many racks.")] = 8,
+    faults_per_million: Annotated[int, typer.Option(min=0, max=1_000_000)] = 5_000,
+    bad_node: Annotated[int, typer.Option(help="Number of a node with a bad volume.")] = -1,
+    buckets: Annotated[int, typer.Option(min=0, help="Cluster the tables; 0: flat.")] = 0,
+    master: Annotated[str, typer.Option(help="Spark master; default: this machine.")] = "",
+) -> None:
+    """Write a synthetic cluster with seeded faults, and the truth about it."""
+    shape = Shape(
+        containers,
+        seed=seed,
+        nodes=nodes,
+        racks=racks,
+        faults_per_million=faults_per_million,
+        bad_node=bad_node,
+        buckets=buckets,
+    )
+    if directory.exists():
+        typer.echo(f"suture-verify: {directory} exists already", err=True)
+        raise _Done(ERROR)
+    spark = open_session(replica_count=4 * containers, master=master)
+    typer.echo(json.dumps({"path": str(directory)} | generate(spark, shape, directory)))
+
+
+@tools.command("score")
+def score_command(
+    snapshot: Annotated[str, typer.Argument(help="A generated snapshot.")],
+    run: Annotated[str, typer.Argument(help="The run_id=... directory of its verification.")],
+    master: Annotated[str, typer.Option(help="Spark master; default: this machine.")] = "",
+) -> None:
+    """Compare a run with the seeded truth; exit code 2 when anything was classed wrongly."""
+    try:
+        replicas = read_manifest(snapshot).rows["replicas"]
+        found = score(open_session(replica_count=replicas, master=master), snapshot, run)
+    except FAILURES as error:
+        _say_error(error, as_json=False)
+        raise _Done(ERROR) from error
+    typer.echo(json.dumps(found, indent=2))
+    raise _Done(2 if found["wrong"] else 0)
 
 
 class _Done(Exception):
@@ -274,19 +132,18 @@ def _say_result(result: Result, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"path": str(result.directory)} | result.summary))
         return
-    summary = result.summary
-    for name, count in summary["checksum_classes"].items():
-        if count:
-            typer.echo(f"{name:18} {count:>12,}")
-    typer.echo(f"{'to reconcile':18} {summary['plan']['reconcile']:>12,}")
-    typer.echo(f"{'at risk':18} {summary['at_risk']['count']:>12,}")
+    typer.echo(result.summary["text_report"])
+    typer.echo("")
+    for action, planned in result.summary["plan"].items():
+        if planned["rows"]:
+            typer.echo(f"to {action}: {planned['rows']:,}")
     typer.echo(f"{result.directory / 'report.html'}")
 
 
 def main() -> None:
     """Run the command; exit with 1, not typer's 2, on a usage error."""
     try:
-        app()
+        (tools if sys.argv[1:2] and sys.argv[1] in TOOLS else app)()
     except _Done as done:
         sys.exit(done.code)
     except SystemExit as end:

@@ -73,7 +73,8 @@ def is_good(replica: Column) -> Column:
 def remaining_redundancy() -> Column:
     """Return how many good and agreeing replicas may still be lost; -1 when there is none.
 
-    With a split vote nobody knows who is right: each root counts for itself.
+    With a split vote nobody knows who is right: each root counts for itself. For EC: how many
+    indexes more may be lost. Null for a container that is not closed.
     """
     good = f.filter("countable", is_good)
     agreeing = f.transform(
@@ -86,7 +87,10 @@ def remaining_redundancy() -> Column:
         ),
     )
     disputed = f.col("checksum_class").startswith("MISMATCH")
-    return f.when(disputed, f.array_max(agreeing)).otherwise(f.size(good)) - 1
+    closed = f.col("state").isin("CLOSED", "QUASI_CLOSED")
+    ratis = f.when(disputed, f.array_max(agreeing)).otherwise(f.size(good)) - 1
+    ec = f.col("replication_type") == "EC"
+    return f.when(closed, f.when(ec, f.col("ec.redundancy")).otherwise(ratis))
 
 
 def bytes_estimated() -> Column:
@@ -107,7 +111,10 @@ def bytes_estimated() -> Column:
 
 
 def judge_reconcile(compared: DataFrame) -> DataFrame:
-    """Add eligibility, reconcile_reasons, remaining_redundancy and bytes_estimated."""
+    """Add eligibility, reconcile_reasons, remaining_redundancy and bytes_estimated.
+
+    `compared` must have been judged by `health.judge_health`.
+    """
     return compared.withColumns(
         {
             "eligibility": eligibility(),
@@ -119,7 +126,7 @@ def judge_reconcile(compared: DataFrame) -> DataFrame:
 
 
 def reconcile_plan(judged: DataFrame, *, snapshot_id: str, run_id: str, as_of_ms: int) -> DataFrame:
-    """Return the rows of `reconcile_plan/`, most urgent first."""
+    """Return the rows that `reconcile_plan/` is chosen from."""
     wanted = judged.filter(
         (f.col("eligibility") == "OK")
         & (f.size("reconcile_reasons") > 0)
@@ -148,13 +155,4 @@ def reconcile_plan(judged: DataFrame, *, snapshot_id: str, run_id: str, as_of_ms
         f.lit(as_of_ms).cast("long").alias("as_of_ms"),
         f.lit(as_of_ms + PLAN_LIFE_MS).cast("long").alias("expires_at_ms"),
     )
-    return rows.select(*RECONCILE_PLAN.fieldNames()).orderBy("priority", "container_id")
-
-
-def is_at_risk() -> Column:
-    """Return whether no healthy replica of the container's data is left anywhere."""
-    holds_data = (f.col("key_count") > 0) | f.exists("replicas", lambda r: ~r["is_empty"])
-    healthy = f.exists("replicas", lambda r: r["state"].isin("CLOSED", "QUASI_CLOSED"))
-    closed = f.col("state").isin("CLOSED", "QUASI_CLOSED")
-    ratis = f.col("replication_type") != "EC"
-    return f.coalesce(closed & ratis & holds_data & ~healthy, f.lit(False))
+    return rows.select(*RECONCILE_PLAN.fieldNames())

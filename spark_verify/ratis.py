@@ -14,7 +14,10 @@ from spark_verify.replicas import adds, bcsid, count, deletes, deletes_of_health
 def count_ratis(cases: DataFrame) -> DataFrame:
     """Add a struct `ratis` with the counts and what follows from them."""
     bad = _is_bad
-    good = lambda r: ~bad(r)  # noqa: E731 - a name for the opposite, used six times below
+
+    def good(replica: Column) -> Column:
+        return ~bad(replica)
+
     counts = f.struct(
         count("present", lambda r: good(r) & (r["op"] == IN_SERVICE)).alias("h"),
         count("present", lambda r: bad(r) & (r["op"] == IN_SERVICE)).alias("u"),

@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import jinja2
 
+from spark_verify.blame import chance_text
+
 COLOURS: Final = {
     "MATCH": "#2e9e6b",
     "EMPTY": "#b8c4ce",
@@ -17,16 +19,28 @@ COLOURS: Final = {
     "MISMATCH_MINORITY": "#e8a33d",
     "MISMATCH_SPLIT": "#d9483b",
 }
-VERDICTS: Final = {
-    0: ("clean", "Every comparable replica agrees; nothing to do."),
-    2: ("work", "Some replicas must be brought together again; a good copy of everything exists."),
-    3: ("risk", "Some containers have no healthy replica. Look at these first."),
+FLAG_COLOURS: Final = {
+    "DATA_AT_RISK": "#b8342a",
+    "MISSING": "#b8342a",
+    "UNHEALTHY": "#d9483b",
+    "VULNERABLE": "#d9483b",
+    "ROOTS_DIFFER": "#e8a33d",
+    "UNDER_REPLICATED": "#e8a33d",
+    "UNHEALTHY_REPLICA": "#e8a33d",
 }
+QUIET: Final = "#7b8ea3"
+VERDICTS: Final = {
+    0: ("clean", "clean", "Every comparable replica agrees; nothing to do."),
+    2: ("work", "work to do", "Replicas need work; a good copy of everything exists."),
+    3: ("risk", "data at risk", "Some containers have no healthy replica. Look at these first."),
+}
+HEAT_ROWS_MAX: Final = 24
+LEAVING_ROWS_MAX: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One segment of a stacked bar, in per cent of its width."""
+    """One bar or segment, in per cent of the plot's width or height."""
 
     label: str
     count: int
@@ -35,20 +49,37 @@ class Bar:
     colour: str
 
 
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One square of the heat map; `heat` is 0 to 1."""
+
+    column: int
+    count: int
+    heat: float
+
+
 def render(summary: dict[str, Any]) -> str:
     """Return the report as HTML."""
     source = resources.files("spark_verify").joinpath("report.html.j2").read_text(encoding="utf-8")
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(bytes=bytes_text, number=number_text, instant=instant_text)
-    verdict, sentence = VERDICTS[summary["exit_code"]]
+    environment.filters.update(
+        bytes=bytes_text, number=number_text, instant=instant_text, chance=chance_text
+    )
+    verdict, title, sentence = VERDICTS[summary["exit_code"]]
     return environment.from_string(source).render(
         s=summary,
         verdict=verdict,
+        title=title,
         sentence=sentence,
         class_bars=bars(summary["checksum_classes"], COLOURS),
+        flag_bars=rows_of_bars(summary["flags"], FLAG_COLOURS),
+        age_bars=rows_of_bars(summary["verification_age"], {}),
         colours=COLOURS,
+        heat=heat_map(summary["lost_by_volume"]),
+        trend=trend(summary),
+        leaving=summary["leaving"][:LEAVING_ROWS_MAX],
     )
 
 
@@ -64,9 +95,60 @@ def bars(counts: dict[str, int], colours: dict[str, str]) -> list[Bar]:
     found, left = [], 0.0
     for label, count in shown.items():
         width = raw[label] * scale
-        found.append(Bar(label, count, round(left, 3), round(width, 3), colours.get(label, "#999")))
+        colour = colours.get(label, QUIET)
+        found.append(Bar(label, count, round(left, 3), round(width, 3), colour))
         left += width
     return found
+
+
+def rows_of_bars(counts: dict[str, int], colours: dict[str, str]) -> list[Bar]:
+    """Return one bar each, relative to the largest; zero stays zero wide."""
+    largest = max(counts.values(), default=0) or 1
+    return [
+        Bar(label, count, 0, round(100 * count / largest, 2), colours.get(label, QUIET))
+        for label, count in counts.items()
+    ]
+
+
+def heat_map(lost: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the nodes that lost most votes, their volumes as columns, darker for more."""
+    volumes = sorted({entry["volume_id"] for entry in lost})
+    by_node: dict[str, dict[str, int]] = {}
+    for entry in lost:
+        by_node.setdefault(entry["datanode_id"], {})[entry["volume_id"]] = entry["count"]
+    worst = sorted(by_node, key=lambda node: (-sum(by_node[node].values()), node))[:HEAT_ROWS_MAX]
+    hottest = max((n for node in worst for n in by_node[node].values()), default=1)
+    rows = [
+        {
+            "datanode_id": node,
+            "total": sum(by_node[node].values()),
+            "cells": [
+                Cell(i, by_node[node].get(v, 0), round(by_node[node].get(v, 0) / hottest, 3))
+                for i, v in enumerate(volumes)
+            ],
+        }
+        for node in worst
+    ]
+    return {"volumes": volumes, "rows": rows, "hidden": len(by_node) - len(worst)}
+
+
+def trend(summary: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what changed since the previous run, flag by flag and class by class."""
+    before = summary["previous"]
+    if before is None:
+        return []
+    pairs = [("any flag", summary["flagged"], before["flagged"])]
+    pairs += [(name, n, before["flags"].get(name, 0)) for name, n in summary["flags"].items()]
+    pairs += [
+        (name, n, before["checksum_classes"].get(name, 0))
+        for name, n in summary["checksum_classes"].items()
+        if name in ("UNKNOWN", "PARTIAL", "MISMATCH_MINORITY", "MISMATCH_SPLIT")
+    ]
+    return [
+        {"name": name, "now": now, "before": then, "change": now - then}
+        for name, now, then in pairs
+        if now or then
+    ]
 
 
 def number_text(value: int) -> str:

@@ -199,6 +199,47 @@ RECONCILE_PLAN: Final = t.StructType(
 """What the SCM takes in (`reconcile_plan/`); it re-checks every row on live state."""
 
 
+ACTION_PLAN: Final = t.StructType(
+    [
+        t.StructField("container_id", t.LongType(), nullable=False),
+        t.StructField("action", t.StringType(), nullable=False),
+        t.StructField("priority", t.IntegerType(), nullable=False),
+        t.StructField("reason", t.StringType(), nullable=False),
+        t.StructField("sources", t.ArrayType(t.StringType()), nullable=False),
+        t.StructField("targets", t.ArrayType(t.StringType()), nullable=False),
+        t.StructField("indexes", t.ArrayType(t.IntegerType()), nullable=False),
+        t.StructField("copies", t.IntegerType(), nullable=False),
+        t.StructField("is_forced", t.BooleanType(), nullable=False),
+        t.StructField("bytes_estimated", t.LongType(), nullable=False),
+        t.StructField("snapshot_id", t.StringType(), nullable=False),
+        t.StructField("run_id", t.StringType(), nullable=False),
+        t.StructField("as_of_ms", t.LongType(), nullable=False),
+        t.StructField("expires_at_ms", t.LongType(), nullable=False),
+    ]
+)
+"""`plan/`: replicate, reconstruct, delete, close and scan. `sources` are datanodes to copy from,
+`targets` datanodes told to act on their own replica, `copies` how many new replicas are needed."""
+
+HEALTH: Final = (
+    "container_id",
+    "state",
+    "replication_type",
+    "health_state",
+    "flags",
+    "queue",
+    "is_qc_stuck",
+    "checksum_class",
+    "eligibility",
+    "remaining_redundancy",
+    "replica_count",
+    "is_known",
+    "snapshot_id",
+)
+"""Columns of `health/`: one row per container."""
+
+ACTIONS: Final = ("replicate", "reconstruct", "delete", "close", "scan")
+
+
 def root_text(root: int | None) -> str:
     """Return a root as the unsigned 16-digit word that people see; "-" when there is none."""
     return "-" if root is None else f"{root & 0xFFFF_FFFF_FFFF_FFFF:016x}"

@@ -8,6 +8,7 @@ side by side (a duplicate replica, an index outside the code) is checked in `cas
 """
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +19,9 @@ from pyspark.sql import functions as f
 
 from spark_verify.errors import SPARK_ERRORS, SnapshotRefused
 from spark_verify.rows import INDEX_MAX, SCHEMA_VERSION, TABLES, Column, spark_schema
+
+CLUSTERED: Final = ("containers", "replicas")
+"""Tables that a clustered snapshot keeps in buckets."""
 
 EXAMPLES_MAX: Final = 5
 """Rows named in a refusal: enough to find the cause, few enough to read."""
@@ -38,6 +42,8 @@ class Manifest:
     term: int
     cluster_id: str
     rows: dict[str, int]
+    buckets: int = 0
+    """Above 0: containers/ and replicas/ lie in so many Spark buckets, sorted by container."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +99,7 @@ def _manifest(path: Path, fields: Any) -> Manifest:
         term=_field(path, fields, "term", int),
         cluster_id=_field(path, fields, "cluster_id", str),
         rows={name: _field(path, rows, name, int) for name in TABLES},
+        buckets=_field(path, {"buckets": 0} | fields, "buckets", int),
     )
 
 
@@ -109,11 +116,11 @@ def _field(path: Path, fields: dict[str, Any], name: str, kind: type) -> Any:
 
 def open_snapshot(spark: SparkSession, directory: str, manifest: Manifest) -> Snapshot:
     """Return the tables, their columns and types checked, their rows not yet read."""
-    tables = {name: _open_table(spark, directory, name) for name in TABLES}
+    tables = {name: _open_table(spark, directory, name, manifest.buckets) for name in TABLES}
     return Snapshot(manifest=manifest, **tables)
 
 
-def _open_table(spark: SparkSession, directory: str, name: str) -> DataFrame:
+def _open_table(spark: SparkSession, directory: str, name: str, buckets: int) -> DataFrame:
     path = str(Path(directory) / name)
     columns = TABLES[name]
     if not Path(path).is_dir():
@@ -133,7 +140,33 @@ def _open_table(spark: SparkSession, directory: str, name: str) -> DataFrame:
     ]
     if faults:
         raise SnapshotRefused(f"table {name}/: {'; '.join(faults)}", hint=_SCAN_AGAIN)
+    if buckets and name in CLUSTERED:
+        return _bucketed(spark, Path(path).resolve(), name, buckets)
     return spark.read.schema(spark_schema(columns)).parquet(path).select(*[c.name for c in columns])
+
+
+def _bucketed(spark: SparkSession, path: Path, name: str, buckets: int) -> DataFrame:
+    """Tell Spark how the files lie; the table is dropped from the catalog by `close_snapshot`."""
+    spark.conf.set("spark.sql.sources.bucketing.autoBucketedScan.enabled", "false")
+    columns = ", ".join(f"{c.name} {c.type.simpleString()}" for c in TABLES[name])
+    spark.sql(f"DROP TABLE IF EXISTS {_table_name(name)}")
+    location = str(path).replace("\\", "\\\\").replace("'", "\\'")
+    spark.sql(
+        f"CREATE TABLE {_table_name(name)} ({columns}) USING parquet "
+        f"CLUSTERED BY (container_id) SORTED BY (container_id) INTO {buckets} BUCKETS "
+        f"LOCATION '{location}'"
+    )
+    return spark.table(_table_name(name))
+
+
+def _table_name(name: str) -> str:
+    return f"suture_snapshot_{name}"
+
+
+def close_snapshot(spark: SparkSession, manifest: Manifest) -> None:
+    """Forget the tables that `open_snapshot` made known; their files stay."""
+    for name in CLUSTERED if manifest.buckets else ():
+        spark.sql(f"DROP TABLE IF EXISTS {_table_name(name)}")
 
 
 def _reason(text: str) -> str:
@@ -141,17 +174,29 @@ def _reason(text: str) -> str:
     return " ".join(text.partition("JVM stacktrace")[0].split())[:REASON_CHARACTERS_MAX]
 
 
-def check_rows(snapshot: Snapshot) -> None:
-    """Refuse the snapshot when any single row is impossible, or when rows are missing."""
-    for name in TABLES:
+def check_rows(snapshot: Snapshot, names: Iterable[str] = TABLES) -> None:
+    """Refuse the snapshot when any single row of the tables is impossible or listed twice."""
+    for name in names:
         _check_table(snapshot, name)
+        if name in ("containers", "nodes"):
+            _refuse_twice(snapshot.table(name), name)
+
+
+def check_count(manifest: Manifest, name: str, count: int) -> None:
+    """Refuse the snapshot when a table has not as many rows as its manifest says."""
+    expected = manifest.rows[name]
+    if count != expected:
+        raise SnapshotRefused(
+            f"table {name}/ has {count} rows, its manifest says {expected}",
+            hint="the snapshot is partial: was its export interrupted?",
+        )
 
 
 def _check_table(snapshot: Snapshot, name: str) -> None:
     table = snapshot.table(name)
     violations = row_violations(name, snapshot.manifest)
     counts = [f.count_if(wrong).alias(f"v{i}") for i, (_, wrong) in enumerate(violations)]
-    row = table.agg(f.count(f.lit(1)).alias("rows"), *counts).first()
+    row = table.agg(*counts).first()
     assert row is not None, "an aggregate without groups has one row"
     for i, (what, wrong) in enumerate(violations):
         if row[f"v{i}"]:
@@ -160,14 +205,6 @@ def _check_table(snapshot: Snapshot, name: str) -> None:
                 f"first: {_examples(table.filter(wrong), name)}",
                 hint=_SCAN_AGAIN,
             )
-    if name in ("containers", "nodes"):
-        _refuse_twice(table, name)
-    expected = snapshot.manifest.rows[name]
-    if row["rows"] != expected:
-        raise SnapshotRefused(
-            f"table {name}/ has {row['rows']} rows, its manifest says {expected}",
-            hint="the snapshot is partial: was its export interrupted?",
-        )
 
 
 def _refuse_twice(table: DataFrame, name: str) -> None:

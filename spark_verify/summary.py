@@ -1,90 +1,190 @@
-"""The run in numbers: what summary.json says, and what the report draws."""
+"""The run in numbers: what summary.json says, the report draws, and the text report prints."""
 
+from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
+from spark_verify.blame import Tally, suspects
 from spark_verify.compare import CLASSES
-from spark_verify.rows import CONTAINER_STATES
-from spark_verify.snapshot import Snapshot
+from spark_verify.health import FLAGS, STATES, flag_bit
+from spark_verify.rows import ACTIONS, CONTAINER_STATES, TREE_STATES
 
 SAMPLE_MAX: Final = 100
-"""Container ids shown per class, as in Ozone's report."""
+"""Container ids shown per state, as in Ozone's report."""
 
 CLEAN: Final = 0
 WORK_TO_DO: Final = 2
 DATA_AT_RISK: Final = 3
 
+DAY_MS: Final = 86_400_000
+AGE_DAYS: Final = (1, 2, 4, 7, 14, 30)
+"""Upper ends of the age classes; behind them stand "older" and "never"."""
 
-def summarise(
-    snapshot: Snapshot, judged: DataFrame, plan: DataFrame, *, run_id: str
-) -> dict[str, Any]:
-    """Return every number of the run as plain JSON values."""
-    manifest = snapshot.manifest
-    states = _counts(judged.filter("is_known"), "state")
-    classes = _counts(judged.filter("is_known"), "checksum_class")
-    at_risk = _sample(judged.filter("is_at_risk"))
-    planned = plan.agg(f.count(f.lit(1)).alias("rows"), f.sum("bytes_estimated").alias("b")).first()
-    assert planned is not None, "an aggregate without groups has one row"
-    summary: dict[str, Any] = {
-        "run_id": run_id,
-        "snapshot_id": manifest.snapshot_id,
-        "cluster_id": manifest.cluster_id,
-        "term": manifest.term,
-        "as_of_ms": manifest.as_of_ms,
-        "rows": manifest.rows,
-        "states": {name: states.get(name, 0) for name in CONTAINER_STATES},
-        "checksum_classes": {name: classes.get(name, 0) for name in CLASSES},
-        "eligibility": _counts(judged.filter("is_known"), "eligibility"),
-        "samples": {
-            name: _sample(judged.filter(f.col("is_known") & (f.col("checksum_class") == name)))
-            for name in CLASSES
-            if classes.get(name) and name != "MATCH"
-        },
-        "unknown_containers": _sample(judged.filter("NOT is_known")),
-        "tombstones_differ": _sample(judged.filter("tombstones_differ")),
-        "unreachable_different": _sample(judged.filter("is_unreachable_different")),
-        "at_risk": at_risk,
-        "plan": {"reconcile": planned["rows"], "bytes_estimated": planned["b"] or 0},
-        "minority": minority_by_volume(judged),
+
+def count_health(health: DataFrame) -> dict[str, Any]:
+    """Return counters and samples over all containers. One grouped pass, then only samples."""
+    rows = (
+        health.groupBy(
+            "state", "health_state", "is_qc_stuck", "flags", "checksum_class", "is_known"
+        )
+        .count()
+        .collect()
+    )
+    known = [row for row in rows if row["is_known"]]
+    states = dict.fromkeys(CONTAINER_STATES, 0)
+    classes = dict.fromkeys(CLASSES, 0)
+    health_states = dict.fromkeys(STATES, 0)
+    flags = dict.fromkeys(FLAGS, 0)
+    names = {number: name for name, number in STATES.items()}
+    for row in known:
+        states[row["state"]] += row["count"]
+        classes[row["checksum_class"]] += row["count"]
+        health_states[names[row["health_state"]]] += row["count"]
+        if row["is_qc_stuck"] and row["health_state"] != STATES["QUASI_CLOSED_STUCK"]:
+            health_states["QUASI_CLOSED_STUCK"] += row["count"]
+        for name in FLAGS:
+            flags[name] += row["count"] if row["flags"] & flag_bit(name) else 0
+    return {
+        "containers": sum(row["count"] for row in known),
+        "unknown_containers": sum(row["count"] for row in rows if not row["is_known"]),
+        "states": states,
+        "health_states": health_states,
+        "flags": flags,
+        "flagged": sum(row["count"] for row in known if row["flags"]),
+        "checksum_classes": classes,
     }
-    summary["exit_code"] = exit_code(summary)
-    return summary
 
 
-def exit_code(summary: dict[str, Any]) -> int:
-    """Return the process exit code that the numbers ask for."""
-    if summary["at_risk"]["count"]:
-        return DATA_AT_RISK
-    return WORK_TO_DO if summary["plan"]["reconcile"] else CLEAN
+def samples(health: DataFrame, counts: dict[str, Any]) -> dict[str, dict[str, list[int]]]:
+    """Return the first ids of every flag and of every class that has any."""
+    marked = health.filter(f.col("is_known"))
+    flagged = marked.filter(f.col("flags") != 0)
+    return {
+        "flags": {
+            name: _ids(flagged.filter(f.col("flags").bitwiseAND(f.lit(flag_bit(name))) != 0))
+            for name, count in counts["flags"].items()
+            if count
+        },
+        "health_states": {
+            name: _ids(flagged.filter(f.col("health_state") == STATES[name]))
+            for name, count in counts["health_states"].items()
+            if count and name not in ("HEALTHY", "QUASI_CLOSED_STUCK")
+        },
+        "checksum_classes": {
+            name: _ids(flagged.filter(f.col("checksum_class") == name))
+            for name in ("MISMATCH_SPLIT", "MISMATCH_MINORITY")
+            if counts["checksum_classes"][name]
+        },
+    }
 
 
-def minority_by_volume(judged: DataFrame) -> list[dict[str, Any]]:
-    """Return where the replicas that lost the vote lie, most of them first."""
+def _ids(rows: DataFrame) -> list[int]:
+    found = rows.select("container_id").orderBy("container_id").limit(SAMPLE_MAX).collect()
+    return [row["container_id"] for row in found]
+
+
+def count_plan(plan: DataFrame, reconcile: DataFrame) -> dict[str, dict[str, int]]:
+    """Return rows and bytes per action."""
+    both = plan.select("action", "bytes_estimated").unionByName(
+        reconcile.select("action", "bytes_estimated")
+    )
+    rows = both.groupBy("action").agg(
+        f.count(f.lit(1)).alias("n"), f.sum("bytes_estimated").alias("b")
+    )
+    found = {row["action"]: {"rows": row["n"], "bytes": row["b"]} for row in rows.collect()}
+    return {a: found.get(a, {"rows": 0, "bytes": 0}) for a in ("reconcile", *ACTIONS)}
+
+
+def count_volumes(replicas: DataFrame, as_of_ms: int) -> list[dict[str, Any]]:
+    """Return per node and volume: replicas, known roots, and when they were last verified."""
+    age = f.lit(as_of_ms) - f.col("data_scan_at_ms")
+    in_tree = f.col("state").isin(*TREE_STATES)
+    ages, lower = [], f.lit(-1).cast("long")
+    for i, days in enumerate(AGE_DAYS):
+        upper = f.lit(days * DAY_MS).cast("long")
+        ages.append(f.count_if(in_tree & (age > lower) & (age <= upper)).alias(f"age_{i}"))
+        lower = upper
+    ages.append(f.count_if(in_tree & (age > lower)).alias(f"age_{len(AGE_DAYS)}"))
+    ages.append(f.count_if(in_tree & f.col("data_scan_at_ms").isNull()).alias("never"))
+    rows = (
+        replicas.groupBy("datanode_id", "volume_id")
+        .agg(
+            f.count(f.lit(1)).alias("replicas"),
+            f.count_if(in_tree).alias("tree_states"),
+            f.count_if(in_tree & f.col("root").isNotNull()).alias("known"),
+            *ages,
+        )
+        .collect()
+    )
+    return [row.asDict() for row in rows]
+
+
+def verification_ages(volumes: list[dict[str, Any]]) -> dict[str, int]:
+    """Return the histogram of verification age over all replicas that have a tree."""
+    labels = [f"<= {days} d" for days in AGE_DAYS] + [f"> {AGE_DAYS[-1]} d"]
+    counts = {label: sum(v[f"age_{i}"] for v in volumes) for i, label in enumerate(labels)}
+    return counts | {"never": sum(v["never"] for v in volumes)}
+
+
+def count_lost(judged: DataFrame) -> dict[tuple[str, str], int]:
+    """Return how many replicas of each node and volume lost the vote."""
     lost = f.filter("known", lambda r: f.array_contains("minority", r["datanode_id"]))
     rows = (
         judged.filter(f.size("minority") > 0)
         .select(f.explode(lost).alias("r"))
         .groupBy("r.datanode_id", "r.volume_id")
         .count()
-        .orderBy(f.desc("count"), "datanode_id", "volume_id")
-        .limit(SAMPLE_MAX)
         .collect()
     )
-    return [
-        {"datanode_id": row["datanode_id"], "volume_id": row["volume_id"], "count": row["count"]}
-        for row in rows
+    return {(row["datanode_id"], row["volume_id"]): row["count"] for row in rows}
+
+
+def blame(
+    volumes: list[dict[str, Any]], lost: dict[tuple[str, str], int], nodes: list[Any]
+) -> list[dict[str, Any]]:
+    """Return the suspects among nodes, volumes, versions and racks."""
+    about = {node["datanode_id"]: node for node in nodes}
+    tallies: dict[tuple[str, str], list[int]] = {}
+    for volume in volumes:
+        datanode_id = volume["datanode_id"]
+        node = about[datanode_id]
+        counted = lost.get((datanode_id, volume["volume_id"]), 0), volume["known"]
+        for attribute, value in (
+            ("datanode", datanode_id),
+            ("volume", f"{datanode_id} {volume['volume_id']}"),
+            ("version", node["version"]),
+            ("rack", node["rack"]),
+        ):
+            tally = tallies.setdefault((attribute, value), [0, 0])
+            tally[0] += counted[0]
+            tally[1] += counted[1]
+    ranked = suspects(Tally(a, v, *counts) for (a, v), counts in sorted(tallies.items()))
+    return [asdict(suspect) for suspect in ranked]
+
+
+def exit_code(summary: dict[str, Any]) -> int:
+    """Return the process exit code that the numbers ask for. A missing scan is no work for anyone:
+    the scanners come by on their own."""
+    if summary["flags"]["DATA_AT_RISK"]:
+        return DATA_AT_RISK
+    planned = sum(p["rows"] for action, p in summary["plan"].items() if action != "scan")
+    return WORK_TO_DO if planned or summary["flagged"] else CLEAN
+
+
+def text_report(summary: dict[str, Any]) -> str:
+    """Return the run as Ozone's Replication Manager would print it."""
+    at = datetime.fromtimestamp(summary["as_of_ms"] / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    title = f"Container Summary Report generated at {at}"
+    lines = [title, "=" * len(title), "", "Container State Summary", "-" * 23]
+    lines += [f"{name}: {count}" for name, count in summary["states"].items()]
+    lines += ["", "Container Health Summary", "-" * 24]
+    lines += [
+        f"{name}: {count}" for name, count in summary["health_states"].items() if name != "HEALTHY"
     ]
-
-
-def _counts(rows: DataFrame, column: str) -> dict[str, int]:
-    found = rows.groupBy(column).count().orderBy(column).collect()
-    return {row[column]: row["count"] for row in found}
-
-
-def _sample(rows: DataFrame) -> dict[str, Any]:
-    """Return how many rows there are and the first ids of them."""
-    ids = rows.select("container_id").orderBy("container_id").limit(SAMPLE_MAX).collect()
-    count = len(ids) if len(ids) < SAMPLE_MAX else rows.count()
-    return {"count": count, "container_ids": [row["container_id"] for row in ids]}
+    lines += [f"(without any flag: {summary['containers'] - summary['flagged']})"]
+    for name, ids in summary["samples"]["health_states"].items():
+        lines += ["", f"First {SAMPLE_MAX} {name} containers:", ", ".join(map(str, ids))]
+    return "\n".join(lines)

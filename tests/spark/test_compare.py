@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from spark_verify.job import judge
+from spark_verify.pipeline import judge
 from spark_verify.snapshot import open_snapshot, read_manifest
 from tests.support.snapshots import SnapshotRows, container, gather
 

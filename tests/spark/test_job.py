@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_verify.errors import RunConflict
-from spark_verify.job import verify
+from spark_verify.pipeline import Request, verify
 from spark_verify.plan import PLAN_LIFE_MS
 from tests.support.snapshots import AS_OF_MS, SnapshotRows, container, gather
 
@@ -46,7 +46,7 @@ class TestResult:
         """
         snapshot = divergent().write(tmp_path / "snapshot")
 
-        result = verify(str(snapshot), tmp_path / "out", run_id="r1")
+        result = verify(Request(str(snapshot), tmp_path / "out", run_id="r1"))
 
         plan = pq.read_table(result.directory / "reconcile_plan").to_pylist()
         assert [(row["container_id"], row["priority"], row["reason"]) for row in plan] == [
@@ -73,13 +73,15 @@ class TestResult:
         """
         snapshot = divergent().write(tmp_path / "snapshot")
 
-        result = verify(str(snapshot), tmp_path / "out")
+        result = verify(Request(str(snapshot), tmp_path / "out"))
 
         names = {path.name for path in result.directory.iterdir()}
         assert names == {
             "health",
             "replica_class",
             "reconcile_plan",
+            "divergent",
+            "plan",
             "summary.json",
             "report.html",
             "manifest.json",
@@ -94,10 +96,10 @@ class TestResult:
         """
         Nothing to do is exit code 0 and an empty plan.
         """
-        result = verify(str(clean().write(tmp_path / "snapshot")), tmp_path / "out")
+        result = verify(Request(str(clean().write(tmp_path / "snapshot")), tmp_path / "out"))
 
         assert result.summary["exit_code"] == 0
-        assert result.summary["plan"]["reconcile"] == 0
+        assert result.summary["plan"]["reconcile"]["rows"] == 0
 
     def test_a_container_without_a_healthy_replica_is_data_at_risk(self, tmp_path: Path) -> None:
         """
@@ -110,16 +112,16 @@ class TestResult:
             container(9, "R CLOSED 10", "", key_count=0),
         ]
 
-        result = verify(str(gather(parts).write(tmp_path / "snapshot")), tmp_path / "out")
+        result = verify(Request(str(gather(parts).write(tmp_path / "snapshot")), tmp_path / "out"))
 
         assert result.summary["exit_code"] == 3
-        assert result.summary["at_risk"]["container_ids"] == [7, 8]
+        assert result.summary["samples"]["flags"]["DATA_AT_RISK"] == [7, 8]
 
     def test_an_empty_cluster_is_clean(self, tmp_path: Path) -> None:
         """
         No container at all is no error.
         """
-        result = verify(str(SnapshotRows().write(tmp_path / "snapshot")), tmp_path / "out")
+        result = verify(Request(str(SnapshotRows().write(tmp_path / "snapshot")), tmp_path / "out"))
 
         assert result.summary["exit_code"] == 0
 
@@ -127,7 +129,7 @@ class TestResult:
         """
         Nothing in the HTML is fetched from anywhere.
         """
-        result = verify(str(divergent().write(tmp_path / "snapshot")), tmp_path / "out")
+        result = verify(Request(str(divergent().write(tmp_path / "snapshot")), tmp_path / "out"))
 
         html = (result.directory / "report.html").read_text()
         assert "MISMATCH_SPLIT" in html
@@ -142,10 +144,10 @@ class TestRepeat:
         The second call does no work: it succeeds although the tables are gone.
         """
         snapshot = divergent().write(tmp_path / "snapshot")
-        first = verify(str(snapshot), tmp_path / "out", run_id="r1")
+        first = verify(Request(str(snapshot), tmp_path / "out", run_id="r1"))
         (snapshot / "replicas").rename(tmp_path / "elsewhere")
 
-        second = verify(str(snapshot), tmp_path / "out", run_id="r1")
+        second = verify(Request(str(snapshot), tmp_path / "out", run_id="r1"))
 
         assert first == second
 
@@ -158,7 +160,7 @@ class TestRepeat:
         (half / "health").mkdir(parents=True)
         (half / "health" / "part-0.parquet").write_bytes(b"half")
 
-        result = verify(str(snapshot), tmp_path / "out", run_id="r1")
+        result = verify(Request(str(snapshot), tmp_path / "out", run_id="r1"))
 
         assert pq.read_table(result.directory / "health").num_rows == 4
         assert (half / "_SUCCESS").is_file()
@@ -167,12 +169,12 @@ class TestRepeat:
         """
         A result is never replaced by that of other input.
         """
-        verify(str(clean().write(tmp_path / "one")), tmp_path / "out", run_id="r1")
+        verify(Request(str(clean().write(tmp_path / "one")), tmp_path / "out", run_id="r1"))
         other = clean()
         directory = other.write(tmp_path / "two", manifest={"snapshot_id": "snap-2"})
 
         with pytest.raises(RunConflict):
-            verify(str(directory), tmp_path / "out", run_id="r1")
+            verify(Request(str(directory), tmp_path / "out", run_id="r1"))
 
 
 @pytest.mark.slow
@@ -210,5 +212,5 @@ class TestSubmit:
         assert done.returncode == 2, done.stderr
         # Spark folds the script's stderr into stdout: the answer is the one line that is JSON.
         answer = json.loads(next(line for line in done.stdout.splitlines() if line[0] == "{"))
-        assert answer["plan"]["reconcile"] == 3
+        assert answer["plan"]["reconcile"]["rows"] == 3
         assert (Path(answer["path"]) / "report.html").is_file()

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_verify.errors import SnapshotRefused
-from spark_verify.job import verify
+from spark_verify.pipeline import Request, verify
 from tests.support.snapshots import SnapshotRows, container, gather
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -28,7 +28,7 @@ def rows() -> SnapshotRows:
 
 def refusal(directory: Path, tmp_path: Path) -> str:
     with pytest.raises(SnapshotRefused) as raised:
-        verify(str(directory), tmp_path / "out")
+        verify(Request(str(directory), tmp_path / "out"))
     assert list((tmp_path / "out").glob("**/*.parquet")) == []
     return str(raised.value)
 
@@ -127,6 +127,6 @@ class TestRefused:
         good = rows()
         good.replicas = [replace(row) for row in good.replicas]
 
-        result = verify(str(good.write(tmp_path / "snapshot")), tmp_path / "out")
+        result = verify(Request(str(good.write(tmp_path / "snapshot")), tmp_path / "out"))
 
         assert result.summary["exit_code"] == 0

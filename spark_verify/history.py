@@ -1,0 +1,58 @@
+"""What the run before this one said: the trend, and divergences that no repair moves.
+
+When all replicas of a container are healthy by their own reading and yet differ, a reconcile
+cannot help: it would be ordered again at every run. So a container whose roots are the same as when
+it was last planned is planned ever more rarely: at its 1st, 2nd, 3rd, 5th, 9th ... run.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from spark_verify.snapshot import Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Previous:
+    """A finished run of an earlier instant of the same cluster."""
+
+    directory: Path
+    summary: dict[str, Any]
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a trend is drawn from."""
+        names = ("run_id", "as_of_ms", "containers", "flagged", "flags", "checksum_classes")
+        return {name: self.summary[name] for name in names}
+
+
+def previous_run(out: Path, manifest: Manifest, run_id: str) -> Previous | None:
+    """Return the latest finished run before this snapshot's instant; None when there is none."""
+    found = []
+    for success in out.glob("run_id=*/_SUCCESS"):
+        path = success.parent / "summary.json"
+        summary = json.loads(path.read_text(encoding="utf-8"))
+        is_same = summary["cluster_id"] == manifest.cluster_id and not summary["changed_nodes"]
+        if is_same and summary["as_of_ms"] < manifest.as_of_ms and summary["run_id"] != run_id:
+            found.append(Previous(success.parent, summary))
+    return max(found, key=lambda p: (p.summary["as_of_ms"], p.summary["run_id"]), default=None)
+
+
+def with_attempts(plan: DataFrame, previous: Previous | None) -> DataFrame:
+    """Add `attempts`, runs that found the same roots before, and `is_backed_off`."""
+    if previous is None:
+        return plan.withColumns({"attempts": f.lit(0), "is_backed_off": f.lit(False)})
+    before = plan.sparkSession.read.parquet(str(previous.directory / "divergent")).select(
+        "container_id", f.col("replicas").alias("before"), f.col("attempts").alias("tried")
+    )
+    joined = plan.join(before, "container_id", "left")
+    is_same = f.coalesce(f.col("before") == f.col("replicas"), f.lit(False))
+    attempts = f.when(is_same, f.col("tried") + 1).otherwise(0)
+    return (
+        joined.withColumn("attempts", attempts)
+        .drop("before", "tried")
+        .withColumn("is_backed_off", f.bit_count("attempts") > 1)
+    )

@@ -1,0 +1,397 @@
+"""One verification from snapshot to finished result.
+
+    snapshot ─► screen ─► plain ─────────────────────────────► health/
+                   └────► suspects ─► cases ─► compare ─► judge ─┬► health/  replica_class/
+                                                                 ├► reconcile_plan/  divergent/
+                                                                 └► plan/
+    and from all of it: summary.json, report.html, manifest.json, at last _SUCCESS
+
+Everything is written to a hidden directory beside the target and renamed when it is whole.
+"""
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from spark_verify.actions import action_plan, scan_plan
+from spark_verify.case import build_cases, located_replicas, violation
+from spark_verify.compare import compare
+from spark_verify.errors import RunConflict, SnapshotRefused
+from spark_verify.health import QUEUE_NONE, judge_health
+from spark_verify.history import previous_run, with_attempts
+from spark_verify.leaving import leaving_nodes
+from spark_verify.plan import judge_reconcile, reconcile_plan
+from spark_verify.report import render
+from spark_verify.rows import HEALTH, RESULT_VERSION
+from spark_verify.rules import Rules
+from spark_verify.screen import screen, screen_clustered
+from spark_verify.session import open_session
+from spark_verify.snapshot import (
+    EXAMPLES_MAX,
+    Manifest,
+    Snapshot,
+    check_count,
+    check_rows,
+    close_snapshot,
+    open_snapshot,
+    read_manifest,
+)
+from spark_verify.summary import (
+    blame,
+    count_health,
+    count_lost,
+    count_plan,
+    count_volumes,
+    exit_code,
+    samples,
+    text_report,
+    verification_ages,
+)
+
+DIRECT_ROWS: Final = 50_000
+"""Replica rows below which the screen costs more than it saves: all are judged."""
+
+BROADCAST_IDS_MAX: Final = 4_000_000
+"""Suspects whose ids every executor can hold: 64 MB."""
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to verify and where to put the result."""
+
+    snapshot: str
+    out: Path
+    run_id: str = ""
+    master: str = ""
+    changed_nodes: tuple[str, ...] = ()
+    """When given, only containers with a replica on one of these nodes are verified."""
+    rules: Rules = field(default_factory=Rules)
+    direct_rows: int = DIRECT_ROWS
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Where a finished run lies and what it found."""
+
+    directory: Path
+    summary: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run under way."""
+
+    request: Request
+    manifest: Manifest
+    run_id: str
+    work: Path
+    say: Progress
+    seconds: dict[str, float]
+
+    def stamp(self) -> dict[str, Any]:
+        """Return what every plan row carries."""
+        return {
+            "snapshot_id": self.manifest.snapshot_id,
+            "run_id": self.run_id,
+            "as_of_ms": self.manifest.as_of_ms,
+        }
+
+    def timed(self, phase: str, started_s: float) -> None:
+        """Remember how long a phase took."""
+        self.seconds[phase] = round(time.monotonic() - started_s, 3)
+
+
+def verify(request: Request, progress: Progress = lambda _: None) -> Result:
+    """Verify a snapshot and write the result to `out/run_id=<run_id>`.
+
+    Raises SnapshotRefused when the snapshot cannot be believed, RunConflict when the run id is
+    taken by another snapshot. Either way nothing is left behind.
+    """
+    manifest = read_manifest(request.snapshot)
+    run_id = request.run_id or manifest.snapshot_id
+    if not run_id.replace("-", "").replace("_", "").replace(".", "").isalnum():
+        raise RunConflict(f"run id {run_id!r} is no name for a directory")
+    target = request.out / f"run_id={run_id}"
+    if (target / "_SUCCESS").is_file():
+        progress(f"run {run_id} is finished already")
+        return _finished(target, manifest)
+    progress("starting Spark")
+    spark = open_session(replica_count=manifest.rows["replicas"], master=request.master)
+    work = request.out / f".run_id={run_id}.partial"  # hidden: nobody ever reads half a run
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    try:
+        summary = _run(spark, Run(request, manifest, run_id, work, progress, {}))
+        shutil.rmtree(target, ignore_errors=True)  # left by a run that never got its _SUCCESS
+        work.rename(target)
+        (target / "_SUCCESS").touch()
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+        close_snapshot(spark, manifest)
+    return Result(target, summary)
+
+
+def _finished(target: Path, manifest: Manifest) -> Result:
+    summary = json.loads((target / "summary.json").read_text(encoding="utf-8"))
+    if summary["snapshot_id"] != manifest.snapshot_id:
+        raise RunConflict(
+            f"{target} holds the run of snapshot {summary['snapshot_id']}, "
+            f"not of {manifest.snapshot_id}",
+            hint="choose another --run-id",
+        )
+    return Result(target, summary)
+
+
+def _run(spark: SparkSession, run: Run) -> dict[str, Any]:
+    manifest = run.manifest
+    run.say(f"reading snapshot {manifest.snapshot_id}: {manifest.rows['replicas']:,} replicas")
+    snapshot = open_snapshot(spark, run.request.snapshot, manifest)
+    nodes = _check_small_tables(snapshot)
+    racks = {node["rack"] for node in nodes if node["health"] != "DEAD"}
+    rules = replace(run.request.rules, rack_count=max(len(racks), 1))
+    part = _suspects(snapshot, run, rules)
+    started_s = time.monotonic()
+    _write(judge(part, rules), run.work / "judged")
+    for table in (part.containers, part.replicas):
+        table.unpersist()
+    # Read back: what follows asks many small things of it, each planned on a file, not on the
+    # hundred expressions that made it.
+    judged = spark.read.parquet(str(run.work / "judged"))
+    _refuse_impossible(judged)
+    _write(judged.select(*HEALTH), run.work / "health")
+    run.timed("judge", started_s)
+    run.say("planning")
+    summary = _conclude(spark, snapshot, judged, nodes, run)
+    summary["rules"] = asdict(rules)
+    summary["exit_code"] = exit_code(summary)
+    summary["text_report"] = text_report(summary)
+    _write_text(run.work / "summary.json", json.dumps(summary, indent=2))
+    _write_text(run.work / "report.html", render(summary))
+    _write_text(run.work / "manifest.json", json.dumps(_result_manifest(run, summary), indent=2))
+    return summary
+
+
+def _check_small_tables(snapshot: Snapshot) -> list[Any]:
+    """Check nodes and pending ops whole, and return the nodes."""
+    check_rows(snapshot, ("nodes", "pending_ops"))
+    nodes = snapshot.nodes.select("datanode_id", "rack", "version", "health").collect()
+    check_count(snapshot.manifest, "nodes", len(nodes))
+    check_count(snapshot.manifest, "pending_ops", snapshot.pending_ops.count())
+    return nodes
+
+
+def _suspects(snapshot: Snapshot, run: Run, rules: Rules) -> Snapshot:
+    """Return the part of the snapshot that must be judged; write the health of all others."""
+    started_s = time.monotonic()
+    manifest, changed = run.manifest, run.request.changed_nodes
+    if changed:
+        on_changed = snapshot.replicas.filter(f.col("datanode_id").isin(*changed))
+        part = _only(snapshot, on_changed.select("container_id").distinct(), run)
+    elif manifest.rows["replicas"] < run.request.direct_rows:
+        part = _cached(snapshot)
+        check_count(manifest, "containers", part.containers.count())
+        check_count(manifest, "replicas", part.replicas.count())
+    else:
+        part = _only(snapshot, _screened(snapshot, run, rules), run)
+    check_rows(part, ("containers", "replicas"))
+    run.timed("screen", started_s)
+    return part
+
+
+def _screened(snapshot: Snapshot, run: Run, rules: Rules) -> DataFrame:
+    """Screen everything, write the plain containers' health, return the suspects' ids."""
+    run.say(f"screening {run.manifest.rows['containers']:,} containers")
+    spark = snapshot.containers.sparkSession
+    spark.conf.set("spark.sql.maxConcurrentOutputFileWriters", "4")  # else rows are sorted first
+    by_numbers = screen_clustered if run.manifest.buckets else screen
+    path = run.work / "screen"
+    by_numbers(snapshot, rules.rack_count).write.partitionBy("is_plain").parquet(str(path))
+    screened = spark.read.parquet(str(path))
+    counted = screened.agg(
+        f.coalesce(f.sum("replica_count"), f.lit(0)).alias("replicas"),
+        f.coalesce(f.sum("box_count"), f.lit(0)).alias("containers"),
+        f.count_if(f.col("container_id").isNull()).alias("nameless"),
+    ).first()
+    assert counted is not None, "an aggregate without groups has one row"
+    expected = run.manifest.rows
+    found = (counted["containers"], counted["replicas"])
+    if counted["nameless"] or found != (expected["containers"], expected["replicas"]):
+        check_rows(snapshot, ("containers", "replicas"))  # names the rows, if it is they
+        for name in ("containers", "replicas"):
+            check_count(run.manifest, name, snapshot.table(name).count())
+    plain = screened.filter("is_plain").withColumns(
+        {
+            "health_state": f.lit(0),
+            "flags": f.lit(0).cast("long"),
+            "queue": f.lit(QUEUE_NONE),
+            "is_qc_stuck": f.lit(False),
+            "is_known": f.lit(True),
+            "snapshot_id": f.lit(run.manifest.snapshot_id),
+        }
+    )
+    _write(plain.select(*HEALTH), run.work / "health")
+    return screened.filter("NOT is_plain").select("container_id")
+
+
+def _only(snapshot: Snapshot, ids: DataFrame, run: Run) -> Snapshot:
+    """Return the rows of the named containers, kept at hand."""
+    count = ids.count()
+    run.say(f"judging {count:,} containers replica by replica")
+    wanted = f.broadcast(ids) if count <= BROADCAST_IDS_MAX else ids
+    return _cached(
+        replace(
+            snapshot,
+            containers=snapshot.containers.join(wanted, "container_id", "left_semi"),
+            replicas=snapshot.replicas.join(wanted, "container_id", "left_semi"),
+            pending_ops=snapshot.pending_ops.join(wanted, "container_id", "left_semi"),
+        )
+    )
+
+
+def _cached(part: Snapshot) -> Snapshot:
+    return replace(part, containers=part.containers.cache(), replicas=part.replicas.cache())
+
+
+def judge(snapshot: Snapshot, rules: Rules | None = None) -> DataFrame:
+    """Return every container of the snapshot with all that is known and concluded about it."""
+    compared = compare(build_cases(snapshot))
+    judged = judge_reconcile(judge_health(compared, rules or Rules()))
+    return judged.withColumns(
+        {
+            "violation": violation(),
+            "replica_count": f.size("replicas"),
+            "snapshot_id": f.lit(snapshot.manifest.snapshot_id),
+        }
+    )
+
+
+def _refuse_impossible(judged: DataFrame) -> None:
+    rows = (
+        judged.filter(f.col("violation").isNotNull())
+        .select("container_id", "violation")
+        .orderBy("container_id")
+        .limit(EXAMPLES_MAX)
+        .collect()
+    )
+    if rows:
+        named = ", ".join(f"(container {row['container_id']}: {row['violation']})" for row in rows)
+        raise SnapshotRefused(
+            f"the tables contradict each other: {named}",
+            hint="export the snapshot again from the SCM",
+        )
+
+
+def _conclude(
+    spark: SparkSession, snapshot: Snapshot, judged: DataFrame, nodes: Sequence[Any], run: Run
+) -> dict[str, Any]:
+    started_s = time.monotonic()
+    manifest, work = run.manifest, run.work
+    previous = previous_run(run.request.out, manifest, run.run_id)
+    divergent = with_attempts(reconcile_plan(judged, **run.stamp()), previous)
+    _write(divergent, work / "divergent")
+    divergent = spark.read.parquet(str(work / "divergent"))
+    wanted = divergent.filter("NOT is_backed_off").drop("attempts", "is_backed_off")
+    _write(wanted.orderBy("priority", "container_id").coalesce(1), work / "reconcile_plan")
+    _write(replica_classes(judged), work / "replica_class")
+    plan = action_plan(judged, **run.stamp())
+    volumes = count_volumes(snapshot.replicas, manifest.as_of_ms)
+    if not run.request.changed_nodes and any(v["tree_states"] > v["known"] for v in volumes):
+        plan = plan.unionByName(scan_plan(located_replicas(snapshot), **run.stamp()))
+    _write(plan, work / "plan")
+    health = spark.read.parquet(str(work / "health"))
+    counts = count_health(health)
+    lost = count_lost(judged)
+    read = {name: spark.read.parquet(str(work / name)) for name in ("plan", "reconcile_plan")}
+    backed_off = divergent.filter("is_backed_off").select("container_id").orderBy("container_id")
+    summary = {
+        **run.stamp(),
+        "cluster_id": manifest.cluster_id,
+        "term": manifest.term,
+        "rows": manifest.rows,
+        "changed_nodes": list(run.request.changed_nodes),
+        **counts,
+        "samples": samples(health, counts),
+        "no_progress": [
+            row["container_id"] for row in backed_off.limit(EXAMPLES_MAX * 20).collect()
+        ],
+        "plan": count_plan(read["plan"], read["reconcile_plan"]),
+        "verification_age": verification_ages(volumes),
+        "lost_by_volume": [
+            {"datanode_id": d, "volume_id": v, "count": n} for (d, v), n in sorted(lost.items())
+        ],
+        "blame": blame(volumes, lost, list(nodes)),
+        "leaving": leaving_nodes(judged, snapshot.nodes),
+        "previous": previous.facts() if previous else None,
+    }
+    run.timed("conclude", started_s)
+    return summary
+
+
+def replica_classes(judged: DataFrame) -> DataFrame:
+    """Return one row per replica of every judged container: all that the numbers did not clear."""
+    replicas = judged.select(
+        "container_id",
+        "checksum_class",
+        "minority",
+        "snapshot_id",
+        "sequence_id",
+        f.col("state").alias("container_state"),
+        f.col("qc.vulnerable").alias("vulnerable"),
+        f.explode("replicas").alias("r"),
+    )
+    r = f.col("r")
+    stale = (f.col("container_state") == "CLOSED") & (r["state"] == "QUASI_CLOSED")
+    is_vulnerable = f.exists("vulnerable", lambda v: v["datanode_id"] == r["datanode_id"])
+    role = (
+        f.when(is_vulnerable, "VULNERABLE")
+        .when(r["state"] == "UNHEALTHY", "UNHEALTHY")
+        .when(stale & ~r["bcsid"].eqNullSafe(f.col("sequence_id")), "STALE")
+        .when(r["state"] == f.col("container_state"), "MATCHING")
+        .otherwise("MISMATCHED")
+    )
+    shown = ("datanode_id", "replica_index", "volume_id", "state", "root", "tree_algorithm")
+    return replicas.select(
+        "container_id",
+        *[r[name].alias(name) for name in shown],
+        r["finding_count"].alias("finding_count"),
+        r["is_reachable"].alias("is_reachable"),
+        role.alias("role"),
+        f.array_contains("minority", r["datanode_id"]).alias("is_minority"),
+        "checksum_class",
+        "snapshot_id",
+    )
+
+
+def _write(rows: DataFrame, path: Path) -> None:
+    rows.write.option("compression", "zstd").mode("append").parquet(str(path))
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def _result_manifest(run: Run, summary: dict[str, Any]) -> dict[str, object]:
+    for step in ("screen", "judged"):
+        shutil.rmtree(run.work / step, ignore_errors=True)
+    return {
+        "result_version": RESULT_VERSION,
+        "run_id": run.run_id,
+        "snapshot_id": run.manifest.snapshot_id,
+        "as_of_ms": run.manifest.as_of_ms,
+        "term": run.manifest.term,
+        "rows": {
+            "health": summary["containers"] + summary["unknown_containers"],
+            "reconcile_plan": summary["plan"]["reconcile"]["rows"],
+            "plan": sum(p["rows"] for a, p in summary["plan"].items() if a != "reconcile"),
+        },
+        "seconds": run.seconds,
+    }

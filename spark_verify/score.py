@@ -1,0 +1,59 @@
+"""How right was a run? Its health table against the truth of a generated cluster."""
+
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+
+from spark_verify.errors import SnapshotRefused
+from spark_verify.health import flag_names
+
+EXAMPLES_MAX = 10
+
+
+def score(spark: SparkSession, snapshot: str, run: str) -> dict[str, Any]:
+    """Return per seeded fault how many containers were classed exactly as seeded.
+
+    A container without a fault that got any flag, or was called a mismatch, is a false positive.
+    """
+    if not (Path(snapshot) / "truth").is_dir():
+        raise SnapshotRefused(
+            f"{snapshot} has no truth/", hint="only `suture-verify generate` writes it"
+        )
+    truth = spark.read.parquet(str(Path(snapshot) / "truth"))
+    health = spark.read.parquet(str(Path(run) / "health")).select(
+        "container_id", "flags", "checksum_class"
+    )
+    is_seeded = f.col("fault") != ""
+    no_mismatch = ~f.col("checksum_class").startswith("MISMATCH")
+    right = (f.col("flags") == f.col("expected_flags")) & f.when(
+        is_seeded, f.col("checksum_class") == f.col("expected_class")
+    ).otherwise(no_mismatch)
+    judged = truth.join(health, "container_id", "left").withColumn(
+        "is_right", f.coalesce(right, f.lit(False))
+    )
+    rows = (
+        judged.groupBy("fault")
+        .agg(f.count(f.lit(1)).alias("seeded"), f.count_if("is_right").alias("right"))
+        .orderBy("fault")
+        .collect()
+    )
+    wrong = judged.filter(~f.col("is_right")).orderBy("container_id").limit(EXAMPLES_MAX)
+    faults = {row["fault"]: row.asDict() for row in rows if row["fault"]}
+    clean = next((row for row in rows if not row["fault"]), None)
+    return {
+        "seeded": sum(fault["seeded"] for fault in faults.values()),
+        "right": sum(fault["right"] for fault in faults.values()),
+        "false_positives": clean["seeded"] - clean["right"] if clean else 0,
+        "faults": faults,
+        "wrong": [
+            {
+                "container_id": row["container_id"],
+                "fault": row["fault"],
+                "expected": [*flag_names(row["expected_flags"]), row["expected_class"]],
+                "found": [*flag_names(row["flags"] or 0), row["checksum_class"]],
+            }
+            for row in wrong.collect()
+        ],
+    }

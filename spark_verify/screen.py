@@ -1,0 +1,269 @@
+"""The screen: one pass over everything that proves most containers healthy by numbers alone.
+
+    containers ─┐
+                ├─ union of narrow rows ─► exchange by container ─► one aggregate of longs
+    replicas ───┘
+         plain    everything as it should be: its verdict is known, nothing is left to do
+         suspect  anything else at all: `judge` looks at it with all its replicas side by side
+
+The screen never decides that something is wrong. A container is plain only when each number says
+so; what the numbers cannot prove goes to the judge, which costs time and never correctness. Each
+replica row crosses the network once, as nine longs, and no string is aggregated.
+"""
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as f
+
+from spark_verify.rows import CONTAINER_STATES, REACHABLE_HEALTHS, REPLICATION_TYPES
+from spark_verify.snapshot import Snapshot, row_violations
+
+BITS: Final = 12
+"""Of one counter; five of them and the count of container rows share one long."""
+
+COUNTERS: Final = ("replicas", "closed", "open", "known", "trouble")
+BOX_SHIFT: Final = BITS * len(COUNTERS)
+INDEX_BITS: Final = 33
+ALGORITHMS: Final = ("xxh3_64", "crc32c")
+
+SCREEN_COLUMNS: Final = (
+    "container_id",
+    "is_plain",
+    "box_count",
+    "state",
+    "replication_type",
+    "checksum_class",
+    "eligibility",
+    "remaining_redundancy",
+    "replica_count",
+)
+
+
+def screen(snapshot: Snapshot, rack_count: int) -> DataFrame:
+    """Return one row per container id of the snapshot; only plain ones carry a class."""
+    boxes, replicas = _boxes(snapshot), _replicas(snapshot)
+    sums = replicas.unionByName(boxes)
+    # Partitioned first, so that one aggregate sees whole groups: two would each hash every row.
+    partitions = snapshot.containers.sparkSession.conf.get("spark.sql.shuffle.partitions")
+    assert partitions is not None, "Spark has a default for it"
+    grouped = sums.repartition(int(partitions), "container_id").groupBy("container_id")
+    return _concluded(grouped.agg(*_aggregates()), rack_count)
+
+
+def screen_clustered(snapshot: Snapshot, rack_count: int) -> DataFrame:
+    """Return the same for tables that lie bucketed by container: nothing is shuffled."""
+    replicas = _replicas(snapshot).drop("box").groupBy("container_id")
+    boxes = _boxes(snapshot).groupBy("container_id")
+    counted = replicas.agg(*_aggregates("replicas")).withColumnRenamed("counts", "replica_counts")
+    boxed = boxes.agg(f.max("box").alias("box"), f.sum("counts").alias("counts"))
+    joined = boxed.join(counted, "container_id", "full_outer")
+    total = f.coalesce("counts", f.lit(0)) + f.coalesce("replica_counts", f.lit(0))
+    masks = {name: f.coalesce(name, f.lit(0)) for name in ("mask", "nodes", "more_nodes", "racks")}
+    return _concluded(joined.withColumns({"counts": total, **masks}), rack_count)
+
+
+def _bit(place: Column) -> Column:
+    return f.call_function("shiftleft", f.lit(1).cast("long"), place.cast("int"))
+
+
+def _one(counter: str, when: Column) -> Column:
+    return f.when(when, 1 << (BITS * COUNTERS.index(counter))).otherwise(0).cast("long")
+
+
+def _any_violation(table: str, snapshot: Snapshot) -> Column:
+    total = f.lit(False)
+    for _, wrong in row_violations(table, snapshot.manifest):
+        total = total | f.coalesce(wrong, f.lit(False))
+    return total
+
+
+def _replicas(snapshot: Snapshot) -> DataFrame:
+    numbered = snapshot.nodes.select(
+        "datanode_id",
+        (f.row_number().over(Window.orderBy("datanode_id")) - 1).alias("node"),
+        (f.dense_rank().over(Window.orderBy("rack")) - 1).alias("rack_number"),
+        (f.col("health").isin(*REACHABLE_HEALTHS) & (f.col("op_state") == "IN_SERVICE")).alias(
+            "is_plain_node"
+        ),
+    )
+    rows = snapshot.replicas.join(f.broadcast(numbered), "datanode_id", "left")
+    is_known = f.col("root").isNotNull() & f.col("tree_algorithm").isNotNull()
+    trouble = (
+        ~f.coalesce(f.col("is_plain_node"), f.lit(False))
+        | (f.col("finding_count") != 0)
+        | f.col("is_empty")
+        | f.col("load_error").isNotNull()
+        | _any_violation("replicas", snapshot)
+    )
+    algorithm = f.lit(INDEX_BITS + len(ALGORITHMS))
+    for place, name in enumerate(ALGORITHMS):
+        algorithm = f.when(f.col("tree_algorithm") == name, INDEX_BITS + place).otherwise(algorithm)
+    counts = (
+        f.lit(1).cast("long")
+        + _one("closed", f.col("state") == "CLOSED")
+        + _one("open", f.col("state") == "OPEN")
+        + _one("known", is_known)
+        + _one("trouble", trouble)
+    )
+    algorithm_bit = f.when(is_known, _bit(algorithm)).otherwise(f.lit(0).cast("long"))
+    return rows.select(
+        "container_id",
+        f.lit(None).cast("long").alias("box"),
+        counts.alias("counts"),
+        _bit(f.col("replica_index")).bitwiseOR(algorithm_bit).alias("mask"),
+        f.when(is_known, f.col("root")).alias("root"),
+        f.when(is_known, f.col("tombstones_checksum")).alias("tombstones"),
+        _bit(f.pmod("node", f.lit(64))).alias("nodes"),
+        _bit(f.pmod(f.xxhash64("node"), f.lit(64))).alias("more_nodes"),
+        _bit(f.pmod("rack_number", f.lit(64))).alias("racks"),
+    )
+
+
+def _boxes(snapshot: Snapshot) -> DataFrame:
+    """Containers as rows of the same shape, all their facts packed into one long."""
+    busy = snapshot.pending_ops.select("container_id").distinct().withColumn("busy", f.lit(True))
+    rows = snapshot.containers.join(f.broadcast(busy), "container_id", "left")
+    is_ec = f.col("replication_type") == "EC"
+    width = f.when(is_ec, f.col("ec_data") + f.col("ec_parity")).otherwise(
+        f.col("replication_factor")
+    )
+    trouble = _any_violation("containers", snapshot) | f.col("busy").isNotNull()
+    trouble = trouble | f.col("suppressed")
+    fields = (
+        (_place("state", CONTAINER_STATES), 0),
+        (_place("replication_type", REPLICATION_TYPES), 4),
+        (f.col("pipeline_alive").cast("int"), 8),
+        (f.coalesce(f.col("ec_parity"), f.lit(0)), 12),
+        (width, 24),
+    )
+    box = f.lit(0).cast("long")
+    for value, shift in fields:
+        box = box + value.cast("long") * (1 << shift)
+    none, zero = f.lit(None).cast("long"), f.lit(0).cast("long")
+    return rows.select(
+        "container_id",
+        box.alias("box"),
+        (f.lit(1 << BOX_SHIFT).cast("long") + _one("trouble", trouble)).alias("counts"),
+        zero.alias("mask"),
+        none.alias("root"),
+        none.alias("tombstones"),
+        zero.alias("nodes"),
+        zero.alias("more_nodes"),
+        zero.alias("racks"),
+    )
+
+
+def _place(column: str, words: tuple[str, ...]) -> Column:
+    place = f.lit(len(words))
+    for number, word in enumerate(words):
+        place = f.when(f.col(column) == word, number).otherwise(place)
+    return place
+
+
+def _aggregates(kind: str = "all") -> list[Column]:
+    box = [] if kind == "replicas" else [f.max("box").alias("box")]
+    return [
+        *box,
+        f.sum("counts").alias("counts"),
+        f.bit_or("mask").alias("mask"),
+        f.min("root").alias("root_min"),
+        f.max("root").alias("root_max"),
+        f.min("tombstones").alias("tombstones_min"),
+        f.max("tombstones").alias("tombstones_max"),
+        f.bit_or("nodes").alias("nodes"),
+        f.bit_or("more_nodes").alias("more_nodes"),
+        f.bit_or("racks").alias("racks"),
+    ]
+
+
+def _field(column: str, shift: int, bits: int) -> Column:
+    return f.shiftright(f.col(column), shift).bitwiseAND(f.lit((1 << bits) - 1)).cast("int")
+
+
+def _concluded(sums: DataFrame, rack_count: int) -> DataFrame:
+    counters = {name: _field("counts", BITS * place, BITS) for place, name in enumerate(COUNTERS)}
+    facts = sums.withColumns(
+        {
+            **counters,
+            "box_count": _field("counts", BOX_SHIFT, 3),
+            "state_number": _field("box", 0, 4),
+            "type_number": _field("box", 4, 4),
+            "is_writable": _field("box", 8, 1) == 1,
+            "parity": _field("box", 12, 12),
+            "width": _field("box", 24, 12),
+            "indexes": f.col("mask").bitwiseAND(f.lit((1 << INDEX_BITS) - 1)),
+            "algorithms": f.bit_count(f.shiftright(f.col("mask"), INDEX_BITS)),
+        }
+    )
+    is_ec = f.col("type_number") == REPLICATION_TYPES.index("EC")
+    is_closed = f.col("state_number") == CONTAINER_STATES.index("CLOSED")
+    plain = f.coalesce(_is_plain(is_ec, is_closed, rack_count), f.lit(False))
+    return facts.withColumns(
+        {
+            "is_plain": plain,
+            "state": _word("state_number", CONTAINER_STATES),
+            "replication_type": _word("type_number", REPLICATION_TYPES),
+            "checksum_class": f.when(plain, _class(is_ec, is_closed)),
+            "eligibility": f.when(plain, _eligibility(is_closed)),
+            "remaining_redundancy": f.when(
+                is_closed, f.when(is_ec, f.col("parity")).otherwise(f.col("replicas") - 1)
+            ),
+            "replica_count": f.col("replicas"),
+        }
+    ).select(*SCREEN_COLUMNS)
+
+
+def _is_plain(is_ec: Column, is_closed: Column, rack_count: int) -> Column:
+    n, width = f.col("replicas"), f.col("width")
+    sane = (f.col("box_count") == 1) & (f.col("trouble") == 0)
+    distinct = (f.bit_count("nodes") == n) | (f.bit_count("more_nodes") == n)
+    every_index = _bit(width + 1) - 2
+    right_indexes = f.col("indexes") == f.when(is_ec, every_index).otherwise(1)
+    agree = (
+        (f.col("root_min").eqNullSafe(f.col("root_max")))
+        & (f.col("tombstones_min").eqNullSafe(f.col("tombstones_max")))
+        & (f.col("algorithms") <= 1)
+    )
+    closed = is_closed & (f.col("closed") == n) & (n == width) & (n > 0)
+    closed = closed & right_indexes & (is_ec | agree) & _is_placed(is_ec, rack_count)
+    is_open = f.col("state_number") == CONTAINER_STATES.index("OPEN")
+    opened = is_open & f.col("is_writable") & (f.col("open") == n)
+    fits = f.col("indexes").bitwiseAND(f.bitwise_not(every_index)) == 0
+    in_range = f.when(is_ec, fits).otherwise(f.col("indexes") <= 1)
+    gone = (f.col("state_number") == CONTAINER_STATES.index("DELETED")) & (n == 0)
+    return sane & ((distinct & closed) | (distinct & opened & in_range) | gone)
+
+
+def _is_placed(is_ec: Column, rack_count: int) -> Column:
+    """Enough racks for exactly `width` replicas; for EC only one each is proven here."""
+    if rack_count <= 1:
+        return f.lit(True)
+    racks = f.bit_count("racks")
+    scattered = racks == f.col("replicas")
+    return (f.col("width") == 1) | f.when(is_ec, scattered).otherwise(racks >= 2)
+
+
+def _word(column: str, words: tuple[str, ...]) -> Column:
+    return f.get(f.array(*[f.lit(word) for word in words]), f.col(column))
+
+
+def _class(is_ec: Column, is_closed: Column) -> Column:
+    n, known = f.col("replicas"), f.col("known")
+    return (
+        f.when(~is_closed | is_ec, "NOT_COMPARABLE")
+        .when(n == 1, "SINGLE")
+        .when(known == 0, "UNKNOWN")
+        .when(known < n, "PARTIAL")
+        .otherwise("MATCH")
+    )
+
+
+def _eligibility(is_closed: Column) -> Column:
+    is_ratis = f.col("type_number") == REPLICATION_TYPES.index("RATIS")
+    return (
+        f.when(~is_closed, "INELIGIBLE_CONTAINER_STATE")
+        .when(~is_ratis, "INELIGIBLE_REPLICATION_TYPE")
+        .when(f.col("width") <= 1, "NOT_ENOUGH_REQUIRED_NODES")
+        .otherwise("OK")
+    )

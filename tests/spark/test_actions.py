@@ -1,0 +1,127 @@
+"""The plan: who is copied, rebuilt, deleted, closed; and what is never deleted."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_verify.actions import action_plan
+from spark_verify.pipeline import judge
+from spark_verify.rules import Rules
+from spark_verify.snapshot import open_snapshot, read_manifest
+from tests.support.snapshots import SnapshotRows, container, gather
+
+pytestmark = pytest.mark.spark
+
+Row = tuple[str, list[int], list[int], list[int], int, int]
+
+
+def planned(spark: SparkSession, tmp_path: Path, parts: list[SnapshotRows]) -> dict[int, list[Row]]:
+    """Return per container: action, sources, targets (as replica numbers), indexes, copies,
+    priority."""
+    directory = str(gather(parts).write(tmp_path / "snapshot"))
+    judged = judge(open_snapshot(spark, directory, read_manifest(directory)), Rules(rack_count=2))
+    judged.write.parquet(str(tmp_path / "judged"))
+    judged = spark.read.parquet(str(tmp_path / "judged"))
+    found: dict[int, list[Row]] = {part.containers[0].container_id: [] for part in parts}
+    for row in action_plan(judged, snapshot_id="s", run_id="r", as_of_ms=5).collect():
+        found[row["container_id"]].append(
+            (
+                row["action"],
+                [int(name.rsplit("-", 1)[1]) for name in row["sources"]],
+                [int(name.rsplit("-", 1)[1]) for name in row["targets"]],
+                row["indexes"],
+                row["copies"],
+                row["priority"],
+            )
+        )
+    return found
+
+
+REPLICATE = (
+    ("R CLOSED 10", "C C", "", [("replicate", [0, 1], [], [], 1, 1)]),
+    ("R CLOSED 10", "C", "+", [("replicate", [0], [], [], 1, 0)]),
+    ("R CLOSED 10", "C C U", "", [("replicate", [0, 1], [], [], 1, 1)]),
+    ("R CLOSED 10", "C C/d C/D", "", [("replicate", [0, 1, 2], [], [], 2, 5)]),
+    ("R CLOSED 10", "C?s C", "", [("replicate", [1], [], [], 1, 1)]),  # a stale node is no source
+    ("R CLOSED 10", "C@10 C@9", "", [("replicate", [0], [], [], 1, 1)]),  # the last commit only
+    ("R CLOSED 10", "C C C", "-n0", [("replicate", [1, 2], [], [], 1, 1)]),
+    ("R CLOSED 10", "U U", "", [("replicate", [0, 1], [], [], 1, 0)]),  # better bad than gone
+    ("R CLOSED 10", "C&a C&a C&a", "", [("replicate", [0, 1, 2], [], [], 1, 6)]),
+    ("R CLOSED 10", "", "", []),  # nothing to copy from
+    (
+        "R QUASI_CLOSED 11",
+        "Q@10 Q@8 U@11",
+        "",
+        [
+            ("replicate", [0], [], [], 2, 1),
+            ("replicate", [1], [], [], 1, 1),
+            ("replicate", [2], [], [], 1, 1),
+        ],
+    ),
+)
+RECONSTRUCT = (
+    ("EC CLOSED", "C#1 C#2 C#4 C#5", "", [("reconstruct", [0, 1, 2, 3], [], [3], 1, 1)]),
+    ("EC CLOSED", "C#1 C#2 C#3", "", [("reconstruct", [0, 1, 2], [], [4, 5], 2, 0)]),
+    ("EC CLOSED", "C#1 C#2", "", []),  # two of three data indexes: nobody can
+    (
+        "EC CLOSED",
+        "C#1 C#2 C#3 C#4/d C#5/D",
+        "",
+        [("replicate", [3], [], [4], 1, 5), ("replicate", [4], [], [5], 1, 5)],
+    ),
+    ("EC CLOSED", "C#1 C#2 C#3 C#4/d C#4 C#5/D", "+#5", []),
+)
+DELETE = (
+    ("R CLOSED 10", "C=7x3 U=7", "", [("delete", [], [3], [0], 0, 7)]),  # the bad one first
+    ("R CLOSED 20", "C@20=7x3 Q@19=7", "", [("delete", [], [3], [0], 0, 7)]),
+    ("R CLOSED 10", "C=7x3 U=9", "", []),  # roots differ: reconcile, and never delete before
+    ("R CLOSED 10", "C=7x4", "-n0", []),  # a delete under way counts
+    ("R CLOSED 10", "C=7x2 C=7?s C=7", "", []),  # stale nodes count for nothing
+    ("R CLOSED 10", "C=7x3 C=7/d", "", []),
+    ("R CLOSED 10", "U=7x4", "", []),  # no good one is left: none may go
+    ("R CLOSED 10", "C!x3", "", [("delete", [], [0, 1, 2], [0, 0, 0], 0, 7)]),
+    ("R DELETING 10", "C! C", "", [("delete", [], [0], [0], 0, 7)]),  # only what is empty
+    ("EC CLOSED", "C#1 C#2 C#3 C#4 C#5 U#5", "", [("delete", [], [5], [5], 0, 7)]),
+    ("EC CLOSED", "C#1 C#2 C#3 C#4 U#5", "", [("reconstruct", [0, 1, 2, 3], [], [5], 1, 1)]),
+)
+CLOSE = (
+    ("R OPEN 10", "O O C", "", [("close", [], [0, 1], [], 0, 6)]),
+    ("R CLOSING 10", "O C U", "", [("close", [], [0], [], 0, 6)]),
+    ("R CLOSED 10", "C C O", "", [("close", [], [2], [], 0, 6)]),
+    ("R CLOSED 10", "C C Q@10", "", [("close", [], [2], [], 0, 6)]),
+    ("R QUASI_CLOSED 12", "Q@12x2 Q@11", "", [("close", [], [0, 1], [], 0, 6)]),
+    ("R QUASI_CLOSED 12", "Q@12x2 O@12", "", [("close", [], [2], [], 0, 6)]),
+)
+
+
+TABLE: tuple[tuple[str, str, str, list[Row]], ...] = (*REPLICATE, *RECONSTRUCT, *DELETE, *CLOSE)
+
+
+def test_every_container_gets_the_rows_that_the_rules_ask_for(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """
+    Each line of the tables is one container; sources and victims are named by replica number.
+    """
+    parts = [container(i, *line[:3]) for i, line in enumerate(TABLE)]
+    parts.append(container(len(TABLE), "R CLOSED 10", "C C", suppressed=True))
+
+    found = planned(spark, tmp_path, parts)
+
+    assert [(*line[:3], found[i]) for i, line in enumerate(TABLE)] == list(TABLE)
+    assert found[len(TABLE)] == [], "an operator's word stands above every rule"
+
+
+def test_the_victim_is_the_same_whoever_plans(spark: SparkSession, tmp_path: Path) -> None:
+    """
+    Among equal replicas the order follows from the ids, not from the order of rows.
+    """
+    rows = container(1, "R CLOSED 10", "C=7&a C=7&b C=7&a C=7&b")
+    turned = SnapshotRows(rows.containers, rows.replicas[::-1], rows.nodes[::-1])
+
+    one = planned(spark, tmp_path / "one", [rows])
+    other = planned(spark, tmp_path / "other", [turned])
+
+    assert one == other
+    assert [row[0] for row in one[1]] == ["delete"]
