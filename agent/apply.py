@@ -90,7 +90,7 @@ class Reconciler:
         """
         started_ms = self._now_ms()
         before = self._store.replica(container_id)
-        mine = self._store.tree(container_id)
+        mine = self._known_tree(container_id, before)
         trees = survey(peers, container_id, mine, self._executor)
         roots = _roots(mine, trees)
         ledger = Ledger()
@@ -99,7 +99,6 @@ class Reconciler:
         if stuck is None:
             run.repair()
             self._judge(run, before)
-            run = self._look_again(run, before, peers, stop)
         else:
             message = f"repaired {stuck.count} times in vain; roots: {_told(roots)}"
             ledger.note(NOBODYS, "NON_CONVERGENT", ChunkResult.SKIPPED, message=message)
@@ -118,30 +117,19 @@ class Reconciler:
             duration_ms=self._now_ms() - started_ms,
         )
 
-    def _look_again(
-        self,
-        run: "_Run",
-        before: ReplicaFacts,
-        peers: Mapping[PeerId, Peer],
-        stop: Callable[[], bool],
-    ) -> "_Run":
-        """Reconcile once more what the full read showed in another light; return the last run.
+    def _known_tree(self, container_id: ContainerId, facts: ReplicaFacts) -> Tree:
+        """Return my tree; read the replica first when what is known of it is not of one moment.
 
-        A tree or findings older than the medium (a crash behind a repair, a damaged tree file)
-        tell of faults that nobody can explain, or hide some. The scan has just read the truth.
+        A tree whose file is lost or older than the index is rebuilt from metadata: it tells what
+        was written. One that was adopted after a crash (no scan has been kept since) is newer than
+        the findings. They tell of faults that may have been mended: together they explain nothing.
         """
-        container_id, ledger = run.container_id, run.ledger
-        seen = self._store.replica(container_id)
-        if not ledger.is_short or ledger.is_interrupted or _condition(seen) == _condition(before):
-            return run
-        ledger.look_again()
-        mine = self._store.tree(container_id)
-        trees = survey(peers, container_id, mine, self._executor)
-        again = _Run(self, container_id, mine, trees, ledger, stop)
-        again.repair()
-        if seen.state is ReplicaState.UNHEALTHY:
-            self._judge(again, seen)
-        return again
+        tree = self._store.tree(container_id)
+        is_rebuilt = facts.tree is not None and tree.root != facts.tree.root
+        if not facts.finding_count or not (is_rebuilt or facts.data_scan_at_ms == 0):
+            return tree
+        self._scan(container_id)
+        return self._store.tree(container_id)
 
     def _judge(self, run: "_Run", before: ReplicaFacts) -> None:
         """Let a full read say what the replica is now, if that may be news."""

@@ -103,12 +103,6 @@ class Ledger:
             message=message,
         )
 
-    def look_again(self) -> None:
-        """Forget what was left alone: it is looked at once more. What was done stays in the books."""
-        self.is_short = False
-        self.counts[ChunkResult.SKIPPED] = 0
-        self.chunks = [item for item in self.chunks if item.result is not ChunkResult.SKIPPED]
-
     def note_divergence(self, divergence: Divergence) -> None:
         """Count what differs from one peer."""
         for kind, count in divergence.counts().items():

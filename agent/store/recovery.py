@@ -136,7 +136,8 @@ def roll_tree(volume: Volume, container_id: ContainerId, entry: TreeEntry) -> st
     """Adopt a tree whose file is in place and whose commit is missing.
 
     It is believed only if it is whole, of this container, and exactly the successor of what the
-    index knows. Its tombstones were decided when it was written: their deletes are finished.
+    index knows. Its tombstones were decided when it was written: their deletes are finished. What
+    a scan found beside it is lost, so the replica counts as never read: it is read before others.
     """
     tree = read_tree(volume, container_id)
 
@@ -154,8 +155,8 @@ def roll_tree(volume: Volume, container_id: ContainerId, entry: TreeEntry) -> st
         fresh = {block_id: checksum for block_id, checksum in dead if block_id not in known}
         if fresh:
             row = record_tombstones(rows, container_id, row, fresh)
-        summary = tree.summary()
-        rows.put_replica(container_id, replace(row, generation=entry.generation, tree=summary))
+        adopted = replace(row, generation=entry.generation, tree=tree.summary(), data_scan_at_ms=0)
+        rows.put_replica(container_id, adopted)
         return True
 
     if not volume.index.write(change):
