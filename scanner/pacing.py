@@ -1,0 +1,235 @@
+"""How fast a scan reads: as fast as the disk is idle, as slow as the promise allows.
+
+    needed by the schedule ─► lowest rate ┐
+    readChunk p99 beside the scan         ├─ AIMD ─► bytes/s ─► delay after a read
+    readChunk p99 in its pauses           │
+    pressure that is not the scan's own ──┘
+
+Additive increase, multiplicative decrease (Chiu and Jain 1989), with doubling until the first
+sign of trouble. What the clients would have without the scan is not known from config: while they
+read, the scan pauses for a moment of every few seconds, and the two latencies are compared.
+
+Pure: time and measurements come in. One owner at a time, except `Latencies`.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+MIB: Final = 1024**2
+BURST_S: Final = 1.0  # of budget that an idle scan may save up
+ADJUST_S: Final = 1.0  # between two decisions
+CYCLE_S: Final = 5.0  # while clients read, every so often ...
+PAUSE_S: Final = 1.0  # ... the scan pauses so long, to see how they do without it
+SETTLE_S: Final = 2.0  # after a decrease: what was measured before says nothing any more
+KEPT_S: Final = 30.0  # a latency counts so long
+SAMPLES_MIN: Final = 20  # fewer reads have no 99th percentile
+SAMPLES_MAX: Final = 4_000
+RATIO_MAX: Final = 1.1  # of the p99 beside the scan to the one without: below the promised 1.2
+NOISE_S: Final = 0.0005  # a difference so small is the machine's mood
+PRESSURE_MAX: Final = 0.2  # share of time in which others waited for a disk
+DECREASE: Final = 0.5
+INCREASE_BYTES_PER_S: Final = 4 * MIB  # per decision
+
+
+class Latencies:
+    """How long clients' reads took, beside the scan and without it.
+
+    `add` may be called by any thread: appending to a deque is atomic.
+    """
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, float]] = deque(maxlen=SAMPLES_MAX)
+
+    def add(self, now_s: float, latency_s: float) -> None:
+        """Count a read that ended at `now_s`."""
+        self._samples.append((now_s, latency_s))
+
+    def are_recent(self, now_s: float) -> bool:
+        """Whether clients read at all."""
+        return bool(self._samples) and self._samples[-1][0] > now_s - CYCLE_S
+
+    def compared(self, now_s: float, since_s: float) -> "Compared | None":
+        """Return both p99s, of reads beside the scan since `since_s`; None when they are few."""
+        beside: list[float] = []
+        without: list[float] = []
+        for at_s, latency_s in tuple(self._samples):
+            if at_s <= now_s - KEPT_S:
+                continue
+            if is_pause(at_s) and is_pause(at_s - latency_s):
+                without.append(latency_s)
+            elif at_s >= since_s and not is_pause(at_s):
+                beside.append(latency_s)
+        if min(len(beside), len(without)) < SAMPLES_MIN:
+            return None
+        return Compared(p99_of(beside), p99_of(without))
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The 99th percentile of clients' reads beside a scan and in its pauses."""
+
+    beside_s: float
+    without_s: float
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether the scan costs the clients more than it may."""
+        return self.beside_s > max(self.without_s * RATIO_MAX, self.without_s + NOISE_S)
+
+
+def p99_of(values: list[float]) -> float:
+    """Return the nearest-rank 99th percentile."""
+    return sorted(values)[-(len(values) // 100) - 1]
+
+
+def is_pause(now_s: float) -> bool:
+    """Whether all scans of this process pause now, if clients read: one rhythm for all volumes,
+    because they may share a bus, a controller or the processor."""
+    return now_s % CYCLE_S < PAUSE_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaceLimits:
+    """Bounds of one volume's scan. 0: none. With `fixed_bytes_per_s` nothing is adjusted."""
+
+    floor_bytes_per_s: int = MIB
+    ceiling_bytes_per_s: int = 0
+    reads_per_s_max: int = 0
+    fixed_bytes_per_s: int = 0
+
+
+class RateControl:
+    """Finds the rate of one volume's scan."""
+
+    def __init__(self, limits: PaceLimits, latencies: Latencies) -> None:
+        self._limits = limits
+        self._latencies = latencies
+        self._rate = float(limits.fixed_bytes_per_s or limits.floor_bytes_per_s)
+        self._needed = 0.0
+        self._is_probing = True  # no sign of trouble yet
+        self._decreased_at_s = 0.0
+        self.decrease_count = 0
+
+    @property
+    def bytes_per_s(self) -> float:
+        """The rate now."""
+        return self._rate
+
+    @property
+    def lowest_bytes_per_s(self) -> float:
+        """The rate that no latency can push the scan below: the promise and the floor."""
+        return min(max(self._needed, self._limits.floor_bytes_per_s), self._highest)
+
+    @property
+    def _highest(self) -> float:
+        return float(self._limits.ceiling_bytes_per_s or 2**60)
+
+    def need(self, bytes_per_s: float) -> None:
+        """Note what the promise needs from now on."""
+        self._needed = bytes_per_s
+        if not self._limits.fixed_bytes_per_s:
+            self._rate = max(self._rate, self.lowest_bytes_per_s)
+
+    def adjust(self, now_s: float, others_pressure: float) -> None:
+        """Decide once: faster or slower. `others_pressure`: share of time in which somebody else
+        than the scan waited for a disk."""
+        if self._limits.fixed_bytes_per_s:
+            return
+        since_s = self._decreased_at_s + SETTLE_S
+        compared = self._latencies.compared(now_s, since_s)
+        is_disturbed = compared is not None and compared.is_disturbed
+        if is_disturbed or others_pressure > PRESSURE_MAX:
+            self._is_probing = False
+            if now_s >= since_s:
+                self._decreased_at_s = now_s
+                self.decrease_count += 1
+                self._rate *= DECREASE
+        elif compared is not None or not self._latencies.are_recent(now_s):
+            self._rate += self._rate if self._is_probing else INCREASE_BYTES_PER_S
+        # else clients read, and nothing is known yet of how the present rate hurts them
+        self._rate = min(max(self._rate, self.lowest_bytes_per_s), self._highest)
+
+
+class Budget:
+    """What may be read: bytes and reads, each at its rate; a token bucket of `BURST_S`."""
+
+    def __init__(self, now_s: float) -> None:
+        self._bytes_due_s = now_s
+        self._reads_due_s = now_s
+
+    def delay_s(
+        self, now_s: float, length_bytes: int, bytes_per_s: float, reads_per_s: float
+    ) -> float:
+        """Account for one read; return the seconds until the next. A rate of 0 is no limit."""
+        oldest_s = now_s - BURST_S
+        if bytes_per_s:
+            self._bytes_due_s = max(self._bytes_due_s, oldest_s) + length_bytes / bytes_per_s
+        if reads_per_s:
+            self._reads_due_s = max(self._reads_due_s, oldest_s) + 1 / reads_per_s
+        return max(0.0, self._bytes_due_s - now_s, self._reads_due_s - now_s)
+
+
+class Pacer:
+    """Says after each read of a scan how long to wait."""
+
+    def __init__(self, limits: PaceLimits, latencies: Latencies, now_s: float) -> None:
+        self._limits = limits
+        self._latencies = latencies
+        self._budget = Budget(now_s)
+        self._adjusted_at_s = now_s
+        self.rate = RateControl(limits, latencies)
+
+    def is_time_to_adjust(self, now_s: float) -> bool:
+        """Whether `adjust` is due."""
+        return now_s - self._adjusted_at_s >= ADJUST_S
+
+    def adjust(self, now_s: float, others_pressure: float) -> None:
+        """Let the rate follow what was measured."""
+        self._adjusted_at_s = now_s
+        self.rate.adjust(now_s, others_pressure)
+
+    def delay_s(self, now_s: float, length_bytes: int) -> float:
+        """Account for a read that has ended; return how long to wait before the next."""
+        delay_s = self._budget.delay_s(
+            now_s, length_bytes, self.rate.bytes_per_s, self._limits.reads_per_s_max
+        )
+        if self._limits.fixed_bytes_per_s:
+            return delay_s
+        return delay_s + self._rest_of_pause_s(now_s + delay_s)
+
+    def _rest_of_pause_s(self, at_s: float) -> float:
+        if not self._latencies.are_recent(at_s) or not is_pause(at_s):
+            return 0.0
+        return PAUSE_S - at_s % CYCLE_S
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """The kernel's pressure of I/O (PSI, `some`): microseconds in which a task waited."""
+
+    at_s: float
+    total_us: int
+    own_s: float  # seconds that our own scans spent reading until then
+
+
+def pressure_of_others(first: Stall, second: Stall) -> float:
+    """Return the share of time in which others than our scans waited for a disk, at least.
+
+    A scan waits for its reads, and the kernel counts that too; what exceeds it is others'.
+    """
+    duration_s = second.at_s - first.at_s
+    if duration_s <= 0:
+        return 0.0
+    waited_s = (second.total_us - first.total_us) / 1e6 - (second.own_s - first.own_s)
+    return min(1.0, max(0.0, waited_s / duration_s))
+
+
+def parse_stall_us(text: str) -> int:
+    """Return `total` of the `some` line of /proc/pressure/io. Raise ValueError."""
+    for line in text.splitlines():
+        kind, *fields = line.split()
+        if kind == "some":
+            values = dict(field.split("=", 1) for field in fields)
+            return int(values["total"])
+    raise ValueError("there is no line of `some`")

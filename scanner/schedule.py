@@ -1,0 +1,279 @@
+"""When each replica is read, so that every byte is read again within the promised interval.
+
+    last read L ─┬─ rest ─┬─ slot ────────── due ─────────────┬─ deadline L + interval
+                 └ 0.12 of the interval      rate rises with  ┘  the time that is left
+
+Slots come once a period, which is 0.8 of the interval. Where in the period a replica's slot lies
+follows from the container's and the datanode's id: the load of a host is even although all its
+replicas were written in one night, and the copies of one container are not read at the same time,
+although no datanode asks another.
+
+Pure: no clock, no disk. Wall time comes in, because intervals outlive the process.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from math import ceil, floor
+from typing import Final
+
+from merkle.checksum import Algorithm, leaf_checksum
+from merkle.replica import ContainerId
+
+PERIOD_SHARE: Final = 0.8  # of the interval: what is left is for days when the disk is busy
+REST_SHARE: Final = 0.15  # of the period: a slot so soon after a read is passed over
+MARGIN_SHARE: Final = 0.02  # of the interval: what is planned for the last moment comes too late
+HEADROOM: Final = 1.05  # a rate that just suffices does not
+DAY_S: Final = 86_400
+MINUTES_OF_DAY: Final = 1_440
+CHECKSUMS: Final = 2**64
+
+assert PERIOD_SHARE * (1 + REST_SHARE) + MARGIN_SHARE < 1, "a slot lies before the deadline"
+
+
+class Urgency(IntEnum):
+    """What is read first. A replica that was just imported is one that was never read."""
+
+    NEVER_READ = 0
+    IN_DOUBT = 1  # its volume became suspect after it was read
+    ROUTINE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A replica that may be read. `read_at_ms`: the end of its last whole read, 0 for never;
+    `doubt_since_ms`: when its volume became suspect, 0 for not."""
+
+    container_id: ContainerId
+    used_bytes: int
+    read_at_ms: int
+    doubt_since_ms: int = 0
+
+    @property
+    def urgency(self) -> Urgency:
+        """Which queue it stands in."""
+        if not self.read_at_ms:
+            return Urgency.NEVER_READ
+        if self.read_at_ms < self.doubt_since_ms:
+            return Urgency.IN_DOUBT
+        return Urgency.ROUTINE
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A candidate with its times. A deadline of a replica never read is not known: 0."""
+
+    candidate: Candidate
+    due_at_ms: int
+    deadline_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Agenda:
+    """What one volume has to read now, first things first.
+
+    `needed_bytes_per_s` keeps the promise and no more. `wait_s`: until something is due.
+    `lag_s`: by how much the oldest read is overdue, beyond its deadline; 0.0 is the promise kept.
+    """
+
+    due: tuple[Item, ...]
+    due_bytes: int
+    used_bytes: int
+    needed_bytes_per_s: float
+    wait_s: float
+    oldest_read_at_ms: int
+    never_read_count: int
+    lag_s: float
+
+
+class Schedule:
+    """The times of one datanode's replicas under one promise."""
+
+    def __init__(self, *, interval_s: float, datanode_id: str) -> None:
+        if interval_s <= 0:
+            raise ValueError(f"an interval of {interval_s} s promises nothing")
+        self._interval_ms = interval_s * 1000
+        self._period_ms = self._interval_ms * PERIOD_SHARE
+        self._datanode_id = datanode_id
+        self._phases: dict[ContainerId, float] = {}
+
+    @property
+    def interval_s(self) -> float:
+        """The promise."""
+        return self._interval_ms / 1000
+
+    def item(self, candidate: Candidate, now_ms: int) -> Item:
+        """Return when the candidate is due and must be done.
+
+        A read in the future is a clock that jumped: it counts as due, or nobody would read the
+        replica for years.
+        """
+        read_at_ms = candidate.read_at_ms
+        if candidate.urgency is Urgency.NEVER_READ:
+            return Item(candidate, now_ms, 0)
+        if read_at_ms > now_ms:
+            return Item(candidate, now_ms, int(now_ms + self._interval_ms))
+        deadline_ms = int(read_at_ms + self._interval_ms)
+        if candidate.urgency is Urgency.IN_DOUBT:
+            return Item(candidate, now_ms, deadline_ms)
+        rested_ms = read_at_ms + REST_SHARE * self._period_ms
+        phase = self._phase(candidate.container_id)
+        slot = floor(rested_ms / self._period_ms - phase) + 1
+        return Item(candidate, ceil((slot + phase) * self._period_ms), deadline_ms)
+
+    def _phase(self, container_id: ContainerId) -> float:
+        phase = self._phases.get(container_id)
+        if phase is None:
+            phase = self._phases[container_id] = phase_of(container_id, self._datanode_id)
+        return phase
+
+    def agenda(self, candidates: Iterable[Candidate], now_ms: int) -> Agenda:
+        """Return what is due now, in the order in which to read it, and how fast."""
+        items = [self.item(candidate, now_ms) for candidate in candidates]
+        due = sorted(
+            (item for item in items if item.due_at_ms <= now_ms),
+            key=lambda item: (
+                item.candidate.urgency,
+                item.deadline_ms,
+                item.candidate.container_id,
+            ),
+        )
+        used_bytes = sum(item.candidate.used_bytes for item in items)
+        later_ms = [item.due_at_ms for item in items if item.due_at_ms > now_ms]
+        read_at_ms = [item.candidate.read_at_ms for item in items]
+        deadlines_ms = [item.deadline_ms for item in items if item.deadline_ms]
+        return Agenda(
+            due=tuple(due),
+            due_bytes=sum(item.candidate.used_bytes for item in due),
+            used_bytes=used_bytes,
+            needed_bytes_per_s=self._needed_bytes_per_s(due, used_bytes, now_ms),
+            wait_s=(min(later_ms) - now_ms) / 1000 if later_ms else self._period_ms / 1000,
+            oldest_read_at_ms=min(read_at_ms, default=0),
+            never_read_count=read_at_ms.count(0),
+            lag_s=max(0.0, now_ms - min(deadlines_ms, default=now_ms)) / 1000,
+        )
+
+    def _needed_bytes_per_s(self, due: Sequence[Item], used_bytes: int, now_ms: int) -> float:
+        """Return the rate at which every due item ends before its deadline, in this order.
+
+        At least the rate that reads everything once a period: what becomes due meanwhile needs
+        it. A deadline that has passed cannot be met: then as fast as if it were a margin away.
+        """
+        needed = used_bytes / self._period_ms * 1000
+        margin_ms = MARGIN_SHARE * self._interval_ms
+        behind_bytes = 0
+        for item in due:
+            behind_bytes += item.candidate.used_bytes
+            if item.deadline_ms:
+                left_ms = max(item.deadline_ms - margin_ms - now_ms, margin_ms)
+                needed = max(needed, behind_bytes / left_ms * 1000)
+        return needed
+
+
+def phase_of(container_id: ContainerId, datanode_id: str, holders: Sequence[str] = ()) -> float:
+    """Return where in the period this datanode reads its replica, in [0, 1).
+
+    By rendezvous: every datanode computes it for itself. Who knows no other holder takes a place
+    at random, which leaves on average 0.61 of a period without any copy being read, instead of a
+    whole one; with all three `holders` known it is a third.
+    """
+    if not holders:
+        return _score(container_id, datanode_id) / CHECKSUMS
+    ranked = sorted({datanode_id, *holders}, key=lambda holder: _score(container_id, holder))
+    start = _score(container_id, "") / CHECKSUMS
+    return (start + ranked.index(datanode_id) / len(ranked)) % 1.0
+
+
+def _score(container_id: ContainerId, datanode_id: str) -> int:
+    return leaf_checksum(Algorithm.XXH3_64, container_id, 0, datanode_id.encode())
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Times of the day, UTC, in which background reading is allowed; none is always.
+
+    Each is (first minute, end minute) of the day; an end before the start is the next day.
+    """
+
+    spans: tuple[tuple[int, int], ...] = ()
+
+    def is_open(self, now_ms: int) -> bool:
+        """Whether reading is allowed now."""
+        minute = now_ms // 60_000 % MINUTES_OF_DAY
+        return not self.spans or any(
+            first <= minute < end if first < end else minute >= first or minute < end
+            for first, end in self.spans
+        )
+
+    def opens_in_s(self, now_ms: int) -> float:
+        """Return the seconds until reading is allowed; 0.0 when it is."""
+        if self.is_open(now_ms):
+            return 0.0
+        minute_of_day = now_ms / 60_000 % MINUTES_OF_DAY
+        return min((first - minute_of_day) % MINUTES_OF_DAY for first, _ in self.spans) * 60
+
+    @property
+    def share(self) -> float:
+        """Which part of the day is open."""
+        starts_ms = range(0, DAY_S * 1000, 60_000)
+        return sum(map(self.is_open, starts_ms)) / MINUTES_OF_DAY
+
+
+def parse_window(text: str) -> tuple[int, int]:
+    """Read `22:00-06:00`. Raise ValueError."""
+    first, _, end = text.partition("-")
+    minutes = (_minute(first), _minute(end))
+    if minutes[0] == minutes[1]:
+        raise ValueError(f"{text}: a window that ends when it begins is never open")
+    return minutes
+
+
+def _minute(text: str) -> int:
+    hour, _, minute = text.partition(":")
+    if not (len(hour) == len(minute) == 2 and hour.isdecimal() and minute.isdecimal()):
+        raise ValueError(f"{text!r} is no time like 06:30")
+    if int(hour) > 23 or int(minute) > 59:
+        raise ValueError(f"{text!r} is no time of the day")
+    return int(hour) * 60 + int(minute)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feasibility:
+    """Whether one volume can be read within the interval, with the arithmetic.
+
+    `offered_bytes_per_s`: what config or disk allow, named by `offered_by`; 0 is not known.
+    `open_share`: part of the day in which reading is allowed.
+    """
+
+    volume: str
+    used_bytes: int
+    interval_s: float
+    open_share: float
+    offered_bytes_per_s: float
+    offered_by: str
+
+    @property
+    def needed_bytes_per_s(self) -> float:
+        """The rate that keeps the promise."""
+        return HEADROOM * self.used_bytes / (self.interval_s * max(self.open_share, 1e-9))
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether the promise can be kept; what is not known is not refused."""
+        return not self.offered_bytes_per_s or self.needed_bytes_per_s <= self.offered_bytes_per_s
+
+    def __str__(self) -> str:
+        """The arithmetic, as an operator would do it."""
+        a_day = "" if self.open_share >= 1 else f", {self.open_share * 24:.1f} hours a day"
+        needed = (
+            f"volume {self.volume}: {self.used_bytes / 1e9:.1f} GB within "
+            f"{self.interval_s / DAY_S:.2f} days{a_day} needs "
+            f"{self.needed_bytes_per_s / 1e6:.2f} MB/s"
+        )
+        if not self.offered_bytes_per_s:
+            return f"{needed}; the speed of the disk is not known"
+        takes_s = HEADROOM * self.used_bytes / (self.offered_bytes_per_s * self.open_share)
+        return (
+            f"{needed}; {self.offered_by} gives {self.offered_bytes_per_s / 1e6:.2f} MB/s, "
+            f"which takes {takes_s / DAY_S:.2f} days"
+        )

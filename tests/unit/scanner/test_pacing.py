@@ -1,0 +1,230 @@
+"""How fast a scan reads: the closed loop, its bounds, and what it counts as others' trouble."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scanner.pacing import (
+    ADJUST_S,
+    BURST_S,
+    CYCLE_S,
+    PAUSE_S,
+    SAMPLES_MIN,
+    Budget,
+    Latencies,
+    PaceLimits,
+    Pacer,
+    RateControl,
+    Stall,
+    is_pause,
+    p99_of,
+    parse_stall_us,
+    pressure_of_others,
+)
+
+MIB = 1024**2
+START_S = 1_000.0  # a multiple of the cycle: a pause begins here
+
+
+def clients(latencies: Latencies, start_s: float, *, beside_s: float, without_s: float) -> float:
+    """Let clients read for three cycles, 20 a second; return the time after it."""
+    for number in range(int(3 * CYCLE_S * 20)):
+        at_s = start_s + number / 20
+        latencies.add(at_s, without_s if is_pause(at_s) else beside_s)
+    return start_s + 3 * CYCLE_S
+
+
+class TestRate:
+    def control(self, latencies: Latencies | None = None, **limits: int) -> RateControl:
+        """Return a control that may use a gigabyte a second."""
+        bounds = PaceLimits(**{"ceiling_bytes_per_s": 1024 * MIB, **limits})
+        return RateControl(bounds, latencies or Latencies())
+
+    def test_an_idle_disk_is_used_to_the_ceiling_within_seconds(self) -> None:
+        """Without clients and without pressure the rate doubles with each decision."""
+        control = self.control()
+
+        for second in range(11):
+            control.adjust(START_S + second, 0.0)
+
+        assert 1024 * MIB == control.bytes_per_s
+
+    def test_disturbed_clients_halve_the_rate(self) -> None:
+        """Down to what the promise needs, and never below."""
+        latencies = Latencies()
+        control = self.control(latencies)
+        for second in range(8):
+            control.adjust(START_S - 20 + second, 0.0)
+        before = control.bytes_per_s
+        control.need(20 * MIB)
+        now_s = clients(latencies, START_S, beside_s=0.030, without_s=0.010)
+
+        control.adjust(now_s, 0.0)
+        assert before / 2 == control.bytes_per_s
+        for _ in range(20):
+            now_s = clients(latencies, now_s, beside_s=0.030, without_s=0.010)
+            control.adjust(now_s, 0.0)
+
+        assert 20 * MIB == control.bytes_per_s == control.lowest_bytes_per_s
+
+    def test_clients_that_feel_nothing_let_it_grow(self) -> None:
+        """Equal latencies beside the scan and without it are no reason to slow down."""
+        latencies = Latencies()
+        control = self.control(latencies)
+        now_s = clients(latencies, START_S, beside_s=0.010, without_s=0.010)
+
+        control.adjust(now_s, 0.0)
+
+        assert 2 * MIB == control.bytes_per_s
+
+    def test_after_trouble_it_grows_step_by_step(self) -> None:
+        """Doubling is for a disk of which no trouble is known."""
+        latencies = Latencies()
+        control = self.control(latencies)
+        control.need(100 * MIB)
+        control.adjust(START_S, 0.9)
+        control.need(0)
+
+        control.adjust(START_S + 10, 0.0)
+
+        assert 104 * MIB == control.bytes_per_s
+
+    def test_clients_of_whom_little_is_known_hold_the_rate(self) -> None:
+        """The scan does not grow while it cannot tell whom it hurts."""
+        latencies = Latencies()
+        control = self.control(latencies)
+        latencies.add(START_S, 0.010)
+
+        control.adjust(START_S + 1, 0.0)
+
+        assert MIB == control.bytes_per_s
+
+    def test_pressure_of_others_slows_down_without_any_read_rpc(self) -> None:
+        """Writers and other programs count too."""
+        control = self.control()
+        for second in range(11):
+            control.adjust(START_S + second, 0.0)
+
+        control.adjust(START_S + 30, 0.5)
+
+        assert 512 * MIB == control.bytes_per_s
+
+    def test_a_fixed_rate_is_fixed(self) -> None:
+        """Neither promise nor pressure moves it."""
+        control = self.control(fixed_bytes_per_s=5 * MIB)
+
+        control.need(100 * MIB)
+        control.adjust(START_S, 1.0)
+        control.adjust(START_S + 10, 0.0)
+
+        assert 5 * MIB == control.bytes_per_s
+
+    @given(
+        st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1e10)), max_size=50),
+        st.integers(1, 64),
+        st.integers(64, 1024),
+    )
+    def test_the_rate_stays_within_its_bounds(
+        self, signals: list[tuple[float, float]], floor_mib: int, ceiling_mib: int
+    ) -> None:
+        """Whatever was measured and needed: floor, ceiling, and the promise below the ceiling."""
+        control = self.control(
+            floor_bytes_per_s=floor_mib * MIB, ceiling_bytes_per_s=ceiling_mib * MIB
+        )
+
+        for second, (pressure, needed) in enumerate(signals):
+            control.need(needed)
+            control.adjust(START_S + second, pressure)
+            assert floor_mib * MIB <= control.bytes_per_s <= ceiling_mib * MIB
+            assert control.bytes_per_s >= min(needed, ceiling_mib * MIB)
+
+
+class TestLatencies:
+    def test_too_few_reads_have_no_percentile(self) -> None:
+        """On either side."""
+        latencies = Latencies()
+        for number in range(10 * SAMPLES_MIN):
+            latencies.add(START_S + PAUSE_S + number / 1000, 0.01)
+
+        assert latencies.compared(START_S + 3, 0.0) is None
+
+    def test_a_read_that_began_before_the_pause_is_not_counted_as_undisturbed(self) -> None:
+        """It waited for the scan."""
+        latencies = Latencies()
+        for number in range(2 * SAMPLES_MIN):
+            latencies.add(START_S + 0.1, 0.2)
+            latencies.add(START_S + 2 + number / 1000, 0.2)
+
+        assert latencies.compared(START_S + 3, 0.0) is None
+
+    def test_the_percentile_is_a_measured_value(self) -> None:
+        """Nearest rank: of one to a hundred it is the 99th."""
+        assert 99 == p99_of([float(value) for value in range(1, 101)])
+        assert 7 == p99_of([7.0])
+
+
+class TestBudget:
+    def test_bytes_and_reads_are_limited_apart(self) -> None:
+        """Small reads are bounded by their number, large ones by their bytes."""
+        small, large = Budget(0.0), Budget(0.0)
+
+        assert 0.01 == pytest.approx(small.delay_s(0.0, 1, MIB, 100))
+        assert 4.0 == pytest.approx(large.delay_s(0.0, 4 * MIB, MIB, 100))
+
+    def test_an_idle_reader_saves_up_little(self) -> None:
+        """After a night without work the disk is not flooded."""
+        budget = Budget(0.0)
+
+        assert 0.0 == budget.delay_s(9 * 3600, int(BURST_S * MIB), MIB, 0)
+        assert 0.5 == pytest.approx(budget.delay_s(9 * 3600, MIB // 2, MIB, 0))
+
+    def test_no_rate_is_no_wait(self) -> None:
+        """Zero means as fast as the disk goes."""
+        assert 0.0 == Budget(0.0).delay_s(0.0, 10**12, 0, 0)
+
+
+class TestPacer:
+    def test_a_scan_pauses_while_clients_read(self) -> None:
+        """Until the end of the pause that all scans of the process share."""
+        latencies = Latencies()
+        pacer = Pacer(PaceLimits(), latencies, START_S - 1)
+        latencies.add(START_S + 0.1, 0.01)
+
+        assert PAUSE_S - 0.25 == pytest.approx(pacer.delay_s(START_S + 0.25, 1000), abs=0.01)
+
+    def test_no_client_no_pause(self) -> None:
+        """An idle disk is used all the time."""
+        pacer = Pacer(PaceLimits(), Latencies(), START_S - 1)
+
+        assert 0.01 > pacer.delay_s(START_S + 0.25, 1000)
+
+    def test_decisions_are_a_second_apart(self) -> None:
+        """Whatever the reads."""
+        pacer = Pacer(PaceLimits(), Latencies(), START_S)
+
+        assert not pacer.is_time_to_adjust(START_S + ADJUST_S / 2)
+        assert pacer.is_time_to_adjust(START_S + ADJUST_S)
+
+
+class TestPressure:
+    def test_the_scan_s_own_waiting_is_not_others_trouble(self) -> None:
+        """What the kernel counts beyond our own reading is."""
+        first = Stall(0.0, 1_000_000, own_s=10.0)
+
+        assert 0.0 == pressure_of_others(first, Stall(10.0, 10_000_000, own_s=19.0))
+        assert 0.5 == pytest.approx(pressure_of_others(first, Stall(10.0, 10_000_000, own_s=14.0)))
+
+    def test_no_time_is_no_pressure(self) -> None:
+        """Two measurements at one moment say nothing."""
+        assert 0.0 == pressure_of_others(Stall(1.0, 0, 0.0), Stall(1.0, 5, 0.0))
+
+    def test_the_kernel_s_words_are_read(self) -> None:
+        """The total of `some`, in microseconds."""
+        text = (
+            "some avg10=0.09 avg60=2.34 avg300=4.15 total=94682947\n"
+            "full avg10=0.00 avg60=0.00 avg300=0.06 total=21562754\n"
+        )
+
+        assert 94_682_947 == parse_stall_us(text)
+        with pytest.raises(ValueError, match="some"):
+            parse_stall_us("full avg10=0.00\n")
