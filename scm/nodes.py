@@ -160,6 +160,6 @@ class Nodes:
             # Keeps the row's idea of "last heard" useful after a restart, at no cost per call.
             heard_at_ms = self.heartbeat_at_ms(node)
             change.put(self._state.nodes, replace(node, last_heartbeat_at_ms=heard_at_ms))
-            if before is not None or health is not Health.HEALTHY:
-                _log.warning("node_health_changed", datanode_id=node.datanode_id, health=health)
+            log = _log.info if health is Health.HEALTHY else _log.warning
+            log("node_health_changed", datanode_id=node.datanode_id, health=health)
         return changed
