@@ -304,7 +304,7 @@ class _Check:
             self._tally.add(self._paths.root, "COUNTS_DIFFER", message)
 
     def _check_block(
-        self, block: BlockData, size: int, pending: list[ChunkInfo], *, read_data: bool
+        self, block: BlockData, size_bytes: int, pending: list[ChunkInfo], *, read_data: bool
     ) -> None:
         path = self._paths.block_file(block.block_id)
         is_writable = self._row.state in WRITABLE_STATES
@@ -315,13 +315,13 @@ class _Check:
         self._tally.pending_chunk_count += len(pending)
         self._check_chain(path, chunks)
         end = chunks[-1].end if chunks else 0
-        if size == blockfile.ABSENT and end:
+        if size_bytes == blockfile.ABSENT and end:
             self._tally.add(path, "BLOCK_FILE_MISSING", f"{end} bytes are recorded")
-        elif max(size, 0) < end:
-            self._tally.add(path, "BLOCK_FILE_SHORT", f"{size} bytes, {end} are recorded")
-        elif size > end and self._row.state not in GROWING:
-            self._tally.add(path, "TRAILING_BYTES", f"{size} bytes, {end} are recorded")
-        if read_data and size != blockfile.ABSENT:
+        elif max(size_bytes, 0) < end:
+            self._tally.add(path, "BLOCK_FILE_SHORT", f"{size_bytes} bytes, {end} are recorded")
+        elif size_bytes > end and self._row.state not in GROWING:
+            self._tally.add(path, "TRAILING_BYTES", f"{size_bytes} bytes, {end} are recorded")
+        if read_data and size_bytes != blockfile.ABSENT:
             self._read_chunks(path, chunks)
 
     def _check_chain(self, path: Path, chunks: Iterable[ChunkInfo]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from agent.store.fsck import fsck
 from agent.store.options import StoreOptions
 from agent.store.store import ReplicaStore
 from merkle.checksum import window_checksums
@@ -170,3 +171,24 @@ def flip_bit(path: Path, offset: int) -> None:
     data = bytearray(path.read_bytes())
     data[offset] ^= 0x10
     path.write_bytes(bytes(data))
+
+
+def lose_replica_row(store: ReplicaStore, *, all_rows: bool = False) -> None:
+    """Remove what the index knows of container 1."""
+    index = store._places[ContainerId(1)].index
+    if all_rows:
+        index.write(lambda rows: rows.delete_container(ContainerId(1)))
+    else:
+        index.write(lambda rows: rows._txn.delete((1).to_bytes(8), db=rows._dbs.replicas))
+
+
+def reopened(store: ReplicaStore, path: Path, volume_count: int = 1) -> ReplicaStore:
+    """Stop and start the datanode."""
+    store.close()
+    return open_store(path, volume_count=volume_count)
+
+
+def check_clean(store: ReplicaStore, path: Path) -> None:
+    """Stop the datanode; its volume must pass fsck."""
+    store.close()
+    assert () == fsck(path / "v0", read_data=True).problems
