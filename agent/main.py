@@ -103,9 +103,7 @@ def serve(host: Host, supervisor: Supervisor, stop: threading.Event, who: Who) -
 
 @app.command(help="Run Suture's agent on this storage host.")
 def command(
-    config: Annotated[
-        Path, typer.Option(help="TOML file; docs/ARCHITECTURE.md says where to read.")
-    ],
+    config: Annotated[Path, typer.Option(help="TOML file; `--check` shows every option.")],
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
     check: Annotated[
         bool, typer.Option("--check", help="Check the config file, print it whole, and stop.")

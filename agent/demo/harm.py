@@ -4,7 +4,6 @@ Within one container no block is damaged on two replicas, so a healthy copy of e
 the three replicas are damaged differently, so no single one of them is whole.
 """
 
-import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -45,8 +44,9 @@ def harm_cluster(
             f"no container has {2 * len(WAYS)} blocks of {BLOCK_BYTES_MIN} bytes to damage",
             hint="give the demo a directory with more files",
         )
-    for info, turn in zip(itertools.cycle(roomy), range(max(len(WAYS), len(roomy))), strict=False):
-        replica = info.replicas[turn % len(info.replicas)]
+    for turn in range(max(len(WAYS), len(roomy))):
+        info = roomy[turn % len(roomy)]
+        replica = info.replicas[turn // len(roomy) % len(info.replicas)]
         pairs = blocks[info.container_id]
         pick = [pairs.pop(), pairs.pop()]
         target = target_of(cluster, indexes, info.container_id, replica, pick)
