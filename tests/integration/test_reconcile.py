@@ -80,6 +80,13 @@ def damage_row(datanode: Datanode) -> int:
     return 0
 
 
+def flip_and_delete_row(datanode: Datanode) -> int:
+    """Lose the row of a block whose first chunk is damaged: its second is still there."""
+    datanode.replica.flip(5, 9)
+    datanode.replica.delete_row(5)
+    return CHUNK_BYTES
+
+
 def swap_files(datanode: Datanode) -> int:
     """Exchange two block files."""
     first, second = datanode.replica.file(1), datanode.replica.file(2)
@@ -128,6 +135,7 @@ DAMAGES = [
     delete_file,
     delete_row,
     damage_row,
+    flip_and_delete_row,
     swap_files,
     append_garbage,
     stale_tree,

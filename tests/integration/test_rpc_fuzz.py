@@ -200,6 +200,7 @@ class TestRandomBytes:
         assert {grpc.StatusCode.NOT_FOUND} == set(answers.values()), answers
 
 
+@pytest.mark.slow
 class TestHugeMessages:
     def test_a_hundred_mebibytes_never_arrive(self, datanode: Datanode) -> None:
         """They are refused by size, without being kept."""
