@@ -14,10 +14,10 @@ from typing import Final
 
 import structlog
 
-from agent.apply import Reconciler
 from agent.commands import Commands, Handlers
 from agent.config import AgentConfig
 from agent.observe.status import About, Observer
+from agent.reconcile.reconciler import Reconciler
 from agent.rpc import codec
 from agent.rpc.peer import Peer
 from agent.rpc.reports import outcome_message

@@ -8,8 +8,8 @@ from threading import Event
 import pytest
 
 from agent.errors import Code, Unavailable
-from agent.mend import MendLimits
 from agent.plan.outcome import ChunkResult, PeerOutcome, PeerState, ReconcileResult, Result
+from agent.reconcile.mend import MendLimits
 from agent.rpc.peer import Peer, Timeouts
 from agent.rpc.v1 import datanode_pb2
 from agent.store.repair import Repair

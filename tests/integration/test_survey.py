@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from agent import survey as survey_module
 from agent.plan.outcome import PeerState
+from agent.reconcile import survey as survey_module
+from agent.reconcile.survey import survey, windows
 from agent.rpc.peer import Peer
 from agent.rpc.server import DatanodeService, build_server
 from agent.rpc.v1 import datanode_pb2
 from agent.runtime.lease import Leases
-from agent.survey import survey, windows
 from merkle.checksum import Algorithm
 from merkle.diff import Difference, diff
 from merkle.replica import ID_MAX, ContainerId

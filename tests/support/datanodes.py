@@ -5,10 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from agent.apply import Reconciler
 from agent.errors import SutureError
-from agent.mend import MendLimits
 from agent.plan.outcome import ReconcileResult
+from agent.reconcile.mend import MendLimits
+from agent.reconcile.reconciler import Reconciler
 from agent.rpc.peer import Peer, Timeouts
 from agent.rpc.server import BuiltServer, DatanodeService, Limits, ScanStep, build_server
 from agent.rpc.v1 import datanode_pb2

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from agent.errors import Code, Refused, SutureError, VolumeFailed
-from agent.fetch import Answer, Failure, Sources, in_order, is_leaf
-from agent.ledger import NOBODYS, Ledger
 from agent.plan.outcome import ChunkResult
 from agent.plan.reconcile import (
     AdoptTombstone,
@@ -24,6 +22,8 @@ from agent.plan.reconcile import (
     WantedChunk,
 )
 from agent.ports import Executor, Leases
+from agent.reconcile.fetch import Answer, Failure, Sources, in_order, is_leaf
+from agent.reconcile.ledger import NOBODYS, Ledger
 from agent.rpc import codec
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from agent.errors import Refused
-from agent.fetch import Answer, Failure
 from agent.plan.outcome import (
     ChunkOutcome,
     ChunkResult,
@@ -17,7 +16,8 @@ from agent.plan.outcome import (
     Result,
 )
 from agent.plan.reconcile import PeerId, Plan, WantedChunk
-from agent.survey import PeerTree, peer_state_of
+from agent.reconcile.fetch import Answer, Failure
+from agent.reconcile.survey import PeerTree, peer_state_of
 from merkle.diff import Divergence
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from merkle.tree import Summary

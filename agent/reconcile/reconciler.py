@@ -16,15 +16,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from agent.errors import Code, Refused, SutureError, VolumeFailed
-from agent.fetch import Sources
-from agent.ledger import NOBODYS, Ledger
-from agent.mend import Mender, MendLimits
 from agent.plan.outcome import ChunkResult, ReconcileResult, Result
 from agent.plan.reconcile import PeerId, PeerView, plan
 from agent.ports import Executor, Leases
+from agent.reconcile.fetch import Sources
+from agent.reconcile.ledger import NOBODYS, Ledger
+from agent.reconcile.mend import Mender, MendLimits
+from agent.reconcile.survey import ASKED_MAX, PeerTree, ask, failed, survey, windows
 from agent.rpc.peer import Peer
 from agent.store.facts import ReplicaFacts
-from agent.survey import ASKED_MAX, PeerTree, ask, failed, survey, windows
 from merkle.damaged import Damaged
 from merkle.diff import REPAIRED_KINDS, BlockRange
 from merkle.replica import BlockId, ChunkInfo, ContainerId, ReplicaState
