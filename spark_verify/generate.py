@@ -22,9 +22,12 @@ from spark_verify.rows import SCHEMA_VERSION, TABLES
 AS_OF_MS: Final = 1_760_000_000_000
 MILLION: Final = 1_000_000
 
+_DAMAGED: Final = ("UNDER_REPLICATED", "ROOTS_DIFFER", "UNHEALTHY_REPLICA", "SCAN_FINDINGS")
+"""A damaged replica is no good copy any more: the container has one too few."""
+
 FAULTS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     # what was done to a Ratis container: flags it must get, class it must get
-    "FLIPPED": (("ROOTS_DIFFER", "UNHEALTHY_REPLICA", "SCAN_FINDINGS"), "MISMATCH_MINORITY"),
+    "FLIPPED": (_DAMAGED, "MISMATCH_MINORITY"),
     "DIVERGED": (("ROOTS_DIFFER",), "MISMATCH_MINORITY"),
     "SPLIT": (("ROOTS_DIFFER",), "MISMATCH_SPLIT"),
     "LOST_ONE": (("UNDER_REPLICATED",), "MATCH"),
@@ -38,7 +41,7 @@ FAULTS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "EC_LOST_MANY": (("MISSING", "DATA_AT_RISK"), "NOT_COMPARABLE"),
     "EC_BAD": (("UNDER_REPLICATED", "UNHEALTHY_REPLICA", "SCAN_FINDINGS"), "NOT_COMPARABLE"),
     # FLIPPED above, because of one bad volume
-    "BAD_VOLUME": (("ROOTS_DIFFER", "UNHEALTHY_REPLICA", "SCAN_FINDINGS"), "MISMATCH_MINORITY"),
+    "BAD_VOLUME": (_DAMAGED, "MISMATCH_MINORITY"),
 }
 RATIS_FAULTS: Final = tuple(FAULTS)[:9]
 EC_FAULTS: Final = tuple(FAULTS)[9:12]

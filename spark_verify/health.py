@@ -306,12 +306,15 @@ def _conditions() -> dict[str, Column]:
     under = f.when(stuck & ~only_bad, f.col("qc.is_under")).otherwise(under_ratis)
     over = f.when(stuck & ~only_bad, f.col("qc.is_over")).otherwise(over_ratis)
     countable = f.col("countable")
+    is_under = f.when(is_ec, under_ec).otherwise(under)
+    # Replicas that are not there cannot stand on a rack: first enough, then well placed.
+    misplaced = f.col("is_misplaced") & ~none & ~is_under & ~lost
     odd = f.exists("present", lambda r: ~is_unhealthy(r) & (r["state"] != state))
     return {
         "MISSING": (holds & missing) | (_is_judged() & (state == "CLOSING") & none),
-        "UNDER_REPLICATED": holds & f.when(is_ec, under_ec).otherwise(under),
+        "UNDER_REPLICATED": holds & is_under,
         "OVER_REPLICATED": holds & f.when(is_ec, ec["is_over"]).otherwise(over),
-        "MIS_REPLICATED": holds & f.col("is_misplaced") & ~none,
+        "MIS_REPLICATED": holds & misplaced,
         "UNHEALTHY": holds & lost & ~missing,
         "EMPTY": _is_judged() & f.col("is_empty"),
         "OPEN_UNHEALTHY": _is_judged()

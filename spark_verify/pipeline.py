@@ -214,7 +214,8 @@ def _screened(snapshot: Snapshot, run: Run, rules: Rules) -> DataFrame:
     spark.conf.set("spark.sql.maxConcurrentOutputFileWriters", "4")  # else rows are sorted first
     by_numbers = screen_clustered if run.manifest.buckets else screen
     path = run.work / "screen"
-    by_numbers(snapshot, rules.rack_count).write.partitionBy("is_plain").parquet(str(path))
+    found = by_numbers(snapshot, rules.rack_count).withColumn("tier", f.col("is_plain").cast("int"))
+    found.drop("is_plain").write.partitionBy("tier").parquet(str(path))
     screened = spark.read.parquet(str(path))
     counted = screened.agg(
         f.coalesce(f.sum("replica_count"), f.lit(0)).alias("replicas"),
@@ -223,12 +224,12 @@ def _screened(snapshot: Snapshot, run: Run, rules: Rules) -> DataFrame:
     ).first()
     assert counted is not None, "an aggregate without groups has one row"
     expected = run.manifest.rows
-    found = (counted["containers"], counted["replicas"])
-    if counted["nameless"] or found != (expected["containers"], expected["replicas"]):
+    rows = (counted["containers"], counted["replicas"])
+    if counted["nameless"] or rows != (expected["containers"], expected["replicas"]):
         check_rows(snapshot, ("containers", "replicas"))  # names the rows, if it is they
         for name in ("containers", "replicas"):
             check_count(run.manifest, name, snapshot.table(name).count())
-    plain = screened.filter("is_plain").withColumns(
+    plain = screened.filter("tier = 1").withColumns(
         {
             "health_state": f.lit(0),
             "flags": f.lit(0).cast("long"),
@@ -239,7 +240,7 @@ def _screened(snapshot: Snapshot, run: Run, rules: Rules) -> DataFrame:
         }
     )
     _write(plain.select(*HEALTH), run.work / "health")
-    return screened.filter("NOT is_plain").select("container_id")
+    return screened.filter("tier = 0").select("container_id")
 
 
 def _only(snapshot: Snapshot, ids: DataFrame, run: Run) -> Snapshot:

@@ -49,7 +49,7 @@ def test_what_the_screen_calls_plain_the_reference_calls_healthy(
             opinion.eligibility,
         )
         assert row["replica_count"] == len(replicas[i])
-    assert len(plain) > 100
+    assert len(plain) > 50
 
 
 def test_whatever_is_odd_is_left_to_the_judge(spark: SparkSession, tmp_path: Path) -> None:
@@ -95,22 +95,18 @@ def test_whatever_is_odd_is_left_to_the_judge(spark: SparkSession, tmp_path: Pat
     assert plain == {30, 31, 32, 33}
 
 
+@pytest.fixture(scope="module", params=[0, 3], ids=["flat", "clustered"])
+def snapshot(
+    request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    directory = tmp_path_factory.mktemp("generated") / "snapshot"
+    shape = Shape(6_000, nodes=96, faults_per_million=60_000, bad_node=40, buckets=request.param)
+    generate(spark, shape, directory)
+    return directory
+
+
 class TestGenerated:
     """Seeded clusters end to end, flat and clustered."""
-
-    @pytest.fixture(scope="class", params=[0, 3], ids=["flat", "clustered"])
-    def snapshot(
-        self,
-        request: pytest.FixtureRequest,
-        spark: SparkSession,
-        tmp_path_factory: pytest.TempPathFactory,
-    ) -> Path:
-        directory = tmp_path_factory.mktemp("generated") / "snapshot"
-        shape = Shape(
-            6_000, nodes=96, faults_per_million=60_000, bad_node=40, buckets=request.param
-        )
-        generate(spark, shape, directory)
-        return directory
 
     def test_every_seeded_fault_is_found_and_nothing_else(
         self, spark: SparkSession, snapshot: Path, tmp_path: Path
@@ -125,13 +121,7 @@ class TestGenerated:
         assert found["right"] == found["seeded"] > 200
         assert len(found["faults"]) == 13
         assert result.summary["exit_code"] == 3
-
-    def test_the_bad_volume_is_the_first_suspect(self, snapshot: Path, tmp_path: Path) -> None:
-        """
-        One volume that damages what it holds is ranked first, before its node and rack.
-        """
-        result = verify(Request(str(snapshot), tmp_path / "out", direct_rows=0))
-
+        # The volume that damages what it holds is ranked before its node and its rack.
         first = result.summary["blame"][0]
         assert (first["attribute"], first["value"]) == ("volume", "dn-00040 v2")
 
@@ -144,6 +134,7 @@ class TestGenerated:
         manifest = read_manifest(str(snapshot))
         tables = open_snapshot(spark, str(snapshot), manifest)
         spark.conf.set("spark.sql.adaptive.enabled", "false")
+        spark.conf.set("spark.sql.shuffle.partitions", "4")
 
         screened = (screen_clustered if manifest.buckets else screen)(tables, 8)
 

@@ -466,8 +466,9 @@ def conditions(case: Case, stuck: bool) -> set[str]:
     if box.state in {"CLOSED", "QUASI_CLOSED"} and not is_empty:
         found["MISMATCHED_STATE"] = any(r.state not in {"UNHEALTHY", box.state} for r in here)
         racks = [case.nodes[r.datanode_id].rack for r in here]
-        found["MIS_REPLICATED"] = bool(here) and misplaced(case, racks)
         found |= ec_flags(case) if box.replication_type == "EC" else ratis_flags(case, stuck)
+        enough = bool(here) and not found["UNDER_REPLICATED"] and not found["DATA_AT_RISK"]
+        found["MIS_REPLICATED"] = enough and misplaced(case, racks)
     return {name for name, applies in found.items() if applies}
 
 
