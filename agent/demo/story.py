@@ -29,8 +29,10 @@ WAIT_S: Final = 120.0
 POLL_S: Final = 0.1
 SKIPPED_DIRECTORIES: Final = frozenset({"__pycache__", "site-packages", "node_modules", "out"})
 DEMO_BYTES_MAX: Final = 300 * 1024**2
-RETURN_CLEAN: Final = 0
-RETURN_WORK: Final = 2
+VERDICTS: Final = {
+    2: "there is work to do",
+    3: "data is at risk: some container has no whole replica",
+}
 
 Say = Callable[[str], None]
 
@@ -252,15 +254,18 @@ class Story:
                 stderr=errors,
                 check=False,
             )
-        if done.returncode != RETURN_WORK:
+        if done.returncode not in VERDICTS:
             raise Unavailable(
                 Code.UNAVAILABLE,
-                f"suture-verify ended with {done.returncode}, not with 'work to do'; see {log}",
+                f"suture-verify ended with {done.returncode}, and should have found work; see {log}",
             )
         run = Path(json.loads(done.stdout)["path"])
         self.evidence.report = run / "report.html"
         self.evidence.summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
-        self.say(f"Spark compared {snapshot.replica_count} replicas: {run / 'report.html'}")
+        self.say(
+            f"Spark compared {snapshot.replica_count} replicas: {VERDICTS[done.returncode]}; "
+            f"{run / 'report.html'}"
+        )
 
     def reports_arrived(self) -> bool:
         """Whether the SCM shows each damaged replica as its datanode does."""
