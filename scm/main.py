@@ -5,7 +5,6 @@ scanning, and nothing is ordered.
 """
 
 import json
-import logging
 import signal
 import sys
 import threading
@@ -17,6 +16,7 @@ import structlog
 import typer
 
 from agent.errors import Code, Refused, SutureError
+from agent.observe import logs
 from scm import options as scm_options
 from scm.clock import Clock
 from scm.control import ControlPlane
@@ -124,23 +124,6 @@ def _settings(pairs: list[str]) -> dict[str, str]:
     return settings
 
 
-def _log_to_stderr(level: str) -> None:
-    """Write events as JSON lines to stderr: journald and people read the same."""
-    number = logging.getLevelNamesMapping().get(level.upper())
-    if number is None:
-        raise Refused(Code.INVALID_CONFIG, f"--log-level {level}: debug, info, warning or error")
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.dict_tracebacks,
-            structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
-    )
-
-
 def _stop_on_signals(stop: threading.Event) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
@@ -172,7 +155,9 @@ def run(
     try:
         if data is None:
             raise Refused(Code.INVALID_CONFIG, "--data is needed: where to keep the state")
-        _log_to_stderr(log_level)
+        if log_level not in logs.LEVELS:
+            raise Refused(Code.INVALID_CONFIG, f"--log-level {log_level}: {', '.join(logs.LEVELS)}")
+        logs.configure(log_level)
         options = scm_options.load(config, _settings(setting or []))
         stop = threading.Event()
         _stop_on_signals(stop)

@@ -8,11 +8,12 @@ are already right cost no fetch. What cannot be known (a peer without a tree, or
 in the result and leads to nothing.
 
 The loop guard: when the same replicas with the same roots were repaired twice and nothing came of
-it, the third time nothing is done, NON_CONVERGENT says so, and the roots are its evidence.
+it, the third time nothing is done, NON_CONVERGENT says so, and the trees are kept as its evidence.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from agent.errors import Code, Refused, SutureError, VolumeFailed
@@ -25,6 +26,7 @@ from agent.reconcile.mend import Mender, MendLimits
 from agent.reconcile.survey import ASKED_MAX, PeerTree, ask, failed, survey, windows
 from agent.rpc.peer import Peer
 from agent.store.facts import ReplicaFacts
+from merkle.codec import encode_tree
 from merkle.damaged import Damaged
 from merkle.diff import REPAIRED_KINDS, BlockRange
 from merkle.replica import BlockId, ChunkInfo, ContainerId, ReplicaState
@@ -49,6 +51,7 @@ class _Fruitless:
     roots: Roots
     count: int
     at_ms: int
+    is_kept: bool = False  # whether its trees are in quarantine, as evidence
 
 
 class Reconciler:
@@ -100,6 +103,7 @@ class Reconciler:
             run.repair()
             self._judge(run, before)
         else:
+            self._keep_evidence(container_id, stuck, mine, trees)
             message = f"repaired {stuck.count} times in vain; roots: {_told(roots)}"
             ledger.note(NOBODYS, "NON_CONVERGENT", ChunkResult.SKIPPED, message=message)
         after = self._store.replica(container_id)
@@ -148,6 +152,25 @@ class Reconciler:
     def _stuck(self, container_id: ContainerId, roots: Roots) -> _Fruitless | None:
         known = self._remembered(container_id, roots)
         return known if known is not None and known.count >= FRUITLESS_MAX else None
+
+    def _keep_evidence(
+        self, container_id: ContainerId, stuck: _Fruitless, mine: Tree, trees: Sequence[PeerTree]
+    ) -> None:
+        """Keep my tree and the peers', once: who looks into it later finds what we saw."""
+        if stuck.is_kept:
+            return
+        kept = {"my tree": mine}
+        for tree in trees:
+            if tree.is_known:
+                with suppress(SutureError):  # a peer that has gone meanwhile gives no evidence
+                    kept[f"tree of {tree.peer_id}"] = tree.peer.tree(container_id)
+        self._store.keep_evidence(
+            container_id,
+            {f"{what}, NON_CONVERGENT": encode_tree(t, container_id) for what, t in kept.items()},
+        )
+        for remembered in (self._fruitless, self._fruitless_older):
+            if remembered.get(container_id) is stuck:
+                remembered[container_id] = replace(stuck, is_kept=True)
 
     def _remembered(self, container_id: ContainerId, roots: Roots) -> _Fruitless | None:
         known = self._fruitless.get(container_id) or self._fruitless_older.get(container_id)

@@ -58,6 +58,7 @@ ROOMY: Final = (
 )
 BLOCKS_MAX: Final = 10_000
 FINDINGS_MAX: Final = 10_000
+NO_BLOCK: Final = BlockId(0)  # of evidence that is about a whole replica; ids begin at 1
 
 
 class ReplicaStore:
@@ -347,6 +348,15 @@ class ReplicaStore:
     def repair(self, container_id: ContainerId) -> Repair:
         """Return the repair of one replica. The caller holds its lease until done with it."""
         return Repair(self._volume(container_id), self._options, container_id)
+
+    def keep_evidence(self, container_id: ContainerId, pieces: Mapping[str, bytes]) -> None:
+        """Keep bytes about a replica in its volume's quarantine, each under what it is."""
+        layout = self._volume(container_id).layout
+        for number, (why, data) in enumerate(pieces.items()):
+            note = quarantine.Note(
+                container_id, NO_BLOCK, number, len(data), self._options.now_ms(), why
+            )
+            quarantine.keep(layout, note, data)
 
     def purge_quarantine(self, older_than_s: float) -> int:
         """Remove what was quarantined longer ago; returns how many pieces went."""

@@ -1,5 +1,6 @@
 """Reconcile with peers that lie, die, change their minds or know nothing."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from agent.rpc.peer import Peer, Timeouts
 from agent.rpc.v1 import datanode_pb2
 from agent.store.repair import Repair
 from merkle.checksum import window_checksums
+from merkle.codec import decode_tree
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ReplicaState
 from tests.support.datanodes import CountingService, Datanode, code_of, dialled
 from tests.support.stored_replica import CHUNK_BYTES, CONTAINER, WINDOW_BYTES, noise
@@ -338,6 +340,20 @@ class TestStopping:
         assert Code.CONTAINER_NOT_FOUND.value == refused
 
 
+def trees_kept(datanode: Datanode) -> set[str]:
+    """Return what the quarantine says of trees in it, each of which can be decoded."""
+    volume = datanode.replica.store.volumes()[0].path
+    [quarantine] = volume.glob("hdds/*/quarantine")
+    told = []
+    for path in quarantine.glob("*.bytes"):
+        note = json.loads(path.with_suffix(".json").read_text())
+        if note["block_id"] == 0:
+            decode_tree(path.read_bytes(), CONTAINER)
+            told.append(note["why"])
+    assert len(told) == len(set(told)), "kept twice"
+    return set(told)
+
+
 class TestLoopGuard:
     def test_the_same_vain_repair_is_not_done_a_third_time(self, cluster: Cluster) -> None:
         """Twice without effect is enough: then nothing is fetched, and the result says so."""
@@ -358,6 +374,7 @@ class TestLoopGuard:
         ] == words
         assert (True, 0) == (results[1].fetched_bytes > 0, results[2].fetched_bytes)
         assert "in vain" in results[2].chunks[0].message
+        assert {"my tree, NON_CONVERGENT", "tree of dn2, NON_CONVERGENT"} == trees_kept(cluster[0])
 
     def test_a_changed_peer_is_tried_again(self, cluster: Cluster) -> None:
         """Another peer is another divergence."""
