@@ -9,6 +9,7 @@ import typer
 from agent.cli import demo, keys, offline, replicas, scm, status
 from agent.cli.output import Exit, aside, fail
 from agent.errors import SutureError, Unavailable
+from agent.observe import logs
 
 app = typer.Typer(
     name="suture",
@@ -58,6 +59,7 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run one command line; return its exit code."""
+    logs.configure("warning")  # to stderr: stdout is for results
     try:
         result = app(arguments, prog_name="suture", standalone_mode=False)
     except typer.TyperException as error:

@@ -102,6 +102,13 @@ class ThreeReplicas:
         for store in self._stores:
             store.close()
 
+    def whole_volume(self) -> Path:
+        """Make a volume whose replica is whole; return it, closed."""
+        store = self._open("whole")
+        self._fill(store)
+        store.close()
+        return self.root / "whole"
+
     def damaged_volume(self) -> Path:
         """Make a volume whose replica is damaged in every way of `WAYS`, and known to be."""
         store = self._open("victim")
