@@ -23,11 +23,19 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from merkle.combine import bit_images, combined
 from merkle.replica import BlockId, ChecksumType
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 U64s: TypeAlias = npt.NDArray[np.uint64]
 Fold: TypeAlias = Callable[[Any], int]  # over any contiguous buffer
+
+CASTAGNOLI: Final = 0x82F63B78  # of CRC32C, reflected
+IEEE: Final = 0xEDB88320  # of CRC32, reflected
+POLYNOMIALS: Final = {ChecksumType.CRC32: IEEE, ChecksumType.CRC32C: CASTAGNOLI}
+
+COMBINED_WINDOWS_MIN: Final = 8
+"""From how many windows on it is cheaper to combine their CRCs than to compute each."""
 
 GATHER_BYTES_MAX: Final = 64
 """Longest slice worth copying to save a memoryview: beyond it the copy costs more."""
@@ -100,6 +108,47 @@ def window_checksums(checksum_type: ChecksumType, bytes_per_checksum: int, data:
             return b"".join(
                 [hashlib.md5(window, usedforsecurity=False).digest() for window in windows]
             )
+
+
+def windows_verify(
+    checksum_type: ChecksumType, bytes_per_checksum: int, expected: bytes, data: Buffer
+) -> bool:
+    """Return whether the windows of `data` have these checksums: the hot path of every scan.
+
+    The CRCs that are expected of many windows are combined into the one that is expected of the
+    whole, so that the bytes need one call into C, which releases the interpreter's lock. What
+    damages one window only is found as surely as window by window, and so is any change of at
+    most three bits; damage to several windows escapes with 2^-32, as damage to one always did.
+    """
+    if checksum_type is ChecksumType.CRC32C:
+        length_bytes = len(data)
+        if 0 < length_bytes <= bytes_per_checksum:
+            whole: int = crc32c_library.crc32c(data)
+            return whole.to_bytes(4) == expected
+        count = window_count(length_bytes, bytes_per_checksum)
+        if count >= COMBINED_WINDOWS_MIN and len(expected) == 4 * count:
+            whole = crc32c_library.crc32c(data)
+            return whole == combined(CASTAGNOLI, bytes_per_checksum, length_bytes, expected)
+    return window_checksums(checksum_type, bytes_per_checksum, data) == expected
+
+
+def flipped_bit(
+    checksum_type: ChecksumType, length_bytes: int, expected: bytes, actual: bytes
+) -> tuple[int, int] | None:
+    """Return (byte, bit) of the one bit whose change explains a window's wrong CRC; None if none.
+
+    Needs only the two checksums: a CRC changes by an amount that depends on nothing but where the
+    bits changed, and no two single bits of a window change it alike. Bit 0 is a byte's lowest.
+    """
+    polynomial = POLYNOMIALS.get(checksum_type)
+    if polynomial is None or length_bytes < 1:
+        return None
+    change = np.uint32(int.from_bytes(expected) ^ int.from_bytes(actual))
+    places = np.flatnonzero(bit_images(polynomial, 8 * length_bytes) == change)
+    if len(places) != 1:
+        return None
+    from_end = int(places[0])
+    return length_bytes - 1 - from_end // 8, 7 - from_end % 8
 
 
 def slices_of(data: Buffer, bytes_per_checksum: int) -> list[memoryview]:

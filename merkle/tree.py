@@ -295,6 +295,16 @@ class TreeBuilder:
         self._block_ids.append(block_id)
         self._chunk_counts.append(0)
 
+    def add_blocks(self, block_ids: U64s, counts: Column, spans: U64s, leaves: U64s) -> None:
+        """Add the blocks that come next, as columns: chunks of each, their spans and leaves."""
+        if len(block_ids):
+            self.add_block(int(block_ids[0]))
+            self._chunk_counts[-1] = int(counts[0])
+            self._block_ids.frombytes(block_ids[1:].tobytes())
+            self._chunk_counts.frombytes(counts[1:].astype(np.uint64).tobytes())
+            self._spans.frombytes(spans.tobytes())
+            self._checksums.frombytes(leaves.tobytes())
+
     def add_chunk(
         self, offset: int, length_bytes: int, window_checksums: bytes, healthy: bool = True
     ) -> None:

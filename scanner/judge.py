@@ -19,7 +19,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from merkle.checksum import checksum_width_bytes, window_checksums, window_count
+from merkle.checksum import (
+    checksum_width_bytes,
+    window_checksums,
+    window_count,
+    windows_verify,
+)
 from merkle.replica import ChecksumType, ChunkInfo
 from merkle.witness import witness_checksums
 from scanner.finding import Fault, Verdict
@@ -44,17 +49,35 @@ UNREADABLE_ERRNOS: Final = frozenset(
 )
 
 Windows = Callable[[ChecksumType, int, bytes | memoryview], bytes]
+Verify = Callable[[ChecksumType, int, bytes, bytes | memoryview], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Witnesses:
-    """The two implementations of the window checksums. They must not share code."""
+    """The two implementations of the window checksums. They must not share code.
+
+    `quick` says whether data has given checksums, and may be cheaper than `primary`, which must
+    agree with it; without it `primary` is asked.
+    """
 
     primary: Windows
     second: Windows
+    quick: Verify | None = None
+
+    def verify(
+        self,
+        checksum_type: ChecksumType,
+        bytes_per_checksum: int,
+        expected: bytes,
+        data: bytes | memoryview,
+    ) -> bool:
+        """Return whether `data` has these window checksums: the slow form of `quick`."""
+        return self.primary(checksum_type, bytes_per_checksum, data) == expected
 
 
-WITNESSES: Final = Witnesses(primary=window_checksums, second=witness_checksums)
+WITNESSES: Final = Witnesses(
+    primary=window_checksums, second=witness_checksums, quick=windows_verify
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +157,8 @@ def _cleared(chunk: ChunkInfo, first: FirstRead) -> Judgement:
         why = f"the first read failed ({name_of(first.error)})"
     elif first.length_bytes != chunk.length_bytes:
         why = f"the first read gave {first.length_bytes} of {chunk.length_bytes} bytes"
+    elif first.window_checksums == chunk.window_checksums:
+        why = "the checksum of the whole was wrong although that of every window is right"
     else:
         count, index, expected, actual = _differing(chunk, first.window_checksums)
         why = f"the first read had {count} wrong windows, window {index}: {expected} was {actual}"

@@ -87,6 +87,14 @@ class ReplicaReader(Protocol):
         """Open the block's file; raise FileNotFoundError when there is none."""
         ...
 
+    def read_whole(self, block_id: BlockId, length_bytes: int) -> memoryview:
+        """Open the block's file, read its first `length_bytes`, close it: one short call.
+
+        For small blocks. The view is valid until the next read of any block; it is shorter than
+        asked where the file is, and longer where the file is. Raise OSError.
+        """
+        ...
+
     def structure(self) -> Structure:
         """List the replica's files and judge descriptor, tree file and directories."""
         ...

@@ -14,7 +14,7 @@ rewritten while it was read.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from merkle.checksum import Algorithm, U64s
 from merkle.damaged import Damaged
 from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo
 from merkle.tree import Tree, TreeBuilder
+from scanner.batch import SIMPLE_TYPE, SUMS_START, SimpleRun, runs
 from scanner.finding import Fault, Finding, Verdict
 from scanner.judge import (
     WITNESSES,
@@ -33,13 +34,12 @@ from scanner.judge import (
     name_of,
     read_failure,
 )
+from scanner.notebook import Notebook
 from scanner.ports import BlockReader, ReplicaReader, Structure
 from scanner.resume import KeepMark, Marker, ScanMark, no_mark
 
 READ_BYTES_MAX: Final = 4 * 1024**2  # larger reads gain nothing, measured on NVMe and SATA
-FINDINGS_PER_REPLICA_MAX: Final = 1_000  # a lost directory must not fill the index
-NOTES_PER_REPLICA_MAX: Final = 100  # findings that are no damage; never in the way of damage
-NO_BLOCK: Final = BlockId(-1)
+Attempt: TypeAlias = memoryview | OSError | None  # what a first, quick read of a block gave
 STOPPED: Final = "stopped"
 CHANGED: Final = "changed"
 
@@ -136,18 +136,17 @@ class _Scan:
         mark: KeepMark,
     ) -> None:
         self._reader = reader
-        self._now_ms = now_ms
         self._stop = stop
         self._progress = progress
         self._pace = pace
         self._witnesses = witnesses
+        self._verify = witnesses.quick or witnesses.verify
+        self._algorithm = algorithm
         self._builder = TreeBuilder(algorithm)
-        self._damage: list[Finding] = []
-        self._notes: list[Finding] = []
-        self._finding_count = 0
         self._bytes_read = resume.bytes_read if resume else 0
         self._resume = resume
         self._marker = Marker(mark, resume)
+        self._notebook = Notebook(reader.container_id, now_ms, self._marker.doubt)
         self._block_count = 0
         self._chunk_count = 0
         self._disagreement_count = 0
@@ -156,8 +155,8 @@ class _Scan:
     def outcome(self, stopped_because: str = "") -> ScanOutcome:
         return ScanOutcome(
             tree=self._builder.build(),
-            findings=(*self._damage, *self._notes),
-            finding_count=self._finding_count,
+            findings=self._notebook.findings(),
+            finding_count=self._notebook.count,
             bytes_read=self._bytes_read,
             block_count=self._block_count,
             chunk_count=self._chunk_count,
@@ -172,25 +171,76 @@ class _Scan:
         tombstones = self._reader.tombstones()
         for block_id, checksum in tombstones.items():
             self._builder.add_tombstone(block_id, checksum)
-        rows: list[int] = []
-        for block_id, row in self._reader.blocks():
-            rows.append(block_id)
-            if block_id not in tombstones:  # a crash between tombstone and row: it is deleted
-                self._scan_row(block_id, row)
+        seen: list[U64s] = []
+        others: list[int] = []
+        for item in runs(self._reader.blocks(), self._algorithm, READ_BYTES_MAX):
+            if isinstance(item, SimpleRun):
+                seen.append(item.block_ids)
+                self._scan_run(item, tombstones)
+            else:
+                others.append(item[0])
+                self._scan_row(*item, tombstones)
         try:
             structure = self._reader.structure()
         except OSError as error:
             raise _transient(error) from error
-        self._judge_structure(structure, np.array(rows, dtype=np.uint64), tombstones)
+        rows = np.concatenate([*seen, np.array(others, dtype=np.uint64)])
+        self._judge_structure(structure, rows, tombstones)
 
-    def _scan_row(self, block_id: BlockId, row: bytes) -> None:
+    def _scan_run(self, run: SimpleRun, tombstones: Mapping[BlockId, int]) -> None:
+        """Read small blocks, one look each; what is not as it should be is scanned by itself."""
+        read, verify, marker = self._reader.read_whole, self._verify, self._marker
+        resumed_id = -1 if self._resume is None else self._resume.block_id
+        start = 0  # of the blocks that are fine and not in the tree yet
+        block_ids = map(BlockId, run.block_ids.tolist())
+        items = zip(
+            block_ids, run.rows, run.lengths_bytes, run.window_bytes, run.sums_ends, strict=True
+        )
+        for index, (block_id, row, length_bytes, window_bytes, sums_end) in enumerate(items):
+            if self._stop():
+                self._take(run, start, index)
+                raise _StopError(STOPPED)
+            attempt: Attempt = None
+            if block_id > resumed_id and block_id not in tombstones:
+                try:
+                    view = attempt = read(block_id, length_bytes)
+                except OSError as error:
+                    attempt = error if read_failure(error) is Verdict.UNREADABLE else None
+                else:
+                    self._account(len(view))
+                    sums = row[SUMS_START:sums_end]
+                    if len(view) == length_bytes and verify(SIMPLE_TYPE, window_bytes, sums, view):
+                        marker.passed(block_id, length_bytes, self._bytes_read)
+                        continue
+            self._take(run, start, index)
+            start = index + 1
+            self._scan_row(block_id, row, tombstones, attempt)
+        self._take(run, start, len(run.rows))
+
+    def _take(self, run: SimpleRun, start: int, end: int) -> None:
+        """Put healthy blocks of a run into the tree."""
+        self._block_count += end - start
+        self._chunk_count += end - start
+        part = slice(start, end)
+        counts = np.ones(end - start, dtype=np.uint64)
+        self._builder.add_blocks(run.block_ids[part], counts, run.spans[part], run.leaves[part])
+
+    def _scan_row(
+        self,
+        block_id: BlockId,
+        row: bytes,
+        tombstones: Mapping[BlockId, int],
+        attempt: Attempt = None,
+    ) -> None:
+        if block_id in tombstones:  # a crash between tombstone and row: it is deleted
+            return
         if self._stop():
             raise _StopError(STOPPED)
         block = self._decode(block_id, row)
         if block is None:
             return
         try:
-            self._scan_block(block, row)
+            self._scan_block(block, row, attempt)
         except OSError as error:
             raise _transient(error) from error
 
@@ -206,13 +256,13 @@ class _Scan:
                 block = decode_block(block_id, again)
             except Damaged:
                 evidence = f"row of {len(again)} bytes: {first}"
-                self._find(Verdict.CORRUPT, Fault.BLOCK_ROW_DAMAGED, evidence, block_id)
+                self._notebook.note(Verdict.CORRUPT, Fault.BLOCK_ROW_DAMAGED, evidence, block_id)
                 return None
             evidence = f"the row decodes when read again; first: {first}"
-            self._find(Verdict.SUSPECT_HOST, Fault.BLOCK_ROW_DAMAGED, evidence, block_id)
+            self._notebook.note(Verdict.SUSPECT_HOST, Fault.BLOCK_ROW_DAMAGED, evidence, block_id)
             return block
 
-    def _scan_block(self, block: BlockData, row: bytes) -> None:
+    def _scan_block(self, block: BlockData, row: bytes, attempt: Attempt) -> None:
         if self._resume is not None and self._resume.covers_block(block):
             self._block_count += 1
             self._builder.add_block(block.block_id)
@@ -230,11 +280,11 @@ class _Scan:
             self._block_unreadable(block, row, error)
             return
         try:
-            self._scan_file(block, row, file)
+            self._scan_file(block, row, file, attempt)
         finally:
             file.close()
 
-    def _scan_file(self, block: BlockData, row: bytes, file: BlockReader) -> None:
+    def _scan_file(self, block: BlockData, row: bytes, file: BlockReader, attempt: Attempt) -> None:
         self._block_count += 1
         self._builder.add_block(block.block_id)
         for span in _spans(block.chunks):
@@ -244,11 +294,11 @@ class _Scan:
                 for chunk in span:
                     self._healthy(chunk)
                 continue
-            self._scan_span(block, row, file, span)
+            self._scan_span(block, row, file, span, attempt)
             self._marker.passed(block.block_id, span[-1].end, self._bytes_read)
         trailing_bytes = file.size_bytes - block.length_bytes
         if trailing_bytes > 0 and self._stands(block.block_id, row):
-            self._find(
+            self._notebook.note(
                 Verdict.CORRUPT,
                 Fault.TRAILING_BYTES,
                 f"file of {file.size_bytes} bytes, block of {block.length_bytes}",
@@ -258,12 +308,22 @@ class _Scan:
             )
 
     def _scan_span(
-        self, block: BlockData, row: bytes, file: BlockReader, span: tuple[ChunkInfo, ...]
+        self,
+        block: BlockData,
+        row: bytes,
+        file: BlockReader,
+        span: tuple[ChunkInfo, ...],
+        attempt: Attempt = None,
     ) -> None:
-        """Read chunks that lie side by side in one go, and compare each with its row."""
+        """Read chunks that lie side by side in one go, and compare each with its row.
+
+        `attempt` is what reading them gave already, if they are the block's only ones.
+        """
         start = span[0].offset
         try:
-            view = file.read(start, span[-1].end - start)
+            if isinstance(attempt, OSError):
+                raise attempt
+            view = file.read(start, span[-1].end - start) if attempt is None else attempt
         except OSError as error:
             if read_failure(error) is Verdict.TRANSIENT:
                 raise
@@ -273,26 +333,35 @@ class _Scan:
             for chunk in span:  # one bad sector must not condemn its neighbours
                 self._scan_span(block, row, file, (chunk,))
             return
-        self._account(len(view))
-        suspects: list[tuple[ChunkInfo, FirstRead]] = []
+        if attempt is None:
+            self._account(len(view))
+        suspects: list[tuple[ChunkInfo, FirstRead | None]] = []
         for chunk in span:
-            data = view[chunk.offset - start : chunk.end - start]
-            sums = self._witnesses.primary(chunk.checksum_type, chunk.bytes_per_checksum, data)
-            verifies = len(data) == chunk.length_bytes and sums == chunk.window_checksums
-            if verifies and not suspects:
+            first = self._compare(chunk, view[chunk.offset - start : chunk.end - start])
+            if first is None and not suspects:
                 self._healthy(chunk)
             else:
-                suspects.append((chunk, FirstRead(len(data), sums)))
+                suspects.append((chunk, first))
         for chunk, first in suspects:
-            self._judge(block, row, file, chunk, first)
+            if first is None:
+                self._healthy(chunk)  # only waited for its turn: chunks enter the tree in order
+            else:
+                self._judge(block, row, file, chunk, first)
+
+    def _compare(self, chunk: ChunkInfo, data: memoryview) -> FirstRead | None:
+        """Return what is to be judged; None when the data is as it was written."""
+        kind, window_bytes, expected = (
+            chunk.checksum_type,
+            chunk.bytes_per_checksum,
+            chunk.window_checksums,
+        )
+        if len(data) == chunk.length_bytes and self._verify(kind, window_bytes, expected, data):
+            return None
+        return FirstRead(len(data), self._witnesses.primary(kind, window_bytes, data))
 
     def _judge(
         self, block: BlockData, row: bytes, file: BlockReader, chunk: ChunkInfo, first: FirstRead
     ) -> None:
-        whole = first.length_bytes == chunk.length_bytes and first.error is None
-        if whole and first.window_checksums == chunk.window_checksums:
-            self._healthy(chunk)  # only waited for its turn: chunks enter the tree in order
-            return
         judgement = judge_chunk(file, chunk, first, self._witnesses)
         self._account(judgement.length_bytes)
         if not self._stands(block.block_id, row):
@@ -312,10 +381,10 @@ class _Scan:
         self._healthy(chunk)
         self._disagreement_count += judgement.is_disagreement
         self._undecided_count += not judgement.is_decided
-        self._find_chunk(block.block_id, chunk, judgement)
+        self._notebook.chunk(block.block_id, chunk, judgement)
 
     def _damaged(self, block: BlockData, chunk: ChunkInfo, judgement: Judgement) -> None:
-        self._find_chunk(block.block_id, chunk, judgement)
+        self._notebook.chunk(block.block_id, chunk, judgement)
         if judgement.fault is Fault.CHUNK_MISSING:
             return
         self._chunk_count += 1
@@ -331,7 +400,7 @@ class _Scan:
             self._builder.add_block(block.block_id)
         elif self._stands(block.block_id, row):
             evidence = f"no file for {len(block.chunks)} chunks, {block.length_bytes} bytes"
-            self._find(
+            self._notebook.note(
                 Verdict.CORRUPT,
                 Fault.BLOCK_FILE_MISSING,
                 evidence,
@@ -348,7 +417,7 @@ class _Scan:
         for chunk in block.chunks:
             self._chunk_count += 1
             self._builder.add_chunk(chunk.offset, chunk.length_bytes, UNREADABLE_LEAF, False)
-        self._find(
+        self._notebook.note(
             Verdict.UNREADABLE,
             Fault.CHUNK_UNREADABLE,
             f"opening the file failed with {name_of(error)}",
@@ -375,58 +444,20 @@ class _Scan:
     ) -> None:
         for item in structure.faults:
             verdict = Verdict.OK if item.fault in NOTE_FAULTS else Verdict.CORRUPT
-            self._find(verdict, item.fault, item.evidence)
+            self._notebook.note(verdict, item.fault, item.evidence)
         buried = np.fromiter(tombstones, dtype=np.uint64, count=len(tombstones))
         lost = np.setdiff1d(np.setdiff1d(structure.expected_blocks, rows), buried)
         for block_id in map(BlockId, lost.tolist()):
             if self._reader.row(block_id) is None and self._reader.is_current():
                 has_file = bool(np.isin(np.uint64(block_id), structure.block_files))
                 evidence = f"no row; {'its file is there' if has_file else 'no file either'}"
-                self._find(Verdict.CORRUPT, Fault.BLOCK_ROW_MISSING, evidence, block_id)
+                self._notebook.note(Verdict.CORRUPT, Fault.BLOCK_ROW_MISSING, evidence, block_id)
         strays = np.setdiff1d(np.setdiff1d(structure.block_files, rows), lost)
         for block_id in map(BlockId, strays.tolist()):
             if self._reader.row(block_id) is None:
                 why = "deleted" if block_id in tombstones else "never committed"
                 evidence = f"a file of a block that was {why}"
-                self._find(Verdict.OK, Fault.BLOCK_ROW_MISSING, evidence, block_id)
-
-    def _find_chunk(self, block_id: BlockId, chunk: ChunkInfo, judgement: Judgement) -> None:
-        self._find(
-            judgement.verdict,
-            judgement.fault,
-            judgement.evidence,
-            block_id,
-            chunk.offset,
-            chunk.length_bytes,
-        )
-
-    def _find(
-        self,
-        verdict: Verdict,
-        fault: Fault,
-        evidence: str,
-        block_id: BlockId = NO_BLOCK,
-        offset: int = -1,
-        length_bytes: int = -1,
-    ) -> None:
-        finding = Finding(
-            self._reader.container_id,
-            verdict,
-            fault,
-            block_id,
-            offset,
-            length_bytes,
-            self._now_ms(),
-            evidence,
-        )
-        self._finding_count += 1
-        self._marker.doubt(block_id, offset, length_bytes)
-        if finding.is_damage:
-            kept, kept_max = self._damage, FINDINGS_PER_REPLICA_MAX
-        else:
-            kept, kept_max = self._notes, NOTES_PER_REPLICA_MAX
-        if len(kept) < kept_max:
-            kept.append(finding)
+                self._notebook.note(Verdict.OK, Fault.BLOCK_ROW_MISSING, evidence, block_id)
 
     def _account(self, length_bytes: int) -> None:
         self._bytes_read += length_bytes

@@ -145,6 +145,13 @@ class MemoryReader:
         self.open_count += 1
         return MemoryBlock(self.replica, block_id)
 
+    def read_whole(self, block_id: BlockId, length_bytes: int) -> memoryview:
+        file = self.open_block(block_id)
+        try:
+            return file.read(0, length_bytes + 1)
+        finally:
+            file.close()
+
     def structure(self) -> Structure:
         return Structure(
             tuple(self.replica.faults),

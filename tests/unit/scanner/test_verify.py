@@ -9,8 +9,9 @@ from merkle.checksum import Algorithm, leaf_checksum, window_checksums
 from merkle.replica import BlockId, ChecksumType
 from merkle.tree import Leaf
 from scanner.finding import Fault, Finding, Verdict
+from scanner.notebook import FINDINGS_PER_REPLICA_MAX, NOTES_PER_REPLICA_MAX
 from scanner.ports import StructureFault
-from scanner.verify import FINDINGS_PER_REPLICA_MAX, NOTES_PER_REPLICA_MAX, READ_BYTES_MAX
+from scanner.verify import READ_BYTES_MAX
 from tests.support.replica_reader import (
     NOW_MS,
     WINDOW_BYTES,
@@ -253,7 +254,8 @@ class TestMeanwhile:
         class Deleting(MemoryReader):
             def open_block(self, block_id: BlockId) -> object:  # type: ignore[override]
                 if block_id == 2:
-                    del self.replica.rows[2], self.replica.files[2]
+                    self.replica.rows.pop(2, None)
+                    self.replica.files.pop(2, None)
                     self.replica.expected.discard(2)
                 return super().open_block(block_id)
 

@@ -1,0 +1,127 @@
+"""Many small blocks at once: what can be known of their rows without looking at each.
+
+A container may hold half a million blocks of one small chunk, and then what a scan costs is not
+the bytes but what is done for each block. So rows are parsed in columns, and the leaves that the
+tree will have if all is well are folded in columns too; left for each block is one look at its
+file. A block of several chunks, of another checksum type or with a damaged row is not simple, and
+is scanned by itself.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from merkle.blockrow import CHUNK, HEADER, POSITION, TYPE_SHIFT, RowColumns, batches, read_columns
+from merkle.checksum import Algorithm, U64s, checksum_width_bytes
+from merkle.columns import fold_leaves, spans_of
+from merkle.damaged import Damaged
+from merkle.replica import BlockId, ChecksumType
+
+Row: TypeAlias = tuple[BlockId, bytes]
+
+SIMPLE_TYPE: Final = ChecksumType.CRC32C  # of nearly every block that was ever written
+SUMS_START: Final = HEADER.size + CHUNK.size + POSITION.size
+"""Where a row of one chunk has its window checksums."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimpleRun:
+    """Simple blocks that follow each other: one CRC32C chunk at offset 0 each.
+
+    All sequences have one item a block. `sums_ends` says where the window checksums end in the
+    row; `spans` and `leaves` are those of the tree if the chunk is healthy.
+    """
+
+    block_ids: U64s
+    rows: Sequence[bytes]
+    lengths_bytes: list[int]
+    window_bytes: list[int]
+    sums_ends: list[int]
+    spans: U64s
+    leaves: U64s
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """One value a block of a batch; nothing where `is_simple` is False."""
+
+    is_simple: npt.NDArray[np.bool_]
+    lengths_bytes: npt.NDArray[np.int64]
+    window_bytes: npt.NDArray[np.int64]
+    sums_bytes: npt.NDArray[np.int64]
+    spans: U64s
+    leaves: U64s
+
+
+def runs(
+    rows: Iterable[Row], algorithm: Algorithm, length_bytes_max: int
+) -> Iterator[SimpleRun | Row]:
+    """Yield the rows in order: runs of simple blocks, and every other row by itself.
+
+    A simple block has at most `length_bytes_max`.
+    """
+    for block_ids, raws in batches(rows):
+        try:
+            parsed = read_columns(block_ids, raws)
+        except Damaged:
+            yield from zip(block_ids, raws, strict=True)
+            continue
+        columns = _columns(parsed, algorithm, length_bytes_max)
+        edges = np.flatnonzero(np.diff(columns.is_simple)) + 1
+        starts = [0, *edges.tolist()]
+        for start, end in zip(starts, [*starts[1:], len(raws)], strict=True):
+            if columns.is_simple[start]:
+                yield _run(parsed, raws, columns, slice(start, end))
+            else:
+                yield from zip(block_ids[start:end], raws[start:end], strict=True)
+
+
+def _columns(parsed: RowColumns, algorithm: Algorithm, length_bytes_max: int) -> _Columns:
+    counts = parsed.chunk_counts
+    one = np.flatnonzero(counts == 1)
+    chunks = (np.cumsum(counts) - counts)[one]
+    kinds = parsed.octets.view("<u4")[parsed.leaf_starts[chunks] // 4 - 1].astype(np.int64)
+    result = _Columns(
+        is_simple=np.zeros(len(counts), dtype=np.bool_),
+        lengths_bytes=np.zeros(len(counts), dtype=np.int64),
+        window_bytes=np.zeros(len(counts), dtype=np.int64),
+        sums_bytes=np.zeros(len(counts), dtype=np.int64),
+        spans=np.zeros(len(counts), dtype=np.uint64),
+        leaves=np.zeros(len(counts), dtype=np.uint64),
+    )
+    # A length beyond any chunk's must not become a small one: compare before the sign is lost.
+    fits = parsed.lengths_bytes[chunks] <= np.uint64(length_bytes_max)
+    lengths = np.where(fits, parsed.lengths_bytes[chunks], np.uint64(0)).astype(np.int64)
+    window_bytes = kinds & ((1 << TYPE_SHIFT) - 1)
+    sums_bytes = parsed.leaf_lengths[chunks] - POSITION.size
+    window_counts = -(-lengths // np.maximum(window_bytes, 1))
+    result.is_simple[one] = (
+        (kinds >> TYPE_SHIFT == SIMPLE_TYPE)
+        & (parsed.offsets[chunks] == 0)
+        & (lengths > 0)
+        & (window_bytes > 0)
+        & (sums_bytes == checksum_width_bytes(SIMPLE_TYPE) * window_counts)
+    )
+    result.lengths_bytes[one] = lengths
+    result.window_bytes[one] = window_bytes
+    result.sums_bytes[one] = sums_bytes
+    result.spans[one] = spans_of(
+        np.zeros_like(chunks, np.uint64), lengths.astype(np.uint64), np.True_
+    )
+    result.leaves[one] = fold_leaves(algorithm, parsed)[chunks]
+    return result
+
+
+def _run(parsed: RowColumns, raws: Sequence[bytes], columns: _Columns, part: slice) -> SimpleRun:
+    return SimpleRun(
+        block_ids=parsed.block_ids[part],
+        rows=raws[part],
+        lengths_bytes=columns.lengths_bytes[part].tolist(),
+        window_bytes=columns.window_bytes[part].tolist(),
+        sums_ends=(columns.sums_bytes[part] + SUMS_START).tolist(),
+        spans=columns.spans[part],
+        leaves=columns.leaves[part],
+    )

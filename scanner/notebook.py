@@ -1,0 +1,74 @@
+"""What a scan writes down: every finding counted, as many kept as the index should hold."""
+
+from collections.abc import Callable
+from typing import Final
+
+from merkle.replica import BlockId, ChunkInfo, ContainerId
+from scanner.finding import Fault, Finding, Verdict
+from scanner.judge import Judgement
+
+FINDINGS_PER_REPLICA_MAX: Final = 1_000  # a lost directory must not fill the index
+NOTES_PER_REPLICA_MAX: Final = 100  # findings that are no damage; never in the way of damage
+NO_BLOCK: Final = BlockId(-1)
+
+
+class Notebook:
+    """The findings of one scan of one replica."""
+
+    def __init__(
+        self,
+        container_id: ContainerId,
+        now_ms: Callable[[], int],
+        doubt: Callable[[BlockId, int, int], None],
+    ) -> None:
+        """`doubt` is told the place of every finding, kept or not."""
+        self._container_id = container_id
+        self._now_ms = now_ms
+        self._doubt = doubt
+        self._damage: list[Finding] = []
+        self._notes: list[Finding] = []
+        self.count = 0
+
+    def findings(self) -> tuple[Finding, ...]:
+        """Return what is kept: damage first."""
+        return (*self._damage, *self._notes)
+
+    def chunk(self, block_id: BlockId, chunk: ChunkInfo, judgement: Judgement) -> None:
+        """Write down the judgement on a chunk."""
+        self.note(
+            judgement.verdict,
+            judgement.fault,
+            judgement.evidence,
+            block_id,
+            chunk.offset,
+            chunk.length_bytes,
+        )
+
+    def note(
+        self,
+        verdict: Verdict,
+        fault: Fault,
+        evidence: str,
+        block_id: BlockId = NO_BLOCK,
+        offset: int = -1,
+        length_bytes: int = -1,
+    ) -> None:
+        """Write down one finding; -1 where it is not about a block or chunk."""
+        finding = Finding(
+            self._container_id,
+            verdict,
+            fault,
+            block_id,
+            offset,
+            length_bytes,
+            self._now_ms(),
+            evidence,
+        )
+        self.count += 1
+        self._doubt(block_id, offset, length_bytes)
+        if finding.is_damage:
+            kept, kept_max = self._damage, FINDINGS_PER_REPLICA_MAX
+        else:
+            kept, kept_max = self._notes, NOTES_PER_REPLICA_MAX
+        if len(kept) < kept_max:
+            kept.append(finding)

@@ -1,0 +1,148 @@
+"""A scan's way to the disk: whole small blocks in three calls, and no trace in the page cache."""
+
+import errno
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agent.store.reader import BUFFER_BYTES, HUGE_PAGE_BYTES, DiskReader, ReadBuffers
+from merkle.checksum import Algorithm
+from merkle.replica import BlockId
+from scanner.verify import ScanOutcome, scan_replica
+from tests.support.page_cache import cached_pages, drop_pages
+from tests.support.stored_replica import CONTAINER, StoredReplica
+
+PAGE_BYTES = 4_096
+LENGTHS = [1, 100, PAGE_BYTES - 1, PAGE_BYTES, PAGE_BYTES + 1, 10_000, 1024**2]
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Iterator[StoredReplica]:
+    """A closed replica of one small block of each length."""
+    replica = StoredReplica(tmp_path)
+    replica.store.create_container(CONTAINER)
+    for block_id, length_bytes in enumerate(LENGTHS, start=1):
+        replica.put(block_id, length_bytes)
+    replica.store.close_container(CONTAINER, bcsid=0, force=True)
+    yield replica
+    replica.close()
+
+
+@pytest.fixture(params=[True, False], ids=["direct", "buffered"])
+def reader(stored: StoredReplica, request: pytest.FixtureRequest) -> Iterator[DiskReader]:
+    """A reader of it, with and without O_DIRECT."""
+    result = DiskReader(
+        stored.store, CONTAINER, stored.store.begin_scan(CONTAINER), direct=request.param
+    )
+    yield result
+    result.close()
+
+
+@pytest.mark.parametrize("block_id", range(1, len(LENGTHS) + 1))
+def test_a_whole_block_is_read(stored: StoredReplica, reader: DiskReader, block_id: int) -> None:
+    """Every byte, and no byte more, whatever the length."""
+    length_bytes = LENGTHS[block_id - 1]
+
+    view = reader.read_whole(BlockId(block_id), length_bytes)
+
+    assert stored.file(block_id).read_bytes() == view
+
+
+@pytest.mark.parametrize("block_id", range(1, len(LENGTHS) + 1))
+def test_a_file_of_another_length_shows(
+    stored: StoredReplica, reader: DiskReader, block_id: int
+) -> None:
+    """One byte more or less in the file is seen in the length of the view."""
+    length_bytes = LENGTHS[block_id - 1]
+    path = stored.file(block_id)
+
+    os.truncate(path, length_bytes + 1)
+    assert len(reader.read_whole(BlockId(block_id), length_bytes)) > length_bytes
+
+    os.truncate(path, length_bytes - 1)
+    assert length_bytes - 1 == len(reader.read_whole(BlockId(block_id), length_bytes))
+
+
+def test_what_is_no_regular_file_is_an_error(stored: StoredReplica, reader: DiskReader) -> None:
+    """Links, pipes and directories are never read as blocks, and nothing hangs."""
+    chunks = stored.file(1).parent
+    (chunks / "101.block").symlink_to(stored.file(1))
+    os.mkfifo(chunks / "102.block")
+    (chunks / "103.block").mkdir()
+
+    for block_id in (101, 102, 103, 104):
+        with pytest.raises(OSError, match=r"\[Errno"):
+            reader.read_whole(BlockId(block_id), 100)
+
+
+def test_no_descriptor_is_left_open(stored: StoredReplica, reader: DiskReader) -> None:
+    """Also when reading fails."""
+    os.mkfifo(stored.file(1).parent / "102.block")
+    before = len(list(Path("/proc/self/fd").iterdir()))
+
+    for block_id in (1, 2, 3):
+        reader.read_whole(BlockId(block_id), LENGTHS[block_id - 1])
+    with pytest.raises(OSError, match="Errno"):
+        reader.read_whole(BlockId(102), 100)
+
+    assert before == len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_a_missing_directory_has_no_files(stored: StoredReplica) -> None:
+    """Without its chunks directory every block of a replica is missing, and that is all."""
+    stored.file(1).parent.rename(stored.file(1).parent.with_name("elsewhere"))
+    reader = DiskReader(stored.store, CONTAINER, stored.store.begin_scan(CONTAINER))
+
+    with pytest.raises(FileNotFoundError) as caught:
+        reader.read_whole(BlockId(1), 1)
+
+    assert errno.ENOENT == caught.value.errno
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_a_scan_leaves_the_page_cache_as_it_was(stored: StoredReplica, direct: bool) -> None:
+    """Files that were cold stay cold; with O_DIRECT, files that clients use stay warm."""
+    large, cold = stored.file(7), [stored.file(number) for number in (2, 4, 6)]
+    for path in [large, *cold]:
+        drop_pages(path)
+    assert 1024**2 == len(large.read_bytes())
+    warm_pages = cached_pages(large)
+
+    outcome = scan(stored, direct=direct)
+
+    assert outcome.complete
+    assert sum(LENGTHS) == outcome.bytes_read
+    assert [0, 0, 0] == [cached_pages(path) for path in cold]
+    assert warm_pages == 1024**2 // mmap.PAGESIZE
+    if direct:
+        assert warm_pages == cached_pages(large)
+
+
+def test_buffers_begin_at_a_huge_page() -> None:
+    """A direct read pins two huge pages, not a thousand small ones."""
+    buffers = ReadBuffers()
+
+    for view in (buffers.first, buffers.again):
+        assert BUFFER_BYTES == len(view)
+        assert 0 == np.frombuffer(view, dtype=np.uint8).ctypes.data % HUGE_PAGE_BYTES
+
+
+def scan(stored: StoredReplica, *, direct: bool) -> ScanOutcome:
+    """Scan through a real reader."""
+    base = stored.store.begin_scan(CONTAINER)
+    reader = DiskReader(stored.store, CONTAINER, base, direct=direct)
+    try:
+        return scan_replica(
+            reader,
+            algorithm=Algorithm.XXH3_64,
+            now_ms=lambda: 0,
+            stop=lambda: False,
+            progress=lambda _: None,
+            pace=lambda _: None,
+        )
+    finally:
+        reader.close()

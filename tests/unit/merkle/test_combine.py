@@ -1,0 +1,140 @@
+"""A chunk's CRC from its windows' CRCs, and the one flipped bit that a wrong CRC betrays."""
+
+import zlib
+from random import Random
+
+import pytest
+
+from merkle.checksum import (
+    CASTAGNOLI,
+    IEEE,
+    crc32c,
+    flipped_bit,
+    window_checksums,
+    windows_verify,
+)
+from merkle.combine import combined
+from merkle.replica import ChecksumType
+
+LENGTHS = [
+    (16_384, 4 * 1024**2),
+    (16_384, 4 * 1024**2 + 1),
+    (16_384, 16_384),
+    (16_384, 5),
+    (512, 512 * 600),
+    (512, 512 * 600 + 17),
+    (1, 1_000),
+    (4_096, 4_096 * 256 + 4_095),
+]
+CRC_TYPES = [ChecksumType.CRC32C, ChecksumType.CRC32]
+
+
+def noise(length_bytes: int, seed: int = 1) -> bytes:
+    """Return bytes that no accident repeats."""
+    return Random(seed).randbytes(length_bytes)
+
+
+@pytest.mark.parametrize(("window_bytes", "length_bytes"), LENGTHS)
+def test_windows_combine_to_the_crc_of_the_whole(window_bytes: int, length_bytes: int) -> None:
+    """What two libraries compute over the whole follows from the windows alone."""
+    data = noise(length_bytes)
+
+    for checksum_type, polynomial, whole in (
+        (ChecksumType.CRC32C, CASTAGNOLI, crc32c(data)),
+        (ChecksumType.CRC32, IEEE, zlib.crc32(data)),
+    ):
+        sums = window_checksums(checksum_type, window_bytes, data)
+        assert whole == combined(polynomial, window_bytes, length_bytes, sums)
+
+
+@pytest.mark.parametrize("missing", [-4, 4])
+def test_a_wrong_number_of_checksums_is_refused(missing: int) -> None:
+    """Too few or too many checksums are no CRC of anything."""
+    sums = bytes(40 + missing)
+
+    with pytest.raises(ValueError, match=f"{len(sums)} bytes of checksums for 40960 bytes"):
+        combined(CASTAGNOLI, 4_096, 40_960, sums)
+
+
+@pytest.mark.parametrize("checksum_type", list(ChecksumType))
+@pytest.mark.parametrize(("window_bytes", "length_bytes"), LENGTHS)
+def test_what_was_written_verifies(
+    checksum_type: ChecksumType, window_bytes: int, length_bytes: int
+) -> None:
+    """The quick check accepts what window by window is right, for every type and shape."""
+    data = noise(length_bytes)
+    sums = window_checksums(checksum_type, window_bytes, data)
+
+    assert windows_verify(checksum_type, window_bytes, sums, data)
+    assert windows_verify(checksum_type, window_bytes, sums, memoryview(data))
+
+
+@pytest.mark.parametrize(
+    "checksum_type", [item for item in ChecksumType if item is not ChecksumType.NONE]
+)
+def test_any_change_of_bytes_or_checksums_fails(checksum_type: ChecksumType) -> None:
+    """One bit of data, one bit of a checksum, a byte more or less: nothing passes."""
+    random = Random(2)
+    data = noise(16 * 4_096 + 100)
+    sums = window_checksums(checksum_type, 4_096, data)
+
+    for _ in range(200):
+        assert not windows_verify(checksum_type, 4_096, sums, flip(data, random))
+        assert not windows_verify(checksum_type, 4_096, flip(sums, random), data)
+    for other in (data[:-1], data + b"\0", data[:-101], data[4_096:], b""):
+        assert not windows_verify(checksum_type, 4_096, sums, other)
+    assert not windows_verify(checksum_type, 4_096, sums[:-4], data)
+
+
+def test_windows_that_changed_places_fail() -> None:
+    """Order counts: right windows in wrong places are not what was written."""
+    data = noise(16 * 4_096)
+    sums = window_checksums(ChecksumType.CRC32C, 4_096, data)
+    swapped = data[4_096:8_192] + data[:4_096] + data[8_192:]
+
+    assert not windows_verify(ChecksumType.CRC32C, 4_096, sums, swapped)
+
+
+@pytest.mark.parametrize("checksum_type", CRC_TYPES)
+@pytest.mark.parametrize("length_bytes", [1, 100, 16_384])
+def test_a_single_flipped_bit_is_located_without_the_good_bytes(
+    checksum_type: ChecksumType, length_bytes: int
+) -> None:
+    """Two checksums are enough to name the byte and the bit."""
+    random = Random(3)
+    data = bytearray(noise(length_bytes))
+    expected = window_checksums(checksum_type, length_bytes, data)
+
+    for _ in range(100):
+        byte, bit = random.randrange(length_bytes), random.randrange(8)
+        data[byte] ^= 1 << bit
+        actual = window_checksums(checksum_type, length_bytes, data)
+        data[byte] ^= 1 << bit
+        assert (byte, bit) == flipped_bit(checksum_type, length_bytes, expected, actual)
+
+
+def test_two_flipped_bits_are_not_taken_for_one() -> None:
+    """CRC32C tells one flipped bit from two at any distance in a window."""
+    random = Random(4)
+    data = noise(16_384)
+    expected = window_checksums(ChecksumType.CRC32C, 16_384, data)
+
+    for _ in range(200):
+        twice = flip(flip(data, random), random)
+        actual = window_checksums(ChecksumType.CRC32C, 16_384, twice)
+        if twice != data:
+            assert flipped_bit(ChecksumType.CRC32C, 16_384, expected, actual) is None
+
+
+def test_a_bit_is_not_sought_where_no_crc_is() -> None:
+    """A cryptographic checksum says nothing about where the damage is."""
+    sums = window_checksums(ChecksumType.MD5, 100, noise(100))
+
+    assert flipped_bit(ChecksumType.MD5, 100, sums, bytes(16)) is None
+
+
+def flip(data: bytes, random: Random) -> bytes:
+    """Return the data with one random bit changed."""
+    changed = bytearray(data)
+    changed[random.randrange(len(data))] ^= 1 << random.randrange(8)
+    return bytes(changed)
