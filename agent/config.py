@@ -6,19 +6,35 @@ variable changes one.
 
 import tomllib
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+)
 
 from agent.errors import Code, Refused
 from merkle.checksum import Algorithm
 from merkle.replica import CHUNK_BYTES_MAX, CONTAINER_BYTES_MAX
+from scanner.schedule import parse_window
 
 HOUR_S = 3600
 DAY_S = 24 * HOUR_S
 MIB = 1024 * 1024
 
 Address = Annotated[str, StringConstraints(pattern=r"^(\[[0-9a-fA-F:]+\]|[^:\s]+):\d{1,5}$")]
+
+
+def _checked_window(text: str) -> str:
+    parse_window(text)
+    return text
+
+
+Window = Annotated[str, AfterValidator(_checked_window)]
 
 
 class Section(BaseModel):
@@ -74,8 +90,30 @@ class ScanConfig(Section):
     gap_min_s: int = Field(
         900, ge=0, le=DAY_S, description="Shortest time between two scans of one container."
     )
+    promise: Literal["refuse", "warn"] = Field(
+        "refuse", description="What to do at start when data_interval_s cannot be kept."
+    )
     volume_bytes_per_s: int = Field(
-        64 * MIB, ge=MIB, le=16 * 1024 * MIB, description="Read budget of one volume's scan."
+        0,
+        ge=0,
+        le=16 * 1024 * MIB,
+        description="Fixed read budget of one volume's scan; 0: what the promise needs, and more "
+        "while nobody is disturbed.",
+    )
+    floor_bytes_per_s: int = Field(
+        MIB, ge=64 * 1024, le=1024 * MIB, description="No disturbance slows a scan below it."
+    )
+    ceiling_bytes_per_s: int = Field(
+        512 * MIB, ge=MIB, le=16 * 1024 * MIB, description="Above it no scan goes, however idle."
+    )
+    reads_per_s_max: int = Field(
+        0, ge=0, le=1_000_000, description="Reads of one volume's scan per second; 0: no limit."
+    )
+    windows: tuple[Window, ...] = Field(
+        (), max_length=24, description="Times of the day, UTC, to scan in; none: always."
+    )
+    start_jitter_s: float = Field(
+        60.0, ge=0, le=DAY_S, description="Scans begin at a random moment of this time."
     )
     watch: bool = Field(
         True, description="Scan a closed container soon after its files changed behind our back."

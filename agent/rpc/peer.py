@@ -226,6 +226,16 @@ class Peer:
         answer: pb.StatusResponse = self._ask(self.stub.Status, pb.StatusRequest())
         return answer
 
+    def scrub_status(self) -> pb.ScrubStatusResponse:
+        """Return how far the background scans are."""
+        answer: pb.ScrubStatusResponse = self._ask(self.stub.ScrubStatus, pb.ScrubStatusRequest())
+        return answer
+
+    def steer_scrub(self, request: pb.SteerScrubRequest) -> pb.ScrubStatusResponse:
+        """Pause, resume or cancel background scans; return how far they are."""
+        answer: pb.ScrubStatusResponse = self._ask(self.stub.SteerScrub, request)
+        return answer
+
     def _ask(self, method: Method, request: object) -> Any:  # the method's answer
         timeout_s = self._timeouts.call_s
         return retried(lambda: call(method, request, timeout_s=timeout_s), timeout_s=timeout_s)

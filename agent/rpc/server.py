@@ -9,7 +9,8 @@ slow or dead client holds nothing. Reads take no lease.
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -59,6 +60,26 @@ Scan = Callable[[ContainerId, Callable[[], bool]], Iterable[ScanStep]]
 Status = Callable[[], pb.StatusResponse]
 
 
+class Scrub(Protocol):
+    """The background scans, as an operator steers them."""
+
+    def status(self) -> pb.ScrubStatusResponse:
+        """Return how far every volume is."""
+        ...
+
+    def pause(self, volume_id: str, duration_s: float) -> None:
+        """Pause one volume's scan, or all with "". Raise Refused."""
+        ...
+
+    def resume(self, volume_id: str) -> None:
+        """End the pause of one volume, or of all with ""."""
+        ...
+
+    def skip(self, container_id: ContainerId) -> None:
+        """Cancel the scan of a container, if it is under way."""
+        ...
+
+
 class DatanodeService(datanode_pb2_grpc.DatanodeServicer):
     """The handlers. `scan` and `status` are the runtime's."""
 
@@ -70,11 +91,16 @@ class DatanodeService(datanode_pb2_grpc.DatanodeServicer):
         scan: Scan,
         status: Status,
         limits: Limits | None = None,
+        scrub: Scrub | None = None,
+        on_read: Callable[[float], None] = lambda _: None,
     ) -> None:
+        """`on_read` is told how many seconds each read of chunk data took."""
         self._store = store
         self._leases = leases
         self._scan = scan
         self._status = status
+        self._scrub = scrub
+        self._on_read = on_read
         self.limits = limits or Limits()
 
     def _hold(
@@ -250,7 +276,9 @@ class DatanodeService(datanode_pb2_grpc.DatanodeServicer):
         chunk = _chunk_at(block, request.offset)
         yield pb.ReadChunkResponse(chunk=codec.chunk_message(chunk))
         for offset, length_bytes in pieces(chunk):
+            begun_s = perf_counter()
             data = self._store.read(container_id, block_id, offset, length_bytes)
+            self._on_read(perf_counter() - begun_s)
             yield pb.ReadChunkResponse(data=data)
 
     def GetContainerHashes(  # noqa: N802
@@ -311,6 +339,31 @@ class DatanodeService(datanode_pb2_grpc.DatanodeServicer):
         return pb.ListFindingsResponse(
             findings=reports.finding_messages(found), next_container_id=next_id
         )
+
+    def ScrubStatus(  # noqa: N802
+        self, request: pb.ScrubStatusRequest, context: grpc.ServicerContext
+    ) -> pb.ScrubStatusResponse:
+        """Say how far the background scans are."""
+        del request, context
+        return pb.ScrubStatusResponse() if self._scrub is None else self._scrub.status()
+
+    def SteerScrub(  # noqa: N802
+        self, request: pb.SteerScrubRequest, context: grpc.ServicerContext
+    ) -> pb.ScrubStatusResponse:
+        """Pause, resume or cancel background scans; say how far they are."""
+        del context
+        if self._scrub is None:
+            raise Refused(Code.INELIGIBLE, "this datanode scans nothing in the background")
+        match request.WhichOneof("wish"):
+            case "pause_ms":
+                self._scrub.pause(request.volume_id, request.pause_ms / 1000)
+            case "resume":
+                self._scrub.resume(request.volume_id)
+            case "skip_container_id":
+                self._scrub.skip(codec.parse_container_id(request.skip_container_id))
+            case _:
+                raise codec.malformed("wish", "is not set")
+        return self._scrub.status()
 
     def Status(  # noqa: N802
         self, request: pb.StatusRequest, context: grpc.ServicerContext

@@ -27,17 +27,11 @@ from agent.rpc.v1 import scm_pb2
 from agent.runtime.clock import SystemClock
 from agent.runtime.heartbeat import Heartbeat, Identity
 from agent.runtime.lease import Leases
-from agent.runtime.loop import Loop, LoopSet, Pulse, Step, Throttled
+from agent.runtime.loop import Loop, LoopSet, Step, Throttled
 from agent.runtime.pool import TaskContext, TaskPool
 from agent.runtime.requested import RequestedScans
-from agent.runtime.scanning import (
-    OnDemandScans,
-    ScanPolicy,
-    ScanReport,
-    ScanTools,
-    VolumeScanWorker,
-    scan_container,
-)
+from agent.runtime.scanning import ScanReport, ScanTools, scan_container
+from agent.runtime.scrub import Scrub
 from agent.runtime.signals import Supervisor, WatchdogWorker
 from agent.runtime.watch import ChangeWatch
 from agent.store.options import StoreOptions
@@ -99,6 +93,7 @@ class Host:
             algorithm=self._config.storage.tree_algorithm,
             clock=self._clock,
         )
+        self._scrub = Scrub(self._tools, self._config.scan, who.datanode_id, self._stopping)
         self._requested = RequestedScans(self._tools)
         self._observer = Observer(
             about, self._store, workers=self._loops.status, scm_state=lambda: self._heartbeat.state
@@ -113,6 +108,8 @@ class Host:
                 rpc_count_max=self._config.server.calls_max,
                 lease_timeout_s=self._config.server.lease_wait_s,
             ),
+            scrub=self._scrub,
+            on_read=self._scrub.client_read,
         )
         self._server = build_server(service, self._config.node.listen, self._executor)
         self._build_commands()
@@ -195,40 +192,14 @@ class Host:
         beat = Loop(self._heartbeat, clock=self._clock)
         self._heartbeat.wake = beat.wake
         yield beat
-        scan = self._config.scan
-        pulse = Pulse(self._clock)
-        on_demand = OnDemandScans(
-            self._tools, bytes_per_s=scan.volume_bytes_per_s, stop=self._stopping, pulse=pulse
-        )
-        loop = Loop(on_demand, clock=self._clock, pulse=pulse)
-        on_demand.attach(loop.wake)
-        yield loop
+        yield from self._scrub.loops()
         self._watch = None
-        if scan.watch:
-            self._watch = ChangeWatch(self._store, self._leases, on_demand)
+        if self._config.scan.watch:
+            self._watch = ChangeWatch(self._store, self._leases, self._scrub.on_demand)
             yield Loop(self._watch, clock=self._clock)
-        if scan.enabled:
-            yield from self._scan_loops()
         watchdog = WatchdogWorker(supervisor, lambda: self._loops.stalled(QUIET_MAX_S))
         yield Loop(watchdog, clock=self._clock)
         yield Loop(Housekeeper(self._store, self._config.storage.quarantine_keep_s))
-
-    def _scan_loops(self) -> Iterator[Loop]:
-        scan = self._config.scan
-        policy = ScanPolicy(data_interval_s=scan.data_interval_s, gap_min_s=scan.gap_min_s)
-        for volume in self._store.volumes():
-            if volume.failed:
-                continue
-            pulse = Pulse(self._clock)
-            worker = VolumeScanWorker(
-                self._tools,
-                volume.volume_id,
-                policy=policy,
-                bytes_per_s=scan.volume_bytes_per_s,
-                stop=self._stopping,
-                pulse=pulse,
-            )
-            yield Loop(worker, clock=self._clock, pulse=pulse)
 
     # What commands do.
 

@@ -1,40 +1,38 @@
-"""Scans as work: one container, a volume's endless round, and those that were asked for.
+"""The scan of one container, whoever wants it.
 
     begin (lease) ─ read and judge (no lease) ─ commit (lease; refused when the replica moved on)
 
 A scan of hours does not keep anybody from writing, repairing or deleting: it only commits if the
-replica is still the one that it read.
+replica is still the one that it read. A scan that is cut off may leave a cursor in the index, and
+the next one goes on there.
 """
 
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
 
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code
 from agent.runtime.clock import Clock, SystemClock
 from agent.runtime.lease import Leases
-from agent.runtime.loop import Busy, Idle, Pulse, Step, Throttled
 from agent.store.facts import ReplicaFacts, ScanBase, ScanCommit
 from agent.store.reader import DiskReader, ReadBuffers
+from agent.store.rows import ScanCursor
 from agent.store.store import ReplicaStore
 from merkle.checksum import Algorithm
-from merkle.replica import TREE_STATES, ContainerId
+from merkle.replica import ContainerId
 from scanner.breaker import Breaker
 from scanner.finding import Finding
-from scanner.verify import CHANGED, ScanOutcome, scan_replica
+from scanner.resume import ScanMark, no_mark
+from scanner.verify import CHANGED, STOPPED, ScanOutcome, scan_replica
 
 SCAN_ATTEMPTS_MAX: Final = 2  # a replica that changes all the time is read again another day
 LEASE_WAIT_S: Final = 30.0
-REQUESTS_MAX: Final = 1_000  # on-demand scans that may wait
-RETRIES_MAX: Final = 5  # of an on-demand scan whose container is busy
-RETRY_S: Final = 5.0
-IDLE_MAX_S: Final = 60.0  # a volume worker looks at least this often what is due
-PACE_BURST_S: Final = 1.0  # budget that an idle scan may save up
+CURSOR_BYTES: Final = 32 * 1024**2  # read between two cursors: at most this and one read are lost
+CURSOR_S: Final = 5.0  # or so much time
 GONE: Final = frozenset({Code.CONTAINER_NOT_FOUND, Code.UNCLOSED_CONTAINER_IO})
 
 log = structlog.get_logger()
@@ -110,16 +108,19 @@ def scan_container(
     pace: Callable[[int], None] = _ignore,
     buffers: ReadBuffers | None = None,
     holds_lease: bool = False,
+    resumable_s: float = 0.0,
 ) -> ScanReport:
     """Read one replica whole, judge it, and commit what was found.
 
-    `holds_lease` says that the calling thread holds the container's lease already. Raise
+    `holds_lease` says that the calling thread holds the container's lease already. With
+    `resumable_s` the scan keeps a cursor, and goes on at one that is not older. Raise
     Refused(CONTAINER_NOT_FOUND, UNCLOSED_CONTAINER_IO), Unavailable(BUSY), VolumeFailed.
     """
-    report = _scan_once(tools, container_id, stop, progress, pace, buffers, holds_lease)
+    hooks = _Hooks(stop, progress, pace)
+    report = _scan_once(tools, container_id, hooks, buffers, holds_lease, resumable_s)
     for _ in range(SCAN_ATTEMPTS_MAX - 1):
         if report.held_because == CHANGED:
-            report = _scan_once(tools, container_id, stop, progress, pace, buffers, holds_lease)
+            report = _scan_once(tools, container_id, hooks, buffers, holds_lease, resumable_s)
     log.info(
         "replica_scanned",
         container_id=container_id,
@@ -133,14 +134,54 @@ def scan_container(
     return report
 
 
+@dataclass(frozen=True, slots=True)
+class _Hooks:
+    stop: Callable[[], bool]
+    progress: Callable[[int], None]
+    pace: Callable[[int], None]
+
+
+class _CursorKeeper:
+    """Puts a scan's marks into the index, not all of them: each is a durable write."""
+
+    def __init__(self, tools: ScanTools, base: ScanBase, resumable_s: float) -> None:
+        self._tools = tools
+        self._base = base
+        cursor = tools.store.kept_cursor(base.facts.container_id) if resumable_s else None
+        now_ms = tools.clock.now_ms()
+        if cursor is not None and not 0 <= now_ms - cursor.begun_at_ms <= resumable_s * 1000:
+            cursor = None  # what was read then says too little about now
+        self.resume = None if cursor is None else cursor.mark
+        self._begun_at_ms = now_ms if cursor is None else cursor.begun_at_ms
+        self._kept_bytes = 0 if cursor is None else cursor.mark.bytes_read
+        self._kept_at_s = tools.clock.monotonic_s()
+        self._last: ScanMark | None = None
+
+    def offer(self, mark: ScanMark) -> None:
+        """Take a mark; keep it when enough was read or enough time has passed."""
+        self._last = mark
+        is_much = mark.bytes_read - self._kept_bytes >= CURSOR_BYTES
+        if is_much or self._tools.clock.monotonic_s() - self._kept_at_s >= CURSOR_S:
+            self.keep_last()
+
+    def keep_last(self) -> None:
+        """Keep the last mark: nothing of what was read is lost with the process."""
+        if self._last is None:
+            return
+        cursor = ScanCursor(self._base.generation, self._begun_at_ms, self._last)
+        self._tools.store.keep_cursor(self._base.facts.container_id, cursor)
+        self._kept_bytes = self._last.bytes_read
+        self._kept_at_s = self._tools.clock.monotonic_s()
+        self._last = None
+
+
 def _scan_once(
     tools: ScanTools,
     container_id: ContainerId,
-    stop: Callable[[], bool],
-    progress: Callable[[int], None],
-    pace: Callable[[int], None],
+    hooks: _Hooks,
     buffers: ReadBuffers | None,
     holds_lease: bool,
+    resumable_s: float,
 ) -> ScanReport:
     def lease() -> AbstractContextManager[None]:
         if holds_lease:
@@ -149,18 +190,23 @@ def _scan_once(
 
     with lease():
         base = tools.store.begin_scan(container_id)
+    keeper = _CursorKeeper(tools, base, resumable_s)
     reader = DiskReader(tools.store, container_id, base, buffers=buffers)
     try:
         outcome = scan_replica(
             reader,
             algorithm=tools.algorithm,
             now_ms=tools.clock.now_ms,
-            stop=stop,
-            progress=progress,
-            pace=pace,
+            stop=hooks.stop,
+            progress=hooks.progress,
+            pace=hooks.pace,
+            resume=keeper.resume,
+            mark=keeper.offer if resumable_s else no_mark,
         )
     finally:
         reader.close()
+    if outcome.stopped_because == STOPPED:
+        keeper.keep_last()
     held_because = _held_because(tools, base, outcome)
     if held_because:
         return _held(base.facts, outcome, held_because)
@@ -213,270 +259,3 @@ def _held(facts: ReplicaFacts, outcome: ScanOutcome, why: str) -> ScanReport:
         outcome.findings,
         why,
     )
-
-
-class Pace:
-    """Keeps a reader at `bytes_per_s` by waiting after each read; 0 is as fast as it goes."""
-
-    def __init__(
-        self, bytes_per_s: int, wait: Callable[[float], object], clock: Clock | None = None
-    ) -> None:
-        """`wait(seconds)` may return early: when the process stops."""
-        self._bytes_per_s = bytes_per_s
-        self._wait = wait
-        self._clock = clock or SystemClock()
-        self._due_s = self._clock.monotonic_s()
-
-    def __call__(self, length_bytes: int) -> None:
-        """Account for a read, and wait until the next one is due."""
-        if not self._bytes_per_s:
-            return
-        now_s = self._clock.monotonic_s()
-        self._due_s = max(self._due_s, now_s - PACE_BURST_S) + length_bytes / self._bytes_per_s
-        if self._due_s > now_s:
-            self._wait(self._due_s - now_s)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScanPolicy:
-    """When a replica is due: `data_interval_s` after its last whole read, and not within
-    `gap_min_s` of the last attempt."""
-
-    data_interval_s: float
-    gap_min_s: float
-
-
-def next_due(
-    replicas: Iterable[ReplicaFacts],
-    *,
-    now_ms: int,
-    policy: ScanPolicy,
-    is_resting: Callable[[ContainerId], bool],
-) -> tuple[ReplicaFacts | None, float]:
-    """Return the replica to scan now, or None and the seconds until one is due.
-
-    Never-scanned before all, then the oldest scan, then the id. A scan time in the future is a
-    clock that jumped: such a replica counts as due, or it might not be read for years.
-    """
-    best: tuple[int, int] | None = None
-    chosen = None
-    wait_s = IDLE_MAX_S
-    for facts in replicas:
-        if facts.state not in TREE_STATES or is_resting(facts.container_id):
-            continue
-        age_s = (now_ms - facts.data_scan_at_ms) / 1000
-        if facts.data_scan_at_ms and 0 <= age_s < policy.data_interval_s:
-            wait_s = min(wait_s, policy.data_interval_s - age_s)
-            continue
-        key = (facts.data_scan_at_ms, facts.container_id)
-        if best is None or key < best:
-            best, chosen = key, facts
-    return chosen, wait_s
-
-
-class VolumeScanWorker:
-    """Reads one volume's closed replicas, one per step, the longest unread first."""
-
-    def __init__(
-        self,
-        tools: ScanTools,
-        volume_id: str,
-        *,
-        policy: ScanPolicy,
-        bytes_per_s: int,
-        stop: threading.Event,
-        pulse: Pulse,
-    ) -> None:
-        self._tools = tools
-        self._volume_id = volume_id
-        self._policy = policy
-        self._stop = stop
-        self._pulse = pulse
-        self._pace = Pace(bytes_per_s, stop.wait, tools.clock)
-        self._buffers = ReadBuffers()
-        self._tried_at_s: dict[ContainerId, float] = {}
-        self.scanned_bytes = 0
-
-    @property
-    def name(self) -> str:
-        """The worker's name."""
-        return f"scan-{self._volume_id}"
-
-    def step(self) -> Step:
-        """Scan the replica that is due the longest, if one is."""
-        if self._stop.is_set():
-            return Idle()
-        self._forget_old_tries()
-        chosen, wait_s = next_due(
-            self._of_this_volume(),
-            now_ms=self._tools.clock.now_ms(),
-            policy=self._policy,
-            is_resting=self._tried_at_s.__contains__,
-        )
-        if chosen is None:
-            return Throttled(wait_s)
-        self._tried_at_s[chosen.container_id] = self._tools.clock.monotonic_s()
-        try:
-            scan_container(
-                self._tools,
-                chosen.container_id,
-                stop=self._stop.is_set,
-                progress=self._progress,
-                pace=self._pace,
-                buffers=self._buffers,
-            )
-        except Refused as error:
-            if error.code not in GONE:  # deleted since it was listed
-                raise
-        return Busy()
-
-    def _of_this_volume(self) -> Iterable[ReplicaFacts]:
-        return (
-            facts for facts in self._tools.store.replicas() if facts.volume_id == self._volume_id
-        )
-
-    def _forget_old_tries(self) -> None:
-        oldest_s = self._tools.clock.monotonic_s() - max(self._policy.gap_min_s, RETRY_S)
-        self._tried_at_s = {
-            container_id: tried_at_s
-            for container_id, tried_at_s in self._tried_at_s.items()
-            if tried_at_s > oldest_s
-        }
-
-    def _progress(self, length_bytes: int) -> None:
-        self.scanned_bytes += length_bytes
-        self._pulse.beat()
-
-
-@dataclass(frozen=True, slots=True)
-class _Request:
-    reason: str
-    not_before_s: float
-    retries_left: int
-
-
-class OnDemandScans:
-    """Scans that somebody asked for: bounded, each container waiting at most once.
-
-    A request for a container that is being scanned waits behind that scan, because what it is
-    about may lie where the scan has been already.
-    """
-
-    def __init__(
-        self,
-        tools: ScanTools,
-        *,
-        bytes_per_s: int,
-        stop: threading.Event,
-        pulse: Pulse,
-        gap_min_s: float = 60.0,
-        requests_max: int = REQUESTS_MAX,
-    ) -> None:
-        """`gap_min_s`: shortest time between two scans of one container that hints ask for."""
-        self._tools = tools
-        self._stop = stop
-        self._pulse = pulse
-        self._pace = Pace(bytes_per_s, stop.wait, tools.clock)
-        self._buffers = ReadBuffers()
-        self._gap_min_s = gap_min_s
-        self._requests_max = requests_max
-        self._lock = threading.Lock()
-        self._waiting: OrderedDict[ContainerId, _Request] = OrderedDict()
-        self._scanned_at_s: dict[ContainerId, float] = {}
-        self._wake: Callable[[], None] = lambda: None
-        self.refused_count = 0
-        self.scanned_count = 0
-
-    @property
-    def name(self) -> str:
-        """The worker's name."""
-        return "scan-on-demand"
-
-    def attach(self, wake: Callable[[], None]) -> None:
-        """Tell whom to wake when there is a request: the loop of this worker."""
-        self._wake = wake
-
-    def request(self, container_id: ContainerId, *, reason: str, is_hint: bool = False) -> bool:
-        """Ask for a scan; return False when the queue is full.
-
-        A hint (a file changed) waits until `gap_min_s` have passed since the last scan, so that
-        somebody who writes all day causes a scan a minute and not a thousand.
-        """
-        with self._lock:
-            now_s = self._tools.clock.monotonic_s()
-            not_before_s = now_s
-            if is_hint and container_id in self._scanned_at_s:
-                not_before_s = self._scanned_at_s[container_id] + self._gap_min_s
-            known = self._waiting.get(container_id)
-            if known is None and len(self._waiting) >= self._requests_max:
-                self.refused_count += 1
-                return False
-            if known is None or known.not_before_s > not_before_s:
-                self._waiting[container_id] = _Request(reason, not_before_s, RETRIES_MAX)
-        self._wake()
-        return True
-
-    def waiting_count(self) -> int:
-        """Return how many scans wait."""
-        with self._lock:
-            return len(self._waiting)
-
-    def step(self) -> Step:
-        """Scan what was asked for first and may be scanned now."""
-        if self._stop.is_set():
-            return Idle()
-        container_id, request, wait_s = self._take()
-        if container_id is None or request is None:
-            return Throttled(wait_s) if wait_s else Idle()
-        log.info("scan_requested", container_id=container_id, reason=request.reason)
-        try:
-            report = scan_container(
-                self._tools,
-                container_id,
-                stop=self._stop.is_set,
-                progress=lambda _: self._pulse.beat(),
-                pace=self._pace,
-                buffers=self._buffers,
-            )
-        except Unavailable:
-            self._retry(container_id, request)
-            return Busy()
-        except Refused as error:
-            if error.code not in GONE:
-                raise
-            return Busy()
-        self.scanned_count += 1
-        if not report.committed and not self._stop.is_set():
-            self._retry(container_id, request)
-        return Busy()
-
-    def _take(self) -> tuple[ContainerId | None, _Request | None, float]:
-        """Return the first request that is due; else the seconds until one is, 0.0 for none."""
-        with self._lock:
-            now_s = self._tools.clock.monotonic_s()
-            self._scanned_at_s = {
-                container_id: at_s
-                for container_id, at_s in self._scanned_at_s.items()
-                if at_s > now_s - self._gap_min_s
-            }
-            for container_id, request in self._waiting.items():
-                if request.not_before_s <= now_s:
-                    del self._waiting[container_id]
-                    self._scanned_at_s[container_id] = now_s
-                    return container_id, request, 0.0
-            if not self._waiting:
-                return None, None, 0.0
-            return None, None, min(item.not_before_s for item in self._waiting.values()) - now_s
-
-    def _retry(self, container_id: ContainerId, request: _Request) -> None:
-        """Put a scan that could not be done back, a bounded number of times."""
-        if not request.retries_left:
-            log.warning("scan_given_up", container_id=container_id, reason=request.reason)
-            return
-        again = _Request(
-            request.reason,
-            self._tools.clock.monotonic_s() + RETRY_S,
-            request.retries_left - 1,
-        )
-        with self._lock:
-            self._waiting.setdefault(container_id, again)

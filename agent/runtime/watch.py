@@ -28,7 +28,7 @@ from watchdog.observers.inotify_c import (
 
 from agent.runtime.lease import Leases
 from agent.runtime.loop import Step, Throttled
-from agent.runtime.scanning import OnDemandScans
+from agent.runtime.ondemand import OnDemandScans
 from agent.store.layout import block_id_of
 from agent.store.store import ReplicaStore
 from merkle.replica import TREE_STATES, ContainerId

@@ -6,6 +6,7 @@
     tombstones  be64 container, be64 block            be64 checksum of the deleted block
     findings    be64 container, be32 number           one finding
     journal     be64 container, kind, ...             work begun and not yet finished
+    cursors     be64 container                        how far an unfinished scan has come
 
 Keys are big-endian, so a cursor walks containers, blocks and chunks in order. Every commit is
 synced. A read is one short transaction: long ones keep LMDB from reusing pages.
@@ -29,11 +30,14 @@ from agent.store.durable import OUT_OF_SPACE, SHORT_OF_RESOURCES
 from agent.store.rows import (
     JournalEntry,
     ReplicaRow,
+    ScanCursor,
     decode_chunk,
+    decode_cursor,
     decode_finding,
     decode_journal,
     decode_replica,
     encode_chunk,
+    encode_cursor,
     encode_finding,
     encode_journal,
     encode_replica,
@@ -49,7 +53,7 @@ MAP_WAIT_S: Final = 5.0  # transactions are short; one that lasts longer is a fa
 READERS_MAX: Final = 1024
 SPARE_READERS: Final = 8
 NEARLY_FULL_BYTES: Final = 4 * 1024**2
-DATABASES: Final = ("replicas", "blocks", "pending", "tombstones", "findings", "journal")
+DATABASES: Final = ("replicas", "blocks", "pending", "tombstones", "findings", "journal", "cursors")
 
 _U64: Final = struct.Struct(">Q")
 _PAIR: Final = struct.Struct(">QQ")
@@ -69,6 +73,7 @@ class Databases:
     tombstones: lmdb._Database
     findings: lmdb._Database
     journal: lmdb._Database
+    cursors: lmdb._Database
 
 
 class Snapshot:
@@ -179,6 +184,15 @@ class Snapshot:
             except Damaged as damage:
                 yield owner, damage
 
+    def cursor(self, container_id: ContainerId) -> ScanCursor | None:
+        """Return how far an unfinished scan has come; a damaged row is no row: it only saves
+        reading again."""
+        row = self._txn.get(_U64.pack(container_id), db=self._dbs.cursors)
+        try:
+            return None if row is None else decode_cursor(container_id, row)
+        except Damaged:
+            return None
+
     def _walk(
         self, database: lmdb._Database, prefix: bytes, start: bytes
     ) -> Iterator[tuple[bytes, bytes]]:
@@ -233,6 +247,14 @@ class Change(Snapshot):
         for number, finding in enumerate(findings):
             key = _FINDING_KEY.pack(container_id, number)
             self._txn.put(key, encode_finding(finding), db=self._dbs.findings)
+
+    def put_cursor(self, container_id: ContainerId, cursor: ScanCursor) -> None:
+        """Remember how far a scan has come."""
+        self._txn.put(_U64.pack(container_id), encode_cursor(cursor), db=self._dbs.cursors)
+
+    def delete_cursor(self, container_id: ContainerId) -> None:
+        """Forget how far a scan had come."""
+        self._txn.delete(_U64.pack(container_id), db=self._dbs.cursors)
 
     def begin_work(self, container_id: ContainerId, entry: JournalEntry) -> None:
         """Write a journal entry."""

@@ -24,6 +24,7 @@ from merkle.replica import (
 )
 from merkle.tree import Summary
 from scanner.finding import Fault, Finding, Verdict
+from scanner.resume import ScanMark
 
 ROW_VERSION: Final = 1
 NO_BCSID: Final = Bcsid(0)
@@ -306,6 +307,42 @@ def decode_journal(container_id: ContainerId, row: bytes) -> JournalEntry:
                 pending=fields["pending"],
             )
     raise Damaged(f"{what}: unknown kind {fields.get('kind')!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class ScanCursor:
+    """How far an unfinished scan has come, and of what: another generation has other rows."""
+
+    generation: int
+    begun_at_ms: int
+    mark: ScanMark
+
+
+def encode_cursor(cursor: ScanCursor) -> bytes:
+    """Return the row of a scan's cursor."""
+    fields = {
+        "version": ROW_VERSION,
+        "generation": cursor.generation,
+        "begun_at_ms": cursor.begun_at_ms,
+        "block_id": cursor.mark.block_id,
+        "offset": cursor.mark.offset,
+        "bytes_read": cursor.mark.bytes_read,
+        "doubts": sorted(cursor.mark.doubts),
+    }
+    return seal(json.dumps(fields, separators=(",", ":")).encode())
+
+
+def decode_cursor(container_id: ContainerId, row: bytes) -> ScanCursor:
+    """Read a scan's cursor. Raises `Damaged`."""
+    what = f"cursor row of container {container_id}"
+    fields = json.loads(bytes(unseal(row, what)))
+    if fields.get("version") != ROW_VERSION:
+        raise Damaged(f"{what}: version {fields.get('version')!r}")
+    doubts = frozenset(
+        (BlockId(block), offset, length) for block, offset, length in fields["doubts"]
+    )
+    mark = ScanMark(BlockId(fields["block_id"]), fields["offset"], doubts, fields["bytes_read"])
+    return ScanCursor(fields["generation"], fields["begun_at_ms"], mark)
 
 
 def not_found(container_id: ContainerId) -> Refused:

@@ -9,7 +9,7 @@ from agent.store.closing import follow_state, unhealthy
 from agent.store.facts import ScanBase, ScanCommit, facts_of
 from agent.store.index import Change
 from agent.store.options import StoreOptions
-from agent.store.rows import DescriptorEntry, ReplicaRow
+from agent.store.rows import DescriptorEntry, ReplicaRow, ScanCursor
 from agent.store.states import healing_event, next_state
 from agent.store.trees import commit_tree, sticky, tree_replica
 from agent.store.volume import Volume
@@ -26,6 +26,25 @@ def begin_scan(volume: Volume, container_id: ContainerId) -> ScanBase:
     with volume.index.read() as rows:
         row = tree_replica(rows, container_id)
     return ScanBase(row.generation, facts_of(container_id, volume.volume_id, row))
+
+
+def keep_cursor(volume: Volume, container_id: ContainerId, cursor: ScanCursor) -> None:
+    """Remember how far a scan has come, durably, if the replica is still what it reads."""
+
+    def change(rows: Change) -> None:
+        if rows.replica(container_id).generation == cursor.generation:
+            rows.put_cursor(container_id, cursor)
+
+    volume.index.write(change)
+
+
+def kept_cursor(volume: Volume, container_id: ContainerId) -> ScanCursor | None:
+    """Return where to go on reading; None when nothing was read, or the replica has changed."""
+    with volume.index.read() as rows:
+        cursor = rows.cursor(container_id)
+        if cursor is None or rows.replica(container_id).generation != cursor.generation:
+            return None
+    return cursor
 
 
 def commit_scan(
@@ -51,6 +70,7 @@ def commit_scan(
         row = counted(rows, container_id, row)
         after = judged(options, container_id, row, findings, complete=complete)
         rows.replace_findings(container_id, list(findings))
+        rows.delete_cursor(container_id)
         if after.state is not row.state:
             rows.begin_work(container_id, DescriptorEntry())
         return after

@@ -37,8 +37,8 @@ from agent.store.reading import (
 )
 from agent.store.recovery import Shelf, recover
 from agent.store.repair import Repair
-from agent.store.rows import InstallEntry, ReplicaRow, not_found
-from agent.store.scans import begin_scan, commit_scan
+from agent.store.rows import InstallEntry, ReplicaRow, ScanCursor, not_found
+from agent.store.scans import begin_scan, commit_scan, keep_cursor, kept_cursor
 from agent.store.trees import load_tree
 from agent.store.volume import Volume, open_volume
 from agent.store.writing import put_block, write_chunk
@@ -294,6 +294,14 @@ class ReplicaStore:
     def begin_scan(self, container_id: ContainerId) -> ScanBase:
         """Return what a scan starts from."""
         return begin_scan(self._volume(container_id), container_id)
+
+    def keep_cursor(self, container_id: ContainerId, cursor: ScanCursor) -> None:
+        """Remember how far a scan has come. It is forgotten with the commit of a whole scan."""
+        keep_cursor(self._volume(container_id), container_id, cursor)
+
+    def kept_cursor(self, container_id: ContainerId) -> ScanCursor | None:
+        """Return where a scan that was cut off may go on, None for at the start."""
+        return kept_cursor(self._volume(container_id), container_id)
 
     def commit_scan(
         self,

@@ -11,7 +11,7 @@ import pytest
 from watchdog.observers.inotify_c import InotifyFD
 
 from agent.runtime.loop import Pulse, Throttled
-from agent.runtime.scanning import OnDemandScans
+from agent.runtime.ondemand import OnDemandScans
 from agent.runtime.watch import ChangeWatch
 from merkle.replica import ContainerId
 from tests.support.stored_replica import CONTAINER, StoredReplica, opened
@@ -27,7 +27,7 @@ class Watched:
         self.replica = replica
         self.asked = threading.Event()
         self.scans = OnDemandScans(
-            replica.tools, bytes_per_s=0, stop=threading.Event(), pulse=Pulse()
+            replica.tools, pace=lambda _: None, stop=threading.Event(), pulse=Pulse()
         )
         self.scans.attach(self.asked.set)
         self.watch = ChangeWatch(replica.store, replica.leases, self.scans)

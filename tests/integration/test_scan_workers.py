@@ -1,4 +1,4 @@
-"""Scans as the agent runs them: rounds over a volume, requests, and changes under way."""
+"""Scans as the agent runs them: requests, doubts, and changes under way."""
 
 import dataclasses
 import threading
@@ -9,15 +9,8 @@ import pytest
 
 from agent.errors import Code, Refused, Unavailable
 from agent.runtime.loop import Busy, Idle, Pulse, Throttled
-from agent.runtime.scanning import (
-    RETRIES_MAX,
-    MarkingGuard,
-    OnDemandScans,
-    ScanPolicy,
-    ScanTools,
-    VolumeScanWorker,
-    scan_container,
-)
+from agent.runtime.ondemand import RETRIES_MAX, OnDemandScans
+from agent.runtime.scanning import MarkingGuard, ScanTools, scan_container
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from scanner.breaker import Breaker, BreakerLimits
 from scanner.finding import Verdict
@@ -185,71 +178,12 @@ def damaged_outcome() -> ScanOutcome:
     return scan(MemoryReader(medium))
 
 
-class TestVolumeScanWorker:
-    def worker(
-        self, replica: StoredReplica, clock: FakeClock, stop: threading.Event | None = None
-    ) -> VolumeScanWorker:
-        """Return the worker of the store's only volume."""
-        return VolumeScanWorker(
-            tools(replica, clock),
-            replica.store.volumes()[0].volume_id,
-            policy=ScanPolicy(data_interval_s=3600, gap_min_s=900),
-            bytes_per_s=0,
-            stop=stop or threading.Event(),
-            pulse=Pulse(clock),
-        )
-
-    def test_a_round_reads_every_replica_once_then_waits(self, replica: StoredReplica) -> None:
-        """One replica a step; when all are read, nothing is due."""
-        clock = FakeClock(replica.options.now_ms())
-        worker = self.worker(replica, clock)
-
-        steps = [worker.step() for _ in range(4)]
-
-        assert [Busy(), Busy(), Busy()] == steps[:3]
-        assert isinstance(steps[3], Throttled)
-        assert all(facts.data_scan_at_ms for facts in replica.store.replicas())
-        assert sum(facts.bytes_used for facts in replica.store.replicas()) == worker.scanned_bytes
-
-    def test_the_next_round_begins_after_the_interval(self, replica: StoredReplica) -> None:
-        """Read once an interval, not more."""
-        clock = FakeClock(replica.options.now_ms())
-        worker = self.worker(replica, clock)
-        for _ in range(4):
-            worker.step()
-
-        clock.advance_s(3700)
-
-        assert Busy() == worker.step()
-
-    def test_another_volume_s_replicas_are_not_its_business(self, replica: StoredReplica) -> None:
-        """Every volume has a worker of its own."""
-        clock = FakeClock()
-        worker = VolumeScanWorker(
-            tools(replica, clock),
-            "another-volume",
-            policy=ScanPolicy(data_interval_s=3600, gap_min_s=900),
-            bytes_per_s=0,
-            stop=threading.Event(),
-            pulse=Pulse(clock),
-        )
-
-        assert isinstance(worker.step(), Throttled)
-
-    def test_a_stopped_worker_reads_nothing(self, replica: StoredReplica) -> None:
-        """Stop comes before work."""
-        stop = threading.Event()
-        stop.set()
-
-        assert Idle() == self.worker(replica, FakeClock(), stop).step()
-
-
 class TestOnDemandScans:
     def scans(self, replica: StoredReplica, clock: FakeClock, **changes: int) -> OnDemandScans:
         """Return an empty queue."""
         return OnDemandScans(
             tools(replica, clock),
-            bytes_per_s=0,
+            pace=lambda _: None,
             stop=threading.Event(),
             pulse=Pulse(clock),
             **changes,
@@ -327,7 +261,7 @@ class TestOnDemandScans:
         replica.flip(1, 5)
         scans = OnDemandScans(
             tools(replica, clock, guard),
-            bytes_per_s=0,
+            pace=lambda _: None,
             stop=threading.Event(),
             pulse=Pulse(clock),
         )

@@ -351,3 +351,85 @@ class StatusResponse(_message.Message):
     tasks_running: int
     scm_state: str
     def __init__(self, datanode_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., version: _Optional[str] = ..., started_at_ms: _Optional[int] = ..., volumes: _Optional[_Iterable[_Union[VolumeStatus, _Mapping]]] = ..., containers_by_state: _Optional[_Mapping[str, int]] = ..., finding_count: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., tasks_queued: _Optional[int] = ..., tasks_running: _Optional[int] = ..., scm_state: _Optional[str] = ...) -> None: ...
+
+class ScrubStatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SteerScrubRequest(_message.Message):
+    __slots__ = ("volume_id", "pause_ms", "resume", "skip_container_id")
+    VOLUME_ID_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_MS_FIELD_NUMBER: _ClassVar[int]
+    RESUME_FIELD_NUMBER: _ClassVar[int]
+    SKIP_CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    volume_id: str
+    pause_ms: int
+    resume: bool
+    skip_container_id: int
+    def __init__(self, volume_id: _Optional[str] = ..., pause_ms: _Optional[int] = ..., resume: bool = ..., skip_container_id: _Optional[int] = ...) -> None: ...
+
+class VolumeScrub(_message.Message):
+    __slots__ = ("volume_id", "path", "state", "container_id", "container_bytes_read", "container_bytes", "scanned_bytes", "speed_bytes_per_s", "rate_bytes_per_s", "needed_bytes_per_s", "due_count", "due_bytes", "used_bytes", "never_read_count", "oldest_read_at_ms", "lag_ms", "eta_ms", "pause_left_ms", "promise", "promise_possible", "canary_found_at_ms", "canary_overdue", "check")
+    VOLUME_ID_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    CONTAINER_BYTES_READ_FIELD_NUMBER: _ClassVar[int]
+    CONTAINER_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SCANNED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SPEED_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    RATE_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    NEEDED_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    DUE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DUE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NEVER_READ_COUNT_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_READ_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    LAG_MS_FIELD_NUMBER: _ClassVar[int]
+    ETA_MS_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_LEFT_MS_FIELD_NUMBER: _ClassVar[int]
+    PROMISE_FIELD_NUMBER: _ClassVar[int]
+    PROMISE_POSSIBLE_FIELD_NUMBER: _ClassVar[int]
+    CANARY_FOUND_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    CANARY_OVERDUE_FIELD_NUMBER: _ClassVar[int]
+    CHECK_FIELD_NUMBER: _ClassVar[int]
+    volume_id: str
+    path: str
+    state: str
+    container_id: int
+    container_bytes_read: int
+    container_bytes: int
+    scanned_bytes: int
+    speed_bytes_per_s: int
+    rate_bytes_per_s: int
+    needed_bytes_per_s: int
+    due_count: int
+    due_bytes: int
+    used_bytes: int
+    never_read_count: int
+    oldest_read_at_ms: int
+    lag_ms: int
+    eta_ms: int
+    pause_left_ms: int
+    promise: str
+    promise_possible: bool
+    canary_found_at_ms: int
+    canary_overdue: bool
+    check: str
+    def __init__(self, volume_id: _Optional[str] = ..., path: _Optional[str] = ..., state: _Optional[str] = ..., container_id: _Optional[int] = ..., container_bytes_read: _Optional[int] = ..., container_bytes: _Optional[int] = ..., scanned_bytes: _Optional[int] = ..., speed_bytes_per_s: _Optional[int] = ..., rate_bytes_per_s: _Optional[int] = ..., needed_bytes_per_s: _Optional[int] = ..., due_count: _Optional[int] = ..., due_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., never_read_count: _Optional[int] = ..., oldest_read_at_ms: _Optional[int] = ..., lag_ms: _Optional[int] = ..., eta_ms: _Optional[int] = ..., pause_left_ms: _Optional[int] = ..., promise: _Optional[str] = ..., promise_possible: bool = ..., canary_found_at_ms: _Optional[int] = ..., canary_overdue: bool = ..., check: _Optional[str] = ...) -> None: ...
+
+class ScrubStatusResponse(_message.Message):
+    __slots__ = ("volumes", "interval_ms", "on_demand_waiting", "metadata_scanned_at_ms", "metadata_fault_count", "canary_overdue_count")
+    VOLUMES_FIELD_NUMBER: _ClassVar[int]
+    INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    ON_DEMAND_WAITING_FIELD_NUMBER: _ClassVar[int]
+    METADATA_SCANNED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FAULT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CANARY_OVERDUE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    volumes: _containers.RepeatedCompositeFieldContainer[VolumeScrub]
+    interval_ms: int
+    on_demand_waiting: int
+    metadata_scanned_at_ms: int
+    metadata_fault_count: int
+    canary_overdue_count: int
+    def __init__(self, volumes: _Optional[_Iterable[_Union[VolumeScrub, _Mapping]]] = ..., interval_ms: _Optional[int] = ..., on_demand_waiting: _Optional[int] = ..., metadata_scanned_at_ms: _Optional[int] = ..., metadata_fault_count: _Optional[int] = ..., canary_overdue_count: _Optional[int] = ...) -> None: ...

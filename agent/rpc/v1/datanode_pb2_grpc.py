@@ -104,6 +104,16 @@ class DatanodeStub(object):
                 request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.StatusRequest.SerializeToString,
                 response_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.StatusResponse.FromString,
                 _registered_method=True)
+        self.ScrubStatus = channel.unary_unary(
+                '/suture.v1.Datanode/ScrubStatus',
+                request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ScrubStatusRequest.SerializeToString,
+                response_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ScrubStatusResponse.FromString,
+                _registered_method=True)
+        self.SteerScrub = channel.unary_unary(
+                '/suture.v1.Datanode/SteerScrub',
+                request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.SteerScrubRequest.SerializeToString,
+                response_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ScrubStatusResponse.FromString,
+                _registered_method=True)
 
 
 class DatanodeServicer(object):
@@ -197,6 +207,19 @@ class DatanodeServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ScrubStatus(self, request, context):
+        """The background scans of one datanode: how far they are, and who steers them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SteerScrub(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_DatanodeServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -269,6 +292,16 @@ def add_DatanodeServicer_to_server(servicer, server):
                     servicer.Status,
                     request_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.StatusRequest.FromString,
                     response_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.StatusResponse.SerializeToString,
+            ),
+            'ScrubStatus': grpc.unary_unary_rpc_method_handler(
+                    servicer.ScrubStatus,
+                    request_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ScrubStatusRequest.FromString,
+                    response_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ScrubStatusResponse.SerializeToString,
+            ),
+            'SteerScrub': grpc.unary_unary_rpc_method_handler(
+                    servicer.SteerScrub,
+                    request_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.SteerScrubRequest.FromString,
+                    response_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ScrubStatusResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -649,6 +682,60 @@ class Datanode(object):
             '/suture.v1.Datanode/Status',
             agent_dot_rpc_dot_v1_dot_datanode__pb2.StatusRequest.SerializeToString,
             agent_dot_rpc_dot_v1_dot_datanode__pb2.StatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ScrubStatus(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/suture.v1.Datanode/ScrubStatus',
+            agent_dot_rpc_dot_v1_dot_datanode__pb2.ScrubStatusRequest.SerializeToString,
+            agent_dot_rpc_dot_v1_dot_datanode__pb2.ScrubStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SteerScrub(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/suture.v1.Datanode/SteerScrub',
+            agent_dot_rpc_dot_v1_dot_datanode__pb2.SteerScrubRequest.SerializeToString,
+            agent_dot_rpc_dot_v1_dot_datanode__pb2.ScrubStatusResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,155 @@
+"""Scans that were asked for by events: a file that changed, a read that failed, a doubt."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from agent.errors import Refused, Unavailable
+from agent.runtime.loop import Busy, Idle, Pulse, Step, Throttled
+from agent.runtime.scanning import GONE, ScanTools, scan_container
+from agent.store.reader import ReadBuffers
+from merkle.replica import ContainerId
+
+REQUESTS_MAX: Final = 1_000  # on-demand scans that may wait
+RETRIES_MAX: Final = 5  # of an on-demand scan whose container is busy
+RETRY_S: Final = 5.0
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    reason: str
+    not_before_s: float
+    retries_left: int
+
+
+class OnDemandScans:
+    """Scans that somebody asked for: bounded, each container waiting at most once.
+
+    A request for a container that is being scanned waits behind that scan, because what it is
+    about may lie where the scan has been already.
+    """
+
+    def __init__(
+        self,
+        tools: ScanTools,
+        *,
+        pace: Callable[[int], None],
+        stop: threading.Event,
+        pulse: Pulse,
+        gap_min_s: float = 60.0,
+        requests_max: int = REQUESTS_MAX,
+    ) -> None:
+        """`gap_min_s`: shortest time between two scans of one container that hints ask for."""
+        self._tools = tools
+        self._stop = stop
+        self._pulse = pulse
+        self._pace = pace
+        self._buffers = ReadBuffers()
+        self._gap_min_s = gap_min_s
+        self._requests_max = requests_max
+        self._lock = threading.Lock()
+        self._waiting: OrderedDict[ContainerId, _Request] = OrderedDict()
+        self._scanned_at_s: dict[ContainerId, float] = {}
+        self._wake: Callable[[], None] = lambda: None
+        self.refused_count = 0
+        self.scanned_count = 0
+
+    @property
+    def name(self) -> str:
+        """The worker's name."""
+        return "scan-on-demand"
+
+    def attach(self, wake: Callable[[], None]) -> None:
+        """Tell whom to wake when there is a request: the loop of this worker."""
+        self._wake = wake
+
+    def request(self, container_id: ContainerId, *, reason: str, is_hint: bool = False) -> bool:
+        """Ask for a scan; return False when the queue is full.
+
+        A hint (a file changed) waits until `gap_min_s` have passed since the last scan, so that
+        somebody who writes all day causes a scan a minute and not a thousand.
+        """
+        with self._lock:
+            now_s = self._tools.clock.monotonic_s()
+            not_before_s = now_s
+            if is_hint and container_id in self._scanned_at_s:
+                not_before_s = self._scanned_at_s[container_id] + self._gap_min_s
+            known = self._waiting.get(container_id)
+            if known is None and len(self._waiting) >= self._requests_max:
+                self.refused_count += 1
+                return False
+            if known is None or known.not_before_s > not_before_s:
+                self._waiting[container_id] = _Request(reason, not_before_s, RETRIES_MAX)
+        self._wake()
+        return True
+
+    def waiting_count(self) -> int:
+        """Return how many scans wait."""
+        with self._lock:
+            return len(self._waiting)
+
+    def step(self) -> Step:
+        """Scan what was asked for first and may be scanned now."""
+        if self._stop.is_set():
+            return Idle()
+        container_id, request, wait_s = self._take()
+        if container_id is None or request is None:
+            return Throttled(wait_s) if wait_s else Idle()
+        log.info("scan_requested", container_id=container_id, reason=request.reason)
+        try:
+            report = scan_container(
+                self._tools,
+                container_id,
+                stop=self._stop.is_set,
+                progress=lambda _: self._pulse.beat(),
+                pace=self._pace,
+                buffers=self._buffers,
+            )
+        except Unavailable:
+            self._retry(container_id, request)
+            return Busy()
+        except Refused as error:
+            if error.code not in GONE:
+                raise
+            return Busy()
+        self.scanned_count += 1
+        if not report.committed and not self._stop.is_set():
+            self._retry(container_id, request)
+        return Busy()
+
+    def _take(self) -> tuple[ContainerId | None, _Request | None, float]:
+        """Return the first request that is due; else the seconds until one is, 0.0 for none."""
+        with self._lock:
+            now_s = self._tools.clock.monotonic_s()
+            self._scanned_at_s = {
+                container_id: at_s
+                for container_id, at_s in self._scanned_at_s.items()
+                if at_s > now_s - self._gap_min_s
+            }
+            for container_id, request in self._waiting.items():
+                if request.not_before_s <= now_s:
+                    del self._waiting[container_id]
+                    self._scanned_at_s[container_id] = now_s
+                    return container_id, request, 0.0
+            if not self._waiting:
+                return None, None, 0.0
+            return None, None, min(item.not_before_s for item in self._waiting.values()) - now_s
+
+    def _retry(self, container_id: ContainerId, request: _Request) -> None:
+        """Put a scan that could not be done back, a bounded number of times."""
+        if not request.retries_left:
+            log.warning("scan_given_up", container_id=container_id, reason=request.reason)
+            return
+        again = _Request(
+            request.reason,
+            self._tools.clock.monotonic_s() + RETRY_S,
+            request.retries_left - 1,
+        )
+        with self._lock:
+            self._waiting.setdefault(container_id, again)

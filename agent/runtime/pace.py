@@ -1,0 +1,118 @@
+"""The pace of a scan as a reader feels it: called after each read, returns when it may go on.
+
+`scanner.pacing` decides; here are the clock, the waiting, and the kernel's count of stalls.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+from agent.runtime.clock import Clock, SystemClock
+from agent.runtime.loop import Pulse
+from scanner.pacing import (
+    Latencies,
+    PaceLimits,
+    Pacer,
+    Stall,
+    parse_stall_us,
+    pressure_of_others,
+)
+
+SLICE_S: Final = 1.0  # a long wait shows life, and sees a pause, so often
+STALL_S: Final = 2.0  # the kernel brings its counts up to date so often
+STALL_FILE: Final = Path("/proc/pressure/io")
+
+
+def kernel_stall_us() -> int | None:
+    """Return how long tasks of this host have waited for I/O; None where the kernel has no PSI."""
+    try:
+        return parse_stall_us(STALL_FILE.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+class Pressure:
+    """How long others than our scans waited for a disk lately. Shared by all scanning threads."""
+
+    def __init__(
+        self, clock: Clock, *, stall_us: Callable[[], int | None] = kernel_stall_us
+    ) -> None:
+        self._clock = clock
+        self._stall_us = stall_us
+        self._lock = Lock()
+        self._own_s = 0.0
+        self._last: Stall | None = None
+        self._of_others = 0.0
+
+    def worked(self, duration_s: float) -> None:
+        """Count time that a scan spent reading."""
+        with self._lock:
+            self._own_s += duration_s
+
+    def of_others(self) -> float:
+        """Return the share of the last seconds in which others waited; 0.0 when not known."""
+        with self._lock:
+            now_s = self._clock.monotonic_s()
+            if self._last is not None and now_s - self._last.at_s < STALL_S:
+                return self._of_others
+            total_us = self._stall_us()
+            if total_us is None:
+                return 0.0
+            now = Stall(now_s, total_us, self._own_s)
+            if self._last is not None:
+                self._of_others = pressure_of_others(self._last, now)
+            self._last = now
+            return self._of_others
+
+
+class ScanPace:
+    """Keeps one volume's scan at its pace; its `__call__` is the scan's `pace`."""
+
+    def __init__(
+        self,
+        limits: PaceLimits,
+        wait: Callable[[float], bool],
+        *,
+        clock: Clock | None = None,
+        latencies: Latencies | None = None,
+        pressure: Pressure | None = None,
+        pulse: Pulse | None = None,
+    ) -> None:
+        """`wait(seconds)` returns early, and True, when the process stops: an Event's."""
+        self._clock = clock or SystemClock()
+        self._wait = wait
+        self._pressure = pressure or Pressure(self._clock, stall_us=lambda: None)
+        self._pulse = pulse
+        self._pacer = Pacer(limits, latencies or Latencies(), self._clock.monotonic_s())
+        self._reading_since_s = 0.0
+        self._is_interrupted: Callable[[], bool] = lambda: False
+
+    @property
+    def bytes_per_s(self) -> float:
+        """The rate that is allowed now."""
+        return self._pacer.rate.bytes_per_s
+
+    def need(self, bytes_per_s: float) -> None:
+        """Note what the promise needs."""
+        self._pacer.rate.need(bytes_per_s)
+
+    def begin(self, is_interrupted: Callable[[], bool]) -> None:
+        """Note that a scan begins to read now; a wait ends when `is_interrupted` says so."""
+        self._is_interrupted = is_interrupted
+        self._reading_since_s = self._clock.monotonic_s()
+
+    def __call__(self, length_bytes: int) -> None:
+        """Account for a read, and wait until the next one is due."""
+        now_s = self._clock.monotonic_s()
+        if self._reading_since_s:
+            self._pressure.worked(now_s - self._reading_since_s)
+        if self._pacer.is_time_to_adjust(now_s):
+            self._pacer.adjust(now_s, self._pressure.of_others())
+        until_s = now_s + self._pacer.delay_s(now_s, length_bytes)
+        while (left_s := until_s - self._clock.monotonic_s()) > 0 and not self._is_interrupted():
+            if self._wait(min(left_s, SLICE_S)):
+                break
+            if self._pulse is not None:
+                self._pulse.beat()
+        self._reading_since_s = self._clock.monotonic_s()

@@ -1,0 +1,229 @@
+"""Everything that looks at the data of this host, put together: builds it, steers it, tells of it.
+
+promise ─► check at start ─► refused, or warned
+volume ──► VolumeScanWorker + Hold (pause, skip)     one loop each
+"""
+
+import random
+import threading
+from collections.abc import Iterator
+from functools import cached_property
+
+import structlog
+
+from agent.config import ScanConfig
+from agent.errors import Code, Refused
+from agent.rpc.v1 import datanode_pb2 as pb
+from agent.runtime.loop import Loop, Pulse
+from agent.runtime.ondemand import OnDemandScans
+from agent.runtime.pace import Pressure, ScanPace
+from agent.runtime.rounds import RoundPolicy, RoundStatus, VolumeScanWorker
+from agent.runtime.scanning import ScanTools
+from agent.store.facts import VolumeFacts
+from agent.store.speed import measured_bytes_per_s
+from merkle.replica import ContainerId
+from scanner.pacing import Latencies, PaceLimits
+from scanner.schedule import Feasibility, Schedule, Windows, parse_window
+
+ON_DEMAND_BYTES_PER_S = 64 * 1024**2  # somebody waits for it: a scan that was asked for keeps this
+
+log = structlog.get_logger()
+
+
+def windows_of(config: ScanConfig) -> Windows:
+    """Return when the config allows background scans."""
+    return Windows(tuple(parse_window(text) for text in config.windows))
+
+
+def check_promise(config: ScanConfig, volume: VolumeFacts, disk_bytes_per_s: float) -> Feasibility:
+    """Return whether the volume can be read in time. Raise Refused when it cannot and the config
+    wants that; else it is logged."""
+    if config.volume_bytes_per_s:
+        offered, offered_by = float(config.volume_bytes_per_s), "scan.volume_bytes_per_s"
+    else:
+        offered, offered_by = float(config.ceiling_bytes_per_s), "scan.ceiling_bytes_per_s"
+    if disk_bytes_per_s and disk_bytes_per_s < offered:
+        offered, offered_by = disk_bytes_per_s, "the disk, as measured,"
+    promise = Feasibility(
+        volume=str(volume.path),
+        used_bytes=volume.used_bytes,
+        interval_s=config.data_interval_s,
+        open_share=windows_of(config).share,
+        offered_bytes_per_s=offered,
+        offered_by=offered_by,
+    )
+    if promise.is_possible:
+        return promise
+    if config.promise == "refuse":
+        raise Refused(
+            Code.INVALID_CONFIG,
+            f"the promise to read every byte cannot be kept: {promise}",
+            hint='raise the rate or scan.data_interval_s, or set scan.promise = "warn"',
+        )
+    log.warning("promise_not_possible", why=str(promise))
+    return promise
+
+
+class Scrub:
+    """The scans of one host (agent.rpc.server.Scrub)."""
+
+    def __init__(
+        self, tools: ScanTools, config: ScanConfig, datanode_id: str, stop: threading.Event
+    ) -> None:
+        """Check the promise. Raises Refused."""
+        self._tools = tools
+        self._config = config
+        self._datanode_id = datanode_id
+        self._stop = stop
+        self._pressure = Pressure(tools.clock)
+        self._latencies = Latencies()
+        self._volumes = [volume for volume in tools.store.volumes() if not volume.failed]
+        self._promises = {
+            volume.volume_id: check_promise(
+                config, volume, measured_bytes_per_s(tools.store, volume.volume_id)
+            )
+            for volume in (self._volumes if config.enabled else ())
+        }
+        self._workers: dict[str, VolumeScanWorker] = {}
+
+    @cached_property
+    def on_demand(self) -> OnDemandScans:
+        """The queue of scans that are asked for."""
+        pulse = Pulse(self._tools.clock)
+        pace = self._pace(PaceLimits(floor_bytes_per_s=ON_DEMAND_BYTES_PER_S), pulse)
+        pace.begin(self._stop.is_set)
+        scans = OnDemandScans(self._tools, pace=pace, stop=self._stop, pulse=pulse)
+        self._on_demand_pulse = pulse
+        return scans
+
+    def loops(self) -> Iterator[Loop]:
+        """Return the loops to run."""
+        clock = self._tools.clock
+        on_demand = self.on_demand
+        loop = Loop(on_demand, clock=clock, pulse=self._on_demand_pulse)
+        on_demand.attach(loop.wake)
+        yield loop
+        if self._config.enabled:
+            for volume in self._volumes:
+                yield self._volume_loop(volume)
+
+    def client_read(self, latency_s: float) -> None:
+        """Note how long a client's read took; called by the threads that serve."""
+        self._latencies.add(self._tools.clock.monotonic_s(), latency_s)
+
+    # what an operator asks
+
+    def status(self) -> pb.ScrubStatusResponse:
+        """Return how far every volume is."""
+        return pb.ScrubStatusResponse(
+            volumes=[self._volume_message(volume) for volume in self._volumes],
+            interval_ms=self._config.data_interval_s * 1000,
+            on_demand_waiting=self.on_demand.waiting_count(),
+        )
+
+    def pause(self, volume_id: str, duration_s: float) -> None:
+        """Pause one volume's scan, or all with "". Raise Refused."""
+        for worker in self._chosen(volume_id):
+            try:
+                worker.hold.pause(duration_s)
+            except ValueError as error:
+                raise Refused(Code.MALFORMED_REQUEST, str(error)) from error
+        log.info("scrub_paused", volume_id=volume_id or "all", duration_s=duration_s)
+
+    def resume(self, volume_id: str) -> None:
+        """End the pause of one volume, or of all with ""."""
+        for worker in self._chosen(volume_id):
+            worker.hold.resume()
+        log.info("scrub_resumed", volume_id=volume_id or "all")
+
+    def skip(self, container_id: ContainerId) -> None:
+        """Cancel the scan of a container, if it is under way."""
+        for worker in self._workers.values():
+            worker.hold.skip(container_id)
+        log.info("scrub_skips", container_id=container_id)
+
+    def _chosen(self, volume_id: str) -> list[VolumeScanWorker]:
+        chosen = [
+            worker for key, worker in self._workers.items() if not volume_id or key == volume_id
+        ]
+        if not chosen:
+            raise Refused(
+                Code.INELIGIBLE,
+                f"no background scan of volume {volume_id or 'any'}",
+                hint="suture scrub status names the volumes",
+            )
+        return chosen
+
+    # what there is
+
+    def _pace(self, limits: PaceLimits, pulse: Pulse) -> ScanPace:
+        return ScanPace(
+            limits,
+            self._stop.wait,
+            clock=self._tools.clock,
+            latencies=self._latencies,
+            pressure=self._pressure,
+            pulse=pulse,
+        )
+
+    def _volume_loop(self, volume: VolumeFacts) -> Loop:
+        config = self._config
+        pulse = Pulse(self._tools.clock)
+        limits = PaceLimits(
+            floor_bytes_per_s=config.floor_bytes_per_s,
+            ceiling_bytes_per_s=config.ceiling_bytes_per_s,
+            reads_per_s_max=config.reads_per_s_max,
+            fixed_bytes_per_s=config.volume_bytes_per_s,
+        )
+        policy = RoundPolicy(
+            schedule=Schedule(interval_s=config.data_interval_s, datanode_id=self._datanode_id),
+            gap_min_s=config.gap_min_s,
+            windows=windows_of(config),
+            start_delay_s=random.uniform(0.0, config.start_jitter_s),  # noqa: S311 - no secret
+        )
+        worker = VolumeScanWorker(
+            self._tools,
+            volume.volume_id,
+            policy=policy,
+            pace=self._pace(limits, pulse),
+            stop=self._stop,
+            pulse=pulse,
+        )
+        self._workers[volume.volume_id] = worker
+        loop = Loop(worker, clock=self._tools.clock, pulse=pulse)
+        worker.hold.wake = loop.wake
+        return loop
+
+    def _volume_message(self, volume: VolumeFacts) -> pb.VolumeScrub:
+        worker = self._workers.get(volume.volume_id)
+        message = pb.VolumeScrub(volume_id=volume.volume_id, path=str(volume.path))
+        if worker is None:
+            message.state = "off"
+            return message
+        message.MergeFrom(round_message(worker.status()))
+        promise = self._promises[volume.volume_id]
+        message.promise = str(promise)
+        message.promise_possible = promise.is_possible
+        return message
+
+
+def round_message(status: RoundStatus) -> pb.VolumeScrub:
+    """Return a volume's progress as the wire carries it."""
+    return pb.VolumeScrub(
+        state=status.state,
+        container_id=status.container_id,
+        container_bytes_read=status.container_bytes_read,
+        container_bytes=status.container_bytes,
+        scanned_bytes=status.scanned_bytes,
+        speed_bytes_per_s=int(status.speed_bytes_per_s),
+        rate_bytes_per_s=int(status.rate_bytes_per_s),
+        needed_bytes_per_s=int(status.needed_bytes_per_s),
+        due_count=status.due_count,
+        due_bytes=status.due_bytes,
+        used_bytes=status.used_bytes,
+        never_read_count=status.never_read_count,
+        oldest_read_at_ms=status.oldest_read_at_ms,
+        lag_ms=int(status.lag_s * 1000),
+        eta_ms=-1 if status.eta_s < 0 else int(status.eta_s * 1000),
+        pause_left_ms=int(status.pause_left_s * 1000),
+    )
