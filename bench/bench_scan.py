@@ -1,0 +1,260 @@
+"""Scanning cold replicas: against a C program that does the same, and against common checksummers.
+
+`bench/c/scan.c` reads with O_DIRECT and computes CRC32C with the processor's instruction, for every
+16 KiB: what a scan costs at least. Both are run in turns over the same files of a real volume, the
+agent in a process of its own, through `scan_replica` and the store's reader. BENCH_SCAN_MIB says
+how much the large containers hold (1,024), BENCH_SCAN_FOLDER where (the temporary folder).
+"""
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bench import scan_own
+from bench.measure import ROUNDS_DEFAULT, Measure, at_least, at_most
+from bench.scan_world import LIST, SUMS, WARM_UP, Shape, fill
+from merkle.replica import ContainerId
+from tests.support.page_cache import cached_pages, drop_pages
+
+C_SOURCE: Final = Path(__file__).parent / "c" / "scan.c"
+C_PROGRAM: Final = C_SOURCE.parent / "bin" / "scan"
+LARGE: Final = (ContainerId(1), ContainerId(2))  # one a worker
+SMALL: Final = ContainerId(3)
+SMALL_SHAPE: Final = Shape(50_000, 1, 10_000)
+CHUNKS_PER_BLOCK: Final = 32
+MIB: Final = 1024**2
+GB: Final = 1e9
+PAGE_BYTES: Final = 4_096
+SMALL_ROUNDS: Final = 5
+SUM_ROUNDS: Final = 3
+SUBPROCESS_TIMEOUT_S: Final = 300
+
+CPU_RATIO_MAX: Final = 1.5
+SPEED_RATIO_MIN: Final = 0.9
+SMALL_BLOCKS_PER_S_MIN: Final = 20_000
+SMALL_RATIO_MAX: Final = 1.3
+CACHED_SHARE_MAX: Final = 0.01
+CHECKSUMMERS: Final = ((("b3sum", "--num-threads", "1"), 4.0), (("md5sum",), 10.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one run took."""
+
+    length_bytes: int
+    files: int
+    wall_s: float
+    cpu_s: float
+
+    @property
+    def cpu_s_per_gb(self) -> float:
+        """Processor seconds for each GB."""
+        return self.cpu_s / self.length_bytes * GB
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Speed."""
+        return self.length_bytes / self.wall_s
+
+
+def measures() -> list[Measure]:
+    """Measure everything; some five minutes on two cores."""
+    compile_program()
+    mib = int(os.environ.get("BENCH_SCAN_MIB", "1024"))
+    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_SCAN_FOLDER")) as folder:
+        volume = Path(folder) / "volume"
+        blocks = max(1, mib * MIB // len(LARGE) // (CHUNKS_PER_BLOCK * 4 * MIB))
+        large = [fill(volume, one, Shape(blocks, CHUNKS_PER_BLOCK, 4 * MIB)) for one in LARGE]
+        small = fill(volume, SMALL, SMALL_SHAPE)
+        fill(volume, WARM_UP, Shape(2, 2, 4 * MIB))
+        files = sorted(path for folder in large for path in folder.iterdir())
+        return [
+            *against_c(volume, large),
+            *small_blocks(volume, small),
+            *against_checksummers(volume, files),
+            *page_cache(volume, files),
+        ]
+
+
+def compile_program() -> None:
+    """Compile the C program for this processor."""
+    C_PROGRAM.parent.mkdir(exist_ok=True)
+    command = ["cc", "-O3", "-march=native", "-pthread", "-o", str(C_PROGRAM), str(C_SOURCE)]
+    subprocess.run(command, check=True, timeout=SUBPROCESS_TIMEOUT_S)
+
+
+def against_c(volume: Path, large: list[Path]) -> list[Measure]:
+    """Measure processor time and speed of large chunks, two workers each."""
+    parent = joined_list(large)
+    own, plain = in_turns(
+        lambda: run_own(volume, *LARGE), lambda: run_c(parent, threads=2), ROUNDS_DEFAULT
+    )
+    cpu = [mine.cpu_s_per_gb / theirs.cpu_s_per_gb for mine, theirs in zip(own, plain, strict=True)]
+    speed = [mine.bytes_per_s / theirs.bytes_per_s for mine, theirs in zip(own, plain, strict=True)]
+    gb = f"{own[0].length_bytes / GB:.2f} GB, {len(own)} pairs"
+    c_cpu = statistics.median(run.cpu_s_per_gb for run in plain)
+    c_speed = statistics.median(run.bytes_per_s for run in plain) / GB
+    own_cpu = statistics.median(run.cpu_s_per_gb for run in own)
+    own_speed = statistics.median(run.bytes_per_s for run in own) / GB
+    return [
+        Measure(f"scan cpu, {gb}", own_cpu, "cpu s/GB", f"{c_cpu:.4f}, C program"),
+        at_most(
+            f"scan cpu ratio ({min(cpu):.2f} to {max(cpu):.2f})",
+            statistics.median(cpu),
+            "x",
+            CPU_RATIO_MAX,
+            compared_with="C program",
+        ),
+        Measure("scan speed, two workers", own_speed, "GB/s", f"{c_speed:.2f}, C program"),
+        at_least(
+            f"scan speed ratio ({min(speed):.2f} to {max(speed):.2f})",
+            statistics.median(speed),
+            "x",
+            SPEED_RATIO_MIN,
+            compared_with="C program",
+        ),
+    ]
+
+
+def small_blocks(volume: Path, chunks: Path) -> list[Measure]:
+    """Measure a container of 50,000 blocks of 10 KB, one worker each. Either bound will do."""
+    own, plain = in_turns(
+        lambda: run_own(volume, SMALL), lambda: run_c(chunks.parent, threads=1), SMALL_ROUNDS
+    )
+    ratios = [mine.wall_s / theirs.wall_s for mine, theirs in zip(own, plain, strict=True)]
+    rate = statistics.median(run.files / run.wall_s for run in own)
+    c_rate = statistics.median(run.files / run.wall_s for run in plain)
+    ratio = statistics.median(ratios)
+    holds = rate >= SMALL_BLOCKS_PER_S_MIN or ratio <= SMALL_RATIO_MAX
+    bound = f"20,000/s or {SMALL_RATIO_MAX:g} x"
+    return [
+        Measure("small blocks, one worker", rate, "blocks/s", f"{c_rate:,.0f}, C program"),
+        Measure(
+            f"small blocks ratio ({min(ratios):.2f} to {max(ratios):.2f})",
+            ratio,
+            "x",
+            "C program",
+            bound,
+            holds,
+        ),
+    ]
+
+
+def against_checksummers(volume: Path, files: list[Path]) -> list[Measure]:
+    """Measure processor time against programs that read through the page cache, from cold."""
+    taken = []
+    for command, factor_min in CHECKSUMMERS:
+        name = command[0]
+        if shutil.which(name) is None:
+            print(f"{name} is not installed: not compared", file=sys.stderr)
+            continue
+        own, theirs = in_turns(
+            lambda: run_own(volume, *LARGE),
+            lambda command=command: run_checksummer(command, files),  # type: ignore[misc]
+            SUM_ROUNDS,
+        )
+        for path in files:
+            drop_pages(path)
+        own_cpu = statistics.median(run.cpu_s_per_gb for run in own)
+        their_cpu = statistics.median(run.cpu_s_per_gb for run in theirs)
+        compared = f"{their_cpu:.3f} cpu s/GB, {name}"
+        ratio = their_cpu / own_cpu
+        taken.append(
+            at_least(f"scan cpu, {name} by own", ratio, "x", factor_min, compared_with=compared)
+        )
+    return taken
+
+
+def page_cache(volume: Path, files: list[Path]) -> list[Measure]:
+    """Measure what a scan leaves in the page cache, and whether it takes anything out of it."""
+    warm, cold = files[0], files[1:]
+    for path in files:
+        drop_pages(path)
+    with warm.open("rb") as file:
+        while file.read(MIB):
+            pass
+    warm_before = cached_pages(warm)
+    run = run_own(volume, *LARGE)
+    cold_pages = sum(path.stat().st_size for path in cold) // PAGE_BYTES
+    share = sum(cached_pages(path) for path in cold) / cold_pages
+    kept = cached_pages(warm) / warm_before
+    size = f"{run.length_bytes / GB:.2f} GB"
+    return [
+        at_most(f"in the page cache after {size}", share, "share", CACHED_SHARE_MAX),
+        at_least("of a cached file, still cached", kept, "share", 1.0),
+    ]
+
+
+def in_turns(
+    own: Callable[[], Run], other: Callable[[], Run], rounds: int
+) -> tuple[list[Run], list[Run]]:
+    """Return the runs of both, pair by pair; who goes first alternates."""
+    own_runs: list[Run] = []
+    other_runs: list[Run] = []
+    for index in range(rounds):
+        order = [(own, own_runs), (other, other_runs)]
+        for action, runs in order if index % 2 == 0 else reversed(order):
+            runs.append(action())
+    return own_runs, other_runs
+
+
+def joined_list(folders: list[Path]) -> Path:
+    """Write a list and the checksums of several containers; return the folder they are in."""
+    parent = folders[0].parents[1]
+    lines: list[str] = []
+    sums = b""
+    for folder in folders:
+        name = folder.parent.name
+        for line in (folder.parent / LIST).read_text().splitlines():
+            length, path = line.split(" ")
+            lines.append(f"{length} {name}/{path}\n")
+        sums += (folder.parent / SUMS).read_bytes()
+    (parent / LIST).write_text("".join(lines))
+    (parent / SUMS).write_bytes(sums)
+    return parent
+
+
+def run_own(volume: Path, *containers: ContainerId) -> Run:
+    """Run the agent's scan."""
+    module = scan_own.__name__
+    return run_json(sys.executable, "-m", module, str(volume), *map(str, containers))
+
+
+def run_c(folder: Path, *, threads: int) -> Run:
+    """Run the C program over the list in that folder."""
+    return run_json(str(C_PROGRAM), "-t", str(threads), str(folder / LIST), str(folder / SUMS))
+
+
+def run_json(*command: str) -> Run:
+    """Run a program that prints what it took; nothing it read may be wrong."""
+    ran = subprocess.run(command, check=True, capture_output=True, timeout=SUBPROCESS_TIMEOUT_S)
+    fields = json.loads(ran.stdout)
+    assert fields["wrong"] == 0, fields
+    return Run(fields["bytes"], fields["files"], fields["wall_s"], fields["cpu_s"])
+
+
+def run_checksummer(command: tuple[str, ...], files: list[Path]) -> Run:
+    """Run a program that reads files through the page cache, which is emptied of them before."""
+    for path in files:
+        drop_pages(path)
+    before = os.times()
+    subprocess.run(
+        [*command, *map(str, files)],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        timeout=SUBPROCESS_TIMEOUT_S,
+    )
+    after = os.times()
+    cpu_s = (
+        after.children_user + after.children_system - before.children_user - before.children_system
+    )
+    length_bytes = sum(path.stat().st_size for path in files)
+    return Run(length_bytes, len(files), after.elapsed - before.elapsed, cpu_s)

@@ -1,0 +1,97 @@
+"""Containers to scan, on a real volume: made fast, then opened like any other.
+
+Files and rows go past the store, in bulk: through it, one durable write a chunk, 50,000 blocks
+would take minutes. What is opened afterwards is what the store would have made.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from agent.store.options import StoreOptions
+from agent.store.store import ReplicaStore
+from agent.store.volume import open_volume
+from merkle.blockrow import encode_block
+from merkle.checksum import window_checksums
+from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
+
+CLUSTER: Final = "bench"
+DATANODE: Final = "dn-bench"
+WINDOW_BYTES: Final = 16 * 1024
+OPTIONS: Final = StoreOptions(reserve_bytes=0, lmdb_map_bytes=256 * 1024**2)
+WARM_UP: Final = ContainerId(9)  # a small one, to scan before anything is measured
+LIST, SUMS = "list", "sums"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What one container holds: `block_count` blocks of `chunk_count` chunks each."""
+
+    block_count: int
+    chunk_count: int
+    chunk_bytes: int
+
+    @property
+    def length_bytes(self) -> int:
+        """Bytes of all blocks."""
+        return self.block_count * self.chunk_count * self.chunk_bytes
+
+
+def open_store(volume: Path) -> ReplicaStore:
+    """Open the store of one volume."""
+    return ReplicaStore.open([volume], cluster_id=CLUSTER, datanode_id=DATANODE, options=OPTIONS)
+
+
+def fill(volume: Path, container_id: ContainerId, shape: Shape) -> Path:
+    """Make a closed container of that shape; return the folder of its block files.
+
+    Beside it, for the C program, lie a list of the files and the checksums of their windows.
+    """
+    volume.mkdir(parents=True, exist_ok=True)
+    store = open_store(volume)
+    store.create_container(container_id)
+    chunks = store.paths(container_id).chunks
+    store.close()
+    rows, sums = write_files(chunks, int(container_id), shape)
+    opened = open_volume(volume, cluster_id=CLUSTER, datanode_id=DATANODE, options=OPTIONS)
+    try:
+        for start in range(0, len(rows), 10_000):
+            part = rows[start : start + 10_000]
+            opened.index.write(
+                lambda change, part=part: [change.put_block(container_id, *row) for row in part]
+            )
+    finally:
+        opened.close()
+    os.sync()
+    store = open_store(volume)
+    store.close_container(container_id, bcsid=0, force=True)
+    store.close()
+    lines = (
+        f"{shape.chunk_count * shape.chunk_bytes} chunks/{number}.block\n" for number, _ in rows
+    )
+    (chunks.parent / LIST).write_text("".join(lines))
+    np.frombuffer(sums, dtype=">u4").astype("=u4").tofile(chunks.parent / SUMS)
+    return chunks
+
+
+def write_files(chunks: Path, seed: int, shape: Shape) -> tuple[list[tuple[BlockId, bytes]], bytes]:
+    """Write the block files; return their rows, and the checksums of all their windows."""
+    generator = np.random.default_rng(seed)
+    rows: list[tuple[BlockId, bytes]] = []
+    all_sums = bytearray()
+    for number in range(1, shape.block_count + 1):
+        infos = []
+        with (chunks / f"{number}.block").open("wb") as file:
+            for index in range(shape.chunk_count):
+                data = generator.bytes(shape.chunk_bytes)
+                sums = window_checksums(ChecksumType.CRC32C, WINDOW_BYTES, data)
+                offset = index * shape.chunk_bytes
+                infos.append(ChunkInfo(offset, len(data), ChecksumType.CRC32C, WINDOW_BYTES, sums))
+                file.write(data)
+                all_sums += sums
+        block = BlockData(BlockId(number), Bcsid(number), tuple(infos))
+        rows.append((block.block_id, encode_block(block)))
+    return rows, bytes(all_sums)
