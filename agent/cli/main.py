@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from agent.cli import demo, keys, offline, replicas, scm, status
+from agent.cli import demo, keys, offline, replicas, scm, scrub, status
 from agent.cli.output import Exit, aside, fail
 from agent.errors import SutureError, Unavailable
 from agent.observe import logs
@@ -32,6 +32,7 @@ app.command("scan")(replicas.scan)
 app.command("reconcile")(scm.reconcile)
 app.command("fsck")(offline.fsck)
 app.command("demo")(demo.demo)
+app.add_typer(scrub.app, name="scrub", help="See, pause and resume the background scans.")
 app.add_typer(scm.app, name="scm", help="Ask the control plane, or give it a plan.")
 
 

@@ -161,7 +161,7 @@ class VolumeScanWorker:
         candidate = self._next()
         if candidate is None:
             self._state = "waiting"
-            return Throttled(min(max(self._agenda.wait_s, REST_MIN_S), IDLE_MAX_S))
+            return Throttled(max(REST_MIN_S, min(self._agenda.wait_s, self._idle_s())))
         self._state = "reading"
         self._scan(candidate)
         return Busy()
@@ -239,8 +239,8 @@ class VolumeScanWorker:
     def _candidates(self) -> Iterable[Candidate]:
         return (
             self._candidate(facts)
-            for facts in self._tools.store.replicas()
-            if facts.volume_id == self.volume_id and facts.state in TREE_STATES
+            for facts in self._tools.store.replicas(volume_id=self.volume_id)
+            if facts.state in TREE_STATES
         )
 
     def _candidate(self, facts: ReplicaFacts) -> Candidate:
@@ -276,6 +276,10 @@ class VolumeScanWorker:
         if any(finding.verdict is Verdict.UNREADABLE for finding in report.findings):
             self.doubt()
         self._on_scanned(report)
+
+    def _idle_s(self) -> float:
+        """Return how long new containers wait at most until they are seen."""
+        return min(IDLE_MAX_S, self._policy.schedule.interval_s / 60)
 
     def _stops(self, container_id: ContainerId) -> bool:
         return (

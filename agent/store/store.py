@@ -143,10 +143,15 @@ class ReplicaStore:
         with volume.index.read() as rows:
             return facts_of(container_id, volume.volume_id, rows.replica(container_id))
 
-    def replicas(self, start: int = 0, count: int | None = None) -> list[ReplicaFacts]:
-        """Return replicas from container `start` on, by ascending id, at most `count`."""
+    def replicas(
+        self, start: int = 0, count: int | None = None, *, volume_id: str = ""
+    ) -> list[ReplicaFacts]:
+        """Return replicas from container `start` on, by ascending id, at most `count`; of one
+        volume or, without `volume_id`, of all."""
         facts: list[ReplicaFacts] = []
         for volume in self._volumes:
+            if volume_id and volume.volume_id != volume_id:
+                continue
             with volume.index.read() as rows:
                 here = (
                     facts_of(container_id, volume.volume_id, row)

@@ -1,0 +1,188 @@
+"""scrub: how far the background scans are, on every disk; and how to hold them."""
+
+import time
+from collections.abc import Callable
+from typing import Annotated, Final
+
+import typer
+
+from agent.cli.output import (
+    SCM_DEFAULT,
+    Exit,
+    JsonFlag,
+    ScmOption,
+    emit,
+    grid,
+    say,
+    short,
+    show,
+    size,
+)
+from agent.cli.scm import facts
+from agent.client import Client
+from agent.errors import Code, Refused
+from agent.rpc.peer import Peer
+from agent.rpc.v1 import datanode_pb2 as pb
+from agent.rpc.v1 import scm_pb2
+
+PAUSE_S_DEFAULT: Final = 3600.0
+MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86_400
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+NodeOption = Annotated[
+    str | None,
+    typer.Option("--datanode", metavar="ID|HOST:PORT", help="One datanode only; default: all."),
+]
+VolumeOption = Annotated[str, typer.Option(help="One volume only, by its id; default: all.")]
+Answers = list[tuple[str, pb.ScrubStatusResponse]]
+
+
+@app.command("status")
+def status(
+    scm: ScmOption = SCM_DEFAULT, datanode: NodeOption = None, as_json: JsonFlag = False
+) -> int:
+    """Show how far the scan of every volume is. 2: a promise is not kept, or a scan is blind."""
+    return tell(ask(scm, datanode, lambda peer: peer.scrub_status()), as_json=as_json)
+
+
+@app.command("pause")
+def pause(
+    scm: ScmOption = SCM_DEFAULT,
+    datanode: NodeOption = None,
+    volume: VolumeOption = "",
+    duration_s: Annotated[
+        float, typer.Option("--for", metavar="SECONDS", min=0.001, help="The pause ends by itself.")
+    ] = PAUSE_S_DEFAULT,
+    as_json: JsonFlag = False,
+) -> int:
+    """Hold background scans for a while; what was asked for by hand still runs."""
+    wish = pb.SteerScrubRequest(volume_id=volume, pause_ms=max(1, int(duration_s * 1000)))
+    return tell(ask(scm, datanode, lambda peer: peer.steer_scrub(wish)), as_json=as_json)
+
+
+@app.command("resume")
+def resume(
+    scm: ScmOption = SCM_DEFAULT,
+    datanode: NodeOption = None,
+    volume: VolumeOption = "",
+    as_json: JsonFlag = False,
+) -> int:
+    """End a pause now."""
+    wish = pb.SteerScrubRequest(volume_id=volume, resume=True)
+    return tell(ask(scm, datanode, lambda peer: peer.steer_scrub(wish)), as_json=as_json)
+
+
+@app.command("cancel")
+def cancel(
+    container_id: Annotated[int, typer.Argument(metavar="CONTAINER", min=1)],
+    scm: ScmOption = SCM_DEFAULT,
+    datanode: NodeOption = None,
+    as_json: JsonFlag = False,
+) -> int:
+    """Stop the background scan of one container, if it is under way; it comes again later."""
+    wish = pb.SteerScrubRequest(skip_container_id=container_id)
+    return tell(ask(scm, datanode, lambda peer: peer.steer_scrub(wish)), as_json=as_json)
+
+
+def ask(
+    scm: str, datanode: str | None, question: Callable[[Peer], pb.ScrubStatusResponse]
+) -> Answers:
+    """Ask one datanode or all; return the answers by datanode."""
+    with Client(scm) as client:
+        if datanode is not None and ":" in datanode:
+            return [(datanode, question(client.peer(datanode)))]
+        nodes = [
+            node
+            for node in client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes
+            if datanode is None or node.datanode_id.startswith(datanode)
+        ]
+        if not nodes:
+            raise Refused(
+                Code.WRONG_DATANODE,
+                f"the SCM knows no datanode {datanode or ''}".rstrip(),
+                hint="suture status lists them",
+            )
+        return [(node.datanode_id, question(client.peer(node.address))) for node in nodes]
+
+
+def tell(answers: Answers, *, as_json: bool) -> int:
+    """Print the answers; return the exit code."""
+    if as_json:
+        emit({datanode: facts(answer) for datanode, answer in answers})
+    else:
+        columns = ["datanode", "volume", "state", "speed", "needed", "due#", "done in"]
+        columns += ["oldest read", "lag", "remark"]
+        rows = [
+            volume_row(datanode, volume)
+            for datanode, answer in answers
+            for volume in answer.volumes
+        ]
+        show(grid("", columns, rows))
+        for datanode, answer in answers:
+            say(f"{short(datanode)}: {headline(answer)}")
+    return Exit.TO_DO if any(is_wrong(answer) for _, answer in answers) else Exit.OK
+
+
+def is_wrong(answer: pb.ScrubStatusResponse) -> bool:
+    """Whether somebody has to look: a promise broken, a canary not found, a disk in doubt."""
+    return any(volume.lag_ms or volume.canary_overdue or volume.check for volume in answer.volumes)
+
+
+def headline(answer: pb.ScrubStatusResponse) -> str:
+    """Return the sentence that a person asks for."""
+    on = [volume for volume in answer.volumes if volume.state != "off"]
+    if not on:
+        return "no background scans"
+    late = sum(bool(volume.lag_ms) for volume in on)
+    kept = "kept on all volumes" if not late else f"broken on {late} of {len(on)} volumes"
+    due_bytes = sum(volume.due_bytes for volume in on)
+    return (
+        f"every byte within {period(answer.interval_ms / 1000)}: {kept}; "
+        f"{size(due_bytes)} due now, {answer.on_demand_waiting} scans asked for"
+    )
+
+
+def volume_row(datanode: str, volume: pb.VolumeScrub) -> tuple[object, ...]:
+    """Return one volume's row."""
+    if volume.state == "off":
+        return (short(datanode), volume.path, "off", *["-"] * 7)
+    state = volume.state
+    if volume.container_id:
+        part = min(1.0, volume.container_bytes_read / max(volume.container_bytes, 1))
+        state = f"{state} {volume.container_id} ({part:.0%})"
+    if volume.pause_left_ms:
+        state = f"paused for {period(volume.pause_left_ms / 1000)}"
+    remarks = [volume.check, "the planted fault was not found" if volume.canary_overdue else ""]
+    if not volume.promise_possible:
+        remarks.append(volume.promise)
+    if volume.never_read_count:
+        remarks.append(f"{volume.never_read_count} never read")
+    return (
+        short(datanode),
+        volume.path,
+        state,
+        f"{size(volume.speed_bytes_per_s)}/s",
+        f"{size(volume.needed_bytes_per_s)}/s",
+        volume.due_count,
+        "?" if volume.eta_ms < 0 else period(volume.eta_ms / 1000),
+        age(volume.oldest_read_at_ms) if volume.used_bytes else "-",
+        period(volume.lag_ms / 1000) if volume.lag_ms else "none",
+        "; ".join(filter(None, remarks)),
+    )
+
+
+def age(at_ms: int) -> str:
+    """Return how long ago that was."""
+    return "never" if not at_ms else f"{period(max(0.0, time.time() - at_ms / 1000))} ago"
+
+
+def period(duration_s: float) -> str:
+    """Return a time as people say it: the two largest units."""
+    if duration_s < MINUTE_S:
+        return f"{duration_s:.0f} s"
+    if duration_s < HOUR_S:
+        return f"{duration_s // MINUTE_S:.0f} min {duration_s % MINUTE_S:.0f} s"
+    if duration_s < DAY_S:
+        return f"{duration_s // HOUR_S:.0f} h {duration_s % HOUR_S // MINUTE_S:.0f} min"
+    return f"{duration_s // DAY_S:.0f} d {duration_s % DAY_S // HOUR_S:.0f} h"

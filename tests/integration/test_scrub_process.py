@@ -1,0 +1,148 @@
+"""Background scans of a real agent: steered, killed, resumed, and a promise refused at start."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.cli.output import Exit
+from agent.demo.cluster import Cluster
+from tests.support.command_line import CommandLine
+
+pytestmark = pytest.mark.slow
+
+MIB = 1024**2
+FILE_BYTES = 24 * MIB
+SPEED_BYTES_PER_S = 2 * MIB
+SCAN = (
+    "[scan]\nwatch = false\nstart_jitter_s = 0\n"
+    f"volume_bytes_per_s = {SPEED_BYTES_PER_S}\ndata_interval_s = 300\n"
+)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """Return a cluster of one agent that scans slowly."""
+    running = Cluster(
+        tmp_path / "cluster",
+        agents=3,
+        volumes=1,
+        heartbeat_interval_ms=100,
+        agent_sections=SCAN,
+    )
+    with running:
+        yield running
+
+
+@pytest.fixture
+def suture(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    """Return its command line."""
+    return CommandLine(cluster.scm.address, capsys)
+
+
+@pytest.fixture
+def container_id(suture: CommandLine, tmp_path: Path) -> int:
+    """Store and close a container whose scan takes twelve seconds."""
+    directory = tmp_path / "files"
+    directory.mkdir()
+    (directory / "file").write_bytes(os.urandom(FILE_BYTES))
+    stored = suture.json("put", str(directory), "--prefix", "p/", "--close", "--lanes", "1")
+    suture.wait_until_closed(stored["container_ids"])
+    (found,) = stored["container_ids"]
+    return int(found)
+
+
+def volume(suture: CommandLine, address: str, *command: str) -> dict[str, object]:
+    """Return the scrub status of the only volume of the datanode at `address`."""
+    shown = suture.json("scrub", *(command or ("status",)), "--datanode", address)
+    (found,) = shown[address]["volumes"]
+    return dict(found)
+
+
+def number(value: object) -> int:
+    """Return a number of a JSON document; 64-bit ones are strings there."""
+    return int(str(value))
+
+
+@pytest.mark.usefixtures("container_id")
+def test_a_killed_scan_goes_on_where_it_was(cluster: Cluster, suture: CommandLine) -> None:
+    """kill -9 in the middle of a container costs at most ten seconds of reading."""
+    node = cluster.nodes[0]
+    suture.wait_until(
+        lambda: number(volume(suture, node.address)["container_bytes_read"]) >= 16 * MIB
+    )
+    node.kill()
+
+    node.start()
+    suture.wait_until(lambda: volume(suture, node.address)["state"] == "waiting")
+
+    read_again = number(volume(suture, node.address)["scanned_bytes"])
+    lost_bytes = read_again - (FILE_BYTES - 16 * MIB)
+    assert 0 < read_again < FILE_BYTES
+    assert lost_bytes <= 10 * SPEED_BYTES_PER_S
+    assert number(volume(suture, node.address)["oldest_read_at_ms"]) > 0
+
+
+def test_a_scan_is_paused_resumed_and_cancelled(
+    cluster: Cluster, suture: CommandLine, container_id: int
+) -> None:
+    """What the operator says is what happens, and what is shown."""
+    address = cluster.nodes[0].address
+    suture.wait_until(lambda: volume(suture, address)["state"] == "reading")
+
+    paused = volume(suture, address, "pause", "--for", "600")
+    assert "paused" == paused["state"]
+    assert 590_000 < number(paused["pause_left_ms"]) <= 600_000
+    suture.wait_until(lambda: number(volume(suture, address)["container_id"]) == 0)
+
+    volume(suture, address, "resume")
+    suture.wait_until(lambda: number(volume(suture, address)["container_id"]) == container_id)
+
+    volume(suture, address, "cancel", str(container_id))
+    suture.wait_until(lambda: volume(suture, address)["state"] == "waiting")
+    assert 0 == number(volume(suture, address)["oldest_read_at_ms"])
+
+
+@pytest.mark.usefixtures("container_id")
+def test_people_see_a_table(cluster: Cluster, suture: CommandLine) -> None:
+    """State, speed and the promise in words, for all datanodes."""
+    shown = suture("scrub", "status")
+
+    assert "every byte within 5 min 0 s: kept on all volumes" in shown
+    assert 3 == shown.count("reading") + shown.count("waiting")
+
+
+def test_an_unknown_volume_is_refused(suture: CommandLine) -> None:
+    """Nobody believes to have paused what goes on."""
+    suture("scrub", "pause", "--volume", "nowhere", code=Exit.FAILED)
+
+
+@pytest.mark.usefixtures("container_id")
+def test_a_promise_that_cannot_be_kept_is_refused_at_start(
+    cluster: Cluster, suture: CommandLine
+) -> None:
+    """With the arithmetic; or it is a warning, when the config says so."""
+    node = cluster.nodes[0]
+    node.stop()
+    config = cluster.root / "datanode1.toml"
+    fixed = config.read_text().replace(f"= {SPEED_BYTES_PER_S}\n", "= 100000\n")
+    config.write_text(fixed.replace("data_interval_s = 300", "data_interval_s = 60"))
+
+    refused = subprocess.run(
+        [sys.executable, "-m", "agent.main", "--config", str(config)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert 1 == refused.returncode
+    assert "within 0.00 days needs 0.44 MB/s" in refused.stderr
+    assert "scan.volume_bytes_per_s gives 0.10 MB/s" in refused.stderr
+
+    config.write_text(config.read_text() + 'promise = "warn"\n')
+    node.start()
+    assert not volume(suture, node.address)["promise_possible"]
