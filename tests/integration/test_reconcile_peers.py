@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from threading import Event
 
 import pytest
 
@@ -12,11 +11,11 @@ from agent.errors import Code, Unavailable
 from agent.plan.outcome import ChunkResult, PeerOutcome, PeerState, ReconcileResult, Result
 from agent.reconcile.mend import MendLimits
 from agent.rpc.peer import Peer, Timeouts
-from agent.rpc.v1 import datanode_pb2
 from agent.store.repair import Repair
 from merkle.checksum import window_checksums
 from merkle.codec import decode_tree
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ReplicaState
+from tests.support.bad_peers import Dying, Garbler, Hanging, Liar, Shifting
 from tests.support.datanodes import CountingService, Datanode, code_of, dialled
 from tests.support.stored_replica import CHUNK_BYTES, CONTAINER, WINDOW_BYTES, noise
 
@@ -38,71 +37,6 @@ def peer_of(result: ReconcileResult, peer_id: str) -> PeerOutcome:
     """Return what became of one peer."""
     [found] = [peer for peer in result.peers if peer.peer_id == peer_id]
     return found
-
-
-class Liar(CountingService):
-    """Serves other bytes than its tree says, with checksums that fit them."""
-
-    def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
-        """Serve a chunk of lies that is consistent in itself."""
-        for answer in super().ReadChunk(request, context):
-            if answer.HasField("chunk"):
-                lie = bytes(answer.chunk.length)
-                kind = answer.chunk.checksum
-                kind.checksums = window_checksums(
-                    ChecksumType(kind.type), kind.bytes_per_checksum, lie
-                )
-                yield answer
-                yield datanode_pb2.ReadChunkResponse(data=lie)
-                return
-
-
-class Garbler(CountingService):
-    """Serves bytes that do not even have the checksums they come with."""
-
-    def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
-        """Flip a bit of every piece."""
-        for answer in super().ReadChunk(request, context):
-            if answer.data:
-                answer.data = bytes([answer.data[0] ^ 1]) + answer.data[1:]
-            yield answer
-
-
-class Dying(CountingService):
-    """Goes away in the middle of the first chunk that is read."""
-
-    def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
-        """Send the description, then stop the server."""
-        for answer in super().ReadChunk(request, context):
-            yield answer
-            assert self.datanode.built is not None
-            self.datanode.built.server.stop(0)
-            return
-
-
-class Hanging(CountingService):
-    """Takes questions for chunks and never answers them."""
-
-    go_on = Event()
-
-    def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
-        """Note the question, and wait."""
-        del context
-        self.datanode.reads.append((request.block_id.local_id, request.offset))
-        self.go_on.wait(20)
-        return iter(())
-
-
-class Shifting(CountingService):
-    """Its tree changes between the question for its blocks and that for their chunks."""
-
-    def GetContainerHashes(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
-        """Heal the replica before the first question for chunks is answered."""
-        if request.level == datanode_pb2.CHUNKS and not self.datanode.reads:
-            self.datanode.reads.append((0, 0))
-            self.datanode.replica.flip(3, 5)
-            self.datanode.scan()
-        yield from super().GetContainerHashes(request, context)
 
 
 class TestBadPeers:
