@@ -5,6 +5,7 @@ has enough replicas without it. Ozone asks one counter for that and does not see
 are unhealthy, missing or stuck; here every one of them holds the node back.
 """
 
+from collections import Counter
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame
@@ -17,15 +18,23 @@ from spark_verify.replicas import is_unhealthy
 SHOWN_MAX: Final = 500
 
 
-def leaving_nodes(judged: DataFrame, nodes: DataFrame) -> list[dict[str, Any]]:
-    """Return one entry per node that is not in service, most held back first."""
+def leaving_nodes(
+    judged: DataFrame, nodes: DataFrame, volumes: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return one entry per node that is not in service, most held back first.
+
+    `volumes` says how many replicas each node has: plain containers hold nobody back and are not
+    among the judged ones.
+    """
+    held: Counter[str] = Counter()
+    for volume in volumes:
+        held[volume["datanode_id"]] += volume["replicas"]
     replicas = judged.filter("is_known").withColumn("r", f.explode("present"))
     on_leaving = replicas.filter(f.col("r.op") != IN_SERVICE)
     counts = (
         on_leaving.withColumn("held", _held_by())
         .groupBy(f.col("r.datanode_id").alias("datanode_id"))
         .agg(
-            f.count(f.lit(1)).alias("containers"),
             *[f.count_if(f.col("held") == why).alias(why) for why in HELD_BY],
             f.count_if(_locks_out()).alias("locked_out_now"),
             f.count_if((f.col("held") != "") & f.exists("ops", lambda o: o["op"] == "ADD")).alias(
@@ -41,7 +50,7 @@ def leaving_nodes(judged: DataFrame, nodes: DataFrame) -> list[dict[str, Any]]:
         .limit(SHOWN_MAX)
         .collect()
     )
-    found = [_entry(row.asDict()) for row in rows]
+    found = [_entry(row.asDict(), held[row["datanode_id"]]) for row in rows]
     return sorted(found, key=lambda e: (-e["remaining"], e["datanode_id"]))
 
 
@@ -49,13 +58,13 @@ HELD_BY: Final = ("unclosed", "no_good_replica", "too_few")
 """Stop conditions in the order they are asked."""
 
 
-def _entry(row: dict[str, Any]) -> dict[str, Any]:
+def _entry(row: dict[str, Any], containers: int) -> dict[str, Any]:
     remaining = sum(row[why] for why in HELD_BY)
     return {
         "datanode_id": row["datanode_id"],
         "op_state": row["op_state"],
         "health": row["health"],
-        "containers": row["containers"],
+        "containers": containers,
         **{why: row[why] for why in HELD_BY},
         "in_progress": row["in_progress"],
         "remaining": remaining,

@@ -214,7 +214,7 @@ def _screened(snapshot: Snapshot, run: Run, rules: Rules) -> DataFrame:
     spark.conf.set("spark.sql.maxConcurrentOutputFileWriters", "4")  # else rows are sorted first
     by_numbers = screen_clustered if run.manifest.buckets else screen
     path = run.work / "screen"
-    found = by_numbers(snapshot, rules.rack_count).withColumn("tier", f.col("is_plain").cast("int"))
+    found = by_numbers(snapshot, rules).withColumn("tier", f.col("is_plain").cast("int"))
     found.drop("is_plain").write.partitionBy("tier").parquet(str(path))
     screened = spark.read.parquet(str(path))
     counted = screened.agg(
@@ -330,7 +330,7 @@ def _conclude(
             {"datanode_id": d, "volume_id": v, "count": n} for (d, v), n in sorted(lost.items())
         ],
         "blame": blame(volumes, lost, list(nodes)),
-        "leaving": leaving_nodes(judged, snapshot.nodes),
+        "leaving": leaving_nodes(judged, snapshot.nodes, volumes),
         "previous": previous.facts() if previous else None,
     }
     run.timed("conclude", started_s)

@@ -16,13 +16,15 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
+from spark_verify.case import DECOMMISSION, MAINTENANCE, op_class
 from spark_verify.rows import CONTAINER_STATES, REACHABLE_HEALTHS, REPLICATION_TYPES
+from spark_verify.rules import Rules
 from spark_verify.snapshot import Snapshot, row_violations
 
-BITS: Final = 12
-"""Of one counter; five of them and the count of container rows share one long."""
+BITS: Final = 10
+"""Of one counter; six of them and the count of container rows share one long."""
 
-COUNTERS: Final = ("replicas", "closed", "open", "known", "trouble")
+COUNTERS: Final = ("replicas", "closed", "open", "known", "resting", "trouble")
 BOX_SHIFT: Final = BITS * len(COUNTERS)
 INDEX_BITS: Final = 33
 ALGORITHMS: Final = ("xxh3_64", "crc32c")
@@ -40,7 +42,7 @@ SCREEN_COLUMNS: Final = (
 )
 
 
-def screen(snapshot: Snapshot, rack_count: int) -> DataFrame:
+def screen(snapshot: Snapshot, rules: Rules) -> DataFrame:
     """Return one row per container id of the snapshot; only plain ones carry a class."""
     boxes, replicas = _boxes(snapshot), _replicas(snapshot)
     sums = replicas.unionByName(boxes)
@@ -48,10 +50,10 @@ def screen(snapshot: Snapshot, rack_count: int) -> DataFrame:
     partitions = snapshot.containers.sparkSession.conf.get("spark.sql.shuffle.partitions")
     assert partitions is not None, "Spark has a default for it"
     grouped = sums.repartition(int(partitions), "container_id").groupBy("container_id")
-    return _concluded(grouped.agg(*_aggregates()), rack_count)
+    return _concluded(grouped.agg(*_aggregates()), rules)
 
 
-def screen_clustered(snapshot: Snapshot, rack_count: int) -> DataFrame:
+def screen_clustered(snapshot: Snapshot, rules: Rules) -> DataFrame:
     """Return the same for tables that lie bucketed by container: nothing is shuffled."""
     replicas = _replicas(snapshot).drop("box").groupBy("container_id")
     boxes = _boxes(snapshot).groupBy("container_id")
@@ -60,7 +62,7 @@ def screen_clustered(snapshot: Snapshot, rack_count: int) -> DataFrame:
     joined = boxed.join(counted, "container_id", "full_outer")
     total = f.coalesce("counts", f.lit(0)) + f.coalesce("replica_counts", f.lit(0))
     masks = {name: f.coalesce(name, f.lit(0)) for name in ("mask", "nodes", "more_nodes", "racks")}
-    return _concluded(joined.withColumns({"counts": total, **masks}), rack_count)
+    return _concluded(joined.withColumns({"counts": total, **masks}), rules)
 
 
 def _bit(place: Column) -> Column:
@@ -83,9 +85,10 @@ def _replicas(snapshot: Snapshot) -> DataFrame:
         "datanode_id",
         (f.row_number().over(Window.orderBy("datanode_id")) - 1).alias("node"),
         (f.dense_rank().over(Window.orderBy("rack")) - 1).alias("rack_number"),
-        (f.col("health").isin(*REACHABLE_HEALTHS) & (f.col("op_state") == "IN_SERVICE")).alias(
+        (f.col("health").isin(*REACHABLE_HEALTHS) & (op_class() != DECOMMISSION)).alias(
             "is_plain_node"
         ),
+        (op_class() == MAINTENANCE).alias("is_resting"),
     )
     rows = snapshot.replicas.join(f.broadcast(numbered), "datanode_id", "left")
     is_known = f.col("root").isNotNull() & f.col("tree_algorithm").isNotNull()
@@ -104,6 +107,7 @@ def _replicas(snapshot: Snapshot) -> DataFrame:
         + _one("closed", f.col("state") == "CLOSED")
         + _one("open", f.col("state") == "OPEN")
         + _one("known", is_known)
+        + _one("resting", f.coalesce(f.col("is_resting"), f.lit(False)))
         + _one("trouble", trouble)
     )
     algorithm_bit = f.when(is_known, _bit(algorithm)).otherwise(f.lit(0).cast("long"))
@@ -181,7 +185,7 @@ def _field(column: str, shift: int, bits: int) -> Column:
     return f.shiftright(f.col(column), shift).bitwiseAND(f.lit((1 << bits) - 1)).cast("int")
 
 
-def _concluded(sums: DataFrame, rack_count: int) -> DataFrame:
+def _concluded(sums: DataFrame, rules: Rules) -> DataFrame:
     counters = {name: _field("counts", BITS * place, BITS) for place, name in enumerate(COUNTERS)}
     facts = sums.withColumns(
         {
@@ -198,7 +202,7 @@ def _concluded(sums: DataFrame, rack_count: int) -> DataFrame:
     )
     is_ec = f.col("type_number") == REPLICATION_TYPES.index("EC")
     is_closed = f.col("state_number") == CONTAINER_STATES.index("CLOSED")
-    plain = f.coalesce(_is_plain(is_ec, is_closed, rack_count), f.lit(False))
+    plain = f.coalesce(_is_plain(is_ec, is_closed, rules), f.lit(False))
     return facts.withColumns(
         {
             "is_plain": plain,
@@ -214,7 +218,7 @@ def _concluded(sums: DataFrame, rack_count: int) -> DataFrame:
     ).select(*SCREEN_COLUMNS)
 
 
-def _is_plain(is_ec: Column, is_closed: Column, rack_count: int) -> Column:
+def _is_plain(is_ec: Column, is_closed: Column, rules: Rules) -> Column:
     n, width = f.col("replicas"), f.col("width")
     sane = (f.col("box_count") == 1) & (f.col("trouble") == 0)
     distinct = (f.bit_count("nodes") == n) | (f.bit_count("more_nodes") == n)
@@ -226,13 +230,23 @@ def _is_plain(is_ec: Column, is_closed: Column, rack_count: int) -> Column:
         & (f.col("algorithms") <= 1)
     )
     closed = is_closed & (f.col("closed") == n) & (n == width) & (n > 0)
-    closed = closed & right_indexes & (is_ec | agree) & _is_placed(is_ec, rack_count)
+    closed = closed & right_indexes & (is_ec | agree) & _is_placed(is_ec, rules.rack_count)
+    closed = closed & _is_online_enough(is_ec, rules)
     is_open = f.col("state_number") == CONTAINER_STATES.index("OPEN")
     opened = is_open & f.col("is_writable") & (f.col("open") == n)
     fits = f.col("indexes").bitwiseAND(f.bitwise_not(every_index)) == 0
     in_range = f.when(is_ec, fits).otherwise(f.col("indexes") <= 1)
     gone = (f.col("state_number") == CONTAINER_STATES.index("DELETED")) & (n == 0)
     return sane & ((distinct & closed) | (distinct & opened & in_range) | gone)
+
+
+def _is_online_enough(is_ec: Column, rules: Rules) -> Column:
+    """Whether what is not in maintenance satisfies the rules until the rest is back."""
+    online = f.col("replicas") - f.col("resting")
+    data = f.col("width") - f.col("parity")
+    ec_min = data + f.least(f.col("parity"), f.lit(rules.ec_redundancy))
+    ratis_min = f.least(f.col("width"), f.lit(rules.maintenance_min))
+    return (f.col("resting") == 0) | (online >= f.when(is_ec, ec_min).otherwise(ratis_min))
 
 
 def _is_placed(is_ec: Column, rack_count: int) -> Column:

@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 
 from spark_verify.generate import Shape, generate
 from spark_verify.pipeline import Request, verify
+from spark_verify.rules import Rules
 from spark_verify.score import score
 from spark_verify.screen import screen, screen_clustered
 from spark_verify.snapshot import close_snapshot, open_snapshot, read_manifest
@@ -30,7 +31,7 @@ def test_what_the_screen_calls_plain_the_reference_calls_healthy(
     directory = str(rows.write(tmp_path / "snapshot"))
     snapshot = open_snapshot(spark, directory, read_manifest(directory))
 
-    plain = screen(snapshot, RACKS).filter("is_plain").collect()
+    plain = screen(snapshot, Rules(rack_count=RACKS)).filter("is_plain").collect()
 
     replicas: dict[int, list[ReplicaRow]] = defaultdict(list)
     ops: dict[int, list[OpRow]] = defaultdict(list)
@@ -65,7 +66,8 @@ def test_whatever_is_odd_is_left_to_the_judge(spark: SparkSession, tmp_path: Pat
         "C=7x2 C=7*1",
         "C=7x2 C!=7",
         "C=7x2 C=7?s",
-        "C=7x2 C=7/m",
+        "C=7 C=7/mx2",
+        "C=7x2 C=7/d",
         "C=7&a C=7&a C=7&a",
         "C=7x2 C=7~crc32c",
         "C=7x2 C=7#1",
@@ -82,6 +84,8 @@ def test_whatever_is_odd_is_left_to_the_judge(spark: SparkSession, tmp_path: Pat
         container(31, "R CLOSED", "C=0x3"),
         container(32, "EC CLOSED", "C#1 C#2 C#3 C#4 C#5"),
         container(33, "R OPEN", "Ox3"),
+        container(34, "R CLOSED", "C=7x2 C=7/m"),
+        container(35, "EC CLOSED", "C#1 C#2 C#3 C#4 C#5/e"),
     ]
     twice = container(25, "R CLOSED", "C=7x3")
     twice.replicas[1] = twice.replicas[0]
@@ -90,9 +94,12 @@ def test_whatever_is_odd_is_left_to_the_judge(spark: SparkSession, tmp_path: Pat
     directory = str(gather([*parts, twice, orphan]).write(tmp_path / "snapshot"))
     snapshot = open_snapshot(spark, directory, read_manifest(directory))
 
-    plain = {row["container_id"] for row in screen(snapshot, 2).filter("is_plain").collect()}
+    plain = {
+        row["container_id"]
+        for row in screen(snapshot, Rules(rack_count=2)).filter("is_plain").collect()
+    }
 
-    assert plain == {30, 31, 32, 33}
+    assert plain == {30, 31, 32, 33, 34, 35}
 
 
 @pytest.fixture(scope="module", params=[0, 3], ids=["flat", "clustered"])
@@ -100,7 +107,14 @@ def snapshot(
     request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     directory = tmp_path_factory.mktemp("generated") / "snapshot"
-    shape = Shape(6_000, nodes=96, faults_per_million=60_000, bad_node=40, buckets=request.param)
+    shape = Shape(
+        6_000,
+        nodes=48,
+        faults_per_million=60_000,
+        bad_node=40,
+        bad_per_million=900_000,
+        buckets=request.param,
+    )
     generate(spark, shape, directory)
     return directory
 
@@ -136,7 +150,7 @@ class TestGenerated:
         spark.conf.set("spark.sql.adaptive.enabled", "false")
         spark.conf.set("spark.sql.shuffle.partitions", "4")
 
-        screened = (screen_clustered if manifest.buckets else screen)(tables, 8)
+        screened = (screen_clustered if manifest.buckets else screen)(tables, Rules(rack_count=8))
 
         plan = screened._jdf.queryExecution().executedPlan().toString()
         close_snapshot(spark, manifest)

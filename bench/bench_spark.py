@@ -1,0 +1,125 @@
+"""The Spark verification: containers per second, constancy, and Spark against DuckDB.
+
+Both engines read the same generated Parquet files and write flags and checksum class of every
+container to Parquet; the two results must be equal before any time counts. Spark's start is not
+counted; what its `seconds` say about screen and judge is. DuckDB gets hand-written SQL for exactly
+the conditions that the generator seeds, Spark runs the job as it is shipped, with all its rules,
+its validation of every row, and its suspects judged replica by replica.
+"""
+
+import json
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+
+from bench.measure import Measure, at_least, at_most
+from spark_verify.generate import FAULTS, Shape, generate
+from spark_verify.health import flag_bit
+from spark_verify.pipeline import Request, verify
+from spark_verify.score import score
+from spark_verify.session import open_session
+
+SMALL, LARGE = 1_000_000, 10_000_000
+BUCKETS = 16
+FLAT_RATIO_MAX = 4.0
+CLUSTERED_RATIO_MAX = 2.0
+CONSTANCY_MAX = 1.25
+"""Seconds per container at LARGE over those at SMALL; below one is welcome."""
+
+WARM_CONTAINERS = 100_000
+SHOWN = "container_id, flags, checksum_class"
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One layout, both engines."""
+
+    containers: int
+    replicas: int
+    spark_s: float
+    duckdb_s: float
+    right: int
+    seeded: int
+    false_positives: int
+
+
+def measures(small: int = SMALL, large: int = LARGE) -> list[Measure]:
+    """Return rates, constancy, ratios to DuckDB and the score of the seeded faults."""
+    spark = open_session(replica_count=4 * large)
+    with tempfile.TemporaryDirectory(prefix="suture-bench-") as name:
+        root = Path(name)
+        _timing(root, "warm", WARM_CONTAINERS, 0)  # the JVM compiles on this one
+        flat_small = _timing(root, "flat-small", small, 0)
+        flat = _timing(root, "flat", large, 0)
+        clustered = _timing(root, "clustered", large, BUCKETS)
+    spark.stop()
+    per_container = (flat.spark_s / flat.containers) / (flat_small.spark_s / flat_small.containers)
+    return [
+        Measure("spark_flat", flat.containers / flat.spark_s, "containers/s"),
+        Measure("spark_flat_rows", flat.replicas / flat.spark_s, "replicas/s"),
+        Measure("spark_clustered", clustered.containers / clustered.spark_s, "containers/s"),
+        at_most("spark_cost_per_container_growth", per_container, "x", CONSTANCY_MAX),
+        at_most(
+            "spark_flat_vs_duckdb",
+            flat.spark_s / flat.duckdb_s,
+            "x",
+            FLAT_RATIO_MAX,
+            compared_with=f"DuckDB {flat.duckdb_s:.1f} s",
+        ),
+        at_most(
+            "spark_clustered_vs_duckdb",
+            clustered.spark_s / clustered.duckdb_s,
+            "x",
+            CLUSTERED_RATIO_MAX,
+            compared_with=f"DuckDB {clustered.duckdb_s:.1f} s",
+        ),
+        at_least("spark_seeded_faults_found", 100 * flat.right / flat.seeded, "%", 100),
+        at_most("spark_false_positives", flat.false_positives, "containers", 0),
+    ]
+
+
+def _timing(root: Path, name: str, containers: int, buckets: int) -> Timing:
+    snapshot = root / name
+    spark = open_session(replica_count=4 * containers)
+    shape = Shape(containers, nodes=1000, bad_node=40, buckets=buckets)
+    counts = generate(spark, shape, snapshot)
+    result = verify(Request(str(snapshot), root / f"{name}-out"))
+    seconds = json.loads((result.directory / "manifest.json").read_text())["seconds"]
+    found = score(
+        open_session(replica_count=counts["replicas"]), str(snapshot), str(result.directory)
+    )
+    duckdb_s = _duckdb_s(snapshot, root / f"{name}.parquet", result.directory)
+    return Timing(
+        counts["containers"],
+        counts["replicas"],
+        seconds["screen"] + seconds["judge"],
+        duckdb_s,
+        found["right"],
+        found["seeded"],
+        found["false_positives"],
+    )
+
+
+def _duckdb_s(snapshot: Path, answer: Path, run: Path) -> float:
+    import duckdb  # only this bench needs it
+
+    connection = duckdb.connect()
+    started_s = time.perf_counter()
+    classified = connection.sql(_sql("spark_in_duckdb.sql", snapshot=snapshot))
+    classified.write_parquet(str(answer), compression="zstd")
+    taken_s = time.perf_counter() - started_s
+    mine = connection.read_parquet(f"{run}/health/*.parquet").project(SHOWN)
+    theirs = connection.read_parquet(str(answer)).project(SHOWN)
+    different = len(mine.except_(theirs)) + len(theirs.except_(mine))
+    connection.close()
+    assert different == 0, f"{different} containers differ: the comparison would be unfair"
+    return taken_s
+
+
+def _sql(name: str, **values: object) -> str:
+    """Return a statement of bench/spark_in_duckdb.sql with its blanks filled in."""
+    text = (Path(__file__).parent / name).read_text(encoding="utf-8")
+    bits = {flag: flag_bit(flag) for flags, _ in FAULTS.values() for flag in flags}
+    return Template(text).substitute(bits, **values)
