@@ -83,7 +83,14 @@ def measures(small: int = SMALL, large: int = LARGE) -> list[Measure]:
 def _timing(root: Path, name: str, containers: int, buckets: int) -> Timing:
     snapshot = root / name
     spark = open_session(replica_count=4 * containers)
-    shape = Shape(containers, nodes=1000, bad_node=40, buckets=buckets)
+    shape = Shape(
+        containers,
+        nodes=1000,
+        bad_node=40,
+        maintenance_every=200,  # five nodes in a thousand rest, six run an older release
+        old_every=160,
+        buckets=buckets,
+    )
     counts = generate(spark, shape, snapshot)
     result = verify(Request(str(snapshot), root / f"{name}-out"))
     seconds = json.loads((result.directory / "manifest.json").read_text())["seconds"]

@@ -199,3 +199,88 @@ class TestVectorsV:
 
         found = [(v[0], counted(rows[i]), rows[i]["queue"]) for i, v in enumerate(VECTORS)]
         assert found == [(v[0], v[4], v[5]) for v in VECTORS]
+
+
+DECOMMISSION: tuple[tuple[str, str, str, int, int], ...] = (
+    # which, replicas, ops, replicas needed, needed after pending ops
+    ("S2.42", "Cx3", "", 0, 0),
+    ("S2.43", "C C C?d", "", 1, 1),
+    ("S2.44", "C C C/D", "", 1, 1),
+    ("S2.45", "C C?d C/D", "", 2, 2),
+    ("S2.46", "C?d C/D C/D", "", 3, 3),
+    ("S2.47", "C C C/m", "", 0, 0),
+    ("S2.48", "C C/D C/m", "", 1, 1),
+    ("S2.49", "C/Dx3", "", 3, 3),
+    ("S2.50", "C?d C?d C/D", "", 3, 3),
+    ("S2.51", "C?dx3", "", 3, 3),
+    ("S2.52", "C?d C/m C?d", "", 2, 2),
+    ("S2.53", "C/mx3", "", 2, 2),
+    ("S2.54", "Cx4", "", -1, -1),
+    ("S2.55", "Cx3 C/m", "", 0, 0),
+    ("S2.56", "C C C/m C/m", "", 0, 0),
+    ("S2.57", "C C", "+", 1, 0),
+    ("S2.57b", "C C/m", "+", 1, 0),
+    ("S2.58", "C/D", "+ +", 3, 1),
+    ("all resting", "C/mx4", "", 2, 2),  # the published function says 0 here: nobody online
+)
+"""The worked examples of the decommission design, in our reading (health rules, section 8)."""
+
+BAD = "UNHEALTHY_REPLICA"
+FLAGGED: tuple[tuple[str, str, str, set[str], str], ...] = (
+    ("S1.29", "R CLOSED", "C C U", {"UNDER_REPLICATED", BAD}, "UNDER_REPLICATED"),
+    ("S1.30", "R CLOSED", "Ux3", {"UNHEALTHY", "DATA_AT_RISK", BAD}, "UNHEALTHY"),
+    (
+        "S1.31",
+        "R CLOSED",
+        "Ux2",
+        {"UNHEALTHY", "UNDER_REPLICATED", "DATA_AT_RISK", BAD},
+        "UNHEALTHY_UNDER_REPLICATED",
+    ),
+    ("S1.33", "EC CLOSED", "C#1 C#2 C#3 U#4 U#5", {"UNDER_REPLICATED", BAD}, "UNDER_REPLICATED"),
+    ("S1.34", "EC CLOSED", "C#1 C#2 C#3", {"UNDER_REPLICATED"}, "UNDER_REPLICATED"),
+    ("S1.35", "EC CLOSED", "C#1 C#2 U#3", {"UNHEALTHY", "DATA_AT_RISK", BAD}, "UNHEALTHY"),
+    ("S1.36", "EC CLOSED", "C#1 C#2", {"MISSING", "DATA_AT_RISK"}, "MISSING"),
+    (
+        "S1.37",
+        "EC CLOSED",
+        "C#1 C#2 U#2",
+        {"MISSING", "DATA_AT_RISK", BAD, "UNHEALTHY_EXCESS"},
+        "MISSING",
+    ),
+    (
+        "S1.38",
+        "EC CLOSED",
+        "C#1 C#2 U#2 C#3",
+        {"UNDER_REPLICATED", BAD, "UNHEALTHY_EXCESS"},
+        "UNDER_REPLICATED",
+    ),
+    (
+        "W17",
+        "R QUASI_CLOSED 10",
+        "Q@9x3 U@10/d",
+        {"VULNERABLE", "QUASI_CLOSED_STUCK", BAD},
+        "QUASI_CLOSED_STUCK + UNHEALTHY_UNDER_REPLICATED",
+    ),
+)
+"""Where one state hides what the flags show."""
+
+
+def test_leaving_nodes_and_hidden_states_read_as_in_the_tables(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """
+    The decommission table gives the replicas needed; flags tell what one state cannot.
+    """
+    parts = [container(i, "R CLOSED 10", line[1], line[2]) for i, line in enumerate(DECOMMISSION)]
+    parts += [container(100 + i, line[1], line[2]) for i, line in enumerate(FLAGGED)]
+
+    rows = judged(spark, tmp_path, parts)
+
+    needs = [(rows[i]["ratis"]["need"], rows[i]["ratis"]["need_after"]) for i in range(19)]
+    assert [(line[0], *need) for line, need in zip(DECOMMISSION, needs, strict=True)] == [
+        (line[0], line[3], line[4]) for line in DECOMMISSION
+    ]
+    found = [
+        (line[0], flags(rows[100 + i]), counted(rows[100 + i])) for i, line in enumerate(FLAGGED)
+    ]
+    assert found == [(line[0], line[3], line[4]) for line in FLAGGED]
