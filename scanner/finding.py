@@ -42,6 +42,19 @@ class Fault(StrEnum):
     CHUNKS_DIRECTORY_MISSING = "CHUNKS_DIRECTORY_MISSING"
 
 
+class Forensic(StrEnum):
+    """What kind of accident the bytes look like. It points at a culprit; it changes no verdict."""
+
+    UNKNOWN = "UNKNOWN"  # nobody looked, or the bytes tell nothing
+    SINGLE_BIT = "SINGLE_BIT"  # one bit in each wrong window: memory, a bus, a failing cell
+    ZEROED = "ZEROED"  # sectors that are zero: a lost write, a hole, a discarded range
+    TORN_512 = "TORN_512"  # from a sector on to the end it is not what was written
+    TORN_4096 = "TORN_4096"  # likewise, from a page on
+    TRUNCATED = "TRUNCATED"  # the file ends too early
+    MISDIRECTED = "MISDIRECTED"  # it is what belongs to another place of this replica
+    STALE = "STALE"  # it is what was here before the last write: a write that was lost
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One fault of one replica.
@@ -58,6 +71,7 @@ class Finding:
     length_bytes: int
     found_at_ms: int
     evidence: str
+    forensic: Forensic = Forensic.UNKNOWN
 
     @property
     def is_damage(self) -> bool:

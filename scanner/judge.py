@@ -15,7 +15,7 @@ that return wrong sums for right bytes; a scrubber that believes the first sum s
 """
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,11 +27,11 @@ from merkle.checksum import (
 )
 from merkle.replica import ChecksumType, ChunkInfo
 from merkle.witness import witness_checksums
-from scanner.finding import Fault, Verdict
+from scanner.finding import Fault, Forensic, Verdict
+from scanner.forensics import explain
 from scanner.ports import BlockReader
 
 REREADS_MAX: Final = 3  # one confirms or clears; more are for reads that never agree
-PAGE_BYTES: Final = 4096  # what a device tears and what a lost write leaves zero
 
 UNREADABLE_ERRNOS: Final = frozenset(
     {
@@ -49,6 +49,7 @@ UNREADABLE_ERRNOS: Final = frozenset(
 )
 
 Windows = Callable[[ChecksumType, int, bytes | memoryview], bytes]
+Former = Callable[[], Iterable[bytes]]
 Verify = Callable[[ChecksumType, int, bytes, bytes | memoryview], bool]
 
 
@@ -95,6 +96,8 @@ class Judgement:
     window_checksums: bytes
     is_disagreement: bool = False
     is_decided: bool = True
+    forensic: Forensic = Forensic.UNKNOWN
+    wrong_windows: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +118,16 @@ def read_failure(error: OSError) -> Verdict:
 
 
 def judge_chunk(
-    file: BlockReader, chunk: ChunkInfo, first: FirstRead, witnesses: Witnesses
+    file: BlockReader,
+    chunk: ChunkInfo,
+    first: FirstRead,
+    witnesses: Witnesses,
+    former: Former = tuple,
 ) -> Judgement:
     """Read `chunk` again until two reads agree, and judge it.
 
-    Raise OSError for a failure that is neither the data's nor the device's.
+    `former` is asked what was in the chunk's place before, if it is corrupt. Raise OSError for a
+    failure that is neither the data's nor the device's.
     """
     previous = None if first.error else (first.length_bytes, first.window_checksums)
     for _ in range(REREADS_MAX):
@@ -136,20 +144,29 @@ def judge_chunk(
         if len(medium) == chunk.length_bytes and second == chunk.window_checksums:
             return _cleared(chunk, first)
         if (len(medium), second) == previous:
-            return _corrupt(chunk, medium, second)
+            return _corrupt(chunk, medium, second, former)
         previous = (len(medium), second)
     return _undecided(chunk)
 
 
-def _corrupt(chunk: ChunkInfo, medium: bytes, sums: bytes) -> Judgement:
+def _corrupt(chunk: ChunkInfo, medium: bytes, sums: bytes, former: Former) -> Judgement:
     if not medium:
         fault, evidence = Fault.CHUNK_MISSING, f"the file ends at or before byte {chunk.offset}"
     elif len(medium) < chunk.length_bytes:
         fault = Fault.CHUNK_SHORT
         evidence = f"the file ends after {len(medium)} of {chunk.length_bytes} bytes"
     else:
-        fault, evidence = Fault.CHUNK_CHECKSUM, describe_windows(chunk, medium, sums)
-    return Judgement(Verdict.CORRUPT, fault, evidence, len(medium), sums)
+        fault, evidence = Fault.CHUNK_CHECKSUM, describe_windows(chunk, sums)
+    explained = explain(chunk, medium, sums, former=former() if medium else ())
+    return Judgement(
+        Verdict.CORRUPT,
+        fault,
+        f"{evidence}; {explained.words}" if explained.words else evidence,
+        len(medium),
+        sums,
+        forensic=explained.forensic,
+        wrong_windows=explained.wrong_windows,
+    )
 
 
 def _cleared(chunk: ChunkInfo, first: FirstRead) -> Judgement:
@@ -205,16 +222,14 @@ def _unreadable(first: OSError, second: OSError) -> Judgement:
     )
 
 
-def describe_windows(chunk: ChunkInfo, medium: bytes, sums: bytes) -> str:
-    """Say which windows differ, what the first one should be, and what it looks like."""
+def describe_windows(chunk: ChunkInfo, sums: bytes) -> str:
+    """Say which windows differ, and what the first one should be."""
     count, index, expected, actual = _differing(chunk, sums)
     total = window_count(chunk.length_bytes, chunk.bytes_per_checksum)
-    text = (
+    return (
         f"{count} of {total} windows differ; window {index} at byte "
         f"{chunk.offset + index * chunk.bytes_per_checksum}: expected {expected}, actual {actual}"
     )
-    shape = _shape(chunk, medium, index)
-    return f"{text}; {shape}" if shape else text
 
 
 def _differing(chunk: ChunkInfo, sums: bytes) -> tuple[int, int, str, str]:
@@ -230,26 +245,6 @@ def _differing(chunk: ChunkInfo, sums: bytes) -> tuple[int, int, str, str]:
         return 0, 0, "", ""
     first = slice(starts[0], starts[0] + width)
     return len(starts), starts[0] // width, expected[first].hex(), sums[first].hex()
-
-
-def _shape(chunk: ChunkInfo, medium: bytes, window_index: int) -> str:
-    """Name the damage where the bytes alone tell it: zero pages, or zero from a page on."""
-    start = window_index * chunk.bytes_per_checksum
-    window = medium[start : start + chunk.bytes_per_checksum]
-    if not any(window):
-        return "the window is all zero"
-    kept_bytes = len(window.rstrip(b"\0"))
-    edge = -(-(chunk.offset + start + kept_bytes) // PAGE_BYTES) * PAGE_BYTES
-    end = chunk.offset + start + len(window)
-    if end - edge >= PAGE_BYTES:
-        return f"zero from byte {edge} to the window's end: torn at a {PAGE_BYTES}-byte page"
-    first_page = -(-(chunk.offset + start) // PAGE_BYTES) * PAGE_BYTES
-    zero_page = bytes(PAGE_BYTES)
-    for page in range(first_page, end - PAGE_BYTES + 1, PAGE_BYTES):
-        at = page - chunk.offset
-        if medium[at : at + PAGE_BYTES] == zero_page:
-            return f"the {PAGE_BYTES}-byte page at byte {page} is all zero"
-    return ""
 
 
 def name_of(error: OSError) -> str:

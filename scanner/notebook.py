@@ -1,10 +1,12 @@
 """What a scan writes down: every finding counted, as many kept as the index should hold."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Final
 
 from merkle.replica import BlockId, ChunkInfo, ContainerId
-from scanner.finding import Fault, Finding, Verdict
+from scanner.finding import Fault, Finding, Forensic, Verdict
+from scanner.forensics import Sought, find_places, sought
 from scanner.judge import Judgement
 
 FINDINGS_PER_REPLICA_MAX: Final = 1_000  # a lost directory must not fill the index
@@ -27,6 +29,7 @@ class Notebook:
         self._doubt = doubt
         self._damage: list[Finding] = []
         self._notes: list[Finding] = []
+        self._sought: list[Sought] = []
         self.count = 0
 
     def findings(self) -> tuple[Finding, ...]:
@@ -35,6 +38,7 @@ class Notebook:
 
     def chunk(self, block_id: BlockId, chunk: ChunkInfo, judgement: Judgement) -> None:
         """Write down the judgement on a chunk."""
+        kept_count = len(self._damage)
         self.note(
             judgement.verdict,
             judgement.fault,
@@ -42,7 +46,24 @@ class Notebook:
             block_id,
             chunk.offset,
             chunk.length_bytes,
+            judgement.forensic,
         )
+        if judgement.forensic is Forensic.UNKNOWN and len(self._damage) > kept_count:
+            wrong = judgement.wrong_windows
+            item = sought(kept_count, block_id, chunk, judgement.window_checksums, wrong)
+            if item is not None:
+                self._sought.append(item)
+
+    def trace(self, rows: Callable[[], Iterable[tuple[BlockId, bytes]]]) -> None:
+        """Look whether damage that nothing explains is data of another place of the replica."""
+        if not self._sought:
+            return
+        for position, words in find_places(rows(), self._sought).items():
+            finding = self._damage[position]
+            evidence = f"{finding.evidence}; {words}"
+            self._damage[position] = replace(
+                finding, evidence=evidence, forensic=Forensic.MISDIRECTED
+            )
 
     def note(
         self,
@@ -52,6 +73,7 @@ class Notebook:
         block_id: BlockId = NO_BLOCK,
         offset: int = -1,
         length_bytes: int = -1,
+        forensic: Forensic = Forensic.UNKNOWN,
     ) -> None:
         """Write down one finding; -1 where it is not about a block or chunk."""
         finding = Finding(
@@ -63,6 +85,7 @@ class Notebook:
             length_bytes,
             self._now_ms(),
             evidence,
+            forensic,
         )
         self.count += 1
         self._doubt(block_id, offset, length_bytes)

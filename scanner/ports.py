@@ -8,7 +8,7 @@ fault (`scanner.judge.read_failure`). A block that vanishes is not an error here
 None. A replica that vanishes is one, the store's own, and ends the scan.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -93,6 +93,10 @@ class ReplicaReader(Protocol):
         For small blocks. The view is valid until the next read of any block; it is shorter than
         asked where the file is, and longer where the file is. Raise OSError.
         """
+        ...
+
+    def former_bytes(self, block_id: BlockId, offset: int) -> Iterable[bytes]:
+        """Return what is known to have been at this place before, newest first; a few at most."""
         ...
 
     def structure(self) -> Structure:

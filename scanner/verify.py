@@ -186,6 +186,7 @@ class _Scan:
             raise _transient(error) from error
         rows = np.concatenate([*seen, np.array(others, dtype=np.uint64)])
         self._judge_structure(structure, rows, tombstones)
+        self._notebook.trace(self._reader.blocks)
 
     def _scan_run(self, run: SimpleRun, tombstones: Mapping[BlockId, int]) -> None:
         """Read small blocks, one look each; what is not as it should be is scanned by itself."""
@@ -362,7 +363,13 @@ class _Scan:
     def _judge(
         self, block: BlockData, row: bytes, file: BlockReader, chunk: ChunkInfo, first: FirstRead
     ) -> None:
-        judgement = judge_chunk(file, chunk, first, self._witnesses)
+        judgement = judge_chunk(
+            file,
+            chunk,
+            first,
+            self._witnesses,
+            lambda: self._reader.former_bytes(block.block_id, chunk.offset),
+        )
         self._account(judgement.length_bytes)
         if not self._stands(block.block_id, row):
             return

@@ -6,6 +6,8 @@
         metadata/<id>.container  metadata/<id>.tree  chunks/<block id>.block
     <volume>/hdds/<cluster>/db/                              one LMDB environment
     <volume>/hdds/<cluster>/tmp/{importing,deleting}/        cleaned at start
+    <volume>/hdds/<cluster>/tmp/probe/                       files that a volume check writes
+    <volume>/hdds/<cluster>/canary/                          a planted fault that a scan has to find
     <volume>/hdds/<cluster>/quarantine/                      bytes that a repair replaced
 
 Names only: nothing here is created or changed except by `VolumeVersion.encode`'s callers.
@@ -20,6 +22,7 @@ from agent.errors import Code, Refused
 from merkle.replica import ID_MAX, BlockId, ContainerId
 
 LAYOUT_VERSION: Final = 1
+QUARANTINE: Final = "quarantine"  # below the cluster's directory
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _BLOCK_FILE: Final = re.compile(r"([1-9][0-9]{0,18})\.block")
 _CONTAINER_DIRECTORY: Final = re.compile(r"[1-9][0-9]{0,18}")
@@ -87,9 +90,19 @@ class Layout:
         return self.cluster / "tmp" / "deleting"
 
     @property
+    def probes(self) -> Path:
+        """Files that a volume check writes and removes."""
+        return self.cluster / "tmp" / "probe"
+
+    @property
+    def canary(self) -> Path:
+        """A block with a planted fault; no replica, never reported."""
+        return self.cluster / "canary"
+
+    @property
     def quarantine(self) -> Path:
         """Bytes that were replaced."""
-        return self.cluster / "quarantine"
+        return self.cluster / QUARANTINE
 
     def directories(self) -> tuple[Path, ...]:
         """Every directory that a volume must have."""

@@ -24,7 +24,8 @@ from agent.store.blockfile import ALIGNMENT_BYTES, read_past_cache
 from agent.store.descriptor import decode_descriptor
 from agent.store.durable import disk_errors
 from agent.store.facts import ScanBase
-from agent.store.layout import ReplicaPaths, block_id_of
+from agent.store.layout import QUARANTINE, ReplicaPaths, block_id_of
+from agent.store.quarantine import BYTES_SUFFIX
 from agent.store.store import ReplicaStore
 from merkle.checksum import U64s
 from merkle.codec import decode_tree
@@ -43,6 +44,8 @@ DIRECT_FLAGS: Final = OPEN_FLAGS | os.O_DIRECT
 DIRECT_REFUSED: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP})
 NO_BLOCK_FILE: Final = frozenset({errno.ELOOP, errno.ENXIO, errno.EISDIR})  # links, pipes, ...
 ABSENT_FD: Final = -1
+FORMER_MAX: Final = 4  # pieces of quarantine that a damaged chunk is compared with
+CLUSTER_ABOVE_ROOT: Final = 2
 HDDS_ABOVE_ROOT: Final = 3  # <volume>/hdds/<cluster>/current/containerDir<N>/<id>
 
 Decoded = TypeVar("Decoded")
@@ -254,6 +257,16 @@ class DiskReader:
             return file.read(0, length_bytes + 1)
         finally:
             file.close()
+
+    def former_bytes(self, block_id: BlockId, offset: int) -> Iterator[bytes]:
+        """Yield what repairs took away from this place and keep in quarantine, newest first."""
+        prefix = f"{self._container_id}-{block_id}-{offset}-"
+        folder = self._paths.root.parents[CLUSTER_ABOVE_ROOT] / QUARANTINE
+        with contextlib.suppress(OSError):  # nothing that is needed to judge
+            found = sorted(folder.glob(f"{prefix}*{BYTES_SUFFIX}"), reverse=True)
+            for path in found[:FORMER_MAX]:
+                if path.stat().st_size <= CHUNK_BYTES_MAX:
+                    yield path.read_bytes()
 
     def is_current(self) -> bool:
         """Whether the replica still has the generation at which the scan began."""

@@ -23,7 +23,7 @@ from merkle.replica import (
     ReplicaState,
 )
 from merkle.tree import Summary
-from scanner.finding import Fault, Finding, Verdict
+from scanner.finding import Fault, Finding, Forensic, Verdict
 from scanner.resume import ScanMark
 
 ROW_VERSION: Final = 1
@@ -177,6 +177,7 @@ def encode_finding(finding: Finding) -> bytes:
         finding.length_bytes,
         finding.found_at_ms,
         finding.evidence,
+        finding.forensic,
     )
     return seal(json.dumps(fields, separators=(",", ":")).encode())
 
@@ -185,9 +186,9 @@ def decode_finding(container_id: ContainerId, row: bytes) -> Finding:
     """Read one finding. Raises `Damaged`."""
     what = f"finding row of container {container_id}"
     try:
-        verdict, fault, block_id, offset, length_bytes, found_at_ms, evidence = json.loads(
-            bytes(unseal(row, what))
-        )
+        fields = json.loads(bytes(unseal(row, what)))
+        verdict, fault, block_id, offset, length_bytes, found_at_ms, evidence = fields[:7]
+        forensic = fields[7] if len(fields) > 7 else Forensic.UNKNOWN  # before it was kept
         return Finding(
             container_id=container_id,
             verdict=Verdict(verdict),
@@ -197,6 +198,7 @@ def decode_finding(container_id: ContainerId, row: bytes) -> Finding:
             length_bytes=length_bytes,
             found_at_ms=found_at_ms,
             evidence=evidence,
+            forensic=Forensic(forensic),
         )
     except Damaged:
         raise

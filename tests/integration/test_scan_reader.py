@@ -12,6 +12,7 @@ import pytest
 from agent.store.reader import BUFFER_BYTES, HUGE_PAGE_BYTES, DiskReader, ReadBuffers
 from merkle.checksum import Algorithm
 from merkle.replica import BlockId
+from scanner.finding import Forensic
 from scanner.verify import ScanOutcome, scan_replica
 from tests.support.page_cache import cached_pages, drop_pages
 from tests.support.stored_replica import CONTAINER, StoredReplica
@@ -120,6 +121,24 @@ def test_a_scan_leaves_the_page_cache_as_it_was(stored: StoredReplica, direct: b
     assert warm_pages == 1024**2 // mmap.PAGESIZE
     if direct:
         assert warm_pages == cached_pages(large)
+
+
+def test_bytes_that_a_repair_took_away_are_known_again(stored: StoredReplica) -> None:
+    """A repair whose write was lost leaves what quarantine has: the damage is stale."""
+    bad = b"\x5a" * 10_000
+    good = stored.file(6).read_bytes()
+    stored.overwrite(6, 0, bad)
+    assert stored.scan().findings
+    (chunk,) = stored.store.block(CONTAINER, BlockId(6)).chunks
+    stored.store.repair(CONTAINER).install_chunk(BlockId(6), chunk, good)
+    assert () == stored.scan().findings
+
+    stored.overwrite(6, 0, bad)
+
+    (finding,) = stored.scan().findings
+    assert Forensic.STALE == finding.forensic
+    assert "what was here before the last write" in finding.evidence
+    assert [finding] == stored.store.findings(CONTAINER)
 
 
 def test_buffers_begin_at_a_huge_page() -> None:

@@ -49,6 +49,7 @@ class MemoryReplica:
         self.buried: dict[BlockId, int] = {}
         self.faults: list[StructureFault] = []
         self.expected: set[int] = set()
+        self.former: dict[tuple[int, int], list[bytes]] = {}
         self.is_stale = False
 
     def put(
@@ -151,6 +152,9 @@ class MemoryReader:
             return file.read(0, length_bytes + 1)
         finally:
             file.close()
+
+    def former_bytes(self, block_id: BlockId, offset: int) -> list[bytes]:
+        return self.replica.former.get((block_id, offset), [])
 
     def structure(self) -> Structure:
         return Structure(

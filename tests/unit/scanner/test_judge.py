@@ -128,8 +128,8 @@ class TestEvidence:
     @pytest.mark.parametrize(
         ("bad", "words"),
         [
-            (GOOD[:8_192] + bytes(4_096) + GOOD[12_288:], "the window is all zero"),
-            (GOOD[:16_384] + bytes(3_616), "the window is all zero"),
+            (GOOD[:8_192] + bytes(4_096) + GOOD[12_288:], "page at byte 8192 is all zero"),
+            (GOOD[:16_384] + bytes(3_616), "zero from byte 16384 to the chunk's end"),
             (BAD, "1 of 5 windows differ; window 2 at byte 8192: expected "),
         ],
     )
@@ -146,7 +146,7 @@ class TestEvidence:
             ),
             (
                 GOOD[:8_192] + bytes(11_808),
-                "zero from byte 8192 to the window's end: torn at a 4096",
+                "zero from byte 8192 to the chunk's end: torn at a 4096",
             ),
             (GOOD[:100] + b"\x00" + GOOD[101:], "1 of 1 windows differ"),
         ],

@@ -1,5 +1,6 @@
 """The index: all of a change or nothing, rows in order, damage seen, a map that grows."""
 
+import json
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +19,13 @@ from agent.store.rows import (
     encode_finding,
     encode_journal,
     encode_replica,
+    seal,
 )
 from merkle.checksum import Algorithm
 from merkle.damaged import Damaged
 from merkle.replica import Bcsid, BlockId, ContainerId, ReplicaState
 from merkle.tree import Summary
+from scanner.finding import Forensic
 from tests.support.stores import chunk_of, content, damage
 
 ONE, TWO, THREE = ContainerId(1), ContainerId(2), ContainerId(3)
@@ -264,3 +267,13 @@ class TestMap:
             pytest.fail("entered a closed gate")
         with gate.entered():
             pass
+
+
+def test_findings_keep_their_class_and_older_rows_have_none() -> None:
+    """A row that was written before classes were kept is read as one that nobody classed."""
+    finding = replace(damage(), forensic=Forensic.TORN_512)
+    row = encode_finding(finding)
+    older = seal(json.dumps(json.loads(row[:-4])[:-1]).encode())
+
+    assert finding == decode_finding(ONE, row)
+    assert replace(finding, forensic=Forensic.UNKNOWN) == decode_finding(ONE, older)

@@ -1,0 +1,272 @@
+"""What kind of accident damaged a chunk, as far as the bytes tell.
+
+    one bit per wrong window      the two CRCs name it, without the good bytes
+    zero sectors                  to the chunk's end: torn; otherwise: zeroed
+    what was here before          all of it: stale; from a sector on: torn
+    what belongs elsewhere        its window checksums are those of another place: misdirected
+
+The good bytes are rarely known when damage is found; where they are, a tear shows whatever lies
+behind it. The class changes no verdict. It tells an operator whether to suspect memory, a cable,
+a controller's cache or a disk ("An Analysis of Data Corruption in the Storage Stack", FAST 2008).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from merkle.blockrow import WORD_BYTES, batches, decode_block
+from merkle.checksum import checksum_width_bytes, flipped_bit
+from merkle.damaged import Damaged
+from merkle.replica import BlockId, ChunkInfo
+from scanner.finding import Forensic
+
+Octets = npt.NDArray[np.uint8]
+
+SECTOR_BYTES: Final = 512
+PAGE_BYTES: Final = 4096
+FLIPPED_WINDOWS_MAX: Final = 8  # with one bit wrong in each: more are no accident of bits
+BIT_WINDOW_BYTES_MAX: Final = 1024**2  # of a window in which one bit is looked for
+SOUGHT_WINDOWS_MAX: Final = 16  # of one chunk, in the rest of the replica
+SOUGHT_CHUNKS_MAX: Final = 1_000
+KEY_BYTES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A class and the words for it; `wrong_windows` are the indices that differ."""
+
+    forensic: Forensic
+    words: str
+    wrong_windows: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """A chunk whose damage nothing explains: are its windows those of another place?
+
+    `windows`: index and checksum of what the medium holds. `position` is the caller's.
+    """
+
+    position: int
+    block_id: BlockId
+    chunk: ChunkInfo
+    windows: tuple[tuple[int, bytes], ...]
+
+
+def explain(
+    chunk: ChunkInfo,
+    medium: bytes,
+    sums: bytes,
+    *,
+    former: Iterable[bytes] = (),
+    good: bytes | None = None,
+) -> Explanation:
+    """Say what happened to a chunk of which the medium holds `medium`, with checksums `sums`.
+
+    `former`: what is known to have been in this place before. `good`: what should be there.
+    """
+    if len(medium) < chunk.length_bytes:
+        edge = chunk.offset + len(medium)
+        return Explanation(Forensic.TRUNCATED, f"cut at byte {edge}{_grain(edge)}")
+    wrong = wrong_windows(chunk, sums)
+    if not wrong:
+        return Explanation(Forensic.UNKNOWN, "")
+    octets = np.frombuffer(medium, dtype=np.uint8)
+    known = None if good is None else np.frombuffer(good, dtype=np.uint8)
+    found = (
+        _single_bits(chunk, sums, wrong)
+        or _zeroed(chunk, octets, wrong, known)
+        or _former(chunk, octets, wrong, former)
+        or _torn(chunk, octets, known)
+    )
+    if found is None:
+        return Explanation(Forensic.UNKNOWN, "", wrong)
+    return Explanation(*found, wrong)
+
+
+def wrong_windows(chunk: ChunkInfo, sums: bytes) -> tuple[int, ...]:
+    """Return the indices of the windows whose checksum is not the one written."""
+    width = checksum_width_bytes(chunk.checksum_type)
+    if not width or len(sums) != len(chunk.window_checksums):
+        return ()
+    expected = np.frombuffer(chunk.window_checksums, dtype=np.uint8).reshape(-1, width)
+    actual = np.frombuffer(sums, dtype=np.uint8).reshape(-1, width)
+    return tuple(np.flatnonzero((expected != actual).any(axis=1)).tolist())
+
+
+def _window(chunk: ChunkInfo, index: int) -> slice:
+    start = index * chunk.bytes_per_checksum
+    return slice(start, min(start + chunk.bytes_per_checksum, chunk.length_bytes))
+
+
+def _sum(chunk: ChunkInfo, sums: bytes, index: int) -> bytes:
+    width = checksum_width_bytes(chunk.checksum_type)
+    return sums[index * width : (index + 1) * width]
+
+
+def _single_bits(
+    chunk: ChunkInfo, sums: bytes, wrong: Sequence[int]
+) -> tuple[Forensic, str] | None:
+    if len(wrong) > FLIPPED_WINDOWS_MAX or chunk.bytes_per_checksum > BIT_WINDOW_BYTES_MAX:
+        return None
+    places = []
+    for index in wrong:
+        window = _window(chunk, index)
+        place = flipped_bit(
+            chunk.checksum_type,
+            window.stop - window.start,
+            _sum(chunk, chunk.window_checksums, index),
+            _sum(chunk, sums, index),
+        )
+        if place is None:
+            return None
+        places.append(f"bit {place[1]} of byte {chunk.offset + window.start + place[0]}")
+    words = f"{', '.join(places)} {'is' if len(places) == 1 else 'are'} flipped, nothing else"
+    return Forensic.SINGLE_BIT, words
+
+
+def _zeroed(
+    chunk: ChunkInfo, octets: Octets, wrong: Sequence[int], good: Octets | None
+) -> tuple[Forensic, str] | None:
+    """Zero sectors in every wrong window are taken to be what is wrong with it.
+
+    Without the good bytes that is a guess where data has sectors of zeros of its own.
+    """
+    if good is not None and len(good) == len(octets) and octets[octets != good].any():
+        return None
+    if not all(_zero_run(chunk, octets, _window(chunk, index)) for index in wrong):
+        return None
+    start, _ = _zero_run(chunk, octets, _window(chunk, wrong[0])) or (0, 0)
+    _, end = _zero_run(chunk, octets, _window(chunk, wrong[-1])) or (0, 0)
+    first, behind = chunk.offset + start, chunk.offset + end
+    if end == len(octets) and start and not octets[start:].any():
+        return _tear(first), f"zero from byte {first} to the chunk's end{_grain(first)}"
+    is_page = end - start == PAGE_BYTES and first % PAGE_BYTES == 0
+    if is_page:
+        return Forensic.ZEROED, f"the {PAGE_BYTES}-byte page at byte {first} is all zero"
+    return Forensic.ZEROED, f"zero from byte {first} to {behind}"
+
+
+def _zero_run(chunk: ChunkInfo, octets: Octets, window: slice) -> tuple[int, int] | None:
+    """Return the longest run of zero sectors in a window, as offsets in the chunk.
+
+    Sectors are those of the file; the first and the last of a window may be parts of one, and
+    count only beside a whole one, or where they are all of the window.
+    """
+    part = octets[window]
+    used = np.flatnonzero(part)
+    if not len(used):
+        return window.start, window.stop
+    edges = np.concatenate([[-1], used, [len(part)]])
+    longest = int(np.argmax(np.diff(edges)))
+    start, end = int(edges[longest]) + 1 + window.start, int(edges[longest + 1]) + window.start
+    if start > window.start:
+        start += -(chunk.offset + start) % SECTOR_BYTES
+    if end < window.stop:
+        end -= (chunk.offset + end) % SECTOR_BYTES
+    return (start, end) if end - start >= SECTOR_BYTES else None
+
+
+def _former(
+    chunk: ChunkInfo, octets: Octets, wrong: Sequence[int], former: Iterable[bytes]
+) -> tuple[Forensic, str] | None:
+    for old in former:
+        size = min(len(old), len(octets))
+        same = octets[:size] == np.frombuffer(old, dtype=np.uint8)[:size]
+        windows = [_window(chunk, index) for index in wrong]
+        if all(window.stop <= size and same[window].all() for window in windows):
+            return Forensic.STALE, "it is what was here before the last write"
+        if size == len(octets) and same[-1]:
+            start = int(np.flatnonzero(~same)[-1]) + 1
+            edge = chunk.offset + start + -(chunk.offset + start) % SECTOR_BYTES
+            if windows[0].start <= start and edge < chunk.offset + len(octets):
+                words = f"from byte {edge} on it is what was here before{_grain(edge)}"
+                return _tear(edge), words
+    return None
+
+
+def _torn(chunk: ChunkInfo, octets: Octets, good: Octets | None) -> tuple[Forensic, str] | None:
+    """With the good bytes known, a tear is a difference that begins at a sector and stays."""
+    if good is None or len(good) != len(octets):
+        return None
+    different = octets != good
+    places = np.flatnonzero(different)
+    if not len(places):
+        return None
+    first = int(places[0])
+    edge = first - (chunk.offset + first) % SECTOR_BYTES
+    if edge <= 0 or first - edge >= 8 or len(octets) - int(places[-1]) > 8:
+        return None
+    if different[edge:].mean() < 0.9:  # two unlike texts agree in few bytes, by chance
+        return None
+    at = chunk.offset + edge
+    return _tear(at), f"from byte {at} to the chunk's end it is something else{_grain(at)}"
+
+
+def _tear(edge: int) -> Forensic:
+    return Forensic.TORN_4096 if edge % PAGE_BYTES == 0 else Forensic.TORN_512
+
+
+def _grain(edge: int) -> str:
+    if edge % PAGE_BYTES == 0:
+        return f": torn at a {PAGE_BYTES}-byte page"
+    return f": torn at a {SECTOR_BYTES}-byte sector" if edge % SECTOR_BYTES == 0 else ""
+
+
+# -- misdirected: the replica's own rows say where these bytes belong ---------------------------
+
+
+def sought(
+    position: int, block_id: BlockId, chunk: ChunkInfo, sums: bytes, wrong: Sequence[int]
+) -> Sought | None:
+    """Return what to look for; None when there is nothing."""
+    windows = tuple((index, _sum(chunk, sums, index)) for index in wrong[:SOUGHT_WINDOWS_MAX])
+    return Sought(position, block_id, chunk, windows) if windows else None
+
+
+def find_places(rows: Iterable[tuple[BlockId, bytes]], wanted: Sequence[Sought]) -> dict[int, str]:
+    """Return, by position, the words for each chunk whose bytes belong to another place.
+
+    One pass over the rows: all checksums of a batch are compared at once, and only rows that
+    have one are parsed.
+    """
+    keys = {window[:KEY_BYTES] for item in wanted for _, window in item.windows}
+    values = np.array([int.from_bytes(key) for key in keys], dtype=np.uint32)
+    places: dict[int, str] = {}
+    for block_ids, raws in batches(rows):
+        whole = [len(row) % WORD_BYTES == 0 for row in raws]
+        kept = [index for index, fits in enumerate(whole) if fits]
+        words = np.frombuffer(b"".join(raws[index] for index in kept), dtype=">u4")
+        ends = np.cumsum([len(raws[index]) // KEY_BYTES for index in kept])
+        hits = np.unique(np.searchsorted(ends, np.flatnonzero(np.isin(words, values)), "right"))
+        for hit in hits.tolist():
+            index = kept[hit]
+            _match(block_ids[index], raws[index], wanted, places)
+    return places
+
+
+def _match(block_id: BlockId, row: bytes, wanted: Sequence[Sought], places: dict[int, str]) -> None:
+    try:
+        chunks = decode_block(block_id, row).chunks
+    except Damaged:
+        return
+    for chunk in chunks:
+        width = checksum_width_bytes(chunk.checksum_type)
+        own = chunk.window_checksums
+        at = {
+            own[start : start + width]: start // width for start in range(0, len(own), width or 1)
+        }
+        for item in wanted:
+            kind = (item.chunk.checksum_type, item.chunk.bytes_per_checksum)
+            if item.position in places or kind != (chunk.checksum_type, chunk.bytes_per_checksum):
+                continue
+            matches = [(index, at[window]) for index, window in item.windows if window in at]
+            if matches:
+                index, other = matches[0]
+                places[item.position] = (
+                    f"window {index} is window {other} of the chunk at {chunk.offset} "
+                    f"of block {block_id}; {len(matches)} of {len(item.windows)} are of that chunk"
+                )
