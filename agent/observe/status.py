@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from agent.errors import Refused
+from agent.errors import Refused, VolumeFailed
 from agent.rpc.reports import replica_report, unloadable_report
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.loop import WorkerStatus
@@ -54,10 +54,10 @@ class Observer:
         return sorted(known | {item.container_id for item in self._store.unloadable()})
 
     def report(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
-        """Return one replica's report; state DELETED when it is gone."""
+        """Return one replica's report; state DELETED when it, or its volume, is gone."""
         try:
             return replica_report(self._store.replica(container_id))
-        except Refused:
+        except (Refused, VolumeFailed):
             for item in self._store.unloadable():
                 if item.container_id == container_id:
                     return unloadable_report(item)

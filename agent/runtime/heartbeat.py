@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, islice
 from typing import Final, Protocol
 
 import structlog
@@ -27,6 +28,7 @@ from merkle.replica import ContainerId
 REPLICAS_PER_HEARTBEAT_MAX: Final = 5_000  # about 0.5 MB
 STATUSES_KEPT_MAX: Final = 10_000  # while the SCM is away; older ones are dropped and counted
 STATUSES_PER_HEARTBEAT_MAX: Final = 500
+STATUSES_BYTES_MAX: Final = 4 * 1024**2  # of one heartbeat: its message has a limit
 INTERVAL_S_MIN: Final = 0.05
 FULL_REPORT_INTERVAL_S: Final = 3600.0
 RETRY_S_MIN: Final = 0.2
@@ -105,6 +107,7 @@ class Heartbeat:
         self._full_id = 0
         self._full_page = 0
         self._full_due_s = 0.0
+        self._full_wanted = False
         self._interval_s = 1.0
         self._failures = 0
         self._state = "not registered yet"
@@ -125,6 +128,12 @@ class Heartbeat:
         """Report this replica soon: it is new, changed, or gone."""
         with self._lock:
             self._changed[container_id] = None
+        self.wake()
+
+    def report_all(self) -> None:
+        """Make a full report soon: what it does not name is no longer here."""
+        with self._lock:
+            self._full_wanted = True
         self.wake()
 
     def answer(self, status: scm_pb2.CommandStatus) -> None:
@@ -187,40 +196,58 @@ class Heartbeat:
 
     def _beat(self) -> bool:
         """Send one heartbeat; return whether more is waiting to be said."""
-        reports, changed = self._reports()
-        with self._lock:
-            statuses = list(self._statuses)[:STATUSES_PER_HEARTBEAT_MAX]
-        request = scm_pb2.HeartbeatRequest(
-            datanode_id=self._identity.datanode_id,
-            boot_id=self._identity.boot_id,
-            volumes=self._reporter.volumes(),
-            reports=reports,
-            command_statuses=statuses,
-            queues=self._reporter.queues(),
-        )
+        # Queues first: a task that leaves them meanwhile has its answer among the statuses, and
+        # is not taken for lost.
+        queues = list(self._reporter.queues())
+        statuses = self._statuses_to_send()
+        changed: list[ContainerId] = []
         try:
+            request = scm_pb2.HeartbeatRequest(
+                datanode_id=self._identity.datanode_id,
+                boot_id=self._identity.boot_id,
+                volumes=self._reporter.volumes(),
+                reports=self._reports(changed),
+                command_statuses=statuses,
+                queues=queues,
+            )
             answer = self._scm.heartbeat(request)
-        except (Unavailable, Refused):
+        except BaseException:
             self._take_back(changed)
             raise
         if answer.reregister:
             self._is_registered = False
             self._take_back(changed)
             return True
-        with self._lock:
-            for _ in statuses:
-                if self._statuses:
-                    self._statuses.popleft()
-            waiting = bool(self._statuses) or bool(self._changed)
+        waiting = self._told(statuses)
         if answer.commands:
             self._on_commands(answer.commands, answer.term)
         return waiting or self._full is not None
 
-    def _reports(self) -> tuple[list[scm_pb2.ContainerReport], list[ContainerId]]:
-        """Return the reports to send, and the changed replicas they tell of."""
-        reports = []
+    def _statuses_to_send(self) -> list[scm_pb2.CommandStatus]:
+        """Return the oldest answers, as many as fit a heartbeat; at least one."""
         with self._lock:
-            changed = list(self._changed)[:REPLICAS_PER_HEARTBEAT_MAX]
+            oldest = list(islice(self._statuses, STATUSES_PER_HEARTBEAT_MAX))
+        sizes_bytes = accumulate(status.ByteSize() for status in oldest)
+        count = sum(1 for size_bytes in sizes_bytes if size_bytes <= STATUSES_BYTES_MAX)
+        return oldest[: max(count, 1)]
+
+    def _told(self, statuses: Sequence[scm_pb2.CommandStatus]) -> bool:
+        """Forget answers that the SCM has; return whether there is more to say.
+
+        While they were on their way a full memory may have dropped some of them already.
+        """
+        told = {id(status) for status in statuses}
+        with self._lock:
+            while self._statuses and id(self._statuses[0]) in told:
+                self._statuses.popleft()
+            return bool(self._statuses) or bool(self._changed)
+
+    def _reports(self, changed: list[ContainerId]) -> list[scm_pb2.ContainerReport]:
+        """Return the reports to send; `changed` receives the changed replicas they tell of."""
+        reports = []
+        self._full_ended = False
+        with self._lock:
+            changed += islice(self._changed, REPLICAS_PER_HEARTBEAT_MAX)
             for container_id in changed:
                 del self._changed[container_id]
         self._meanwhile.update(changed)
@@ -233,7 +260,7 @@ class Heartbeat:
             reports.append(page)
         if self._full_ended:
             self._tell_meanwhile()
-        return reports, changed
+        return reports
 
     def _tell_meanwhile(self) -> None:
         """Report again what changed while the full report went out page by page.
@@ -257,12 +284,16 @@ class Heartbeat:
     def _full_report_page(self) -> scm_pb2.ContainerReport | None:
         """Return the next page of the full report, if one is due or under way."""
         now_s = self._clock.monotonic_s()
+        with self._lock:
+            is_wanted, self._full_wanted = self._full_wanted, False
+        if is_wanted:
+            self._full = None  # one under way names what is gone: it begins anew
         if self._full is None:
-            if now_s < self._full_due_s:
+            if now_s < self._full_due_s and not is_wanted:
                 return None
+            self._full = deque(self._reporter.replica_ids())
             jitter = random.uniform(0.75, 1.0)  # noqa: S311 - so that a cluster's reports spread
             self._full_due_s = now_s + FULL_REPORT_INTERVAL_S * jitter
-            self._full = deque(self._reporter.replica_ids())
             self._meanwhile.clear()
             self._full_id += 1
             self._full_page = 0

@@ -87,13 +87,14 @@ class Host:
             version=version,
             started_at_ms=self._clock.now_ms(),
         )
-        self._tools = ScanTools(
+        tools = ScanTools(
             store=self._store,
             leases=self._leases,
             algorithm=self._config.storage.tree_algorithm,
             clock=self._clock,
         )
-        self._scrub = Scrub(self._tools, self._config.scan, who.datanode_id, self._stopping)
+        self._scrub = Scrub(tools, self._config.scan, who.datanode_id, self._stopping)
+        self._tools = self._scrub.tools
         self._requested = RequestedScans(self._tools)
         self._observer = Observer(
             about, self._store, workers=self._loops.status, scm_state=lambda: self._heartbeat.state
@@ -125,6 +126,7 @@ class Host:
             self._scm, self._observer, identity, self._commands.submit, self._clock
         )
         self._store.on_change = self._heartbeat.notify
+        self._scrub.on_volume_failed = lambda *_: self._heartbeat.report_all()
 
     @property
     def address(self) -> str:

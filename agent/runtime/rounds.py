@@ -13,7 +13,7 @@ from typing import Final
 
 import structlog
 
-from agent.errors import Refused
+from agent.errors import Refused, VolumeFailed
 from agent.runtime.clock import Clock
 from agent.runtime.loop import Busy, Idle, Pulse, Step, Throttled
 from agent.runtime.pace import ScanPace
@@ -269,6 +269,9 @@ class VolumeScanWorker:
             if error.code not in GONE:  # deleted since it was listed
                 raise
             return
+        except VolumeFailed as error:
+            self._tools.on_unreadable(self.volume_id, str(error))
+            raise
         finally:
             self._now_reading = None
         if not report.committed and self._waits() is not None:

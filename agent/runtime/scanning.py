@@ -25,7 +25,7 @@ from agent.store.store import ReplicaStore
 from merkle.checksum import Algorithm
 from merkle.replica import ContainerId
 from scanner.breaker import Breaker
-from scanner.finding import Finding
+from scanner.finding import Finding, Verdict
 from scanner.resume import ScanMark, no_mark
 from scanner.verify import CHANGED, STOPPED, ScanOutcome, scan_replica
 
@@ -79,9 +79,14 @@ class MarkingGuard:
             return self._breaker.held_because(self._clock.monotonic_s())
 
 
+def _no_suspicion(_volume_id: str, _reason: str) -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanTools:
-    """What every scan of this process uses."""
+    """What every scan of this process uses. `on_unreadable` is told of a volume that failed to
+    give its bytes, and which."""
 
     store: ReplicaStore
     leases: Leases
@@ -89,6 +94,7 @@ class ScanTools:
     guard: MarkingGuard = field(default_factory=MarkingGuard)
     clock: Clock = field(default_factory=SystemClock)
     lease_wait_s: float = LEASE_WAIT_S
+    on_unreadable: Callable[[str, str], None] = _no_suspicion
 
 
 def _never() -> bool:
@@ -207,6 +213,10 @@ def _scan_once(
         reader.close()
     if outcome.stopped_because == STOPPED:
         keeper.keep_last()
+    for finding in outcome.findings:
+        if finding.verdict is Verdict.UNREADABLE:
+            tools.on_unreadable(base.facts.volume_id, finding.evidence)
+            break
     held_because = _held_because(tools, base, outcome)
     if held_because:
         return _held(base.facts, outcome, held_because)

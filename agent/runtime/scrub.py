@@ -6,7 +6,8 @@ volume ──► VolumeScanWorker + Hold (pause, skip)     one loop each
 
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cached_property
 
 import structlog
@@ -19,6 +20,7 @@ from agent.runtime.ondemand import OnDemandScans
 from agent.runtime.pace import Pressure, ScanPace
 from agent.runtime.rounds import RoundPolicy, RoundStatus, VolumeScanWorker
 from agent.runtime.scanning import ScanTools
+from agent.runtime.volume_check import VolumeChecks
 from agent.store.facts import VolumeFacts
 from agent.store.speed import measured_bytes_per_s
 from merkle.replica import ContainerId
@@ -71,7 +73,11 @@ class Scrub:
         self, tools: ScanTools, config: ScanConfig, datanode_id: str, stop: threading.Event
     ) -> None:
         """Check the promise. Raises Refused."""
-        self._tools = tools
+        self.checks = VolumeChecks(
+            tools.store, clock=tools.clock, on_failed=lambda *failed: self.on_volume_failed(*failed)
+        )
+        self.on_volume_failed: Callable[[str, tuple[ContainerId, ...]], None] = lambda *_: None
+        self.tools = self._tools = tools = replace(tools, on_unreadable=self.checks.request)
         self._config = config
         self._datanode_id = datanode_id
         self._stop = stop
@@ -102,6 +108,9 @@ class Scrub:
         on_demand = self.on_demand
         loop = Loop(on_demand, clock=clock, pulse=self._on_demand_pulse)
         on_demand.attach(loop.wake)
+        yield loop
+        loop = Loop(self.checks, clock=clock)
+        self.checks.wake = loop.wake
         yield loop
         if self._config.enabled:
             for volume in self._volumes:
@@ -196,7 +205,11 @@ class Scrub:
 
     def _volume_message(self, volume: VolumeFacts) -> pb.VolumeScrub:
         worker = self._workers.get(volume.volume_id)
-        message = pb.VolumeScrub(volume_id=volume.volume_id, path=str(volume.path))
+        message = pb.VolumeScrub(
+            volume_id=volume.volume_id,
+            path=str(volume.path),
+            check=self.checks.error_of(volume.volume_id),
+        )
         if worker is None:
             message.state = "off"
             return message

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final
 
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.store import blockfile
 from agent.store.blocks import known_block
 from agent.store.durable import disk_errors
@@ -97,6 +97,28 @@ def damaged_block(container_id: ContainerId, damage: Damaged) -> Unavailable:
         Code.UNAVAILABLE,
         f"container {container_id}: {damage}",
         hint="another replica has it; reconcile repairs this one",
+    )
+
+
+def facts_or_failure(volume: Volume) -> VolumeFacts:
+    """Return the facts of a volume; if its disk does not answer, those of a failed one."""
+    try:
+        return volume_facts(volume)
+    except SutureError as error:
+        return failed_facts(volume, str(error))
+
+
+def failed_facts(volume: Volume, reason: str) -> VolumeFacts:
+    """Return the facts of a volume that failed while it was open."""
+    return VolumeFacts(
+        volume_id=volume.volume_id,
+        path=volume.layout.volume,
+        capacity_bytes=0,
+        available_bytes=0,
+        used_bytes=0,
+        container_count=0,
+        failed=True,
+        error=reason,
     )
 
 

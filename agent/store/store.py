@@ -28,12 +28,14 @@ from agent.store.facts import (
 )
 from agent.store.layout import ReplicaPaths
 from agent.store.options import StoreOptions
+from agent.store.probe import Probe, probe
 from agent.store.reading import (
     block_rows,
     committed_block,
+    facts_or_failure,
+    failed_facts,
     read_block,
     readable_blocks,
-    volume_facts,
 )
 from agent.store.recovery import Shelf, recover
 from agent.store.repair import Repair
@@ -77,6 +79,8 @@ class ReplicaStore:
         self._places = shelf.places
         self._unloadable = {entry.container_id: entry for entry in shelf.unloadable}
         self._failed = tuple(failed)
+        self._fenced: tuple[Volume, ...] = ()
+        self._lost: Mapping[ContainerId, str] = {}
         self.recovery = RecoveryReport(tuple(shelf.steps), tuple(shelf.unloadable))
         self.on_change: Callable[[ContainerId], None] = lambda _: None
         """Told of every change that a report shows; set once, before others call the store."""
@@ -122,16 +126,39 @@ class ReplicaStore:
 
     def close(self) -> None:
         """Close all volumes. No other call may be running."""
-        for volume in self._volumes:
+        for volume in (*self._volumes, *self._fenced):
             volume.close()
-        self._volumes = ()
+        self._volumes = self._fenced = ()
         self._places = {}
 
     # -- what there is
 
     def volumes(self) -> tuple[VolumeFacts, ...]:
         """Return the facts of every volume, failed ones last."""
-        return (*(volume_facts(volume) for volume in self._volumes), *self._failed)
+        return (*(facts_or_failure(volume) for volume in self._volumes), *self._failed)
+
+    def probe(self, volume_id: str) -> Probe:
+        """Try whether a volume works: write, sync, read, remove. May hang as its disk does."""
+        return probe(self._by_id(volume_id).layout)
+
+    def canary_directory(self, volume_id: str) -> Path:
+        """Return where a volume keeps the fault that its scan has to find; it need not exist."""
+        return self._by_id(volume_id).layout.canary
+
+    def fail_volume(self, volume_id: str, reason: str) -> tuple[ContainerId, ...]:
+        """Fence a volume until the next start: its replicas are refused and no longer reported.
+
+        Returns the containers that were on it. Nothing on the volume is touched.
+        """
+        volume = self._by_id(volume_id)
+        lost = tuple(key for key, place in dict(self._places).items() if place is volume)
+        self._lost = {**self._lost, **dict.fromkeys(lost, f"{volume.layout.volume}: {reason}")}
+        self._volumes = tuple(other for other in self._volumes if other is not volume)
+        self._fenced = (*self._fenced, volume)
+        self._failed = (*self._failed, failed_facts(volume, reason))
+        for container_id in lost:
+            self._places.pop(container_id, None)
+        return lost
 
     def unloadable(self) -> tuple[Unloadable, ...]:
         """Return the replicas whose files are here and cannot be served."""
@@ -188,7 +215,7 @@ class ReplicaStore:
             raise Refused(Code.MALFORMED_REQUEST, f"replica index {replica_index} is out of range")
         if state not in {ReplicaState.OPEN, ReplicaState.RECOVERING}:
             raise Refused(Code.MALFORMED_REQUEST, f"a replica cannot be created {state}")
-        if container_id in self._places:
+        if container_id in self._places or container_id in self._lost:
             return self._existing(container_id, replica_index, state)
         if container_id in self._unloadable:
             raise Refused(
@@ -389,9 +416,22 @@ class ReplicaStore:
 
     def _volume(self, container_id: ContainerId) -> Volume:
         volume = self._places.get(container_id)
-        if volume is None:
-            raise not_found(container_id)
-        return volume
+        if volume is not None:
+            return volume
+        if container_id in self._lost:
+            raise VolumeFailed(
+                Code.IO_EXCEPTION,
+                f"container {container_id} was on a volume that failed: {self._lost[container_id]}",
+                hint="replace the disk, then restart the agent",
+                container_id=container_id,
+            )
+        raise not_found(container_id)
+
+    def _by_id(self, volume_id: str) -> Volume:
+        for volume in self._volumes:
+            if volume.volume_id == volume_id:
+                return volume
+        raise VolumeFailed(Code.IO_EXCEPTION, f"volume {volume_id} does not serve")
 
     def _existing(
         self, container_id: ContainerId, replica_index: int, state: ReplicaState
@@ -407,7 +447,7 @@ class ReplicaStore:
 
     def _roomiest_volume(self) -> Volume:
         available_bytes = {volume: volume.available_bytes() for volume in self._volumes}
-        most_bytes = max(available_bytes.values())
+        most_bytes = max(available_bytes.values(), default=-1)
         if most_bytes < self._options.reserve_bytes:
             raise Unavailable(
                 Code.DISK_OUT_OF_SPACE,

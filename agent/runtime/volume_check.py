@@ -1,0 +1,158 @@
+"""Checks every volume now and then, and at once when a read failed; fences what has failed.
+
+due, or asked for ─► probe in a thread of its own ─ answer in time ─► good
+                                │                         └ error ─► a strike
+                                └ none in time: it hangs ─► a strike; no second probe meanwhile
+too many strikes in the window, or gone for good ─► fenced
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+
+from agent.errors import SutureError
+from agent.runtime.clock import Clock
+from agent.runtime.loop import Step, Throttled
+from agent.store.probe import Probe
+from agent.store.store import ReplicaStore
+from merkle.replica import ContainerId
+from scanner.strikes import Strikes
+
+LOOK_S: Final = 0.2  # at probes under way
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckLimits:
+    """How often a volume is checked. `gap_min_s`: between two checks, whoever asks."""
+
+    interval_s: float = 3600.0
+    gap_min_s: float = 60.0
+    timeout_s: float = 600.0
+    strikes_tolerated: int = 1
+    strikes_window_s: float = 70 * 60.0
+
+
+@dataclass(slots=True)
+class _Running:
+    """A probe under way; `answer` is set by its thread."""
+
+    begun_at_s: float
+    answer: list[Probe] = field(default_factory=list)
+    has_timed_out: bool = False
+
+
+@dataclass(slots=True)
+class _Volume:
+    strikes: Strikes
+    due_at_s: float
+    checked_at_s: float = float("-inf")
+    running: _Running | None = None
+    error: str = ""
+
+
+class VolumeChecks:
+    """The worker behind the check loop; `request` and `error_of` may be called by any thread."""
+
+    name = "volume-check"
+
+    def __init__(
+        self,
+        store: ReplicaStore,
+        *,
+        clock: Clock,
+        on_failed: Callable[[str, tuple[ContainerId, ...]], None],
+        limits: CheckLimits | None = None,
+        probe: Callable[[str], Probe] | None = None,
+    ) -> None:
+        """`on_failed` is told which volume was fenced, and what was on it."""
+        self._store = store
+        self._clock = clock
+        self._on_failed = on_failed
+        self._limits = limits or CheckLimits()
+        self._probe = probe or store.probe
+        self._volumes = {
+            facts.volume_id: self._new() for facts in store.volumes() if not facts.failed
+        }
+        self._fenced: dict[str, str] = {}
+        self.wake: Callable[[], None] = lambda: None  # set to the loop's own
+        self.check_count = 0
+
+    def request(self, volume_id: str, reason: str) -> None:
+        """Check this volume soon: something on it failed."""
+        volume = self._volumes.get(volume_id)
+        if volume is None:
+            return
+        log.warning("volume_check_requested", volume_id=volume_id, reason=reason)
+        volume.due_at_s = min(volume.due_at_s, volume.checked_at_s + self._limits.gap_min_s)
+        self.wake()
+
+    def error_of(self, volume_id: str) -> str:
+        """Return what the last check of a volume said; "" when it passed."""
+        volume = self._volumes.get(volume_id)
+        return self._fenced.get(volume_id, "") if volume is None else volume.error
+
+    def step(self) -> Step:
+        """Begin the checks that are due, and judge those that have ended."""
+        for volume_id, volume in list(self._volumes.items()):
+            if volume.running is not None:
+                self._look(volume_id, volume, volume.running)
+            elif volume.due_at_s <= self._clock.monotonic_s():
+                self._begin(volume_id, volume)
+        if any(volume.running for volume in self._volumes.values()):
+            return Throttled(LOOK_S)
+        due_at_s = min((volume.due_at_s for volume in self._volumes.values()), default=None)
+        if due_at_s is None:
+            return Throttled(self._limits.interval_s)
+        return Throttled(max(LOOK_S, due_at_s - self._clock.monotonic_s()))
+
+    def _new(self) -> _Volume:
+        limits = self._limits
+        strikes = Strikes(limits.strikes_tolerated, limits.strikes_window_s)
+        return _Volume(strikes, self._clock.monotonic_s())
+
+    def _begin(self, volume_id: str, volume: _Volume) -> None:
+        running = _Running(self._clock.monotonic_s())
+        volume.running = running
+
+        def work() -> None:
+            try:
+                running.answer.append(self._probe(volume_id))
+            except (SutureError, OSError) as error:
+                running.answer.append(Probe(f"the probe failed: {error}"))
+
+        thread = threading.Thread(target=work, name=f"probe-{volume_id}", daemon=True)
+        thread.start()  # it may hang as long as the disk does, and is never waited for
+
+    def _look(self, volume_id: str, volume: _Volume, running: _Running) -> None:
+        now_s = self._clock.monotonic_s()
+        if running.answer:
+            volume.running = None
+            volume.checked_at_s = now_s
+            volume.due_at_s = now_s + self._limits.interval_s
+            self.check_count += 1
+            self._judge(volume_id, volume, running.answer[0])
+        elif not running.has_timed_out and now_s - running.begun_at_s > self._limits.timeout_s:
+            running.has_timed_out = True
+            self._judge(volume_id, volume, Probe(f"no answer for {self._limits.timeout_s:g} s"))
+        elif running.has_timed_out and now_s - running.begun_at_s > 2 * self._limits.timeout_s:
+            self._judge(volume_id, volume, Probe("it hangs", is_final=True))
+
+    def _judge(self, volume_id: str, volume: _Volume, probe: Probe) -> None:
+        volume.error = probe.error
+        if not probe.error:
+            return
+        now_s = self._clock.monotonic_s()
+        log.error("volume_check_failed", volume_id=volume_id, error=probe.error)
+        volume.due_at_s = now_s + self._limits.gap_min_s
+        if not volume.strikes.add(now_s) and not probe.is_final:
+            return
+        del self._volumes[volume_id]
+        self._fenced[volume_id] = probe.error
+        lost = self._store.fail_volume(volume_id, probe.error)
+        log.error("volume_fenced", volume_id=volume_id, error=probe.error, lost_count=len(lost))
+        self._on_failed(volume_id, lost)
