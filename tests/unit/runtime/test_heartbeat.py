@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from agent.errors import Code, Refused, Unavailable
+import pytest
+
+from agent.errors import Code, Refused, Unavailable, VolumeFailed
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime import heartbeat as module
 from agent.runtime.heartbeat import Heartbeat, Identity
@@ -58,6 +60,39 @@ class Replicas:
 
     def queues(self) -> Iterable[scm_pb2.QueueCount]:
         return []
+
+
+class Failing(Replicas):
+    """Replicas of which one cannot be read, as often as told."""
+
+    def __init__(self, count: int, *, broken: int) -> None:
+        super().__init__(count)
+        self.broken = broken
+        self.failures_left = 1
+
+    def report(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
+        if container_id == self.broken and self.failures_left:
+            self.failures_left -= 1
+            raise VolumeFailed(Code.IO_EXCEPTION, "the index cannot be read")
+        return super().report(container_id)
+
+
+class Finishing(Replicas):
+    """Replicas at a datanode whose only task ends while the heartbeat is being written."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.is_running = True
+        self.answer: Callable[[], None] = lambda: None
+
+    def volumes(self) -> Iterable[datanode_pb2.VolumeStatus]:
+        if self.is_running:
+            self.answer()
+            self.is_running = False
+        return super().volumes()
+
+    def queues(self) -> Iterable[scm_pb2.QueueCount]:
+        return [scm_pb2.QueueCount(type="close", count=1)] if self.is_running else []
 
 
 def heartbeat(
@@ -184,6 +219,38 @@ class TestReports:
         assert [0, 1] == [page.page for page in pages]
         assert 1 == len({page.report_id for page in pages})
 
+    def test_a_full_report_that_fails_here_names_every_replica_in_the_end(self) -> None:
+        """
+        A replica that cannot be read for once costs a repetition; none is taken for gone.
+        """
+        scm = Scm()
+        beat = heartbeat(scm, Failing(3, broken=2), FakeClock())
+
+        with pytest.raises(VolumeFailed):
+            beat.step()
+        run_until_quiet(beat)
+
+        pages = [report for request in scm.heard for report in request.reports if report.full]
+        assert [[1, 2, 3]] == [[replica.container_id for replica in p.replicas] for p in pages]
+
+    def test_a_change_that_could_not_be_read_is_told_later(self) -> None:
+        """
+        When one of the changed replicas cannot be read, all of them are told with the next call.
+        """
+        scm, replicas = Scm(), Failing(3, broken=2)
+        replicas.failures_left = 0
+        beat = heartbeat(scm, replicas, FakeClock())
+        run_until_quiet(beat)
+        for container_id in (1, 2):
+            beat.notify(ContainerId(container_id))
+        replicas.failures_left = 1
+
+        with pytest.raises(VolumeFailed):
+            beat.step()
+        run_until_quiet(beat)
+
+        assert [1, 2] == sorted(incremental_ids(scm))
+
     def test_a_replica_made_during_a_full_report_is_told_after_it(self) -> None:
         """
         What is on no page because it is newer than the list is reported again behind the last.
@@ -275,6 +342,53 @@ class TestScmAway:
             beat.answer(scm_pb2.CommandStatus(command_id=number))
 
         assert module.STATUSES_KEPT_MAX == len(beat._statuses)
+
+    def test_no_answer_is_lost_when_memory_overflows_during_a_call(self) -> None:
+        """
+        Only the oldest are dropped, to make room; what was not sent is sent later.
+        """
+        scm = Scm()
+        beat = heartbeat(scm, Replicas(0), FakeClock())
+        kept = module.STATUSES_KEPT_MAX
+        for number in range(kept):
+            beat.answer(scm_pb2.CommandStatus(command_id=number + 1))
+        more = [scm_pb2.CommandStatus(command_id=kept + 1)]
+        scm.during = lambda: beat.answer(more.pop()) if more else None
+
+        run_until_quiet(beat)
+
+        told = [status.command_id for request in scm.heard for status in request.command_statuses]
+        assert list(range(1, kept + 2)) == told
+
+    def test_answers_with_much_to_tell_are_spread_over_heartbeats(self) -> None:
+        """
+        No heartbeat is larger than the SCM takes, whatever the answers tell; each is sent once.
+        """
+        scm = Scm()
+        beat = heartbeat(scm, Replicas(0), FakeClock())
+        text = "x" * (module.STATUSES_BYTES_MAX // 3)
+        for number in range(1, 8):
+            beat.answer(scm_pb2.CommandStatus(command_id=number, message=text))
+        beat.answer(scm_pb2.CommandStatus(command_id=8, message=4 * text))
+
+        run_until_quiet(beat)
+
+        told = [[status.command_id for status in r.command_statuses] for r in scm.heard]
+        assert list(range(1, 9)) == [number for numbers in told for number in numbers]
+        assert 2 == max(len(numbers) for numbers in told)
+
+    def test_a_task_that_ends_meanwhile_is_in_the_queues_or_answered(self) -> None:
+        """
+        Else the SCM takes its command for lost, and sends it again.
+        """
+        scm, replicas = Scm(), Finishing()
+        beat = heartbeat(scm, replicas, FakeClock())
+        replicas.answer = lambda: beat.answer(scm_pb2.CommandStatus(command_id=7))
+
+        beat.step()
+
+        [request] = scm.heard
+        assert request.queues or request.command_statuses
 
 
 class TestCommands:
