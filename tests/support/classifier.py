@@ -91,9 +91,9 @@ def compare(case: Case) -> tuple[str, frozenset[str], bool, bool]:
     """Return class, minority, whether tombstones differ, whether a silent replica differs."""
     trees = [r for r in case.replicas if r.state in TREE]
     countable = [r for r in trees if case.up(r)]
-    per_index = Counter(r.replica_index for r in countable)
+    copies = Counter(r.replica_index for r in countable)
     is_ec = case.box.replication_type == "EC"
-    compared = [r for r in countable if not is_ec or per_index[r.replica_index] > 1]
+    compared = [r for r in countable if not is_ec or copies[r.replica_index] > 1]
     known = [r for r in compared if r.root is not None and r.tree_algorithm is not None]
     groups: dict[tuple[int, str | None], Counter[int | None]] = {}
     for r in known:
@@ -172,9 +172,6 @@ def eligibility(case: Case) -> str:
     return next((code for applies, code in rules if applies), "OK")
 
 
-# -- the chain -------------------------------------------------------------------------------
-
-
 def chain(case: Case) -> tuple[str, str, bool]:
     """Walk the handlers in order; return the state left behind, the queue, and stuck or not."""
     box, here = case.box, case.present
@@ -232,8 +229,7 @@ def empty(case: Case) -> bool:
 
 def origin_needs(case: Case) -> tuple[int, int]:
     """Return copies lacking and copies too many over all origins of a stuck container."""
-    alive = [r for r in case.present if r.state != "UNHEALTHY"]
-    top = max((_bcsid(r) for r in alive), default=-1)
+    top = max((_bcsid(r) for r in case.present if r.state != "UNHEALTHY"), default=-1)
     under = over = 0
     for origin in {case.origin(r) for r in case.present}:
         mine = [r for r in case.present if case.origin(r) == origin]
@@ -375,9 +371,6 @@ def racks_after(case: Case) -> list[str]:
     return [case.nodes[d].rack for d in staying + [o.datanode_id for o in case.adds]]
 
 
-# -- erasure coding --------------------------------------------------------------------------
-
-
 @dataclass
 class Indexes:
     """The index sets of an EC container."""
@@ -441,9 +434,6 @@ def ec_chain(case: Case) -> tuple[str, str]:
     if misplaced(case, [case.nodes[r.datanode_id].rack for r in case.present]):
         return "MIS_REPLICATED", "U" if misplaced(case, racks_after(case)) else "-"
     return "HEALTHY", "-"
-
-
-# -- flags -----------------------------------------------------------------------------------
 
 
 def conditions(case: Case, stuck: bool) -> set[str]:
