@@ -105,7 +105,7 @@ def append(path: Path, data: bytes, offset: int) -> None:
                 os.ftruncate(fd, offset)
             write_all(fd, data, offset)
             os.fdatasync(fd)
-            if created:
+            if offset == 0:  # also if a process that died had created it: was the name synced?
                 sync_directory(path.parent)
         except BaseException:
             _take_back(fd, path, offset, created=created)

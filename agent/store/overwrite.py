@@ -8,11 +8,12 @@ else back from quarantine. Ozone overwrites in place without either (its trap 13
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from agent.errors import Code, VolumeFailed
+from agent.errors import Code, SutureError, VolumeFailed
 from agent.store import blockfile, quarantine
 from agent.store.durable import disk_errors, make_directories, remove_file, sync_directory
 from agent.store.index import Change
@@ -70,10 +71,11 @@ def overwrite_chunk(
         with disk_errors(path):
             blockfile.overwrite(path, data, chunk.offset)
         check_arrived(path, entry)
+        finish(volume, container_id, entry, record)
     except BaseException:
-        roll_back(volume, container_id, entry)
+        if is_open(volume, container_id, entry):
+            roll_back(volume, container_id, entry)
         raise
-    finish(volume, container_id, entry, record)
 
 
 def finish(volume: Volume, container_id: ContainerId, entry: InstallEntry, record: Record) -> None:
@@ -85,7 +87,14 @@ def finish(volume: Volume, container_id: ContainerId, entry: InstallEntry, recor
 
     volume.index.write(change)
     if entry.pending and entry.quarantine:  # the client replaced its own bytes: nobody wants them
-        quarantine.forget(volume.layout, entry.quarantine)
+        with suppress(SutureError):  # the write is done, whatever becomes of the copy
+            quarantine.forget(volume.layout, entry.quarantine)
+
+
+def is_open(volume: Volume, container_id: ContainerId, entry: InstallEntry) -> bool:
+    """Return whether the index still has the entry: then nothing of the new bytes is recorded."""
+    with volume.index.read() as rows:
+        return entry in (known for _, known in rows.journal(container_id))
 
 
 def check_arrived(path: Path, entry: InstallEntry) -> None:

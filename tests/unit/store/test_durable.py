@@ -1,6 +1,7 @@
 """Replacing files: the old content or the new one, and errors by what to do about them."""
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -121,3 +122,75 @@ def test_reading_past_the_cache_reads_the_same(
 
     assert expected == blockfile.read_past_cache(path, offset, length_bytes)
     assert expected == blockfile.read(path, offset, length_bytes)
+
+
+class Syncs:
+    """Notes what is made durable, and when, beside what is written."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.steps: list[str] = []
+        real_write, real_sync, real_directory = os.pwrite, os.fdatasync, durable.sync_directory
+
+        def write(fd: int, data: memoryview, offset: int) -> int:
+            self.steps.append("bytes")
+            return real_write(fd, data, offset)
+
+        def sync(fd: int) -> None:
+            self.steps.append("sync of the bytes")
+            real_sync(fd)
+
+        def sync_directory(path: Path) -> None:
+            self.steps.append("sync of the name")
+            real_directory(path)
+
+        monkeypatch.setattr(os, "pwrite", write)
+        monkeypatch.setattr(os, "fdatasync", sync)
+        monkeypatch.setattr(blockfile, "sync_directory", sync_directory)
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_the_first_chunk_of_a_file_is_durable_with_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_there: bool
+) -> None:
+    """
+    Also when a process that died before it synced the name had created the file.
+    """
+    path = tmp_path / "1.block"
+    if is_there:
+        path.write_bytes(b"cut off")
+    syncs = Syncs(monkeypatch)
+
+    blockfile.append(path, b"first", 0)
+
+    assert ["bytes", "sync of the bytes", "sync of the name"] == syncs.steps
+    assert b"first" == path.read_bytes()
+
+
+def test_a_later_chunk_is_durable_when_it_is_appended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Its bytes are, before anybody records it; the name was before.
+    """
+    path = tmp_path / "1.block"
+    blockfile.append(path, b"first", 0)
+    syncs = Syncs(monkeypatch)
+
+    blockfile.append(path, b"second", 5)
+
+    assert ["bytes", "sync of the bytes"] == syncs.steps
+
+
+def test_bytes_written_over_others_are_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    They and the name are, before the journal forgets the old ones.
+    """
+    path = tmp_path / "1.block"
+    blockfile.append(path, b"first", 0)
+    syncs = Syncs(monkeypatch)
+
+    blockfile.overwrite(path, b"other", 0)
+
+    assert ["bytes", "sync of the bytes", "sync of the name"] == syncs.steps
