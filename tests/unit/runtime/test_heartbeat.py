@@ -82,7 +82,7 @@ class Finishing(Replicas):
 
     def __init__(self) -> None:
         super().__init__(1)
-        self.is_running = True
+        self.is_running = False
         self.answer: Callable[[], None] = lambda: None
 
     def volumes(self) -> Iterable[datanode_pb2.VolumeStatus]:
@@ -383,8 +383,11 @@ class TestScmAway:
         """
         scm, replicas = Scm(), Finishing()
         beat = heartbeat(scm, replicas, FakeClock())
+        run_until_quiet(beat)
+        scm.heard.clear()
         replicas.answer = lambda: beat.answer(scm_pb2.CommandStatus(command_id=7))
 
+        replicas.is_running = True
         beat.step()
 
         [request] = scm.heard
