@@ -14,10 +14,11 @@ from typing import Final
 import structlog
 
 from agent.errors import Refused, VolumeFailed
+from agent.runtime.canary import Canary
 from agent.runtime.clock import Clock
 from agent.runtime.loop import Busy, Idle, Pulse, Step, Throttled
 from agent.runtime.pace import ScanPace
-from agent.runtime.scanning import GONE, ScanReport, ScanTools, scan_container
+from agent.runtime.scanning import GONE, ScanTools, scan_container
 from agent.store.facts import ReplicaFacts
 from agent.store.reader import ReadBuffers
 from merkle.replica import TREE_STATES, ContainerId
@@ -121,7 +122,7 @@ class VolumeScanWorker:
         pace: ScanPace,
         stop: threading.Event,
         pulse: Pulse,
-        on_scanned: Callable[[ScanReport], None] = lambda _: None,
+        canary: Canary | None = None,
     ) -> None:
         self._tools = tools
         self._clock = tools.clock
@@ -129,7 +130,7 @@ class VolumeScanWorker:
         self._pace = pace
         self._stop = stop
         self._pulse = pulse
-        self._on_scanned = on_scanned
+        self.canary = canary
         self._buffers = ReadBuffers()
         self._tried_at_s: dict[ContainerId, float] = {}
         self._agenda = policy.schedule.agenda((), 0)
@@ -158,6 +159,9 @@ class VolumeScanWorker:
         if waits is not None:
             self._state, wait_s = waits
             return Throttled(min(wait_s, IDLE_MAX_S))
+        if self.canary is not None and self.canary.is_due:
+            self.canary.drill(self._buffers)
+            return Busy()
         candidate = self._next()
         if candidate is None:
             self._state = "waiting"
@@ -278,7 +282,6 @@ class VolumeScanWorker:
             del self._tried_at_s[container_id]  # it goes on where it was when the pause ends
         if any(finding.verdict is Verdict.UNREADABLE for finding in report.findings):
             self.doubt()
-        self._on_scanned(report)
 
     def _idle_s(self) -> float:
         """Return how long new containers wait at most until they are seen."""

@@ -15,7 +15,9 @@ import structlog
 from agent.config import ScanConfig
 from agent.errors import Code, Refused
 from agent.rpc.v1 import datanode_pb2 as pb
+from agent.runtime.canary import Canary
 from agent.runtime.loop import Loop, Pulse
+from agent.runtime.metadata_scan import MetadataScan
 from agent.runtime.ondemand import OnDemandScans
 from agent.runtime.pace import Pressure, ScanPace
 from agent.runtime.rounds import RoundPolicy, RoundStatus, VolumeScanWorker
@@ -27,6 +29,7 @@ from merkle.replica import ContainerId
 from scanner.pacing import Latencies, PaceLimits
 from scanner.schedule import Feasibility, Schedule, Windows, parse_window
 
+CANARY_PERIOD_S = 86_400.0  # a planted fault is found at least once in it
 ON_DEMAND_BYTES_PER_S = 64 * 1024**2  # somebody waits for it: a scan that was asked for keeps this
 
 log = structlog.get_logger()
@@ -102,6 +105,11 @@ class Scrub:
         self._on_demand_pulse = pulse
         return scans
 
+    @cached_property
+    def _metadata(self) -> MetadataScan:
+        tools = self._tools
+        return MetadataScan(tools.store, self.on_demand, tools.clock, tools.on_unreadable)
+
     def loops(self) -> Iterator[Loop]:
         """Return the loops to run."""
         clock = self._tools.clock
@@ -113,6 +121,7 @@ class Scrub:
         self.checks.wake = loop.wake
         yield loop
         if self._config.enabled:
+            yield Loop(self._metadata, clock=clock)
             for volume in self._volumes:
                 yield self._volume_loop(volume)
 
@@ -124,8 +133,12 @@ class Scrub:
 
     def status(self) -> pb.ScrubStatusResponse:
         """Return how far every volume is."""
+        volumes = [self._volume_message(volume) for volume in self._volumes]
         return pb.ScrubStatusResponse(
-            volumes=[self._volume_message(volume) for volume in self._volumes],
+            volumes=volumes,
+            metadata_scanned_at_ms=self._metadata.scanned_at_ms,
+            metadata_fault_count=self._metadata.fault_count,
+            canary_overdue_count=sum(volume.canary_overdue for volume in volumes),
             interval_ms=self._config.data_interval_s * 1000,
             on_demand_waiting=self.on_demand.waiting_count(),
         )
@@ -197,6 +210,12 @@ class Scrub:
             pace=self._pace(limits, pulse),
             stop=self._stop,
             pulse=pulse,
+            canary=Canary(
+                self._tools.store.canary_directory(volume.volume_id),
+                self._tools.algorithm,
+                self._tools.clock,
+                period_s=min(CANARY_PERIOD_S, config.data_interval_s),
+            ),
         )
         self._workers[volume.volume_id] = worker
         loop = Loop(worker, clock=self._tools.clock, pulse=pulse)
@@ -217,6 +236,9 @@ class Scrub:
         promise = self._promises[volume.volume_id]
         message.promise = str(promise)
         message.promise_possible = promise.is_possible
+        if worker.canary is not None:
+            message.canary_found_at_ms = worker.canary.found_at_ms
+            message.canary_overdue = worker.canary.is_overdue
         return message
 
 

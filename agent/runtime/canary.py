@@ -1,0 +1,127 @@
+"""A fire drill for the scan: a fault is planted, and the scan has to find it.
+
+A private store below the volume holds one container of two blocks. One bit of the second is
+flipped on the medium, the ordinary scan reads both, and must call the second corrupt and the first
+healthy. The store is another one than the host's: nothing of it is ever reported.
+
+    drill every period ─ found ─► the scan can be trusted until two periods later
+                         └ not found, not run, hung, dead ─► overdue: whatever else it says
+"""
+
+import os
+import secrets
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from agent.runtime.clock import Clock
+from agent.runtime.lease import Leases
+from agent.runtime.scanning import MarkingGuard, ScanReport, ScanTools, scan_container
+from agent.store.options import StoreOptions
+from agent.store.reader import ReadBuffers
+from agent.store.store import ReplicaStore
+from merkle.checksum import Algorithm, window_checksums
+from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
+from scanner.finding import Verdict
+
+CONTAINER: Final = ContainerId(1)
+WHOLE, DAMAGED = BlockId(1), BlockId(2)
+BLOCK_BYTES: Final = 128 * 1024
+WINDOW_BYTES: Final = 16 * 1024
+MAP_BYTES: Final = 4 * 1024**2
+OVERDUE_PERIODS: Final = 2
+NOBODY: Final = "canary"  # cluster and datanode of the private store
+
+log = structlog.get_logger()
+
+
+class Canary:
+    """The drill of one volume. `found_at_ms`: when the fault was found last, 0 for never."""
+
+    def __init__(
+        self, directory: Path, algorithm: Algorithm, clock: Clock, *, period_s: float
+    ) -> None:
+        self._directory = directory
+        self._algorithm = algorithm
+        self._clock = clock
+        self._period_s = period_s
+        self._trusted_at_s = clock.monotonic_s()
+        self._due_at_s = clock.monotonic_s()
+        self.found_at_ms = 0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time for a drill."""
+        return self._clock.monotonic_s() >= self._due_at_s
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether the fault was not found for two periods: the scan is blind, hung or dead."""
+        age_s = self._clock.monotonic_s() - self._trusted_at_s
+        return age_s > OVERDUE_PERIODS * self._period_s
+
+    def drill(self, buffers: ReadBuffers) -> bool:
+        """Plant a fault, scan, and return whether it was found."""
+        self._due_at_s = self._clock.monotonic_s() + self._period_s  # also when it raises
+        self._directory.mkdir(exist_ok=True)
+        options = StoreOptions(
+            algorithm=self._algorithm,
+            reserve_bytes=0,
+            lmdb_map_bytes=MAP_BYTES,
+            now_ms=self._clock.now_ms,
+        )
+        store = ReplicaStore.open(
+            [self._directory], cluster_id=NOBODY, datanode_id=NOBODY, options=options
+        )
+        try:
+            self._plant(store)
+            tools = ScanTools(
+                store=store,
+                leases=Leases(clock=self._clock),
+                algorithm=self._algorithm,
+                guard=MarkingGuard(clock=self._clock),
+                clock=self._clock,
+            )
+            found = is_found(scan_container(tools, CONTAINER, buffers=buffers))
+            store.delete_container(CONTAINER, force=True)
+        finally:
+            store.close()
+        if found:
+            self._trusted_at_s = self._clock.monotonic_s()
+            self.found_at_ms = self._clock.now_ms()
+        else:
+            log.error("canary_not_found", directory=str(self._directory))
+        return found
+
+    def _plant(self, store: ReplicaStore) -> None:
+        """Write two blocks that were never seen before, and damage one on the medium."""
+        if store.replicas():  # a drill that was cut off
+            store.delete_container(CONTAINER, force=True)
+        store.create_container(CONTAINER)
+        for block_id in (WHOLE, DAMAGED):
+            data = secrets.token_bytes(BLOCK_BYTES)
+            sums = window_checksums(ChecksumType.CRC32C, WINDOW_BYTES, data)
+            chunk = ChunkInfo(0, BLOCK_BYTES, ChecksumType.CRC32C, WINDOW_BYTES, sums)
+            block = BlockData(block_id, Bcsid(1), (chunk,))
+            store.write_chunk(CONTAINER, block_id, chunk, data, commit=block)
+        store.close_container(CONTAINER, force=True)
+        flip_one_bit(store.paths(CONTAINER).block_file(DAMAGED))
+
+
+def is_found(report: ScanReport) -> bool:
+    """Whether the scan saw the fault, and no other."""
+    corrupt = {item.block_id for item in report.findings if item.verdict is Verdict.CORRUPT}
+    return corrupt == {DAMAGED}
+
+
+def flip_one_bit(path: Path) -> None:
+    """Damage a file at a random place, on the medium."""
+    place = secrets.randbelow(BLOCK_BYTES)
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        byte = os.pread(fd, 1, place)[0]
+        os.pwrite(fd, bytes([byte ^ (1 << secrets.randbelow(8))]), place)
+        os.fsync(fd)
+    finally:
+        os.close(fd)

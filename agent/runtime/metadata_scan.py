@@ -1,0 +1,92 @@
+"""Every few hours a quick look at all replicas: descriptor, tree file, directories.
+
+A data scan comes by once a week; a directory that was removed by hand is seen today. What looks
+wrong is scanned on demand, and only that scan judges.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import structlog
+
+from agent.errors import Refused, VolumeFailed
+from agent.runtime.clock import Clock
+from agent.runtime.loop import Busy, Step, Throttled
+from agent.store.facts import ReplicaFacts
+from agent.store.glance import glance
+from agent.store.store import ReplicaStore
+from merkle.replica import TREE_STATES, ContainerId
+
+INTERVAL_S: Final = 3 * 3600.0
+REPLICAS_PER_STEP: Final = 100  # between two signs of life
+
+log = structlog.get_logger()
+
+
+class Scans(Protocol):
+    """The queue of scans that are asked for."""
+
+    def request(self, container_id: ContainerId, *, reason: str, is_hint: bool = False) -> bool:
+        """Ask for a scan; return False when the queue is full."""
+        ...
+
+
+class MetadataScan:
+    """The worker that looks; `scanned_at_ms` is the end of its last round, 0 for none yet."""
+
+    name = "metadata-scan"
+
+    def __init__(
+        self,
+        store: ReplicaStore,
+        scans: Scans,
+        clock: Clock,
+        on_unreadable: Callable[[str, str], None],
+    ) -> None:
+        """`on_unreadable` is told of a volume whose files cannot be looked at, and why."""
+        self._store = store
+        self._scans = scans
+        self._clock = clock
+        self._on_unreadable = on_unreadable
+        self._left: deque[ReplicaFacts] | None = None
+        self._begun_at_s = 0.0
+        self._round_fault_count = 0
+        self.scanned_at_ms = 0
+        self.fault_count = 0
+
+    def step(self) -> Step:
+        """Look at some replicas; wait when a round is over."""
+        if self._left is None:
+            self._left = deque(self._store.replicas())
+            self._begun_at_s = self._clock.monotonic_s()
+            self._round_fault_count = 0
+        for _ in range(min(REPLICAS_PER_STEP, len(self._left))):
+            self._look(self._left.popleft())
+        if self._left:
+            return Busy()
+        self._left = None
+        self.scanned_at_ms = self._clock.now_ms()
+        self.fault_count = self._round_fault_count
+        took_s = self._clock.monotonic_s() - self._begun_at_s
+        return Throttled(max(1.0, INTERVAL_S - took_s))
+
+    def _look(self, facts: ReplicaFacts) -> None:
+        container_id = facts.container_id
+        try:
+            paths = self._store.paths(container_id)
+            faults = glance(paths, container_id, has_tree=facts.tree is not None)
+            if faults and self._store.replica(container_id).state is not facts.state:
+                return  # it is being closed or deleted: what was seen may be half of that
+        except (Refused, VolumeFailed):
+            return  # deleted since it was listed, or fenced
+        except OSError as error:
+            self._on_unreadable(facts.volume_id, f"container {container_id}: {error}")
+            return
+        if not faults:
+            return
+        self._round_fault_count += 1
+        log.warning("metadata_fault", container_id=container_id, faults=faults)
+        self._on_unreadable(facts.volume_id, f"container {container_id}: {faults[0]}")
+        if facts.state in TREE_STATES:
+            self._scans.request(container_id, reason=faults[0], is_hint=True)

@@ -1,0 +1,98 @@
+"""The fire drill: a planted fault is found by the scan, and a scan that finds none is told on."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.runtime import canary as canary_module
+from agent.runtime.canary import Canary
+from agent.store.fsck import fsck
+from agent.store.reader import ReadBuffers
+from merkle.checksum import Algorithm
+from tests.support.clock import FakeClock
+from tests.support.stored_replica import StoredReplica, opened
+
+PERIOD_S = 1000.0
+
+
+@pytest.fixture
+def replica(tmp_path: Path) -> Iterator[StoredReplica]:
+    """Return a store with a closed container."""
+    yield from opened(tmp_path / "volume")
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """Return a clock that stands still."""
+    return FakeClock()
+
+
+@pytest.fixture
+def canary(replica: StoredReplica, clock: FakeClock) -> Canary:
+    """Return the canary of the store's volume."""
+    directory = replica.store.canary_directory(replica.store.volumes()[0].volume_id)
+    return Canary(directory, Algorithm.XXH3_64, clock, period_s=PERIOD_S)
+
+
+def test_the_planted_fault_is_found_again_and_again(canary: Canary, clock: FakeClock) -> None:
+    """Each drill plants another one."""
+    for _ in range(3):
+        assert canary.is_due
+        assert canary.drill(ReadBuffers())
+        assert clock.now_ms() == canary.found_at_ms
+        assert not canary.is_due
+        clock.advance_s(PERIOD_S)
+        assert not canary.is_overdue
+
+
+def test_a_scan_that_does_not_see_it_is_overdue_within_two_periods(
+    canary: Canary, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here the fault never reaches the disk: what a blind scan would say of one that did."""
+    assert canary.drill(ReadBuffers())
+    monkeypatch.setattr(canary_module, "flip_one_bit", lambda _: None)
+    clock.advance_s(PERIOD_S)
+    assert not canary.drill(ReadBuffers())
+
+    assert not canary.is_overdue
+    clock.advance_s(PERIOD_S + 1)
+    assert canary.is_overdue
+
+
+def test_a_drill_that_never_runs_is_overdue(canary: Canary, clock: FakeClock) -> None:
+    """A dead or frozen scanner needs no thread of its own to be noticed."""
+    clock.advance_s(2 * PERIOD_S + 1)
+
+    assert canary.is_overdue
+
+
+def test_a_drill_that_was_cut_off_does_not_end_the_next(
+    canary: Canary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill leaves the container of the drill behind."""
+
+    def killed(_: object) -> bool:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(canary_module, "is_found", killed)
+        with pytest.raises(KeyboardInterrupt):
+            canary.drill(ReadBuffers())
+
+    assert canary.drill(ReadBuffers())
+
+
+def test_nothing_of_it_is_in_the_store(replica: StoredReplica, canary: Canary) -> None:
+    """Neither while the agent runs, nor after a restart, nor for fsck."""
+    before = replica.store.replicas()
+    changed: list[int] = []
+    replica.store.on_change = changed.append
+
+    canary.drill(ReadBuffers())
+
+    assert (before, [], []) == (replica.store.replicas(), changed, replica.store.findings())
+    replica.close()
+    assert () == fsck(replica.path).problems
+    replica.reopen()
+    assert before == replica.store.replicas()
