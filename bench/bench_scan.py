@@ -22,6 +22,14 @@ from bench import scan_own
 from bench.measure import ROUNDS_DEFAULT, Measure, at_least, at_most
 from bench.scan_world import LIST, SUMS, WARM_UP, Shape, fill
 from merkle.replica import ContainerId
+from scanner.finding import Verdict
+from tests.support.flips import (
+    Lies,
+    flip_in_memory,
+    flip_in_system_calls,
+    flip_on_disk,
+    stored_replica,
+)
 from tests.support.page_cache import cached_pages, drop_pages
 
 C_SOURCE: Final = Path(__file__).parent / "c" / "scan.c"
@@ -42,6 +50,9 @@ SPEED_RATIO_MIN: Final = 0.9
 SMALL_BLOCKS_PER_S_MIN: Final = 20_000
 SMALL_RATIO_MAX: Final = 1.3
 CACHED_SHARE_MAX: Final = 0.01
+MEMORY_FLIPS: Final = 100_000
+SYSTEM_CALL_SCANS: Final = 300  # of a hundred blocks, with every second read spoilt
+DISK_FLIPS: Final = 1_000
 CHECKSUMMERS: Final = ((("b3sum", "--num-threads", "1"), 4.0), (("md5sum",), 10.0))
 
 
@@ -81,6 +92,7 @@ def measures() -> list[Measure]:
             *small_blocks(volume, small),
             *against_checksummers(volume, files),
             *page_cache(volume, files),
+            *flips(Path(folder)),
         ]
 
 
@@ -191,6 +203,27 @@ def page_cache(volume: Path, files: list[Path]) -> list[Measure]:
         at_most(f"in the page cache after {size}", share, "share", CACHED_SHARE_MAX),
         at_least("of a cached file, still cached", kept, "share", 1.0),
     ]
+
+
+def flips(folder: Path) -> list[Measure]:
+    """Measure verdicts on bits that flip in memory, behind the system call, and on the medium."""
+    stored = stored_replica(folder / "medium")
+    disk = flip_on_disk(stored, DISK_FLIPS)
+    stored.close()
+    name = f"of {disk.flip_count:,} flips on disk, {disk.warm_count} under warm cache"
+    told = min(disk.found, disk.classed, disk.explained)
+    return [
+        condemned("in buffers", flip_in_memory(MEMORY_FLIPS)),
+        condemned("in system calls", flip_in_system_calls(folder, SYSTEM_CALL_SCANS)),
+        at_least(f"{name}: found, classed, explained", told, "flips", disk.flip_count),
+        at_most("findings about anything else", disk.other_findings, "findings", 0),
+    ]
+
+
+def condemned(where: str, lies: Lies) -> Measure:
+    """Return how many good chunks were called corrupt: none may be."""
+    name = f"CORRUPT for {lies.flip_count:,} flips {where}"
+    return at_most(name, lies.verdicts[Verdict.CORRUPT], "verdicts", 0)
 
 
 def in_turns(

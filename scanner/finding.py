@@ -14,7 +14,7 @@ class Verdict(StrEnum):
     """The judgement on a chunk or a replica, and what follows from it."""
 
     OK = "OK"
-    CORRUPT = "CORRUPT"  # the medium says so, twice, to two witnesses: repair
+    CORRUPT = "CORRUPT"  # the medium says so, again and again, to two witnesses: repair
     SUSPECT_HOST = "SUSPECT_HOST"  # memory or a library lied; the medium is fine: do not repair
     CHANGED = "CHANGED"  # written while we read: scan again, do not repair
     GONE = "GONE"  # deleted while we read: forget it

@@ -6,7 +6,7 @@ another buffer, and an independent implementation (`merkle.witness`) speaks too:
 
     the re-read verifies                      -> SUSPECT_HOST  this host lied, the medium did not
     the two libraries disagree on it          -> SUSPECT_HOST  one of them lies
-    it is as wrong as the read before it      -> CORRUPT       two reads, two witnesses, one answer
+    three reads in a row are wrong alike      -> CORRUPT       two witnesses, one answer
     every read gives something else           -> SUSPECT_HOST  undecided
     the device refuses twice                  -> UNREADABLE
 
@@ -31,7 +31,8 @@ from scanner.finding import Fault, Forensic, Verdict
 from scanner.forensics import explain
 from scanner.ports import BlockReader
 
-REREADS_MAX: Final = 3  # one confirms or clears; more are for reads that never agree
+AGREEING_READS: Final = 3  # two bits that flip alike are rare, three are not seen
+REREADS_MAX: Final = 4  # two confirm, one clears; more are for reads that never agree
 
 UNREADABLE_ERRNOS: Final = frozenset(
     {
@@ -124,12 +125,13 @@ def judge_chunk(
     witnesses: Witnesses,
     former: Former = tuple,
 ) -> Judgement:
-    """Read `chunk` again until two reads agree, and judge it.
+    """Read `chunk` again until enough reads agree, and judge it.
 
     `former` is asked what was in the chunk's place before, if it is corrupt. Raise OSError for a
     failure that is neither the data's nor the device's.
     """
     previous = None if first.error else (first.length_bytes, first.window_checksums)
+    alike = 0 if first.error else 1
     for _ in range(REREADS_MAX):
         try:
             medium = file.reread_past_cache(chunk.offset, chunk.length_bytes)
@@ -143,7 +145,8 @@ def judge_chunk(
             return _disagreement(chunk, primary, second)
         if len(medium) == chunk.length_bytes and second == chunk.window_checksums:
             return _cleared(chunk, first)
-        if (len(medium), second) == previous:
+        alike = alike + 1 if (len(medium), second) == previous else 1
+        if alike == AGREEING_READS:
             return _corrupt(chunk, medium, second, former)
         previous = (len(medium), second)
     return _undecided(chunk)
@@ -205,7 +208,7 @@ def _undecided(chunk: ChunkInfo) -> Judgement:
     return Judgement(
         Verdict.SUSPECT_HOST,
         Fault.CHUNK_CHECKSUM,
-        f"{REREADS_MAX + 1} reads, none verifies and no two in a row agree",
+        f"{REREADS_MAX + 1} reads, none verifies and no {AGREEING_READS} in a row agree",
         chunk.length_bytes,
         chunk.window_checksums,
         is_decided=False,
