@@ -9,7 +9,9 @@ from agent.errors import Refused, VolumeFailed
 from agent.rpc.reports import replica_report, unloadable_report
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.loop import WorkerStatus
+from agent.store.facts import Unloadable
 from agent.store.store import ReplicaStore
+from merkle.damaged import Damaged
 from merkle.replica import TREE_STATES, ContainerId
 
 
@@ -50,13 +52,18 @@ class Observer:
 
     def replica_ids(self) -> Sequence[ContainerId]:
         """Return the ids of all replicas, also of those that cannot be loaded."""
-        known = {facts.container_id for facts in self._store.replicas()}
+        known = set(self._store.replica_ids())
         return sorted(known | {item.container_id for item in self._store.unloadable()})
 
     def report(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
-        """Return one replica's report; state DELETED when it, or its volume, is gone."""
+        """Return one replica's report; state DELETED when it, or its volume, is gone.
+
+        One whose row is damaged is not gone: it cannot be loaded.
+        """
         try:
             return replica_report(self._store.replica(container_id))
+        except Damaged as damage:
+            return unloadable_report(Unloadable(container_id, "", str(damage)))
         except (Refused, VolumeFailed):
             for item in self._store.unloadable():
                 if item.container_id == container_id:

@@ -189,6 +189,10 @@ class ReplicaStore:
         facts.sort(key=lambda fact: fact.container_id)
         return facts[:count]
 
+    def replica_ids(self) -> list[ContainerId]:
+        """Return the ids of all replicas here, also of one whose row cannot be read any more."""
+        return sorted(self._places.copy())
+
     def paths(self, container_id: ContainerId) -> ReplicaPaths:
         """Return where a replica's files are."""
         return self._volume(container_id).paths(container_id)
