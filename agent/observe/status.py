@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from agent.errors import Refused, VolumeFailed
 from agent.rpc.reports import replica_report, unloadable_report
@@ -13,6 +13,8 @@ from agent.store.facts import Unloadable
 from agent.store.store import ReplicaStore
 from merkle.damaged import Damaged
 from merkle.replica import TREE_STATES, ContainerId
+
+QUIET_MAX_S: Final = 300.0  # a loop without a sign of life for so long has hung
 
 
 class Pools(Protocol):
@@ -126,4 +128,6 @@ def worker_message(worker: WorkerStatus) -> datanode_pb2.WorkerStatus:
         steps=worker.step_count,
         error_count=worker.error_count,
         last_error=worker.last_error,
+        quiet_ms=int(worker.quiet_s * 1000),
+        stalled=worker.is_stalled(QUIET_MAX_S),
     )

@@ -16,7 +16,7 @@ import structlog
 
 from agent.commands import Commands, Handlers
 from agent.config import AgentConfig
-from agent.observe.status import About, Observer
+from agent.observe.status import QUIET_MAX_S, About, Observer
 from agent.reconcile.reconciler import Reconciler
 from agent.rpc import codec
 from agent.rpc.peer import Peer
@@ -40,7 +40,6 @@ from agent.tasks import TaskLimits
 from merkle.replica import ContainerId
 
 QUICK_THREADS: Final = 4  # close and delete: short, and never behind a reconcile
-QUIET_MAX_S: Final = 300.0  # a loop without a sign of life for so long has hung
 HOUSEKEEPING_INTERVAL_S: Final = 3600.0
 
 log = structlog.get_logger()

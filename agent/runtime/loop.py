@@ -76,6 +76,10 @@ class WorkerState(StrEnum):
     BACKING_OFF = "backing off"
     DONE = "done"
     STOPPED = "stopped"
+    DEAD = "dead"  # its thread ended without having been asked to
+
+
+ENDED: Final = frozenset({WorkerState.DONE, WorkerState.STOPPED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,12 @@ class WorkerStatus:
     error_count: int
     last_error: str
     quiet_s: float
+
+    def is_stalled(self, quiet_max_s: float) -> bool:
+        """Whether it shows no life, although it should."""
+        if self.state is WorkerState.DEAD:
+            return True
+        return self.state not in {*ENDED, WorkerState.CREATED} and self.quiet_s > quiet_max_s
 
 
 class Pulse:
@@ -160,9 +170,12 @@ class Loop:
 
     def status(self) -> WorkerStatus:
         """Return what the operator wants to know."""
+        state = self._state
+        if self._thread.ident is not None and not self._thread.is_alive() and state not in ENDED:
+            state = WorkerState.DEAD
         return WorkerStatus(
             self._worker.name,
-            self._state,
+            state,
             self._step_count,
             self._error_count,
             self._last_error,
@@ -272,9 +285,4 @@ class LoopSet:
 
     def stalled(self, quiet_max_s: float) -> tuple[str, ...]:
         """Return the names of loops that show no life: what keeps the watchdog from being fed."""
-        ended = {WorkerState.CREATED, WorkerState.DONE, WorkerState.STOPPED}
-        return tuple(
-            status.name
-            for status in self.status()
-            if status.state not in ended and status.quiet_s > quiet_max_s
-        )
+        return tuple(status.name for status in self.status() if status.is_stalled(quiet_max_s))

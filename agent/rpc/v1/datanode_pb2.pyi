@@ -306,18 +306,22 @@ class VolumeStatus(_message.Message):
     def __init__(self, volume_id: _Optional[str] = ..., path: _Optional[str] = ..., capacity_bytes: _Optional[int] = ..., available_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., container_count: _Optional[int] = ..., failed: bool = ..., scanned_bytes: _Optional[int] = ..., oldest_scan_at_ms: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("name", "state", "steps", "error_count", "last_error")
+    __slots__ = ("name", "state", "steps", "error_count", "last_error", "quiet_ms", "stalled")
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     ERROR_COUNT_FIELD_NUMBER: _ClassVar[int]
     LAST_ERROR_FIELD_NUMBER: _ClassVar[int]
+    QUIET_MS_FIELD_NUMBER: _ClassVar[int]
+    STALLED_FIELD_NUMBER: _ClassVar[int]
     name: str
     state: str
     steps: int
     error_count: int
     last_error: str
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., steps: _Optional[int] = ..., error_count: _Optional[int] = ..., last_error: _Optional[str] = ...) -> None: ...
+    quiet_ms: int
+    stalled: bool
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., steps: _Optional[int] = ..., error_count: _Optional[int] = ..., last_error: _Optional[str] = ..., quiet_ms: _Optional[int] = ..., stalled: bool = ...) -> None: ...
 
 class StatusResponse(_message.Message):
     __slots__ = ("datanode_id", "cluster_id", "version", "started_at_ms", "volumes", "containers_by_state", "finding_count", "workers", "tasks_queued", "tasks_running", "scm_state")
