@@ -7,7 +7,7 @@ of gRPC, and sends nothing: datanodes fetch their commands with heartbeats.
 """
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,12 +111,18 @@ class ControlPlane:
             if is_new_process:
                 self._orders.node_restarted(change, registration.datanode_id)
 
-    def heartbeat(self, call: Heartbeat) -> HeartbeatAnswer:
+    def heartbeat(
+        self, call: Heartbeat, is_awaited: Callable[[], bool] = lambda: True
+    ) -> HeartbeatAnswer:
         """Take in what a datanode reports and hand out its commands.
 
-        A call of a process that did not register last is not believed at all.
+        A call of a process that did not register last is not believed at all. One whose caller
+        has given up waiting (`is_awaited`) changes nothing: the next call may have been taken in
+        before it, and it would put an older world over a newer one. Raises Unavailable then.
         """
         with self._change() as change:
+            if not is_awaited():
+                raise Unavailable(Code.CANCELLED, f"{call.datanode_id} has given up waiting")
             if not self._nodes.is_current(call.datanode_id, call.boot_id):
                 return HeartbeatAnswer(is_known=False)
             self._nodes.hear(call.datanode_id, call.volumes, call.queues)

@@ -166,6 +166,12 @@ class Orders:
         )
         for command in late:
             self._drop(change, command, OutcomeState.FAILED, Code.DEADLINE_PASSED, "no answer")
+        cool_since_s = self._clock.monotonic_s() - self._options.reconcile_cooldown_ms / 1000
+        self._reconciled_at_s = {
+            container_id: at_s
+            for container_id, at_s in self._reconciled_at_s.items()
+            if at_s > cool_since_s
+        }
 
     def node_restarted(self, change: Change, datanode_id: str) -> None:
         """Queue again what was sent to a datanode: its memory of it is gone."""

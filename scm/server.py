@@ -48,11 +48,12 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         )
 
     def Heartbeat(  # noqa: N802
-        self, request: scm_pb2.HeartbeatRequest, _context: grpc.ServicerContext
+        self, request: scm_pb2.HeartbeatRequest, context: grpc.ServicerContext
     ) -> scm_pb2.HeartbeatResponse:
         """Take reports in, hand commands out."""
         call = wire.heartbeat_from(request, now_ms=self._clock.wall_ms())
-        return answers.heartbeat_response(self._control.heartbeat(call), self._control.term)
+        answer = self._control.heartbeat(call, context.is_active)
+        return answers.heartbeat_response(answer, self._control.term)
 
     # Clients.
 

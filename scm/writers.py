@@ -304,6 +304,12 @@ class Writers:
             )
         if container.state is not ContainerState.OPEN or container.client_id != client_id:
             return  # it is closing already, or is no longer this session's concern
+        if datanode_id not in container.pipeline:
+            raise Refused(
+                Code.MALFORMED_REQUEST,
+                f"container {container_id} has no replica on datanode {datanode_id}",
+                container_id=container_id,
+            )
         self._nodes.write_failed(datanode_id)
         _log.warning("replica_left_behind", container_id=container_id, datanode_id=datanode_id)
         change.put(self._state.containers, replace(container, is_sealed=True))

@@ -375,3 +375,22 @@ class TestManyAtOnce:
 
         assert 80 == len(set(ids))
         assert 80 == len(keys)
+
+
+def test_a_heartbeat_that_comes_too_late_changes_nothing(cluster: Cluster) -> None:
+    """One whose datanode has given up may be older than what was taken in since."""
+    node = cluster.nodes["dn1"]
+    node.report_full(report(1), report(2))
+    late = scm_pb2.HeartbeatRequest(
+        datanode_id="dn1",
+        boot_id=node.boot_id,
+        reports=[scm_pb2.ContainerReport(full=True, report_id=2, last=True, replicas=[report(1)])],
+    )
+
+    with cluster.control._lock, pytest.raises(grpc.RpcError) as caught:  # something slow goes on
+        cluster.scm.Heartbeat(late, timeout=0.3)
+    for _ in range(10):  # what waited for the lock before these has had its turn
+        node.heartbeat()
+
+    assert grpc.StatusCode.DEADLINE_EXCEEDED is caught.value.code()
+    assert {1, 2} == set(cluster.control._state.replicas.on("dn1"))

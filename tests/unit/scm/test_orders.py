@@ -379,6 +379,18 @@ class TestPlan:
 
         assert ["COOLDOWN", "OK", "OK"] == [again, operator, later]
 
+    def test_what_was_reconciled_long_ago_is_forgotten(self, world: ScmWorld) -> None:
+        """Memory follows what was done lately, not all that ever was."""
+        made = world.made_closed()
+        world.control.reconcile_containers([made.container_id])
+        self.finish_all(world)
+        lately = set(world.control._orders._reconciled_at_s)
+
+        world.clock.advance_s(31)
+        world.control.tick()
+
+        assert ({made.container_id}, {}) == (lately, world.control._orders._reconciled_at_s)
+
     @staticmethod
     def finish_all(world: ScmWorld) -> None:
         """Let every node execute what it is given."""

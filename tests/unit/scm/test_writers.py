@@ -272,3 +272,16 @@ class TestListKeys:
 
         assert caught.value.code is Code.KEY_NOT_FOUND
         assert "nope" in str(caught.value)
+
+
+def test_a_replica_that_a_container_does_not_have_cannot_have_failed(world: ScmWorld) -> None:
+    """A writer's word counts about its own replicas; nothing is kept of any other name."""
+    [block] = world.control.allocate("a", [1])
+    members = {endpoint.datanode_id for endpoint in block.replicas}
+    [other] = {"dn1", "dn2", "dn3", "dn4"} - members
+
+    with pytest.raises(Refused) as caught:
+        world.control.commit("a", [], may_replace=False, failed=[(block.container_id, other)])
+
+    assert Code.MALFORMED_REQUEST is caught.value.code
+    assert {} == world.control._nodes._failed_at_s
