@@ -5,10 +5,11 @@ with the next.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import suppress
 from typing import Final
 
-from agent.errors import Code, SutureError, Unavailable
+from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.rpc.peer import Peer
 from agent.rpc.scm import ScmClient
 from agent.rpc.v1 import container_pb2, datanode_pb2_grpc, scm_pb2
@@ -44,42 +45,80 @@ class Client:
         lanes: int = LANES_DEFAULT,
         replace: bool = False,
         close: bool = False,
-        progress: Callable[[Stored], None] = lambda _: None,
+        progress: Callable[[int], None] = lambda _: None,
     ) -> tuple[list[Stored], list[int]]:
         """Store every source; return what is stored, and the containers that hold it.
 
-        `close` asks the SCM to close those containers. The first failure stops the rest and is
-        raised; keys committed before it stay stored.
+        `progress` hears of the bytes of every chunk that is durable, from several threads. `close`
+        asks the SCM to close those containers. The first failure stops the rest and is raised, with
+        `stored_files` among its facts; keys committed before it stay stored.
         """
         shares = balanced(sources, max(1, min(lanes, len(sources))))
-        sessions = [WriterSession(self.scm, self._dial) for _ in shares]
-        with ThreadPoolExecutor(len(sessions) or 1, thread_name_prefix="put") as pool:
-            futures = [
-                pool.submit(put_share, session, share, replace, progress)
-                for session, share in zip(sessions, shares, strict=True)
-            ]
-            results = [future.result() for future in futures]
+        sessions = [WriterSession(self.scm, self._dial, progress) for _ in shares]
+        stored: list[Stored] = []
+        try:
+            self._run_sessions(sessions, shares, stored, replace=replace)
+        except BaseException as error:
+            for session in sessions:
+                with suppress(SutureError):  # an idle session ends by itself, only later
+                    session.finish(close=close)
+            if isinstance(error, SutureError):
+                error.facts["stored_files"] = str(len(stored))
+            raise
         for session in sessions:
             session.finish(close=close)
-        stored = [item for result in results for item in result]
         return stored, sorted({b.block_id.container_id for item in stored for b in item.blocks})
 
-    def get(self, key: str, *, datanode_id: str | None = None) -> Iterator[bytes]:
-        """Yield the bytes of `key`, every window verified.
+    def _run_sessions(
+        self,
+        sessions: Sequence[WriterSession],
+        shares: Sequence[list[Source]],
+        stored: list[Stored],
+        *,
+        replace: bool,
+    ) -> None:
+        """Let every session store its share; when one fails, or on Ctrl-C, stop them all."""
+        with ThreadPoolExecutor(len(sessions) or 1, thread_name_prefix="put") as pool:
+            futures = [
+                pool.submit(put_share, session, share, replace, stored)
+                for session, share in zip(sessions, shares, strict=True)
+            ]
+            try:
+                done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+                for future in done:
+                    future.result()
+            finally:
+                for session in sessions:
+                    session.stopped = True
 
-        With `datanode_id` only that replica is read; else a replica that fails or lies is
-        replaced by the next, without a byte of it having been yielded.
+    def find(self, key: str) -> scm_pb2.LookupKeyResponse:
+        """Return where `key` is, and how long it is."""
+        return self.scm.lookup_key(scm_pb2.LookupKeyRequest(key=key))
+
+    def get(self, key: str, *, datanode_id: str | None = None) -> Iterator[bytes]:
+        """Yield the bytes of `key`, every window verified; see `read`."""
+        return self.read(self.find(key), datanode_id=datanode_id)
+
+    def read(
+        self, answer: scm_pb2.LookupKeyResponse, *, datanode_id: str | None = None
+    ) -> Iterator[bytes]:
+        """Yield the bytes of a key that was found, every window verified.
+
+        With `datanode_id`, or the beginning of one, only that replica is read; else a replica that
+        fails or lies is replaced by the next, without a byte of it having been yielded.
         """
-        answer = self.scm.lookup_key(scm_pb2.LookupKeyRequest(key=key))
         replicas = {item.container_id: list(item.replicas) for item in answer.containers}
         for location in answer.key.blocks:
             container_id = location.block_id.container_id
-            candidates = [
-                replica
-                for replica in replicas.get(container_id, [])
-                if datanode_id in (None, replica.datanode_id)
-            ]
-            yield from self._read_block(key, location, candidates)
+            known = replicas.get(container_id, [])
+            candidates = [r for r in known if r.datanode_id.startswith(datanode_id or "")]
+            if known and not candidates:
+                raise Refused(
+                    Code.CONTAINER_NOT_FOUND,
+                    f"no datanode whose id begins with {datanode_id} has a replica of container "
+                    f"{container_id}, which holds {answer.key.key}",
+                )
+            yield from self._read_block(answer.key.key, location, candidates)
 
     def peer(self, address: str) -> Peer:
         """Return the connection to the datanode at `address`, made on first use."""

@@ -82,12 +82,20 @@ class LeftBehind(Exception):
 class WriterSession:
     """One writer session: writes blocks one after the other, each to all its replicas at once."""
 
-    def __init__(self, scm: ScmClient, dial: Callable[[str], datanode_pb2_grpc.DatanodeStub]):
+    def __init__(
+        self,
+        scm: ScmClient,
+        dial: Callable[[str], datanode_pb2_grpc.DatanodeStub],
+        wrote: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """Begin a session; `wrote` hears of the bytes of each chunk that is durable."""
         self.client_id = uuid.uuid4().hex
+        self.stopped = False  # set from outside: the session ends before its next chunk
         self.failed: dict[tuple[int, str], str] = {}  # (container, datanode) -> why
         self._created: set[tuple[int, str]] = set()
         self._scm = scm
         self._dial = dial
+        self._wrote = wrote
 
     def put(self, sources: Sequence[Source], *, replace: bool) -> list[Stored]:
         """Store `sources` and commit their keys in one step; all or a clear error."""
@@ -167,6 +175,8 @@ class WriterSession:
         majority = len(allocation.replicas) // 2 + 1
         chunks: list[ChunkInfo] = []
         for data in chunks_of(piece):
+            if self.stopped:
+                raise Unavailable(Code.CANCELLED, f"stopped before {piece.source.key} was stored")
             chunks.append(describe(chunks[-1].end if chunks else 0, data))
             request = datanode_pb2.WriteChunkRequest(
                 block_id=allocation.block_id, chunk=codec.chunk_message(chunks[-1]), data=data
@@ -174,6 +184,7 @@ class WriterSession:
             if chunks[-1].end == piece.size_bytes:
                 request.commit.CopyFrom(commit_message(allocation, chunks, piece.metadata))
             self._fan_out(container_id, stubs, "WriteChunk", request, majority)
+            self._wrote(len(data))
         if not chunks:
             block = commit_message(allocation, [], piece.metadata)
             put = datanode_pb2.PutBlockRequest(block=block)
@@ -288,12 +299,8 @@ def balanced(sources: Sequence[Source], count: int) -> list[list[Source]]:
 
 
 def put_share(
-    session: WriterSession, share: list[Source], replace: bool, progress: Callable[[Stored], None]
-) -> list[Stored]:
-    """Store one session's share, batch by batch."""
-    stored: list[Stored] = []
+    session: WriterSession, share: list[Source], replace: bool, stored: list[Stored]
+) -> None:
+    """Store one session's share, batch by batch; what is stored is added to `stored`."""
     for start in range(0, len(share), ALLOCATION_BATCH):
-        for item in session.put(share[start : start + ALLOCATION_BATCH], replace=replace):
-            stored.append(item)
-            progress(item)
-    return stored
+        stored += session.put(share[start : start + ALLOCATION_BATCH], replace=replace)

@@ -26,7 +26,7 @@ def demo(
     directories: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[DIR]...",
+            metavar="DIR",
             help="Whose files to store; default: this program's source and the Python library.",
         ),
     ] = None,

@@ -1,28 +1,30 @@
 """put, get, ls: files into containers and back."""
 
-import json
 import os
 import sys
-import tempfile
-from collections.abc import Iterable, Sequence
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
+from rich.progress import Progress
 
 from agent.cli.output import (
     SCM_DEFAULT,
     JsonFlag,
     ScmOption,
     bytes_progress,
+    counted,
     emit,
     grid,
+    remark,
     say,
     show,
     size,
 )
 from agent.client import LANES_DEFAULT, Client
-from agent.errors import Code, Refused
+from agent.errors import Code, Refused, SutureError
 from agent.rpc.v1 import scm_pb2
 from agent.writer import Source
 
@@ -30,7 +32,9 @@ KEYS_PER_PAGE: Final = 1000
 
 
 def put(
-    paths: Annotated[list[Path], typer.Argument(help="Files, or directories taken whole.")],
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="PATH", help="Files, or directories taken whole.")
+    ],
     scm: ScmOption = SCM_DEFAULT,
     prefix: Annotated[str, typer.Option(help="Put before every key.")] = "",
     replace: Annotated[bool, typer.Option("--replace", help="Overwrite existing keys.")] = False,
@@ -42,24 +46,41 @@ def put(
     ] = LANES_DEFAULT,
     as_json: JsonFlag = False,
 ) -> None:
-    """Store files, each on three datanodes; acknowledged means durable."""
-    sources = list(sources_of(paths, prefix))
+    """Store files, each on three datanodes, durably.
+
+    A file is stored under the key `suture ls` shows: its name, after that of the directory it
+    was found in. A link below a directory is left out.
+    """
+    sources = checked(sources_of(paths, prefix))
     total_bytes = sum(source.size_bytes for source in sources)
     with Client(scm) as client, bytes_progress("storing", total_bytes, quiet=as_json) as bar:
-        stored, containers = client.put(
-            sources,
-            lanes=lanes,
-            replace=replace,
-            close=close,
-            progress=lambda item: bar.advance(bar.task_ids[0], item.size_bytes),
-        )
-    fewest = min((item.replicas_min for item in stored), default=0)
+        try:
+            stored, containers = client.put(
+                sources,
+                lanes=lanes,
+                replace=replace,
+                close=close,
+                progress=lambda length_bytes: bar.advance(bar.task_ids[0], length_bytes),
+            )
+        except SutureError as error:
+            if error.code is Code.KEY_EXISTS:
+                error.hint = "overwrite it with --replace"
+            if not as_json:
+                remark(
+                    f"stored {error.facts['stored_files']} of {len(sources)} files, then stopped"
+                )
+            raise
     if as_json:
         keys = [{"key": s.key, "bytes": s.size_bytes, "replicas": s.replicas_min} for s in stored]
         emit({"stored": keys, "bytes": total_bytes, "container_ids": containers})
         return
+    if not stored:
+        say("nothing to store: there are no files in what was given")
+        return
+    fewest = min(item.replicas_min for item in stored)
     say(
-        f"stored {len(stored)} files, {size(total_bytes)}, in containers "
+        f"stored {counted(len(stored), 'file')}, {size(total_bytes)}, in "
+        f"{'container' if len(containers) == 1 else 'containers'} "
         f"{', '.join(map(str, containers))}; every file is on {fewest} datanodes or more"
     )
 
@@ -67,56 +88,120 @@ def put(
 def sources_of(paths: Sequence[Path], prefix: str) -> Iterable[Source]:
     """Yield the files named by `paths`; a directory stands for all files below it."""
     for path in paths:
+        name = path.name or path.resolve().name  # `.` has a name, too
         if path.is_dir():
-            for below in sorted(path.rglob("*")):
-                if below.is_file() and not below.is_symlink():
-                    key = f"{prefix}{path.name}/{below.relative_to(path).as_posix()}"
-                    yield Source(key, below, below.stat().st_size)
+            for below in files_below(path):
+                key = "/".join(filter(None, (name, below.relative_to(path).as_posix())))
+                yield Source(prefix + key, below, below.stat().st_size)
         elif path.is_file():
-            yield Source(f"{prefix}{path.name}", path, path.stat().st_size)
+            yield Source(prefix + name, path, path.stat().st_size)
+        elif path.exists():
+            raise Refused(Code.INELIGIBLE, f"neither a file nor a directory: {path}")
         else:
             raise Refused(Code.KEY_NOT_FOUND, f"no such file or directory: {path}")
 
 
+def files_below(directory: Path) -> Iterator[Path]:
+    """Yield regular files below `directory` in order; a directory that cannot be read is refused.
+
+    Left out silently, its files would be missing from what the user takes for a copy.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    for parent, names, files in os.walk(directory, onerror=refuse):
+        names.sort()
+        for name in sorted(files):
+            path = Path(parent, name)
+            if path.is_file() and not path.is_symlink():
+                yield path
+
+
+def checked(sources: Iterable[Source]) -> list[Source]:
+    """Return the sources; refuse what could only fail later, when half of it is stored."""
+    by_key: dict[str, Source] = {}
+    for source in sources:
+        path = str(source.path).encode("unicode_escape").decode()  # it may not be printable
+        if any(unicodedata.category(character) in {"Cc", "Cs"} for character in source.key):
+            raise Refused(
+                Code.MALFORMED_REQUEST,
+                f"the name of {path} cannot be a key: it is not UTF-8, or has a control character",
+                hint="rename the file",
+            )
+        if source.key in by_key:
+            other = by_key[source.key].path
+            raise Refused(
+                Code.KEY_EXISTS,
+                f"two files would be stored under the key {source.key}: {other} and {path}",
+                hint="store them in two steps, with a --prefix each",
+            )
+        by_key[source.key] = source
+    return list(by_key.values())
+
+
 def get(
-    key: Annotated[str, typer.Argument(help="What `suture ls` shows.")],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="What `suture ls` shows.")],
     output: Annotated[
         Path | None, typer.Option("--output", help="File to write; default: stdout.")
     ] = None,
     scm: ScmOption = SCM_DEFAULT,
     datanode: Annotated[
-        str | None, typer.Option(help="Read only the replica of this datanode.")
+        str | None,
+        typer.Option(metavar="ID", help="Only its replica; a prefix of a datanode's id will do."),
     ] = None,
+    as_json: JsonFlag = False,
 ) -> None:
-    """Fetch a file; every byte is verified, and a bad replica is passed over."""
+    """Fetch a file, verifying every byte; a bad replica is passed over."""
+    if as_json and output is None:
+        raise typer.BadParameter(
+            "the file itself goes to stdout without --output", param_hint="--json"
+        )
     with Client(scm) as client:
-        pieces = client.get(key, datanode_id=datanode)
+        found = client.find(key)
+        pieces = client.read(found, datanode_id=datanode)
         if output is None:
             for piece in pieces:
                 sys.stdout.buffer.write(piece)
             sys.stdout.buffer.flush()
-        else:
-            write_whole(output, pieces)
+            return
+        with bytes_progress("fetching", found.key.size, quiet=as_json) as bar:
+            write_whole(output, advancing(pieces, bar))
+    if as_json:
+        emit({"key": key, "bytes": found.key.size, "output": str(output)})
+
+
+def advancing(pieces: Iterable[bytes], bar: Progress) -> Iterator[bytes]:
+    """Yield `pieces` as they are; the bar follows."""
+    for piece in pieces:
+        yield piece
+        bar.advance(bar.task_ids[0], len(piece))
 
 
 def write_whole(path: Path, pieces: Iterable[bytes]) -> None:
-    """Write `pieces` beside `path` and rename: the file appears whole or not at all."""
+    """Write `pieces` beside `path` and rename: the file appears whole or not at all.
+
+    What is no regular file, a device or a pipe, is written to and never replaced.
+    """
     try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        if path.exists() and not path.is_file():
+            with path.open("wb") as target:
+                target.writelines(pieces)
+            return
+        beside = path.with_name(f".suture-{os.getpid()}.part")
+        try:
+            with beside.open("wb") as file:
+                file.writelines(pieces)
+            beside.replace(path)
+        except BaseException:
+            beside.unlink(missing_ok=True)
+            raise
     except OSError as error:
         raise Refused(Code.IO_EXCEPTION, f"cannot write {path}: {error.strerror}") from error
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            for piece in pieces:
-                file.write(piece)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def ls(
-    prefix: Annotated[str, typer.Argument(help="Only keys that begin so.")] = "",
+    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Only keys that begin so.")] = "",
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
 ) -> None:
@@ -128,7 +213,7 @@ def ls(
         return
     rows = [(key.key, size(key.size), locations(key)) for key in keys]
     show(grid("", ["key", "size#", "container/block"], rows))
-    say(f"{len(keys)} keys, {size(sum(key.size for key in keys))}")
+    say(f"{counted(len(keys), 'key')}, {size(sum(key.size for key in keys))}")
 
 
 def all_keys(client: Client, prefix: str) -> Iterable[scm_pb2.KeyInfo]:
@@ -163,9 +248,15 @@ def key_facts(key: scm_pb2.KeyInfo) -> dict[str, object]:
 
 
 def locations(key: scm_pb2.KeyInfo) -> str:
-    """Return where a key's blocks are, as `container/block`."""
-    return (
-        json.dumps([f"{b.block_id.container_id}/{b.block_id.local_id}" for b in key.blocks])
-        .strip("[]")
-        .replace('"', "")
+    """Return where a key's blocks are, as `container/block` or `container/first-last`."""
+    runs: list[tuple[int, int, int]] = []  # container, first and last of blocks in a row
+    for block in key.blocks:
+        container_id, block_id = block.block_id.container_id, block.block_id.local_id
+        if runs and (runs[-1][0], runs[-1][2] + 1) == (container_id, block_id):
+            runs[-1] = (container_id, runs[-1][1], block_id)
+        else:
+            runs.append((container_id, block_id, block_id))
+    return ", ".join(
+        f"{container_id}/{first}" + (f"-{last}" if last > first else "")
+        for container_id, first, last in runs
     )

@@ -11,7 +11,7 @@ from agent.store.fsck import fsck as check
 
 
 def fsck(
-    volumes: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Volume directories.")],
+    volumes: Annotated[list[Path], typer.Argument(metavar="DIR", help="Volume directories.")],
     read_data: Annotated[
         bool, typer.Option("--read-data", help="Also read every chunk and check its checksums.")
     ] = False,

@@ -7,6 +7,7 @@ Results go to stdout, progress and errors to stderr. Exit codes are the same for
     2   done, and there is something to do: damage, differences, replicas not healed
     3   not possible now; try again later
     64  the command line was wrong
+    130 stopped by Ctrl-C
 """
 
 import json
@@ -14,7 +15,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -28,6 +29,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 from agent.errors import SutureError
 
@@ -44,6 +46,8 @@ class Exit(IntEnum):
     UNAVAILABLE = 3
     USAGE = 64
 
+
+ID_MAX: Final = 2**63 - 1  # of a container, on the wire
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document, for machines.")]
 ScmOption = Annotated[str, typer.Option("--scm", metavar="HOST:PORT", help="Address of the SCM.")]
@@ -68,7 +72,7 @@ def show(table: Table) -> None:
 
 def say(text: str) -> None:
     """Print one line for people."""
-    people.print(text, highlight=False, soft_wrap=True)
+    people.print(text, highlight=False, soft_wrap=True, markup=False)
 
 
 def fail(error: SutureError, *, as_json: bool) -> None:
@@ -85,9 +89,28 @@ def fail(error: SutureError, *, as_json: bool) -> None:
             }
         )
         return
-    aside.print(f"error: {error} [{error.code.value}]", style="bold red", markup=False)
+    complain(f"error: {error} [{error.code.value}]")
     if error.hint:
-        aside.print(f"hint: {error.hint}", markup=False)
+        remark(f"hint: {error.hint}")
+
+
+def fail_usage(message: str, hint: str, *, as_json: bool) -> None:
+    """Print that the command line is wrong: for machines on stdout, for people on stderr."""
+    if as_json:
+        emit({"error": {"code": "USAGE", "message": message, "hint": hint, "facts": {}}})
+        return
+    complain(f"error: {message}")
+    remark(f"hint: {hint}")
+
+
+def complain(text: str) -> None:
+    """Print one line on stderr that says what went wrong."""
+    aside.print(text, style="bold red", markup=False, highlight=False, soft_wrap=True)
+
+
+def remark(text: str) -> None:
+    """Print one line on stderr beside the result."""
+    aside.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def grid(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
@@ -104,7 +127,7 @@ def grid(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -
             column.rstrip("#"), justify="right" if column.endswith("#") else "left", overflow="fold"
         )
     for row in rows:
-        table.add_row(*[str(cell) for cell in row])
+        table.add_row(*[Text(str(cell)) for cell in row])  # a name may look like markup
     return table
 
 
@@ -134,6 +157,11 @@ def size(count_bytes: float) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= KIB
     raise AssertionError("unreachable")
+
+
+def counted(count: int, noun: str) -> str:
+    """Return `1 file`, `2 files`."""
+    return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
 def short(datanode_id: str) -> str:

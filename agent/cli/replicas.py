@@ -8,12 +8,14 @@ from typing import Annotated, Final
 import typer
 
 from agent.cli.output import (
+    ID_MAX,
     SCM_DEFAULT,
     Exit,
     JsonFlag,
     ScmOption,
     bytes_progress,
     checksum,
+    counted,
     emit,
     grid,
     say,
@@ -21,7 +23,14 @@ from agent.cli.output import (
     show,
     size,
 )
-from agent.cli.scm import OUTCOME_COLUMNS, container_info, facts, outcome_row, replica_table
+from agent.cli.scm import (
+    BEING_WRITTEN,
+    OUTCOME_COLUMNS,
+    container_info,
+    facts,
+    outcome_row,
+    replica_table,
+)
 from agent.client import Client
 from agent.errors import Code, Refused, SutureError
 from agent.rpc.v1 import datanode_pb2, scm_pb2
@@ -32,8 +41,11 @@ from merkle.tree import Leaf, Tree
 
 ROWS_SHOWN_MAX: Final = 50  # of a table for people; --json has them all
 OUTCOMES_LOOKED_AT: Final = 1000
+UNKNOWN: Final = "UNKNOWN"  # how replicas compare when one has no tree: never equal
 
-ContainerArgument = Annotated[int, typer.Argument(metavar="CONTAINER", help="Container id.", min=1)]
+ContainerArgument = Annotated[
+    int, typer.Argument(metavar="CONTAINER", help="Container id.", min=1, max=ID_MAX)
+]
 DatanodeOption = Annotated[
     str | None, typer.Option(metavar="ID", help="Only this datanode; a prefix of its id will do.")
 ]
@@ -51,24 +63,30 @@ class Replica:
 
 def replicas_of(client: Client, container_id: int, datanode: str | None) -> list[Replica]:
     """Fetch the whole tree of every replica that the SCM knows."""
-    info = container_info(client, container_id)
-    chosen = [
-        replica.datanode
-        for replica in info.replicas
-        if datanode is None or replica.datanode.datanode_id.startswith(datanode)
-    ]
-    if not chosen:
-        raise Refused(
-            Code.CONTAINER_NOT_FOUND, f"datanode {datanode} has no replica of {container_id}"
-        )
     result = []
-    for endpoint in chosen:
+    for replica in chosen_replicas(container_info(client, container_id), datanode):
+        endpoint = replica.datanode
         try:
             tree, error = client.peer(endpoint.address).tree(ContainerId(container_id)), ""
         except SutureError as failure:
             tree, error = None, f"{failure} [{failure.code.value}]"
         result.append(Replica(endpoint.datanode_id, endpoint.address, tree, error))
     return result
+
+
+def chosen_replicas(
+    info: scm_pb2.ContainerInfo, datanode: str | None
+) -> list[scm_pb2.ContainerInfoReplica]:
+    """Return the replicas on datanodes whose id begins so; refuse to choose none."""
+    chosen = [r for r in info.replicas if r.datanode.datanode_id.startswith(datanode or "")]
+    if not chosen:
+        raise Refused(
+            Code.CONTAINER_NOT_FOUND,
+            f"no datanode whose id begins with {datanode} has a replica of container "
+            f"{info.container_id}",
+            hint=f"see suture scm container {info.container_id}",
+        )
+    return chosen
 
 
 def tree(
@@ -106,7 +124,7 @@ def tree_rows(root: Tree, chunks: bool) -> Iterator[tuple[object, ...]]:
         leaves = root.leaves_at(index)
         bad = sum(not leaf.healthy for leaf in leaves)
         remark = remark or (f"{bad} unhealthy" if bad else "")
-        count = f"{len(leaves)} chunks" if not chunks else ""
+        count = counted(len(leaves), "chunk") if not chunks else ""
         yield block_id, checksum(int(root.block_checksums[index])), "", count, "", remark
         if chunks:
             for leaf in leaves:
@@ -166,6 +184,8 @@ def diff(
 ) -> int:
     """Show where replicas differ, and what each would do about it. 0: equal; 2: they differ."""
     with Client(scm) as client:
+        if datanode is not None:
+            chosen_replicas(container_info(client, container_id), datanode)
         replicas = replicas_of(client, container_id, None)
     pairs = [
         (mine, theirs)
@@ -178,18 +198,22 @@ def diff(
         emit([pair_facts(*pair) for pair in compared])
     else:
         for mine, theirs, verdict, divergence in compared:
-            say(f"{short(mine.datanode_id)} compared with {short(theirs.datanode_id)}: {verdict}")
+            why = f": {mine.error or theirs.error}" if verdict == UNKNOWN else ""
+            say(
+                f"{short(mine.datanode_id)} compared with {short(theirs.datanode_id)}: "
+                f"{verdict}{why}"
+            )
             if divergence is not None and divergence.differences:
                 columns = ["difference", "block#", "offset#", "length#", "mine", "theirs"]
                 show_rows(columns, difference_rows(divergence))
-    equal = all(verdict == Comparison.EQUAL for _, _, verdict, _ in compared)
+    equal = bool(compared) and all(verdict == Comparison.EQUAL for _, _, verdict, _ in compared)
     return Exit.OK if equal else Exit.TO_DO
 
 
 def compare_pair(mine: Replica, theirs: Replica) -> tuple[str, Divergence | None]:
     """Return how two replicas compare; the divergence where both have comparable trees."""
     if mine.tree is None or theirs.tree is None:
-        return f"unknown: {mine.error or theirs.error}", None
+        return UNKNOWN, None
     verdict = compare(mine.tree.summary(), theirs.tree.summary())
     if verdict is Comparison.NOT_COMPARABLE:
         return verdict.value, None
@@ -223,6 +247,7 @@ def pair_facts(
         "mine": mine.datanode_id,
         "theirs": theirs.datanode_id,
         "verdict": verdict,
+        "error": mine.error or theirs.error,
         "differences": [
             {
                 "kind": item.kind.value,
@@ -247,7 +272,8 @@ def explain(
         }
         answer = client.scm.list_outcomes(scm_pb2.ListOutcomesRequest(count=OUTCOMES_LOOKED_AT))
     outcomes = [o for o in answer.outcomes if o.status.container_id == container_id]
-    wrong = any(found if isinstance(found, str) else list(found) for found in findings.values())
+    agree = info.state in BEING_WRITTEN or info.checksums == "match"
+    wrong = any(findings.values()) or not agree  # an error's text in place of findings is true, too
     if as_json:
         emit(
             {
@@ -260,13 +286,20 @@ def explain(
             }
         )
     else:
-        say(f"container {container_id}: {info.state}, checksums {info.checksums}")
+        say(f"container {container_id}: {info.state}, {checksums_text(info)}")
         show(replica_table(info))
         for datanode_id, found in findings.items():
             explain_findings(datanode_id, found)
         if outcomes:
             show(grid("what was done, newest first", OUTCOME_COLUMNS, map(outcome_row, outcomes)))
-    return Exit.TO_DO if wrong or info.checksums != "match" else Exit.OK
+    return Exit.TO_DO if wrong else Exit.OK
+
+
+def checksums_text(info: scm_pb2.ContainerInfo) -> str:
+    """Return in words whether the checksums of a container's replicas agree."""
+    if info.state in BEING_WRITTEN:
+        return "no checksums before it is closed"
+    return f"checksums {info.checksums}"
 
 
 def findings_of(
@@ -287,7 +320,7 @@ def explain_findings(datanode_id: str, found: list[datanode_pb2.Finding] | str) 
     if not found:
         say(f"{short(datanode_id)}: nothing is wrong here")
         return
-    say(f"{short(datanode_id)}: {len(found)} findings")
+    say(f"{short(datanode_id)}: {counted(len(found), 'finding')}")
     for item in found[:ROWS_SHOWN_MAX]:
         where = f"block {item.local_id}" if item.local_id >= 0 else "the replica's files"
         if item.offset >= 0:
@@ -308,8 +341,7 @@ def scan(
         info = container_info(client, container_id)
         results = [
             (replica.datanode.datanode_id, scan_one(client, replica, container_id, quiet=as_json))
-            for replica in info.replicas
-            if datanode is None or replica.datanode.datanode_id.startswith(datanode)
+            for replica in chosen_replicas(info, datanode)
         ]
     if as_json:
         emit({datanode_id: facts(result) for datanode_id, result in results})
@@ -317,7 +349,8 @@ def scan(
         for datanode_id, result in results:
             say(
                 f"{short(datanode_id)}: {size(result.bytes_read)} read, "
-                f"{result.finding_count} findings, root {checksum(result.replica.tree.root)}"
+                f"{counted(result.finding_count, 'finding')}, "
+                f"root {checksum(result.replica.tree.root)}"
             )
             explain_findings(datanode_id, list(result.findings))
     return Exit.TO_DO if any(result.finding_count for _, result in results) else Exit.OK

@@ -11,12 +11,14 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from agent.cli.output import (
+    ID_MAX,
     SCM_DEFAULT,
     Exit,
     JsonFlag,
     ScmOption,
     aside,
     checksum,
+    counted,
     emit,
     grid,
     say,
@@ -31,10 +33,13 @@ from agent.rpc.v1 import container_pb2, scm_pb2
 POLL_S: Final = 0.2
 PAGE: Final = 1000
 HEALED: Final = frozenset({"converged", "nothing_to_do"})
+BEING_WRITTEN: Final = frozenset({"OPEN", "CLOSING"})  # states of a container that has no tree yet
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
-Containers = Annotated[list[int], typer.Argument(help="Container ids.", min=1)]
+Containers = Annotated[
+    list[int], typer.Argument(metavar="CONTAINER", help="Container ids.", min=1, max=ID_MAX)
+]
 WaitOption = Annotated[
     float, typer.Option("--wait-s", min=0, help="Wait so long for the results; 0: do not wait.")
 ]
@@ -128,7 +133,9 @@ def state_name(state: container_pb2.ReplicaState) -> str:
 
 @app.command("container")
 def container(
-    container_id: Annotated[int, typer.Argument(help="Container id.", min=1)],
+    container_id: Annotated[
+        int, typer.Argument(metavar="CONTAINER", help="Container id.", min=1, max=ID_MAX)
+    ],
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
 ) -> None:
@@ -184,7 +191,9 @@ def snapshot(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> None:
 
 @app.command("apply")
 def apply(
-    plan: Annotated[Path, typer.Argument(help="A run directory that suture-verify wrote.")],
+    plan: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A run directory that suture-verify wrote.")
+    ],
     scm: ScmOption = SCM_DEFAULT,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would be done.")
@@ -246,12 +255,13 @@ def wait_and_show(
             }
         )
     else:
-        show(grid("", OUTCOME_COLUMNS, [outcome_row(o) for o in outcomes]))
+        if outcomes:
+            show(grid("", OUTCOME_COLUMNS, [outcome_row(o) for o in outcomes]))
         for d in refused:
             say(f"container {d.container_id} refused: {d.code}: {d.message}")
         if pending:
             say(
-                f"{len(pending)} commands are not answered yet; "
+                f"{counted(len(pending), 'command')} not answered yet; "
                 "look again with: suture scm outcomes"
             )
     if refused:
@@ -263,6 +273,7 @@ def wait_and_show(
 OUTCOME_COLUMNS = [
     "container#",
     "datanode",
+    "command",
     "result",
     "repaired#",
     "fetched#",
@@ -279,6 +290,7 @@ def outcome_row(outcome: scm_pb2.Outcome) -> tuple[object, ...]:
     return (
         status.container_id,
         short(outcome.datanode_id),
+        status.type,
         done.result or scm_pb2.CommandStatus.State.Name(status.state),
         repaired,
         size(done.bytes_fetched),
@@ -328,7 +340,8 @@ def outcomes(
         emit(facts(answer))
         return
     show(grid("", OUTCOME_COLUMNS, [outcome_row(o) for o in answer.outcomes]))
-    say(f"{len(answer.pending_command_ids)} commands are not answered yet")
+    pending = len(answer.pending_command_ids)
+    say(f"{counted(pending, 'command')} {'is' if pending == 1 else 'are'} not answered yet")
 
 
 def container_info(client: Client, container_id: int) -> scm_pb2.ContainerInfo:

@@ -19,7 +19,7 @@ from agent.cli.output import (
     show,
     size,
 )
-from agent.cli.scm import all_containers, facts
+from agent.cli.scm import BEING_WRITTEN, all_containers, facts
 from agent.client import Client
 from agent.errors import SutureError
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
@@ -81,7 +81,7 @@ def count(containers: list[scm_pb2.ContainerInfo]) -> dict[str, int]:
     result |= {"few_replicas": 0, "unknown": 0, "to_do": 0}
     for info in containers:
         states = {replica.replica.state for replica in info.replicas}
-        if info.state in {"OPEN", "CLOSING"}:
+        if info.state in BEING_WRITTEN:
             result["open"] += 1
             continue
         flags = {
@@ -142,7 +142,8 @@ def node_row(
             answer,
         )
     failed = [f"{v.path}: {v.error or 'failed'}" for v in answer.volumes if v.failed]
-    errors = [f"{w.name}: {w.last_error}" for w in answer.workers if w.last_error]
+    errors = [f"{w.name} is stalled" for w in answer.workers if w.stalled]
+    errors += [f"{w.name}: {w.last_error}" for w in answer.workers if w.last_error]
     return (
         short(node.datanode_id),
         node.address,
@@ -185,6 +186,16 @@ def one_datanode(address: str, *, as_json: bool) -> int:
         for volume in answer.volumes
     ]
     show(grid("volumes", ["path", "containers#", "used#", "free#", "state"], volumes))
-    workers = [(w.name, w.state, w.steps, w.error_count, w.last_error) for w in answer.workers]
+    workers = [
+        (
+            w.name,
+            f"{w.state}, stalled" if w.stalled else w.state,
+            w.steps,
+            w.error_count,
+            w.last_error,
+        )
+        for w in answer.workers
+    ]
     show(grid("workers", ["worker", "state", "steps#", "errors#", "last error"], workers))
-    return Exit.OK if not any(v.failed for v in answer.volumes) else Exit.TO_DO
+    is_wrong = any(v.failed for v in answer.volumes) or any(w.stalled for w in answer.workers)
+    return Exit.TO_DO if is_wrong else Exit.OK

@@ -1,13 +1,20 @@
 """`suture` against a real cluster: what its user types, what it prints, how it exits."""
 
+import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from agent.cli.main import run
 from agent.cli.output import Exit
+from agent.client import Client
 from agent.demo.cluster import Cluster
 from agent.demo.damage import Target, append_garbage, flip_bit_under_warm_cache, zero_page
+from agent.errors import Code, Refused
+from agent.writer import Source
+from merkle.replica import CHUNK_BYTES_DEFAULT
 from tests.support.command_line import CommandLine
 from tests.support.three_replicas import content
 
@@ -100,6 +107,162 @@ class TestKeys:
         assert "/no/such/path" in answer["error"]["message"]
 
 
+class TestNames:
+    def test_a_name_that_looks_like_markup_is_shown_as_it_is(
+        self, suture: CommandLine, files: Path
+    ) -> None:
+        """
+        Square brackets in a key are characters: they are listed, fetched and complained about.
+        """
+        (files / "[b]x").write_bytes(b"bracket")
+        suture("put", str(files / "[b]x"), "--prefix", "names/[/b]")
+
+        listed = suture("ls", "names/")
+
+        assert "names/[/b][b]x" in listed
+        assert "bracket" == suture("get", "names/[/b][b]x")
+
+    @pytest.mark.parametrize("name", [b"new\nline", b"not-utf8-\xff", b"escape\x1b[31m"])
+    def test_a_name_that_cannot_be_a_key_is_refused_before_anything_is_stored(
+        self, suture: CommandLine, files: Path, name: bytes
+    ) -> None:
+        """
+        One impossible name among many files stores none of them, and the message is printable.
+        """
+        (files / os.fsdecode(name)).write_bytes(b"")
+
+        answer = suture.json("put", str(files), "--prefix", "odd/", code=Exit.FAILED)
+
+        assert "MALFORMED_REQUEST" == answer["error"]["code"]
+        assert answer["error"]["message"].isprintable()
+        assert [] == suture.json("ls", "odd/")
+
+    def test_two_files_for_one_key_are_refused_before_anything_is_stored(
+        self, suture: CommandLine, files: Path
+    ) -> None:
+        """
+        The same key twice in one command would lose a file; the message names both.
+        """
+        same = ("put", str(files / "file0"), str(files / "file0"), "--prefix", "one/", "--replace")
+
+        answer = suture.json(*same, code=Exit.FAILED)
+
+        assert "one/file0" in answer["error"]["message"]
+        assert [] == suture.json("ls", "one/")
+
+    def test_the_directory_one_stands_in_has_a_name(
+        self, suture: CommandLine, files: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        `put .` stores under the directory's name, not under an empty one.
+        """
+        monkeypatch.chdir(files)
+
+        suture("put", ".", "--prefix", "dot/")
+
+        assert "dot/files/file0" in {item["key"] for item in suture.json("ls", "dot/")}
+
+    def test_a_pipe_is_no_file(self, suture: CommandLine, tmp_path: Path) -> None:
+        """
+        What is there and is no file is refused as that, not as missing.
+        """
+        os.mkfifo(tmp_path / "pipe")
+
+        answer = suture.json("put", str(tmp_path / "pipe"), code=Exit.FAILED)
+
+        assert "neither a file nor a directory" in answer["error"]["message"]
+
+    def test_an_empty_directory_is_nothing_to_store(
+        self, suture: CommandLine, tmp_path: Path
+    ) -> None:
+        """
+        Nothing to store is said so, without sums over nothing.
+        """
+        assert "nothing to store" in suture("put", str(tmp_path))
+
+
+class TestPut:
+    def test_a_refused_put_gives_its_containers_back(
+        self, suture: CommandLine, files: Path
+    ) -> None:
+        """
+        Puts that fail do not leave open containers behind, each reserving room on three disks.
+        """
+        suture("put", str(files / "file0"), "--prefix", "again/")
+
+        def open_count() -> int:
+            return sum(c["state"] == "OPEN" for c in suture.json("scm", "containers"))
+
+        before = open_count()
+        for _ in range(3):
+            answer = suture.json("put", str(files / "file0"), "--prefix", "again/", code=1)
+            assert "--replace" in answer["error"]["hint"]
+            assert "0" == answer["error"]["facts"]["stored_files"]
+
+        assert open_count() <= before
+
+    def test_ctrl_c_stops_before_the_next_chunk(self, cluster: Cluster, tmp_path: Path) -> None:
+        """
+        An interrupted put does not write on to the end of what it began: its key is not there.
+        """
+        path = tmp_path / "long"
+        path.write_bytes(bytes(8 * CHUNK_BYTES_DEFAULT))
+        source = Source("interrupted", path, path.stat().st_size)
+
+        with Client(cluster.scm.address) as client:
+            with pytest.raises(KeyboardInterrupt):
+                client.put([source], progress=lambda _: signal.raise_signal(signal.SIGINT))
+            with pytest.raises(Refused) as refused:
+                client.find("interrupted")
+
+        assert Code.KEY_NOT_FOUND is refused.value.code
+
+
+class TestGet:
+    def test_a_directory_is_not_replaced(
+        self, suture: CommandLine, files: Path, tmp_path: Path
+    ) -> None:
+        """
+        An output that is a directory is refused, and nothing is left beside it.
+        """
+        suture("put", str(files / "file0"), "--prefix", "get/")
+        before = set(tmp_path.iterdir())
+
+        suture("get", "get/file0", "--output", str(files), code=Exit.FAILED)
+
+        assert before == set(tmp_path.iterdir())
+
+    def test_a_device_is_written_to_and_not_replaced(
+        self, suture: CommandLine, files: Path, tmp_path: Path
+    ) -> None:
+        """
+        `--output` of a link to /dev/null leaves the device as it is.
+        """
+        (tmp_path / "null").symlink_to("/dev/null")
+        suture("put", str(files / "file0"), "--prefix", "device/")
+
+        suture("get", "device/file0", "--output", str(tmp_path / "null"))
+
+        assert (tmp_path / "null").is_char_device()
+
+    def test_a_datanode_is_named_by_the_beginning_of_its_id(
+        self, suture: CommandLine, files: Path, tmp_path: Path
+    ) -> None:
+        """
+        What the tables show of an id is enough; an id that no replica has is refused.
+        """
+        stored = suture.json("put", str(files / "file0"), "--prefix", "chosen/")
+        container = suture.json("scm", "container", str(stored["container_ids"][0]))
+        shown = container["replicas"][0]["datanode"]["datanode_id"][:8]
+        chosen = ("get", "chosen/file0", "--output", str(tmp_path / "back"), "--datanode")
+
+        answer = suture.json(*chosen, shown)
+        refused = suture.json(*chosen, "zz", code=Exit.FAILED)
+
+        assert FILE_BYTES == answer["bytes"] == (tmp_path / "back").stat().st_size
+        assert "CONTAINER_NOT_FOUND" == refused["error"]["code"]
+
+
 class TestReplicas:
     def test_equal_replicas_have_nothing_to_differ_in(
         self, suture: CommandLine, files: Path
@@ -161,6 +324,34 @@ class TestReplicas:
         assert "equal and whole on all replicas" in suture("status")
         assert "people/files/file0" in suture("ls", "people/")
 
+    def test_an_unknown_datanode_is_refused_and_never_equal(
+        self, suture: CommandLine, files: Path
+    ) -> None:
+        """
+        A mistyped datanode id compares and scans nothing, and does not end as if all were well.
+        """
+        [container_id] = store(suture, files, "mistyped/")
+
+        for command in ("tree", "diff", "scan"):
+            chosen = (command, str(container_id), "--datanode", "zz")
+            assert "CONTAINER_NOT_FOUND" == suture.json(*chosen, code=1)["error"]["code"]
+
+    def test_a_container_being_written_is_unknown_but_not_wrong(
+        self, suture: CommandLine, files: Path
+    ) -> None:
+        """
+        Without trees replicas compare as UNKNOWN, with the reason apart; nothing is wrong yet.
+        """
+        [container_id] = suture.json("put", str(files / "file1"), "--prefix", "open/")[
+            "container_ids"
+        ]
+
+        comparisons = suture.json("diff", str(container_id), code=Exit.TO_DO)
+
+        assert {"UNKNOWN"} == {pair["verdict"] for pair in comparisons}
+        assert all("OPEN" in pair["error"] for pair in comparisons)
+        suture("explain", str(container_id))
+
     def test_an_unknown_container_is_refused(self, suture: CommandLine) -> None:
         """
         Every command that names a container refuses one that nobody knows.
@@ -179,6 +370,35 @@ class TestCommandLine:
         """
         assert Exit.USAGE == run(["no-such-command"])
         assert Exit.USAGE == run(["tree", "not-a-number"])
+        assert Exit.USAGE == run(["tree", "9" * 30])
+
+    def test_a_wrong_command_line_is_one_document_too(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """
+        A machine that asks for JSON gets JSON, whatever it got wrong.
+        """
+        assert Exit.USAGE == run(["tree", "not-a-number", "--json"])
+
+        assert "USAGE" == json.loads(capsys.readouterr().out)["error"]["code"]
+
+    def test_no_command_at_all_is_answered_with_help(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """
+        Who types `suture` alone sees how it is used, and nothing is called an error.
+        """
+        assert Exit.USAGE == run([])
+
+        assert capsys.readouterr().err.startswith("Usage: suture")
+
+    def test_a_message_is_one_line_however_long(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """
+        Errors are not folded at 80 columns: logs and grep see one line.
+        """
+        assert Exit.FAILED == run(["scm", "apply", "/no/" + "long/" * 40])
+
+        assert "[STALE_PLAN]" in capsys.readouterr().err.splitlines()[0]
 
     def test_no_scm_is_3(self, capsys: pytest.CaptureFixture[str]) -> None:
         """

@@ -59,12 +59,12 @@ def test_writes_go_on_and_the_replica_is_caught_up(
         suture.wait_until(lambda: len(suture.json("scm", "nodes")) == 3)
         victim = cluster.nodes[0]
         first = sources(tmp_path / "files")
-        stored_count = 0
+        durable_bytes = 0
 
-        def kill_midway(_stored: object) -> None:
-            nonlocal stored_count
-            stored_count += 1
-            if stored_count == 1:
+        def kill_midway(length_bytes: int) -> None:
+            nonlocal durable_bytes
+            durable_bytes += length_bytes
+            if durable_bytes == (FILES - 1) * FILE_BYTES:
                 victim.kill()
 
         early, _ = client.put(first[:1], lanes=1)
