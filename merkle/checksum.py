@@ -118,7 +118,7 @@ def windows_verify(
     The CRCs that are expected of many windows are combined into the one that is expected of the
     whole, so that the bytes need one call into C, which releases the interpreter's lock. What
     damages one window only is found as surely as window by window, and so is any change of at
-    most three bits; damage to several windows escapes with 2^-32, as damage to one always did.
+    most three bits; damage to several windows escapes about as rarely as damage to one (ADR 0011).
     """
     if checksum_type is ChecksumType.CRC32C:
         length_bytes = len(data)

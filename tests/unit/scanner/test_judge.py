@@ -88,6 +88,12 @@ class TestVerdict:
         assert Verdict.CORRUPT == judged(WORSE, BAD, BAD).verdict
         assert Verdict.SUSPECT_HOST == judged(WORSE, BAD, GOOD).verdict
 
+    def test_two_reads_that_are_wrong_alike_are_not_enough(self) -> None:
+        """Memory may flip the same bit twice; a third read decides."""
+        assert Verdict.SUSPECT_HOST == judged(BAD, BAD, GOOD).verdict
+        assert Verdict.SUSPECT_HOST == judged(WORSE, BAD, BAD, GOOD).verdict
+        assert Verdict.CORRUPT == judged(BAD, BAD, BAD).verdict
+
     def test_reads_that_never_agree_are_undecided(self) -> None:
         """The number of re-reads is bounded, and nothing is claimed of the medium."""
         unstable = [GOOD[:at] + b"\xff\xfe" + GOOD[at + 2 :] for at in range(REREADS_MAX + 1)]
