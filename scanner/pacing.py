@@ -5,9 +5,10 @@
     readChunk p99 in its pauses           │
     pressure that is not the scan's own ──┘
 
-Additive increase, multiplicative decrease (Chiu and Jain 1989), with doubling until the first
-sign of trouble. What the clients would have without the scan is not known from config: while they
-read, the scan pauses for a moment of every few seconds, and the two latencies are compared.
+Slow increase, fast decrease, as in AIMD (Chiu and Jain 1989) but in proportion, because disks
+differ by a factor of a hundred; with doubling until the first sign of trouble. What the clients
+would have without the scan is not known from config: while they read, the scan pauses for a moment
+of every few seconds, and the two latencies are compared.
 
 Pure: time and measurements come in. One owner at a time, except `Latencies`.
 """
@@ -23,13 +24,13 @@ CYCLE_S: Final = 5.0  # while clients read, every so often ...
 PAUSE_S: Final = 1.0  # ... the scan pauses so long, to see how they do without it
 SETTLE_S: Final = 2.0  # after a decrease: what was measured before says nothing any more
 KEPT_S: Final = 30.0  # a latency counts so long
-SAMPLES_MIN: Final = 20  # fewer reads have no 99th percentile
+SAMPLES_MIN: Final = 50  # of fewer reads the 99th percentile is an accident
 SAMPLES_MAX: Final = 4_000
 RATIO_MAX: Final = 1.1  # of the p99 beside the scan to the one without: below the promised 1.2
 NOISE_S: Final = 0.0005  # a difference so small is the machine's mood
 PRESSURE_MAX: Final = 0.2  # share of time in which others waited for a disk
 DECREASE: Final = 0.5
-INCREASE_BYTES_PER_S: Final = 4 * MIB  # per decision
+INCREASE: Final = 1.05  # per decision: half a minute makes up for one decrease
 
 
 class Latencies:
@@ -146,7 +147,7 @@ class RateControl:
                 self.decrease_count += 1
                 self._rate *= DECREASE
         elif compared is not None or not self._latencies.are_recent(now_s):
-            self._rate += self._rate if self._is_probing else INCREASE_BYTES_PER_S
+            self._rate *= 2.0 if self._is_probing else INCREASE
         # else clients read, and nothing is known yet of how the present rate hurts them
         self._rate = min(max(self._rate, self.lowest_bytes_per_s), self._highest)
 
