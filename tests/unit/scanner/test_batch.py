@@ -4,9 +4,9 @@ import errno
 
 import pytest
 
-from merkle.blockrow import ROWS_PER_BATCH
+from merkle.blockrow import ROWS_PER_BATCH, encode_block
 from merkle.checksum import Algorithm
-from merkle.replica import BlockId, ChecksumType
+from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo
 from scanner.batch import SimpleRun, runs
 from scanner.finding import Fault, Verdict
 from scanner.judge import WITNESSES, Witnesses
@@ -16,6 +16,7 @@ from tests.support.replica_reader import (
     AlteredReader,
     MemoryReader,
     MemoryReplica,
+    chunk_of,
     failing,
     flipping,
     noise,
@@ -67,6 +68,22 @@ def test_simple_blocks_come_as_runs(mixed: MemoryReplica) -> None:
         for item in runs(rows, Algorithm.XXH3_64, 30 * WINDOW_BYTES - 1)
         if isinstance(item, tuple) and item[0] > 20
     ]
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        chunk_of(noise(100), offset=4_096),
+        chunk_of(noise(100), checksum_type=ChecksumType.CRC32),
+        chunk_of(b""),
+    ],
+    ids=["behind a hole", "another polynomial of the same width", "empty"],
+)
+def test_what_only_looks_simple_is_scanned_by_itself(chunk: ChunkInfo) -> None:
+    """One chunk is not enough: it must begin at 0, hold something, and have CRC32C."""
+    row = encode_block(BlockData(BlockId(1), Bcsid(1), (chunk,)))
+
+    assert [(1, row)] == list(runs([(BlockId(1), row)], Algorithm.XXH3_64, READ_BYTES_MAX))
 
 
 def test_a_damaged_row_makes_its_batch_slow_and_nothing_else(mixed: MemoryReplica) -> None:

@@ -171,6 +171,14 @@ def test_sectors_are_the_file_s_not_the_chunk_s() -> None:
     assert "zero from byte 4096 to the chunk's end" in result.words
 
 
+def test_two_zeroed_places_are_no_tear() -> None:
+    """A tear is zero all the way; data between two places says that they are two."""
+    good = noise(CHUNK_BYTES)
+    bad = good[:PAGE_BYTES] + bytes(PAGE_BYTES) + good[2 * PAGE_BYTES : -PAGE_BYTES]
+
+    assert Forensic.ZEROED == explained(good, bad + bytes(PAGE_BYTES)).forensic
+
+
 def test_zeros_that_were_written_are_no_damage_when_the_good_bytes_are_known() -> None:
     """A sector of zeros beside other damage misleads only who does not know what was there."""
     good = bytes(2 * SECTOR_BYTES) + noise(CHUNK_BYTES - 2 * SECTOR_BYTES)
