@@ -4,6 +4,7 @@
 16 KiB: what a scan costs at least. Both are run in turns over the same files of a real volume, the
 agent in a process of its own, through `scan_replica` and the store's reader. BENCH_SCAN_MIB says
 how much the large containers hold (1,024), BENCH_SCAN_FOLDER where (the temporary folder).
+Needs a C compiler as `cc`; `b3sum` (Debian's package of that name) is left out where it is absent.
 """
 
 import json
