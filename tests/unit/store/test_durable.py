@@ -2,6 +2,7 @@
 
 import errno
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -194,3 +195,27 @@ def test_bytes_written_over_others_are_durable(
     blockfile.overwrite(path, b"other", 0)
 
     assert ["bytes", "sync of the bytes", "sync of the name"] == syncs.steps
+
+
+def test_a_file_is_replaced_durably(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    The new content is on the medium before it takes the old name; then that is, too.
+    """
+    steps: list[str] = []
+    real_sync, real_replace = os.fsync, Path.replace
+
+    def sync(fd: int) -> None:
+        steps.append(
+            "sync of " + ("the name" if stat.S_ISDIR(os.fstat(fd).st_mode) else "the bytes")
+        )
+        real_sync(fd)
+
+    def replace(self: Path, target: Path) -> Path:
+        steps.append("rename")
+        return real_replace(self, target)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(Path, "replace", replace)
+    durable.replace_file(tmp_path / "file", b"new")
+
+    assert ["sync of the bytes", "rename", "sync of the name"] == steps

@@ -1,0 +1,121 @@
+"""A writer's session: what is stored is on a majority of its replicas, or it is not stored."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import pytest
+
+from agent.errors import Code, Unavailable
+from agent.rpc.v1 import container_pb2, scm_pb2
+from agent.writer import ATTEMPTS_MAX, Source, WriterSession
+
+NODES = ("dn1", "dn2", "dn3")
+
+
+class Scm:
+    """An SCM that gives each request a container of its own on the same three datanodes."""
+
+    def __init__(self) -> None:
+        self.container_id = 0
+        self.stored: list[str] = []
+        self.failed: set[tuple[int, str]] = set()
+
+    def allocate_blocks(
+        self, request: scm_pb2.AllocateBlocksRequest
+    ) -> scm_pb2.AllocateBlocksResponse:
+        self.container_id += 1
+        replicas = [container_pb2.DatanodeEndpoint(datanode_id=n, address=n) for n in NODES]
+        blocks = [
+            scm_pb2.BlockAllocation(
+                block_id=container_pb2.BlockId(
+                    container_id=self.container_id, local_id=number, bcsid=number
+                ),
+                replicas=replicas,
+            )
+            for number in range(1, len(request.sizes) + 1)
+        ]
+        return scm_pb2.AllocateBlocksResponse(blocks=blocks)
+
+    def commit_key(self, request: scm_pb2.CommitKeyRequest) -> None:
+        self.stored += [key.key for key in request.keys]
+        self.failed |= {(item.container_id, item.datanode_id) for item in request.failed}
+
+
+class Call:
+    """A call that has ended, well or not."""
+
+    def __init__(self, error: grpc.RpcError | None) -> None:
+        self.error = error
+
+    def result(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+class Datanodes:
+    """Datanodes of which some refuse one method."""
+
+    def __init__(self, *, down: Sequence[str], method: str) -> None:
+        self.down = down
+        self.method = method
+        self.calls: list[tuple[str, str]] = []
+
+    def dial(self, address: str) -> Any:
+        def stub_of(method: str) -> SimpleNamespace:
+            def future(_request: object, timeout: float) -> Call:
+                assert timeout > 0
+                self.calls.append((address, method))
+                is_down = address in self.down and method == self.method
+                return Call(grpc.RpcError("down") if is_down else None)
+
+            return SimpleNamespace(future=future)
+
+        methods = ("CreateContainer", "WriteChunk", "PutBlock")
+        return SimpleNamespace(**{method: stub_of(method) for method in methods})
+
+
+def put(scm: Scm, datanodes: Datanodes, path: Path, size_bytes: int) -> int:
+    """Store one file; return on how many datanodes it is."""
+    path.write_bytes(b"x" * size_bytes)
+    session = WriterSession(scm, datanodes.dial)  # type: ignore[arg-type]
+    [stored] = session.put([Source("k", path, size_bytes)], replace=False)
+    return stored.replicas_min
+
+
+@pytest.mark.parametrize("size_bytes", [0, 10])
+@pytest.mark.parametrize("method", ["CreateContainer", "WriteChunk", "PutBlock"])
+def test_a_minority_that_fails_is_left_behind_and_named(
+    tmp_path: Path, method: str, size_bytes: int
+) -> None:
+    """
+    The key is stored on the others, and the SCM is told who does not have it.
+    """
+    scm, datanodes = Scm(), Datanodes(down=["dn2"], method=method)
+
+    count = put(scm, datanodes, tmp_path / "file", size_bytes)
+
+    is_called = ("dn2", method) in datanodes.calls
+    assert ["k"] == scm.stored
+    assert (2 if is_called else 3) == count
+    assert ({(1, "dn2")} if is_called else set()) == scm.failed
+
+
+@pytest.mark.parametrize(
+    ("method", "size_bytes"), [("CreateContainer", 10), ("WriteChunk", 10), ("PutBlock", 0)]
+)
+def test_nothing_is_stored_on_a_minority(tmp_path: Path, method: str, size_bytes: int) -> None:
+    """
+    Other containers are tried; then the write fails, and no key is committed.
+    """
+    scm, datanodes = Scm(), Datanodes(down=["dn1", "dn3"], method=method)
+
+    with pytest.raises(Unavailable) as caught:
+        put(scm, datanodes, tmp_path / "file", size_bytes)
+
+    assert Code.NOT_ENOUGH_NODES is caught.value.code
+    assert [] == scm.stored
+    tried = range(1, ATTEMPTS_MAX + 1)
+    assert {(number, node) for number in tried for node in ("dn1", "dn3")} == scm.failed
