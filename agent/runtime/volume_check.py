@@ -28,10 +28,12 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckLimits:
-    """How often a volume is checked. `gap_min_s`: between two checks, whoever asks."""
+    """How often a volume is checked. `gap_min_s`: between two checks, whoever asks. `retry_s`:
+    until a volume that failed once is checked again."""
 
     interval_s: float = 3600.0
-    gap_min_s: float = 60.0
+    gap_min_s: float = 10.0
+    retry_s: float = 60.0
     timeout_s: float = 600.0
     strikes_tolerated: int = 1
     strikes_window_s: float = 70 * 60.0
@@ -148,7 +150,7 @@ class VolumeChecks:
             return
         now_s = self._clock.monotonic_s()
         log.error("volume_check_failed", volume_id=volume_id, error=probe.error)
-        volume.due_at_s = now_s + self._limits.gap_min_s
+        volume.due_at_s = now_s + self._limits.retry_s
         if not volume.strikes.add(now_s) and not probe.is_final:
             return
         del self._volumes[volume_id]

@@ -1,6 +1,7 @@
 """Background scans of a real agent: steered, killed, resumed, and a promise refused at start."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -107,12 +108,48 @@ def test_a_scan_is_paused_resumed_and_cancelled(
 
 
 @pytest.mark.usefixtures("container_id")
-def test_people_see_a_table(cluster: Cluster, suture: CommandLine) -> None:
+def test_people_see_a_table(suture: CommandLine) -> None:
     """State, speed and the promise in words, for all datanodes."""
     shown = suture("scrub", "status")
 
     assert "every byte within 5 min 0 s: kept on all volumes" in shown
     assert 3 == shown.count("reading") + shown.count("waiting")
+
+
+def test_a_planted_fault_was_found_on_every_volume(cluster: Cluster, suture: CommandLine) -> None:
+    """Without any wait for the first round: who trusts a scan wants to know at once."""
+
+    def found() -> bool:
+        volumes = [volume(suture, node.address) for node in cluster.nodes]
+        assert not any(one["canary_overdue"] for one in volumes)
+        return all(number(one["canary_found_at_ms"]) for one in volumes)
+
+    suture.wait_until(found)
+
+
+def test_a_volume_that_vanishes_is_fenced_and_told(
+    cluster: Cluster, suture: CommandLine, container_id: int
+) -> None:
+    """The scan stumbles, the check fences, and the control plane no longer counts the replica."""
+    address = cluster.nodes[0].address
+    volume(suture, address, "pause")
+    suture.wait_until(lambda: number(volume(suture, address)["container_id"]) == 0)
+    shutil.rmtree(cluster.volume_paths(0)[0] / "hdds")
+    suture("scrub", "resume", "--datanode", address)
+
+    def replica_count() -> int:
+        (found,) = [
+            container
+            for container in suture.json("scm", "containers")
+            if int(container["container_id"]) == container_id
+        ]
+        return len(found["replicas"])
+
+    suture.wait_until(lambda: replica_count() == 2)
+    shown = suture.json("status", "--datanode", address)
+    (failed,) = shown["volumes"]
+    assert failed["failed"]
+    assert "is gone" in failed["error"]
 
 
 def test_an_unknown_volume_is_refused(suture: CommandLine) -> None:
