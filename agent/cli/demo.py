@@ -3,6 +3,7 @@
 import shutil
 import signal
 import tempfile
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
@@ -54,6 +55,8 @@ def demo(
         if not keep:
             for below in (*root.glob("datanode*/"), root / "scm", root / "source"):
                 shutil.rmtree(below, ignore_errors=True)
+        with suppress(OSError):
+            root.rmdir()  # only if it did not come to a report or a log
     if as_json:
         emit(as_facts(evidence))
     else:

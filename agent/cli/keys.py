@@ -65,7 +65,7 @@ def put(
         except SutureError as error:
             if error.code is Code.KEY_EXISTS:
                 error.hint = "overwrite it with --replace"
-            if not as_json:
+            if not as_json and error.facts["stored_files"] != "0":
                 remark(
                     f"stored {error.facts['stored_files']} of {len(sources)} files, then stopped"
                 )

@@ -69,6 +69,8 @@ def run(arguments: list[str]) -> int:
         show_usage(error, as_json=as_json)
         return Exit.USAGE
     except SutureError as error:
+        if error.code is Code.UNAVAILABLE and not error.hint:
+            error.hint = "is it running? --scm says where the SCM is; suture status asks all nodes"
         fail(error, as_json=as_json)
         return Exit.UNAVAILABLE if isinstance(error, Unavailable) else Exit.FAILED
     except (typer.Abort, KeyboardInterrupt):

@@ -53,6 +53,7 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document,
 ScmOption = Annotated[str, typer.Option("--scm", metavar="HOST:PORT", help="Address of the SCM.")]
 SCM_DEFAULT = "127.0.0.1:9860"
 
+TABLE_WIDTH_MAX = 1000  # columns: wider than any table
 PIPE_WIDTH = 160  # columns of a table that no terminal shows
 
 people = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
@@ -66,8 +67,23 @@ def emit(value: object) -> None:
 
 
 def show(table: Table) -> None:
-    """Print a table for people."""
-    people.print(table)
+    """Print a table for people; where the terminal is too narrow for it, row by row in words."""
+    if people.measure(table, options=people.options.update(width=TABLE_WIDTH_MAX)).maximum > (
+        people.width
+    ):
+        show_rows_in_words(table)
+    else:
+        people.print(table)
+
+
+def show_rows_in_words(table: Table) -> None:
+    """Print each row as `column value, column value`; what is empty is left out."""
+    names = [str(column.header) for column in table.columns]
+    if table.title:
+        people.print(str(table.title), style="bold", markup=False)
+    for cells in zip(*(column.cells for column in table.columns), strict=True):
+        pairs = [f"{name} {cell}" for name, cell in zip(names, cells, strict=True) if str(cell)]
+        people.print(", ".join(pairs), highlight=False, markup=False)
 
 
 def say(text: str) -> None:
@@ -121,6 +137,7 @@ def grid(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -
         title_style="bold",
         box=SIMPLE_HEAD,
         pad_edge=False,
+        collapse_padding=True,
     )
     for column in columns:
         table.add_column(

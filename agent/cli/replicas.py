@@ -336,15 +336,20 @@ def scan(
     datanode: DatanodeOption = None,
     as_json: JsonFlag = False,
 ) -> int:
-    """Read a container's replicas now, every byte, past the page cache. 2: damage was found."""
+    """Read a container's replicas now, every byte, past the page cache.
+
+    2: damage was found, or some replica could not be read.
+    """
     with Client(scm) as client:
         info = container_info(client, container_id)
-        results = [
-            (replica.datanode.datanode_id, scan_one(client, replica, container_id, quiet=as_json))
-            for replica in chosen_replicas(info, datanode)
-        ]
+        results, failures = scan_each(
+            client, chosen_replicas(info, datanode), container_id, as_json
+        )
+    if not results:
+        raise failures[0][1]
     if as_json:
-        emit({datanode_id: facts(result) for datanode_id, result in results})
+        documents = {datanode_id: facts(result) for datanode_id, result in results}
+        emit(documents | {datanode_id: {"error": str(error)} for datanode_id, error in failures})
     else:
         for datanode_id, result in results:
             say(
@@ -353,7 +358,24 @@ def scan(
                 f"root {checksum(result.replica.tree.root)}"
             )
             explain_findings(datanode_id, list(result.findings))
-    return Exit.TO_DO if any(result.finding_count for _, result in results) else Exit.OK
+        for datanode_id, error in failures:
+            say(f"{short(datanode_id)}: not scanned: {error}")
+    found = any(result.finding_count for _, result in results)
+    return Exit.TO_DO if found or failures else Exit.OK
+
+
+def scan_each(
+    client: Client, replicas: list[scm_pb2.ContainerInfoReplica], container_id: int, quiet: bool
+) -> tuple[list[tuple[str, datanode_pb2.ScanResult]], list[tuple[str, SutureError]]]:
+    """Scan replica after replica; return the results, and why others could not be scanned."""
+    results, failures = [], []
+    for replica in replicas:
+        datanode_id = replica.datanode.datanode_id
+        try:
+            results.append((datanode_id, scan_one(client, replica, container_id, quiet=quiet)))
+        except SutureError as error:
+            failures.append((datanode_id, error))
+    return results, failures
 
 
 def scan_one(

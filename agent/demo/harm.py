@@ -17,6 +17,7 @@ from agent.errors import Code, Refused
 from agent.rpc.v1 import scm_pb2
 from merkle.replica import BlockData, ContainerId
 
+BLOCKS_MIN: Final = 2 * (len(WAYS) + 1)  # two for each way, and for the old tree put back
 BLOCK_BYTES_MIN: Final = 2 * PAGE_BYTES  # smaller blocks make some ways look alike
 
 
@@ -37,11 +38,11 @@ def harm_cluster(
     """Damage replicas of every container in turn, until each way was used on some replica."""
     harms: list[Harm] = []
     blocks = {info.container_id: damageable_blocks(client, info) for info in infos}
-    roomy = [info for info in infos if len(blocks[info.container_id]) >= 2 * len(WAYS)]
+    roomy = [info for info in infos if len(blocks[info.container_id]) >= BLOCKS_MIN]
     if not roomy:
         raise Refused(
             Code.INELIGIBLE,
-            f"no container has {2 * len(WAYS)} blocks of {BLOCK_BYTES_MIN} bytes to damage",
+            f"no container has {BLOCKS_MIN} blocks of {BLOCK_BYTES_MIN} bytes to damage",
             hint="give the demo a directory with more files",
         )
     for turn in range(max(len(WAYS), len(roomy))):
@@ -52,8 +53,22 @@ def harm_cluster(
         target = target_of(cluster, indexes, info.container_id, replica, pick)
         harms.append(Harm(replica.datanode.datanode_id, WAYS[turn % len(WAYS)](target)))
     info = roomy[0]
-    harms += stale_tree(cluster, client, indexes, info, blocks[info.container_id])
+    replica = replica_with_descriptor(info, harms)
+    harms += stale_tree(cluster, client, indexes, info, replica, blocks[info.container_id])
     return harms
+
+
+def replica_with_descriptor(
+    info: scm_pb2.ContainerInfo, harms: Sequence[Harm]
+) -> scm_pb2.ContainerInfoReplica:
+    """Return a replica to scan in the middle of the damage: a scan would write its descriptor."""
+    taken = {
+        harm.datanode_id
+        for harm in harms
+        if harm.damage.container_id == info.container_id
+        and "DESCRIPTOR_DAMAGED" in harm.damage.file_faults
+    }
+    return next(r for r in reversed(info.replicas) if r.datanode.datanode_id not in taken)
 
 
 def stale_tree(
@@ -61,10 +76,10 @@ def stale_tree(
     client: Client,
     indexes: dict[str, int],
     info: scm_pb2.ContainerInfo,
+    replica: scm_pb2.ContainerInfoReplica,
     blocks: list[BlockData],
 ) -> Iterator[Harm]:
     """Damage a page, let a scan write a newer tree, and put the older tree back."""
-    replica = info.replicas[-1]
     target = target_of(cluster, indexes, info.container_id, replica, [blocks.pop(), blocks.pop()])
     restore: Callable[[], Damage] = tree_restorer(target)
     yield Harm(replica.datanode.datanode_id, zero_page(target))

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from agent.client import Client
+from agent.client import LANES_DEFAULT, Client
 from agent.demo.cluster import Cluster
-from agent.demo.harm import Harm, harm_cluster
+from agent.demo.harm import BLOCK_BYTES_MIN, BLOCKS_MIN, Harm, harm_cluster
 from agent.demo.readback import Checksums, read_back, source_checksums
 from agent.errors import Code, Refused, Unavailable
 from agent.plan_file import read_plan
@@ -89,7 +89,21 @@ def collect(directories: Sequence[Path]) -> list[Source]:
             sources.append(Source(key, path, size_bytes))
     if not sources:
         raise Refused(Code.KEY_NOT_FOUND, f"no files below {', '.join(map(str, directories))}")
+    large = sum(source.size_bytes >= BLOCK_BYTES_MIN for source in sources)
+    if large < BLOCKS_MIN:
+        raise Refused(
+            Code.INELIGIBLE,
+            f"{large} files of {BLOCK_BYTES_MIN} bytes or more are below "
+            f"{', '.join(map(str, directories))}, {BLOCKS_MIN} are needed to damage in all ways",
+            hint="give the demo a directory with more files",
+        )
     return sources
+
+
+def lanes_for(sources: Sequence[Source]) -> int:
+    """Return how many sessions store, so that each container has blocks enough to damage."""
+    large = sum(source.size_bytes >= BLOCK_BYTES_MIN for source in sources)
+    return max(1, min(LANES_DEFAULT, large // (2 * BLOCKS_MIN)))
 
 
 def freeze(sources: Sequence[Source], directory: Path) -> list[Source]:
@@ -148,7 +162,7 @@ class Story:
         """Wait for all datanodes, then store every source on three of them."""
         self.learn_addresses()
         self.checksums = source_checksums(sources)
-        stored, containers = self.client.put(sources, close=True)
+        stored, containers = self.client.put(sources, lanes=lanes_for(sources), close=True)
         short = [item.key for item in stored if item.replicas_min < 3]
         if short:
             raise Unavailable(Code.NOT_ENOUGH_NODES, f"stored on fewer than 3 datanodes: {short}")
@@ -257,7 +271,7 @@ class Story:
         if done.returncode not in VERDICTS:
             raise Unavailable(
                 Code.UNAVAILABLE,
-                f"suture-verify ended with {done.returncode}, and should have found work; see {log}",
+                f"suture-verify ended with {done.returncode}, not as after damage; see {log}",
             )
         run = Path(json.loads(done.stdout)["path"])
         self.evidence.report = run / "report.html"

@@ -3,18 +3,18 @@
 import json
 import os
 import signal
+import threading
 from pathlib import Path
 
 import pytest
 
 from agent.cli.main import run
-from agent.cli.output import Exit
+from agent.cli.output import Exit, people
 from agent.client import Client
 from agent.demo.cluster import Cluster
 from agent.demo.damage import Target, append_garbage, flip_bit_under_warm_cache, zero_page
 from agent.errors import Code, Refused
 from agent.writer import Source
-from merkle.replica import CHUNK_BYTES_DEFAULT
 from tests.support.command_line import CommandLine
 from tests.support.three_replicas import content
 
@@ -203,17 +203,20 @@ class TestPut:
 
     def test_ctrl_c_stops_before_the_next_chunk(self, cluster: Cluster, tmp_path: Path) -> None:
         """
-        An interrupted put does not write on to the end of what it began: its key is not there.
+        An interrupted put does not write on to the end of its batch: no key of it is there.
         """
-        path = tmp_path / "long"
-        path.write_bytes(bytes(8 * CHUNK_BYTES_DEFAULT))
-        source = Source("interrupted", path, path.stat().st_size)
+        path = tmp_path / "one"
+        path.write_bytes(content(1, 0, FILE_BYTES))
+        sources = [Source(f"interrupted/{number}", path, FILE_BYTES) for number in range(30)]
+
+        def interrupt() -> None:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
         with Client(cluster.scm.address) as client:
             with pytest.raises(KeyboardInterrupt):
-                client.put([source], progress=lambda _: signal.raise_signal(signal.SIGINT))
+                client.put(sources, lanes=1, progress=lambda _: interrupt())
             with pytest.raises(Refused) as refused:
-                client.find("interrupted")
+                client.find("interrupted/0")
 
         assert Code.KEY_NOT_FOUND is refused.value.code
 
@@ -351,6 +354,22 @@ class TestReplicas:
         assert {"UNKNOWN"} == {pair["verdict"] for pair in comparisons}
         assert all("OPEN" in pair["error"] for pair in comparisons)
         suture("explain", str(container_id))
+
+    def test_a_narrow_terminal_gets_rows_in_words(
+        self, suture: CommandLine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        At 80 columns no cell is broken in the middle: rows come as `column value, ...`.
+        """
+        wide = suture("status")
+        monkeypatch.setattr(people, "_width", 80)
+
+        narrow = suture("status")
+
+        address = suture.json("scm", "nodes")[0]["address"]
+        assert "\u2500" in wide
+        assert "\u2500" not in narrow
+        assert f"address {address}" in " ".join(narrow.split())
 
     def test_an_unknown_container_is_refused(self, suture: CommandLine) -> None:
         """

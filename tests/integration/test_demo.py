@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from agent.demo.harm import BLOCK_BYTES_MIN, BLOCKS_MIN
+from agent.demo.story import collect, lanes_for
+from agent.errors import Refused
 from tests.support.java import skip_without_java
 from tests.support.three_replicas import content
 
@@ -53,6 +56,21 @@ def processes_below(root: Path) -> list[str]:
             if str(root) in line:
                 found.append(line)
     return found
+
+
+def test_a_directory_with_too_few_files_is_refused_at_once(tmp_path: Path) -> None:
+    """
+    Before anything is started the demo says how many files it found, and how many it needs.
+    """
+    for number in range(BLOCKS_MIN - 1):
+        (tmp_path / str(number)).write_bytes(bytes(BLOCK_BYTES_MIN))
+    (tmp_path / "small").write_bytes(b"")
+
+    with pytest.raises(Refused, match=f"{BLOCKS_MIN - 1} files .* {BLOCKS_MIN} are needed"):
+        collect([tmp_path])
+    (tmp_path / "one more").write_bytes(bytes(BLOCK_BYTES_MIN))
+
+    assert 1 == lanes_for(collect([tmp_path]))
 
 
 def test_everything_is_healed(files: Path, tmp_path: Path) -> None:
