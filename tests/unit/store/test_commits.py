@@ -187,3 +187,20 @@ class TestCreate:
 
         assert Code.DISK_OUT_OF_SPACE is refusal.value.code
         store.close()
+
+    def test_the_reserve_is_kept_from_an_open_replica_too(self, tmp_path: Path) -> None:
+        """
+        A chunk that would need it is refused, and no byte of it is left.
+        """
+        store = open_store(tmp_path)
+        store.create_container(ONE)
+        store.close()
+        store = open_store(tmp_path, options=options_of_test(reserve_bytes=2**60))
+        data = content(1)
+
+        with pytest.raises(Unavailable) as refusal:
+            store.write_chunk(ONE, BlockId(1), chunk_of(data), data)
+
+        assert Code.DISK_OUT_OF_SPACE is refusal.value.code
+        assert [] == list(store.paths(ONE).chunks.iterdir())
+        store.close()
