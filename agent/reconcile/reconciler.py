@@ -100,7 +100,7 @@ class Reconciler:
         run = _Run(self, container_id, mine, trees, ledger, stop)
         stuck = self._stuck(container_id, roots)
         if stuck is None:
-            run.repair()
+            self._repair(run)
             self._judge(run, before)
         else:
             self._keep_evidence(container_id, stuck, mine, trees)
@@ -134,6 +134,14 @@ class Reconciler:
             return tree
         self._scan(container_id)
         return self._store.tree(container_id)
+
+    def _repair(self, run: "_Run") -> None:
+        """Plan and mend. What was changed is reported, also when no scan follows."""
+        try:
+            run.repair()
+        finally:
+            if run.ledger.has_changed:
+                self._store.on_change(run.container_id)
 
     def _judge(self, run: "_Run", before: ReplicaFacts) -> None:
         """Let a full read say what the replica is now, if that may be news."""

@@ -254,6 +254,19 @@ class TestStopping:
         counts = [chunk.result for chunk in second.chunks]
         assert 2 == counts.count(ChunkResult.SALVAGED) == counts.count(ChunkResult.REPAIRED)
 
+    def test_what_an_interrupted_reconcile_changed_is_reported(self, cluster: Cluster) -> None:
+        """No scan follows it, and the tree that the control plane knows is not this one's."""
+        store = cluster[0].replica.store
+        cluster[1].replica.store.delete_blocks(CONTAINER, [BlockId(1), BlockId(2)])
+        cluster[1].serve()
+        told: list[int] = []
+        store.on_change = lambda _: told.append(len(store.tombstones(CONTAINER)))
+
+        result = cluster[0].reconcile(cluster[1:2], stop=lambda: bool(store.tombstones(CONTAINER)))
+
+        assert Result.INTERRUPTED is result.result
+        assert [1] == told
+
     def test_a_container_deleted_meanwhile_ends_it(self, cluster: Cluster) -> None:
         """A delete gets its turn between two chunks, and reconcile ends with the reason."""
         for block in (1, 2, 3, 4):
