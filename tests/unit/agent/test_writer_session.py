@@ -65,8 +65,8 @@ class Datanodes:
 
     def dial(self, address: str) -> Any:
         def stub_of(method: str) -> SimpleNamespace:
-            def future(_request: object, timeout: float) -> Call:
-                assert timeout > 0
+            def future(_request: object, **options: float) -> Call:
+                assert options["timeout"] > 0
                 self.calls.append((address, method))
                 is_down = address in self.down and method == self.method
                 return Call(grpc.RpcError("down") if is_down else None)
