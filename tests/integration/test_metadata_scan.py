@@ -133,3 +133,22 @@ def test_a_replica_deleted_meanwhile_is_no_fault(
     worker.step()
 
     assert ([], 0) == (asked.scans, worker.fault_count)
+
+
+def test_a_replica_that_is_being_closed_is_looked_at_another_time(
+    replica: StoredReplica, worker: MetadataScan, asked: Asked
+) -> None:
+    """What was seen may be half of a change of ours."""
+    last = ContainerId(REPLICAS_PER_STEP + 9)
+    for number in range(3, last + 1):
+        replica.store.create_container(ContainerId(number))
+    worker.step()
+    replica.store.close_container(last, force=True)
+    replica.store.paths(last).descriptor.unlink()
+
+    worker.step()
+    assert ([], []) == (asked.scans, asked.checks)
+    worker.step()
+    worker.step()
+
+    assert [last] == [container_id for container_id, _ in asked.scans]

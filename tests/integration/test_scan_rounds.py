@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from tests.support.stored_replica import CONTAINER, StoredReplica, opened
 
 OTHER, THIRD = ContainerId(2), ContainerId(3)
 MIB = 1024**2
-INTERVAL_S = 3600.0
+INTERVAL_S, GAP_S = 36_000.0, 900.0
 NIGHT = Windows((parse_window("22:00-06:00"),))
 HOUR_S, DAY_MS = 3600, 86_400_000
 
@@ -34,8 +35,12 @@ def replica(tmp_path: Path) -> Iterator[StoredReplica]:
 
 @pytest.fixture
 def clock(replica: StoredReplica) -> FakeClock:
-    """Return a clock that starts with the store's."""
-    return FakeClock(replica.options.now_ms())
+    """Return the clock of the test, which the store has too."""
+    result = FakeClock(replica.options.now_ms())
+    replica.options = replace(replica.options, now_ms=result.now_ms)
+    replica.close()
+    replica.reopen()
+    return result
 
 
 class Rig:
@@ -67,7 +72,7 @@ class Rig:
             volume_id or replica.store.volumes()[0].volume_id,
             policy=RoundPolicy(
                 schedule=Schedule(interval_s=INTERVAL_S, datanode_id="dn-1"),
-                gap_min_s=900,
+                gap_min_s=GAP_S,
                 windows=windows or Windows(),
                 start_delay_s=start_delay_s,
             ),
@@ -177,9 +182,9 @@ class TestRounds:
         while worker.step() == Busy():
             pass
         before = worker.scanned_bytes
-        clock.advance_s(901)
 
         for _ in range(2):
+            clock.advance_s(GAP_S + 1)
             worker.doubt()
             while worker.step() == Busy():
                 pass
@@ -225,14 +230,14 @@ class TestPause:
     ) -> None:
         """Also while it waits for its pace; afterwards the same container goes on at once."""
         rig = Rig(replica, clock, limits=PaceLimits(fixed_bytes_per_s=10_000))
-        rig.on_wait = lambda: rig.worker.hold.pause(1000)
+        rig.on_wait = lambda: rig.worker.hold.pause(100)
 
         assert Busy() == rig.worker.step()
 
         assert rig.waited_s < 2
         assert 0 == replica.store.replica(CONTAINER).data_scan_at_ms
         rig.on_wait = lambda: None
-        clock.advance_s(1000)
+        clock.advance_s(100)
         assert Busy() == rig.worker.step()
         assert replica.store.replica(CONTAINER).data_scan_at_ms
 
