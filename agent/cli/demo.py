@@ -44,11 +44,11 @@ def demo(
 
     Starts one SCM and some datanodes as processes on loopback, and leaves nothing running.
     """
-    signal.signal(signal.SIGTERM, interrupt)
     root = work or Path(tempfile.mkdtemp(prefix="suture-demo-"))
     if work is not None and work.is_dir() and any(work.iterdir()):
         raise Unavailable(Code.INELIGIBLE, f"{work} is not empty", hint="give an empty directory")
-    steps: Say = silence if as_json else Printer()
+    steps = Steps(silence if as_json else Printer())
+    steps.listen()
     try:
         evidence = run(root, agents, directories or default_directories(), steps)
     finally:
@@ -64,9 +64,33 @@ def demo(
     return Exit.TO_DO if evidence.not_healed else Exit.OK
 
 
-def interrupt(_signal: int, _frame: FrameType | None) -> None:
-    """Turn SIGTERM into the same clean way out as Ctrl-C."""
-    raise KeyboardInterrupt
+class Steps:
+    """Tells the steps of the story, until SIGINT or SIGTERM: one clean way out for both.
+
+    The exception alone is not enough: one that is raised while a library runs a callback of its
+    own is printed and lost. Then the story ends with the step.
+    """
+
+    def __init__(self, tell: Say) -> None:
+        self.is_interrupted = False
+        self._tell = tell
+
+    def listen(self) -> None:
+        """Take the signals; one that our parent had ignored stays so, as nohup wants it."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, self.interrupt)
+
+    def interrupt(self, _signal: int, _frame: FrameType | None) -> None:
+        """Remember the signal, and interrupt what is under way."""
+        self.is_interrupted = True
+        raise KeyboardInterrupt
+
+    def __call__(self, text: str) -> None:
+        """Tell one step, unless the story is to end."""
+        if self.is_interrupted:
+            raise KeyboardInterrupt
+        self._tell(text)
 
 
 def silence(_text: str) -> None:

@@ -53,6 +53,7 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document,
 ScmOption = Annotated[str, typer.Option("--scm", metavar="HOST:PORT", help="Address of the SCM.")]
 SCM_DEFAULT = "127.0.0.1:9860"
 
+LAST_COLUMN_MIN = 24  # columns that a remark needs
 TABLE_WIDTH_MAX = 1000  # columns: wider than any table
 PIPE_WIDTH = 160  # columns of a table that no terminal shows
 
@@ -68,9 +69,10 @@ def emit(value: object) -> None:
 
 def show(table: Table) -> None:
     """Print a table for people; where the terminal is too narrow for it, row by row in words."""
-    if people.measure(table, options=people.options.update(width=TABLE_WIDTH_MAX)).maximum > (
-        people.width
-    ):
+    wide = people.options.update(width=TABLE_WIDTH_MAX)
+    natural = people.measure(table, options=wide).maximum
+    last = max((len(str(cell)) for cell in table.columns[-1].cells), default=0)
+    if natural - max(0, last - LAST_COLUMN_MIN) > people.width:  # the last holds words: it may fold
         show_rows_in_words(table)
     else:
         people.print(table)

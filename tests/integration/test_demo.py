@@ -5,10 +5,12 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from agent.cli.demo import Steps
 from agent.demo.harm import BLOCK_BYTES_MIN, BLOCKS_MIN
 from agent.demo.story import collect, lanes_for
 from agent.errors import Refused
@@ -71,6 +73,22 @@ def test_a_directory_with_too_few_files_is_refused_at_once(tmp_path: Path) -> No
     (tmp_path / "one more").write_bytes(bytes(BLOCK_BYTES_MIN))
 
     assert 1 == lanes_for(collect([tmp_path]))
+
+
+def test_an_interrupt_that_a_library_swallows_ends_the_story_with_the_step() -> None:
+    """
+    A signal is remembered: when its exception gets lost in a callback, the next step raises it.
+    """
+    told: list[str] = []
+    steps = Steps(told.append)
+    steps("before")
+    with suppress(KeyboardInterrupt):  # as a callback of a library does
+        steps.interrupt(signal.SIGINT, None)
+
+    with pytest.raises(KeyboardInterrupt):
+        steps("after")
+
+    assert ["before"] == told
 
 
 def test_everything_is_healed(files: Path, tmp_path: Path) -> None:
