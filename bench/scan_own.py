@@ -1,8 +1,8 @@
-"""The agent's scan in a process of its own: `python -m bench.scan_own VOLUME CONTAINER ...`.
+"""The agent's scan in a process of its own: `python -m bench.scan_own VOLUME WORKERS CONTAINER...`.
 
-One thread a container. Prints one line of JSON: bytes, seconds and processor seconds of the scan
-alone. Starting is not counted, nor what an agent does once in its life: a small container is
-scanned first, with the buffers of every thread.
+A worker is a thread and takes every WORKERS-th container. Prints one line of JSON: bytes, seconds
+and processor seconds of the scan alone. Starting is not counted, nor what an agent does once in
+its life: a small container is scanned first, with the buffers of every worker.
 """
 
 import json
@@ -18,17 +18,19 @@ from merkle.replica import ContainerId
 from scanner.verify import ScanOutcome, scan_replica
 
 
-def main(volume: Path, containers: list[ContainerId]) -> None:
-    """Scan each container once, all at the same time."""
+def main(volume: Path, worker_count: int, containers: list[ContainerId]) -> None:
+    """Scan each container once."""
     store = open_store(volume)
     outcomes: list[ScanOutcome] = []
-    buffers = [ReadBuffers() for _ in containers]
+    buffers = [ReadBuffers() for _ in range(worker_count)]
     for each in buffers:
         scan(store, WARM_UP, each)
-    threads = [
-        threading.Thread(target=lambda c=c, b=b: outcomes.append(scan(store, c, b)))
-        for c, b in zip(containers, buffers, strict=True)
-    ]
+
+    def work(index: int) -> None:
+        for container_id in containers[index::worker_count]:
+            outcomes.append(scan(store, container_id, buffers[index]))
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(worker_count)]
     wall_s, cpu_s = time.perf_counter(), time.process_time()
     for thread in threads:
         thread.start()
@@ -66,4 +68,4 @@ def scan(store: ReplicaStore, container_id: ContainerId, buffers: ReadBuffers) -
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), [ContainerId(int(number)) for number in sys.argv[2:]])
+    main(Path(sys.argv[1]), int(sys.argv[2]), [ContainerId(int(item)) for item in sys.argv[3:]])
