@@ -66,7 +66,9 @@ class Observer:
             return replica_report(self._store.replica(container_id))
         except Damaged as damage:
             return unloadable_report(Unloadable(container_id, "", str(damage)))
-        except (Refused, VolumeFailed):
+        except (Refused, VolumeFailed) as error:
+            if isinstance(error, VolumeFailed) and not self._store.is_lost(container_id):
+                raise  # unknown is not gone: the volume is in doubt, and was not fenced
             for item in self._store.unloadable():
                 if item.container_id == container_id:
                     return unloadable_report(item)

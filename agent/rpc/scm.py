@@ -61,8 +61,8 @@ class ScmClient:
         return answer
 
     def commit_key(self, request: pb.CommitKeyRequest) -> pb.CommitKeyResponse:
-        """Make written blocks findable under their keys."""
-        answer: pb.CommitKeyResponse = self._once(self._stub.CommitKey, request)
+        """Make written blocks findable under their keys; the same commit twice is one."""
+        answer: pb.CommitKeyResponse = self._repeated(self._stub.CommitKey, request)
         return answer
 
     def lookup_key(self, request: pb.LookupKeyRequest) -> pb.LookupKeyResponse:

@@ -10,7 +10,7 @@ Only `agent/store` touches volumes. Nothing here locks: who changes a replica ho
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from agent.errors import Code, Refused, SutureError, Unavailable, VolumeFailed
 from agent.store import quarantine
@@ -42,7 +42,14 @@ from agent.store.repair import Repair
 from agent.store.rows import InstallEntry, ReplicaRow, ScanCursor, not_found
 from agent.store.scans import begin_scan, commit_scan, keep_cursor, kept_cursor
 from agent.store.trees import load_tree
-from agent.store.volume import Volume, open_volume
+from agent.store.volume import (
+    Volume,
+    check_any_opened,
+    check_volume_paths,
+    failed_volume,
+    open_volume,
+    replica_count,
+)
 from agent.store.writing import put_block, write_chunk
 from merkle.replica import (
     BlockData,
@@ -93,7 +100,7 @@ class ReplicaStore:
         cluster_id: str,
         datanode_id: str,
         options: StoreOptions | None = None,
-    ) -> "ReplicaStore":
+    ) -> Self:
         """Open the volumes of a datanode, format empty ones, and recover.
 
         A volume that does not work is left out and shown as failed by `volumes`; if none works, or
@@ -159,6 +166,10 @@ class ReplicaStore:
         for container_id in lost:
             self._places.pop(container_id, None)
         return lost
+
+    def is_lost(self, container_id: ContainerId) -> bool:
+        """Return whether the replica was on a volume that is fenced: gone until the next start."""
+        return container_id in self._lost
 
     def unloadable(self) -> tuple[Unloadable, ...]:
         """Return the replicas whose files are here and cannot be served."""
@@ -237,6 +248,9 @@ class ReplicaStore:
         )
         create_replica(volume, container_id, row)
         self._places[container_id] = volume
+        if volume not in self._volumes:  # fenced while we made it
+            self._places.pop(container_id, None)
+            raise VolumeFailed(Code.IO_EXCEPTION, f"volume {volume.volume_id} does not serve")
         self.on_change(container_id)
         return facts_of(container_id, volume.volume_id, row)
 
@@ -462,39 +476,3 @@ class ReplicaStore:
             volume for volume in self._volumes if available_bytes[volume] >= most_bytes * ROOMY
         ]
         return min(roomy, key=replica_count)
-
-
-def replica_count(volume: Volume) -> int:
-    """Return how many replicas a volume holds."""
-    with volume.index.read() as rows:
-        return rows.replica_count()
-
-
-def check_volume_paths(paths: Sequence[Path]) -> None:
-    """Refuse no volume at all, and one that is named twice."""
-    if not paths:
-        raise Refused(Code.INVALID_CONFIG, "no volume is configured")
-    resolved = [path.resolve() for path in paths]
-    twice = next((path for path in resolved if resolved.count(path) > 1), None)
-    if twice is not None:
-        raise Refused(Code.INVALID_CONFIG, f"volume {twice} is configured twice")
-
-
-def check_any_opened(opened: Sequence[Volume], failed: Sequence[tuple[Path, SutureError]]) -> None:
-    """Raise the first failure if no volume works."""
-    if not opened:
-        raise failed[0][1]
-
-
-def failed_volume(path: Path, error: SutureError) -> VolumeFacts:
-    """Return the facts of a volume that could not be opened."""
-    return VolumeFacts(
-        volume_id="",
-        path=path,
-        capacity_bytes=0,
-        available_bytes=0,
-        used_bytes=0,
-        container_count=0,
-        failed=True,
-        error=str(error),
-    )

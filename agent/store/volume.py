@@ -8,11 +8,12 @@ import fcntl
 import os
 import sys
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from agent.errors import Code, Refused
+from agent.errors import Code, Refused, SutureError
 from agent.store.durable import (
     DIRECTORY_MODE,
     FILE_MODE,
@@ -23,6 +24,7 @@ from agent.store.durable import (
     sync_directory,
     write_all,
 )
+from agent.store.facts import VolumeFacts
 from agent.store.index import Index
 from agent.store.layout import (
     LAYOUT_VERSION,
@@ -174,4 +176,40 @@ def _in_use(layout: Layout, holder: str) -> Refused:
         hint="stop that process, or give this one its own volumes",
         pid=pid,
         volume=layout.volume,
+    )
+
+
+def replica_count(volume: Volume) -> int:
+    """Return how many replicas a volume holds."""
+    with volume.index.read() as rows:
+        return rows.replica_count()
+
+
+def check_volume_paths(paths: Sequence[Path]) -> None:
+    """Refuse no volume at all, and one that is named twice."""
+    if not paths:
+        raise Refused(Code.INVALID_CONFIG, "no volume is configured")
+    resolved = [path.resolve() for path in paths]
+    twice = next((path for path in resolved if resolved.count(path) > 1), None)
+    if twice is not None:
+        raise Refused(Code.INVALID_CONFIG, f"volume {twice} is configured twice")
+
+
+def check_any_opened(opened: Sequence[Volume], failed: Sequence[tuple[Path, SutureError]]) -> None:
+    """Raise the first failure if no volume works."""
+    if not opened:
+        raise failed[0][1]
+
+
+def failed_volume(path: Path, error: SutureError) -> VolumeFacts:
+    """Return the facts of a volume that could not be opened."""
+    return VolumeFacts(
+        volume_id="",
+        path=path,
+        capacity_bytes=0,
+        available_bytes=0,
+        used_bytes=0,
+        container_count=0,
+        failed=True,
+        error=str(error),
     )

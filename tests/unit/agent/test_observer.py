@@ -2,11 +2,15 @@
 
 from pathlib import Path
 
+import pytest
+
+from agent.errors import Code, VolumeFailed
 from agent.observe.status import About, Observer
 from agent.rpc.v1 import container_pb2
+from agent.store.facts import ReplicaFacts
 from agent.store.store import ReplicaStore
 from merkle.replica import ContainerId
-from tests.support.stores import closed_replica, open_store
+from tests.support.stores import CLUSTER, DATANODE, closed_replica, open_store
 
 ONE, TWO = ContainerId(1), ContainerId(2)
 
@@ -56,5 +60,34 @@ def test_a_replica_that_was_deleted_is_gone(tmp_path: Path) -> None:
     asked = observer(store)
 
     assert [] == list(asked.replica_ids())
+    assert container_pb2.DELETED == asked.report(ONE).state
+    store.close()
+
+
+class InDoubt(ReplicaStore):
+    """A store whose volume does not answer at the moment."""
+
+    is_silent = False
+
+    def replica(self, container_id: ContainerId) -> ReplicaFacts:
+        if self.is_silent:
+            raise VolumeFailed(Code.IO_EXCEPTION, "the index cannot be read")
+        return super().replica(container_id)
+
+
+def test_a_volume_in_doubt_is_not_a_replica_that_is_gone(tmp_path: Path) -> None:
+    """
+    A read that fails says nothing about the replica; a volume that was fenced does.
+    """
+    store = InDoubt.open([tmp_path], cluster_id=CLUSTER, datanode_id=DATANODE)
+    closed_replica(store, 1)
+    [volume] = store.volumes()
+    asked = observer(store)
+    store.is_silent = True
+
+    with pytest.raises(VolumeFailed):
+        asked.report(ONE)
+    store.fail_volume(volume.volume_id, "two probes failed")
+
     assert container_pb2.DELETED == asked.report(ONE).state
     store.close()
