@@ -1,7 +1,6 @@
 """The index: all of a change or nothing, rows in order, damage seen, a map that grows."""
 
 import json
-import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -210,49 +209,6 @@ class TestMap:
 
         assert Code.BUSY is refusal.value.code
         index.write(lambda change: change.put_block(ONE, BlockId(2), bytes(2 * MiB)))
-
-    def test_readers_and_writers_go_on_while_it_grows(self, index: Index) -> None:
-        """
-        Four threads fill the map together while two read all of it, and every row is there.
-        """
-        rows_each = 60
-        errors: list[BaseException] = []
-        stop = threading.Event()
-
-        def write(worker: int) -> None:
-            try:
-                for number in range(1, rows_each + 1):
-                    block_id = BlockId(worker * 1000 + number)
-                    index.write(
-                        lambda rows, b=block_id: rows.put_block(ONE, b, bytes(30_000))  # type: ignore[misc]
-                    )
-            except BaseException as error:
-                errors.append(error)
-                raise
-
-        def read() -> None:
-            try:
-                while not stop.is_set():
-                    with index.read() as rows:
-                        assert all(30_000 == len(row) for _, row in rows.blocks(ONE))
-            except BaseException as error:
-                errors.append(error)
-                raise
-
-        writers = [threading.Thread(target=write, args=(worker,)) for worker in range(4)]
-        readers = [threading.Thread(target=read) for _ in range(2)]
-        for thread in writers + readers:
-            thread.start()
-        for thread in writers:
-            thread.join()
-        stop.set()
-        for thread in readers:
-            thread.join()
-
-        assert [] == errors
-        with index.read() as rows:
-            assert 4 * rows_each == sum(1 for _ in rows.blocks(ONE))
-        assert 8 * MiB <= index._env.info()["map_size"]
 
     def test_the_gate_admits_nobody_while_it_is_closed(
         self, monkeypatch: pytest.MonkeyPatch
