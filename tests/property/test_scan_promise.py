@@ -1,4 +1,4 @@
-"""Ninety virtual days of a full host: the schedule keeps its promise, and can be seen to break it."""
+"""Ninety virtual days of a full host: the schedule keeps its promise, and can break it."""
 
 import pytest
 
