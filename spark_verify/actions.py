@@ -8,7 +8,6 @@ index's last, and never so that the racks get worse.
 """
 
 from collections.abc import Iterable
-from functools import reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
@@ -35,19 +34,28 @@ _NO_INDEXES: Final = "array<int>"
 
 def action_plan(judged: DataFrame, *, snapshot_id: str, run_id: str, as_of_ms: int) -> DataFrame:
     """Return the rows of `plan/` for judged containers, most urgent first."""
-    judged = judged.filter("is_known AND NOT suppressed")
-    parts = [
-        _replicate(judged),
-        _replicate_origins(judged),
-        _replicate_vulnerable(judged),
-        _reconstruct(judged),
-        _move_indexes(judged),
-        _delete_excess(judged),
-        _delete_unhealthy_index(judged),
-        _delete_empty(judged),
-        _close(judged),
+    is_ec = f.col("replication_type") == "EC"
+    known = judged.filter("is_known AND NOT suppressed").withColumns(
+        {
+            "from": f.when(is_ec, _ec_sources()).otherwise(_ratis_sources()),
+            "candidates": _deletable(),
+        }
+    )
+    # One pass: every rule gives an array of rows, null when it does not apply.
+    rules = [
+        _replicate(),
+        _replicate_origins(),
+        _replicate_vulnerable(),
+        _reconstruct(),
+        _move_indexes(),
+        _delete_excess(),
+        _delete_unhealthy_index(),
+        _delete_empty(),
+        *_close(),
     ]
-    rows = reduce(DataFrame.unionByName, parts)
+    rows = known.select(
+        "container_id", f.explode(f.flatten(f.array_compact(f.array(*rules)))).alias("row")
+    ).select("container_id", "row.*")
     return stamped(rows, snapshot_id, run_id, as_of_ms).orderBy(
         "priority", "container_id", "action"
     )
@@ -58,14 +66,14 @@ def scan_plan(replicas: DataFrame, *, snapshot_id: str, run_id: str, as_of_ms: i
     unscanned = replicas.filter(
         f.col("state").isin(*TREE_STATES) & f.col("root").isNull() & f.col("is_reachable")
     )
-    rows = _rows(
-        unscanned,
+    row = _row(
         "scan",
         f.lit(SCAN_PRIORITY),
         f.lit("root not known"),
         targets=f.array("datanode_id"),
         bytes_estimated=f.col("used_bytes"),
     )
+    rows = unscanned.select("container_id", row.alias("row")).select("container_id", "row.*")
     return stamped(rows, snapshot_id, run_id, as_of_ms)
 
 
@@ -81,8 +89,7 @@ def stamped(rows: DataFrame, snapshot_id: str, run_id: str, as_of_ms: int) -> Da
     ).select(*ACTION_PLAN.fieldNames())
 
 
-def _rows(
-    chosen: DataFrame,
+def _row(
     action: str,
     priority: Column,
     reason: Column,
@@ -93,10 +100,9 @@ def _rows(
     copies: Column | None = None,
     is_forced: Column | None = None,
     bytes_estimated: Column | None = None,
-) -> DataFrame:
+) -> Column:
     none = f.array()
-    return chosen.select(
-        "container_id",
+    return f.struct(
         f.lit(action).alias("action"),
         priority.cast("int").alias("priority"),
         reason.alias("reason"),
@@ -136,15 +142,15 @@ def _ratis_sources() -> Column:
     return f.filter(chosen, lambda r: bcsid(r) == last)
 
 
-def _replicate(judged: DataFrame) -> DataFrame:
+def _replicate() -> Column:
     n = f.col("ratis")
     only_bad = n["healthy"] == 0
     need = f.when(only_bad, n["need_b_after"]).otherwise(n["need_after"])
     is_short = f.col("health_state").isin(1, 100) & (need > 0)
     is_misplaced = f.col("health_state") == 2
-    chosen = judged.filter(
+    applies = (
         (f.col("replication_type") != "EC") & (f.col("queue") == "U") & (is_short | is_misplaced)
-    ).withColumn("from", _ratis_sources())
+    )
     priority = (
         f.when(is_misplaced, MISPLACED_PRIORITY)
         .when(n["is_due_to_out_of_service"], OUT_OF_SERVICE_PRIORITY)
@@ -157,8 +163,7 @@ def _replicate(judged: DataFrame) -> DataFrame:
         .otherwise("too few replicas")
     )
     copies = f.when(is_misplaced, 1).otherwise(need)
-    return _rows(
-        chosen.filter(f.size("from") > 0),
+    row = _row(
         "replicate",
         priority,
         reason,
@@ -166,41 +171,47 @@ def _replicate(judged: DataFrame) -> DataFrame:
         copies=copies,
         bytes_estimated=copies * f.col("used_bytes"),
     )
+    return f.when(applies & (f.size("from") > 0), f.array(row))
 
 
-def _replicate_origins(judged: DataFrame) -> DataFrame:
-    chosen = judged.filter((f.col("health_state") == 103) & (f.col("queue") == "U"))
-    origins = chosen.withColumn("origin", f.explode("qc.origins")).filter("origin.under > 0")
-    mine = f.filter("present", lambda r: r["origin_id"] == f.col("origin.origin_id"))
-    return _rows(
-        origins,
-        "replicate",
-        f.lit(1),
-        f.concat(f.lit("stuck quasi-closed, origin "), f.col("origin.origin_id")),
-        sources=_names(mine),
-        copies=f.col("origin.under"),
-        bytes_estimated=f.col("origin.under") * f.col("used_bytes"),
-    )
+def _replicate_origins() -> Column:
+    def row(origin: Column) -> Column:
+        mine = f.filter("present", lambda r: r["origin_id"] == origin["origin_id"])
+        return _row(
+            "replicate",
+            f.lit(1),
+            f.concat(f.lit("stuck quasi-closed, origin "), origin["origin_id"]),
+            sources=_names(mine),
+            copies=origin["under"],
+            bytes_estimated=origin["under"] * f.col("used_bytes"),
+        )
+
+    short = f.filter(f.col("qc.origins"), lambda origin: origin["under"] > 0)
+    applies = (f.col("health_state") == 103) & (f.col("queue") == "U")
+    return f.when(applies, f.transform(short, row))
 
 
-def _replicate_vulnerable(judged: DataFrame) -> DataFrame:
+def _replicate_vulnerable() -> Column:
     replicas = f.col("qc.vulnerable")
-    chosen = judged.filter(
+    applies = (
         (f.col("state") == "QUASI_CLOSED")
         & (f.col("replication_type") != "EC")
         & (f.size(replicas) > f.size(adds()))
         & (f.col("health_state") == 100)
         & (f.col("ratis.healthy") > 0)
-    ).withColumn("one", f.explode(replicas))
-    return _rows(
-        chosen,
-        "replicate",
-        f.lit(0),
-        f.lit("only copy of an origin's last commit, UNHEALTHY"),
-        sources=f.array("one.datanode_id"),
-        copies=f.lit(1),
-        bytes_estimated=f.col("used_bytes"),
     )
+    rows = f.transform(
+        replicas,
+        lambda one: _row(
+            "replicate",
+            f.lit(0),
+            f.lit("only copy of an origin's last commit, UNHEALTHY"),
+            sources=f.array(one["datanode_id"]),
+            copies=f.lit(1),
+            bytes_estimated=f.col("used_bytes"),
+        ),
+    )
+    return f.when(applies, rows)
 
 
 def _ec_sources() -> Column:
@@ -221,15 +232,15 @@ def _ec_sources() -> Column:
     return f.transform(indexes, lambda i: f.filter(ranked, lambda r: r["replica_index"] == i)[0])
 
 
-def _reconstruct(judged: DataFrame) -> DataFrame:
+def _reconstruct() -> Column:
     ec = f.col("ec")
-    chosen = judged.filter(
+    applies = (
         (f.col("replication_type") == "EC")
         & (f.col("queue") == "U")
         & (f.size(ec["unavailable"]) > 0)
-    ).withColumn("from", _ec_sources())
-    return _rows(
-        chosen.filter(f.size("from") >= f.col("ec_data")),
+        & (f.size("from") >= f.col("ec_data"))
+    )
+    row = _row(
         "reconstruct",
         ec["redundancy"],
         f.concat(f.lit("missing indexes "), f.array_join(ec["unavailable"].cast(_NO_NAMES), ", ")),
@@ -239,29 +250,36 @@ def _reconstruct(judged: DataFrame) -> DataFrame:
         bytes_estimated=(f.col("ec_data") + f.size(ec["unavailable"]))
         * f.array_max(f.transform("present", lambda r: r["used_bytes"])),
     )
+    return f.when(applies, f.array(row))
 
 
-def _move_indexes(judged: DataFrame) -> DataFrame:
+def _move_indexes() -> Column:
     """Copy the indexes whose only replica is on a leaving node, one row each."""
     ec = f.col("ec")
     resting = f.slice(ec["maintenance_only"], 1, f.greatest(ec["maintenance_copies"], f.lit(0)))
-    chosen = judged.filter(
-        (f.col("replication_type") == "EC") & (f.col("queue") == "U")
-    ).withColumn("index", f.explode(f.array_union(ec["decommission_only"], resting)))
-    here = f.filter(
-        "present",
-        lambda r: (r["replica_index"] == f.col("index")) & ~is_unhealthy(r) & r["is_reachable"],
+
+    def here(index: Column) -> Column:
+        return f.filter(
+            "present",
+            lambda r: (r["replica_index"] == index) & ~is_unhealthy(r) & r["is_reachable"],
+        )
+
+    def row(index: Column) -> Column:
+        return _row(
+            "replicate",
+            f.lit(OUT_OF_SERVICE_PRIORITY),
+            f.concat(f.lit("node leaves, index "), index.cast("string")),
+            sources=_names(here(index)),
+            indexes=f.array(index),
+            copies=f.lit(1),
+            bytes_estimated=here(index)[0]["used_bytes"],
+        )
+
+    indexes = f.filter(
+        f.array_union(ec["decommission_only"], resting), lambda index: f.size(here(index)) > 0
     )
-    return _rows(
-        chosen.withColumn("from", here).filter(f.size("from") > 0),
-        "replicate",
-        f.lit(OUT_OF_SERVICE_PRIORITY),
-        f.concat(f.lit("node leaves, index "), f.col("index").cast("string")),
-        sources=_names(f.col("from")),
-        indexes=f.array("index"),
-        copies=f.lit(1),
-        bytes_estimated=f.col("from")[0]["used_bytes"],
-    )
+    applies = (f.col("replication_type") == "EC") & (f.col("queue") == "U")
+    return f.when(applies, f.transform(indexes, row))
 
 
 def _deletable() -> Column:
@@ -283,7 +301,7 @@ def _deletable() -> Column:
     return f.transform(f.array_sort(keyed), lambda k: k["r"])
 
 
-def _delete_excess(judged: DataFrame) -> DataFrame:
+def _delete_excess() -> Column:
     """One replica of an over-replicated Ratis or EC container."""
     candidates, state = f.col("candidates"), f.col("state")
     is_ec = f.col("replication_type") == "EC"
@@ -308,21 +326,18 @@ def _delete_excess(judged: DataFrame) -> DataFrame:
     victims = f.when(~is_ec & (state == "CLOSED") & (f.size(strange) > 0), strange).otherwise(
         f.when(surplus, good).otherwise(f.slice(good, 1, 0))
     )
-    chosen = (
-        judged.filter(
-            f.col("health_state").isin(3, 104)
-            & (f.col("queue") == "O")
-            & ~f.col("checksum_class").startswith("MISMATCH")
-        )
-        .withColumn("candidates", _deletable())
-        .filter(enough)
-        .withColumn("victim", f.slice(victims, 1, 1))
-        .filter(f.size("victim") == 1)
+    applies = (
+        f.col("health_state").isin(3, 104)
+        & (f.col("queue") == "O")
+        & ~f.col("checksum_class").startswith("MISMATCH")
+        & enough
     )
-    return _delete(chosen, f.lit("more replicas than needed"), is_forced=True)
+    return _delete(
+        applies, f.slice(victims, 1, 1), f.lit("more replicas than needed"), is_forced=True
+    )
 
 
-def _delete_unhealthy_index(judged: DataFrame) -> DataFrame:
+def _delete_unhealthy_index() -> Column:
     """The UNHEALTHY twin of an EC index that also has a CLOSED replica in service."""
     twins = f.filter(
         "candidates",
@@ -334,16 +349,12 @@ def _delete_unhealthy_index(judged: DataFrame) -> DataFrame:
             )
         ),
     )
-    chosen = (
-        judged.filter((f.col("replication_type") == "EC") & (f.col("health_state") == 101))
-        .withColumn("candidates", _deletable())
-        .withColumn("victim", f.slice(twins, 1, 1))
-        .filter(f.size("victim") == 1)
-    )
-    return _delete(chosen, f.lit("unhealthy, its index has a good replica"), is_forced=True)
+    applies = (f.col("replication_type") == "EC") & (f.col("health_state") == 101)
+    reason = f.lit("unhealthy, its index has a good replica")
+    return _delete(applies, f.slice(twins, 1, 1), reason, is_forced=True)
 
 
-def _delete_empty(judged: DataFrame) -> DataFrame:
+def _delete_empty() -> Column:
     """Every replica of an emptied container that says itself that it is empty; never forced."""
     going = f.col("is_empty") | (f.col("state") == "DELETING")
     victims = f.filter(
@@ -354,24 +365,22 @@ def _delete_empty(judged: DataFrame) -> DataFrame:
             & ~f.array_contains(_leaving(), r["datanode_id"])
         ),
     )
-    chosen = judged.filter(going).withColumn("victim", victims).filter(f.size("victim") > 0)
-    return _delete(chosen, f.lit("empty"), is_forced=False)
+    return _delete(going, victims, f.lit("empty"), is_forced=False)
 
 
-def _delete(chosen: DataFrame, reason: Column, *, is_forced: bool) -> DataFrame:
-    victim = f.col("victim")
-    return _rows(
-        chosen,
+def _delete(applies: Column, victims: Column, reason: Column, *, is_forced: bool) -> Column:
+    row = _row(
         "delete",
         f.lit(DELETE_PRIORITY),
         reason,
-        targets=_names(victim),
-        indexes=f.transform(victim, lambda r: r["replica_index"]),
+        targets=_names(victims),
+        indexes=f.transform(victims, lambda r: r["replica_index"]),
         is_forced=f.lit(is_forced),
     )
+    return f.when(applies & (f.size(victims) > 0), f.array(row))
 
 
-def _close(judged: DataFrame) -> DataFrame:
+def _close() -> list[Column]:
     """Handlers 1 to 4: replicas that must follow their container's state."""
     state, is_ec = f.col("state"), f.col("replication_type") == "EC"
     last = highest(
@@ -396,15 +405,18 @@ def _close(judged: DataFrame) -> DataFrame:
             "all origins seen, highest BCSID",
         ),
     )
-    parts = [
-        _rows(
-            judged.filter(when).withColumn("who", who).filter(f.size("who") > 0),
-            "close",
-            f.lit(MISPLACED_PRIORITY),
-            f.lit(reason),
-            targets=_names(f.col("who")),
-            is_forced=forced,
+    return [
+        f.when(
+            when & (f.size(who) > 0),
+            f.array(
+                _row(
+                    "close",
+                    f.lit(MISPLACED_PRIORITY),
+                    f.lit(reason),
+                    targets=_names(who),
+                    is_forced=forced,
+                )
+            ),
         )
         for when, who, forced, reason in cases
     ]
-    return reduce(DataFrame.unionByName, parts)

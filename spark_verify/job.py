@@ -19,7 +19,7 @@ import typer
 
 from spark_verify.errors import SPARK_ERRORS, VerifyError
 from spark_verify.generate import Shape, generate
-from spark_verify.pipeline import Request, Result, verify
+from spark_verify.pipeline import REPORTING_MIN_PERCENT, Request, Result, verify
 from spark_verify.score import score
 from spark_verify.session import open_session
 from spark_verify.snapshot import read_manifest
@@ -39,6 +39,12 @@ def verify_command(
     changed_node: Annotated[
         list[str] | None, typer.Option(help="Verify only containers with a replica there.")
     ] = None,
+    age_max_s: Annotated[
+        int, typer.Option(min=0, help="Refuse a snapshot older than this; 0: any age.")
+    ] = 0,
+    reporting_min_percent: Annotated[
+        int, typer.Option(min=0, max=100, help="Refuse when fewer of the nodes report.")
+    ] = REPORTING_MIN_PERCENT,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Compare all replicas' checksums cluster-wide and say what to reconcile.
@@ -51,7 +57,15 @@ def verify_command(
         typer.echo(f"[{time.monotonic() - started_s:6.1f} s] {text}", err=True)
 
     try:
-        request = Request(snapshot, out, run_id, master, tuple(changed_node or ()))
+        request = Request(
+            snapshot,
+            out,
+            run_id,
+            master,
+            tuple(changed_node or ()),
+            age_max_s=age_max_s,
+            reporting_min_percent=reporting_min_percent,
+        )
         result = verify(request, progress)
     except FAILURES as error:
         _say_error(error, as_json=as_json)

@@ -37,7 +37,9 @@ from spark_verify.snapshot import (
     EXAMPLES_MAX,
     Manifest,
     Snapshot,
+    check_age,
     check_count,
+    check_reporting,
     check_rows,
     close_snapshot,
     open_snapshot,
@@ -58,6 +60,9 @@ from spark_verify.summary import (
 DIRECT_ROWS: Final = 50_000
 """Replica rows below which the screen costs more than it saves: all are judged."""
 
+REPORTING_MIN_PERCENT: Final = 50
+"""Nodes that must answer, of all in service or leaving: else silence would pass for loss."""
+
 BROADCAST_IDS_MAX: Final = 4_000_000
 """Suspects whose ids every executor can hold: 64 MB."""
 
@@ -74,6 +79,10 @@ class Request:
     master: str = ""
     changed_nodes: tuple[str, ...] = ()
     """When given, only containers with a replica on one of these nodes are verified."""
+    age_max_s: int = 0
+    """A snapshot older than this is refused; 0: of any age."""
+    reporting_min_percent: int = REPORTING_MIN_PERCENT
+    """Of the nodes that should answer; with fewer the snapshot is refused."""
     rules: Rules = field(default_factory=Rules)
     direct_rows: int = DIRECT_ROWS
 
@@ -124,6 +133,7 @@ def verify(request: Request, progress: Progress = lambda _: None) -> Result:
     if (target / "_SUCCESS").is_file():
         progress(f"run {run_id} is finished already")
         return _finished(target, manifest)
+    check_age(manifest, request.age_max_s, time.time_ns() // 1_000_000)
     progress("starting Spark")
     spark = open_session(replica_count=manifest.rows["replicas"], master=request.master)
     work = request.out / f".run_id={run_id}.partial"  # hidden: nobody ever reads half a run
@@ -156,6 +166,7 @@ def _run(spark: SparkSession, run: Run) -> dict[str, Any]:
     run.say(f"reading snapshot {manifest.snapshot_id}: {manifest.rows['replicas']:,} replicas")
     snapshot = open_snapshot(spark, run.request.snapshot, manifest)
     nodes = _check_small_tables(snapshot)
+    check_reporting(nodes, run.request.reporting_min_percent)
     racks = {node["rack"] for node in nodes if node["health"] != "DEAD"}
     rules = replace(run.request.rules, rack_count=max(len(racks), 1))
     part = _suspects(snapshot, run, rules)
@@ -182,27 +193,27 @@ def _run(spark: SparkSession, run: Run) -> dict[str, Any]:
 
 def _check_small_tables(snapshot: Snapshot) -> list[Any]:
     """Check nodes and pending ops whole, and return the nodes."""
-    check_rows(snapshot, ("nodes", "pending_ops"))
-    nodes = snapshot.nodes.select("datanode_id", "rack", "version", "health").collect()
-    check_count(snapshot.manifest, "nodes", len(nodes))
-    check_count(snapshot.manifest, "pending_ops", snapshot.pending_ops.count())
-    return nodes
+    for name, count in check_rows(snapshot, ("nodes", "pending_ops")).items():
+        check_count(snapshot.manifest, name, count)
+    shown = ("datanode_id", "rack", "version", "health", "op_state")
+    return snapshot.nodes.select(*shown).collect()
 
 
 def _suspects(snapshot: Snapshot, run: Run, rules: Rules) -> Snapshot:
     """Return the part of the snapshot that must be judged; write the health of all others."""
     started_s = time.monotonic()
     manifest, changed = run.manifest, run.request.changed_nodes
+    is_direct = not changed and manifest.rows["replicas"] < run.request.direct_rows
     if changed:
         on_changed = snapshot.replicas.filter(f.col("datanode_id").isin(*changed))
         part = _only(snapshot, on_changed.select("container_id").distinct(), run)
-    elif manifest.rows["replicas"] < run.request.direct_rows:
+    elif is_direct:
         part = _cached(snapshot)
-        check_count(manifest, "containers", part.containers.count())
-        check_count(manifest, "replicas", part.replicas.count())
     else:
         part = _only(snapshot, _screened(snapshot, run, rules), run)
-    check_rows(part, ("containers", "replicas"))
+    counts = check_rows(part, ("containers", "replicas"))
+    for name, count in counts.items() if is_direct else ():
+        check_count(manifest, name, count)
     run.timed("screen", started_s)
     return part
 

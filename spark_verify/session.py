@@ -15,6 +15,13 @@ ROWS_PER_PARTITION: Final = 500_000
 SMALL_ROWS: Final = 200_000
 """Below it the job is over before the JVM's second compiler pays for itself."""
 
+QUICK_START: Final = (
+    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 "
+    # Spark's own ten thousand classes, as installed, are not verified again at each start.
+    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
+"""For a JVM that lives some seconds: most of its time goes into loading and compiling classes."""
+
 DRIVER_MIB_MIN: Final = 1024
 DRIVER_MIB_MAX: Final = 8192
 
@@ -45,7 +52,7 @@ def _was_given() -> bool:
 
 
 def _local_options(replica_count: int) -> dict[str, str]:
-    java = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1" if replica_count < SMALL_ROWS else ""
+    java = QUICK_START if replica_count < SMALL_ROWS else ""
     if LOG_PROPERTIES.is_file():  # inside a zip on a cluster it is not, and not needed
         java = f"{java} -Dlog4j2.configurationFile=file:{LOG_PROPERTIES}"
     return {
@@ -56,6 +63,8 @@ def _local_options(replica_count: int) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
+        # Else each of our thousand expressions is sent with the line of Python that made it.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
     }
 
 

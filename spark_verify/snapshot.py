@@ -8,7 +8,7 @@ side by side (a duplicate replica, an index outside the code) is checked in `cas
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -18,10 +18,20 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from spark_verify.errors import SPARK_ERRORS, SnapshotRefused
-from spark_verify.rows import INDEX_MAX, SCHEMA_VERSION, TABLES, Column, spark_schema
+from spark_verify.rows import (
+    INDEX_MAX,
+    REACHABLE_HEALTHS,
+    SCHEMA_VERSION,
+    TABLES,
+    Column,
+    spark_schema,
+)
 
 CLUSTERED: Final = ("containers", "replicas")
 """Tables that a clustered snapshot keeps in buckets."""
+
+KEYS: Final = {"containers": "container_id", "nodes": "datanode_id"}
+"""Tables whose rows one column names."""
 
 EXAMPLES_MAX: Final = 5
 """Rows named in a refusal: enough to find the cause, few enough to read."""
@@ -174,12 +184,12 @@ def _reason(text: str) -> str:
     return " ".join(text.partition("JVM stacktrace")[0].split())[:REASON_CHARACTERS_MAX]
 
 
-def check_rows(snapshot: Snapshot, names: Iterable[str] = TABLES) -> None:
-    """Refuse the snapshot when any single row of the tables is impossible or listed twice."""
-    for name in names:
-        _check_table(snapshot, name)
-        if name in ("containers", "nodes"):
-            _refuse_twice(snapshot.table(name), name)
+def check_rows(snapshot: Snapshot, names: Iterable[str] = TABLES) -> dict[str, int]:
+    """Return how many rows each table has.
+
+    Raises SnapshotRefused when any single row of the tables is impossible or listed twice.
+    """
+    return {name: _check_table(snapshot, name) for name in names}
 
 
 def check_count(manifest: Manifest, name: str, count: int) -> None:
@@ -192,11 +202,38 @@ def check_count(manifest: Manifest, name: str, count: int) -> None:
         )
 
 
-def _check_table(snapshot: Snapshot, name: str) -> None:
+def check_age(manifest: Manifest, age_max_s: int, now_ms: int) -> None:
+    """Refuse the snapshot when it is older than `age_max_s` at `now_ms`; 0 takes any age."""
+    age_s = (now_ms - manifest.as_of_ms) // 1000
+    if age_max_s and age_s > age_max_s:
+        raise SnapshotRefused(
+            f"snapshot {manifest.snapshot_id} is {age_s} s old, at most {age_max_s} s are allowed",
+            hint="export a fresh snapshot from the SCM",
+        )
+
+
+def check_reporting(nodes: Sequence[Any], min_percent: int) -> None:
+    """Refuse the snapshot when fewer than `min_percent` of the nodes that should answer do.
+
+    Nodes in maintenance and decommissioned ones may be silent. `nodes` are rows of `nodes/`.
+    """
+    expected = [n for n in nodes if n["op_state"] not in ("IN_MAINTENANCE", "DECOMMISSIONED")]
+    silent = [n["datanode_id"] for n in expected if n["health"] not in REACHABLE_HEALTHS]
+    answering = len(expected) - len(silent)
+    if answering * 100 < min_percent * len(expected):
+        shown = ", ".join(sorted(silent)[:EXAMPLES_MAX])
+        raise SnapshotRefused(
+            f"only {answering} of {len(expected)} nodes report, {min_percent} % must; "
+            f"silent: {shown}",
+            hint="wait until the datanodes have reported, or lower --reporting-min-percent",
+        )
+
+
+def _check_table(snapshot: Snapshot, name: str) -> int:
     table = snapshot.table(name)
     violations = row_violations(name, snapshot.manifest)
     counts = [f.count_if(wrong).alias(f"v{i}") for i, (_, wrong) in enumerate(violations)]
-    row = table.agg(*counts).first()
+    row = table.agg(f.count(f.lit(1)).alias("rows"), *counts).first()
     assert row is not None, "an aggregate without groups has one row"
     for i, (what, wrong) in enumerate(violations):
         if row[f"v{i}"]:
@@ -205,10 +242,14 @@ def _check_table(snapshot: Snapshot, name: str) -> None:
                 f"first: {_examples(table.filter(wrong), name)}",
                 hint=_SCAN_AGAIN,
             )
+    if name in KEYS:
+        _refuse_twice(table, name)
+    count: int = row["rows"]
+    return count
 
 
 def _refuse_twice(table: DataFrame, name: str) -> None:
-    key = "container_id" if name == "containers" else "datanode_id"
+    key = KEYS[name]
     twice = table.groupBy(key).count().filter("count > 1").orderBy(key).limit(EXAMPLES_MAX)
     named = ", ".join(f"{key} {row[key]}" for row in twice.collect())
     if named:

@@ -4,7 +4,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 from spark_verify.blame import Tally, suspects
@@ -59,31 +59,43 @@ def count_health(health: DataFrame) -> dict[str, Any]:
 
 
 def samples(health: DataFrame, counts: dict[str, Any]) -> dict[str, dict[str, list[int]]]:
-    """Return the first ids of every flag and of every class that has any."""
-    marked = health.filter(f.col("is_known"))
-    flagged = marked.filter(f.col("flags") != 0)
-    return {
-        "flags": {
-            name: _ids(flagged.filter(f.col("flags").bitwiseAND(f.lit(flag_bit(name))) != 0))
-            for name, count in counts["flags"].items()
-            if count
-        },
+    """Return the first ids of every flag and of every class that has any, in one pass."""
+    found: dict[str, dict[str, list[int]]] = {
+        "flags": {name: [] for name, count in counts["flags"].items() if count},
         "health_states": {
-            name: _ids(flagged.filter(f.col("health_state") == STATES[name]))
+            name: []
             for name, count in counts["health_states"].items()
             if count and name not in ("HEALTHY", "QUASI_CLOSED_STUCK")
         },
         "checksum_classes": {
-            name: _ids(flagged.filter(f.col("checksum_class") == name))
+            name: []
             for name in ("MISMATCH_SPLIT", "MISMATCH_MINORITY")
             if counts["checksum_classes"][name]
         },
     }
+    marks = [(kind, name, _has(kind, name)) for kind, names in found.items() for name in names]
+    if not marks:
+        return found
+    own = f.array_compact(f.array(*[f.when(has, i) for i, (_, _, has) in enumerate(marks)]))
+    marked = health.filter("is_known AND flags <> 0").select(
+        "container_id", f.explode(own).alias("mark")
+    )
+    order = Window.partitionBy("mark").orderBy("container_id")
+    first = marked.withColumn("place", f.row_number().over(order)).filter(
+        f.col("place") <= SAMPLE_MAX
+    )
+    for row in first.orderBy("mark", "container_id").collect():
+        kind, name, _ = marks[row["mark"]]
+        found[kind][name].append(row["container_id"])
+    return found
 
 
-def _ids(rows: DataFrame) -> list[int]:
-    found = rows.select("container_id").orderBy("container_id").limit(SAMPLE_MAX).collect()
-    return [row["container_id"] for row in found]
+def _has(kind: str, name: str) -> Column:
+    if kind == "flags":
+        return f.col("flags").bitwiseAND(f.lit(flag_bit(name))) != 0
+    if kind == "health_states":
+        return f.col("health_state") == STATES[name]
+    return f.col("checksum_class") == name
 
 
 def count_plan(plan: DataFrame, reconcile: DataFrame) -> dict[str, dict[str, int]]:
