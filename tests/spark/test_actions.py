@@ -98,30 +98,43 @@ CLOSE = (
 TABLE: tuple[tuple[str, str, str, list[Row]], ...] = (*REPLICATE, *RECONSTRUCT, *DELETE, *CLOSE)
 
 
-def test_every_container_gets_the_rows_that_the_rules_ask_for(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+VICTIM = len(TABLE) + 1
+
+
+def parts() -> list[SnapshotRows]:
+    """Return all lines of the tables, one suppressed container, one with four equal replicas."""
+    return [
+        *(container(i, *line[:3]) for i, line in enumerate(TABLE)),
+        container(len(TABLE), "R CLOSED 10", "C C", suppressed=True),
+        container(VICTIM, "R CLOSED 10", "C=7&a C=7&b C=7&a C=7&b"),
+    ]
+
+
+@pytest.fixture(scope="module")
+def found(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[Row]]:
+    return planned(spark, tmp_path_factory.mktemp("plan"), parts())
+
+
+def test_every_container_gets_the_rows_that_the_rules_ask_for(found: dict[int, list[Row]]) -> None:
     """
     Each line of the tables is one container; sources and victims are named by replica number.
     """
-    parts = [container(i, *line[:3]) for i, line in enumerate(TABLE)]
-    parts.append(container(len(TABLE), "R CLOSED 10", "C C", suppressed=True))
-
-    found = planned(spark, tmp_path, parts)
-
     assert [(*line[:3], found[i]) for i, line in enumerate(TABLE)] == list(TABLE)
     assert found[len(TABLE)] == [], "an operator's word stands above every rule"
 
 
-def test_the_victim_is_the_same_whoever_plans(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_plan_is_the_same_whoever_plans(
+    spark: SparkSession, tmp_path: Path, found: dict[int, list[Row]]
+) -> None:
     """
-    Among equal replicas the order follows from the ids, not from the order of rows.
+    Among equal replicas the victim follows from the ids, not from the order of rows.
     """
-    rows = container(1, "R CLOSED 10", "C=7&a C=7&b C=7&a C=7&b")
-    turned = SnapshotRows(rows.containers, rows.replicas[::-1], rows.nodes[::-1])
+    turned = [
+        SnapshotRows(p.containers, p.replicas[::-1], p.nodes[::-1], p.pending_ops[::-1])
+        for p in parts()[::-1]
+    ]
 
-    one = planned(spark, tmp_path / "one", [rows])
-    other = planned(spark, tmp_path / "other", [turned])
+    other = planned(spark, tmp_path, turned)
 
-    assert one == other
-    assert [row[0] for row in one[1]] == ["delete"]
+    assert other == found
+    assert [row[0] for row in found[VICTIM]] == ["delete"]

@@ -2,16 +2,18 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
 from spark_verify.errors import RunConflict
-from spark_verify.pipeline import Request, verify
+from spark_verify.pipeline import Request, Result, verify
 from spark_verify.plan import PLAN_LIFE_MS
 from tests.support.snapshots import AS_OF_MS, SnapshotRows, container, gather
 
@@ -37,18 +39,33 @@ def divergent() -> SnapshotRows:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A run that several tests look at; none of them changes it."""
+
+    snapshot: Path
+    out: Path
+    result: Result
+
+
+@pytest.fixture(scope="module")
+def done(spark: object, tmp_path_factory: pytest.TempPathFactory) -> Done:
+    """The divergent cluster, verified as run r1."""
+    del spark
+    directory = tmp_path_factory.mktemp("done")
+    snapshot, out = divergent().write(directory / "snapshot"), directory / "out"
+    return Done(snapshot, out, verify(Request(str(snapshot), out, run_id="r1")))
+
+
 class TestResult:
     """What a run leaves behind."""
 
-    def test_the_plan_holds_what_the_control_plane_needs(self, tmp_path: Path) -> None:
+    def test_the_plan_holds_what_the_control_plane_needs(self, done: Done) -> None:
         """
         Eligible divergent containers, most urgent first, with reasons, replicas and an end.
         """
-        snapshot = divergent().write(tmp_path / "snapshot")
+        plan = pq.read_table(done.result.directory / "reconcile_plan").to_pylist()
 
-        result = verify(Request(str(snapshot), tmp_path / "out", run_id="r1"))
-
-        plan = pq.read_table(result.directory / "reconcile_plan").to_pylist()
         assert [(row["container_id"], row["priority"], row["reason"]) for row in plan] == [
             (3, 0, "roots differ, no majority"),
             (2, 1, "roots differ, minority"),
@@ -65,17 +82,14 @@ class TestResult:
         ]
         assert {row["run_id"] for row in plan} == {"r1"}
         assert {row["expires_at_ms"] for row in plan} == {AS_OF_MS + PLAN_LIFE_MS}
-        assert result.summary["exit_code"] == 2
+        assert done.result.summary["exit_code"] == 2
 
-    def test_a_finished_run_is_whole_and_says_so(self, tmp_path: Path) -> None:
+    def test_a_finished_run_is_whole_and_says_so(self, done: Done) -> None:
         """
         Tables, summary, report, manifest with row counts, and _SUCCESS; no partial leftovers.
         """
-        snapshot = divergent().write(tmp_path / "snapshot")
+        names = {path.name for path in done.result.directory.iterdir()}
 
-        result = verify(Request(str(snapshot), tmp_path / "out"))
-
-        names = {path.name for path in result.directory.iterdir()}
         assert names == {
             "health",
             "replica_class",
@@ -87,10 +101,10 @@ class TestResult:
             "manifest.json",
             "_SUCCESS",
         }
-        manifest = json.loads((result.directory / "manifest.json").read_text())
+        manifest = json.loads((done.result.directory / "manifest.json").read_text())
         assert manifest["rows"]["health"] == 6
         assert manifest["rows"]["reconcile_plan"] == 3
-        assert [path.name for path in (tmp_path / "out").iterdir()] == ["run_id=snap-1"]
+        assert [path.name for path in done.out.iterdir()] == ["run_id=r1"]
 
     def test_a_clean_cluster_ends_with_zero(self, tmp_path: Path) -> None:
         """
@@ -125,13 +139,11 @@ class TestResult:
 
         assert result.summary["exit_code"] == 0
 
-    def test_the_report_needs_no_network(self, tmp_path: Path) -> None:
+    def test_the_report_needs_no_network(self, done: Done) -> None:
         """
         Nothing in the HTML is fetched from anywhere.
         """
-        result = verify(Request(str(divergent().write(tmp_path / "snapshot")), tmp_path / "out"))
-
-        html = (result.directory / "report.html").read_text()
+        html = (done.result.directory / "report.html").read_text()
         assert "MISMATCH_SPLIT" in html
         assert [w for w in ("http://", "https://", "<script", "@import", "src=") if w in html] == []
 
@@ -139,17 +151,15 @@ class TestResult:
 class TestRepeat:
     """A run id names one result for ever."""
 
-    def test_the_same_run_again_returns_the_same_result(self, tmp_path: Path) -> None:
+    def test_the_same_run_again_returns_the_same_result(self, done: Done, tmp_path: Path) -> None:
         """
         The second call does no work: it succeeds although the tables are gone.
         """
-        snapshot = divergent().write(tmp_path / "snapshot")
-        first = verify(Request(str(snapshot), tmp_path / "out", run_id="r1"))
-        (snapshot / "replicas").rename(tmp_path / "elsewhere")
+        shutil.copy(done.snapshot / "manifest.json", tmp_path)
 
-        second = verify(Request(str(snapshot), tmp_path / "out", run_id="r1"))
+        second = verify(Request(str(tmp_path), done.out, run_id="r1"))
 
-        assert first == second
+        assert done.result == second
 
     def test_a_run_that_was_cut_off_is_done_again(self, tmp_path: Path) -> None:
         """
@@ -165,16 +175,14 @@ class TestRepeat:
         assert pq.read_table(result.directory / "health").num_rows == 4
         assert (half / "_SUCCESS").is_file()
 
-    def test_a_run_id_of_another_snapshot_is_refused(self, tmp_path: Path) -> None:
+    def test_a_run_id_of_another_snapshot_is_refused(self, done: Done, tmp_path: Path) -> None:
         """
         A result is never replaced by that of other input.
         """
-        verify(Request(str(clean().write(tmp_path / "one")), tmp_path / "out", run_id="r1"))
-        other = clean()
-        directory = other.write(tmp_path / "two", manifest={"snapshot_id": "snap-2"})
+        directory = clean().write(tmp_path / "two", manifest={"snapshot_id": "snap-2"})
 
         with pytest.raises(RunConflict):
-            verify(Request(str(directory), tmp_path / "out", run_id="r1"))
+            verify(Request(str(directory), done.out, run_id="r1"))
 
 
 @pytest.mark.slow

@@ -4,6 +4,8 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 from pyspark.sql import Row, SparkSession
 
 from spark_verify.case import build_cases
@@ -61,6 +63,17 @@ def opinion(row: Row) -> Opinion:
     )
 
 
+def both(
+    spark: SparkSession, directory: Path, rows: SnapshotRows
+) -> tuple[dict[int, Opinion], dict[int, Opinion]]:
+    """Return what the job and what the reference says of every container."""
+    path = str(rows.write(directory))
+    cases = build_cases(open_snapshot(spark, path, read_manifest(path)))
+    judged = judge_reconcile(judge_health(compare(cases), Rules(rack_count=RACKS)))
+    found = {row["container_id"]: opinion(row) for row in judged.select(*COLUMNS).collect()}
+    return found, opinions(rows, RACKS)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1])
 def test_both_agree_on_every_container_of_a_random_cluster(
@@ -69,20 +82,32 @@ def test_both_agree_on_every_container_of_a_random_cluster(
     """
     A hundred thousand containers in every odd mix of states, nodes, origins, indexes and ops.
     """
-    rows = random_cluster(seed, CONTAINERS)
-    directory = str(rows.write(tmp_path / "snapshot"))
-    cases = build_cases(open_snapshot(spark, directory, read_manifest(directory)))
+    found, expected = both(spark, tmp_path / "snapshot", random_cluster(seed, CONTAINERS))
 
-    judged = judge_reconcile(judge_health(compare(cases), Rules(rack_count=RACKS)))
-
-    found = {row["container_id"]: opinion(row) for row in judged.select(*COLUMNS).collect()}
-    expected = opinions(rows, RACKS)
     wrong = [i for i in expected if found[i] != expected[i]]
     assert len(found) == len(expected) == CONTAINERS
     assert not wrong, (
         f"{len(wrong)} differ, first {wrong[0]}: {found[wrong[0]]} {expected[wrong[0]]}"
     )
     assert set(STATES) - {o.state for o in expected.values()} == set()
+
+
+@settings(max_examples=4, deadline=None, database=None, phases=[Phase.generate])
+@given(seed=st.integers(0, 2**32), container_count=st.integers(1, 200))
+def test_both_agree_on_whatever_small_cluster_is_drawn(
+    spark: SparkSession,
+    tmp_path_factory: pytest.TempPathFactory,
+    seed: int,
+    container_count: int,
+) -> None:
+    """
+    Other clusters at every run; a failing one is made again from its seed and size.
+    """
+    directory = tmp_path_factory.mktemp("drawn") / "snapshot"
+
+    found, expected = both(spark, directory, random_cluster(seed, container_count))
+
+    assert expected == found
 
 
 CONTAINERS = 100_000
