@@ -136,7 +136,7 @@ def from_tree(tree: Tree) -> PlainTree:
 
 def diff(mine: PlainTree, theirs: PlainTree) -> list[Difference]:
     """Return what differs, block by block through two dicts."""
-    found = []
+    found: list[tuple[BlockId, BlockNode | None, BlockNode | None]] = []
     for block_id, here in mine.blocks.items():
         there = theirs.blocks.get(block_id)
         if (

@@ -6,11 +6,13 @@ would take minutes. What is opened afterwards is what the store would have made.
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
+from agent.store.index import Change
 from agent.store.options import StoreOptions
 from agent.store.store import ReplicaStore
 from agent.store.volume import open_volume
@@ -59,10 +61,7 @@ def fill(volume: Path, container_id: ContainerId, shape: Shape) -> Path:
     opened = open_volume(volume, cluster_id=CLUSTER, datanode_id=DATANODE, options=OPTIONS)
     try:
         for start in range(0, len(rows), 10_000):
-            part = rows[start : start + 10_000]
-            opened.index.write(
-                lambda change, part=part: [change.put_block(container_id, *row) for row in part]
-            )
+            opened.index.write(partial(put_rows, container_id, rows[start : start + 10_000]))
     finally:
         opened.close()
     os.sync()
@@ -75,6 +74,12 @@ def fill(volume: Path, container_id: ContainerId, shape: Shape) -> Path:
     (chunks.parent / LIST).write_text("".join(lines))
     np.frombuffer(sums, dtype=">u4").astype("=u4").tofile(chunks.parent / SUMS)
     return chunks
+
+
+def put_rows(container_id: ContainerId, rows: list[tuple[BlockId, bytes]], change: Change) -> None:
+    """Put block rows into the index, in the change that is open."""
+    for row in rows:
+        change.put_block(container_id, *row)
 
 
 def write_files(chunks: Path, seed: int, shape: Shape) -> tuple[list[tuple[BlockId, bytes]], bytes]:
