@@ -8,6 +8,7 @@ its validation of every row, and its suspects judged replica by replica.
 """
 
 import json
+import os
 import tempfile
 import time
 from dataclasses import dataclass
@@ -21,12 +22,12 @@ from spark_verify.pipeline import Request, verify
 from spark_verify.score import score
 from spark_verify.session import open_session
 
-SMALL, LARGE = 1_000_000, 10_000_000
+CONTAINERS_DEFAULT = 1_000_000  # minutes on two cores; BENCH_SPARK_CONTAINERS=10000000 takes long
 BUCKETS = 16
 FLAT_RATIO_MAX = 4.0
 CLUSTERED_RATIO_MAX = 2.0
 CONSTANCY_MAX = 1.25
-"""Seconds per container at LARGE over those at SMALL; below one is welcome."""
+"""Seconds per container over those in a cluster of a tenth; below one is welcome."""
 
 WARM_CONTAINERS = 100_000
 SHOWN = "container_id, flags, checksum_class"
@@ -45,8 +46,10 @@ class Timing:
     false_positives: int
 
 
-def measures(small: int = SMALL, large: int = LARGE) -> list[Measure]:
+def measures() -> list[Measure]:
     """Return rates, constancy, ratios to DuckDB and the score of the seeded faults."""
+    large = int(os.environ.get("BENCH_SPARK_CONTAINERS", CONTAINERS_DEFAULT))
+    small = large // 10
     spark = open_session(replica_count=4 * large)
     with tempfile.TemporaryDirectory(prefix="suture-bench-") as name:
         root = Path(name)
