@@ -23,6 +23,7 @@ def test_readers_and_writers_go_on_while_it_grows(tmp_path: Path) -> None:
     rows_each = 60
     errors: list[BaseException] = []
     stop = threading.Event()
+    written = threading.Semaphore(0)  # a read after each write: two readers that spin starve all
 
     def write(worker: int) -> None:
         try:
@@ -31,6 +32,7 @@ def test_readers_and_writers_go_on_while_it_grows(tmp_path: Path) -> None:
                 index.write(
                     lambda rows, b=block_id: rows.put_block(ONE, b, bytes(30_000))  # type: ignore[misc]
                 )
+                written.release()
         except BaseException as error:
             errors.append(error)
             raise
@@ -38,6 +40,7 @@ def test_readers_and_writers_go_on_while_it_grows(tmp_path: Path) -> None:
     def read() -> None:
         try:
             while not stop.is_set():
+                written.acquire(timeout=0.05)
                 with index.read() as rows:
                     assert all(30_000 == len(row) for _, row in rows.blocks(ONE))
         except BaseException as error:
