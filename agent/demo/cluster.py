@@ -3,7 +3,6 @@
 Every process dies with its parent, whatever kills the parent; nothing is left running.
 """
 
-import ctypes
 import json
 import os
 import select
@@ -21,7 +20,6 @@ from agent.errors import Code, Unavailable
 
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 30.0
-PR_SET_PDEATHSIG: Final = 1
 
 
 @dataclass(slots=True)
@@ -43,12 +41,11 @@ class Process:
         """Start it without waiting."""
         with self.log.open("ab") as log:
             self.popen = subprocess.Popen(  # noqa: S603 - our own program, our own arguments
-                [sys.executable, "-m", *self.arguments],
+                [sys.executable, "-m", "agent.demo.child", str(os.getpid()), *self.arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,  # a Ctrl-C at the terminal reaches the parent only
-                preexec_fn=die_with_parent,
             )
 
     def wait_until_listening(self) -> None:
@@ -93,11 +90,6 @@ class Process:
         assert self.popen is not None
         self.popen.send_signal(signal.SIGKILL)
         self.wait()
-
-
-def die_with_parent() -> None:
-    """In the child: ask the kernel for SIGKILL when the parent dies."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def tail(path: Path, count: int = 5) -> str:
