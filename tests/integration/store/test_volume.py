@@ -137,7 +137,7 @@ class TestOneProcess:
         store = open_as(tmp_path / "v0")
         code = (
             "import sys\nfrom pathlib import Path\n"
-            "from tests.unit.store.test_volume import open_as\n"
+            "from tests.integration.store.test_volume import open_as\n"
             "from agent.errors import Refused\n"
             "try: open_as(Path(sys.argv[1]))\n"
             "except Refused as refusal: print(refusal.code, refusal)"
