@@ -8,7 +8,6 @@ import json
 import os
 import random
 import sys
-import threading
 import uuid
 from importlib.metadata import version
 from pathlib import Path
@@ -23,7 +22,8 @@ from agent.observe import logs
 from agent.rpc.scm import ScmClient
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.host import Host, Who
-from agent.runtime.signals import Supervisor, stop_on_signals
+from agent.runtime.supervisor import Supervisor
+from agent.stopping import StopRequest
 from agent.store.identity import remembered
 from merkle.witness import witness_is_native
 
@@ -33,7 +33,7 @@ log = structlog.get_logger()
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
-def who_am_i(config: AgentConfig, scm: ScmClient, stop: threading.Event) -> Who | None:
+def who_am_i(config: AgentConfig, scm: ScmClient, stop: StopRequest) -> Who | None:
     """Return cluster and datanode id: from the volumes, else a new one in the SCM's cluster.
 
     The first start waits for the SCM, because a volume is formatted for one cluster; None when
@@ -66,8 +66,8 @@ def run(config_path: Path) -> int:
     """Run the agent until it is told to stop; return its exit code."""
     if not __debug__:
         raise SystemExit("suture-agent does not run under python -O: asserts carry invariants")
-    stop = threading.Event()
-    stop_on_signals(stop)
+    stop = StopRequest()
+    stop.on_signals()
     supervisor = Supervisor()
     try:
         config = load(config_path)
@@ -86,7 +86,7 @@ def run(config_path: Path) -> int:
     return serve(host, supervisor, stop, who)
 
 
-def serve(host: Host, supervisor: Supervisor, stop: threading.Event, who: Who) -> int:
+def serve(host: Host, supervisor: Supervisor, stop: StopRequest, who: Who) -> int:
     """Serve until `stop`; drain; return the exit code."""
     try:
         host.start(supervisor)

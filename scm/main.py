@@ -5,7 +5,6 @@ scanning, and nothing is ordered.
 """
 
 import json
-import signal
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ import typer
 
 from agent.errors import Code, Refused, SutureError
 from agent.observe import logs
+from agent.stopping import StopRequest
 from scm import options as scm_options
 from scm.clock import Clock
 from scm.control import ControlPlane
@@ -39,9 +39,7 @@ class Ticker(threading.Thread):
     plane whose time stands still looks alive and orders nothing.
     """
 
-    def __init__(
-        self, control: ControlPlane, *, interval_s: float, on_death: threading.Event
-    ) -> None:
+    def __init__(self, control: ControlPlane, *, interval_s: float, on_death: StopRequest) -> None:
         super().__init__(name="ticker", daemon=True)
         self._control = control
         self._interval_s = interval_s
@@ -67,7 +65,7 @@ class Ticker(threading.Thread):
         self.join()
 
 
-def serve(data: Path, listen: str, options: ScmOptions, stop: threading.Event) -> int:
+def serve(data: Path, listen: str, options: ScmOptions, stop: StopRequest) -> int:
     """Serve until `stop` is set; return the exit code."""
     state = State.open(data, map_bytes=options.lmdb_map_bytes)
     try:
@@ -83,9 +81,7 @@ def serve(data: Path, listen: str, options: ScmOptions, stop: threading.Event) -
         state.close()
 
 
-def _run(
-    built: BuiltServer, control: ControlPlane, options: ScmOptions, stop: threading.Event
-) -> int:
+def _run(built: BuiltServer, control: ControlPlane, options: ScmOptions, stop: StopRequest) -> int:
     ticker = Ticker(control, interval_s=options.heartbeat_interval_ms / 1000, on_death=stop)
     built.server.start()
     ticker.start()
@@ -124,11 +120,6 @@ def _settings(pairs: list[str]) -> dict[str, str]:
     return settings
 
 
-def _stop_on_signals(stop: threading.Event) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: stop.set())
-
-
 @app.command(help=f"Run Suture's reference control plane ({NOTICE}).")
 def run(
     data: Annotated[
@@ -159,8 +150,8 @@ def run(
             raise Refused(Code.INVALID_CONFIG, f"--log-level {log_level}: {', '.join(logs.LEVELS)}")
         logs.configure(log_level)
         options = scm_options.load(config, _settings(setting or []))
-        stop = threading.Event()
-        _stop_on_signals(stop)
+        stop = StopRequest()
+        stop.on_signals()
         code = serve(data, listen, options, stop)
     except SutureError as error:
         hint = f" ({error.hint})" if error.hint else ""

@@ -32,7 +32,7 @@ from agent.runtime.pool import TaskContext, TaskPool
 from agent.runtime.requested import RequestedScans
 from agent.runtime.scanning import ScanReport, ScanTools, scan_container
 from agent.runtime.scrub import Scrub
-from agent.runtime.signals import Supervisor, WatchdogWorker
+from agent.runtime.supervisor import Supervisor, WatchdogWorker
 from agent.runtime.watch import ChangeWatch
 from agent.store.options import StoreOptions
 from agent.store.store import ReplicaStore

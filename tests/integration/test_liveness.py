@@ -12,7 +12,7 @@ from agent.runtime.loop import Loop, LoopSet, Pulse, WorkerState
 from agent.runtime.pace import ScanPace
 from agent.runtime.rounds import RoundPolicy, VolumeScanWorker
 from agent.runtime.scanning import ScanTools
-from agent.runtime.signals import Supervisor, WatchdogWorker
+from agent.runtime.supervisor import Supervisor, WatchdogWorker
 from scanner.pacing import PaceLimits
 from scanner.schedule import Schedule
 from tests.support.clock import FakeClock

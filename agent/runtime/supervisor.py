@@ -1,4 +1,4 @@
-"""The process and its supervisor: signals in, sd_notify out.
+"""The supervisor: what the service manager is told, by sd_notify.
 
 The protocol of sd_notify(3) is one datagram of `KEY=VALUE` lines to the Unix socket that
 NOTIFY_SOCKET names; a leading `@` means the abstract name space. Without the variable there is no
@@ -6,41 +6,18 @@ supervisor, and nothing is sent.
 """
 
 import os
-import signal
 import socket
-import threading
 from collections.abc import Callable, Mapping
-from types import FrameType
 from typing import Final
 
 import structlog
 
 from agent.runtime.loop import Done, Step, Throttled
 
-STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 WATCHDOG_SHARE: Final = 0.4  # of the supervisor's limit: one lost datagram must not kill us
 STATUS_TEXT_MAX: Final = 200
 
 log = structlog.get_logger()
-
-
-def stop_on_signals(stop: threading.Event, *, force_after: int = 2) -> None:
-    """Let SIGTERM and SIGINT set `stop`; the `force_after`-th one ends the process at once.
-
-    Call from the main thread. Handlers only set a flag: what follows is the main thread's work.
-    """
-    seen = 0
-
-    def handle(number: int, _frame: FrameType | None) -> None:
-        nonlocal seen
-        seen += 1
-        stop.set()
-        if seen >= force_after:
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-
-    for number in STOP_SIGNALS:
-        signal.signal(number, handle)
 
 
 class Supervisor:

@@ -1,18 +1,14 @@
-"""Signals and the supervisor, over a real socket."""
+"""The supervisor, over a real socket."""
 
 import os
-import signal
 import socket
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from agent.runtime.loop import Done, Throttled
-from agent.runtime.signals import STOP_SIGNALS, Supervisor, WatchdogWorker, stop_on_signals
+from agent.runtime.supervisor import Supervisor, WatchdogWorker
 
 
 class Listener:
@@ -136,39 +132,3 @@ class TestWatchdogWorker:
     def test_is_done_without_a_watchdog(self) -> None:
         """Nothing to feed, nothing to do."""
         assert Done() == WatchdogWorker(Supervisor({}), lambda: ()).step()
-
-
-class TestStopOnSignals:
-    @pytest.mark.parametrize("number", STOP_SIGNALS)
-    def test_a_signal_asks_for_a_clean_stop(self, number: signal.Signals) -> None:
-        """SIGTERM and SIGINT set the event and end nothing."""
-        before = {each: signal.getsignal(each) for each in STOP_SIGNALS}
-        stop = threading.Event()
-        try:
-            stop_on_signals(stop)
-
-            signal.raise_signal(number)
-
-            assert stop.is_set()
-        finally:
-            for each, handler in before.items():
-                signal.signal(each, handler)
-
-    def test_the_second_signal_ends_the_process(self) -> None:
-        """An operator who insists is obeyed."""
-        code = (
-            "import signal, threading\n"
-            "from agent.runtime.signals import stop_on_signals\n"
-            "stop_on_signals(threading.Event())\n"
-            "signal.raise_signal(signal.SIGTERM)\n"
-            "print('still here', flush=True)\n"
-            "signal.raise_signal(signal.SIGTERM)\n"
-            "print('not reached', flush=True)\n"
-        )
-
-        result = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
-        )
-
-        assert "still here\n" == result.stdout
-        assert -signal.SIGTERM == result.returncode

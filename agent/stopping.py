@@ -1,0 +1,72 @@
+"""The request to stop: set by a signal or a thread, awaited by the main thread.
+
+A `threading.Event` does not do. CPython runs a signal's handler between two bytecodes of the main
+thread, so a signal that comes after the last of them and before the thread sleeps on a lock wakes
+nobody; and a handler that calls `Event.set` while the main thread is inside `Event.wait` waits for
+a lock that it holds itself. Here the interpreter's C handler writes to a pipe (the "self-pipe
+trick", D. J. Bernstein; `signal.set_wakeup_fd`), and a pipe forgets nothing.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import time
+from types import FrameType
+from typing import Final
+
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+DRAIN_BYTES: Final = 4096
+
+
+class StopRequest:
+    """Whether, and until when, the process goes on. Once set, it stays set."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._reading, self._writing = os.pipe()
+        os.set_blocking(self._reading, False)
+        os.set_blocking(self._writing, False)
+        self._poll = select.poll()
+        self._poll.register(self._reading, select.POLLIN)
+
+    def on_signals(self, *, force_after: int = 2) -> None:
+        """Let SIGTERM and SIGINT set it; the `force_after`-th one ends the process at once.
+
+        Call from the main thread. A signal that our parent had ignored stays so, as nohup wants it.
+        """
+        seen = 0
+
+        def handle(number: int, _frame: FrameType | None) -> None:
+            nonlocal seen
+            seen += 1
+            self.set()
+            if seen >= force_after:
+                signal.signal(number, signal.SIG_DFL)
+                signal.raise_signal(number)
+
+        signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
+        for number in STOP_SIGNALS:
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, handle)
+
+    def set(self) -> None:
+        """Ask to stop. Safe in a signal handler and in every thread."""
+        self._is_set = True
+        with contextlib.suppress(BlockingIOError):  # a full pipe wakes just as well
+            os.write(self._writing, b"\0")
+
+    def is_set(self) -> bool:
+        """Whether it was asked to stop."""
+        return self._is_set
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until asked to stop, or for `timeout_s`; return whether it was. One thread waits."""
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self._is_set:
+            left_s = None if deadline_s is None else deadline_s - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                break
+            if self._poll.poll(None if left_s is None else left_s * 1000):
+                os.read(self._reading, DRAIN_BYTES)  # of a signal that is not ours, perhaps
+        return self._is_set
