@@ -14,6 +14,7 @@ from typing import Final
 
 from agent.errors import Code, Refused, SutureError
 from agent.rpc.v1 import scm_pb2
+from agent.runtime.clock import Clock, monotonic_ms
 from agent.runtime.pool import TaskBody, TaskContext, TaskPool
 from agent.tasks import Priority, Refusal, Task, TaskOutcome
 from merkle.replica import ID_MAX
@@ -35,11 +36,19 @@ class Handlers:
 class Commands:
     """Takes commands from the heartbeat, gives them to the pools, answers each of them."""
 
-    def __init__(self, handlers: Handlers, pool: TaskPool, quick: TaskPool, answer: Answer) -> None:
+    def __init__(
+        self,
+        handlers: Handlers,
+        pool: TaskPool,
+        quick: TaskPool,
+        answer: Answer,
+        clock: Clock,
+    ) -> None:
         self._handlers = handlers
         self._pool = pool
         self._quick = quick
         self._answer = answer
+        self._clock = clock
 
     def submit(self, commands: Sequence[scm_pb2.Command], term: int) -> None:
         """Queue `commands`; never waits."""
@@ -64,7 +73,7 @@ class Commands:
             task_type=kind,
             key=container_id,
             priority=Priority.LOW if command.priority == scm_pb2.LOW else Priority.NORMAL,
-            deadline_at_ms=command.deadline_ms,
+            deadline_at_ms=self._deadline_at_ms(command),
             term=command.term,
         )
         pool = self._pool if kind == "reconcile" else self._quick
@@ -75,6 +84,10 @@ class Commands:
         refusal = pool.submit(task, self._body(command, kind, container_id), on_drop=skip)
         if refusal is not None:
             skip(refusal)
+
+    def _deadline_at_ms(self, command: scm_pb2.Command) -> int:
+        """Return when the command is too late by our own clock, so that clocks may differ."""
+        return monotonic_ms(self._clock) + command.lifetime_ms if command.lifetime_ms else 0
 
     def _body(self, command: scm_pb2.Command, kind: str, container_id: int) -> TaskBody:
         """Return what runs in the pool: carry out, answer, and say how it went."""

@@ -50,7 +50,7 @@ class TaskOutcome(StrEnum):
 class Task:
     """One command to run. Two tasks of one `task_type` and `key` are the same task.
 
-    `deadline_at_ms` 0: none. `term` 0: not ordered by an SCM, never stale.
+    `deadline_at_ms`: monotonic, 0: none. `term` 0: not ordered by an SCM, never stale.
     """
 
     task_type: str

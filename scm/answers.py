@@ -142,7 +142,7 @@ def _command(command: Pending, peers: Sequence[Endpoint], term: int) -> scm_pb2.
     message = scm_pb2.Command(
         command_id=command.command_id,
         term=term,
-        deadline_ms=command.deadline_ms,
+        lifetime_ms=command.lifetime_ms,
         priority=_PRIORITY_NUMBERS[command.priority],
     )
     match command.kind:

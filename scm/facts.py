@@ -207,7 +207,8 @@ class Pending:
     created_at_ms: int = 0
     queued_at_s: float = 0.0  # monotonic, of this process
     sent_at_s: float | None = None  # monotonic, of this process
-    deadline_ms: int = 0  # wall clock, as the datanode was told; 0 while queued
+    lifetime_ms: int = 0  # as the datanode was told, from its receipt; 0 while queued
+    deadline_ms: int = 0  # the same by our wall clock, for people and Spark
 
 
 class OutcomeState(StrEnum):

@@ -122,7 +122,12 @@ class Orders:
                     "not eligible any more when its turn came",
                 )
                 continue
-            sent = replace(command, sent_at_s=now_s, deadline_ms=now_ms + lifetime_ms)
+            sent = replace(
+                command,
+                sent_at_s=now_s,
+                lifetime_ms=lifetime_ms,
+                deadline_ms=now_ms + lifetime_ms,
+            )
             change.touch(self._state.commands, sent)
             sending.append(sent)
         return sending

@@ -1,7 +1,7 @@
 """Time, as the rest of the agent sees it: a value that somebody passed in.
 
-Two clocks, never mixed. Wall time names instants that leave the process (findings, reports,
-deadlines of commands); it may jump. Monotonic time measures waits and ages inside the process.
+Two clocks, never mixed. Wall time names instants that leave the process (findings, reports); it
+may jump. Monotonic time measures waits, ages and deadlines inside the process.
 """
 
 import time
@@ -18,6 +18,11 @@ class Clock(Protocol):
     def monotonic_s(self) -> float:
         """Return seconds since an arbitrary start; never goes back."""
         ...
+
+
+def monotonic_ms(clock: Clock) -> int:
+    """Return the monotonic time in whole milliseconds: what deadlines of tasks count in."""
+    return int(clock.monotonic_s() * 1000)
 
 
 class SystemClock:

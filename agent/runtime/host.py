@@ -185,7 +185,11 @@ class Host:
         )
         handlers = Handlers(close=self._close, delete=self._delete, reconcile=self._reconcile)
         self._commands = Commands(
-            handlers, self._pool, self._quick, lambda status: self._heartbeat.answer(status)
+            handlers,
+            self._pool,
+            self._quick,
+            lambda status: self._heartbeat.answer(status),
+            self._clock,
         )
         self._observer.pools = self._commands
 

@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from agent.errors import SutureError
-from agent.runtime.clock import Clock, SystemClock
+from agent.runtime.clock import Clock, SystemClock, monotonic_ms
 from agent.runtime.loop import ERROR_TEXT_MAX
 from agent.tasks import (
     Dropped,
@@ -36,7 +36,8 @@ log = structlog.get_logger()
 class TaskContext:
     """What a running task must respect: it ends soon after `stop()` turns true.
 
-    That is when the pool shuts down or the task's deadline (`deadline_at_ms`, 0: none) passes.
+    That is when the pool shuts down or the task's deadline (`deadline_at_ms`, monotonic, 0: none)
+    passes.
     """
 
     stop: Callable[[], bool]
@@ -79,7 +80,7 @@ class TaskPool:
         passed, its term went stale, or the pool stops. So every task ends in a call of one of them.
         """
         with self._changed:
-            refusal = self._queue.submit(task, self._clock.now_ms())
+            refusal = self._queue.submit(task, monotonic_ms(self._clock))
             if refusal is None:
                 self._entries[task.identity] = _Entry(body, on_drop)
                 self._add_thread()
@@ -176,7 +177,7 @@ class TaskPool:
     def _next(self) -> Taken:
         """Wait for a task that may run or was dropped; nothing of both when the pool stops."""
         while not self._is_stopping:
-            taken = self._queue.take(self._clock.now_ms())
+            taken = self._queue.take(monotonic_ms(self._clock))
             if taken.task is not None or taken.dropped:
                 return taken
             self._changed.wait(timeout=LATE_CHECK_S)
@@ -220,7 +221,7 @@ class TaskPool:
         return outcome
 
     def _must_stop(self, task: Task) -> bool:
-        return self._is_stopping or 0 < task.deadline_at_ms <= self._clock.now_ms()
+        return self._is_stopping or 0 < task.deadline_at_ms <= monotonic_ms(self._clock)
 
 
 def _check_threads(limits: TaskLimits) -> None:

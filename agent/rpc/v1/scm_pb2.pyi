@@ -19,7 +19,7 @@ NORMAL: Priority
 LOW: Priority
 
 class RegisterRequest(_message.Message):
-    __slots__ = ("datanode_id", "address", "rack", "version", "cluster_id", "volumes", "boot_id")
+    __slots__ = ("datanode_id", "address", "rack", "version", "cluster_id", "volumes", "boot_id", "op_state", "op_expiry_ms")
     DATANODE_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     RACK_FIELD_NUMBER: _ClassVar[int]
@@ -27,6 +27,8 @@ class RegisterRequest(_message.Message):
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     VOLUMES_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
+    OP_STATE_FIELD_NUMBER: _ClassVar[int]
+    OP_EXPIRY_MS_FIELD_NUMBER: _ClassVar[int]
     datanode_id: str
     address: str
     rack: str
@@ -34,7 +36,9 @@ class RegisterRequest(_message.Message):
     cluster_id: str
     volumes: _containers.RepeatedCompositeFieldContainer[_datanode_pb2.VolumeStatus]
     boot_id: int
-    def __init__(self, datanode_id: _Optional[str] = ..., address: _Optional[str] = ..., rack: _Optional[str] = ..., version: _Optional[str] = ..., cluster_id: _Optional[str] = ..., volumes: _Optional[_Iterable[_Union[_datanode_pb2.VolumeStatus, _Mapping]]] = ..., boot_id: _Optional[int] = ...) -> None: ...
+    op_state: str
+    op_expiry_ms: int
+    def __init__(self, datanode_id: _Optional[str] = ..., address: _Optional[str] = ..., rack: _Optional[str] = ..., version: _Optional[str] = ..., cluster_id: _Optional[str] = ..., volumes: _Optional[_Iterable[_Union[_datanode_pb2.VolumeStatus, _Mapping]]] = ..., boot_id: _Optional[int] = ..., op_state: _Optional[str] = ..., op_expiry_ms: _Optional[int] = ...) -> None: ...
 
 class RegisterResponse(_message.Message):
     __slots__ = ("cluster_id", "term", "heartbeat_interval_ms")
@@ -61,7 +65,7 @@ class ContainerReport(_message.Message):
     def __init__(self, full: bool = ..., report_id: _Optional[int] = ..., page: _Optional[int] = ..., last: bool = ..., replicas: _Optional[_Iterable[_Union[_container_pb2.ReplicaReport, _Mapping]]] = ...) -> None: ...
 
 class CommandStatus(_message.Message):
-    __slots__ = ("command_id", "state", "type", "container_id", "code", "message", "reconcile")
+    __slots__ = ("command_id", "state", "type", "container_id", "code", "message", "reconcile", "replicate", "delete_blocks", "reconstruct")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[CommandStatus.State]
@@ -79,6 +83,9 @@ class CommandStatus(_message.Message):
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     RECONCILE_FIELD_NUMBER: _ClassVar[int]
+    REPLICATE_FIELD_NUMBER: _ClassVar[int]
+    DELETE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    RECONSTRUCT_FIELD_NUMBER: _ClassVar[int]
     command_id: int
     state: CommandStatus.State
     type: str
@@ -86,7 +93,10 @@ class CommandStatus(_message.Message):
     code: str
     message: str
     reconcile: ReconcileOutcome
-    def __init__(self, command_id: _Optional[int] = ..., state: _Optional[_Union[CommandStatus.State, str]] = ..., type: _Optional[str] = ..., container_id: _Optional[int] = ..., code: _Optional[str] = ..., message: _Optional[str] = ..., reconcile: _Optional[_Union[ReconcileOutcome, _Mapping]] = ...) -> None: ...
+    replicate: ReplicateOutcome
+    delete_blocks: DeleteBlocksOutcome
+    reconstruct: ReconstructOutcome
+    def __init__(self, command_id: _Optional[int] = ..., state: _Optional[_Union[CommandStatus.State, str]] = ..., type: _Optional[str] = ..., container_id: _Optional[int] = ..., code: _Optional[str] = ..., message: _Optional[str] = ..., reconcile: _Optional[_Union[ReconcileOutcome, _Mapping]] = ..., replicate: _Optional[_Union[ReplicateOutcome, _Mapping]] = ..., delete_blocks: _Optional[_Union[DeleteBlocksOutcome, _Mapping]] = ..., reconstruct: _Optional[_Union[ReconstructOutcome, _Mapping]] = ...) -> None: ...
 
 class QueueCount(_message.Message):
     __slots__ = ("type", "count")
@@ -97,20 +107,24 @@ class QueueCount(_message.Message):
     def __init__(self, type: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("datanode_id", "boot_id", "volumes", "reports", "command_statuses", "queues")
+    __slots__ = ("datanode_id", "boot_id", "volumes", "reports", "command_statuses", "queues", "op_state", "op_expiry_ms")
     DATANODE_ID_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     VOLUMES_FIELD_NUMBER: _ClassVar[int]
     REPORTS_FIELD_NUMBER: _ClassVar[int]
     COMMAND_STATUSES_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
+    OP_STATE_FIELD_NUMBER: _ClassVar[int]
+    OP_EXPIRY_MS_FIELD_NUMBER: _ClassVar[int]
     datanode_id: str
     boot_id: int
     volumes: _containers.RepeatedCompositeFieldContainer[_datanode_pb2.VolumeStatus]
     reports: _containers.RepeatedCompositeFieldContainer[ContainerReport]
     command_statuses: _containers.RepeatedCompositeFieldContainer[CommandStatus]
     queues: _containers.RepeatedCompositeFieldContainer[QueueCount]
-    def __init__(self, datanode_id: _Optional[str] = ..., boot_id: _Optional[int] = ..., volumes: _Optional[_Iterable[_Union[_datanode_pb2.VolumeStatus, _Mapping]]] = ..., reports: _Optional[_Iterable[_Union[ContainerReport, _Mapping]]] = ..., command_statuses: _Optional[_Iterable[_Union[CommandStatus, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueCount, _Mapping]]] = ...) -> None: ...
+    op_state: str
+    op_expiry_ms: int
+    def __init__(self, datanode_id: _Optional[str] = ..., boot_id: _Optional[int] = ..., volumes: _Optional[_Iterable[_Union[_datanode_pb2.VolumeStatus, _Mapping]]] = ..., reports: _Optional[_Iterable[_Union[ContainerReport, _Mapping]]] = ..., command_statuses: _Optional[_Iterable[_Union[CommandStatus, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueCount, _Mapping]]] = ..., op_state: _Optional[str] = ..., op_expiry_ms: _Optional[int] = ...) -> None: ...
 
 class HeartbeatResponse(_message.Message):
     __slots__ = ("term", "commands", "reregister")
@@ -148,23 +162,167 @@ class ReconcileCommand(_message.Message):
     peers: _containers.RepeatedCompositeFieldContainer[_container_pb2.DatanodeEndpoint]
     def __init__(self, container_id: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[_container_pb2.DatanodeEndpoint, _Mapping]]] = ...) -> None: ...
 
+class ReplicateCommand(_message.Message):
+    __slots__ = ("container_id", "target", "compress")
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    COMPRESS_FIELD_NUMBER: _ClassVar[int]
+    container_id: int
+    target: _container_pb2.DatanodeEndpoint
+    compress: bool
+    def __init__(self, container_id: _Optional[int] = ..., target: _Optional[_Union[_container_pb2.DatanodeEndpoint, _Mapping]] = ..., compress: bool = ...) -> None: ...
+
+class DeleteBlocksCommand(_message.Message):
+    __slots__ = ("transactions",)
+    TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    transactions: _containers.RepeatedCompositeFieldContainer[DeleteTransaction]
+    def __init__(self, transactions: _Optional[_Iterable[_Union[DeleteTransaction, _Mapping]]] = ...) -> None: ...
+
+class DeleteTransaction(_message.Message):
+    __slots__ = ("transaction_id", "container_id", "local_ids")
+    TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_IDS_FIELD_NUMBER: _ClassVar[int]
+    transaction_id: int
+    container_id: int
+    local_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, transaction_id: _Optional[int] = ..., container_id: _Optional[int] = ..., local_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class SetOperationalStateCommand(_message.Message):
+    __slots__ = ("op_state", "op_expiry_ms")
+    OP_STATE_FIELD_NUMBER: _ClassVar[int]
+    OP_EXPIRY_MS_FIELD_NUMBER: _ClassVar[int]
+    op_state: str
+    op_expiry_ms: int
+    def __init__(self, op_state: _Optional[str] = ..., op_expiry_ms: _Optional[int] = ...) -> None: ...
+
+class RefreshVolumeUsageCommand(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ReregisterCommand(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class EcScheme(_message.Message):
+    __slots__ = ("codec", "data", "parity", "cell_bytes")
+    CODEC_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    PARITY_FIELD_NUMBER: _ClassVar[int]
+    CELL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    codec: str
+    data: int
+    parity: int
+    cell_bytes: int
+    def __init__(self, codec: _Optional[str] = ..., data: _Optional[int] = ..., parity: _Optional[int] = ..., cell_bytes: _Optional[int] = ...) -> None: ...
+
+class EcShard(_message.Message):
+    __slots__ = ("datanode", "replica_index")
+    DATANODE_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_INDEX_FIELD_NUMBER: _ClassVar[int]
+    datanode: _container_pb2.DatanodeEndpoint
+    replica_index: int
+    def __init__(self, datanode: _Optional[_Union[_container_pb2.DatanodeEndpoint, _Mapping]] = ..., replica_index: _Optional[int] = ...) -> None: ...
+
+class ReconstructCommand(_message.Message):
+    __slots__ = ("container_id", "scheme", "sources", "targets")
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    SCHEME_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
+    TARGETS_FIELD_NUMBER: _ClassVar[int]
+    container_id: int
+    scheme: EcScheme
+    sources: _containers.RepeatedCompositeFieldContainer[EcShard]
+    targets: _containers.RepeatedCompositeFieldContainer[EcShard]
+    def __init__(self, container_id: _Optional[int] = ..., scheme: _Optional[_Union[EcScheme, _Mapping]] = ..., sources: _Optional[_Iterable[_Union[EcShard, _Mapping]]] = ..., targets: _Optional[_Iterable[_Union[EcShard, _Mapping]]] = ...) -> None: ...
+
 class Command(_message.Message):
-    __slots__ = ("command_id", "term", "deadline_ms", "priority", "close", "delete", "reconcile")
+    __slots__ = ("command_id", "term", "lifetime_ms", "priority", "close", "delete", "reconcile", "replicate", "delete_blocks", "set_operational_state", "refresh_volume_usage", "reregister", "reconstruct")
     COMMAND_ID_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
-    DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
+    LIFETIME_MS_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     CLOSE_FIELD_NUMBER: _ClassVar[int]
     DELETE_FIELD_NUMBER: _ClassVar[int]
     RECONCILE_FIELD_NUMBER: _ClassVar[int]
+    REPLICATE_FIELD_NUMBER: _ClassVar[int]
+    DELETE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    SET_OPERATIONAL_STATE_FIELD_NUMBER: _ClassVar[int]
+    REFRESH_VOLUME_USAGE_FIELD_NUMBER: _ClassVar[int]
+    REREGISTER_FIELD_NUMBER: _ClassVar[int]
+    RECONSTRUCT_FIELD_NUMBER: _ClassVar[int]
     command_id: int
     term: int
-    deadline_ms: int
+    lifetime_ms: int
     priority: Priority
     close: CloseCommand
     delete: DeleteCommand
     reconcile: ReconcileCommand
-    def __init__(self, command_id: _Optional[int] = ..., term: _Optional[int] = ..., deadline_ms: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ..., close: _Optional[_Union[CloseCommand, _Mapping]] = ..., delete: _Optional[_Union[DeleteCommand, _Mapping]] = ..., reconcile: _Optional[_Union[ReconcileCommand, _Mapping]] = ...) -> None: ...
+    replicate: ReplicateCommand
+    delete_blocks: DeleteBlocksCommand
+    set_operational_state: SetOperationalStateCommand
+    refresh_volume_usage: RefreshVolumeUsageCommand
+    reregister: ReregisterCommand
+    reconstruct: ReconstructCommand
+    def __init__(self, command_id: _Optional[int] = ..., term: _Optional[int] = ..., lifetime_ms: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ..., close: _Optional[_Union[CloseCommand, _Mapping]] = ..., delete: _Optional[_Union[DeleteCommand, _Mapping]] = ..., reconcile: _Optional[_Union[ReconcileCommand, _Mapping]] = ..., replicate: _Optional[_Union[ReplicateCommand, _Mapping]] = ..., delete_blocks: _Optional[_Union[DeleteBlocksCommand, _Mapping]] = ..., set_operational_state: _Optional[_Union[SetOperationalStateCommand, _Mapping]] = ..., refresh_volume_usage: _Optional[_Union[RefreshVolumeUsageCommand, _Mapping]] = ..., reregister: _Optional[_Union[ReregisterCommand, _Mapping]] = ..., reconstruct: _Optional[_Union[ReconstructCommand, _Mapping]] = ...) -> None: ...
+
+class ReplicateOutcome(_message.Message):
+    __slots__ = ("result", "bytes_sent", "block_count", "damaged_chunk_count", "duration_ms", "replica")
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    BYTES_SENT_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_CHUNK_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DURATION_MS_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    result: str
+    bytes_sent: int
+    block_count: int
+    damaged_chunk_count: int
+    duration_ms: int
+    replica: _container_pb2.ReplicaReport
+    def __init__(self, result: _Optional[str] = ..., bytes_sent: _Optional[int] = ..., block_count: _Optional[int] = ..., damaged_chunk_count: _Optional[int] = ..., duration_ms: _Optional[int] = ..., replica: _Optional[_Union[_container_pb2.ReplicaReport, _Mapping]] = ...) -> None: ...
+
+class DeleteBlocksOutcome(_message.Message):
+    __slots__ = ("transactions",)
+    TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    transactions: _containers.RepeatedCompositeFieldContainer[DeleteTransactionResult]
+    def __init__(self, transactions: _Optional[_Iterable[_Union[DeleteTransactionResult, _Mapping]]] = ...) -> None: ...
+
+class DeleteTransactionResult(_message.Message):
+    __slots__ = ("transaction_id", "container_id", "done", "block_count", "bytes_freed", "code", "message")
+    TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_COUNT_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FREED_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    transaction_id: int
+    container_id: int
+    done: bool
+    block_count: int
+    bytes_freed: int
+    code: str
+    message: str
+    def __init__(self, transaction_id: _Optional[int] = ..., container_id: _Optional[int] = ..., done: bool = ..., block_count: _Optional[int] = ..., bytes_freed: _Optional[int] = ..., code: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+
+class ReconstructOutcome(_message.Message):
+    __slots__ = ("bytes_read", "bytes_written", "block_count", "orphan_count", "orphan_local_ids", "replaced_sources", "duration_ms")
+    BYTES_READ_FIELD_NUMBER: _ClassVar[int]
+    BYTES_WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ORPHAN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ORPHAN_LOCAL_IDS_FIELD_NUMBER: _ClassVar[int]
+    REPLACED_SOURCES_FIELD_NUMBER: _ClassVar[int]
+    DURATION_MS_FIELD_NUMBER: _ClassVar[int]
+    bytes_read: int
+    bytes_written: int
+    block_count: int
+    orphan_count: int
+    orphan_local_ids: _containers.RepeatedScalarFieldContainer[int]
+    replaced_sources: _containers.RepeatedScalarFieldContainer[str]
+    duration_ms: int
+    def __init__(self, bytes_read: _Optional[int] = ..., bytes_written: _Optional[int] = ..., block_count: _Optional[int] = ..., orphan_count: _Optional[int] = ..., orphan_local_ids: _Optional[_Iterable[int]] = ..., replaced_sources: _Optional[_Iterable[str]] = ..., duration_ms: _Optional[int] = ...) -> None: ...
 
 class PeerOutcome(_message.Message):
     __slots__ = ("datanode_id", "state", "message", "tree_bytes", "data_bytes", "chunks")

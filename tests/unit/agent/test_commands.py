@@ -29,7 +29,7 @@ class Desk:
         self.pool = TaskPool(limits, clock=self.clock)
         self.quick = TaskPool(limits, clock=self.clock)
         handlers = Handlers(close=self.close, delete=self.delete, reconcile=self.reconcile)
-        self.commands = Commands(handlers, self.pool, self.quick, self.answers.append)
+        self.commands = Commands(handlers, self.pool, self.quick, self.answers.append, self.clock)
 
     def close(self, command: scm_pb2.CloseCommand) -> None:
         self.gate.wait(WAIT_S)
@@ -54,10 +54,10 @@ class Desk:
         return {answer.command_id: answer for answer in self.answers}
 
 
-def close_command(command_id: int, container_id: int = 5, deadline_ms: int = 0) -> scm_pb2.Command:
+def close_command(command_id: int, container_id: int = 5, lifetime_ms: int = 0) -> scm_pb2.Command:
     """Return an order to close."""
     close = scm_pb2.CloseCommand(container_id=container_id)
-    return scm_pb2.Command(command_id=command_id, term=1, close=close, deadline_ms=deadline_ms)
+    return scm_pb2.Command(command_id=command_id, term=1, close=close, lifetime_ms=lifetime_ms)
 
 
 class TestAnswers:
@@ -114,7 +114,6 @@ class TestAnswers:
     @pytest.mark.parametrize(
         ("order", "why"),
         [
-            (close_command(9, deadline_ms=1), "DEADLINE_PASSED"),
             (close_command(9, container_id=0), "MALFORMED_REQUEST"),
             (close_command(9, container_id=2**63), "MALFORMED_REQUEST"),
             (scm_pb2.Command(command_id=9, term=1), "MALFORMED_REQUEST"),
@@ -122,14 +121,29 @@ class TestAnswers:
     )
     def test_what_will_not_run_says_why(self, order: scm_pb2.Command, why: str) -> None:
         """
-        Late, stale or senseless commands are answered SKIPPED with the reason, and not run.
+        Senseless commands are answered SKIPPED with the reason, and not run.
         """
         desk = Desk()
 
-        answers = desk.run(order, term=2 if why == "STALE_TERM" else 1)
+        answers = desk.run(order)
 
         assert (Status.SKIPPED, why) == (answers[9].state, answers[9].code)
         assert [] == desk.closed
+
+    def test_a_command_lives_as_long_as_its_sender_said(self) -> None:
+        """
+        A command that waits longer than its lifetime, counted from its receipt, is not run.
+        """
+        desk = Desk()
+        desk.gate.clear()
+        orders = [close_command(1, container_id=1), close_command(2, container_id=2, lifetime_ms=5)]
+        desk.commands.submit(orders, 1)
+
+        desk.clock.advance_s(0.005)
+        answers = desk.run()
+
+        assert (Status.EXECUTED, Status.SKIPPED) == (answers[1].state, answers[2].state)
+        assert "DEADLINE_PASSED" == answers[2].code
 
     def test_an_older_term_is_stale(self) -> None:
         """

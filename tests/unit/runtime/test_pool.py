@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from agent.errors import Code, Unavailable
+from agent.runtime.clock import monotonic_ms
 from agent.runtime.pool import TaskBody, TaskContext, TaskPool
 from agent.tasks import Refusal, Task, TaskLimits, TaskOutcome
 from tests.support.clock import FakeClock
@@ -136,7 +137,7 @@ class TestDeadline:
         clock = FakeClock()
         pool = TaskPool(TaskLimits(1), clock=clock)
         gate = Gate()
-        pool.submit(Task("x", 1, deadline_at_ms=clock.now_ms() + 1_000), gate.body)
+        pool.submit(Task("x", 1, deadline_at_ms=monotonic_ms(clock) + 1_000), gate.body)
         assert gate.entered.acquire(timeout=WAIT_S)
 
         clock.advance_s(2)
@@ -150,7 +151,7 @@ class TestDeadline:
         clock = FakeClock()
         pool = TaskPool(TaskLimits(1), clock=clock)
 
-        refusal = pool.submit(Task("x", 1, deadline_at_ms=clock.now_ms() - 1), done)
+        refusal = pool.submit(Task("x", 1, deadline_at_ms=monotonic_ms(clock) - 1), done)
 
         assert Refusal.DEADLINE_PASSED == refusal
         assert 1 == pool.counts()["x"].timed_out
@@ -166,7 +167,7 @@ class TestDeadline:
 
         pool.submit(Task("x", 1), gate.body)
         assert gate.entered.acquire(timeout=WAIT_S)
-        late = Task("x", 2, deadline_at_ms=clock.now_ms() + 1_000)
+        late = Task("x", 2, deadline_at_ms=monotonic_ms(clock) + 1_000)
         assert pool.submit(late, done, on_drop=on_drop) is None
 
         clock.advance_s(2)

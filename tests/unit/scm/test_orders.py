@@ -143,6 +143,7 @@ class TestReconcile:
             assert {(n, f"{n}:9859") for n in NODES if n != node} == {
                 (p.datanode_id, p.address) for p in peers
             }
+            assert 60_000 == command.lifetime_ms
             assert world.clock.now_ms() + 60_000 == command.deadline_ms
 
     def test_asking_twice_orders_once(self, world: ScmWorld) -> None:
