@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 WAIT_S = 60.0
+LOG_SHOWN_BYTES = 4_000
 
 
 class Zygote:
@@ -20,7 +21,7 @@ class Zygote:
 
     def __init__(self, log: Path) -> None:
         self.pid = 0
-        self._log = log.open("ab")
+        self._log = log.open("a+b")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.zygote"],
             stdin=subprocess.PIPE,
@@ -105,8 +106,14 @@ class Zygote:
                 [self._process.stdout], [], [], max(0.0, deadline_s - time.monotonic())
             )
             piece = os.read(self._process.stdout.fileno(), 65536) if ready else b""
-            assert piece, f"no {names} from the zygote"
+            assert piece, f"no {names} from the zygote; its log ends: {self._log_end()}"
             self._rest += piece
+
+    def _log_end(self) -> str:
+        """Return the last of what the agents logged: it says what one that hangs was about."""
+        size = self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, size - LOG_SHOWN_BYTES))
+        return self._log.read().decode(errors="replace")
 
 
 def write_config(path: Path, volume: Path, scm: str) -> Path:
