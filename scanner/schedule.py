@@ -34,24 +34,29 @@ assert PERIOD_SHARE * (1 + REST_SHARE) + MARGIN_SHARE < 1, "a slot lies before t
 class Urgency(IntEnum):
     """What is read first. A replica that was just imported is one that was never read."""
 
-    NEVER_READ = 0
-    IN_DOUBT = 1  # its volume became suspect after it was read
-    ROUTINE = 2
+    LAST_COPY = 0  # nobody else has a healthy one, and it was not read since that is known
+    NEVER_READ = 1
+    IN_DOUBT = 2  # its volume became suspect after it was read
+    ROUTINE = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A replica that may be read. `read_at_ms`: the end of its last whole read, 0 for never;
-    `doubt_since_ms`: when its volume became suspect, 0 for not."""
+    `doubt_since_ms`: when its volume became suspect, 0 for not. `last_copy_since_ms`: a read
+    before it does not count, because no other copy is healthy; 0 for others are."""
 
     container_id: ContainerId
     used_bytes: int
     read_at_ms: int
     doubt_since_ms: int = 0
+    last_copy_since_ms: int = 0
 
     @property
     def urgency(self) -> Urgency:
         """Which queue it stands in."""
+        if self.read_at_ms < self.last_copy_since_ms:
+            return Urgency.LAST_COPY
         if not self.read_at_ms:
             return Urgency.NEVER_READ
         if self.read_at_ms < self.doubt_since_ms:
@@ -102,6 +107,11 @@ class Schedule:
         """The promise."""
         return self._interval_ms / 1000
 
+    @property
+    def rest_s(self) -> float:
+        """How soon after a read nothing makes it worth while to read again, but a doubt."""
+        return REST_SHARE * self._period_ms / 1000
+
     def item(self, candidate: Candidate, now_ms: int) -> Item:
         """Return when the candidate is due and must be done.
 
@@ -109,12 +119,12 @@ class Schedule:
         replica for years.
         """
         read_at_ms = candidate.read_at_ms
-        if candidate.urgency is Urgency.NEVER_READ:
+        if not read_at_ms:
             return Item(candidate, now_ms, 0)
         if read_at_ms > now_ms:
             return Item(candidate, now_ms, int(now_ms + self._interval_ms))
         deadline_ms = int(read_at_ms + self._interval_ms)
-        if candidate.urgency is Urgency.IN_DOUBT:
+        if candidate.urgency is not Urgency.ROUTINE:
             return Item(candidate, now_ms, deadline_ms)
         rested_ms = read_at_ms + REST_SHARE * self._period_ms
         phase = self._phase(candidate.container_id)
@@ -170,22 +180,14 @@ class Schedule:
         return needed
 
 
-def phase_of(container_id: ContainerId, datanode_id: str, holders: Sequence[str] = ()) -> float:
+def phase_of(container_id: ContainerId, datanode_id: str) -> float:
     """Return where in the period this datanode reads its replica, in [0, 1).
 
-    By rendezvous: every datanode computes it for itself. Who knows no other holder takes a place
-    at random, which leaves on average 0.61 of a period without any copy being read, instead of a
-    whole one; with all three `holders` known it is a third.
+    A place at random, which every datanode computes for itself: of three copies that leaves on
+    average 0.61 of a period without any being read, instead of a whole one.
     """
-    if not holders:
-        return _score(container_id, datanode_id) / CHECKSUMS
-    ranked = sorted({datanode_id, *holders}, key=lambda holder: _score(container_id, holder))
-    start = _score(container_id, "") / CHECKSUMS
-    return (start + ranked.index(datanode_id) / len(ranked)) % 1.0
-
-
-def _score(container_id: ContainerId, datanode_id: str) -> int:
-    return leaf_checksum(Algorithm.XXH3_64, container_id, 0, datanode_id.encode())
+    score = leaf_checksum(Algorithm.XXH3_64, container_id, 0, datanode_id.encode())
+    return score / CHECKSUMS
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ def heartbeat_response(answer: HeartbeatAnswer, term: int) -> scm_pb2.HeartbeatR
         term=term,
         commands=[_command(command, peers, term) for command, peers in answer.commands],
         reregister=not answer.is_known,
+        sole_healthy_container_ids=answer.last_copies,
     )
 
 

@@ -20,6 +20,7 @@ from scm import lifecycle, snapshot
 from scm.clock import Clock
 from scm.facts import ContainerState, Key, Kind, Outcome, Pending, Volume
 from scm.intake import Decision, PlanRow
+from scm.last_copies import LastCopies
 from scm.nodes import Nodes, Registration
 from scm.options import ScmOptions
 from scm.orders import Orders
@@ -57,10 +58,12 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
-    """What it is told: commands, each with the peers it names."""
+    """What it is told: commands, each with the peers it names, and of which containers nobody else
+    has a healthy copy."""
 
     is_known: bool
     commands: tuple[tuple[Pending, tuple[Endpoint, ...]], ...] = ()
+    last_copies: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,7 @@ class ControlPlane:
         self._writers = Writers(state, self._nodes, clock, options)
         self._orders = Orders(state, self._nodes, clock, options)
         self._views = Views(state, self._nodes, self._reports)
+        self._last_copies = LastCopies(state, self._nodes)
 
     @property
     def term(self) -> int:
@@ -134,15 +138,19 @@ class ControlPlane:
             for report in call.reports:
                 changed |= self._reports.apply(change, call.datanode_id, report)
             self._observe(change, changed)
+            self._last_copies.recount(change, changed)
             sending = self._orders.drain(change, call.datanode_id)
             return HeartbeatAnswer(
-                is_known=True, commands=tuple((c, self._peers(c)) for c in sending)
+                is_known=True,
+                commands=tuple((c, self._peers(c)) for c in sending),
+                last_copies=self._last_copies.on(call.datanode_id),
             )
 
     def tick(self) -> None:
         """Do what time alone makes necessary; called about every heartbeat interval."""
         with self._change() as change:
-            self._nodes.note_health(change)
+            for datanode_id in self._nodes.note_health(change):
+                self._last_copies.recount(change, self._state.replicas.on(datanode_id))
             self._orders.expire(change)
             self._observe(change, self._writers.end_idle(change))
             for container_id in self._state.containers.closing | self._state.replicas.unsettled:

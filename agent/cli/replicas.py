@@ -41,6 +41,7 @@ from merkle.tree import Leaf, Tree
 
 ROWS_SHOWN_MAX: Final = 50  # of a table for people; --json has them all
 OUTCOMES_LOOKED_AT: Final = 1000
+NO_FORENSIC: Final = frozenset({"", "UNKNOWN"})  # what kind of accident it was is not known
 UNKNOWN: Final = "UNKNOWN"  # how replicas compare when one has no tree: never equal
 
 ContainerArgument = Annotated[
@@ -326,7 +327,8 @@ def explain_findings(datanode_id: str, found: list[datanode_pb2.Finding] | str) 
         if item.offset >= 0:
             where += f", bytes {item.offset} to {item.offset + item.length - 1}"
         when = datetime.datetime.fromtimestamp(item.found_at_ms / 1000, tz=datetime.UTC)
-        say(f"  {item.fault} ({item.verdict}) in {where}, found {when:%Y-%m-%d %H:%M:%S} UTC")
+        says = item.verdict if item.forensic in NO_FORENSIC else f"{item.verdict}, {item.forensic}"
+        say(f"  {item.fault} ({says}) in {where}, found {when:%Y-%m-%d %H:%M:%S} UTC")
         say(f"    {item.evidence}")
 
 

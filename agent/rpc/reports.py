@@ -58,6 +58,7 @@ def finding_message(finding: Finding) -> datanode_pb2.Finding:
         length=finding.length_bytes,
         found_at_ms=finding.found_at_ms,
         evidence=_cut(finding.evidence),
+        forensic=finding.forensic.value,
     )
 
 

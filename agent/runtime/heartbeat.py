@@ -29,6 +29,7 @@ REPLICAS_PER_HEARTBEAT_MAX: Final = 5_000  # about 0.5 MB
 STATUSES_KEPT_MAX: Final = 10_000  # while the SCM is away; older ones are dropped and counted
 STATUSES_PER_HEARTBEAT_MAX: Final = 500
 STATUSES_BYTES_MAX: Final = 4 * 1024**2  # of one heartbeat: its message has a limit
+LAST_COPIES_MAX: Final = 1_000  # listened to in one answer
 INTERVAL_S_MIN: Final = 0.05
 FULL_REPORT_INTERVAL_S: Final = 3600.0
 RETRY_S_MIN: Final = 0.2
@@ -113,6 +114,8 @@ class Heartbeat:
         self._state = "not registered yet"
         self._is_registered = False
         self.wake: Callable[[], None] = lambda: None  # set to the loop's own
+        self.on_last_copies: Callable[[Sequence[int]], None] = lambda _: None
+        """Told, with each answer, of which containers only we have a healthy copy."""
 
     @property
     def name(self) -> str:
@@ -219,6 +222,7 @@ class Heartbeat:
             self._take_back(changed)
             return True
         waiting = self._told(statuses)
+        self.on_last_copies(answer.sole_healthy_container_ids[:LAST_COPIES_MAX])
         if answer.commands:
             self._on_commands(answer.commands, answer.term)
         return waiting or self._full is not None

@@ -124,6 +124,8 @@ class Host:
         self._heartbeat = Heartbeat(
             self._scm, self._observer, identity, self._commands.submit, self._clock
         )
+        self._heartbeat.on_last_copies = self._scrub.last_copies
+        self._store.on_trouble = self._scrub.trouble
         self._store.on_change = self._heartbeat.notify
         self._scrub.on_volume_failed = lambda *_: self._heartbeat.report_all()
 

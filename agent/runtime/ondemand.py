@@ -17,6 +17,7 @@ from merkle.replica import ContainerId
 REQUESTS_MAX: Final = 1_000  # on-demand scans that may wait
 RETRIES_MAX: Final = 5  # of an on-demand scan whose container is busy
 RETRY_S: Final = 5.0
+GAP_S_MAX: Final = 86_400.0  # so long the time of a scan is remembered
 
 log = structlog.get_logger()
 
@@ -69,17 +70,25 @@ class OnDemandScans:
         """Tell whom to wake when there is a request: the loop of this worker."""
         self._wake = wake
 
-    def request(self, container_id: ContainerId, *, reason: str, is_hint: bool = False) -> bool:
+    def request(
+        self,
+        container_id: ContainerId,
+        *,
+        reason: str,
+        is_hint: bool = False,
+        gap_s: float = 0.0,
+    ) -> bool:
         """Ask for a scan; return False when the queue is full.
 
         A hint (a file changed) waits until `gap_min_s` have passed since the last scan, so that
-        somebody who writes all day causes a scan a minute and not a thousand.
+        somebody who writes all day causes a scan a minute and not a thousand; `gap_s` makes it
+        wait longer, at most GAP_S_MAX.
         """
         with self._lock:
             now_s = self._tools.clock.monotonic_s()
             not_before_s = now_s
             if is_hint and container_id in self._scanned_at_s:
-                not_before_s = self._scanned_at_s[container_id] + self._gap_min_s
+                not_before_s = self._scanned_at_s[container_id] + max(self._gap_min_s, gap_s)
             known = self._waiting.get(container_id)
             if known is None and len(self._waiting) >= self._requests_max:
                 self.refused_count += 1
@@ -130,7 +139,7 @@ class OnDemandScans:
             self._scanned_at_s = {
                 container_id: at_s
                 for container_id, at_s in self._scanned_at_s.items()
-                if at_s > now_s - self._gap_min_s
+                if at_s > now_s - max(self._gap_min_s, GAP_S_MAX)
             }
             for container_id, request in self._waiting.items():
                 if request.not_before_s <= now_s:

@@ -13,7 +13,7 @@ from typing import Final
 
 import structlog
 
-from agent.errors import Refused, VolumeFailed
+from agent.errors import Refused
 from agent.runtime.canary import Canary
 from agent.runtime.clock import Clock
 from agent.runtime.loop import Busy, Idle, Pulse, Step, Throttled
@@ -102,12 +102,14 @@ class RoundStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundPolicy:
-    """When a volume is read. `gap_min_s`: between two attempts at one container."""
+    """When a volume is read. `gap_min_s`: between two attempts at one container.
+    `last_copy_since_ms`: as of when no other datanode has a healthy copy; 0 for others have."""
 
     schedule: Schedule
     gap_min_s: float
     windows: Windows = field(default_factory=Windows)
     start_delay_s: float = 0.0
+    last_copy_since_ms: Callable[[ContainerId], int] = lambda _: 0
 
 
 class VolumeScanWorker:
@@ -249,7 +251,11 @@ class VolumeScanWorker:
 
     def _candidate(self, facts: ReplicaFacts) -> Candidate:
         return Candidate(
-            facts.container_id, facts.bytes_used, facts.data_scan_at_ms, self._doubt_since_ms
+            facts.container_id,
+            facts.bytes_used,
+            facts.data_scan_at_ms,
+            self._doubt_since_ms,
+            self._policy.last_copy_since_ms(facts.container_id),
         )
 
     def _scan(self, candidate: Candidate) -> None:
@@ -273,9 +279,6 @@ class VolumeScanWorker:
             if error.code not in GONE:  # deleted since it was listed
                 raise
             return
-        except VolumeFailed as error:
-            self._tools.on_unreadable(self.volume_id, str(error))
-            raise
         finally:
             self._now_reading = None
         if not report.committed and self._waits() is not None:

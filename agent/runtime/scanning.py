@@ -15,7 +15,7 @@ from typing import Final
 
 import structlog
 
-from agent.errors import Code
+from agent.errors import Code, VolumeFailed
 from agent.runtime.clock import Clock, SystemClock
 from agent.runtime.lease import Leases
 from agent.store.facts import ReplicaFacts, ScanBase, ScanCommit
@@ -123,10 +123,14 @@ def scan_container(
     Refused(CONTAINER_NOT_FOUND, UNCLOSED_CONTAINER_IO), Unavailable(BUSY), VolumeFailed.
     """
     hooks = _Hooks(stop, progress, pace)
-    report = _scan_once(tools, container_id, hooks, buffers, holds_lease, resumable_s)
-    for _ in range(SCAN_ATTEMPTS_MAX - 1):
-        if report.held_because == CHANGED:
-            report = _scan_once(tools, container_id, hooks, buffers, holds_lease, resumable_s)
+    try:
+        report = _scan_once(tools, container_id, hooks, buffers, holds_lease, resumable_s)
+        for _ in range(SCAN_ATTEMPTS_MAX - 1):
+            if report.held_because == CHANGED:
+                report = _scan_once(tools, container_id, hooks, buffers, holds_lease, resumable_s)
+    except VolumeFailed as error:
+        tools.on_unreadable(tools.store.volume_id(container_id), str(error))
+        raise
     log.info(
         "replica_scanned",
         container_id=container_id,

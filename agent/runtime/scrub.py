@@ -6,7 +6,7 @@ volume ──► VolumeScanWorker + Hold (pause, skip)     one loop each
 
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
 
@@ -25,6 +25,7 @@ from agent.runtime.scanning import ScanTools
 from agent.runtime.volume_check import VolumeChecks
 from agent.store.facts import VolumeFacts
 from agent.store.speed import measured_bytes_per_s
+from agent.store.trouble import Trouble
 from merkle.replica import ContainerId
 from scanner.pacing import Latencies, PaceLimits
 from scanner.schedule import Feasibility, Schedule, Windows, parse_window
@@ -82,7 +83,6 @@ class Scrub:
         self.on_volume_failed: Callable[[str, tuple[ContainerId, ...]], None] = lambda *_: None
         self.tools = self._tools = tools = replace(tools, on_unreadable=self.checks.request)
         self._config = config
-        self._datanode_id = datanode_id
         self._stop = stop
         self._pressure = Pressure(tools.clock)
         self._latencies = Latencies()
@@ -94,6 +94,8 @@ class Scrub:
             for volume in (self._volumes if config.enabled else ())
         }
         self._workers: dict[str, VolumeScanWorker] = {}
+        self._schedule = Schedule(interval_s=config.data_interval_s, datanode_id=datanode_id)
+        self._last_copy_since_ms: dict[ContainerId, int] = {}
 
     @cached_property
     def on_demand(self) -> OnDemandScans:
@@ -128,6 +130,30 @@ class Scrub:
     def client_read(self, latency_s: float) -> None:
         """Note how long a client's read took; called by the threads that serve."""
         self._latencies.add(self._tools.clock.monotonic_s(), latency_s)
+
+    def trouble(self, trouble: Trouble) -> None:
+        """Look closer at what failed a client: at its volume, and at the container; called by the
+        threads that serve. Not again and again for one container: a bad sector stays bad."""
+        if trouble.is_disk:
+            self.checks.request(self._tools.store.volume_id(trouble.container_id), trouble.reason)
+        self.on_demand.request(
+            trouble.container_id,
+            reason=f"a call failed: {trouble.reason}",
+            is_hint=True,
+            gap_s=self._config.gap_min_s,
+        )
+
+    def last_copies(self, container_ids: Iterable[int]) -> None:
+        """Take in of which containers, and of no others, only this datanode has a healthy copy.
+
+        They are read first, and once, unless that was done shortly before. Unknown ids do nothing.
+        """
+        known, now_ms = self._last_copy_since_ms, self._tools.clock.now_ms()
+        since_ms = max(1, now_ms - int(self._schedule.rest_s * 1000))
+        self._last_copy_since_ms = {
+            ContainerId(number): known.get(ContainerId(number), since_ms)
+            for number in container_ids
+        }
 
     # what an operator asks
 
@@ -198,10 +224,11 @@ class Scrub:
             fixed_bytes_per_s=config.volume_bytes_per_s,
         )
         policy = RoundPolicy(
-            schedule=Schedule(interval_s=config.data_interval_s, datanode_id=self._datanode_id),
+            schedule=self._schedule,
             gap_min_s=config.gap_min_s,
             windows=windows_of(config),
             start_delay_s=random.uniform(0.0, config.start_jitter_s),  # noqa: S311 - no secret
+            last_copy_since_ms=lambda container_id: self._last_copy_since_ms.get(container_id, 0),
         )
         worker = VolumeScanWorker(
             self._tools,

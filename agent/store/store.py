@@ -42,6 +42,7 @@ from agent.store.repair import Repair
 from agent.store.rows import InstallEntry, ReplicaRow, ScanCursor, not_found
 from agent.store.scans import begin_scan, commit_scan, keep_cursor, kept_cursor
 from agent.store.trees import load_tree
+from agent.store.trouble import Trouble, noticed
 from agent.store.volume import (
     Volume,
     check_any_opened,
@@ -91,6 +92,8 @@ class ReplicaStore:
         self.recovery = RecoveryReport(tuple(shelf.steps), tuple(shelf.unloadable))
         self.on_change: Callable[[ContainerId], None] = lambda _: None
         """Told of every change that a report shows; set once, before others call the store."""
+        self.on_trouble: Callable[[Trouble], None] = lambda _: None
+        """Told of every call of a client that the disk failed; set like it."""
 
     @classmethod
     def open(
@@ -254,6 +257,7 @@ class ReplicaStore:
         self.on_change(container_id)
         return facts_of(container_id, volume.volume_id, row)
 
+    @noticed
     def write_chunk(
         self,
         container_id: ContainerId,
@@ -270,6 +274,7 @@ class ReplicaStore:
         volume = self._volume(container_id)
         return write_chunk(volume, self._options, container_id, block_id, chunk, data, commit)
 
+    @noticed
     def put_block(self, container_id: ContainerId, block: BlockData) -> int:
         """Commit a block whose chunks are written; returns its length. Durable when it returns."""
         return put_block(self._volume(container_id), container_id, block)
@@ -298,10 +303,12 @@ class ReplicaStore:
 
     # -- reading
 
+    @noticed
     def block(self, container_id: ContainerId, block_id: BlockId) -> BlockData:
         """Return a committed block. Raises `Refused`: NO_SUCH_BLOCK, BLOCK_NOT_COMMITTED."""
         return committed_block(self._volume(container_id), container_id, block_id)
 
+    @noticed
     def blocks(
         self, container_id: ContainerId, *, start: int = 0, count: int = BLOCKS_MAX
     ) -> list[BlockData]:
@@ -309,6 +316,7 @@ class ReplicaStore:
         rows = block_rows(self._volume(container_id), container_id, start)
         return list(islice(readable_blocks(rows), min(count, BLOCKS_MAX)))
 
+    @noticed
     def read(
         self, container_id: ContainerId, block_id: BlockId, offset: int, length_bytes: int
     ) -> bytes:
@@ -318,6 +326,7 @@ class ReplicaStore:
         """
         return read_block(self._volume(container_id), container_id, block_id, offset, length_bytes)
 
+    @noticed
     def tree(self, container_id: ContainerId) -> Tree:
         """Return the replica's tree, rebuilt if its file is absent, damaged or stale.
 
@@ -429,6 +438,11 @@ class ReplicaStore:
                 )
             purged += quarantine.purge(volume.layout, before_ms=before_ms, in_use=in_use)
         return purged
+
+    def volume_id(self, container_id: ContainerId) -> str:
+        """Return the volume that a replica is on, "" when none that works has it. Reads nothing."""
+        volume = self._places.get(container_id)
+        return "" if volume is None else volume.volume_id
 
     # -- what the above calls
 

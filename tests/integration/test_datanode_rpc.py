@@ -267,9 +267,10 @@ class TestJudging:
             last.result.finding_count,
         )
         [finding] = last.result.findings
-        assert ("CORRUPT", "CHUNK_CHECKSUM", 2, CHUNK_BYTES) == (
+        assert ("CORRUPT", "CHUNK_CHECKSUM", "SINGLE_BIT", 2, CHUNK_BYTES) == (
             finding.verdict,
             finding.fault,
+            finding.forensic,
             finding.local_id,
             finding.offset,
         )

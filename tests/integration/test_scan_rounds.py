@@ -55,6 +55,7 @@ class Rig:
         start_delay_s: float = 0.0,
         volume_id: str = "",
         limits: PaceLimits | None = None,
+        last_copy_since_ms: Callable[[ContainerId], int] = lambda _: 0,
     ) -> None:
         self.stop = threading.Event()
         self.waited_s = 0.0
@@ -75,6 +76,7 @@ class Rig:
                 gap_min_s=GAP_S,
                 windows=windows or Windows(),
                 start_delay_s=start_delay_s,
+                last_copy_since_ms=last_copy_since_ms,
             ),
             pace=ScanPace(limits or PaceLimits(fixed_bytes_per_s=2**50), self.wait, clock=clock),
             stop=self.stop,
@@ -118,6 +120,26 @@ class TestRounds:
                 pass
 
         assert worker.scanned_bytes >= 2 * before
+
+    def test_what_becomes_a_last_copy_is_read_first_and_once(
+        self, replica: StoredReplica, clock: FakeClock
+    ) -> None:
+        """Although it was read already, and although others were never read."""
+        since_ms: dict[ContainerId, int] = {}
+        rig = Rig(replica, clock, last_copy_since_ms=lambda one: since_ms.get(one, 0))
+        worker = rig.worker
+        scan_container(rig.tools, THIRD)
+        clock.advance_s(HOUR_S)
+        since_ms[THIRD] = clock.now_ms()
+        clock.advance_s(1)
+
+        assert Busy() == worker.step()
+        read_at_ms = {
+            facts.container_id: facts.data_scan_at_ms for facts in replica.store.replicas()
+        }
+        assert [THIRD] == [one for one, at_ms in read_at_ms.items() if at_ms >= since_ms[THIRD]]
+        assert [Busy(), Busy()] == [worker.step(), worker.step()]
+        assert isinstance(worker.step(), Throttled)
 
     def test_open_replicas_are_not_scanned(self, replica: StoredReplica, clock: FakeClock) -> None:
         """Their bytes may still change."""

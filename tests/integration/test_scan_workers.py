@@ -230,6 +230,18 @@ class TestOnDemandScans:
         scans.request(CONTAINER, reason="operator")
         assert Busy() == scans.step()
 
+    def test_some_hints_are_spaced_out_more(self, replica: StoredReplica) -> None:
+        """A bad sector that clients read all day is looked at by the quarter of an hour."""
+        clock = FakeClock()
+        scans = self.scans(replica, clock)
+        scans.request(CONTAINER, reason="test", is_hint=True, gap_s=900.0)
+        assert Busy() == scans.step()
+        clock.advance_s(300)
+
+        scans.request(CONTAINER, reason="test", is_hint=True, gap_s=900.0)
+
+        assert Throttled(600.0) == scans.step()
+
     def test_a_spaced_hint_is_scanned_in_the_end(self, replica: StoredReplica) -> None:
         """Waiting is not forgetting."""
         clock = FakeClock()

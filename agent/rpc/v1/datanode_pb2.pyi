@@ -218,7 +218,7 @@ class ScanContainerRequest(_message.Message):
     def __init__(self, container_id: _Optional[int] = ...) -> None: ...
 
 class Finding(_message.Message):
-    __slots__ = ("container_id", "verdict", "fault", "local_id", "offset", "length", "found_at_ms", "evidence")
+    __slots__ = ("container_id", "verdict", "fault", "local_id", "offset", "length", "found_at_ms", "evidence", "forensic")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     FAULT_FIELD_NUMBER: _ClassVar[int]
@@ -227,6 +227,7 @@ class Finding(_message.Message):
     LENGTH_FIELD_NUMBER: _ClassVar[int]
     FOUND_AT_MS_FIELD_NUMBER: _ClassVar[int]
     EVIDENCE_FIELD_NUMBER: _ClassVar[int]
+    FORENSIC_FIELD_NUMBER: _ClassVar[int]
     container_id: int
     verdict: str
     fault: str
@@ -235,7 +236,8 @@ class Finding(_message.Message):
     length: int
     found_at_ms: int
     evidence: str
-    def __init__(self, container_id: _Optional[int] = ..., verdict: _Optional[str] = ..., fault: _Optional[str] = ..., local_id: _Optional[int] = ..., offset: _Optional[int] = ..., length: _Optional[int] = ..., found_at_ms: _Optional[int] = ..., evidence: _Optional[str] = ...) -> None: ...
+    forensic: str
+    def __init__(self, container_id: _Optional[int] = ..., verdict: _Optional[str] = ..., fault: _Optional[str] = ..., local_id: _Optional[int] = ..., offset: _Optional[int] = ..., length: _Optional[int] = ..., found_at_ms: _Optional[int] = ..., evidence: _Optional[str] = ..., forensic: _Optional[str] = ...) -> None: ...
 
 class ScanResult(_message.Message):
     __slots__ = ("replica", "findings", "finding_count", "bytes_read")

@@ -407,3 +407,23 @@ class TestCommands:
         run_until_quiet(beat)
 
         assert [7] == [command.command_id for command in orders]
+
+
+def test_last_copies_are_heard_with_each_answer_and_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What an answer does not name any more is no longer one; an endless list is cut."""
+    monkeypatch.setattr(module, "LAST_COPIES_MAX", 2)
+    scm = Scm()
+    scm.answers = [
+        scm_pb2.HeartbeatResponse(term=3, sole_healthy_container_ids=ids)
+        for ids in ([7], [], [1, 2, 3])
+    ]
+    heard: list[list[int]] = []
+    beat = heartbeat(scm, Replicas(0), FakeClock())
+    beat.on_last_copies = lambda ids: heard.append(list(ids))
+
+    for _ in range(3):
+        beat.step()
+
+    assert [[7], [], [1, 2]] == heard

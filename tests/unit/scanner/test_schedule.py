@@ -34,6 +34,7 @@ candidates = st.builds(
     used_bytes=st.integers(0, 5 * GB),
     read_at_ms=st.one_of(st.just(0), st.integers(NOW_MS - 2 * WEEK_MS, NOW_MS + WEEK_MS)),
     doubt_since_ms=st.one_of(st.just(0), st.integers(NOW_MS - WEEK_MS, NOW_MS)),
+    last_copy_since_ms=st.one_of(st.just(0), st.integers(NOW_MS - WEEK_MS, NOW_MS)),
 )
 
 
@@ -43,14 +44,22 @@ def candidate(number: int, days_ago: float, used_bytes: int = GB, **changes: int
 
 
 class TestOrder:
-    def test_never_read_then_in_doubt_then_the_oldest(self) -> None:
+    def test_last_copies_then_never_read_then_in_doubt_then_the_oldest(self) -> None:
         """And a lower id where ages are equal."""
         never, doubted = Candidate(ContainerId(9), 1, 0), candidate(8, 1, doubt_since_ms=NOW_MS)
+        last = candidate(10, 1, last_copy_since_ms=NOW_MS)
         old, older, twin = candidate(3, 8), candidate(7, 9), candidate(5, 8)
 
-        agenda = SCHEDULE.agenda([old, twin, doubted, older, never], NOW_MS)
+        agenda = SCHEDULE.agenda([old, twin, doubted, last, older, never], NOW_MS)
 
-        assert [9, 8, 7, 3, 5] == [item.candidate.container_id for item in agenda.due]
+        assert [10, 9, 8, 7, 3, 5] == [item.candidate.container_id for item in agenda.due]
+
+    def test_a_last_copy_is_read_once_and_not_again(self) -> None:
+        """What was read since then waits for its slot like all others."""
+        after = candidate(8, 0.5, last_copy_since_ms=NOW_MS - DAY_MS)
+
+        assert Urgency.ROUTINE is after.urgency
+        assert () == SCHEDULE.agenda([after], NOW_MS).due
 
     def test_a_volume_in_doubt_is_read_once_and_not_again(self) -> None:
         """What was read after the doubt arose waits for its slot like all others."""
@@ -126,10 +135,9 @@ class TestPlanner:
 
 
 class TestPhaseShift:
-    def unread(self, container_id: int, *, known: bool) -> float:
+    def unread(self, container_id: int) -> float:
         """Return the longest part of a period in which no copy is read."""
-        holders = DATANODES if known else ()
-        phases = sorted(phase_of(ContainerId(container_id), name, holders) for name in DATANODES)
+        phases = sorted(phase_of(ContainerId(container_id), name) for name in DATANODES)
         return max(
             (later - phase) % 1
             for phase, later in zip(phases, [*phases[1:], phases[0] + 1], strict=True)
@@ -137,11 +145,7 @@ class TestPhaseShift:
 
     def test_copies_are_read_at_different_times_without_coordination(self) -> None:
         """On average 0.61 of a period passes without any copy read, instead of a whole one."""
-        assert abs(11 / 18 - mean(self.unread(n, known=False) for n in range(1, 3_000))) < 0.02
-
-    def test_with_the_other_holders_known_it_is_a_third(self) -> None:
-        """Ranks by rendezvous: each datanode finds its own place."""
-        assert all(abs(1 / 3 - self.unread(n, known=True)) < 1e-9 for n in range(1, 500))
+        assert abs(11 / 18 - mean(self.unread(n) for n in range(1, 3_000))) < 0.02
 
 
 class TestFeasibility:

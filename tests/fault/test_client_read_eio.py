@@ -1,0 +1,87 @@
+"""A client's read that fails is the first to see a bad disk: the agent looks closer by itself."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.demo.cluster import Cluster
+from agent.errors import Code, VolumeFailed
+from agent.rpc.peer import Peer
+from merkle.replica import BlockId, ContainerId
+from scanner.finding import Fault, Verdict
+from tests.support.command_line import CommandLine
+
+pytestmark = [pytest.mark.fault, pytest.mark.slow]
+
+C_SOURCE = Path(__file__).parents[1] / "support" / "c" / "eio.c"
+COMPILE_TIMEOUT_S = 120
+NO_SCANS = "[scan]\nenabled = false\nwatch = false\n"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """Return a cluster whose agents scan only what they are asked to."""
+    running = Cluster(
+        tmp_path / "cluster",
+        agents=3,
+        volumes=1,
+        heartbeat_interval_ms=100,
+        agent_sections=NO_SCANS,
+    )
+    with running:
+        yield running
+
+
+@pytest.fixture
+def suture(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    """Return its command line."""
+    return CommandLine(cluster.scm.address, capsys)
+
+
+def preload(folder: Path, bad: Path) -> dict[str, str]:
+    """Compile the library; return the environment in which reads of `bad` fail."""
+    library = folder / "eio.so"
+    command = ["cc", "-O2", "-shared", "-fPIC", "-o", str(library), str(C_SOURCE), "-ldl"]
+    subprocess.run(command, check=True, timeout=COMPILE_TIMEOUT_S)
+    return {
+        "LD_PRELOAD": str(library),
+        "EIO_PATH": str(bad),
+        "EIO_COUNT": str(folder / "failed"),
+    }
+
+
+def test_a_read_error_of_a_client_has_volume_and_container_looked_at(
+    cluster: Cluster, suture: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else asks: no background scan, no watch, no person."""
+    (tmp_path / "file").write_bytes(os.urandom(100_000))
+    stored = suture.json("put", str(tmp_path / "file"), "--prefix", "p/", "--close")
+    suture.wait_until_closed(stored["container_ids"])
+    (container_id,) = (ContainerId(number) for number in stored["container_ids"])
+    node = cluster.nodes[0]
+    (bad,) = cluster.volume_paths(0)[0].rglob("*.block")
+    block_id = BlockId(int(bad.stem))
+    node.stop()
+    with monkeypatch.context() as patch:
+        for name, value in preload(tmp_path, bad).items():
+            patch.setenv(name, value)
+        node.start()
+    peer = Peer(node.address)
+    try:
+        with pytest.raises(VolumeFailed) as caught:
+            peer.read_chunk(container_id, block_id, 0)
+
+        suture.wait_until(lambda: "replica_scanned" in node.log.read_text())
+        (finding,) = peer.findings(container_id)
+    finally:
+        peer.close()
+
+    assert Code.IO_EXCEPTION == caught.value.code
+    assert (tmp_path / "failed").stat().st_size >= 2, "client and scan met the injected error"
+    assert (Fault.CHUNK_UNREADABLE, Verdict.UNREADABLE) == (finding.fault, finding.verdict)
+    log = node.log.read_text()
+    assert log.index("volume_check_requested") < log.index("replica_scanned")
+    assert "a call failed" in log

@@ -1,0 +1,122 @@
+"""Who is told that it has the last healthy copy: nobody too late, nobody without need."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.errors import Code, Unavailable
+from merkle.replica import ReplicaState
+from scm import last_copies
+from scm.facts import Replica
+from tests.support.scm_world import ScmWorld, container, replica
+
+NODES = ("a", "b", "c")
+
+
+def told(world: ScmWorld, *nodes: str) -> dict[str, tuple[int, ...]]:
+    """Return what each node is told at its next call."""
+    return {node: world.call(node).last_copies for node in nodes}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> ScmWorld:
+    """Return a cluster of three nodes, each with a whole replica of container 1."""
+    result = ScmWorld(tmp_path)
+    result.join(*NODES)
+    with result.state.change() as change:
+        change.put(result.state.containers, container())
+    for node in NODES:
+        result.beat(node, replica(node))
+    return result
+
+
+@pytest.mark.parametrize(
+    "worse",
+    [
+        {"state": ReplicaState.UNHEALTHY},
+        {"state": ReplicaState.DELETED},
+        {"finding_count": 1},
+        {"load_error": "damaged"},
+    ],
+)
+def test_the_last_one_whole_is_told_until_another_is_healed(
+    world: ScmWorld, worse: dict[str, object]
+) -> None:
+    """Two healthy copies are no reason to hurry; one is, whatever is wrong with the others."""
+    assert {"a": (), "b": (), "c": ()} == told(world, *NODES)
+
+    world.beat("a", replica("a", **worse))  # type: ignore[arg-type]
+    assert {"a": (), "b": (), "c": ()} == told(world, *NODES)
+
+    world.beat("b", replica("b", **worse))  # type: ignore[arg-type]
+    assert {"a": (), "b": (), "c": (1,)} == told(world, *NODES)
+
+    world.beat("a", replica("a"))
+    assert {"a": (), "b": (), "c": ()} == told(world, *NODES)
+    world.state.close()
+
+
+def test_copies_on_dead_nodes_do_not_count(world: ScmWorld) -> None:
+    """And do again when the node calls."""
+    world.clock.advance_s(world.options.dead_after_ms / 1000 + 1)
+    world.keep_alive("c")
+    world.control.tick()
+    assert {"c": (1,)} == told(world, "c")
+
+    world.join("a")
+    world.control.tick()
+    assert {"c": ()} == told(world, "c")
+    world.state.close()
+
+
+def test_it_is_known_after_a_restart(world: ScmWorld) -> None:
+    """From what was reported before."""
+    for node in ("a", "b"):
+        world.beat(node, replica(node, ReplicaState.UNHEALTHY))
+    world.restart()
+    world.join("c")
+
+    assert {"c": (1,)} == told(world, "c")
+    world.state.close()
+
+
+def test_shards_are_no_copies_of_each_other(world: ScmWorld) -> None:
+    """Of an erasure-coded container every shard is the only one of its index."""
+    world.beat("a", replica("a", container_id=2, replica_index=1))
+
+    assert {"a": ()} == told(world, "a")
+    world.state.close()
+
+
+def test_the_list_is_bounded_by_age(world: ScmWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more than the bound those that were read longest ago are named."""
+    monkeypatch.setattr(last_copies, "LAST_COPIES_MAX", 2)
+    ages = {11: 300, 12: 100, 13: 200}
+    world.beat("a", *(aged(number, read_at_ms) for number, read_at_ms in ages.items()))
+
+    assert {"a": (12, 13)} == told(world, "a")
+    world.state.close()
+
+
+def aged(container_id: int, data_scan_at_ms: int) -> Replica:
+    """Return a replica that was read at that time."""
+    return replace(replica("a", container_id=container_id), data_scan_at_ms=data_scan_at_ms)
+
+
+def test_a_change_that_came_to_nothing_is_counted_back(
+    world: ScmWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A report that could not be kept has not happened."""
+    world.beat("a", replica("a", ReplicaState.UNHEALTHY))
+
+    def fail(_change: object) -> None:
+        raise Unavailable(Code.DISK_OUT_OF_SPACE, "the state is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.state, "_commit", fail)
+        with pytest.raises(Unavailable):
+            world.beat("b", replica("b", ReplicaState.UNHEALTHY))
+
+    assert {"c": ()} == told(world, "c")
+    world.state.close()
