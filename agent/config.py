@@ -1,31 +1,69 @@
-"""Every option of the agent, declared once: name, unit, bounds, meaning, default.
+"""Every option of the agent, declared once: name, unit, bounds, default, meaning, live or not.
 
-The file is TOML; an unknown key is an error. Nothing else may hold a default, and no environment
-variable changes one.
+The file is TOML, with drop-ins beside it (agent/config_source.py); an unknown key is an error.
+Nothing else may hold a default, and no environment variable changes one. A number is in the unit
+that its key ends in; a text brings its own: `data_interval_s = 604800` is `data_interval_s = "7d"`.
+What is changed by SIGHUP is declared as `live`; the rest waits for a restart.
 """
 
-import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     StringConstraints,
     ValidationError,
 )
+from pydantic_core import ErrorDetails
 
+from agent.config_source import Key, Written, read
 from agent.errors import Code, Refused
+from agent.quantity import parse_bytes, parse_bytes_per_s, parse_duration_s
 from merkle.checksum import Algorithm
 from merkle.replica import CHUNK_BYTES_MAX, CONTAINER_BYTES_MAX
 from scanner.schedule import parse_window
 
+CONFIG_PATH: Final = Path("/etc/suture/agent.toml")
 HOUR_S = 3600
 DAY_S = 24 * HOUR_S
 MIB = 1024 * 1024
+ANY_ADDRESS: Final = frozenset({"0.0.0.0", "[::]"})  # noqa: S104 - refused without `advertise`
 
+LIVE: Final[dict[str, Any]] = {"live": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """The unit of an option: its name, and how a text that brings its own is read."""
+
+    name: str
+    parse: Callable[[str], float]
+
+    def __call__(self, value: object) -> object:
+        """Return `value` in this unit. Raise ValueError for a text in another."""
+        if isinstance(value, bool):
+            raise ValueError(f"{value} is no number of {self.name}")  # noqa: TRY004 - pydantic's
+        return self.parse(value) if isinstance(value, str) else value
+
+
+BYTES: Final = Unit("bytes", parse_bytes)
+BYTES_PER_S: Final = Unit("bytes per second", parse_bytes_per_s)
+SECONDS: Final = Unit("seconds", parse_duration_s)
+
+Bytes = Annotated[int, BeforeValidator(BYTES)]
+BytesPerS = Annotated[int, BeforeValidator(BYTES_PER_S)]
+Seconds = Annotated[float, BeforeValidator(SECONDS)]
+WholeSeconds = Annotated[int, BeforeValidator(SECONDS)]
+Count = Annotated[int, Field(strict=True)]
+Switch = Annotated[bool, Field(strict=True)]
 Address = Annotated[str, StringConstraints(pattern=r"^(\[[0-9a-fA-F:]+\]|[^:\s]+):\d{1,5}$")]
 
 
@@ -48,7 +86,9 @@ class NodeConfig(Section):
 
     listen: Address = Field("127.0.0.1:9859", description="Address of the gRPC server, host:port.")
     advertise: Address | None = Field(
-        None, description="Address that peers and clients dial; default: what `listen` binds."
+        None,
+        description="Address that peers and clients dial; none: what `listen` binds.",
+        examples=["datanode1.example.org:9859"],
     )
     scm: Address = Field("127.0.0.1:9860", description="Address of the SCM, host:port.")
     rack: str = Field("/default-rack", min_length=1, description="Network location.")
@@ -58,24 +98,30 @@ class StorageConfig(Section):
     """Where replicas are kept, and how much of a volume may be used."""
 
     volumes: tuple[Path, ...] = Field(
-        min_length=1, max_length=64, description="One directory per disk."
+        min_length=1,
+        max_length=64,
+        description="One directory per disk.",
+        examples=[("/var/lib/suture/volume1",)],
     )
     tree_algorithm: Algorithm = Field(
         Algorithm.XXH3_64, description="How trees fold; crc32c gives Ozone's roots bit for bit."
     )
-    reserve_bytes: int = Field(
+    reserve_bytes: Bytes = Field(
         256 * MIB, ge=0, description="Free space of a volume that no write may touch."
     )
-    container_bytes_max: int = Field(
+    container_bytes_max: Bytes = Field(
         CONTAINER_BYTES_MAX, ge=MIB, le=CONTAINER_BYTES_MAX, description="Largest container."
     )
-    chunk_bytes_max: int = Field(
+    chunk_bytes_max: Bytes = Field(
         CHUNK_BYTES_MAX, ge=4096, le=CHUNK_BYTES_MAX, description="Largest chunk."
     )
-    quarantine_keep_s: int = Field(
-        14 * DAY_S, ge=0, description="How long bytes replaced by a repair are kept."
+    quarantine_keep_s: WholeSeconds = Field(
+        14 * DAY_S,
+        ge=0,
+        description="How long bytes replaced by a repair are kept.",
+        json_schema_extra=LIVE,
     )
-    heal_unhealthy: bool = Field(
+    heal_unhealthy: Switch = Field(
         True, description="Let an UNHEALTHY replica return to its former state after a clean read."
     )
 
@@ -83,39 +129,59 @@ class StorageConfig(Section):
 class ScanConfig(Section):
     """How often every byte is read again."""
 
-    enabled: bool = Field(True, description="Read replicas in the background.")
-    data_interval_s: int = Field(
+    enabled: Switch = Field(True, description="Read replicas in the background.")
+    data_interval_s: WholeSeconds = Field(
         7 * DAY_S, ge=60, le=90 * DAY_S, description="Every byte is read once in this time."
     )
-    gap_min_s: int = Field(
-        900, ge=0, le=DAY_S, description="Shortest time between two scans of one container."
+    gap_min_s: WholeSeconds = Field(
+        900,
+        ge=0,
+        le=DAY_S,
+        description="Shortest time between two scans of one container.",
+        json_schema_extra=LIVE,
     )
     promise: Literal["refuse", "warn"] = Field(
         "refuse", description="What to do at start when data_interval_s cannot be kept."
     )
-    volume_bytes_per_s: int = Field(
+    volume_bytes_per_s: BytesPerS = Field(
         0,
         ge=0,
         le=16 * 1024 * MIB,
         description="Fixed read budget of one volume's scan; 0: what the promise needs, and more "
         "while nobody is disturbed.",
+        json_schema_extra=LIVE,
     )
-    floor_bytes_per_s: int = Field(
-        MIB, ge=64 * 1024, le=1024 * MIB, description="No disturbance slows a scan below it."
+    floor_bytes_per_s: BytesPerS = Field(
+        MIB,
+        ge=64 * 1024,
+        le=1024 * MIB,
+        description="No disturbance slows a scan below it.",
+        json_schema_extra=LIVE,
     )
-    ceiling_bytes_per_s: int = Field(
-        512 * MIB, ge=MIB, le=16 * 1024 * MIB, description="Above it no scan goes, however idle."
+    ceiling_bytes_per_s: BytesPerS = Field(
+        512 * MIB,
+        ge=MIB,
+        le=16 * 1024 * MIB,
+        description="Above it no scan goes, however idle.",
+        json_schema_extra=LIVE,
     )
-    reads_per_s_max: int = Field(
-        0, ge=0, le=1_000_000, description="Reads of one volume's scan per second; 0: no limit."
+    reads_per_s_max: Count = Field(
+        0,
+        ge=0,
+        le=1_000_000,
+        description="Reads of one volume's scan per second; 0: no limit.",
+        json_schema_extra=LIVE,
     )
     windows: tuple[Window, ...] = Field(
-        (), max_length=24, description="Times of the day, UTC, to scan in; none: always."
+        (),
+        max_length=24,
+        description="Times of the day, UTC, to scan in; none: always.",
+        json_schema_extra=LIVE,
     )
-    start_jitter_s: float = Field(
+    start_jitter_s: Seconds = Field(
         60.0, ge=0, le=DAY_S, description="Scans begin at a random moment of this time."
     )
-    watch: bool = Field(
+    watch: Switch = Field(
         True, description="Scan a closed container soon after its files changed behind our back."
     )
 
@@ -123,12 +189,12 @@ class ScanConfig(Section):
 class TaskConfig(Section):
     """How many commands run at once."""
 
-    threads: int = Field(10, ge=1, le=64, description="Threads for reconcile and its kin.")
-    queue_depth_max: int = Field(1000, ge=1, le=100_000, description="Commands that may wait.")
+    threads: Count = Field(10, ge=1, le=64, description="Threads for reconcile and its kin.")
+    queue_depth_max: Count = Field(1000, ge=1, le=100_000, description="Commands that may wait.")
     reconcile_share: float = Field(
         0.5, gt=0, le=1, description="Part of the threads that reconcile may take."
     )
-    reconcile_deadline_s: int = Field(
+    reconcile_deadline_s: WholeSeconds = Field(
         6 * HOUR_S, ge=1, description="A reconcile stops between two chunks after this time."
     )
 
@@ -136,11 +202,11 @@ class TaskConfig(Section):
 class ServerConfig(Section):
     """Limits of the gRPC server."""
 
-    threads: int = Field(20, ge=2, le=256, description="Threads that answer RPCs.")
-    calls_max: int = Field(
+    threads: Count = Field(20, ge=2, le=256, description="Threads that answer RPCs.")
+    calls_max: Count = Field(
         200, ge=2, le=10_000, description="RPCs under way and waiting; more are refused as BUSY."
     )
-    lease_wait_s: float = Field(
+    lease_wait_s: Seconds = Field(
         30.0, gt=0, le=600, description="How long a write waits while its container is busy."
     )
 
@@ -153,26 +219,146 @@ class AgentConfig(Section):
     scan: ScanConfig = Field(default_factory=ScanConfig)
     tasks: TaskConfig = Field(default_factory=TaskConfig)
     server: ServerConfig = Field(default_factory=ServerConfig)
-    stop_deadline_s: float = Field(
+    stop_deadline_s: Seconds = Field(
         20.0, gt=0, le=600, description="How long a clean stop may take before it is forced."
     )
 
 
 def load(path: Path) -> AgentConfig:
-    """Read and check the file at `path`; refuse it whole, naming every wrong key."""
+    """Read and check the file at `path` and its drop-ins.
+
+    They are refused whole, with file and line of everything that is wrong (INVALID_CONFIG).
+    """
+    return load_written(path)[0]
+
+
+def load_written(path: Path) -> tuple[AgentConfig, Written]:
+    """Return the same, and where every value was written."""
+    written = read(path)
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise Refused(
-            Code.INVALID_CONFIG, f"cannot read config file {path}: {error.strerror}"
-        ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise Refused(Code.INVALID_CONFIG, f"config file {path}: {error}") from error
-    try:
-        return AgentConfig.model_validate(raw)
+        config = AgentConfig.model_validate(written.values)
     except ValidationError as error:
-        wrong = "; ".join(
-            f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}"
-            for item in error.errors()
+        wrong = [_fault(item, written) for item in error.errors()]
+        raise _refused(path, wrong) from error
+    wrong = [f"{_located(written, *keys)}: {message}" for keys, message in contradictions(config)]
+    if wrong:
+        raise _refused(path, wrong)
+    return config, written
+
+
+def contradictions(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]:
+    """Yield what cannot be meant, with the options that say it: each is right, both are not."""
+    storage, scan, node, server = config.storage, config.scan, config.node, config.server
+    if scan.floor_bytes_per_s > scan.ceiling_bytes_per_s:
+        yield (
+            (("scan", "floor_bytes_per_s"), ("scan", "ceiling_bytes_per_s")),
+            "the floor is above the ceiling",
         )
-        raise Refused(Code.INVALID_CONFIG, f"config file {path}: {wrong}") from error
+    if scan.gap_min_s > scan.data_interval_s:
+        yield (
+            (("scan", "gap_min_s"), ("scan", "data_interval_s")),
+            "what must be read once in the interval may not be read so soon again",
+        )
+    if storage.chunk_bytes_max > storage.container_bytes_max:
+        yield (
+            (("storage", "chunk_bytes_max"), ("storage", "container_bytes_max")),
+            "no container could hold the largest chunk",
+        )
+    if server.calls_max < server.threads:
+        yield (
+            (("server", "calls_max"), ("server", "threads")),
+            "some threads would never have a call to answer",
+        )
+    if node.listen.rpartition(":")[0] in ANY_ADDRESS and node.advertise is None:
+        yield (
+            (("node", "listen"), ("node", "advertise")),
+            "others cannot dial the address of all interfaces: set node.advertise, too",
+        )
+    for first, second in combinations(storage.volumes, 2):
+        if first == second or first in second.parents or second in first.parents:
+            yield ((("storage", "volumes"),), f"{first} and {second} share a directory")
+
+
+def changed(before: AgentConfig, after: AgentConfig) -> dict[str, bool]:
+    """Return the options whose values differ, by full name; True for those that change live."""
+    return {
+        name: is_live
+        for name, is_live in _flags(type(before))
+        if _value(before, name) != _value(after, name)
+    }
+
+
+def with_live(before: AgentConfig, after: AgentConfig) -> AgentConfig:
+    """Return `before` with the live options of `after`: what holds once it has been reloaded."""
+    updates: dict[str, dict[str, object]] = {}
+    for name, is_live in _flags(AgentConfig):
+        if is_live:
+            section, _, key = name.rpartition(".")
+            updates.setdefault(section, {})[key] = _value(after, name)
+    sections = {
+        section: getattr(before, section).model_copy(update=update)
+        for section, update in updates.items()
+    }
+    return before.model_copy(update=sections)
+
+
+def _flags(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, bool]]:
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            yield from _flags(field.annotation, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", field.json_schema_extra == LIVE
+
+
+def _value(config: object, name: str) -> object:
+    for part in name.split("."):
+        config = getattr(config, part)
+    return config
+
+
+def _refused(path: Path, wrong: list[str]) -> Refused:
+    return Refused(
+        Code.INVALID_CONFIG,
+        f"config file {path}: " + "; ".join(wrong),
+        hint="suture config explain shows every option",
+    )
+
+
+def _fault(item: ErrorDetails, written: Written) -> str:
+    """Return one fault: where it is, the option, what is wrong with it."""
+    key = tuple(str(part) for part in item["loc"])
+    place = written.place_of(key)
+    name = ".".join(key)
+    limits = item.get("ctx", {})
+    match item["type"]:
+        case "extra_forbidden":
+            near = get_close_matches(key[-1], _names(key[:-1]), n=1)
+            text = "no such option" + (f"; {near[0]}?" if near else "")
+        case "missing":
+            text = "must be set"
+        case "greater_than_equal" | "greater_than" | "less_than_equal" | "less_than":
+            text = f"{item['input']!r} is out of bounds: {item['msg'].removeprefix('Input ')}"
+        case "value_error":
+            text = str(limits.get("error", item["msg"]))
+        case _:
+            text = f"{item['msg']}, not {item['input']!r}"
+    return f"{place} {name}: {text}" if place else f"{name}: {text}"
+
+
+def _names(section: Key) -> list[str]:
+    model: type[BaseModel] = AgentConfig
+    for part in section:
+        inner = model.model_fields[part].annotation if part in model.model_fields else None
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            return []
+        model = inner
+    return list(model.model_fields)
+
+
+def _located(written: Written, *keys: Key) -> str:
+    """Return the options that a contradiction is about, with places where they were written."""
+    texts = []
+    for key in keys:
+        place = written.places.get(key)
+        texts.append(f"{place} {'.'.join(key)}" if place else f"{'.'.join(key)} (default)")
+    return ", ".join(texts)

@@ -83,17 +83,35 @@ def run(config_path: Path) -> int:
         hint = f" ({error.hint})" if error.hint else ""
         typer.echo(f"suture-agent: {error}{hint}", err=True)
         return 1
-    return serve(host, supervisor, stop, who)
+    return serve(host, supervisor, stop, who, config_path)
 
 
-def serve(host: Host, supervisor: Supervisor, stop: StopRequest, who: Who) -> int:
+def reload(host: Host, supervisor: Supervisor, config_path: Path) -> None:
+    """Read the options again; take those that are live. A file that is wrong changes nothing."""
+    supervisor.reloading()
+    try:
+        differences = host.reconfigure(load(config_path))
+        log.info(
+            "config_reloaded",
+            changed=[name for name, is_live in differences.items() if is_live],
+            needs_restart=[name for name, is_live in differences.items() if not is_live],
+        )
+    except SutureError as error:
+        log.warning("config_not_reloaded", error=str(error), hint=error.hint)
+    supervisor.ready(f"serving on {host.address}")
+
+
+def serve(
+    host: Host, supervisor: Supervisor, stop: StopRequest, who: Who, config_path: Path
+) -> int:
     """Serve until `stop`; drain; return the exit code."""
     try:
         host.start(supervisor)
         announce(who, host.address)
         supervisor.ready(f"serving on {host.address}")
         log.info("agent_started", address=host.address, pid=os.getpid(), datanode=who.datanode_id)
-        stop.wait()
+        while not stop.wait_or_reload():
+            reload(host, supervisor, config_path)
         supervisor.stopping("draining")
     finally:
         unfinished = host.stop()

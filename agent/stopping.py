@@ -1,4 +1,4 @@
-"""The request to stop: set by a signal or a thread, awaited by the main thread.
+"""The request to stop, or to reload: set by a signal or a thread, awaited by the main thread.
 
 A `threading.Event` does not do. CPython runs a signal's handler between two bytecodes of the main
 thread, so a signal that comes after the last of them and before the thread sleeps on a lock wakes
@@ -24,6 +24,7 @@ class StopRequest:
 
     def __init__(self) -> None:
         self._is_set = False
+        self._is_reload_wanted = False
         self._reading, self._writing = os.pipe()
         os.set_blocking(self._reading, False)
         os.set_blocking(self._writing, False)
@@ -32,6 +33,7 @@ class StopRequest:
 
     def on_signals(self, *, force_after: int = 2) -> None:
         """Let SIGTERM and SIGINT set it; the `force_after`-th one ends the process at once.
+        SIGHUP asks to reload.
 
         Call from the main thread. A signal that our parent had ignored stays so, as nohup wants it.
         """
@@ -45,10 +47,13 @@ class StopRequest:
                 signal.signal(number, signal.SIG_DFL)
                 signal.raise_signal(number)
 
+        def handle_reload(_number: int, _frame: FrameType | None) -> None:
+            self._is_reload_wanted = True
+
         signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
-        for number in STOP_SIGNALS:
+        for number in (*STOP_SIGNALS, signal.SIGHUP):
             if signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, handle)
+                signal.signal(number, handle if number in STOP_SIGNALS else handle_reload)
 
     def set(self) -> None:
         """Ask to stop. Safe in a signal handler and in every thread."""
@@ -70,3 +75,14 @@ class StopRequest:
             if self._poll.poll(None if left_s is None else left_s * 1000):
                 os.read(self._reading, DRAIN_BYTES)  # of a signal that is not ours, perhaps
         return self._is_set
+
+    def wait_or_reload(self) -> bool:
+        """Wait until asked to stop: True; or to reload: False, once for each wake-up."""
+        while not self._is_set:
+            if self._is_reload_wanted:
+                self._is_reload_wanted = False
+                return False
+            self._poll.poll()
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._reading, DRAIN_BYTES)
+        return True

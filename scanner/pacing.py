@@ -106,7 +106,7 @@ class RateControl:
     def __init__(self, limits: PaceLimits, latencies: Latencies) -> None:
         self._limits = limits
         self._latencies = latencies
-        self._rate = float(limits.fixed_bytes_per_s or limits.floor_bytes_per_s)
+        self._rate = float(limits.floor_bytes_per_s)
         self._needed = 0.0
         self._is_probing = True  # no sign of trouble yet
         self._decreased_at_s = 0.0
@@ -115,7 +115,12 @@ class RateControl:
     @property
     def bytes_per_s(self) -> float:
         """The rate now."""
-        return self._rate
+        return float(self._limits.fixed_bytes_per_s) or self._rate
+
+    def change(self, limits: PaceLimits) -> None:
+        """Keep to other limits from now on; another thread may do so."""
+        self._limits = limits
+        self._rate = min(max(self._rate, self.lowest_bytes_per_s), self._highest)
 
     @property
     def lowest_bytes_per_s(self) -> float:
@@ -180,6 +185,11 @@ class Pacer:
         self._budget = Budget(now_s)
         self._adjusted_at_s = now_s
         self.rate = RateControl(limits, latencies)
+
+    def change(self, limits: PaceLimits) -> None:
+        """Keep to other limits from now on; another thread may do so."""
+        self._limits = limits
+        self.rate.change(limits)
 
     def is_time_to_adjust(self, now_s: float) -> bool:
         """Whether `adjust` is due."""

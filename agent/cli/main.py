@@ -2,39 +2,42 @@
 
 import os
 import sys
+from collections.abc import Sequence
+from importlib import import_module
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from agent.cli import demo, keys, offline, replicas, scm, scrub, status
 from agent.cli.output import Exit, fail, fail_usage, remark
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.observe import logs
 
-app = typer.Typer(
-    name="suture",
-    help="Keeps the replicas of a storage container equal and whole.",
-    epilog="Exit codes: 0 done; 1 refused or failed; 2 done, and there is something to do; "
-    "3 not possible now, try again; 64 wrong command line; 130 stopped by Ctrl-C.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
+HELP: Final = "Keeps the replicas of a storage container equal and whole."
+CODES: Final = (
+    "Exit codes: 0 done; 1 refused or failed; 2 done, and there is something to do; "
+    "3 not possible now, try again; 64 wrong command line; 130 stopped by Ctrl-C."
 )
 
-app.command("put")(keys.put)
-app.command("get")(keys.get)
-app.command("ls")(keys.ls)
-app.command("status")(status.status)
-app.command("tree")(replicas.tree)
-app.command("diff")(replicas.diff)
-app.command("explain")(replicas.explain)
-app.command("scan")(replicas.scan)
-app.command("reconcile")(scm.reconcile)
-app.command("fsck")(offline.fsck)
-app.command("demo")(demo.demo)
-app.add_typer(scrub.app, name="scrub", help="See, pause and resume the background scans.")
-app.add_typer(scm.app, name="scm", help="Ask the control plane, or give it a plan.")
+# Only the module of the command that is run is imported: half of a quick answer is importing.
+COMMANDS: Final[dict[str, tuple[str, str]]] = {
+    "put": ("agent.cli.keys", "put"),
+    "get": ("agent.cli.keys", "get"),
+    "ls": ("agent.cli.keys", "ls"),
+    "status": ("agent.cli.status", "status"),
+    "tree": ("agent.cli.replicas", "tree"),
+    "diff": ("agent.cli.replicas", "diff"),
+    "explain": ("agent.cli.replicas", "explain"),
+    "scan": ("agent.cli.replicas", "scan"),
+    "reconcile": ("agent.cli.scm", "reconcile"),
+    "fsck": ("agent.cli.offline", "fsck"),
+    "demo": ("agent.cli.demo", "demo"),
+}
+GROUPS: Final[dict[str, tuple[str, str]]] = {
+    "scrub": ("agent.cli.scrub", "See, pause and resume the background scans."),
+    "config": ("agent.cli.config", "Check, show and explain the agent's options."),
+    "scm": ("agent.cli.scm", "Ask the control plane, or give it a plan."),
+}
 
 
 def print_version(wanted: bool) -> None:
@@ -44,7 +47,6 @@ def print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def options(
     _: Annotated[
         bool,
@@ -52,6 +54,28 @@ def options(
     ] = False,
 ) -> None:
     """Keeps the replicas of a storage container equal and whole."""
+
+
+def program(arguments: Sequence[str]) -> typer.Typer:
+    """Return the command line with the command that `arguments` name; with all, to show them."""
+    app = typer.Typer(
+        name="suture",
+        help=HELP,
+        epilog=CODES,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(options)
+    known = {*COMMANDS, *GROUPS}
+    wanted = {word for word in arguments[:1] if word in known} or known
+    for name, (module, function) in COMMANDS.items():
+        if name in wanted:
+            app.command(name)(getattr(import_module(module), function))
+    for name, (module, text) in GROUPS.items():
+        if name in wanted:
+            app.add_typer(import_module(module).app, name=name, help=text)
+    return app
 
 
 def main() -> None:
@@ -64,7 +88,7 @@ def run(arguments: list[str]) -> int:
     logs.configure("warning")  # to stderr: stdout is for results
     as_json = "--json" in arguments
     try:
-        result = app(arguments, prog_name="suture", standalone_mode=False)
+        result = program(arguments)(arguments, prog_name="suture", standalone_mode=False)
     except typer.TyperException as error:
         show_usage(error, as_json=as_json)
         return Exit.USAGE

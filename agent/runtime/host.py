@@ -15,7 +15,7 @@ from typing import Final
 import structlog
 
 from agent.commands import Commands, Handlers
-from agent.config import AgentConfig
+from agent.config import AgentConfig, changed, with_live
 from agent.observe.status import QUIET_MAX_S, About, Observer
 from agent.reconcile.reconciler import Reconciler
 from agent.rpc import codec
@@ -143,6 +143,18 @@ class Host:
         self._loops.start()
         self._server.server.start()
 
+    def reconfigure(self, config: AgentConfig) -> dict[str, bool]:
+        """Take the live options of `config`; return what differs: True where it is live now.
+
+        Raise Refused, with nothing changed, when the promise could not be kept.
+        """
+        differences = changed(self._config, config)
+        effective = with_live(self._config, config)
+        self._scrub.reconfigure(effective.scan)
+        self._housekeeper.keep_s = effective.storage.quarantine_keep_s
+        self._config = effective
+        return differences
+
     def stop(self) -> list[str]:
         """Drain within the configured time; return what did not end.
 
@@ -206,7 +218,8 @@ class Host:
             yield Loop(self._watch, clock=self._clock)
         watchdog = WatchdogWorker(supervisor, lambda: self._loops.stalled(QUIET_MAX_S))
         yield Loop(watchdog, clock=self._clock)
-        yield Loop(Housekeeper(self._store, self._config.storage.quarantine_keep_s))
+        self._housekeeper = Housekeeper(self._store, self._config.storage.quarantine_keep_s)
+        yield Loop(self._housekeeper)
 
     # What commands do.
 
@@ -243,13 +256,13 @@ class Housekeeper:
 
     def __init__(self, store: ReplicaStore, keep_s: float) -> None:
         self._store = store
-        self._keep_s = keep_s
+        self.keep_s = keep_s  # may be changed by another thread
 
     def step(self) -> Step:
         """Purge once."""
-        count = self._store.purge_quarantine(self._keep_s)
+        count = self._store.purge_quarantine(self.keep_s)
         if count:
-            log.info("quarantine_purged", count=count, older_than_s=self._keep_s)
+            log.info("quarantine_purged", count=count, older_than_s=self.keep_s)
         return Throttled(HOUSEKEEPING_INTERVAL_S)
 
 

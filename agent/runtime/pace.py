@@ -93,6 +93,10 @@ class ScanPace:
         """The rate that is allowed now."""
         return self._pacer.rate.bytes_per_s
 
+    def change(self, limits: PaceLimits) -> None:
+        """Keep to other limits from the next read on; another thread may do so."""
+        self._pacer.change(limits)
+
     def need(self, bytes_per_s: float) -> None:
         """Note what the promise needs."""
         self._pacer.rate.need(bytes_per_s)

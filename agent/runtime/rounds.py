@@ -23,6 +23,7 @@ from agent.store.facts import ReplicaFacts
 from agent.store.reader import ReadBuffers
 from merkle.replica import TREE_STATES, ContainerId
 from scanner.finding import Verdict
+from scanner.pacing import PaceLimits
 from scanner.schedule import MARGIN_SHARE, Agenda, Candidate, Schedule, Windows
 
 AGENDA_S: Final = 30.0  # an agenda is made anew so often, or when it is done
@@ -152,6 +153,12 @@ class VolumeScanWorker:
     def name(self) -> str:
         """The worker's name."""
         return f"scan-{self.volume_id}"
+
+    def change(self, policy: RoundPolicy, limits: PaceLimits) -> None:
+        """Keep to another policy and other limits from now on; another thread may do so."""
+        self._policy = policy
+        self._pace.change(limits)
+        self.hold.wake()
 
     def step(self) -> Step:
         """Scan the replica that is first on the agenda, if one is due."""

@@ -41,6 +41,16 @@ def windows_of(config: ScanConfig) -> Windows:
     return Windows(tuple(parse_window(text) for text in config.windows))
 
 
+def limits_of(config: ScanConfig) -> PaceLimits:
+    """Return how fast the config lets one volume's scan be."""
+    return PaceLimits(
+        floor_bytes_per_s=config.floor_bytes_per_s,
+        ceiling_bytes_per_s=config.ceiling_bytes_per_s,
+        reads_per_s_max=config.reads_per_s_max,
+        fixed_bytes_per_s=config.volume_bytes_per_s,
+    )
+
+
 def check_promise(config: ScanConfig, volume: VolumeFacts, disk_bytes_per_s: float) -> Feasibility:
     """Return whether the volume can be read in time. Raise Refused when it cannot and the config
     wants that; else it is logged."""
@@ -87,12 +97,7 @@ class Scrub:
         self._pressure = Pressure(tools.clock)
         self._latencies = Latencies()
         self._volumes = [volume for volume in tools.store.volumes() if not volume.failed]
-        self._promises = {
-            volume.volume_id: check_promise(
-                config, volume, measured_bytes_per_s(tools.store, volume.volume_id)
-            )
-            for volume in (self._volumes if config.enabled else ())
-        }
+        self._promises = self._promises_of(config)
         self._workers: dict[str, VolumeScanWorker] = {}
         self._schedule = Schedule(interval_s=config.data_interval_s, datanode_id=datanode_id)
         self._last_copy_since_ms: dict[ContainerId, int] = {}
@@ -155,6 +160,13 @@ class Scrub:
             for number in container_ids
         }
 
+    def reconfigure(self, config: ScanConfig) -> None:
+        """Keep to the live options of `config` from now on. Raise Refused: nothing is changed."""
+        promises = self._promises_of(config)
+        self._config, self._promises = config, promises
+        for worker in self._workers.values():
+            worker.change(self._policy(config), limits_of(config))
+
     # what an operator asks
 
     def status(self) -> pb.ScrubStatusResponse:
@@ -204,6 +216,14 @@ class Scrub:
 
     # what there is
 
+    def _promises_of(self, config: ScanConfig) -> dict[str, Feasibility]:
+        return {
+            volume.volume_id: check_promise(
+                config, volume, measured_bytes_per_s(self._tools.store, volume.volume_id)
+            )
+            for volume in (self._volumes if config.enabled else ())
+        }
+
     def _pace(self, limits: PaceLimits, pulse: Pulse) -> ScanPace:
         return ScanPace(
             limits,
@@ -214,27 +234,24 @@ class Scrub:
             pulse=pulse,
         )
 
-    def _volume_loop(self, volume: VolumeFacts) -> Loop:
-        config = self._config
-        pulse = Pulse(self._tools.clock)
-        limits = PaceLimits(
-            floor_bytes_per_s=config.floor_bytes_per_s,
-            ceiling_bytes_per_s=config.ceiling_bytes_per_s,
-            reads_per_s_max=config.reads_per_s_max,
-            fixed_bytes_per_s=config.volume_bytes_per_s,
-        )
-        policy = RoundPolicy(
+    def _policy(self, config: ScanConfig) -> RoundPolicy:
+        return RoundPolicy(
             schedule=self._schedule,
             gap_min_s=config.gap_min_s,
             windows=windows_of(config),
-            start_delay_s=random.uniform(0.0, config.start_jitter_s),  # noqa: S311 - no secret
             last_copy_since_ms=lambda container_id: self._last_copy_since_ms.get(container_id, 0),
         )
+
+    def _volume_loop(self, volume: VolumeFacts) -> Loop:
+        config = self._config
+        pulse = Pulse(self._tools.clock)
+        jitter_s = random.uniform(0.0, config.start_jitter_s)  # noqa: S311 - no secret
+        policy = replace(self._policy(config), start_delay_s=jitter_s)
         worker = VolumeScanWorker(
             self._tools,
             volume.volume_id,
             policy=policy,
-            pace=self._pace(limits, pulse),
+            pace=self._pace(limits_of(config), pulse),
             stop=self._stop,
             pulse=pulse,
             canary=Canary(

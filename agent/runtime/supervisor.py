@@ -7,6 +7,7 @@ supervisor, and nothing is sent.
 
 import os
 import socket
+import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -41,6 +42,10 @@ class Supervisor:
     def ready(self, status: str = "") -> None:
         """Say that start-up is over."""
         self._send("READY=1", status)
+
+    def reloading(self) -> None:
+        """Say that the options are read again; `ready` ends it."""
+        self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self, status: str = "") -> None:
         """Say that shutdown has begun."""

@@ -20,7 +20,7 @@ FILE_BYTES = 24 * MIB
 SPEED_BYTES_PER_S = 2 * MIB
 SCAN = (
     "[scan]\nwatch = false\nstart_jitter_s = 0\n"
-    f"volume_bytes_per_s = {SPEED_BYTES_PER_S}\ndata_interval_s = 300\n"
+    f"volume_bytes_per_s = {SPEED_BYTES_PER_S}\ndata_interval_s = 300\ngap_min_s = 0\n"
 )
 
 

@@ -1,4 +1,4 @@
-"""The committed wire code is what proto/ says."""
+"""The committed wire code is what proto/ says; what is derived from the options is current."""
 
 import subprocess
 import sys
@@ -33,6 +33,21 @@ def test_the_generated_code_is_current(pytestconfig: pytest.Config) -> None:
         pytest.skip("the pinned protoc cannot be installed here: no package index answers")
     assert 0 == checked.returncode, checked.stdout + checked.stderr
     cache.set(CACHE_KEY, checksum)
+
+
+def test_what_is_derived_from_the_options_is_current() -> None:
+    """
+    The document and the sample of the options say what is declared.
+    """
+    checked = subprocess.run(
+        [sys.executable, "tools/gen_docs.py", "--check"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert 0 == checked.returncode, checked.stdout + checked.stderr
 
 
 def inputs_checksum() -> int:

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.config import load
+from agent.config import changed, load, load_written, with_live
+from agent.config_reference import find, options, sample
 from agent.errors import Code, Refused
 
 
@@ -63,3 +64,149 @@ class TestLoad:
         """
         with pytest.raises(Refused, match=r"nothing\.toml"):
             load(tmp_path / "nothing.toml")
+
+
+VOLUMES = '[storage]\nvolumes = ["/a"]\n'
+
+
+class TestPlaces:
+    @pytest.mark.parametrize(
+        ("text", "named"),
+        [
+            ("[scan]\n# why\n\nflor_bytes_per_s = 1\n", r"c\.toml:6 scan\.flor_bytes_per_s"),
+            ('[scan]\ndata_interval_s = "7MiB"\n', r"c\.toml:4 scan\.data_interval_s: .* no time"),
+            ('[scan]\nfloor_bytes_per_s = "1MiB"\n', r"c\.toml:4 .*is no rate"),
+            ("[scan]\nwatch = 1\n", r"c\.toml:4 scan\.watch"),
+            ("[tasks]\nthreads = true\n", r"c\.toml:4 tasks\.threads"),
+            ("[scan]\nstart_jitter_s = true\n", r"c\.toml:4 .*no number of seconds"),
+            ("[scan]\nwindows = [\n  # night\n  'soon',\n]\n", r"c\.toml:4 scan\.windows\.0"),
+            ("[tasks]\nthreads = 9\nthreads = 8\n", "line 5"),
+        ],
+    )
+    def test_a_fault_is_named_with_its_line(self, tmp_path: Path, text: str, named: str) -> None:
+        """
+        Unknown key, wrong unit, wrong kind: file, line, option, and what it should look like.
+        """
+        with pytest.raises(Refused, match=named):
+            load(write(tmp_path / "c.toml", VOLUMES + text))
+
+    def test_an_unknown_option_is_told_its_neighbour(self, tmp_path: Path) -> None:
+        """
+        A slip of the pen is answered with the option that was meant.
+        """
+        with pytest.raises(Refused, match=r"no such option; floor_bytes_per_s\?"):
+            load(write(tmp_path / "c.toml", VOLUMES + "[scan]\nflor_bytes_per_s = 1\n"))
+
+    def test_a_later_file_wins_and_is_named(self, tmp_path: Path) -> None:
+        """
+        Drop-ins are read in the order of their names; the last one that sets an option counts.
+        """
+        (tmp_path / "conf.d").mkdir()
+        main = write(tmp_path / "c.toml", VOLUMES + "[tasks]\nthreads = 3\nqueue_depth_max = 7\n")
+        write(tmp_path / "conf.d" / "10.toml", "[tasks]\nthreads = 4\n")
+        last = write(tmp_path / "conf.d" / "20.toml", "# ours\n[tasks]\nthreads = 5\n")
+
+        config, written = load_written(main)
+
+        assert (5, 7) == (config.tasks.threads, config.tasks.queue_depth_max)
+        assert f"{last}:3" == str(written.places["tasks", "threads"])
+        assert f"{main}:5" == str(written.places["tasks", "queue_depth_max"])
+
+
+class TestContradictions:
+    @pytest.mark.parametrize(
+        ("text", "named"),
+        [
+            (
+                '[scan]\nfloor_bytes_per_s = "1GiB/s"\nceiling_bytes_per_s = "1MiB/s"\n',
+                r"c\.toml:4 .*c\.toml:5 .*above the ceiling",
+            ),
+            ('[scan]\ndata_interval_s = "10min"\n', r"gap_min_s \(default\), .*c\.toml:4"),
+            ("[server]\ncalls_max = 5\n", r"c\.toml:4 server\.calls_max"),
+            ('[node]\nlisten = "0.0.0.0:9859"\n', "node.advertise"),
+        ],
+    )
+    def test_options_that_contradict_each_other_are_refused(
+        self, tmp_path: Path, text: str, named: str
+    ) -> None:
+        """
+        Each value is allowed, both together are not: both places are named.
+        """
+        with pytest.raises(Refused, match=named):
+            load(write(tmp_path / "c.toml", VOLUMES + text))
+
+    @pytest.mark.parametrize("volumes", ['["/a", "/a"]', '["/a", "/a/b"]', '["/b/c/d", "/b"]'])
+    def test_volumes_do_not_share_a_directory(self, tmp_path: Path, volumes: str) -> None:
+        """
+        One directory is one disk.
+        """
+        with pytest.raises(Refused, match="share a directory"):
+            load(write(tmp_path / "c.toml", f"[storage]\nvolumes = {volumes}\n"))
+
+    def test_a_chunk_fits_into_a_container(self, tmp_path: Path) -> None:
+        """
+        The largest chunk is not larger than the largest container.
+        """
+        text = VOLUMES + 'container_bytes_max = "1MiB"\nchunk_bytes_max = "2MiB"\n'
+
+        with pytest.raises(Refused, match="no container could hold"):
+            load(write(tmp_path / "c.toml", text))
+
+
+class TestUnits:
+    def test_people_s_units_are_the_same_numbers(self, tmp_path: Path) -> None:
+        """
+        A text with its unit means what the bare number in the key's unit means.
+        """
+        texts = (
+            '[scan]\ndata_interval_s = "1d12h"\nceiling_bytes_per_s = "20MiB/s"\n',
+            "[scan]\ndata_interval_s = 129600\nceiling_bytes_per_s = 20971520\n",
+        )
+
+        first, second = (load(write(tmp_path / "c.toml", VOLUMES + text)) for text in texts)
+
+        assert first == second
+
+
+class TestReload:
+    def test_only_live_options_change(self, tmp_path: Path) -> None:
+        """
+        A reload takes what is declared live and leaves the rest as it was.
+        """
+        before = load(write(tmp_path / "c.toml", VOLUMES))
+        text = VOLUMES + '[scan]\nfloor_bytes_per_s = "2MiB/s"\n[tasks]\nthreads = 3\n'
+        after = load(write(tmp_path / "c.toml", text))
+
+        effective = with_live(before, after)
+
+        assert {"scan.floor_bytes_per_s": True, "tasks.threads": False} == changed(before, after)
+        assert {"tasks.threads": False} == changed(effective, after)
+
+
+class TestReference:
+    def test_the_sample_with_every_option_uncommented_is_valid(self, tmp_path: Path) -> None:
+        """
+        What the sample shows can be used as it is, and is the default.
+        """
+        lines = [line for line in sample().splitlines() if not line.startswith(("# ", "#$"))]
+        text = "\n".join(line.removeprefix("#") for line in lines)
+
+        config = load(write(tmp_path / "c.toml", text))
+
+        least = load(write(tmp_path / "d.toml", VOLUMES))
+        assert {"node.advertise", "storage.volumes"} == set(changed(config, least))
+
+    def test_every_option_is_explained(self) -> None:
+        """
+        Each has a meaning that ends in a full stop, and can be found by its name.
+        """
+        for option in options():
+            assert option.meaning.endswith("."), option.name
+            assert option in list(find(option.name))
+
+    def test_an_unknown_option_cannot_be_explained(self) -> None:
+        """
+        A question for something else is refused.
+        """
+        with pytest.raises(Refused, match="no option nothing"):
+            list(find("nothing"))

@@ -17,7 +17,7 @@ from agent.stopping import STOP_SIGNALS, StopRequest
 @pytest.fixture
 def stop() -> Iterator[StopRequest]:
     """Return a request that listens to signals; restore the handlers."""
-    before = {each: signal.getsignal(each) for each in STOP_SIGNALS}
+    before = {each: signal.getsignal(each) for each in (*STOP_SIGNALS, signal.SIGHUP)}
     wakeup = signal.set_wakeup_fd(-1)
     request = StopRequest()
     request.on_signals()
@@ -78,6 +78,24 @@ def _signalled_at(line: int) -> bool:
         sys.settrace(before)
     assert hit == request.is_set()
     return hit
+
+
+def test_a_hang_up_asks_to_reload_and_not_to_stop(stop: StopRequest) -> None:
+    """SIGHUP wakes the main thread once; the request to stop stays unset."""
+    signal.raise_signal(signal.SIGHUP)
+
+    assert not stop.wait_or_reload()
+    assert not stop.is_set()
+    signal.raise_signal(signal.SIGTERM)
+    assert stop.wait_or_reload()
+
+
+def test_a_hang_up_during_another_wait_is_remembered(stop: StopRequest) -> None:
+    """A reload that was asked for while the process starts is done once it runs."""
+    signal.raise_signal(signal.SIGHUP)
+    assert not stop.wait(0.001)
+
+    assert not stop.wait_or_reload()
 
 
 def test_a_thread_can_ask_too() -> None:

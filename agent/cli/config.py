@@ -1,0 +1,100 @@
+"""config: check the agent's options before they are used, show them, explain them."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agent import config_reference
+from agent.cli.output import Exit, JsonFlag, counted, emit, grid, say, show
+from agent.config import CONFIG_PATH, AgentConfig, load_written
+from agent.config_source import Written
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+ConfigOption = Annotated[Path, typer.Option("--config", metavar="FILE", help="The agent's file.")]
+
+
+@app.command("check")
+def check(config: ConfigOption = CONFIG_PATH, as_json: JsonFlag = False) -> int:
+    """Check a config file and its drop-ins; name file and line of everything that is wrong."""
+    _, written = load_written(config)
+    if as_json:
+        emit({"files": [str(path) for path in written.paths], "valid": True})
+    else:
+        set_count = len(_leaves(written.values))
+        names = ", ".join(str(path) for path in written.paths)
+        say(f"{names}: good; {counted(set_count, 'option')} set")
+    return Exit.OK
+
+
+@app.command("show")
+def show_options(
+    config: ConfigOption = CONFIG_PATH,
+    origin: Annotated[
+        bool, typer.Option("--origin", help="Also say which file and line set each option.")
+    ] = False,
+    as_json: JsonFlag = False,
+) -> int:
+    """Print every option with the value that an agent would use."""
+    effective, written = load_written(config)
+    rows = [
+        (option.name, text, origin_of(option.name, written))
+        for option in config_reference.options()
+        for text in [config_reference.shown(option.name, _value(effective, option.name))]
+    ]
+    if as_json:
+        emit({name: {"value": text, "origin": place} for name, text, place in rows})
+    elif origin:
+        show(grid("", ["option", "value", "set by"], rows))
+    else:
+        show(grid("", ["option", "value"], [row[:2] for row in rows]))
+    return Exit.OK
+
+
+@app.command("explain")
+def explain(
+    name: Annotated[
+        str, typer.Argument(metavar="[KEY]", help="An option or a section; none: all.")
+    ] = "",
+    as_json: JsonFlag = False,
+) -> int:
+    """Say what an option means, its unit and bounds, its default, and how it is changed."""
+    found = list(config_reference.find(name))
+    if as_json:
+        emit(
+            [
+                {
+                    "name": option.name,
+                    "meaning": option.meaning,
+                    "type": option.kind,
+                    "bounds": option.bounds,
+                    "default": option.default,
+                    "live": option.is_live,
+                }
+                for option in found
+            ]
+        )
+    else:
+        say("\n\n".join(option.explained() for option in found))
+    return Exit.OK
+
+
+def origin_of(name: str, written: Written) -> str:
+    """Return the file and line that set an option, or `default`."""
+    place = written.places.get(tuple(name.split(".")))
+    return "default" if place is None else str(place)
+
+
+def _value(config: AgentConfig, name: str) -> object:
+    value: object = config
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def _leaves(values: dict[str, object]) -> list[tuple[str, object]]:
+    found: list[tuple[str, object]] = []
+    for name, value in values.items():
+        found += _leaves(value) if isinstance(value, dict) else [(name, value)]
+    return found

@@ -1,0 +1,138 @@
+"""Where options come from: a TOML file and the drop-ins beside it, and the line of every value.
+
+    agent.toml ─► conf.d/10-disks.toml ─► conf.d/20-site.toml      the later one wins, key by key
+
+Python's TOML parser gives values without places. A statement of TOML ends where the text since the
+last one parses, so each is parsed by itself to find its line; the values are those of the whole
+file.
+"""
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from agent.errors import Code, Refused
+
+DROP_INS: Final = "conf.d"
+FILE_BYTES_MAX: Final = 1024**2  # a config of a megabyte is some other file
+DROP_IN_COUNT_MAX: Final = 100
+
+Key = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a value was written."""
+
+    path: Path
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}"
+
+
+@dataclass(slots=True)
+class Written:
+    """What all files say together; `places` has every key and table that was written."""
+
+    paths: list[Path] = field(default_factory=list)
+    values: dict[str, Any] = field(default_factory=dict)
+    places: dict[Key, Place] = field(default_factory=dict)
+
+    def place_of(self, key: Key) -> Place | None:
+        """Return where `key`, or else the table that should hold it, was written."""
+        for length in range(len(key), 0, -1):
+            if key[:length] in self.places:
+                return self.places[key[:length]]
+        return None
+
+
+def read(path: Path) -> Written:
+    """Read `path` and its drop-ins. Raise Refused(INVALID_CONFIG) naming file and line."""
+    written = Written()
+    for each in (path, *drop_ins(path)):
+        text = _text(each)
+        try:
+            values = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise Refused(Code.INVALID_CONFIG, f"config file {each}: {error}") from error
+        written.paths.append(each)
+        written.places.update((key, Place(each, line)) for key, line in places(text))
+        _merge(written.values, values)
+    return written
+
+
+def drop_ins(path: Path) -> list[Path]:
+    """Return the drop-ins of a config file, in the order in which they are read."""
+    found = sorted((path.parent / DROP_INS).glob("*.toml"))
+    if len(found) > DROP_IN_COUNT_MAX:
+        raise Refused(
+            Code.INVALID_CONFIG,
+            f"{path.parent / DROP_INS} has {len(found)} files; at most {DROP_IN_COUNT_MAX}",
+        )
+    return found
+
+
+def places(text: str) -> Iterator[tuple[Key, int]]:
+    """Yield every table and key of a valid TOML text with the line on which it begins."""
+    table: Key = ()
+    statement, begins = "", 1
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not statement:
+            begins = number
+        statement += line + "\n"
+        try:
+            found = tomllib.loads(statement)
+        except tomllib.TOMLDecodeError:
+            continue  # a value of several lines: it ends further down
+        if statement.lstrip().startswith("["):
+            table = _only_path(found)
+            yield table, begins
+        else:
+            for key in _paths(found):
+                yield (*table, *key), begins
+        statement = ""
+
+
+def _only_path(header: Mapping[str, Any]) -> Key:
+    path: Key = ()
+    inner: Any = header
+    while isinstance(inner, dict) and inner:
+        [(name, inner)] = inner.items()
+        path = (*path, name)
+    return path
+
+
+def _paths(values: Mapping[str, Any]) -> Iterator[Key]:
+    for name, value in values.items():
+        yield (name,)
+        if isinstance(value, dict):
+            for inner in _paths(value):
+                yield (name, *inner)
+
+
+def _merge(values: dict[str, Any], later: Mapping[str, Any]) -> None:
+    for name, value in later.items():
+        mine = values.get(name)
+        if isinstance(mine, dict) and isinstance(value, dict):
+            _merge(mine, value)
+        else:
+            values[name] = value
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise Refused(
+            Code.INVALID_CONFIG, f"cannot read config file {path}: {error.strerror}"
+        ) from error
+    if len(content) > FILE_BYTES_MAX:
+        raise Refused(Code.INVALID_CONFIG, f"config file {path} has over {FILE_BYTES_MAX} bytes")
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise Refused(Code.INVALID_CONFIG, f"config file {path}: {error}") from error

@@ -1,0 +1,86 @@
+"""Sizes, times and rates as people write and read them: `20MiB/s`, `7d`, `500GiB`, `9 d 2 h`.
+
+A size without a prefix of two letters is decimal, as on the box of a disk: `1GB` is 10^9 bytes,
+`1GiB` is 2^30. A time may have several parts: `1d12h`.
+"""
+
+import re
+from decimal import Decimal
+from typing import Final
+
+SIZES_BYTES: Final = {
+    "B": 1,
+    **{f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGTP", start=1)},
+    **{f"{prefix}B": 1000**power for power, prefix in enumerate("kMGTP", start=1)},
+}
+TIMES_S: Final = {
+    "ms": Decimal("0.001"),
+    "s": Decimal(1),
+    "min": Decimal(60),
+    "h": Decimal(3600),
+    "d": Decimal(86_400),
+    "w": Decimal(604_800),
+}
+SHOWN_BYTES: Final = ("PiB", "TiB", "GiB", "MiB", "KiB", "B")
+SHOWN_S: Final = ("d", "h", "min", "s", "ms")
+TEXT_CHARACTERS_MAX: Final = 64
+
+_NUMBER: Final = r"\d+(?:\.\d+)?"
+_SIZE: Final = re.compile(rf"({_NUMBER}) ?({'|'.join(SIZES_BYTES)})")
+_PART: Final = re.compile(rf"({_NUMBER}) ?({'|'.join(sorted(TIMES_S, key=len, reverse=True))}) ?")
+
+
+def parse_bytes(text: str) -> int:
+    """Return the bytes that `500GiB` means. Raise ValueError: no such unit, or no whole number."""
+    match = _SIZE.fullmatch(text[:TEXT_CHARACTERS_MAX])
+    if match is None:
+        raise ValueError(f"{text!r} is no size; write it like 500GiB, 20MiB or 4096B")
+    value_bytes = Decimal(match[1]) * SIZES_BYTES[match[2]]
+    if value_bytes != int(value_bytes):
+        raise ValueError(f"{text!r} is no whole number of bytes")
+    return int(value_bytes)
+
+
+def parse_bytes_per_s(text: str) -> int:
+    """Return the bytes per second that `20MiB/s` means. Raise ValueError."""
+    size, slash, unit = text.partition("/")
+    if not slash or unit.strip() != "s":
+        raise ValueError(f"{text!r} is no rate; write it like 20MiB/s")
+    try:
+        return parse_bytes(size.strip())
+    except ValueError:
+        raise ValueError(f"{text!r} is no rate; write it like 20MiB/s") from None
+
+
+def parse_duration_s(text: str) -> float:
+    """Return the seconds that `7d` or `1d12h` means. Raise ValueError."""
+    total_s, at = Decimal(0), 0
+    limited = text[:TEXT_CHARACTERS_MAX]
+    seen: list[Decimal] = []
+    while match := _PART.match(limited, at):
+        seen.append(TIMES_S[match[2]])
+        total_s += Decimal(match[1]) * TIMES_S[match[2]]
+        at = match.end()
+    if not at or at != len(text) or seen != sorted(set(seen), reverse=True):
+        raise ValueError(f"{text!r} is no time; write it like 7d, 1d12h, 90s or 250ms")
+    return float(total_s)
+
+
+def bytes_text(value_bytes: int) -> str:
+    """Return the size in the largest unit that leaves a whole number: what `parse_bytes` reads."""
+    for unit in SHOWN_BYTES:
+        if value_bytes and value_bytes % SIZES_BYTES[unit] == 0:
+            return f"{value_bytes // SIZES_BYTES[unit]}{unit}"
+    return "0B"
+
+
+def duration_text(duration_s: float) -> str:
+    """Return the time in whole units, largest first: what `parse_duration_s` reads."""
+    left_ms = round(duration_s * 1000)
+    parts = []
+    for unit in SHOWN_S:
+        unit_ms = int(TIMES_S[unit] * 1000)
+        count, left_ms = divmod(left_ms, unit_ms)
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts) or "0s"

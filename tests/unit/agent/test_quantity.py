@@ -1,0 +1,67 @@
+"""Sizes, times and rates: what people write is what is meant."""
+
+import pytest
+
+from agent.quantity import (
+    bytes_text,
+    duration_text,
+    parse_bytes,
+    parse_bytes_per_s,
+    parse_duration_s,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("500GiB", 500 * 2**30), ("1.5MiB", 1_572_864), ("64MB", 64_000_000), ("4096 B", 4096)],
+)
+def test_a_size_is_read(text: str, expected: int) -> None:
+    """Binary and decimal prefixes, with or without a space."""
+    assert expected == parse_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("7d", 604_800), ("1d12h", 129_600), ("90 s", 90), ("250ms", 0.25), ("1h 30min", 5400)],
+)
+def test_a_time_is_read(text: str, expected: float) -> None:
+    """One unit or several, the largest first."""
+    assert expected == parse_duration_s(text)
+
+
+def test_a_rate_is_read() -> None:
+    """A rate is a size for each second."""
+    assert 20 * 2**20 == parse_bytes_per_s("20MiB/s")
+
+
+@pytest.mark.parametrize("text", ["", "7", "7d", "1.5B", "GiB", "-1MiB", "1 mib", "1MiB/s"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    """No unit, another unit, half a byte, another case: nothing is guessed."""
+    with pytest.raises(ValueError, match=r"write it like|whole number"):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize("text", ["", "7", "7m", "12h1d", "1d1d", "1MiB", "-1s", "1d x", "9" * 70])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    """`m` could be a minute or a month; units that go up or repeat are a slip of the pen."""
+    with pytest.raises(ValueError, match="write it like"):
+        parse_duration_s(text)
+
+
+@pytest.mark.parametrize("text", ["20MiB", "20MiB/min", "20/s", "/s"])
+def test_what_is_no_rate_is_refused(text: str) -> None:
+    """A size alone is no rate."""
+    with pytest.raises(ValueError, match="20MiB/s"):
+        parse_bytes_per_s(text)
+
+
+@pytest.mark.parametrize("value_bytes", [0, 1, 1000, 4096, 3 * 2**20, 5 * 2**30, 2**50])
+def test_a_shown_size_reads_as_itself(value_bytes: int) -> None:
+    """What is shown can be pasted into a file."""
+    assert value_bytes == parse_bytes(bytes_text(value_bytes))
+
+
+@pytest.mark.parametrize("duration_s", [0, 0.05, 1, 90, 900, 86_400, 90_061.5])
+def test_a_shown_time_reads_as_itself(duration_s: float) -> None:
+    """What is shown can be pasted into a file."""
+    assert duration_s == parse_duration_s(duration_text(duration_s))
