@@ -13,6 +13,9 @@ lower case, name the facts with units, and have no full stop; `hint` tells a per
 """
 
 from enum import StrEnum
+from typing import Final
+
+_KIB: Final = 1024
 
 
 class Code(StrEnum):
@@ -82,3 +85,13 @@ class Refused(SutureError):
 
 class VolumeFailed(SutureError):
     """Stop touching this volume."""
+
+
+def size_text(count_bytes: float) -> str:
+    """Return a size as people read it, in binary units, such as `5.0 GiB`."""
+    value = float(count_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(value) < _KIB:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= _KIB
+    return f"{value:.1f} TiB"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from agent.errors import Code, Unavailable
+from agent.errors import Code, Unavailable, size_text
 
 # Fractions of a node's capacity are compared in these steps: finer ones are noise.
 LOAD_STEPS: Final = 1_000
@@ -57,7 +57,7 @@ def choose_nodes(
     if len(roomy) < count:
         raise Unavailable(
             Code.NOT_ENOUGH_NODES,
-            f"{count} nodes with {needed_bytes} bytes of room are needed: "
+            f"{count} nodes with {size_text(needed_bytes)} of room are needed: "
             f"{len(candidates)} healthy and in service, {len(roomy)} of them with room",
             hint="start more datanodes, add space, or lower replication_factor",
         )
@@ -71,13 +71,13 @@ def choose_nodes(
                     candidate.has_failed_lately,
                     racks.count(candidate.rack),
                     candidate.load,
-                    _tie(seed, container_id, candidate.datanode_id),
+                    tie(seed, container_id, candidate.datanode_id),
                 ),
             )
         )
     return [candidate.datanode_id for candidate in chosen]
 
 
-def _tie(seed: int, container_id: int, datanode_id: str) -> int:
+def tie(seed: int, container_id: int, datanode_id: str) -> int:
     """Order equal nodes differently for each container, but always alike for one seed."""
     return zlib.crc32(f"{seed}:{container_id}:{datanode_id}".encode())

@@ -6,7 +6,17 @@ from typing import Final, assert_never
 from agent.rpc.codec import state_number, summary_message
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from scm.control import Endpoint, HeartbeatAnswer, PromisedBlock
-from scm.facts import Key, Kind, Outcome, OutcomeState, Pending, Priority, Replica, Volume
+from scm.facts import (
+    Key,
+    Kind,
+    Outcome,
+    OutcomeState,
+    Pending,
+    Priority,
+    Replica,
+    Transaction,
+    Volume,
+)
 from scm.intake import Decision
 from scm.views import ContainerView, NodeView, ReplicaView, checksums_hint
 
@@ -22,7 +32,7 @@ def heartbeat_response(answer: HeartbeatAnswer, term: int) -> scm_pb2.HeartbeatR
     """Return what a datanode is told."""
     return scm_pb2.HeartbeatResponse(
         term=term,
-        commands=[_command(command, peers, term) for command, peers in answer.commands],
+        commands=[_command(command, named, term) for command, named in answer.commands],
         reregister=not answer.is_known,
         sole_healthy_container_ids=answer.last_copies,
     )
@@ -139,7 +149,7 @@ def outcome_message(outcome: Outcome) -> scm_pb2.Outcome:
     )
 
 
-def _command(command: Pending, peers: Sequence[Endpoint], term: int) -> scm_pb2.Command:
+def _command(command: Pending, named: Sequence[Endpoint], term: int) -> scm_pb2.Command:
     message = scm_pb2.Command(
         command_id=command.command_id,
         term=term,
@@ -156,10 +166,30 @@ def _command(command: Pending, peers: Sequence[Endpoint], term: int) -> scm_pb2.
             message.delete.force = command.force
         case Kind.RECONCILE:
             message.reconcile.container_id = command.container_id
-            message.reconcile.peers.extend(_endpoints(peers))
+            message.reconcile.peers.extend(_endpoints(named))
+        case Kind.REPLICATE:
+            message.replicate.container_id = command.container_id
+            message.replicate.target.CopyFrom(_endpoints(named)[0])
+        case Kind.DELETE_BLOCKS:
+            message.delete_blocks.transactions.extend(map(_transaction, command.transactions))
+        case Kind.SET_OPERATIONAL_STATE:
+            message.set_operational_state.op_state = command.op_state
+            message.set_operational_state.op_expiry_ms = command.op_expiry_ms
+        case Kind.REFRESH_VOLUME_USAGE:
+            message.refresh_volume_usage.SetInParent()
+        case Kind.REREGISTER:
+            message.reregister.SetInParent()
         case _ as never:
             assert_never(never)
     return message
+
+
+def _transaction(transaction: Transaction) -> scm_pb2.DeleteTransaction:
+    return scm_pb2.DeleteTransaction(
+        transaction_id=transaction.transaction_id,
+        container_id=transaction.container_id,
+        local_ids=transaction.local_ids,
+    )
 
 
 def _endpoints(endpoints: Iterable[Endpoint]) -> list[container_pb2.DatanodeEndpoint]:

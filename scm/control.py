@@ -17,15 +17,21 @@ import structlog
 
 from agent.errors import Code, Refused, Unavailable
 from scm import lifecycle, snapshot
+from scm.cases import Cases
 from scm.clock import Clock
+from scm.commands import Commands
 from scm.facts import ContainerState, Key, Kind, Outcome, Pending, Volume
 from scm.intake import Decision, PlanRow
 from scm.last_copies import LastCopies
 from scm.nodes import Nodes, Registration
 from scm.options import ScmOptions
 from scm.orders import Orders
+from scm.plans import Plans
+from scm.reconciles import Reconciles
 from scm.replicas import Report, Reports
+from scm.safemode import Gate, SafeMode
 from scm.state import Change, State
+from scm.upkeep import Upkeep
 from scm.views import ContainerView, NodeView, Views, key_containers
 from scm.writers import Writers
 
@@ -58,8 +64,8 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
-    """What it is told: commands, each with the peers it names, and of which containers nobody else
-    has a healthy copy."""
+    """What it is told: commands, each with the datanodes it names, and of which containers nobody
+    else has a healthy copy."""
 
     is_known: bool
     commands: tuple[tuple[Pending, tuple[Endpoint, ...]], ...] = ()
@@ -90,8 +96,16 @@ class ControlPlane:
         self._export_lock = threading.Lock()
         self._nodes = Nodes(state, clock, options)
         self._reports = Reports(state)
-        self._writers = Writers(state, self._nodes, clock, options)
-        self._orders = Orders(state, self._nodes, clock, options)
+        cases = Cases(state, self._nodes, self._reports, clock, options)
+        self._commands = Commands(state, self._nodes, clock, options)
+        self._writers = Writers(state, self._nodes, cases, clock, options)
+        self._reconciles = Reconciles(state, self._nodes, self._commands, clock, options)
+        self._orders = Orders(
+            state, self._nodes, self._commands, self._reconciles, cases, clock, options
+        )
+        self._upkeep = Upkeep(state, self._nodes, self._commands, cases, options)
+        self._plans = Plans(state, self._nodes, self._reconciles)
+        self._safe_mode = SafeMode(state, clock, options)
         self._views = Views(state, self._nodes, self._reports)
         self._last_copies = LastCopies(state, self._nodes)
 
@@ -113,7 +127,7 @@ class ControlPlane:
             is_new_process = self._nodes.register(change, registration)
             self._reports.forget(registration.datanode_id)
             if is_new_process:
-                self._orders.node_restarted(change, registration.datanode_id)
+                self._commands.node_restarted(change, registration.datanode_id)
 
     def heartbeat(
         self, call: Heartbeat, is_awaited: Callable[[], bool] = lambda: True
@@ -139,10 +153,11 @@ class ControlPlane:
                 changed |= self._reports.apply(change, call.datanode_id, report)
             self._observe(change, changed)
             self._last_copies.recount(change, changed)
-            sending = self._orders.drain(change, call.datanode_id)
+            self._safe_mode.look(self._reports.confirmed)
+            sending = self._commands.drain(change, call.datanode_id, self._orders.objection)
             return HeartbeatAnswer(
                 is_known=True,
-                commands=tuple((c, self._peers(c)) for c in sending),
+                commands=tuple((c, self._named_by(c)) for c in sending),
                 last_copies=self._last_copies.on(call.datanode_id),
             )
 
@@ -151,20 +166,26 @@ class ControlPlane:
         with self._change() as change:
             for datanode_id in self._nodes.note_health(change):
                 self._last_copies.recount(change, self._state.replicas.on(datanode_id))
-            self._orders.expire(change)
+                self._upkeep.look_at_node(datanode_id)
+            self._upkeep.look_at(self._commands.expire(change))
+            self._reconciles.forget_old()
             self._observe(change, self._writers.end_idle(change))
             for container_id in self._state.containers.closing | self._state.replicas.unsettled:
                 container = self._state.containers.get(container_id)
                 if container is not None:
                     self._orders.close(change, container)
+            if self._safe_mode.look(self._reports.confirmed).is_open:
+                self._upkeep.turn(change)
 
     # Clients.
 
-    def allocate(self, client_id: str, sizes: Sequence[int]) -> list[PromisedBlock]:
-        """Promise a writer one block per size, in order."""
+    def allocate(
+        self, client_id: str, sizes: Sequence[int], names: Sequence[str] = ()
+    ) -> list[PromisedBlock]:
+        """Promise a writer one block per size, in order; `names` are the new keys they are for."""
         with self._change() as change:
             containers_before = {c.container_id for c in self._state.containers.open_of(client_id)}
-            promises = self._writers.allocate(change, client_id, sizes)
+            promises = self._writers.allocate(change, client_id, sizes, names)
             self._observe(change, containers_before)  # a full one may be closing now
             return [
                 PromisedBlock(
@@ -254,12 +275,22 @@ class ControlPlane:
     def reconcile_containers(self, container_ids: Sequence[int]) -> list[Decision]:
         """Order containers reconciled, as far as they are eligible."""
         with self._change() as change:
-            return [self._orders.reconcile(change, container_id) for container_id in container_ids]
+            return [self._reconciles.order(change, number) for number in container_ids]
 
     def apply_plan(self, rows: Sequence[PlanRow], *, dry_run: bool) -> list[Decision]:
         """Order what a plan asks for, row by row, if the world is still as the plan saw it."""
         with self._change() as change:
-            return self._orders.apply_plan(change, rows, dry_run=dry_run)
+            return self._plans.apply(change, rows, dry_run=dry_run)
+
+    def safe_mode(self) -> Gate:
+        """Say whether decisions are made yet, and whom they wait for."""
+        with self._lock:
+            return self._safe_mode.look(self._reports.confirmed)
+
+    def leave_safe_mode(self) -> Gate:
+        """Begin to decide at once."""
+        with self._lock:
+            return self._safe_mode.leave()
 
     def outcomes(self, command_ids: Sequence[int], count: int) -> tuple[list[Outcome], list[int]]:
         """Return outcomes (of these commands, or the newest) and what is still pending."""
@@ -270,7 +301,7 @@ class ControlPlane:
             pending = sorted(
                 command.command_id
                 for command in self._state.commands.values()
-                if not asked or command.command_id in asked
+                if not command.is_answered and (not asked or command.command_id in asked)
             )
         return [outcome for outcome in found if outcome is not None], pending
 
@@ -312,6 +343,7 @@ class ControlPlane:
             container = self._state.containers.get(container_id)
             if container is None:
                 continue  # unknown: recorded, never acted on
+            self._commands.review(change, container_id)
             replicas = self._state.replicas.of(container_id)
             seen = lifecycle.observe(container, replicas, now_ms=now_ms)
             if seen != container:
@@ -322,6 +354,7 @@ class ControlPlane:
                     for allocation in self._state.allocations.of(container_id):
                         change.remove(self._state.allocations, (container_id, allocation.local_id))
             self._orders.close(change, seen)
+            self._upkeep.look_at([container_id])
 
     def _close_one(self, change: Change, container_id: int) -> Decision:
         container = self._state.containers.get(container_id)
@@ -343,10 +376,15 @@ class ControlPlane:
         )
         return Decision(container_id, "OK", f"container is {closed.state}", command_ids)
 
-    def _peers(self, command: Pending) -> tuple[Endpoint, ...]:
-        if command.kind is not Kind.RECONCILE:
-            return ()
-        return self._endpoints(self._orders.peers_of(command))
+    def _named_by(self, command: Pending) -> tuple[Endpoint, ...]:
+        """Return the datanodes a command names, with their addresses of now."""
+        match command.kind:
+            case Kind.RECONCILE:
+                return self._endpoints(self._reconciles.peers_of(command))
+            case Kind.REPLICATE:
+                return self._endpoints([command.target_id])
+            case _:
+                return ()
 
     def _endpoints(self, datanode_ids: Iterable[str]) -> tuple[Endpoint, ...]:
         return tuple(Endpoint(node, self._views.address(node)) for node in datanode_ids)

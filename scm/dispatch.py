@@ -1,81 +1,103 @@
 """Which commands may leave now, and which have waited too long. Pure.
 
-A datanode's load is what it reports as queued and running, or what we sent and it has not
-answered, whichever is more: its report may be older than our last answer. Reconcile has a budget
+Loads are counted by `scm.loads`. Reconcile has a budget
 of its own and yields to replication, so that mending what differs never delays replacing what is
 missing (health-rules 4.5 describes the incumbent's starvation).
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from typing import Final
 
 from scm.facts import Kind, OpState, Pending, Priority
+from scm.loads import DELETE_LIMIT, busy_count, replication_limit, replication_load
 
-REPLICATION_LIMIT: Final = 20  # weighted replications and reconstructions at one datanode
-OUT_OF_SERVICE_FACTOR: Final = 2  # a node that serves no writes has that much more to give
-OUT_OF_SERVICE_LIMIT: Final = REPLICATION_LIMIT * OUT_OF_SERVICE_FACTOR
-DELETE_LIMIT: Final = 40  # not scaled: deletes cost the disk the same in any state
-REPLICATE_TYPE: Final = "replicate"  # as in `QueueCount.type`
-RECONSTRUCT_TYPE: Final = "reconstruct"
-RECONSTRUCT_WEIGHT: Final = 3  # one reconstruction reads from several sources
 RECONCILE_LIMIT: Final = 10  # never more than a datanode's pool runs at once
+RECONCILE_WEIGHT: Final = 2  # of the replications' room: it reads its own replica and a peer's
+DELETE_BLOCKS_LIMIT: Final = 1  # one command carries many transactions
 CLOSE_LIMIT: Final = 100  # cheap, and writers wait for them
 
 QUEUE_MAX: Final = 5_000  # commands waiting for one datanode; more are refused
 COMMANDS_PER_HEARTBEAT_MAX: Final = 100
 QUEUED_AGE_S_MAX: Final = 1_800  # a plan this old is not this world's any more
 
-assert OUT_OF_SERVICE_LIMIT == 40
 assert COMMANDS_PER_HEARTBEAT_MAX <= QUEUE_MAX
 
 # Closing comes first: until a container is closed, nothing else can be done for it.
-_ORDER: Final = (Kind.CLOSE, Kind.DELETE, Kind.RECONCILE)
+_ORDER: Final = (
+    Kind.SET_OPERATIONAL_STATE,
+    Kind.REREGISTER,
+    Kind.REFRESH_VOLUME_USAGE,
+    Kind.CLOSE,
+    Kind.REPLICATE,
+    Kind.DELETE,
+    Kind.DELETE_BLOCKS,
+    Kind.RECONCILE,
+)
+assert len(_ORDER) == len(Kind)
 
 
-def replication_limit(op_state: OpState) -> int:
-    """Return how many weighted replications a datanode may have."""
-    return REPLICATION_LIMIT if op_state is OpState.IN_SERVICE else OUT_OF_SERVICE_LIMIT
+def limit(kind: Kind, op_state: OpState, replication_count: int) -> int:
+    """Return how many commands of a kind a datanode may have at once.
 
-
-def replication_load(reported: Mapping[str, int]) -> int:
-    """Return the weighted replications a datanode has queued or running."""
-    return reported.get(REPLICATE_TYPE, 0) + RECONSTRUCT_WEIGHT * reported.get(RECONSTRUCT_TYPE, 0)
-
-
-def limit(kind: Kind, op_state: OpState, reported: Mapping[str, int]) -> int:
-    """Return how many commands of a kind a datanode may have at once."""
+    `replication_count` is its weighted load of replications: reconcile takes what room that leaves.
+    """
     match kind:
-        case Kind.CLOSE:
-            return CLOSE_LIMIT
         case Kind.DELETE:
             return DELETE_LIMIT
+        case Kind.REPLICATE:
+            return replication_limit(op_state)
         case Kind.RECONCILE:
-            is_saturated = replication_load(reported) >= replication_limit(op_state)
-            return 0 if is_saturated else RECONCILE_LIMIT
+            room = replication_limit(op_state) - replication_count
+            return max(0, min(RECONCILE_LIMIT, room // RECONCILE_WEIGHT))
+        case Kind.DELETE_BLOCKS:
+            return DELETE_BLOCKS_LIMIT
+        case _:
+            return CLOSE_LIMIT
 
 
 def drain(
-    pending: Sequence[Pending], *, reported: Mapping[str, int], op_state: OpState
+    pending: Sequence[Pending],
+    *,
+    reported: Mapping[str, int],
+    op_state: OpState,
+    heard_at_s: float = inf,
 ) -> list[Pending]:
     """Return the queued commands of one datanode that may be sent now.
 
-    NORMAL before LOW, then oldest first; never above a kind's limit or the size of one answer.
+    NORMAL before LOW, then oldest first; never above a kind's limit or the size of one answer. A
+    reconcile that comes second waits for those of its container's minority.
     """
-    in_flight = Counter(command.kind for command in pending if command.sent_at_s is not None)
     sending: list[Pending] = []
+    replication_count = replication_load(reported)
     for kind in _ORDER:
         queued = sorted(
-            (command for command in pending if command.kind is kind and command.sent_at_s is None),
+            (c for c in pending if c.kind is kind and c.sent_at_s is None and not c.is_answered),
             key=lambda command: (command.priority is Priority.LOW, command.command_id),
         )
-        busy = max(reported.get(kind, 0), in_flight[kind])
+        busy = _busy(kind, pending, reported, heard_at_s)
         room = min(
-            limit(kind, op_state, reported) - busy, COMMANDS_PER_HEARTBEAT_MAX - len(sending)
+            limit(kind, op_state, replication_count) - busy,
+            COMMANDS_PER_HEARTBEAT_MAX - len(sending),
         )
-        sending += queued[: max(0, room)]
+        leaving = queued[: max(0, room)]
+        if kind is Kind.REPLICATE:
+            replication_count = busy + len(leaving)
+        sending += leaving
     return sending
+
+
+def _busy(
+    kind: Kind, pending: Sequence[Pending], reported: Mapping[str, int], heard_at_s: float
+) -> int:
+    reported_count = replication_load(reported) if kind is Kind.REPLICATE else reported.get(kind, 0)
+    low = sum(
+        c.kind is kind and c.sent_at_s is not None and not c.is_answered
+        for c in pending
+        if c.priority is Priority.LOW
+    )
+    return low + busy_count(kind, pending, reported_count=reported_count, heard_at_s=heard_at_s)
 
 
 def lost(
@@ -91,6 +113,7 @@ def lost(
         replace(command, sent_at_s=None, deadline_ms=0)
         for command in pending
         if command.sent_at_s is not None
+        and not command.is_answered
         and now_s - command.sent_at_s > patience_s
         and not reported.get(command.kind, 0)
     ]

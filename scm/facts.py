@@ -53,6 +53,11 @@ class Kind(StrEnum):
     CLOSE = "close"
     DELETE = "delete"
     RECONCILE = "reconcile"
+    REPLICATE = "replicate"
+    DELETE_BLOCKS = "delete_blocks"
+    SET_OPERATIONAL_STATE = "set_operational_state"
+    REFRESH_VOLUME_USAGE = "refresh_volume_usage"
+    REREGISTER = "reregister"
 
 
 class Priority(StrEnum):
@@ -91,6 +96,7 @@ class Node:
     op_expiry_ms: int  # 0: none
     registered_at_ms: int
     last_heartbeat_at_ms: int  # at the last durable change of this row
+    was_online: bool = True  # at that time: a restarted SCM waits for those that were
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +200,22 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
+class Transaction:
+    """Blocks to delete in one container; kept until every holder has acknowledged it."""
+
+    transaction_id: int
+    container_id: int
+    local_ids: tuple[int, ...]
+    created_at_ms: int
+    acknowledged_by: tuple[str, ...] = ()  # datanode ids
+
+
+@dataclass(frozen=True, slots=True)
 class Pending:
-    """A command that has not been answered: queued while `sent_at_s` is None, else in flight."""
+    """A command that has not come true: queued while `sent_at_s` is None, else in flight.
+
+    A replicate or delete that was answered stays until a report shows the replica come or gone.
+    """
 
     command_id: int
     kind: Kind
@@ -205,10 +225,23 @@ class Pending:
     bcsid: int = 0  # close
     force: bool = False  # close, delete
     created_at_ms: int = 0
+    target_id: str = ""  # replicate: the datanode that gets the replica
+    size_bytes: int = 0  # replicate: space it needs there while it is made
+    keep_count: int = 0  # delete: not sent unless so many good replicas stay
+    op_state: str = ""  # set_operational_state
+    op_expiry_ms: int = 0
     queued_at_s: float = 0.0  # monotonic, of this process
     sent_at_s: float | None = None  # monotonic, of this process
     lifetime_ms: int = 0  # as the datanode was told, from its receipt; 0 while queued
     deadline_ms: int = 0  # the same by our wall clock, for people and Spark
+    is_answered: bool = False  # EXECUTED, not yet seen in a report; forgotten at a restart
+    is_second: bool = False  # reconcile: leaves when those of the minority are answered
+    transactions: tuple[Transaction, ...] = ()  # delete_blocks, which is never kept on disk
+
+    @property
+    def subject_id(self) -> str:
+        """The datanode whose replica this is about."""
+        return self.target_id or self.datanode_id
 
 
 class OutcomeState(StrEnum):

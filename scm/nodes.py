@@ -136,6 +136,16 @@ class Nodes:
         live = self._live.get(datanode_id)
         return {} if live is None else dict(live.queues)
 
+    def heard_at_s(self, datanode_id: str) -> float:
+        """Return when the node was last heard, on the monotonic clock; 0.0 if never."""
+        live = self._live.get(datanode_id)
+        return 0.0 if live is None else live.heard_at_s
+
+    def rack(self, datanode_id: str) -> str:
+        """Return the rack of a node; empty if it never registered."""
+        node = self._state.nodes.get(datanode_id)
+        return "" if node is None else node.rack
+
     def write_failed(self, datanode_id: str) -> None:
         """Remember that a writer had to leave a replica behind on this node."""
         self._failed_at_s[datanode_id] = self._clock.monotonic_s()
@@ -159,7 +169,9 @@ class Nodes:
             changed.append(node.datanode_id)
             # Keeps the row's idea of "last heard" useful after a restart, at no cost per call.
             heard_at_ms = self.heartbeat_at_ms(node)
-            change.put(self._state.nodes, replace(node, last_heartbeat_at_ms=heard_at_ms))
+            is_online = health is not Health.DEAD and (node.was_online or health is Health.HEALTHY)
+            row = replace(node, last_heartbeat_at_ms=heard_at_ms, was_online=is_online)
+            change.put(self._state.nodes, row)
             log = _log.info if health is Health.HEALTHY else _log.warning
             log("node_health_changed", datanode_id=node.datanode_id, health=health)
         return changed

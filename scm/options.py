@@ -77,6 +77,39 @@ class ScmOptions:
         low=1_000,
         high=43_200_000,
     )
+    maintenance_replica_min: int = _option(
+        2,
+        "Replicas of a container that stay online while others are in maintenance.",
+        low=1,
+        high=10,
+    )
+    inflight_factor_percent: int = _option(
+        75,
+        "Replicas on their way in the whole cluster, of 20 per healthy node; 0: no limit.",
+        low=0,
+        high=100,
+    )
+    repair_grace_ms: int = _option(
+        600_000,
+        "An unhealthy replica is left so long to be healed in place before it is replaced.",
+        low=0,
+        high=86_400_000,
+    )
+    check_interval_ms: int = _option(
+        300_000,
+        "Every closed container is looked at in this time, besides when something changes.",
+        low=1_000,
+        high=86_400_000,
+    )
+    safemode_wait_ms: int = _option(
+        300_000,
+        "After a start, so long all nodes that were online are waited for before a quorum will do.",
+        low=0,
+        high=86_400_000,
+    )
+    safemode_quorum_percent: int = _option(
+        80, "Less than this share of them never opens safe mode by itself.", low=0, high=100
+    )
     snapshot_keep_count: int = _option(
         10, "Newest snapshots kept on disk; older ones are deleted.", low=1, high=10_000
     )

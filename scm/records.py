@@ -31,9 +31,10 @@ from scm.facts import (
     Pending,
     Priority,
     Replica,
+    Transaction,
 )
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 
 _CRC: Final = struct.Struct(">I")
 
@@ -72,13 +73,14 @@ def node_row(node: Node) -> bytes:
             node.op_expiry_ms,
             node.registered_at_ms,
             node.last_heartbeat_at_ms,
+            node.was_online,
         ]
     )
 
 
 def node_from(row: bytes) -> Node:
     """Decode a node."""
-    fields = unpack(row, 9)
+    fields = unpack(row, 10)
     fields[5] = OpState(fields[5])
     return Node(*fields)
 
@@ -200,16 +202,42 @@ def pending_row(pending: Pending) -> bytes:
             pending.bcsid,
             pending.force,
             pending.created_at_ms,
+            pending.target_id,
+            pending.size_bytes,
+            pending.keep_count,
+            pending.op_state,
+            pending.op_expiry_ms,
         ]
     )
 
 
 def pending_from(row: bytes) -> Pending:
     """Decode a command as a queued one."""
-    fields = unpack(row, 8)
+    fields = unpack(row, 13)
     fields[1] = Kind(fields[1])
     fields[4] = Priority(fields[4])
     return Pending(*fields)
+
+
+def transaction_row(transaction: Transaction) -> bytes:
+    """Encode a transaction of block deletes."""
+    return pack(
+        [
+            transaction.transaction_id,
+            transaction.container_id,
+            transaction.local_ids,
+            transaction.created_at_ms,
+            transaction.acknowledged_by,
+        ]
+    )
+
+
+def transaction_from(row: bytes) -> Transaction:
+    """Decode a transaction of block deletes."""
+    fields = unpack(row, 5)
+    fields[2] = tuple(fields[2])
+    fields[4] = tuple(fields[4])
+    return Transaction(*fields)
 
 
 def outcome_row(outcome: Outcome) -> bytes:

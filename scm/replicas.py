@@ -49,6 +49,8 @@ class Reports:
     def __init__(self, state: State) -> None:
         self._state = state
         self._assemblies: dict[str, _Assembly] = {}
+        self.confirmed: set[str] = set()
+        """Datanodes that named all their replicas since they registered with this process."""
         self.unknown_container_ids: set[int] = {
             container_id
             for container_id in state.replicas.container_ids()
@@ -56,8 +58,9 @@ class Reports:
         }
 
     def forget(self, datanode_id: str) -> None:
-        """Drop the pages of an unfinished full report: the datanode has started anew."""
+        """Believe nothing said before: the datanode has started anew and reports all again."""
         self._assemblies.pop(datanode_id, None)
+        self.confirmed.discard(datanode_id)
 
     def apply(self, change: Change, datanode_id: str, report: Report) -> set[int]:
         """Apply one report; return the ids of the containers whose replicas changed."""
@@ -83,7 +86,7 @@ class Reports:
             or report.page > assembly.next_page  # a lower one is sent again: its answer was lost
         ):
             # A page was lost. What this one says is still true; what it does not say is not known.
-            self.forget(datanode_id)
+            self._assemblies.pop(datanode_id, None)
             _log.warning(
                 "report_page_out_of_order",
                 datanode_id=datanode_id,
@@ -99,7 +102,10 @@ class Reports:
         if not report.is_last:
             self._assemblies[datanode_id] = assembly
             return changed
-        self.forget(datanode_id)
+        self._assemblies.pop(datanode_id, None)
+        if datanode_id not in self.confirmed:
+            self.confirmed.add(datanode_id)
+            change.on_undo(partial(self.confirmed.discard, datanode_id))
         for container_id in self._state.replicas.on(datanode_id) - assembly.seen:
             change.remove(self._state.replicas, (container_id, datanode_id))
             changed.add(container_id)

@@ -22,8 +22,8 @@ import pyarrow
 import pyarrow.parquet
 
 from agent.errors import Code, Unavailable
-from scm.dispatch import RECONSTRUCT_TYPE, REPLICATE_TYPE
 from scm.facts import Container, ContainerState, Health, Kind, Pending, Replica
+from scm.loads import RECONSTRUCT_TYPE
 from scm.views import NodeView, block_count, used_bytes
 
 pa: Any = pyarrow  # compiled code without types
@@ -124,7 +124,13 @@ SCHEMAS: Final[dict[str, Any]] = {
 }
 """The contract with the Spark job; `spark_verify/rows.py` has the same columns in its words."""
 
-_OPS: Final = {Kind.CLOSE: "CLOSE", Kind.DELETE: "DELETE", Kind.RECONCILE: "RECONCILE"}
+_OPS: Final = {
+    Kind.CLOSE: "CLOSE",
+    Kind.DELETE: "DELETE",
+    Kind.RECONCILE: "RECONCILE",
+    Kind.REPLICATE: "ADD",
+}
+"""Only what is about a replica is exported; the datanode is the one whose replica it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +195,7 @@ def _write(world: World, snapshot_id: str, building: Path) -> dict[str, int]:
         "containers": _container_rows(world),
         "replicas": map(_replica_row, world.replicas),
         "nodes": map(_node_row, world.nodes),
-        "pending_ops": map(_pending_row, world.pending),
+        "pending_ops": (_pending_row(p) for p in world.pending if p.kind in _OPS),
     }
     building.mkdir()
     counts = {}
@@ -306,7 +312,7 @@ def _node_row(view: NodeView) -> tuple[Any, ...]:
         view.heartbeat_at_ms,
         0 if live is None else live.capacity_bytes,
         0 if live is None else live.available_bytes,
-        queues.get(REPLICATE_TYPE, 0),
+        queues.get(Kind.REPLICATE, 0),
         queues.get(RECONSTRUCT_TYPE, 0),
         queues.get(Kind.DELETE, 0),
         queues.get(Kind.RECONCILE, 0),
@@ -317,7 +323,7 @@ def _pending_row(pending: Pending) -> tuple[Any, ...]:
     return (
         pending.container_id,
         _OPS[pending.kind],
-        pending.datanode_id,
+        pending.subject_id,
         0,
         pending.deadline_ms,
         pending.command_id,

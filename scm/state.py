@@ -34,12 +34,19 @@ from scm.tables import (
     PendingTable,
     ReplicaTable,
     Table,
+    TransactionTable,
 )
 
 OUTCOMES_MAX: Final = 10_000  # enough for days of questions, small enough to keep
 OUTCOMES_SLACK: Final = 256  # removed in batches, not one by one
 
-COUNTERS: Final = ("next_container_id", "next_local_id", "next_command_id", "term")
+COUNTERS: Final = (
+    "next_container_id",
+    "next_local_id",
+    "next_command_id",
+    "next_transaction_id",
+    "term",
+)
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -104,6 +111,7 @@ class State:
         self.keys: Final = KeyTable()
         self.commands: Final = PendingTable()
         self.outcomes: Final = OutcomeTable()
+        self.transactions: Final = TransactionTable()
         self.counters: Final[dict[str, int]] = dict.fromkeys(COUNTERS, 1)
         self.cluster_id = ""
         self._databases: dict[str, Any] = {"meta": environment.open_db(b"meta")}
@@ -169,6 +177,7 @@ class State:
             self.keys,
             self.commands,
             self.outcomes,
+            self.transactions,
         )
 
     def _commit(self, change: Change) -> None:

@@ -23,6 +23,7 @@ from scm.facts import (
     OutcomeState,
     Pending,
     Replica,
+    Transaction,
 )
 
 K = TypeVar("K", bound=Hashable)
@@ -246,15 +247,26 @@ class KeyTable(Table[str, Key]):
             value=records.key_from,
         )
         self._names: list[str] = []
+        self._blocks_in: dict[int, int] = {}
 
     def apply(self, key: str, value: Key | None) -> Key | None:
         """Set or remove, and keep the order."""
         before = super().apply(key, value)
+        for block in () if value is None else value.blocks:
+            self._blocks_in[block.container_id] = self._blocks_in.get(block.container_id, 0) + 1
+        for block in () if before is None else before.blocks:
+            self._blocks_in[block.container_id] -= 1
+            if not self._blocks_in[block.container_id]:
+                del self._blocks_in[block.container_id]
         if before is None and value is not None:
             insort(self._names, key)
         elif before is not None and value is None:
             del self._names[bisect_left(self._names, key)]
         return before
+
+    def blocks_in(self, container_id: int) -> int:
+        """Return how many blocks of keys are in a container."""
+        return self._blocks_in.get(container_id, 0)
 
     def page(self, *, prefix: str, start_after: str, count: int) -> list[Key]:
         """Return up to `count` keys behind `start_after` whose name begins with `prefix`."""
@@ -283,6 +295,7 @@ class PendingTable(Table[int, Pending]):
         self._by_node: dict[str, dict[int, None]] = {}
         self._by_target: dict[tuple[Kind, int, str], int] = {}
         self._by_container: dict[int, set[int]] = {}
+        self._adds: dict[str, set[int]] = {}
 
     def apply(self, key: int, value: Pending | None) -> Pending | None:
         """Set or remove, and keep the indexes."""
@@ -290,8 +303,10 @@ class PendingTable(Table[int, Pending]):
         pending = value or before
         if pending is None:
             return None
-        target = (pending.kind, pending.container_id, pending.datanode_id)
+        target = (pending.kind, pending.container_id, pending.subject_id)
         if value is not None:
+            if value.kind is Kind.REPLICATE:
+                self._adds.setdefault(value.target_id, set()).add(key)
             self._by_node.setdefault(value.datanode_id, {})[key] = None
             self._by_target[target] = key
             self._by_container.setdefault(value.container_id, set()).add(key)
@@ -302,6 +317,7 @@ class PendingTable(Table[int, Pending]):
                 del self._by_node[pending.datanode_id]
             self._by_target.pop(target, None)
             _discard(self._by_container, pending.container_id, key)
+            _discard(self._adds, pending.target_id, key)
         return before
 
     def of_node(self, datanode_id: str) -> list[Pending]:
@@ -312,6 +328,15 @@ class PendingTable(Table[int, Pending]):
         """Return how many commands one datanode has not answered."""
         return len(self._by_node.get(datanode_id, ()))
 
+    def adds_to(self, datanode_id: str) -> list[Pending]:
+        """Return the commands that bring replicas to a datanode."""
+        return [self._rows[key] for key in self._adds.get(datanode_id, ())]
+
+    @property
+    def add_count(self) -> int:
+        """Replicas on their way in the whole cluster."""
+        return sum(map(len, self._adds.values()))
+
     def about(self, kind: Kind, container_id: int, datanode_id: str) -> Pending | None:
         """Return the unanswered command of this kind for this replica, if any."""
         key = self._by_target.get((kind, container_id, datanode_id))
@@ -320,6 +345,38 @@ class PendingTable(Table[int, Pending]):
     def of_container(self, container_id: int) -> list[Pending]:
         """Return the commands about one container, oldest first."""
         return [self._rows[key] for key in sorted(self._by_container.get(container_id, ()))]
+
+
+class TransactionTable(Table[tuple[int, int], Transaction]):
+    """Block deletes by container and transaction, oldest first."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "transactions",
+            key_bytes=lambda key: _ID_PAIR.pack(*key),
+            key_of=lambda transaction: (transaction.container_id, transaction.transaction_id),
+            row=records.transaction_row,
+            value=records.transaction_from,
+        )
+        self._by_container: dict[int, set[int]] = {}
+
+    def apply(self, key: tuple[int, int], value: Transaction | None) -> Transaction | None:
+        """Set or remove, and keep the index."""
+        before = super().apply(key, value)
+        if value is not None:
+            self._by_container.setdefault(key[0], set()).add(key[1])
+        else:
+            _discard(self._by_container, *key)
+        return before
+
+    def of(self, container_id: int) -> list[Transaction]:
+        """Return what is to be deleted in a container, oldest first."""
+        ids = sorted(self._by_container.get(container_id, ()))
+        return [self._rows[(container_id, number)] for number in ids]
+
+    def container_ids(self) -> list[int]:
+        """Return the containers in which something is to be deleted."""
+        return list(self._by_container)
 
 
 class OutcomeTable(Table[int, Outcome]):

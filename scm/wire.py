@@ -90,6 +90,12 @@ def sizes_from(message: scm_pb2.AllocateBlocksRequest) -> list[int]:
     ]
 
 
+def new_keys_from(message: scm_pb2.AllocateBlocksRequest) -> list[str]:
+    """Check the names of new keys that blocks are asked for; none need be given."""
+    _parse_count(message.keys, "keys", KEYS_MAX)
+    return [parse_key(name, f"keys[{i}]") for i, name in enumerate(message.keys)]
+
+
 def client_id_from(value: str) -> str:
     """Check a writer's session id."""
     return parse_name(value, "client_id")

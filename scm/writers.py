@@ -13,11 +13,12 @@ from typing import Final
 
 import structlog
 
-from agent.errors import Code, Refused
+from agent.errors import Code, Refused, size_text
 from scm import lifecycle
-from scm.allocate import Candidate, choose_nodes
+from scm.allocate import choose_nodes
+from scm.cases import Cases
 from scm.clock import Clock
-from scm.facts import Allocation, Container, ContainerState, Key, OpState
+from scm.facts import Allocation, Container, ContainerState, Key
 from scm.nodes import Nodes
 from scm.options import ScmOptions
 from scm.state import Change, State
@@ -41,26 +42,35 @@ class Writers:
     Containers that should close are left in state CLOSING; sending commands is not done here.
     """
 
-    def __init__(self, state: State, nodes: Nodes, clock: Clock, options: ScmOptions) -> None:
+    def __init__(
+        self, state: State, nodes: Nodes, cases: Cases, clock: Clock, options: ScmOptions
+    ) -> None:
         self._state = state
         self._nodes = nodes
+        self._cases = cases
         self._clock = clock
         self._options = options
         self._active_at_s: dict[int, float] = {}
 
-    def allocate(self, change: Change, client_id: str, sizes: Sequence[int]) -> list[Promise]:
+    def allocate(
+        self, change: Change, client_id: str, sizes: Sequence[int], names: Sequence[str] = ()
+    ) -> list[Promise]:
         """Promise one block per size, in order; all or none.
 
-        Raises Refused(INVALID_WRITE_SIZE) for a block no container can hold, and
-        Unavailable(NOT_ENOUGH_NODES).
+        `names` are new keys that the blocks are for. Raises Refused(KEY_EXISTS) if one of them
+        is there, before anything was written for it, Refused(INVALID_WRITE_SIZE) for a block no
+        container can hold, and Unavailable(NOT_ENOUGH_NODES).
         """
+        for name in names:
+            if self._state.keys.get(name) is not None:
+                raise _key_exists(name)
         bytes_max = self._options.container_bytes_max
         for size_bytes in sizes:
             if size_bytes > bytes_max:
                 raise Refused(
                     Code.INVALID_WRITE_SIZE,
-                    f"block of {size_bytes} bytes does not fit into a container of "
-                    f"{bytes_max} bytes",
+                    f"block of {size_text(size_bytes)} ({size_bytes} bytes) does not fit "
+                    f"into a container of {size_text(bytes_max)} ({bytes_max} bytes)",
                     hint="split it into several blocks",
                 )
         return [self._promise(change, client_id, size_bytes) for size_bytes in sizes]
@@ -178,7 +188,7 @@ class Writers:
             # knows nothing of. Two containers under one id would be mixed for ever.
             container_id = change.next_id("next_container_id")
         pipeline = choose_nodes(
-            self._candidates(),
+            self._cases.candidates(),
             count=self._options.replication_factor,
             needed_bytes=self._options.container_bytes_max,
             container_id=container_id,
@@ -195,36 +205,6 @@ class Writers:
             client_id=client_id,
         )
 
-    def _candidates(self) -> list[Candidate]:
-        scheduled: dict[str, int] = {}
-        for container in self._state.containers.open_all():
-            left_bytes = self._options.container_bytes_max - container.committed_bytes
-            for datanode_id in container.pipeline:
-                scheduled[datanode_id] = scheduled.get(datanode_id, 0) + max(0, left_bytes)
-        candidates = []
-        for node in self._state.nodes.values():
-            live = self._nodes.liveness(node.datanode_id)
-            if (
-                live is None
-                or not self._nodes.is_reachable(node.datanode_id)
-                or node.op_state is not OpState.IN_SERVICE
-            ):
-                continue
-            working = [volume.available_bytes for volume in live.volumes if not volume.failed]
-            candidates.append(
-                Candidate(
-                    datanode_id=node.datanode_id,
-                    rack=node.rack,
-                    capacity_bytes=live.capacity_bytes,
-                    available_bytes=live.available_bytes,
-                    largest_volume_bytes=max(working, default=0),
-                    used_bytes=live.used_bytes,
-                    scheduled_bytes=scheduled.get(node.datanode_id, 0),
-                    has_failed_lately=self._nodes.has_failed_lately(node.datanode_id),
-                )
-            )
-        return candidates
-
     def _commit_key(
         self, change: Change, client_id: str, key: Key, *, may_replace: bool
     ) -> set[int]:
@@ -232,7 +212,7 @@ class Writers:
         if known is not None and known.blocks == key.blocks:
             return set()
         if known is not None and not may_replace:
-            raise Refused(Code.KEY_EXISTS, f"key {key.name} exists", hint="replace it on purpose")
+            raise _key_exists(key.name)
         for block in key.blocks:
             allocation = self._allocation(client_id, key.name, block.container_id, block.local_id)
             if (allocation.bcsid, True) != (
@@ -328,3 +308,7 @@ class Writers:
                 self.end(change, container, "full, or a replica was left behind")
                 closed.append(container_id)
         return closed
+
+
+def _key_exists(name: str) -> Refused:
+    return Refused(Code.KEY_EXISTS, f"key {name} exists", hint="replace it on purpose")

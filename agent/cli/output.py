@@ -31,9 +31,8 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from agent.errors import SutureError
+from agent.errors import SutureError, size_text
 
-KIB = 1024
 ID_SHOWN = 8  # characters of a UUID: 2^32 datanodes until two look alike
 
 
@@ -56,6 +55,8 @@ SCM_DEFAULT = "127.0.0.1:9860"
 LAST_COLUMN_MIN = 24  # columns that a remark needs
 TABLE_WIDTH_MAX = 1000  # columns: wider than any table
 PIPE_WIDTH = 160  # columns of a table that no terminal shows
+
+size = size_text  # every size that people are shown
 
 people = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
 aside = Console(stderr=True)
@@ -166,16 +167,6 @@ def bytes_progress(label: str, total_bytes: int, *, quiet: bool) -> Iterator[Pro
     with progress:
         progress.add_task(label, total=total_bytes)
         yield progress
-
-
-def size(count_bytes: float) -> str:
-    """Return a size as people read it, in binary units."""
-    value = float(count_bytes)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if abs(value) < KIB or unit == "TiB":
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= KIB
-    raise AssertionError("unreachable")
 
 
 def counted(count: int, noun: str) -> str:

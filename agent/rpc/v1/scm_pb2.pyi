@@ -398,12 +398,14 @@ class ReconcileOutcome(_message.Message):
     def __init__(self, container_id: _Optional[int] = ..., result: _Optional[str] = ..., peers: _Optional[_Iterable[_Union[PeerOutcome, _Mapping]]] = ..., chunks: _Optional[_Iterable[_Union[ChunkOutcome, _Mapping]]] = ..., chunk_count: _Optional[int] = ..., bytes_fetched: _Optional[int] = ..., tree_bytes_fetched: _Optional[int] = ..., tree_before: _Optional[_Union[_container_pb2.TreeSummary, _Mapping]] = ..., tree_after: _Optional[_Union[_container_pb2.TreeSummary, _Mapping]] = ..., state_before: _Optional[_Union[_container_pb2.ReplicaState, str]] = ..., state_after: _Optional[_Union[_container_pb2.ReplicaState, str]] = ..., duration_ms: _Optional[int] = ..., differences: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class AllocateBlocksRequest(_message.Message):
-    __slots__ = ("client_id", "sizes")
+    __slots__ = ("client_id", "sizes", "keys")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     SIZES_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     sizes: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, client_id: _Optional[str] = ..., sizes: _Optional[_Iterable[int]] = ...) -> None: ...
+    keys: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, client_id: _Optional[str] = ..., sizes: _Optional[_Iterable[int]] = ..., keys: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class BlockAllocation(_message.Message):
     __slots__ = ("block_id", "replicas")
@@ -626,16 +628,40 @@ class ReconcileContainersRequest(_message.Message):
     def __init__(self, container_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ContainerDecision(_message.Message):
-    __slots__ = ("container_id", "code", "message", "command_ids")
+    __slots__ = ("container_id", "code", "message", "command_ids", "orders", "copies_before", "copies_after", "world")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     COMMAND_IDS_FIELD_NUMBER: _ClassVar[int]
+    ORDERS_FIELD_NUMBER: _ClassVar[int]
+    COPIES_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    COPIES_AFTER_FIELD_NUMBER: _ClassVar[int]
+    WORLD_FIELD_NUMBER: _ClassVar[int]
     container_id: int
     code: str
     message: str
     command_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, container_id: _Optional[int] = ..., code: _Optional[str] = ..., message: _Optional[str] = ..., command_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    orders: _containers.RepeatedCompositeFieldContainer[Order]
+    copies_before: int
+    copies_after: int
+    world: int
+    def __init__(self, container_id: _Optional[int] = ..., code: _Optional[str] = ..., message: _Optional[str] = ..., command_ids: _Optional[_Iterable[int]] = ..., orders: _Optional[_Iterable[_Union[Order, _Mapping]]] = ..., copies_before: _Optional[int] = ..., copies_after: _Optional[int] = ..., world: _Optional[int] = ...) -> None: ...
+
+class Order(_message.Message):
+    __slots__ = ("type", "datanode_id", "target_datanode_id", "bytes", "duration_ms", "queued_ms")
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    DATANODE_ID_FIELD_NUMBER: _ClassVar[int]
+    TARGET_DATANODE_ID_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    DURATION_MS_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_MS_FIELD_NUMBER: _ClassVar[int]
+    type: str
+    datanode_id: str
+    target_datanode_id: str
+    bytes: int
+    duration_ms: int
+    queued_ms: int
+    def __init__(self, type: _Optional[str] = ..., datanode_id: _Optional[str] = ..., target_datanode_id: _Optional[str] = ..., bytes: _Optional[int] = ..., duration_ms: _Optional[int] = ..., queued_ms: _Optional[int] = ...) -> None: ...
 
 class ContainerDecisions(_message.Message):
     __slots__ = ("decisions",)
@@ -644,16 +670,26 @@ class ContainerDecisions(_message.Message):
     def __init__(self, decisions: _Optional[_Iterable[_Union[ContainerDecision, _Mapping]]] = ...) -> None: ...
 
 class PlanRow(_message.Message):
-    __slots__ = ("container_id", "action", "replicas", "reason")
+    __slots__ = ("container_id", "action", "replicas", "reason", "sources", "targets", "copies", "forced", "expires_at_ms")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     ACTION_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
+    TARGETS_FIELD_NUMBER: _ClassVar[int]
+    COPIES_FIELD_NUMBER: _ClassVar[int]
+    FORCED_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_AT_MS_FIELD_NUMBER: _ClassVar[int]
     container_id: int
     action: str
     replicas: _containers.RepeatedCompositeFieldContainer[PlanReplica]
     reason: str
-    def __init__(self, container_id: _Optional[int] = ..., action: _Optional[str] = ..., replicas: _Optional[_Iterable[_Union[PlanReplica, _Mapping]]] = ..., reason: _Optional[str] = ...) -> None: ...
+    sources: _containers.RepeatedScalarFieldContainer[str]
+    targets: _containers.RepeatedScalarFieldContainer[str]
+    copies: int
+    forced: bool
+    expires_at_ms: int
+    def __init__(self, container_id: _Optional[int] = ..., action: _Optional[str] = ..., replicas: _Optional[_Iterable[_Union[PlanReplica, _Mapping]]] = ..., reason: _Optional[str] = ..., sources: _Optional[_Iterable[str]] = ..., targets: _Optional[_Iterable[str]] = ..., copies: _Optional[int] = ..., forced: bool = ..., expires_at_ms: _Optional[int] = ...) -> None: ...
 
 class PlanReplica(_message.Message):
     __slots__ = ("datanode_id", "state", "root")
@@ -718,3 +754,123 @@ class ListOutcomesResponse(_message.Message):
     outcomes: _containers.RepeatedCompositeFieldContainer[Outcome]
     pending_command_ids: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, outcomes: _Optional[_Iterable[_Union[Outcome, _Mapping]]] = ..., pending_command_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class DeleteKeysRequest(_message.Message):
+    __slots__ = ("keys", "dry_run")
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    keys: _containers.RepeatedScalarFieldContainer[str]
+    dry_run: bool
+    def __init__(self, keys: _Optional[_Iterable[str]] = ..., dry_run: bool = ...) -> None: ...
+
+class KeyDeletion(_message.Message):
+    __slots__ = ("key", "code", "size", "transaction_ids")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_IDS_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    code: str
+    size: int
+    transaction_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, key: _Optional[str] = ..., code: _Optional[str] = ..., size: _Optional[int] = ..., transaction_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class DeleteKeysResponse(_message.Message):
+    __slots__ = ("deletions",)
+    DELETIONS_FIELD_NUMBER: _ClassVar[int]
+    deletions: _containers.RepeatedCompositeFieldContainer[KeyDeletion]
+    def __init__(self, deletions: _Optional[_Iterable[_Union[KeyDeletion, _Mapping]]] = ...) -> None: ...
+
+class ReplicateContainersRequest(_message.Message):
+    __slots__ = ("container_ids", "target_datanode_id", "dry_run", "worlds")
+    CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
+    TARGET_DATANODE_ID_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    WORLDS_FIELD_NUMBER: _ClassVar[int]
+    container_ids: _containers.RepeatedScalarFieldContainer[int]
+    target_datanode_id: str
+    dry_run: bool
+    worlds: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, container_ids: _Optional[_Iterable[int]] = ..., target_datanode_id: _Optional[str] = ..., dry_run: bool = ..., worlds: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class DeleteReplicasRequest(_message.Message):
+    __slots__ = ("container_ids", "datanode_id", "dry_run", "worlds")
+    CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
+    DATANODE_ID_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    WORLDS_FIELD_NUMBER: _ClassVar[int]
+    container_ids: _containers.RepeatedScalarFieldContainer[int]
+    datanode_id: str
+    dry_run: bool
+    worlds: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, container_ids: _Optional[_Iterable[int]] = ..., datanode_id: _Optional[str] = ..., dry_run: bool = ..., worlds: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class OrderNodesRequest(_message.Message):
+    __slots__ = ("datanode_ids", "type")
+    DATANODE_IDS_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    datanode_ids: _containers.RepeatedScalarFieldContainer[str]
+    type: str
+    def __init__(self, datanode_ids: _Optional[_Iterable[str]] = ..., type: _Optional[str] = ...) -> None: ...
+
+class NodeDecision(_message.Message):
+    __slots__ = ("datanode_id", "code", "message", "command_id")
+    DATANODE_ID_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_ID_FIELD_NUMBER: _ClassVar[int]
+    datanode_id: str
+    code: str
+    message: str
+    command_id: int
+    def __init__(self, datanode_id: _Optional[str] = ..., code: _Optional[str] = ..., message: _Optional[str] = ..., command_id: _Optional[int] = ...) -> None: ...
+
+class NodeDecisions(_message.Message):
+    __slots__ = ("decisions",)
+    DECISIONS_FIELD_NUMBER: _ClassVar[int]
+    decisions: _containers.RepeatedCompositeFieldContainer[NodeDecision]
+    def __init__(self, decisions: _Optional[_Iterable[_Union[NodeDecision, _Mapping]]] = ...) -> None: ...
+
+class QueueInfo(_message.Message):
+    __slots__ = ("datanode_id", "op_state", "replication_load", "replication_limit", "delete_load", "delete_limit", "excluded", "reported", "sent", "waiting")
+    DATANODE_ID_FIELD_NUMBER: _ClassVar[int]
+    OP_STATE_FIELD_NUMBER: _ClassVar[int]
+    REPLICATION_LOAD_FIELD_NUMBER: _ClassVar[int]
+    REPLICATION_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    DELETE_LOAD_FIELD_NUMBER: _ClassVar[int]
+    DELETE_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    EXCLUDED_FIELD_NUMBER: _ClassVar[int]
+    REPORTED_FIELD_NUMBER: _ClassVar[int]
+    SENT_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    datanode_id: str
+    op_state: str
+    replication_load: int
+    replication_limit: int
+    delete_load: int
+    delete_limit: int
+    excluded: bool
+    reported: _containers.RepeatedCompositeFieldContainer[QueueCount]
+    sent: _containers.RepeatedCompositeFieldContainer[QueueCount]
+    waiting: _containers.RepeatedCompositeFieldContainer[QueueCount]
+    def __init__(self, datanode_id: _Optional[str] = ..., op_state: _Optional[str] = ..., replication_load: _Optional[int] = ..., replication_limit: _Optional[int] = ..., delete_load: _Optional[int] = ..., delete_limit: _Optional[int] = ..., excluded: bool = ..., reported: _Optional[_Iterable[_Union[QueueCount, _Mapping]]] = ..., sent: _Optional[_Iterable[_Union[QueueCount, _Mapping]]] = ..., waiting: _Optional[_Iterable[_Union[QueueCount, _Mapping]]] = ...) -> None: ...
+
+class GetQueuesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetQueuesResponse(_message.Message):
+    __slots__ = ("nodes", "pending_add_count", "pending_add_limit", "under_replicated_count", "over_replicated_count", "delete_transaction_count")
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    PENDING_ADD_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PENDING_ADD_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    UNDER_REPLICATED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    OVER_REPLICATED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DELETE_TRANSACTION_COUNT_FIELD_NUMBER: _ClassVar[int]
+    nodes: _containers.RepeatedCompositeFieldContainer[QueueInfo]
+    pending_add_count: int
+    pending_add_limit: int
+    under_replicated_count: int
+    over_replicated_count: int
+    delete_transaction_count: int
+    def __init__(self, nodes: _Optional[_Iterable[_Union[QueueInfo, _Mapping]]] = ..., pending_add_count: _Optional[int] = ..., pending_add_limit: _Optional[int] = ..., under_replicated_count: _Optional[int] = ..., over_replicated_count: _Optional[int] = ..., delete_transaction_count: _Optional[int] = ...) -> None: ...

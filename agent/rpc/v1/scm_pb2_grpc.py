@@ -109,6 +109,31 @@ class ScmStub(object):
                 request_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ListOutcomesRequest.SerializeToString,
                 response_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ListOutcomesResponse.FromString,
                 _registered_method=True)
+        self.DeleteKeys = channel.unary_unary(
+                '/suture.v1.Scm/DeleteKeys',
+                request_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.DeleteKeysRequest.SerializeToString,
+                response_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.DeleteKeysResponse.FromString,
+                _registered_method=True)
+        self.ReplicateContainers = channel.unary_unary(
+                '/suture.v1.Scm/ReplicateContainers',
+                request_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ReplicateContainersRequest.SerializeToString,
+                response_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ContainerDecisions.FromString,
+                _registered_method=True)
+        self.DeleteReplicas = channel.unary_unary(
+                '/suture.v1.Scm/DeleteReplicas',
+                request_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.DeleteReplicasRequest.SerializeToString,
+                response_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ContainerDecisions.FromString,
+                _registered_method=True)
+        self.OrderNodes = channel.unary_unary(
+                '/suture.v1.Scm/OrderNodes',
+                request_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.OrderNodesRequest.SerializeToString,
+                response_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.NodeDecisions.FromString,
+                _registered_method=True)
+        self.GetQueues = channel.unary_unary(
+                '/suture.v1.Scm/GetQueues',
+                request_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.GetQueuesRequest.SerializeToString,
+                response_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.GetQueuesResponse.FromString,
+                _registered_method=True)
 
 
 class ScmServicer(object):
@@ -207,6 +232,36 @@ class ScmServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeleteKeys(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReplicateContainers(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteReplicas(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def OrderNodes(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetQueues(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ScmServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -284,6 +339,31 @@ def add_ScmServicer_to_server(servicer, server):
                     servicer.ListOutcomes,
                     request_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ListOutcomesRequest.FromString,
                     response_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ListOutcomesResponse.SerializeToString,
+            ),
+            'DeleteKeys': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteKeys,
+                    request_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.DeleteKeysRequest.FromString,
+                    response_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.DeleteKeysResponse.SerializeToString,
+            ),
+            'ReplicateContainers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReplicateContainers,
+                    request_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ReplicateContainersRequest.FromString,
+                    response_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ContainerDecisions.SerializeToString,
+            ),
+            'DeleteReplicas': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteReplicas,
+                    request_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.DeleteReplicasRequest.FromString,
+                    response_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ContainerDecisions.SerializeToString,
+            ),
+            'OrderNodes': grpc.unary_unary_rpc_method_handler(
+                    servicer.OrderNodes,
+                    request_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.OrderNodesRequest.FromString,
+                    response_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.NodeDecisions.SerializeToString,
+            ),
+            'GetQueues': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetQueues,
+                    request_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.GetQueuesRequest.FromString,
+                    response_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.GetQueuesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -691,6 +771,141 @@ class Scm(object):
             '/suture.v1.Scm/ListOutcomes',
             agent_dot_rpc_dot_v1_dot_scm__pb2.ListOutcomesRequest.SerializeToString,
             agent_dot_rpc_dot_v1_dot_scm__pb2.ListOutcomesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteKeys(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/suture.v1.Scm/DeleteKeys',
+            agent_dot_rpc_dot_v1_dot_scm__pb2.DeleteKeysRequest.SerializeToString,
+            agent_dot_rpc_dot_v1_dot_scm__pb2.DeleteKeysResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReplicateContainers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/suture.v1.Scm/ReplicateContainers',
+            agent_dot_rpc_dot_v1_dot_scm__pb2.ReplicateContainersRequest.SerializeToString,
+            agent_dot_rpc_dot_v1_dot_scm__pb2.ContainerDecisions.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteReplicas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/suture.v1.Scm/DeleteReplicas',
+            agent_dot_rpc_dot_v1_dot_scm__pb2.DeleteReplicasRequest.SerializeToString,
+            agent_dot_rpc_dot_v1_dot_scm__pb2.ContainerDecisions.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OrderNodes(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/suture.v1.Scm/OrderNodes',
+            agent_dot_rpc_dot_v1_dot_scm__pb2.OrderNodesRequest.SerializeToString,
+            agent_dot_rpc_dot_v1_dot_scm__pb2.NodeDecisions.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetQueues(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/suture.v1.Scm/GetQueues',
+            agent_dot_rpc_dot_v1_dot_scm__pb2.GetQueuesRequest.SerializeToString,
+            agent_dot_rpc_dot_v1_dot_scm__pb2.GetQueuesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -130,15 +130,18 @@ class TestClose:
 
 class TestReconcile:
     def test_each_replica_is_ordered_with_all_its_peers(self, world: ScmWorld) -> None:
-        """Addresses are those of now."""
+        """Addresses are those of now; the one that differs goes before its two good peers."""
         made = world.made_closed(roots=(7, 7, 8))
 
         (decision,) = world.control.reconcile_containers([made.container_id])
 
         assert "OK" == decision.code
         assert 3 == len(set(decision.command_ids))
-        for node in NODES:
-            ((command, peers),) = world.call(node).commands
+        assert [] == [command for node in ("dn1", "dn2") for command in world.call(node).commands]
+        for node in ("dn3", "dn1", "dn2"):
+            answer = world.call(node)
+            ((command, peers),) = answer.commands
+            world.execute(node, answer)
             assert Kind.RECONCILE is command.kind
             assert {(n, f"{n}:9859") for n in NODES if n != node} == {
                 (p.datanode_id, p.address) for p in peers
@@ -380,17 +383,41 @@ class TestPlan:
 
         assert ["COOLDOWN", "OK", "OK"] == [again, operator, later]
 
+    def test_a_container_that_does_not_change_is_not_reconciled_for_ever(
+        self, world: ScmWorld
+    ) -> None:
+        """Three times, each after a longer pause; then an operator or a change begins anew."""
+        made = world.made_closed(roots=(7, 7, 8))
+        row = plan_row(world, made.container_id)
+        seconds_of_orders, last = [], ""
+        for second in range(0, 600, 10):
+            (decision,) = world.control.apply_plan([row], dry_run=False)
+            if decision.code == "OK":
+                seconds_of_orders.append(second)
+            last = decision.code
+            for _ in range(2):
+                self.finish_all(world)
+            world.clock.advance_s(10)
+            world.control.tick()
+
+        world.beat("dn3", replica("dn3", bcsid=made.sequence_id, root=9))
+        row = plan_row(world, made.container_id)
+        (changed,) = world.control.apply_plan([row], dry_run=False)
+
+        assert [0, 30, 90] == seconds_of_orders
+        assert ("NO_PROGRESS", "OK") == (last, changed.code)
+
     def test_what_was_reconciled_long_ago_is_forgotten(self, world: ScmWorld) -> None:
         """Memory follows what was done lately, not all that ever was."""
         made = world.made_closed()
         world.control.reconcile_containers([made.container_id])
         self.finish_all(world)
-        lately = set(world.control._orders._reconciled_at_s)
+        lately = set(world.control._reconciles._ordered_at_s)
 
         world.clock.advance_s(31)
         world.control.tick()
 
-        assert ({made.container_id}, {}) == (lately, world.control._orders._reconciled_at_s)
+        assert ({made.container_id}, {}) == (lately, world.control._reconciles._ordered_at_s)
 
     @staticmethod
     def finish_all(world: ScmWorld) -> None:

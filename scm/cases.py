@@ -1,0 +1,127 @@
+"""The state as the pure rules see it: a container with its replicas' nodes, and nodes with room."""
+
+from collections.abc import Iterable
+
+from scm.allocate import Candidate
+from scm.clock import Clock
+from scm.counting import Placed, is_bad
+from scm.facts import Container, Health, Kind, OpState, Replica
+from scm.nodes import Nodes
+from scm.options import ScmOptions
+from scm.replicas import Reports
+from scm.replication import Case
+from scm.state import State
+
+
+class Cases:
+    """Builds cases and candidates. Callers hold the control plane's lock."""
+
+    def __init__(
+        self, state: State, nodes: Nodes, reports: Reports, clock: Clock, options: ScmOptions
+    ) -> None:
+        self._state = state
+        self._nodes = nodes
+        self._reports = reports
+        self._clock = clock
+        self._options = options
+        self._bad_since_s: dict[int, dict[str, float]] = {}
+
+    def case(self, container: Container) -> Case:
+        """Return a container with everything that counts for its health."""
+        container_id = container.container_id
+        replicas = self._state.replicas.of(container_id)
+        holders = {replica.datanode_id for replica in replicas}
+        adds, deletes = [], []
+        for command in self._state.commands.of_container(container_id):
+            if command.kind is Kind.REPLICATE and command.target_id not in holders:
+                adds.append(command.target_id)
+            elif command.kind is Kind.DELETE and command.datanode_id in holders:
+                deletes.append(command.datanode_id)
+        return Case(
+            container,
+            tuple(map(self._placed, replicas)),
+            adds=tuple(adds),
+            deletes=tuple(deletes),
+            hopeful=self._hopeful(container, replicas),
+            cluster_rack_count=self.rack_count(),
+            maintenance_min_count=self._options.maintenance_replica_min,
+            add_racks=tuple(map(self._nodes.rack, adds)),
+        )
+
+    def rack_count(self) -> int:
+        """Return the racks that have a node which is not dead."""
+        return len(
+            {
+                node.rack
+                for node in self._state.nodes.values()
+                if self._nodes.health(node.datanode_id) is not Health.DEAD
+            }
+        )
+
+    def candidates(self) -> list[Candidate]:
+        """Return the nodes that may get replicas: answering, in service; with what is promised."""
+        scheduled: dict[str, int] = {}
+        for container in self._state.containers.open_all():
+            left_bytes = self._options.container_bytes_max - container.committed_bytes
+            for datanode_id in container.pipeline:
+                scheduled[datanode_id] = scheduled.get(datanode_id, 0) + max(0, left_bytes)
+        return [
+            candidate
+            for node in self._state.nodes.values()
+            if (candidate := self._candidate(node.datanode_id, scheduled)) is not None
+        ]
+
+    def _candidate(self, datanode_id: str, scheduled: dict[str, int]) -> Candidate | None:
+        node = self._state.nodes.get(datanode_id)
+        live = self._nodes.liveness(datanode_id)
+        if (
+            node is None
+            or live is None
+            or not self._nodes.is_reachable(datanode_id)
+            or node.op_state is not OpState.IN_SERVICE
+        ):
+            return None
+        coming_bytes = sum(
+            command.size_bytes for command in self._state.commands.adds_to(datanode_id)
+        )
+        working = [volume.available_bytes for volume in live.volumes if not volume.failed]
+        return Candidate(
+            datanode_id=datanode_id,
+            rack=node.rack,
+            capacity_bytes=live.capacity_bytes,
+            available_bytes=live.available_bytes,
+            largest_volume_bytes=max(working, default=0),
+            used_bytes=live.used_bytes,
+            scheduled_bytes=scheduled.get(datanode_id, 0) + coming_bytes,
+            has_failed_lately=self._nodes.has_failed_lately(datanode_id),
+        )
+
+    def _placed(self, replica: Replica) -> Placed:
+        node = self._state.nodes.get(replica.datanode_id)
+        return Placed(
+            replica,
+            self._nodes.health(replica.datanode_id),
+            OpState.IN_SERVICE if node is None else node.op_state,
+            "" if node is None else node.rack,
+            is_confirmed=replica.datanode_id in self._reports.confirmed,
+        )
+
+    def _hopeful(self, container: Container, replicas: Iterable[Replica]) -> frozenset[str]:
+        """Return the holders of bad replicas that a repair may heal and lately became bad.
+
+        To heal a chunk in place is cheaper and safer than to copy a container; but not for ever.
+        """
+        bad = {
+            replica.datanode_id
+            for replica in replicas
+            if replica.tree is not None and not replica.load_error and is_bad(container, replica)
+        }
+        if not bad:
+            self._bad_since_s.pop(container.container_id, None)
+            return frozenset()
+        now_s = self._clock.monotonic_s()
+        known = self._bad_since_s.get(container.container_id, {})
+        since_s = {node: known.get(node, now_s) for node in bad}
+        self._bad_since_s[container.container_id] = since_s
+        grace_s = self._options.repair_grace_ms / 1000
+        return frozenset(node for node in bad if now_s - since_s[node] < grace_s)

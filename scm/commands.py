@@ -1,0 +1,275 @@
+"""Commands on their way: queued once, sent within limits, answered, and come true or given up.
+
+    queue ──heartbeat──► datanode ──outcome──► done
+      ▲                     │                    └─ replicate, delete: when a report shows it
+      └── lost, restarted, late delete: again ◄──┘
+
+Every command is durable before anyone is told its id; a command is gone when its outcome is
+durable. Callers hold the control plane's lock.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+import structlog
+
+from agent.errors import Code
+from scm import dispatch
+from scm.clock import Clock
+from scm.facts import Kind, OpState, Outcome, OutcomeState, Pending
+from scm.loads import load, replication_limit, replication_load
+from scm.nodes import Nodes
+from scm.options import ScmOptions
+from scm.state import OUTCOMES_MAX, OUTCOMES_SLACK, Change, State
+
+LOST_AFTER_S: Final = 10.0
+LOST_AFTER_HEARTBEATS: Final = 5
+
+# Words of a datanode that skips a command (`CommandStatus.code`).
+DUPLICATE: Final = "DUPLICATE"
+STALE_TERM: Final = "STALE_TERM"
+
+# Kinds that are over only when a report shows what they asked for.
+_SHOWN: Final = frozenset({Kind.REPLICATE, Kind.DELETE})
+
+_log = structlog.get_logger("suture.scm")
+
+
+class Commands:
+    """The commands of all datanodes."""
+
+    def __init__(self, state: State, nodes: Nodes, clock: Clock, options: ScmOptions) -> None:
+        self._state = state
+        self._nodes = nodes
+        self._clock = clock
+        self._options = options
+        for command in state.commands.values():  # of an earlier term: their wait begins anew
+            queued = replace(command, queued_at_s=clock.monotonic_s())
+            state.commands.apply(command.command_id, queued)
+
+    def queue(
+        self,
+        change: Change,
+        kind: Kind,
+        container_id: int,
+        datanode_id: str,
+        *,
+        is_kept: bool = True,
+        **details: Any,
+    ) -> int:
+        """Queue a command for a datanode; return its id. `details` are fields of `Pending`.
+
+        One that is not `is_kept` on disk is made again from its cause after a restart.
+        """
+        command = Pending(
+            command_id=change.next_id("next_command_id"),
+            kind=kind,
+            container_id=container_id,
+            datanode_id=datanode_id,
+            created_at_ms=self._clock.wall_ms(),
+            queued_at_s=self._clock.monotonic_s(),
+            **details,
+        )
+        (change.put if is_kept else change.touch)(self._state.commands, command)
+        return command.command_id
+
+    def has_room(self, datanode_id: str) -> bool:
+        """Whether one more command may wait for this datanode."""
+        return self._state.commands.count_of_node(datanode_id) < dispatch.QUEUE_MAX
+
+    def is_sendable(self, datanode_id: str) -> bool:
+        """Whether a command would leave soon."""
+        return self._nodes.is_reachable(datanode_id) and self.has_room(datanode_id)
+
+    def replication_load(self, datanode_id: str) -> int:
+        """Return the weighted replications at a datanode or waiting for it."""
+        reported = self._nodes.reported_queues(datanode_id)
+        return self._load(Kind.REPLICATE, datanode_id, replication_load(reported))
+
+    def delete_load(self, datanode_id: str) -> int:
+        """Return the deletes at a datanode or waiting for it."""
+        reported = self._nodes.reported_queues(datanode_id)
+        return self._load(Kind.DELETE, datanode_id, reported.get(Kind.DELETE, 0))
+
+    def replication_limit(self, datanode_id: str) -> int:
+        """Return how many weighted replications a datanode may have."""
+        node = self._state.nodes.get(datanode_id)
+        return replication_limit(OpState.IN_SERVICE if node is None else node.op_state)
+
+    def _load(self, kind: Kind, datanode_id: str, reported_count: int) -> int:
+        return load(
+            kind,
+            self._state.commands.of_node(datanode_id),
+            reported_count=reported_count,
+            heard_at_s=self._nodes.heard_at_s(datanode_id),
+        )
+
+    def drain(
+        self, change: Change, datanode_id: str, objection: Callable[[Pending], str]
+    ) -> list[Pending]:
+        """Return the commands that leave with this heartbeat's answer, marked as sent.
+
+        `objection` says what speaks against a command by now; it is dropped then.
+        """
+        node = self._state.nodes.get(datanode_id)
+        assert node is not None, "only registered datanodes are answered with commands"
+        self._repeat_lost(change, datanode_id)
+        pending = [c for c in self._state.commands.of_node(datanode_id) if not self._waits(c)]
+        leaving = dispatch.drain(
+            pending,
+            reported=self._nodes.reported_queues(datanode_id),
+            op_state=node.op_state,
+            heard_at_s=self._nodes.heard_at_s(datanode_id),
+        )
+        now_s, now_ms = self._clock.monotonic_s(), self._clock.wall_ms()
+        lifetime_ms = self._options.command_deadline_ms - self._options.datanode_deadline_margin_ms
+        sending = []
+        for command in leaving:
+            reason = objection(command)
+            if reason:
+                self.drop(change, command, OutcomeState.SKIPPED, Code.INELIGIBLE, reason)
+                continue
+            sent = replace(
+                command,
+                sent_at_s=now_s,
+                lifetime_ms=lifetime_ms,
+                deadline_ms=now_ms + lifetime_ms,
+            )
+            change.touch(self._state.commands, sent)
+            sending.append(sent)
+        return sending
+
+    def _waits(self, command: Pending) -> bool:
+        """Whether a reconcile waits for those of the minority, so that one copy is free."""
+        return command.is_second and any(
+            other.kind is Kind.RECONCILE and not other.is_second
+            for other in self._state.commands.of_container(command.container_id)
+        )
+
+    def settle(self, change: Change, outcome: Outcome) -> Pending | None:
+        """Record what a datanode says became of a command; return the command if that is news."""
+        pending = self._state.commands.get(outcome.command_id)
+        if pending is None or pending.is_answered:
+            self._correct(change, outcome)
+            return None
+        if pending.datanode_id != outcome.datanode_id:
+            _log.warning(
+                "command_answered_by_another",
+                command_id=outcome.command_id,
+                datanode_id=outcome.datanode_id,
+            )
+            return None
+        if outcome.state is OutcomeState.SKIPPED and outcome.code in {DUPLICATE, STALE_TERM}:
+            self._not_ended(change, pending, outcome.code)
+            return None
+        outcome = replace(outcome, kind=pending.kind, container_id=pending.container_id)
+        if outcome.state is OutcomeState.EXECUTED and not self._is_shown(pending):
+            change.put(self._state.outcomes, outcome)
+            change.touch(self._state.commands, replace(pending, is_answered=True))
+        else:
+            self._finish(change, pending, outcome)
+        return pending
+
+    def review(self, change: Change, container_id: int) -> None:
+        """Let go of the answered commands of a container that reports show done."""
+        for command in self._state.commands.of_container(container_id):
+            if command.is_answered and self._is_shown(command):
+                change.remove(self._state.commands, command.command_id)
+
+    def _is_shown(self, command: Pending) -> bool:
+        """Whether the replica map shows what a command asked for; true if it asks for no such."""
+        if command.kind not in _SHOWN:
+            return True
+        key = (command.container_id, command.subject_id)
+        is_there = self._state.replicas.get(key) is not None
+        return is_there == (command.kind is Kind.REPLICATE)
+
+    def expire(self, change: Change) -> list[int]:
+        """Give up what was not answered in time; return the containers it was about.
+
+        A delete that was sent is never given up while the replica is there: it is sent again
+        (S2.61), because nobody knows whether it is still to be executed.
+        """
+        late = dispatch.expired(
+            self._state.commands.values(),
+            now_s=self._clock.monotonic_s(),
+            deadline_s=self._options.command_deadline_ms / 1000,
+        )
+        for command in late:
+            is_sent_delete = command.kind is Kind.DELETE and command.sent_at_s is not None
+            if is_sent_delete and not self._is_shown(command):
+                again = replace(command, sent_at_s=None, deadline_ms=0, is_answered=False)
+                change.touch(self._state.commands, again)
+            elif command.is_answered:
+                change.remove(self._state.commands, command.command_id)
+            else:
+                self.drop(change, command, OutcomeState.FAILED, Code.DEADLINE_PASSED, "no answer")
+        return [command.container_id for command in late]
+
+    def node_restarted(self, change: Change, datanode_id: str) -> None:
+        """Queue again what was sent to a datanode: its memory of it is gone."""
+        for command in self._state.commands.of_node(datanode_id):
+            if command.sent_at_s is not None and not command.is_answered:
+                change.touch(self._state.commands, replace(command, sent_at_s=None, deadline_ms=0))
+
+    def drop(
+        self, change: Change, command: Pending, state: OutcomeState, code: Code, message: str
+    ) -> None:
+        """End a command without its datanode."""
+        outcome = Outcome(
+            command_id=command.command_id,
+            datanode_id=command.datanode_id,
+            reported_at_ms=self._clock.wall_ms(),
+            state=state,
+            kind=command.kind,
+            container_id=command.container_id,
+            code=code,
+            message=message,
+            reconcile=b"",
+        )
+        self._finish(change, command, outcome)
+
+    def _repeat_lost(self, change: Change, datanode_id: str) -> None:
+        patience_s = max(
+            LOST_AFTER_S, LOST_AFTER_HEARTBEATS * self._options.heartbeat_interval_ms / 1000
+        )
+        for command in dispatch.lost(
+            self._state.commands.of_node(datanode_id),
+            reported=self._nodes.reported_queues(datanode_id),
+            now_s=self._clock.monotonic_s(),
+            patience_s=patience_s,
+        ):
+            _log.warning(
+                "command_sent_again", command_id=command.command_id, datanode_id=datanode_id
+            )
+            change.touch(self._state.commands, command)
+
+    def _finish(self, change: Change, command: Pending, outcome: Outcome) -> None:
+        change.remove(self._state.commands, command.command_id)
+        change.put(self._state.outcomes, outcome)
+        surplus = len(self._state.outcomes) - OUTCOMES_MAX
+        if surplus > OUTCOMES_SLACK:
+            for command_id in self._state.outcomes.oldest(surplus):
+                change.remove(self._state.outcomes, command_id)
+
+    def _not_ended(self, change: Change, pending: Pending, code: str) -> None:
+        """Keep a command that was skipped for a reason of ours.
+
+        A duplicate is one we sent again while the first is running: its answer will come. A stale
+        term means that it was sent before this SCM's start: it is sent again under ours.
+        """
+        if code == STALE_TERM and pending.sent_at_s is not None:
+            change.touch(self._state.commands, replace(pending, sent_at_s=None, deadline_ms=0))
+
+    def _correct(self, change: Change, outcome: Outcome) -> None:
+        """Take a later answer over "skipped" and over our own giving up; ignore repetitions."""
+        known = self._state.outcome(outcome.command_id)
+        if known is None or known.datanode_id != outcome.datanode_id:
+            return
+        was_given_up = known.state is OutcomeState.SKIPPED or known.code == Code.DEADLINE_PASSED
+        if was_given_up and outcome.state is not OutcomeState.SKIPPED:
+            change.put(
+                self._state.outcomes,
+                replace(outcome, kind=known.kind, container_id=known.container_id),
+            )

@@ -1,0 +1,84 @@
+"""Throttles: the vectors of Ozone's replication manager, and its numbers."""
+
+import pytest
+
+from scm.facts import Kind, OpState, Pending, Priority
+from scm.loads import (
+    DELETE_LIMIT,
+    OUT_OF_SERVICE_LIMIT,
+    REPLICATION_LIMIT,
+    in_flight_limit,
+    least_loaded,
+    load,
+    replication_limit,
+    replication_load,
+)
+from tests.support.scm_world import pending
+
+
+def test_the_numbers_are_ozones() -> None:
+    """20 replications, 40 out of service, 40 deletes; a reconstruction weighs 3."""
+    assert (20, 40, 40) == (REPLICATION_LIMIT, OUT_OF_SERVICE_LIMIT, DELETE_LIMIT)
+    assert 20 == replication_limit(OpState.IN_SERVICE)
+    for state in set(OpState) - {OpState.IN_SERVICE}:
+        assert 40 == replication_limit(state)
+    assert 5 + 3 * 2 == replication_load({"replicate": 5, "reconstruct": 2, "delete": 9})
+
+
+def choose(loads: dict[str, int], states: dict[str, OpState] | None = None) -> str | None:
+    """Choose among nodes with these loads, in service unless told otherwise."""
+    return least_loaded(
+        list(loads),
+        loads.__getitem__,
+        lambda node: replication_limit((states or {}).get(node, OpState.IN_SERVICE)),
+    )
+
+
+def test_w41_seventeen_replicates_and_a_reconstruct_are_too_many() -> None:
+    """On all sources: nobody may be given more; one less, and one may."""
+    busy = replication_load({"replicate": 17, "reconstruct": 1})
+
+    assert choose({"a": busy, "b": busy, "c": busy}) is None
+    assert "b" == choose({"a": busy, "b": busy - 1, "c": busy})
+
+
+def test_w43_the_idle_source_is_chosen() -> None:
+    """Sources at 10, 5 and 0."""
+    assert "c" == choose({"a": 10, "b": 5, "c": 0})
+
+
+def test_w44_a_node_entering_maintenance_may_have_more() -> None:
+    """In service at 21 and 21; the other at 22 of 40."""
+    states = {"c": OpState.ENTERING_MAINTENANCE}
+
+    assert "c" == choose({"a": 21, "b": 21, "c": 22}, states)
+
+
+@pytest.mark.parametrize(("percent", "expected"), [(0, 0), (100, 200), (75, 150)])
+def test_w47_the_cluster_has_a_limit_of_its_own(percent: int, expected: int) -> None:
+    """Ten healthy nodes; 0 means that there is none."""
+    assert expected == in_flight_limit(10, percent)
+
+
+def command(command_id: int, *, sent_at_s: float | None = None, low: bool = False) -> Pending:
+    """Build a replicate command."""
+    made = pending(command_id, Kind.REPLICATE, sent_at_s=sent_at_s)
+    return made if not low else Pending(command_id, Kind.REPLICATE, 1, "dn1", Priority.LOW)
+
+
+@pytest.mark.parametrize(
+    ("commands", "reported", "expected"),
+    [
+        ([], 4, 4),
+        ([command(1)], 4, 5),
+        ([command(1, sent_at_s=5.0)], 4, 5),  # sent with the answer to the report of 4
+        ([command(1, sent_at_s=4.0)], 4, 4),  # before it: the report knows
+        ([command(i, sent_at_s=4.0) for i in range(6)], 4, 6),  # the report is behind
+        ([command(1, low=True)], 4, 4),
+    ],
+)
+def test_load_is_what_was_reported_sent_since_and_waits(
+    commands: list[Pending], reported: int, expected: int
+) -> None:
+    """The last heartbeat was at 5.0; LOW commands wait at the datanode and do not count."""
+    assert expected == load(Kind.REPLICATE, commands, reported_count=reported, heard_at_s=5.0)

@@ -1,0 +1,325 @@
+"""What a container needs: the tables of the documents, and the vectors of Ozone's handlers."""
+
+from dataclasses import replace
+
+import pytest
+
+from merkle.replica import ReplicaState
+from scm.counting import Placed, tally
+from scm.facts import Health, OpState
+from scm.placement import misplaced_count
+from scm.replication import (
+    Case,
+    Condition,
+    judge,
+    may_remove,
+    neighbours,
+    sources,
+    unblock_victim,
+    victims,
+)
+from tests.support.scm_world import container, replica
+
+DEFAULTS = {"rack": "/r", "health": Health.HEALTHY, "op": OpState.IN_SERVICE}
+OPS = {
+    "d": OpState.DECOMMISSIONING,
+    "D": OpState.DECOMMISSIONED,
+    "e": OpState.ENTERING_MAINTENANCE,
+    "m": OpState.IN_MAINTENANCE,
+}
+STATES = {
+    "C": ReplicaState.CLOSED,
+    "Q": ReplicaState.QUASI_CLOSED,
+    "U": ReplicaState.UNHEALTHY,
+    "O": ReplicaState.OPEN,
+}
+
+
+def placed(words: str, racks: str = "") -> tuple[Placed, ...]:
+    """Read `C C@4 U/d C/m! C?`: state, bcsid, operation; `!` the node is dead, `?` it is stale."""
+    result = []
+    for i, word in enumerate(words.split()):
+        health = {"!": Health.DEAD, "?": Health.STALE}.get(word[-1], Health.HEALTHY)
+        word = word.rstrip("!?")
+        kind, _, op = word.partition("/")
+        state, _, bcsid = kind.partition("@")
+        made = replica(f"dn{i + 1}", STATES[state], bcsid=int(bcsid or 5))
+        rack = f"/{racks[i]}" if racks else f"/r{i}"
+        result.append(Placed(made, health, OPS.get(op, OpState.IN_SERVICE), rack))
+    return tuple(result)
+
+
+def case(words: str, racks: str = "", **more: object) -> Case:
+    """Build the case of a container with these replicas; as many racks as are named."""
+    replicas = placed(words, racks)
+    made = Case(container(), replicas, cluster_rack_count=len({p.rack for p in replicas}) or 1)
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def names(chosen: list[Placed]) -> list[str]:
+    """Return the datanodes."""
+    return [p.datanode_id for p in chosen]
+
+
+# H: in service, !: dead, d: leaving, m: in maintenance; what the current code of Ozone counts.
+@pytest.mark.parametrize(
+    ("row", "words", "missing"),
+    [
+        ("S2.42", "C C C", 0),
+        ("S2.43", "C C C!", 1),
+        ("S2.44", "C C C/D", 1),
+        ("S2.45", "C C! C/D", 2),
+        ("S2.46 as printed", "C C/D C/D", 2),
+        ("S2.46 as meant", "C! C/D C/D", 3),
+        ("S2.47 as printed", "C C! C/m", 1),
+        ("S2.47 as meant", "C C C/m", 0),
+        ("S2.48", "C C/D C/m", 1),
+        ("S2.49", "C/d C/d C/d", 3),
+        ("S2.50", "C! C! C/d", 3),
+        ("S2.52", "C! C/m C!", 2),
+        ("S2.53", "C/m C/m C/m", 2),
+        ("S2.54", "C C C C", -1),
+        ("S2.55", "C C C C/m", 0),
+        ("S2.56", "C C C/m C/m", 0),
+        ("S2.57", "C C", 1),
+        ("S2.57b", "C C/m", 1),
+        ("S2.58", "C/d", 3),
+        ("MAINTx4", "C/m C/m C/m C/m", 2),
+    ],
+)
+def test_missing_replicas_are_those_of_the_table(row: str, words: str, missing: int) -> None:
+    """With two online at least: no maintenance leaves a container without."""
+    counted = tally(container(), placed(words), with_unhealthy=False)
+
+    assert missing == counted.missing_count, row
+
+
+@pytest.mark.parametrize(
+    ("row", "words", "adds", "copies"),
+    [
+        ("S2.57", "C C", 1, 0),
+        ("S2.57b", "C C/m", 1, 0),
+        ("S2.58", "C/d", 2, 1),
+        ("W31", "C", 1, 1),
+    ],
+)
+def test_pending_adds_are_not_ordered_again(row: str, words: str, adds: int, copies: int) -> None:
+    """But the container stays under-replicated until they are there."""
+    judgement = judge(case(words, adds=tuple(f"new{i}" for i in range(adds))))
+
+    assert (Condition.UNDER_REPLICATED, copies) == (judgement.condition, judgement.copies), row
+
+
+@pytest.mark.parametrize("minimum", [1, 2, 3])
+def test_maintenance_of_all_keeps_the_minimum_online(minimum: int) -> None:
+    """However many copies rest: K5's hole in the documents' function is closed."""
+    for resting in range(1, 8):
+        counted = tally(
+            container(),
+            placed(" ".join(["C/m"] * resting)),
+            with_unhealthy=False,
+            maintenance_min_count=minimum,
+        )
+        assert minimum <= counted.missing_count
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("", Condition.MISSING),
+        ("C! C! C!", Condition.MISSING),  # S2.51
+        ("C C C", Condition.HEALTHY),
+        ("C C", Condition.UNDER_REPLICATED),
+        ("C C C C", Condition.OVER_REPLICATED),
+        ("C C C U", Condition.OVER_REPLICATED),
+        ("C C U", Condition.UNDER_REPLICATED),
+        ("U U", Condition.UNHEALTHY_UNDER_REPLICATED),
+        ("U U U", Condition.UNHEALTHY),
+        ("U U U U", Condition.UNHEALTHY_OVER_REPLICATED),
+        ("C C C?", Condition.HEALTHY),
+        ("Q@4 C C C", Condition.OVER_REPLICATED),
+    ],
+)
+def test_a_container_is_judged_by_its_replicas(words: str, expected: Condition) -> None:
+    """A stale node's replica counts, a dead one's does not."""
+    assert expected is judge(case(words)).condition
+
+
+def test_w20_three_on_one_rack_are_misplaced() -> None:
+    """One copy elsewhere; while that is pending nothing more is done."""
+    crowded = case("C C C", "aaa", cluster_rack_count=3)
+    fixing = replace(crowded, adds=("dn9",), add_racks=("/b",))
+
+    assert (Condition.MIS_REPLICATED, 1) == (judge(crowded).condition, judge(crowded).copies)
+    assert (Condition.MIS_REPLICATED, 0) == (judge(fixing).condition, judge(fixing).copies)
+
+
+@pytest.mark.parametrize(
+    ("racks", "clusters", "expected"),
+    [("aab", 3, 0), ("aaa", 1, 0), ("aaa", 2, 1), ("aaab", 3, 0), ("aaaa", 3, 1), ("a", 3, 1)],
+)
+def test_two_racks_are_enough(racks: str, clusters: int, expected: int) -> None:
+    """More replicas than required never make a container look misplaced."""
+    assert expected == misplaced_count(racks, cluster_rack_count=clusters, required_count=3)
+
+
+class TestUrgency:
+    def test_the_last_copy_goes_before_the_second_to_last(self) -> None:
+        """And what only leaves its node waits behind both, but before what is misplaced."""
+        weights = [
+            judge(case(words, racks, cluster_rack_count=3)).weight
+            for words, racks in [("C", "a"), ("C C", "ab"), ("C C C/d", "abc"), ("C C C", "aaa")]
+        ]
+
+        assert [0, 1, 5, 6] == weights
+
+
+class TestSources:
+    @pytest.mark.parametrize(
+        ("words", "expected"),
+        [
+            ("C C C", ["dn1", "dn2", "dn3"]),
+            ("C@1 C@2", ["dn2"]),  # W32
+            ("C Q", ["dn1"]),
+            ("Q Q@4", ["dn1"]),
+            ("C U", ["dn1"]),
+            ("U U@4", ["dn1"]),
+            ("C? C!", []),
+            ("C/d C/m", ["dn1", "dn2"]),
+        ],
+    )
+    def test_they_are_the_best_kind_with_the_highest_bcsid(
+        self, words: str, expected: list[str]
+    ) -> None:
+        """On nodes that answer; what the operator wants of them does not matter (K10)."""
+        assert expected == names(sources(case(words)))
+
+    def test_what_is_being_deleted_or_cannot_be_loaded_is_none(self) -> None:
+        """However good it looked."""
+        given = case("C C C", deletes=("dn1",))
+        lost = replace(given.placed[1].replica, load_error="no such directory")
+        given = replace(
+            given, placed=(given.placed[0], replace(given.placed[1], replica=lost), given.placed[2])
+        )
+
+        assert ["dn3"] == names(sources(given))
+
+
+def test_w50_targets_stay_away_from_holders_but_not_from_the_dead() -> None:
+    """Good, maintenance and pending adds count for racks; the rest is only avoided."""
+    given = case("C C U C/d C/e C/m! C", adds=("dn9",), deletes=("dn7",))
+
+    used, excluded = neighbours(given, to_remove=("dn2",))
+
+    assert {"dn1", "dn5", "dn9"} == used
+    assert {"dn2", "dn3", "dn4", "dn7"} == excluded
+
+
+class TestVictims:
+    @pytest.mark.parametrize(
+        ("row", "words", "racks", "deletes", "count"),
+        [
+            ("W25", "C C C C C", "abcde", 1, 1),
+            ("W26", "C C C C?", "abcd", 0, 0),
+            ("one too many", "C C C C", "abcd", 0, 1),
+            ("two too many", "C C C C C", "abcde", 0, 2),
+            ("enough", "C C C", "abc", 0, 0),
+            ("maintenance copy does not count", "C C C C/m", "abcd", 0, 0),
+            ("nor a leaving one", "C C C C/d", "abcd", 0, 0),
+            ("none may go: too few whole ones", "C C U U", "abcd", 0, 0),
+            ("behind", "C C C@4 C@4", "abcd", 0, 0),
+        ],
+    )
+    def test_never_more_than_is_safe(
+        self, row: str, words: str, racks: str, deletes: int, count: int
+    ) -> None:
+        """Adds do not count, deletes do, nodes that do not answer are no witnesses."""
+        given = case(words, racks, deletes=tuple(f"dn{i + 1}" for i in range(deletes)))
+
+        chosen = victims(given)
+
+        assert count == len(chosen), row
+        assert not set(names(chosen)) & set(given.deletes)
+
+    @pytest.mark.parametrize("words", ["C C C U", "U@9 C C C", "C Q@4 C C"])
+    def test_w29_what_does_not_match_goes_first(self, words: str) -> None:
+        """Whatever the order of the others is."""
+        (victim,) = victims(case(words))
+
+        assert ReplicaState.CLOSED is not victim.replica.state
+
+    def test_w28_the_last_of_a_rack_stays(self) -> None:
+        """Four on one rack, one on another: two of the four go, whoever is first in the order."""
+        for lonely in range(5):
+            racks = "".join("b" if i == lonely else "a" for i in range(5))
+            chosen = victims(case("C C C C C", racks, cluster_rack_count=2))
+            assert 2 == len(chosen)
+            assert f"dn{lonely + 1}" not in names(chosen)
+
+    def test_the_choice_is_the_same_for_everyone(self) -> None:
+        """In whatever order the replicas are known (HDDS-4589)."""
+        given = case("C C C C")
+        other = replace(given, placed=given.placed[::-1])
+
+        assert names(victims(given)) == names(victims(other))
+
+    def test_while_roots_differ_nothing_goes(self) -> None:
+        """Nobody knows yet which of them is right."""
+        given = case("C C C C")
+        odd = replace(given.placed[0], replica=replica("dn1", root=8))
+
+        assert [] == victims(replace(given, placed=(odd, *given.placed[1:])))
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"is_confirmed": False},
+            {"replica": replica("dn1", root=None)},
+            {"replica": replica("dn1", finding_count=1)},
+        ],
+    )
+    def test_a_replica_in_doubt_is_no_reason_to_delete_another(
+        self, change: dict[str, object]
+    ) -> None:
+        """Not seen since the start, no tree, or findings: three others must be whole."""
+        given = case("C C C C")
+        doubtful = replace(given.placed[0], **change)  # type: ignore[arg-type]
+        others = replace(given, placed=(doubtful, *given.placed[1:]))
+        fewer = replace(given, placed=(doubtful, *given.placed[1:3]))
+
+        assert not set(names(victims(others))) - {"dn1"}
+        assert [] == victims(fewer)
+        assert not may_remove(others, "dn2", keep_count=3)
+
+
+class TestUnblock:
+    @pytest.mark.parametrize(
+        ("words", "more", "expected"),
+        [
+            ("C C U", {}, "dn3"),  # W34
+            ("C C U", {"deletes": ("dn1",)}, None),
+            ("C C U", {"adds": ("dn9",)}, None),
+            ("C C U", {"hopeful": frozenset({"dn3"})}, None),
+            ("C U", {}, None),
+            ("U U U", {}, None),
+            ("C U@4 U@3", {}, "dn3"),
+            ("C C Q@4", {}, "dn3"),
+            ("C C U?", {}, None),
+        ],
+    )
+    def test_w34_a_bad_replica_gives_way_when_two_others_stay(
+        self, words: str, more: dict[str, object], expected: str | None
+    ) -> None:
+        """Nothing pending, one as it should be, and no repair is expected to heal it."""
+        victim = unblock_victim(case(words, **more))
+
+        assert expected == (None if victim is None else victim.datanode_id)
+
+
+def test_an_unhealthy_replica_that_may_be_healed_is_not_replaced_yet() -> None:
+    """A repair in place moves a chunk; a copy moves a container."""
+    hoping = case("C C U", hopeful=frozenset({"dn3"}))
+    lost_one = case("C U", hopeful=frozenset({"dn2"}))
+
+    assert (Condition.UNDER_REPLICATED, 0) == (judge(hoping).condition, judge(hoping).copies)
+    assert 1 == judge(lost_one).copies
