@@ -44,6 +44,7 @@ class Commands:
         self._nodes = nodes
         self._clock = clock
         self._options = options
+        self._failures: dict[tuple[Kind, int], tuple[int, float]] = {}
         for command in state.commands.values():  # of an earlier term: their wait begins anew
             queued = replace(command, queued_at_s=clock.monotonic_s())
             state.commands.apply(command.command_id, queued)
@@ -81,6 +82,14 @@ class Commands:
     def is_sendable(self, datanode_id: str) -> bool:
         """Whether a command would leave soon."""
         return self._nodes.is_reachable(datanode_id) and self.has_room(datanode_id)
+
+    def is_cooling(self, kind: Kind, container_id: int) -> bool:
+        """Whether commands of this kind about a container failed lately and it is too soon again."""
+        count, at_s = self._failures.get((kind, container_id), (0, 0.0))
+        if not count:
+            return False
+        pause_s = dispatch.backoff_s(count, first_s=self._options.close_retry_ms / 1000)
+        return self._clock.monotonic_s() - at_s < pause_s
 
     def replication_load(self, datanode_id: str) -> int:
         """Return the weighted replications at a datanode or waiting for it."""
@@ -164,12 +173,21 @@ class Commands:
             self._not_ended(change, pending, outcome.code)
             return None
         outcome = replace(outcome, kind=pending.kind, container_id=pending.container_id)
+        self._note_failure(pending, outcome)
         if outcome.state is OutcomeState.EXECUTED and not self._is_shown(pending):
             change.put(self._state.outcomes, outcome)
             change.touch(self._state.commands, replace(pending, is_answered=True))
         else:
             self._finish(change, pending, outcome)
         return pending
+
+    def _note_failure(self, command: Pending, outcome: Outcome) -> None:
+        key = (command.kind, command.container_id)
+        if outcome.state is OutcomeState.EXECUTED:
+            self._failures.pop(key, None)
+        elif outcome.state is OutcomeState.FAILED and command.kind in _SHOWN:
+            count, _at_s = self._failures.get(key, (0, 0.0))
+            self._failures[key] = (count + 1, self._clock.monotonic_s())
 
     def review(self, change: Change, container_id: int) -> None:
         """Let go of the answered commands of a container that reports show done."""
@@ -205,7 +223,16 @@ class Commands:
                 change.remove(self._state.commands, command.command_id)
             else:
                 self.drop(change, command, OutcomeState.FAILED, Code.DEADLINE_PASSED, "no answer")
+        self._forget_failures()
         return [command.container_id for command in late]
+
+    def _forget_failures(self) -> None:
+        first_s, now_s = self._options.close_retry_ms / 1000, self._clock.monotonic_s()
+        self._failures = {
+            key: (count, at_s)
+            for key, (count, at_s) in self._failures.items()
+            if now_s - at_s < 2 * dispatch.backoff_s(count, first_s=first_s)
+        }
 
     def node_restarted(self, change: Change, datanode_id: str) -> None:
         """Queue again what was sent to a datanode: its memory of it is gone."""

@@ -203,6 +203,8 @@ class Upkeep:
         judgement = judge(case)
         if judgement.condition not in UNDER or not judgement.copies:
             return True
+        if self._commands.is_cooling(Kind.REPLICATE, container.container_id):
+            return False
         copies = self.copies(case, judgement)
         for copy in copies:
             command_id = self.order_copy(change, case, copy)
@@ -251,7 +253,9 @@ class Upkeep:
     def _delete(
         self, change: Change, container: Container, datanode_id: str, *, keep_count: int
     ) -> bool:
-        if self._commands.delete_load(datanode_id) >= DELETE_LIMIT:
+        if self._commands.delete_load(datanode_id) >= DELETE_LIMIT or self._commands.is_cooling(
+            Kind.DELETE, container.container_id
+        ):
             return False
         command_id = self._commands.queue(
             change,

@@ -127,18 +127,22 @@ class TestCopies:
         assert [OutcomeState.EXECUTED] == [o.state for o in found]
         assert [] == pending
 
-    def test_a_failed_copy_is_ordered_again(self, world: ScmWorld) -> None:
-        """Its failure is an outcome like any other."""
+    def test_a_failed_copy_is_ordered_again_after_growing_pauses(self, world: ScmWorld) -> None:
+        """A source that cannot do it is not asked every second for ever."""
         self.lost_one(world)
-        world.control.tick()
-        (command,) = queued(world, Kind.REPLICATE)
-        world.call(command.datanode_id)
-        world.beat(command.datanode_id, outcomes=(outcome(command, OutcomeState.FAILED),))
-        world.control.tick()
+        failed_at = []
+        for second in range(20):
+            world.control.tick()
+            for node in NODES:
+                answer = world.call(node)
+                failed = tuple(
+                    outcome(c, OutcomeState.FAILED, code="BUSY") for c, _named in answer.commands
+                )
+                failed_at += [second] * len(failed)
+                world.beat(node, outcomes=failed)
+            world.clock.advance_s(1)
 
-        (again,) = queued(world, Kind.REPLICATE)
-
-        assert again.command_id > command.command_id
+        assert [0, 1, 3, 7, 15] == failed_at
 
     def test_w49_an_expired_add_is_given_up(self, world: ScmWorld) -> None:
         """And made anew while it is needed."""
