@@ -1,0 +1,158 @@
+"""What the shards of one block say about their group, and whether that fits together.
+
+Every shard's block carries the group's length in its metadata under Ozone's name. A shard may lack
+the block, or know a shorter group: its datanode was cut off while the group was written. What is
+safe to use is the shortest length that `data_count` shards have in full.
+"""
+
+import base64
+import binascii
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from agent.ec.geometry import Group
+from agent.ec.scheme import Scheme
+from agent.errors import SutureError
+from merkle.checksum import crc32c
+from merkle.replica import BlockData, BlockId, ChunkInfo
+
+GROUP_LENGTH_KEY: Final = "blockGroupLen"  # Ozone's
+STRIPE_CHECKSUMS_KEY: Final = "stripeChecksum"  # Ozone's word; ours is a fold of it, see below
+PAIR_CHARS_MAX: Final = 4_096  # of one value of a block's metadata
+STRIPES_PER_PAIR: Final = PAIR_CHARS_MAX // 4 * 3 // 4
+STRIPES_WITH_CHECKSUM_MAX: Final = 8 * STRIPES_PER_PAIR  # a group of 18 GiB with rs-3-2-1024k
+
+Metadata = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """A block group that can be rebuilt: its length, and the shards that have it."""
+
+    block_id: BlockId
+    group: Group
+    shards: Mapping[int, BlockData]
+    stripe_checksums: tuple[int, ...] = ()
+
+    def chunk(self, index: int, stripe: int) -> ChunkInfo:
+        """Return the chunk that is a shard's cell in a stripe."""
+        return self.shards[index].chunks[stripe]
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """A block group that cannot be rebuilt from what the sources know, and why."""
+
+    block_id: BlockId
+    reason: str
+
+
+def agree(
+    scheme: Scheme, block_id: BlockId, known: Mapping[int, BlockData | None]
+) -> Agreed | Orphan:
+    """Return what `known`, the block as each source's index has it, makes of the group.
+
+    The length is the shortest that any source knows (Ozone's safe length): behind it a write was
+    never acknowledged. A source whose chunks do not follow the cells of that length is left out.
+    """
+    there = {index: block for index, block in known.items() if block is not None}
+    lengths = {index: group_length_bytes(block) for index, block in there.items()}
+    named = {index: length for index, length in lengths.items() if length is not None}
+    if len(named) < scheme.data_count:
+        return Orphan(block_id, f"{len(named)} of {scheme.data_count} sources know its length")
+    shortest_bytes = min(named.values())
+    if len(set(named.values())) > 1 and shortest_bytes % scheme.stripe_bytes:
+        return Orphan(block_id, f"its sources know different lengths: {sorted(named.items())}")
+    try:
+        group = Group(scheme, shortest_bytes)
+    except SutureError as error:
+        return Orphan(block_id, str(error))
+    shards = {i: there[i] for i in sorted(named) if follows_cells(group, i, there[i])}
+    if len(shards) < scheme.data_count:
+        return Orphan(
+            block_id,
+            f"the chunks of {len(shards)} of {scheme.data_count} sources follow the cells of a "
+            f"group of {shortest_bytes} bytes",
+        )
+    return Agreed(block_id, group, shards, stripe_checksums_of(shards.values(), group))
+
+
+def follows_cells(group: Group, index: int, block: BlockData) -> bool:
+    """Return whether a shard's chunks are the cells of the group, at least up to its length."""
+    cell_bytes = group.scheme.cell_bytes
+    expected = [
+        (stripe * cell_bytes, group.cell_bytes(stripe, index))
+        for stripe in range(group.stripe_count)
+        if group.cell_bytes(stripe, index)
+    ]
+    found = [(chunk.offset, chunk.length_bytes) for chunk in block.chunks]
+    return found[: len(expected)] == expected
+
+
+def group_length_bytes(block: BlockData) -> int | None:
+    """Return the group's length as the block's metadata has it, None when it does not say."""
+    text = dict(block.metadata).get(GROUP_LENGTH_KEY, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
+
+
+def group_metadata(metadata: Iterable[tuple[str, str]], group: Group) -> Metadata:
+    """Return a shard's metadata with the group's length, in place of any that was there."""
+    kept = [(key, value) for key, value in metadata if key != GROUP_LENGTH_KEY]
+    return (*kept, (GROUP_LENGTH_KEY, str(group.length_bytes)))
+
+
+def stripe_checksum(chunks: Sequence[ChunkInfo]) -> int:
+    """Return the CRC32C of the window checksums of a stripe's cells, in the order of their index.
+
+    Ozone keeps those window checksums themselves; the fold says the same of a stripe that is at
+    hand, in 4 bytes. A cell that the group has not is left out.
+    """
+    return crc32c(b"".join(chunk.window_checksums for chunk in chunks))
+
+
+def stripe_metadata(checksums: Sequence[int]) -> Metadata:
+    """Return stripe checksums as metadata; none when there are more stripes than we keep room for.
+
+    Base64 of 4 bytes a stripe, big-endian, so many to a pair: `stripeChecksum.0`, `.1`, ...
+    """
+    if len(checksums) > STRIPES_WITH_CHECKSUM_MAX:
+        return ()
+    parts = [
+        checksums[start : start + STRIPES_PER_PAIR]
+        for start in range(0, len(checksums), STRIPES_PER_PAIR)
+    ]
+    return tuple(
+        (
+            f"{STRIPE_CHECKSUMS_KEY}.{number}",
+            base64.b64encode(struct.pack(f">{len(part)}I", *part)).decode(),
+        )
+        for number, part in enumerate(parts)
+    )
+
+
+def stripe_checksums_of(blocks: Iterable[BlockData], group: Group) -> tuple[int, ...]:
+    """Return the stripe checksums that the shards carry; none unless all that have them agree.
+
+    They are kept with the shard of index 1 and with parity, as in Ozone.
+    """
+    found = {checksums for block in blocks if (checksums := _stripe_checksums(block))}
+    if len(found) != 1:
+        return ()
+    [checksums] = found
+    return checksums if len(checksums) == group.stripe_count else ()
+
+
+def _stripe_checksums(block: BlockData) -> tuple[int, ...]:
+    pairs = dict(block.metadata)
+    packed = b""
+    for number in range(len(pairs)):
+        text = pairs.get(f"{STRIPE_CHECKSUMS_KEY}.{number}")
+        if text is None:
+            break
+        try:
+            packed += base64.b64decode(text, validate=True)
+        except (binascii.Error, ValueError):
+            return ()
+    return struct.unpack(f">{len(packed) // 4}I", packed[: len(packed) // 4 * 4])

@@ -1,0 +1,57 @@
+"""Block groups with known content, cell by cell."""
+
+import random
+from dataclasses import dataclass
+
+from agent.ec.codec import encode
+from agent.ec.geometry import Group
+from agent.ec.scheme import CodecName, Scheme
+
+SMALL_CELL_BYTES = 512
+SMALL_SCHEMES = (
+    Scheme(CodecName.RS, 3, 2, SMALL_CELL_BYTES),
+    Scheme(CodecName.RS, 6, 3, SMALL_CELL_BYTES),
+    Scheme(CodecName.RS, 10, 4, SMALL_CELL_BYTES),
+    Scheme(CodecName.XOR, 2, 1, SMALL_CELL_BYTES),
+)
+
+
+@dataclass(frozen=True)
+class EncodedGroup:
+    """A group with its data, and every cell of every stripe by index."""
+
+    group: Group
+    data: bytes
+    stripes: tuple[dict[int, bytes], ...]
+
+
+def encoded_group(scheme: Scheme, length_bytes: int, *, seed: int = 1) -> EncodedGroup:
+    """Return a group of pseudo-random data, encoded."""
+    group = Group(scheme, length_bytes)
+    data = random.Random(seed).randbytes(length_bytes)
+    stripes = []
+    for stripe in range(group.stripe_count):
+        cells = {}
+        at = stripe * scheme.stripe_bytes
+        for index in range(1, scheme.data_count + 1):
+            cells[index] = data[at : at + group.cell_bytes(stripe, index)]
+            at += len(cells[index])
+        parity = encode(scheme, list(cells.values()))
+        for index, cell in enumerate(parity, start=scheme.data_count + 1):
+            cells[index] = bytes(cell)
+        stripes.append(cells)
+    return EncodedGroup(group, data, tuple(stripes))
+
+
+def lengths_bytes(scheme: Scheme) -> dict[str, int]:
+    """Return lengths of groups with full, partial and mixed stripes, by name."""
+    cell, stripe = scheme.cell_bytes, scheme.stripe_bytes
+    return {
+        "full": 2 * stripe,
+        "one byte": 1,
+        "less than a cell": cell - 1,
+        "one cell": cell,
+        "a cell and a byte": cell + 1,
+        "all but a byte": stripe - 1,
+        "full and a part": stripe + cell + 7,
+    }

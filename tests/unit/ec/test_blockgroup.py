@@ -1,0 +1,152 @@
+"""What the shards of a block say of their group."""
+
+from dataclasses import replace
+
+import pytest
+
+from agent.ec.blockgroup import (
+    STRIPES_PER_PAIR,
+    STRIPES_WITH_CHECKSUM_MAX,
+    Agreed,
+    Orphan,
+    agree,
+    group_metadata,
+    stripe_checksum,
+    stripe_checksums_of,
+    stripe_metadata,
+)
+from agent.ec.geometry import Group
+from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo
+from tests.support.ec_groups import SMALL_SCHEMES
+
+SCHEME = SMALL_SCHEMES[0]  # rs-3-2, cells of 512 bytes
+BLOCK = BlockId(7)
+
+
+def chunk(offset: int, length_bytes: int, sums: bytes = b"sums") -> ChunkInfo:
+    return ChunkInfo(offset, length_bytes, ChecksumType.CRC32C, 512, sums)
+
+
+def shard(index: int, group_bytes: int) -> BlockData:
+    """The block of one shard, as a writer leaves it."""
+    group = Group(SCHEME, group_bytes)
+    lengths = [group.cell_bytes(stripe, index) for stripe in range(group.stripe_count)]
+    chunks = tuple(chunk(stripe * 512, length) for stripe, length in enumerate(lengths) if length)
+    return BlockData(BLOCK, Bcsid(1), chunks, group_metadata((("key", "a"),), group))
+
+
+class TestAgreement:
+    def test_equal_lengths_are_the_group(self) -> None:
+        """
+        When all sources know one length, that is the group's, and all are of use.
+        """
+        known = {index: shard(index, 3000) for index in SCHEME.indexes}
+
+        agreed = agree(SCHEME, BLOCK, known)
+
+        assert isinstance(agreed, Agreed)
+        assert 3000 == agreed.group.length_bytes
+        assert {1, 2, 3, 4, 5} == set(agreed.shards)
+
+    def test_the_shortest_length_is_safe(self) -> None:
+        """
+        A shard that missed the last stripe bounds the group; longer shards serve up to there.
+        """
+        stripe = SCHEME.stripe_bytes
+        known = {index: shard(index, 2 * stripe) for index in (1, 2, 4)} | {5: shard(5, stripe)}
+
+        agreed = agree(SCHEME, BLOCK, known)
+
+        assert isinstance(agreed, Agreed)
+        assert stripe == agreed.group.length_bytes
+        assert {1, 2, 4, 5} == set(agreed.shards)
+
+    def test_a_block_that_too_few_know_is_an_orphan(self) -> None:
+        """
+        With fewer sources than data shards there is nothing to compute from.
+        """
+        known = {1: shard(1, 100), 2: shard(2, 100), 3: None, 4: None}
+
+        assert Orphan(BLOCK, "2 of 3 sources know its length") == agree(SCHEME, BLOCK, known)
+
+    def test_lengths_that_differ_within_a_stripe_are_an_orphan(self) -> None:
+        """
+        Parity of a longer stripe says nothing about a shorter one.
+        """
+        known = {index: shard(index, 1000) for index in (1, 2, 3)} | {4: shard(4, 900)}
+
+        found = agree(SCHEME, BLOCK, known)
+
+        assert isinstance(found, Orphan)
+        assert "different lengths" in found.reason
+
+    def test_a_shard_whose_chunks_are_not_cells_is_left_out(self) -> None:
+        """
+        A shard that lacks a chunk is no source; the others are.
+        """
+        known = {index: shard(index, 3000) for index in (1, 2, 3, 4)}
+        known[2] = replace(known[2], chunks=known[2].chunks[:1])
+
+        agreed = agree(SCHEME, BLOCK, known)
+
+        assert isinstance(agreed, Agreed)
+        assert {1, 3, 4} == set(agreed.shards)
+
+    @pytest.mark.parametrize("text", ["", "-1", "1e3", "9" * 20, "\u0661"])
+    def test_a_length_that_is_none_counts_as_unknown(self, text: str) -> None:
+        """
+        Metadata is the writer's text: what is no length is no length.
+        """
+        bad = replace(shard(1, 100), metadata=(("blockGroupLen", text),))
+
+        found = agree(SCHEME, BLOCK, {1: bad, 2: bad, 3: bad})
+
+        assert isinstance(found, Orphan)
+
+
+class TestStripeChecksums:
+    def test_come_back_from_metadata(self) -> None:
+        """
+        As many as a group may have come back as they were, over several pairs.
+        """
+        count = STRIPES_PER_PAIR + 1
+        group = Group(SCHEME, count * SCHEME.stripe_bytes)
+        checksums = tuple(range(2**32 - count, 2**32))
+        block = BlockData(BLOCK, Bcsid(1), (), stripe_metadata(checksums))
+
+        assert checksums == stripe_checksums_of([block], group)
+        assert all(len(value) <= 4096 for _, value in block.metadata)
+
+    def test_are_left_out_of_a_group_of_too_many_stripes(self) -> None:
+        """
+        Beyond the room that a block's metadata has, there are none rather than some.
+        """
+        assert () == stripe_metadata([1] * (STRIPES_WITH_CHECKSUM_MAX + 1))
+        assert stripe_metadata([1] * STRIPES_WITH_CHECKSUM_MAX)
+
+    def test_that_differ_between_shards_are_not_used(self) -> None:
+        """
+        Two shards that say different things prove nothing.
+        """
+        group = Group(SCHEME, 100)
+        blocks = [BlockData(BLOCK, Bcsid(1), (), stripe_metadata([value])) for value in (1, 2)]
+
+        assert () == stripe_checksums_of(blocks, group)
+        assert (1,) == stripe_checksums_of(blocks[:1], group)
+
+    @pytest.mark.parametrize("text", ["", "AA", "AAAA", "not base64!", "AAAAAAAAAAA="])
+    def test_that_are_damaged_are_not_used(self, text: str) -> None:
+        """
+        What is not one checksum a stripe is none.
+        """
+        block = BlockData(BLOCK, Bcsid(1), (), (("stripeChecksum.0", text),))
+
+        assert () == stripe_checksums_of([block], Group(SCHEME, 100))
+
+    def test_fold_the_checksums_of_cells_in_their_order(self) -> None:
+        """
+        Swapped cells have another stripe checksum.
+        """
+        one, two = chunk(0, 1, b"1111"), chunk(0, 1, b"2222")
+
+        assert stripe_checksum([one, two]) != stripe_checksum([two, one])
