@@ -2,7 +2,7 @@
 
     close      small pool; OPEN -> CLOSING -> CLOSED or QUASI_CLOSED
     delete     small pool
-    reconcile  the task pool, within its share of the threads
+    reconcile, reconstruct  the task pool, within their shares of the threads
 
 A command that will not run (duplicate, stale term, late, queue full, shutdown) is answered SKIPPED
 with the reason; nothing is dropped in silence.
@@ -20,6 +20,7 @@ from agent.tasks import Priority, Refusal, Task, TaskOutcome
 from merkle.replica import ID_MAX
 
 ANSWER_TEXT_MAX: Final = 500  # characters of an error that travel back
+LONG_KINDS: Final = frozenset({"reconcile", "reconstruct"})  # of minutes, in the task pool
 
 Answer = Callable[[scm_pb2.CommandStatus], None]
 
@@ -31,6 +32,7 @@ class Handlers:
     close: Callable[[scm_pb2.CloseCommand], None]
     delete: Callable[[scm_pb2.DeleteCommand], None]
     reconcile: Callable[[scm_pb2.ReconcileCommand, TaskContext], scm_pb2.ReconcileOutcome]
+    reconstruct: Callable[[scm_pb2.ReconstructCommand, TaskContext], scm_pb2.ReconstructOutcome]
 
 
 class Commands:
@@ -76,7 +78,7 @@ class Commands:
             deadline_at_ms=self._deadline_at_ms(command),
             term=command.term,
         )
-        pool = self._pool if kind == "reconcile" else self._quick
+        pool = self._pool if kind in LONG_KINDS else self._quick
 
         def skip(why: Refusal) -> None:
             self._answer(skipped(command, kind, container_id, why.value))
@@ -130,6 +132,9 @@ class Commands:
                 self._handlers.delete(command.delete)
             case "reconcile":
                 status.reconcile.CopyFrom(self._handlers.reconcile(command.reconcile, context))
+            case "reconstruct":
+                outcome = self._handlers.reconstruct(command.reconstruct, context)
+                status.reconstruct.CopyFrom(outcome)
             case _:
                 raise Refused(Code.MALFORMED_REQUEST, f"command of unknown type {kind}")
 

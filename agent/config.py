@@ -197,6 +197,19 @@ class TaskConfig(Section):
     reconcile_deadline_s: WholeSeconds = Field(
         6 * HOUR_S, ge=1, description="A reconcile stops between two chunks after this time."
     )
+    reconstruct_share: float = Field(
+        0.3, gt=0, le=1, description="Part of the threads that reconstruct may take."
+    )
+    reconstruct_bytes_per_s: int = Field(
+        0, ge=0, le=16 * 1024 * MIB, description="Read budget of a reconstruction; 0: no limit."
+    )
+    recovering_timeout_s: float = Field(
+        300.0,
+        gt=0,
+        le=DAY_S,
+        description="A replica that a reconstruction makes here is given up after this time "
+        "without a write.",
+    )
 
 
 class ServerConfig(Section):

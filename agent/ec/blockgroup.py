@@ -98,8 +98,12 @@ def group_length_bytes(block: BlockData) -> int | None:
 
 
 def group_metadata(metadata: Iterable[tuple[str, str]], group: Group) -> Metadata:
-    """Return a shard's metadata with the group's length, in place of any that was there."""
-    kept = [(key, value) for key, value in metadata if key != GROUP_LENGTH_KEY]
+    """Return a shard's metadata with this group's length, and without stripe checksums."""
+    kept = [
+        (key, value)
+        for key, value in metadata
+        if key != GROUP_LENGTH_KEY and not key.startswith(f"{STRIPE_CHECKSUMS_KEY}.")
+    ]
     return (*kept, (GROUP_LENGTH_KEY, str(group.length_bytes)))
 
 
@@ -110,6 +114,18 @@ def stripe_checksum(chunks: Sequence[ChunkInfo]) -> int:
     hand, in 4 bytes. A cell that the group has not is left out.
     """
     return crc32c(b"".join(chunk.window_checksums for chunk in chunks))
+
+
+def is_stripe_checksum(agreed: Agreed, stripe: int, chunks: Mapping[int, ChunkInfo]) -> bool:
+    """Return whether a stripe's chunks are those its writer recorded.
+
+    True, too, where that cannot be known: nothing was recorded, or a chunk is not known.
+    """
+    expected = agreed.group.indexes(stripe)
+    if not agreed.stripe_checksums or any(index not in chunks for index in expected):
+        return True
+    found = stripe_checksum([chunks[index] for index in expected])
+    return found == agreed.stripe_checksums[stripe]
 
 
 def stripe_metadata(checksums: Sequence[int]) -> Metadata:

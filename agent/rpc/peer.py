@@ -164,15 +164,24 @@ class Peer:
 
     def blocks_of(self, container_id: ContainerId) -> list[BlockData]:
         """Return the metadata of all blocks, by id."""
-        found: list[BlockData] = []
-        start = 0
+        return list(self.each_block(container_id))
+
+    def each_block(self, container_id: ContainerId) -> Iterator[BlockData]:
+        """Yield the metadata of all blocks, by id, asking page by page."""
+        start = count = last = 0
         while True:
             request = pb.ListBlocksRequest(container_id=container_id, start_local_id=start)
             answer: pb.ListBlocksResponse = self._ask(self.stub.ListBlocks, request)
-            found += [codec.parse_block(item, "answer.blocks")[1] for item in answer.blocks]
+            for item in answer.blocks:
+                _, block = codec.parse_block(item, "answer.blocks")
+                if block.block_id <= last:
+                    raise codec.malformed("answer.blocks", "are not in ascending order")
+                last = block.block_id
+                yield block
+            count += len(answer.blocks)
             if answer.next_local_id == 0:
-                return found
-            if answer.next_local_id <= start or len(found) > BLOCKS_MAX:
+                return
+            if answer.next_local_id <= start or count > BLOCKS_MAX:
                 raise codec.malformed("answer.next_local_id", "does not come to an end")
             start = answer.next_local_id
 

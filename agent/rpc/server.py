@@ -123,6 +123,8 @@ class DatanodeService(datanode_pb2_grpc.DatanodeServicer):
         """Create an empty, open replica; the same again changes nothing."""
         container_id = codec.parse_container_id(request.container_id)
         index = codec.parse_replica_index(request.replica_index)
+        if request.state not in {container_pb2.REPLICA_STATE_UNSPECIFIED, container_pb2.OPEN}:
+            raise codec.malformed("state", f"no replica is created here in state {request.state}")
         with self._hold(container_id, context):
             self._store.create_container(container_id, replica_index=index)
         return pb.CreateContainerResponse()

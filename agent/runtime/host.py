@@ -16,19 +16,25 @@ import structlog
 
 from agent.commands import Commands, Handlers
 from agent.config import AgentConfig, changed, with_live
+from agent.ec.scheme import SHARDS_MAX
 from agent.observe.status import QUIET_MAX_S, About, Observer
 from agent.reconcile.reconciler import Reconciler
+from agent.reconstruct.coordinator import Coordinator
 from agent.rpc import codec
+from agent.rpc.ec import parse_order, reconstruction_message
 from agent.rpc.peer import Peer
+from agent.rpc.recovering import RecoveringService
 from agent.rpc.reports import outcome_message
 from agent.rpc.scm import ScmClient
-from agent.rpc.server import DatanodeService, Limits, build_server
+from agent.rpc.server import Limits, build_server
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.clock import SystemClock
 from agent.runtime.heartbeat import Heartbeat, Identity
 from agent.runtime.lease import Leases
 from agent.runtime.loop import Loop, LoopSet, Step, Throttled
+from agent.runtime.pace import ScanPace
 from agent.runtime.pool import TaskContext, TaskPool
+from agent.runtime.recovering import REASON, Recoveries
 from agent.runtime.requested import RequestedScans
 from agent.runtime.scanning import ScanReport, ScanTools, scan_container
 from agent.runtime.scrub import Scrub
@@ -38,6 +44,7 @@ from agent.store.options import StoreOptions
 from agent.store.store import ReplicaStore
 from agent.tasks import TaskLimits
 from merkle.replica import ContainerId
+from scanner.pacing import PaceLimits
 
 QUICK_THREADS: Final = 4  # close and delete: short, and never behind a reconcile
 HOUSEKEEPING_INTERVAL_S: Final = 3600.0
@@ -99,7 +106,14 @@ class Host:
             about, self._store, workers=self._loops.status, scm_state=lambda: self._heartbeat.state
         )
         self._executor = ThreadPoolExecutor(self._config.server.threads, thread_name_prefix="rpc")
-        service = DatanodeService(
+        self._recoveries = Recoveries(
+            self._store,
+            self._leases,
+            self._clock,
+            timeout_s=self._config.tasks.recovering_timeout_s,
+            scan=lambda container_id: self._scrub.on_demand.request(container_id, reason=REASON),
+        )
+        service = RecoveringService(
             self._store,
             self._leases,
             scan=self._requested.run,
@@ -109,6 +123,7 @@ class Host:
                 lease_timeout_s=self._config.server.lease_wait_s,
             ),
             scrub=self._scrub,
+            recoveries=self._recoveries,
             on_read=self._scrub.client_read,
         )
         self._server = build_server(service, self._config.node.listen, self._executor)
@@ -173,6 +188,7 @@ class Host:
         stopped.wait()
         self._executor.shutdown(wait=True, cancel_futures=True)
         self._fetchers.shutdown(wait=True, cancel_futures=True)
+        self._shards.shutdown(wait=True, cancel_futures=True)
         if self._watch is not None:
             self._watch.close()
         for peer in self._peers.values():
@@ -185,7 +201,9 @@ class Host:
     def _build_commands(self) -> None:
         tasks = self._config.tasks
         share = max(1, int(tasks.threads * tasks.reconcile_share))
-        limits = TaskLimits(tasks.threads, tasks.queue_depth_max, {"reconcile": share})
+        rebuilds = max(1, int(tasks.threads * tasks.reconstruct_share))
+        shares = {"reconcile": share, "reconstruct": rebuilds}
+        limits = TaskLimits(tasks.threads, tasks.queue_depth_max, shares)
         self._pool = TaskPool(limits, name="task", clock=self._clock)
         quick = TaskLimits(QUICK_THREADS, tasks.queue_depth_max)
         self._quick = TaskPool(quick, name="quick", clock=self._clock)
@@ -197,7 +215,14 @@ class Host:
             scan=self._scan_after_repair,
             now_ms=self._clock.now_ms,
         )
-        handlers = Handlers(close=self._close, delete=self._delete, reconcile=self._reconcile)
+        # Each rebuild has the cells of a few stripes under way, and its writes beside them.
+        self._shards = ThreadPoolExecutor(rebuilds * SHARDS_MAX, thread_name_prefix="shard")
+        handlers = Handlers(
+            close=self._close,
+            delete=self._delete,
+            reconcile=self._reconcile,
+            reconstruct=self._reconstruct,
+        )
         self._commands = Commands(
             handlers,
             self._pool,
@@ -218,6 +243,7 @@ class Host:
             yield Loop(self._watch, clock=self._clock)
         watchdog = WatchdogWorker(supervisor, lambda: self._loops.stalled(QUIET_MAX_S))
         yield Loop(watchdog, clock=self._clock)
+        yield Loop(self._recoveries, clock=self._clock)
         self._housekeeper = Housekeeper(self._store, self._config.storage.quarantine_keep_s)
         yield Loop(self._housekeeper)
 
@@ -240,6 +266,24 @@ class Host:
         container_id = codec.parse_container_id(command.container_id)
         peers = {peer.datanode_id: self._peer(peer.address) for peer in command.peers}
         return outcome_message(self._reconciler.reconcile(container_id, peers, stop=context.stop))
+
+    def _reconstruct(
+        self, command: scm_pb2.ReconstructCommand, context: TaskContext
+    ) -> scm_pb2.ReconstructOutcome:
+        limits = PaceLimits(fixed_bytes_per_s=self._config.tasks.reconstruct_bytes_per_s)
+        pace = ScanPace(limits, self._stopping.wait, clock=self._clock)
+        coordinator = Coordinator(
+            self._shards,
+            self._peer,
+            now_ms=self._clock.now_ms,
+            pace=pace if limits.fixed_bytes_per_s else lambda _: None,
+        )
+        result = coordinator.reconstruct(parse_order(command), stop=context.stop)
+        for block_id, reason in result.orphans.items():
+            log.warning(
+                "orphan_block", container_id=command.container_id, block_id=block_id, reason=reason
+            )
+        return reconstruction_message(result)
 
     def _scan_after_repair(self, container_id: ContainerId) -> ScanReport:
         """Read the replica whole, so that what it is called rests on the medium."""

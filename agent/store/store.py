@@ -15,7 +15,7 @@ from typing import Final, Self
 from agent.errors import Code, Refused, SutureError, Unavailable, VolumeFailed
 from agent.store import quarantine
 from agent.store.blocks import check_id
-from agent.store.closing import close_replica, create_replica
+from agent.store.closing import close_replica, create_replica, move_state
 from agent.store.deleting import delete_blocks, delete_replica
 from agent.store.facts import (
     RecoveryReport,
@@ -41,6 +41,7 @@ from agent.store.recovery import Shelf, recover
 from agent.store.repair import Repair
 from agent.store.rows import InstallEntry, ReplicaRow, ScanCursor, not_found
 from agent.store.scans import begin_scan, commit_scan, keep_cursor, kept_cursor
+from agent.store.states import Event
 from agent.store.trees import load_tree
 from agent.store.trouble import Trouble, noticed
 from agent.store.volume import (
@@ -287,6 +288,11 @@ class ReplicaStore:
         close_replica(volume, self._options, container_id, bcsid=bcsid, force=force)
         self.on_change(container_id)
         return self.replica(container_id)
+
+    def expire_recovery(self, container_id: ContainerId) -> None:
+        """Make a RECOVERING replica, which nobody completes, UNHEALTHY for good."""
+        move_state(self._volume(container_id), container_id, Event.EXPIRED)
+        self.on_change(container_id)
 
     def delete_container(self, container_id: ContainerId, *, force: bool = False) -> None:
         """Delete a replica; an open or non-empty one only by force."""

@@ -22,12 +22,14 @@ BLOCKS: HashesLevel
 CHUNKS: HashesLevel
 
 class CreateContainerRequest(_message.Message):
-    __slots__ = ("container_id", "replica_index")
+    __slots__ = ("container_id", "replica_index", "state")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     REPLICA_INDEX_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
     container_id: int
     replica_index: int
-    def __init__(self, container_id: _Optional[int] = ..., replica_index: _Optional[int] = ...) -> None: ...
+    state: _container_pb2.ReplicaState
+    def __init__(self, container_id: _Optional[int] = ..., replica_index: _Optional[int] = ..., state: _Optional[_Union[_container_pb2.ReplicaState, str]] = ...) -> None: ...
 
 class CreateContainerResponse(_message.Message):
     __slots__ = ()

@@ -28,7 +28,12 @@ class Desk:
         limits = TaskLimits(threads, queue_depth_max)
         self.pool = TaskPool(limits, clock=self.clock)
         self.quick = TaskPool(limits, clock=self.clock)
-        handlers = Handlers(close=self.close, delete=self.delete, reconcile=self.reconcile)
+        handlers = Handlers(
+            close=self.close,
+            delete=self.delete,
+            reconcile=self.reconcile,
+            reconstruct=self.reconstruct,
+        )
         self.commands = Commands(handlers, self.pool, self.quick, self.answers.append, self.clock)
 
     def close(self, command: scm_pb2.CloseCommand) -> None:
@@ -44,6 +49,11 @@ class Desk:
         self, command: scm_pb2.ReconcileCommand, _context: TaskContext
     ) -> scm_pb2.ReconcileOutcome:
         return scm_pb2.ReconcileOutcome(container_id=command.container_id, result="converged")
+
+    def reconstruct(
+        self, command: scm_pb2.ReconstructCommand, _context: TaskContext
+    ) -> scm_pb2.ReconstructOutcome:
+        return scm_pb2.ReconstructOutcome(block_count=len(command.targets))
 
     def run(self, *commands: scm_pb2.Command, term: int = 1) -> dict[int, scm_pb2.CommandStatus]:
         """Submit, wait until all is done, return the answers by command id."""

@@ -1,0 +1,286 @@
+"""Reconstruction: lost shards from those that are left, proven before they count.
+
+    targets RECOVERING ─► for each block: agree on its length
+                            └► for each stripe: read ─► rebuild and prove ─► write
+                       ─► close all ─► each target scans what it has
+
+A stripe is proven three times before a byte of it is written: every cell read has the checksums
+of its row; a cell that was read comes out again when it is computed from what was rebuilt; and all
+cells together fold to the stripe checksum that the writer recorded, where there is one. When only
+the last fails, some source holds wrong bytes that its own checksums vouch for: the other cells are
+read, and the shard that is wrong is named and left aside, or nothing is rebuilt.
+
+What fails ends the run: what it made is removed, and no replica that was there is touched.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+from agent.ec.blockgroup import (
+    Agreed,
+    Orphan,
+    agree,
+    group_metadata,
+    is_stripe_checksum,
+    stripe_checksum,
+    stripe_metadata,
+)
+from agent.ec.codec import Cell, padded, rebuild_checked
+from agent.ec.scrub import judge_stripe
+from agent.errors import Code, Refused, Unavailable
+from agent.reconstruct.order import Account, Order, Reconstruction
+from agent.reconstruct.sources import SLOW_S, Reading, Sources
+from agent.reconstruct.targets import Targets
+from agent.rpc.peer import Peer
+from merkle.checksum import window_checksums
+from merkle.replica import (
+    WINDOW_BYTES_DEFAULT,
+    Bcsid,
+    BlockData,
+    ChecksumType,
+    ChunkInfo,
+)
+
+if TYPE_CHECKING:
+    from agent.ports import Executor
+
+AHEAD_BYTES_MAX: Final = 48 * 1024**2  # of cells that are asked for before their turn
+AHEAD_STRIPES_MAX: Final = 8
+
+Rebuilt = dict[int, tuple[ChunkInfo, memoryview]]
+
+
+class Coordinator:
+    """Carries reconstructions out, one per call; several threads may call.
+
+    `executor` needs threads enough for all cells of a stripe and every target to be under way.
+    `pace` is called with the bytes read, and returns when more may be read.
+    """
+
+    def __init__(
+        self,
+        executor: "Executor",
+        dial: Callable[[str], Peer],
+        *,
+        now_ms: Callable[[], int],
+        pace: Callable[[int], None] = lambda _: None,
+        slow_s: float = SLOW_S,
+    ) -> None:
+        self._executor = executor
+        self._dial = dial
+        self._now_ms = now_ms
+        self._pace = pace
+        self._slow_s = slow_s
+
+    def reconstruct(
+        self, order: Order, *, stop: Callable[[], bool] = lambda: False
+    ) -> Reconstruction:
+        """Rebuild what `order` names; `stop` turning true ends it between two stripes.
+
+        Raises SutureError, and then nothing of what this run made is left where it can be reached.
+        """
+        order.check()
+        started_ms = self._now_ms()
+        account = Account()
+        sources = Sources(
+            order.container_id, order.scheme, self._executor, account, slow_s=self._slow_s
+        )
+        sources.open(order.sources, self._dial)
+        targets = Targets(order.container_id, order.targets, self._dial, self._executor, account)
+        try:
+            targets.create()
+            run = _Run(sources, targets, account, self._pace, stop)
+            run.rebuild_blocks()
+            targets.close(sources.bcsid)
+        except BaseException:
+            targets.remove()
+            raise
+        return Reconstruction(
+            container_id=order.container_id,
+            read_bytes=account.read_bytes,
+            written_bytes=account.written_bytes,
+            block_count=account.block_count,
+            orphans=account.orphans,
+            replaced=account.replaced,
+            duration_ms=self._now_ms() - started_ms,
+        )
+
+
+class _Run:
+    """One reconstruction under way."""
+
+    def __init__(
+        self,
+        sources: Sources,
+        targets: Targets,
+        account: Account,
+        pace: Callable[[int], None],
+        stop: Callable[[], bool],
+    ) -> None:
+        self._sources = sources
+        self._targets = targets
+        self._account = account
+        self._pace = pace
+        self._stop = stop
+        self._scheme = sources.scheme
+
+    def rebuild_blocks(self) -> None:
+        """Rebuild every block that enough sources know; note the others."""
+        for block_id, known in self._sources.blocks():
+            agreed = agree(self._scheme, block_id, known)
+            if isinstance(agreed, Orphan):
+                self._account.orphans[block_id] = agreed.reason
+                continue
+            self._rebuild_block(agreed)
+            self._account.block_count += 1
+
+    def _rebuild_block(self, agreed: Agreed) -> None:
+        group = agreed.group
+        drafts = {index: _Draft(agreed, index) for index in self._targets.shards}
+        for index, draft in drafts.items():
+            if not group.shard_bytes(index):
+                self._targets.commit(index, draft.block())
+        for stripe, cells in self._stripes(agreed):
+            rebuilt = self._rebuild_stripe(agreed, stripe, cells)
+            for index, (chunk, _) in rebuilt.items():
+                drafts[index].chunks.append(chunk)
+            whole = {i: drafts[i].block() for i in rebuilt if drafts[i].is_whole}
+            self._targets.write(agreed.block_id, rebuilt, whole)
+        self._targets.flush()
+
+    def _stripes(self, agreed: Agreed) -> Iterator[tuple[int, dict[int, bytes]]]:
+        """Yield the stripes in which a target has a cell, with the cells to compute from."""
+        group = agreed.group
+        wanted = [
+            stripe
+            for stripe in range(group.stripe_count)
+            if any(group.cell_bytes(stripe, index) for index in self._targets.shards)
+        ]
+        ahead_count = min(AHEAD_STRIPES_MAX, AHEAD_BYTES_MAX // self._scheme.stripe_bytes)
+        under_way: deque[Reading] = deque()
+        for stripe in wanted:
+            under_way.append(self._sources.begin(agreed, stripe))
+            if len(under_way) > ahead_count:
+                yield self._next(agreed, under_way)
+        while under_way:
+            yield self._next(agreed, under_way)
+
+    def _next(self, agreed: Agreed, under_way: deque[Reading]) -> tuple[int, dict[int, bytes]]:
+        if self._stop():
+            raise Unavailable(Code.CANCELLED, "the reconstruction was stopped")
+        reading = under_way.popleft()
+        before_bytes = self._account.read_bytes
+        cells = self._sources.finish(agreed, reading)
+        self._pace(self._account.read_bytes - before_bytes)
+        return reading.stripe, cells
+
+    def _rebuild_stripe(self, agreed: Agreed, stripe: int, cells: dict[int, bytes]) -> Rebuilt:
+        rebuilt = self._computed(agreed, stripe, cells)
+        if not self._is_recorded(agreed, stripe, rebuilt):
+            cells = self._without_the_wrong(agreed, stripe)
+            rebuilt = self._computed(agreed, stripe, cells)
+        return {
+            index: cell
+            for index, cell in rebuilt.items()
+            if index in self._targets.shards and len(cell[1])
+        }
+
+    def _computed(self, agreed: Agreed, stripe: int, cells: Mapping[int, Cell]) -> Rebuilt:
+        """Compute the targets' cells; and those that no source has, when a record can be checked.
+
+        Cells whose chunk is known from its row need not be computed for that.
+        """
+        group = agreed.group
+        wanted = set(self._targets.shards)
+        if agreed.stripe_checksums:
+            wanted |= set(self._scheme.indexes) - set(agreed.shards) - set(cells)
+        made = rebuild_checked(
+            self._scheme, cells, sorted(wanted - set(cells)), group.cell_bytes_max(stripe)
+        )
+        style = _style_of(agreed, stripe)
+        return {
+            index: _described(
+                stripe * self._scheme.cell_bytes,
+                octets[: group.cell_bytes(stripe, index)].data,
+                style,
+            )
+            for index, octets in made.items()
+        }
+
+    def _is_recorded(self, agreed: Agreed, stripe: int, rebuilt: Rebuilt) -> bool:
+        """Return whether all cells are what the writer recorded, as far as that can be known."""
+        chunks = {
+            index: rebuilt[index][0] if index in rebuilt else agreed.chunk(index, stripe)
+            for index in agreed.group.indexes(stripe)
+            if index in rebuilt or index in agreed.shards
+        }
+        return is_stripe_checksum(agreed, stripe, chunks)
+
+    def _without_the_wrong(self, agreed: Agreed, stripe: int) -> dict[int, bytes]:
+        """Return cells without those that are proven wrong. Raises Refused when none can be."""
+        reading = self._sources.begin(agreed, stripe, count=self._scheme.shard_count)
+        cells = self._sources.finish_all(agreed, reading)
+
+        def proof(whole: Mapping[int, Cell]) -> bool:
+            style = _style_of(agreed, stripe)
+            chunks = [
+                _described(0, padded(whole[i], len(whole[i])).data, style)[0] for i in sorted(whole)
+            ]
+            return stripe_checksum(chunks) == agreed.stripe_checksums[stripe]
+
+        verdict = judge_stripe(agreed.group, stripe, cells, proof)
+        where = f"block {agreed.block_id}, stripe {stripe}"
+        if not verdict.wrong:
+            raise Refused(
+                Code.CHECKSUM_MISMATCH,
+                f"container {self._sources.container_id}, {where}: the shards are not what their "
+                "writer recorded, and it cannot be told which of them is wrong",
+                container_id=self._sources.container_id,
+            )
+        for index in verdict.wrong:
+            self._sources.accuse(index, f"{where}: its cell is wrong, its checksums fit it")
+        return {index: cell for index, cell in cells.items() if index not in verdict.wrong}
+
+
+class _Draft:
+    """A target's block as it grows."""
+
+    def __init__(self, agreed: Agreed, index: int) -> None:
+        self.chunks: list[ChunkInfo] = []
+        self._block_id = agreed.block_id
+        self._shard_bytes = agreed.group.shard_bytes(index)
+        self._bcsid = Bcsid(max(block.bcsid for block in agreed.shards.values()))
+        model = agreed.shards[min(agreed.shards)]
+        metadata = group_metadata(model.metadata, agreed.group)
+        if index == 1 or agreed.group.scheme.is_parity(index):
+            metadata += stripe_metadata(agreed.stripe_checksums)
+        self._metadata = metadata
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of its chunks are here."""
+        end = self.chunks[-1].end if self.chunks else 0
+        return end == self._shard_bytes
+
+    def block(self) -> BlockData:
+        """Return the block as it is committed with its last chunk."""
+        return BlockData(self._block_id, self._bcsid, tuple(self.chunks), self._metadata)
+
+
+def _style_of(agreed: Agreed, stripe: int) -> tuple[ChecksumType, int]:
+    """Return the kind of checksums that the writer gave the stripe's cells."""
+    for index in agreed.group.indexes(stripe):
+        if index in agreed.shards:
+            chunk = agreed.chunk(index, stripe)
+            if chunk.checksum_type is not ChecksumType.NONE:
+                return chunk.checksum_type, chunk.bytes_per_checksum
+    return ChecksumType.CRC32C, WINDOW_BYTES_DEFAULT
+
+
+def _described(
+    offset: int, data: memoryview, style: tuple[ChecksumType, int]
+) -> tuple[ChunkInfo, memoryview]:
+    checksum_type, window_bytes = style
+    sums = window_checksums(checksum_type, window_bytes, data)
+    return ChunkInfo(offset, len(data), checksum_type, window_bytes, sums), data

@@ -1,0 +1,85 @@
+"""What is to be rebuilt from what, and what came of it: plain values."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from agent.ec.scheme import Scheme
+from agent.errors import Code, Refused
+from merkle.replica import ContainerId
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One shard of a container: where it is, and which."""
+
+    datanode_id: str
+    address: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Rebuild the shards of `targets` from those of `sources`."""
+
+    container_id: ContainerId
+    scheme: Scheme
+    sources: tuple[Shard, ...]
+    targets: tuple[Shard, ...]
+
+    def check(self) -> None:
+        """Raise Refused when the order cannot be carried out, whatever the sources hold."""
+        sources = self.scheme.checked(shard.index for shard in self.sources)
+        targets = self.scheme.checked(shard.index for shard in self.targets)
+        if not targets or len(targets) != len(self.targets):
+            raise self._malformed("its targets are not one for each shard to rebuild")
+        both = set(sources) & set(targets)
+        if both:
+            raise self._malformed(f"shards {sorted(both)} are sources and targets at once")
+        places = [shard.datanode_id for shard in (*self.sources, *self.targets)]
+        if len(set(places)) != len(places):
+            raise self._malformed("a datanode is named twice")
+        if len(sources) < self.scheme.data_count:
+            raise Refused(
+                Code.INELIGIBLE,
+                f"container {self.container_id}: {self.scheme} needs {self.scheme.data_count} "
+                f"sources, the order names {len(sources)}",
+                hint="more is lost than the parity can give back; bring a datanode back that "
+                "holds another shard",
+                container_id=self.container_id,
+            )
+
+    def _malformed(self, what: str) -> Refused:
+        return Refused(
+            Code.MALFORMED_REQUEST,
+            f"reconstruction of container {self.container_id}: {what}",
+            container_id=self.container_id,
+        )
+
+
+@dataclass(slots=True)
+class Account:
+    """What a reconstruction did; belongs to the thread that coordinates."""
+
+    read_bytes: int = 0
+    written_bytes: int = 0
+    block_count: int = 0
+    orphans: dict[int, str] = field(default_factory=dict)  # block id -> why it was left out
+    replaced: dict[str, str] = field(default_factory=dict)  # datanode id -> what it did
+
+
+@dataclass(frozen=True, slots=True)
+class Reconstruction:
+    """The result: `orphans` by block id and `replaced` by datanode id say why."""
+
+    container_id: ContainerId
+    read_bytes: int
+    written_bytes: int
+    block_count: int
+    orphans: Mapping[int, str]
+    replaced: Mapping[str, str]
+    duration_ms: int
+
+
+def told(shards: Sequence[Shard]) -> str:
+    """Return shards as a message names them."""
+    return ", ".join(f"{shard.index} at {shard.datanode_id}" for shard in shards)

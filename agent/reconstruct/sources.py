@@ -1,0 +1,269 @@
+"""The shards that are left, as a reconstruction reads them: listed side by side, cell by cell.
+
+A source that fails or lies is replaced by another while enough are left. Whose answer takes long
+is not waited for as long as another can answer: the first `data_count` cells are taken.
+"""
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
+
+from agent.ec.blockgroup import Agreed
+from agent.ec.scheme import Scheme
+from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.reconstruct.order import Account, Shard
+from agent.rpc import codec
+from agent.rpc.peer import Meter, Peer
+from merkle.replica import TREE_STATES, BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
+
+if TYPE_CHECKING:
+    from agent.ports import Executor
+
+STRIKES_MAX: Final = 3  # cells that did not verify, until nothing more is asked of a source
+SLOW_S: Final = 5.0  # after which another source is asked beside one that has not answered
+DEMERIT_SLOW: Final = 1  # beside the strikes, when sources are ranked
+
+Listed = tuple[BlockId, Mapping[int, BlockData | None]]
+
+
+@dataclass(slots=True)
+class Source:
+    """One shard that may be read, and how it behaved."""
+
+    shard: Shard
+    peer: Peer
+    is_healthy: bool = True  # as its datanode says
+    strike_count: int = 0
+    slow_count: int = 0
+    dropped: SutureError | None = None
+
+    def rank(self, length_bytes: int) -> tuple[object, ...]:
+        """Return by what sources are ordered: the well-behaved first, then the cheaper cell."""
+        demerits = self.strike_count + DEMERIT_SLOW * self.slow_count
+        return (not self.is_healthy, demerits, length_bytes, self.shard.index)
+
+
+@dataclass(slots=True)
+class Reading:
+    """Cells of one stripe that are under way, and those that are here."""
+
+    stripe: int
+    cells: dict[int, bytes]
+    wanted_count: int
+    pending: dict["Future[tuple[bytes, int]]", int] = field(default_factory=dict)
+    asked: set[int] = field(default_factory=set)
+
+
+class Sources:
+    """The sources of one reconstruction. Belongs to the thread that coordinates."""
+
+    def __init__(
+        self,
+        container_id: ContainerId,
+        scheme: Scheme,
+        executor: "Executor",
+        account: Account,
+        *,
+        slow_s: float = SLOW_S,
+    ) -> None:
+        self.container_id = container_id
+        self.scheme = scheme
+        self.bcsid = 0
+        self._executor = executor
+        self._account = account
+        self._slow_s = slow_s
+        self._sources: dict[int, Source] = {}
+
+    def open(self, shards: Iterable[Shard], dial: Callable[[str], Peer]) -> None:
+        """Ask every source for its replica; keep one a shard. Raises when too few are left.
+
+        An UNHEALTHY replica is the last choice: of what it gives, only what verifies is used.
+        """
+        asked = [(shard, dial(shard.address)) for shard in shards]
+        answers = [
+            (shard, peer, self._executor.submit(peer.replica, self.container_id))
+            for shard, peer in asked
+        ]
+        for shard, peer, future in answers:
+            source = Source(shard, peer)
+            try:
+                self._admit(source, future.result())
+            except SutureError as error:
+                self._account.replaced[shard.datanode_id] = str(error)
+        self.require()
+
+    def _admit(self, source: Source, report: Any) -> None:
+        """Take a source whose replica is the shard it is said to be, and closed."""
+        state = codec.parse_state(report.state, "answer.replica.state")
+        index = source.shard.index
+        if report.replica_index != index:
+            raise Refused(
+                Code.INELIGIBLE, f"its replica has index {report.replica_index}, not {index}"
+            )
+        if state not in TREE_STATES or report.load_error:
+            raise Refused(Code.INELIGIBLE, f"its replica is {state} {report.load_error}".strip())
+        source.is_healthy = state is not ReplicaState.UNHEALTHY
+        known = self._sources.get(index)
+        if known is None or (source.is_healthy and not known.is_healthy):
+            self._sources[index] = source
+        self.bcsid = max(self.bcsid, report.bcsid)
+
+    @property
+    def living(self) -> dict[int, Source]:
+        """The sources that may be asked, by index."""
+        return {i: source for i, source in self._sources.items() if source.dropped is None}
+
+    def require(self) -> None:
+        """Raise Unavailable when fewer sources are left than data shards."""
+        if len(self.living) < self.scheme.data_count:
+            reasons = "; ".join(f"{who}: {why}" for who, why in self._account.replaced.items())
+            raise Unavailable(
+                Code.UNAVAILABLE,
+                f"container {self.container_id}: {len(self.living)} of the "
+                f"{self.scheme.data_count} sources that {self.scheme} needs are left: {reasons}",
+                container_id=self.container_id,
+            )
+
+    # Which blocks there are.
+
+    def blocks(self) -> Iterator[Listed]:
+        """Yield every block that any source knows, ascending, as each source's index has it.
+
+        Lists are drawn page by page: half a million blocks of ten sources are never held at once.
+        """
+        streams = [self._blocks_of(index) for index in sorted(self._sources)]
+        merged = heapq.merge(*streams, key=lambda item: item[0])
+        for block_id, items in groupby(merged, key=lambda item: item[0]):
+            found = {index: block for _, index, block in items}
+            self.require()
+            yield block_id, {index: found.get(index) for index in self.living}
+
+    def _blocks_of(self, index: int) -> Iterator[tuple[BlockId, int, BlockData]]:
+        source = self._sources[index]
+        try:
+            for block in source.peer.each_block(self.container_id):
+                yield block.block_id, index, block
+        except SutureError as error:
+            self._drop(source, error)
+
+    # What is in them.
+
+    def begin(self, agreed: Agreed, stripe: int, *, count: int = 0) -> Reading:
+        """Ask for as many cells of a stripe as are needed (or `count`), the best sources first.
+
+        A cell that the group has not is known without asking: it is empty.
+        """
+        group = agreed.group
+        empty = {i: b"" for i in self.scheme.indexes if not group.cell_bytes(stripe, i)}
+        reading = Reading(stripe, dict(empty), count or self.scheme.data_count)
+        for _ in range(reading.wanted_count - len(empty)):
+            if not self._ask_another(agreed, reading):
+                break
+        return reading
+
+    def finish(self, agreed: Agreed, reading: Reading) -> dict[int, bytes]:
+        """Return the cells, each verified; ask others instead of those that fail or are slow.
+
+        Raises Unavailable when `wanted_count` cells cannot be had.
+        """
+        while len(reading.cells) < reading.wanted_count:
+            if not reading.pending and not self._ask_another(agreed, reading):
+                self._refuse(agreed, reading)
+            done, _ = wait(reading.pending, self._slow_s, FIRST_COMPLETED)
+            if not done:
+                self._note_slow(agreed, reading)
+            for future in done:
+                self._take(agreed, reading, future)
+        for future in reading.pending:
+            future.cancel()
+        return reading.cells
+
+    def finish_all(self, agreed: Agreed, reading: Reading) -> dict[int, bytes]:
+        """Return all cells that can be had: `data_count` at least, or Unavailable is raised."""
+        reading.wanted_count = self.scheme.data_count
+        while reading.pending:
+            done, _ = wait(reading.pending, return_when=FIRST_COMPLETED)
+            for future in done:
+                self._take(agreed, reading, future)
+        return self.finish(agreed, reading)
+
+    def _take(self, agreed: Agreed, reading: Reading, future: "Future[tuple[bytes, int]]") -> None:
+        index = reading.pending.pop(future)
+        try:
+            data, cost_bytes = future.result()
+        except SutureError as error:
+            self._judge(index, error)
+            self._ask_another(agreed, reading)
+            return
+        self._account.read_bytes += cost_bytes
+        reading.cells[index] = data
+
+    def _ask_another(self, agreed: Agreed, reading: Reading) -> bool:
+        """Ask the best source that was not asked for this stripe; return whether there is one."""
+        group, stripe = agreed.group, reading.stripe
+        candidates = [
+            (source.rank(group.cell_bytes(stripe, index)), index)
+            for index, source in self.living.items()
+            if index in agreed.shards and index not in reading.asked | set(reading.cells)
+        ]
+        if not candidates:
+            return False
+        _, index = min(candidates)
+        reading.asked.add(index)
+        chunk = agreed.chunk(index, stripe)
+        future = self._executor.submit(
+            read_cell, self._sources[index].peer, self.container_id, agreed.block_id, chunk
+        )
+        reading.pending[future] = index  # type: ignore[index]  # a real Future, by its port
+        return True
+
+    def _note_slow(self, agreed: Agreed, reading: Reading) -> None:
+        """Ask another source beside each that keeps us waiting, and ask those later from now on."""
+        for index in list(reading.pending.values()):
+            source = self._sources[index]
+            if self._ask_another(agreed, reading):
+                source.slow_count += 1
+                self._account.replaced.setdefault(
+                    source.shard.datanode_id, f"slow: no answer in {self._slow_s:g} s"
+                )
+
+    def accuse(self, index: int, why: str) -> None:
+        """Note that a source gave a cell that was proven wrong though its checksums fit."""
+        self._judge(index, Refused(Code.CHECKSUM_MISMATCH, why))
+
+    def _judge(self, index: int, error: SutureError) -> None:
+        source = self._sources[index]
+        source.strike_count += 1
+        self._account.replaced[source.shard.datanode_id] = str(error)
+        if isinstance(error, Unavailable) or source.strike_count >= STRIKES_MAX:
+            source.dropped = error
+
+    def _drop(self, source: Source, error: SutureError) -> None:
+        source.dropped = error
+        self._account.replaced[source.shard.datanode_id] = str(error)
+
+    def _refuse(self, agreed: Agreed, reading: Reading) -> None:
+        reasons = "; ".join(f"{who}: {why}" for who, why in self._account.replaced.items())
+        raise Unavailable(
+            Code.UNAVAILABLE,
+            f"container {self.container_id}, block {agreed.block_id}, stripe {reading.stripe}: "
+            f"{len(reading.cells)} of {reading.wanted_count} cells can be read: {reasons}",
+            container_id=self.container_id,
+        )
+
+
+def read_cell(
+    peer: Peer, container_id: ContainerId, block_id: BlockId, chunk: ChunkInfo
+) -> tuple[bytes, int]:
+    """Return a cell, verified, and the bytes it cost: it must be the chunk that was listed."""
+    meter = Meter()
+    served, data = peer.read_chunk(container_id, block_id, chunk.offset, meter)
+    if served != chunk:
+        raise Refused(
+            Code.CHECKSUM_MISMATCH,
+            f"block {block_id}, chunk at {chunk.offset}: what it serves is not what it listed",
+        )
+    return data, meter.data_bytes

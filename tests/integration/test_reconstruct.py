@@ -1,0 +1,280 @@
+"""Reconstruction between real datanodes: lost shards come back byte for byte, or nothing does."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from agent.ec.scheme import CodecName, Scheme
+from agent.errors import Code, Refused, SutureError, Unavailable
+from merkle.replica import BlockId, ReplicaState
+from tests.support.ec_cluster import (
+    CONTAINER,
+    RecoveringDatanode,
+    ShardService,
+    altered,
+    ec_cluster,
+    groups_of,
+)
+from tests.support.ec_groups import SMALL_SCHEMES, EncodedGroup, lengths_bytes
+
+RS_3_2 = Scheme(CodecName.RS, 3, 2, 4096)
+LENGTHS = (1, 4096, 5000, 3 * 4096, 100_000)
+
+
+class TestLostShards:
+    @pytest.mark.parametrize("lost", [(1,), (3,), (5,), (1, 2), (2, 4), (4, 5)], ids=str)
+    def test_come_back_as_they_were(self, lost: tuple[int, ...], tmp_path: Path) -> None:
+        """
+        Data and parity shards of full and partial stripes: bytes, rows and root are the writer's.
+        """
+        with ec_cluster(tmp_path, RS_3_2, LENGTHS, spare=2) as cluster:
+            cluster.serve()
+
+            result = cluster.reconstruct(cluster.order(lost))
+
+            for node, index in zip((6, 7), lost, strict=False):
+                cluster.assert_shard(node, index)
+                assert [CONTAINER] == cluster.nodes[node].scans_asked
+            assert len(LENGTHS) == result.block_count
+            assert {} == result.orphans == result.replaced
+
+    @pytest.mark.parametrize("scheme", SMALL_SCHEMES[1:], ids=str)
+    def test_of_wider_schemes_come_back(self, scheme: Scheme, tmp_path: Path) -> None:
+        """
+        As many shards as there is parity, the first and the last among them.
+        """
+        lost = [1, *range(scheme.shard_count - scheme.parity_count + 2, scheme.shard_count + 1)]
+        lengths = list(lengths_bytes(scheme).values())
+        with ec_cluster(tmp_path, scheme, lengths, spare=scheme.parity_count) as cluster:
+            cluster.serve()
+
+            cluster.reconstruct(cluster.order(lost))
+
+            for node, index in enumerate(lost, start=scheme.shard_count + 1):
+                cluster.assert_shard(node, index)
+
+    def test_cost_no_more_bytes_than_the_data_shards_have(self, tmp_path: Path) -> None:
+        """
+        Of full stripes, exactly as many bytes are read as the group has data.
+        """
+        length_bytes = 20 * RS_3_2.stripe_bytes
+        with ec_cluster(tmp_path, RS_3_2, [length_bytes]) as cluster:
+            cluster.serve()
+
+            result = cluster.reconstruct(cluster.order([2]))
+
+            assert length_bytes == result.read_bytes
+            assert length_bytes // 3 == result.written_bytes
+
+    def test_come_back_without_stripe_checksums(self, tmp_path: Path) -> None:
+        """
+        Groups whose writer recorded none, as other writers do, are rebuilt all the same.
+        """
+        with ec_cluster(tmp_path, RS_3_2, LENGTHS, recorded=False) as cluster:
+            cluster.serve()
+
+            cluster.reconstruct(cluster.order([1]))
+
+            cluster_root = cluster.nodes[1].store.tree(CONTAINER).root
+            assert cluster_root == cluster.nodes[6].store.tree(CONTAINER).root
+
+    def test_of_a_container_without_blocks_are_empty(self, tmp_path: Path) -> None:
+        """
+        An empty container has empty shards.
+        """
+        with ec_cluster(tmp_path, RS_3_2, []) as cluster:
+            cluster.serve()
+
+            result = cluster.reconstruct(cluster.order([4]))
+
+            assert 0 == result.block_count
+            assert ReplicaState.CLOSED is cluster.nodes[6].store.replica(CONTAINER).state
+
+
+class TestBadSources:
+    def test_a_corrupt_cell_is_read_from_another(self, tmp_path: Path) -> None:
+        """
+        A flipped bit in a source: its shard is passed over for that stripe, and it is told.
+        """
+        with ec_cluster(tmp_path, RS_3_2, [50_000]) as cluster:
+            flip(cluster.nodes[2], 1, 100)
+            cluster.serve()
+
+            result = cluster.reconstruct(cluster.order([1]))
+
+            cluster.assert_shard(6, 1)
+            assert ["dn-2"] == list(result.replaced)
+
+    def test_a_source_that_is_down_is_replaced(self, tmp_path: Path) -> None:
+        """
+        A datanode that does not answer costs nothing but its turn.
+        """
+        with ec_cluster(tmp_path, RS_3_2, LENGTHS) as cluster:
+            cluster.serve()
+            order = cluster.order([1])
+            cluster.nodes[3].stop_serving()
+
+            result = cluster.reconstruct(order)
+
+            cluster.assert_shard(6, 1)
+            assert ["dn-3"] == list(result.replaced)
+
+    def test_a_slow_source_is_not_waited_for(self, tmp_path: Path) -> None:
+        """
+        While one source keeps its answer back, another is asked, and the run ends without it.
+        """
+        release = threading.Event()
+
+        class SlowService(ShardService):
+            def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+                release.wait(30.0)
+                yield from super().ReadChunk(request, context)
+
+        with ec_cluster(tmp_path, RS_3_2, [50_000]) as cluster:
+            cluster.serve(dn2=SlowService)
+            try:
+                result = cluster.reconstruct(cluster.order([1]))
+            finally:
+                release.set()
+
+            cluster.assert_shard(6, 1)
+            assert "slow" in result.replaced["dn-2"]
+
+    def test_a_shard_of_another_stripe_is_found_by_the_record(self, tmp_path: Path) -> None:
+        """
+        Wrong bytes with fitting checksums: the writer's stripe checksum says so, the other shards
+        say which it is, and what is rebuilt is right.
+        """
+        with ec_cluster(tmp_path, RS_3_2, [50_000], instead=wrong_shard()) as cluster:
+            cluster.serve()
+
+            result = cluster.reconstruct(cluster.order([1]))
+
+            cluster.assert_shard(6, 1)
+            assert "its cell is wrong" in result.replaced["dn-3"]
+
+    def test_wrong_bytes_that_nothing_can_name_are_not_built_upon(self, tmp_path: Path) -> None:
+        """
+        When the record does not fit and no shard is left to ask, nothing is committed.
+        """
+        with ec_cluster(tmp_path, RS_3_2, [50_000], spare=2, instead=wrong_shard()) as cluster:
+            cluster.serve()
+
+            with pytest.raises(Refused, match="it cannot be told which") as caught:
+                cluster.reconstruct(cluster.order([1, 2]))
+
+            assert Code.CHECKSUM_MISMATCH is caught.value.code
+            assert [] == cluster.nodes[6].store.replica_ids()
+            assert [] == cluster.nodes[7].store.replica_ids()
+
+
+class TestOrphans:
+    def test_a_block_that_too_few_sources_know_is_left_out_and_named(self, tmp_path: Path) -> None:
+        """
+        What a writer left unfinished on two shards is not rebuilt; all else is.
+        """
+        rest = groups_of(RS_3_2, LENGTHS)
+        del rest[2]
+        lacking = dict.fromkeys((3, 4, 5), rest)
+        with ec_cluster(tmp_path, RS_3_2, LENGTHS, instead=lacking) as cluster:
+            cluster.serve()
+
+            result = cluster.reconstruct(cluster.order([1]))
+
+            assert [2] == list(result.orphans)
+            assert len(LENGTHS) - 1 == result.block_count
+            with pytest.raises(Refused):
+                cluster.nodes[6].store.block(CONTAINER, BlockId(2))
+
+
+class TestRefusals:
+    def test_more_is_lost_than_parity_gives_back(self, tmp_path: Path) -> None:
+        """
+        With two of three needed sources nothing is begun.
+        """
+        with ec_cluster(tmp_path, RS_3_2, LENGTHS) as cluster:
+            cluster.serve()
+
+            with pytest.raises(Refused, match="needs 3 sources, the order names 2"):
+                cluster.reconstruct(cluster.order([1], sources=[2, 3]))
+
+            assert [] == cluster.nodes[6].store.replica_ids()
+
+    def test_a_source_that_dies_on_the_way_leaves_nothing_behind(self, tmp_path: Path) -> None:
+        """
+        When too few sources are left half way, what was made is removed and the sources stay.
+        """
+
+        class DyingService(ShardService):
+            def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+                if request.offset >= 5 * 4096:
+                    self.datanode.built.server.stop(0)
+                yield from super().ReadChunk(request, context)
+
+        with ec_cluster(tmp_path, RS_3_2, [100_000]) as cluster:
+            cluster.serve(dn2=DyingService)
+
+            with pytest.raises(Unavailable, match="cells can be read"):
+                cluster.reconstruct(cluster.order([1], sources=[2, 3, 4]))
+
+            assert [] == cluster.nodes[6].store.replica_ids()
+            for index in (2, 3, 4):
+                assert ReplicaState.CLOSED is cluster.nodes[index].store.replica(CONTAINER).state
+
+    def test_a_target_that_has_a_replica_keeps_it(self, tmp_path: Path) -> None:
+        """
+        A target on which the container is there already is refused, and nothing there changes.
+        """
+        with ec_cluster(tmp_path, RS_3_2, LENGTHS) as cluster:
+            cluster.serve()
+            cluster.reconstruct(cluster.order([1]))
+            before = cluster.nodes[6].files(CONTAINER)
+
+            with pytest.raises(SutureError) as caught:
+                cluster.reconstruct(cluster.order([1]))
+
+            assert Code.CONTAINER_EXISTS is caught.value.code
+            assert before == cluster.nodes[6].files(CONTAINER)
+            cluster.assert_shard(6, 1)
+
+    def test_a_stopped_run_leaves_nothing_behind(self, tmp_path: Path) -> None:
+        """
+        The agent's stop ends a run between two stripes, and its targets are removed.
+        """
+        with ec_cluster(tmp_path, RS_3_2, [100_000]) as cluster:
+            cluster.serve()
+
+            with pytest.raises(Unavailable) as caught:
+                cluster.reconstruct(cluster.order([1]), stop=lambda: True)
+
+            assert Code.CANCELLED is caught.value.code
+            assert [] == cluster.nodes[6].store.replica_ids()
+
+    def test_a_source_with_another_index_is_not_read(self, tmp_path: Path) -> None:
+        """
+        A replica that is not the shard the order says is no source.
+        """
+        with ec_cluster(tmp_path, RS_3_2, LENGTHS) as cluster:
+            cluster.serve()
+            order = cluster.order([1])
+            swapped = (cluster.shard(3, 2), cluster.shard(2, 3), *order.sources[2:])
+
+            with pytest.raises(Unavailable, match="its replica has index 3, not 2"):
+                cluster.reconstruct(
+                    type(order)(order.container_id, order.scheme, swapped, order.targets)
+                )
+
+
+def flip(node: RecoveringDatanode, block_id: int, at: int) -> None:
+    """Flip one bit of a block file."""
+    path = node.store.paths(CONTAINER).block_file(BlockId(block_id))
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def wrong_shard() -> dict[int, dict[int, EncodedGroup]]:
+    """Shard 3 with wrong bytes in its second stripe, written with checksums that fit them."""
+    made = groups_of(RS_3_2, [50_000])[1]
+    return {3: {1: altered(made, 1, 3)}}
