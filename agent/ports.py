@@ -16,6 +16,16 @@ class Leases(Protocol):
         """Hold the container's lease; raise Unavailable(BUSY) after `timeout_s`."""
         ...
 
+    def share(
+        self, container_id: ContainerId, timeout_s: float = ...
+    ) -> AbstractContextManager[None]:
+        """Keep the container's chunks as they are; raise Unavailable(BUSY) after `timeout_s`."""
+        ...
+
+    def is_shared(self, container_id: ContainerId) -> bool:
+        """Return whether somebody shares the container now."""
+        ...
+
 
 class Future(Protocol):
     """The result of work that an executor does."""

@@ -20,6 +20,7 @@ KEEPALIVE_MS: Final = 20_000  # our servers refuse pings more often than every 1
 KEEPALIVE_TIMEOUT_MS: Final = 10_000
 ATTEMPTS_MAX: Final = 3
 RETRY_WAIT_S: Final = 0.05
+UPLOAD_POLL_S: Final = 0.2
 RETRY_WAIT_S_MAX: Final = 1.0
 
 _RETRIED_CODES: Final = frozenset({Code.UNAVAILABLE, Code.BUSY})
@@ -64,6 +65,36 @@ def stream(method: Method, request: Any, *, timeout_s: float) -> Iterator[Any]:
         raise error_from(error) from error
     finally:
         answers.cancel()
+
+
+def upload(
+    method: Method,
+    requests: Iterator[bytes],
+    *,
+    timeout_s: float,
+    must_end: Callable[[], bool],
+) -> Any:  # the method's answer
+    """Send a stream and return the answer to it; cancelled soon after `must_end` turns true.
+
+    `requests` is drawn from by a thread of gRPC. Raises SutureError.
+    """
+    try:
+        answer = method.future(requests, timeout=timeout_s)  # type: ignore[attr-defined]
+    except ValueError as error:
+        raise Unavailable(Code.UNAVAILABLE, "the connection was closed") from error
+    try:
+        while True:
+            try:
+                return answer.result(timeout=UPLOAD_POLL_S)
+            except grpc.FutureTimeoutError:
+                if must_end():
+                    raise Unavailable(Code.CANCELLED, "the transfer was stopped") from None
+    except grpc.FutureCancelledError as error:
+        raise Unavailable(Code.CANCELLED, "the connection was closed") from error
+    except grpc.RpcError as error:
+        raise error_from(error) from error
+    finally:
+        answer.cancel()
 
 
 def retried(work: Callable[[], T], *, timeout_s: float) -> T:

@@ -199,8 +199,12 @@ class ErrorEdge(grpc.ServerInterceptor):
         method = str(handler_call_details.method)
         if handler is None or not method.startswith(SERVICE_PREFIX):
             return handler  # type: ignore[no-any-return]
-        assert not handler.request_streaming, "no service of ours takes a request stream"
         parse = _parser(handler.request_deserializer)
+        if handler.request_streaming:
+            assert not handler.response_streaming, "no method of ours streams both ways"
+            return grpc.stream_unary_rpc_method_handler(
+                _guard_upload(method, handler.stream_unary), parse, handler.response_serializer
+            )
         if handler.response_streaming:
             return grpc.unary_stream_rpc_method_handler(
                 _guard_stream(method, handler.unary_stream), parse, handler.response_serializer
@@ -238,6 +242,23 @@ def _guard_stream(method: str, behavior: Callable[..., Iterator[Any]]) -> Callab
             yield from behavior(_parsed(request), context)
 
     return guarded
+
+
+def _guard_upload(method: str, behavior: Callable[..., Any]) -> Callable[..., Any]:
+    def guarded(requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
+        with _Guard(method, context):
+            return behavior(_arriving(requests), context)
+
+    return guarded
+
+
+def _arriving(requests: Iterator[Any]) -> Iterator[Any]:
+    """Yield the messages of a stream; one that was cut off is no fault of ours."""
+    try:
+        for request in requests:
+            yield _parsed(request)
+    except grpc.RpcError as error:
+        raise Unavailable(Code.CANCELLED, "the sender has gone") from error
 
 
 def _parsed(request: Any) -> Any:

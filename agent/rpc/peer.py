@@ -4,7 +4,7 @@ Trust nothing: every answer goes through the codec, and chunk data is checked ag
 checksums that came with it before it is returned.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -12,7 +12,7 @@ import grpc
 
 from agent.errors import Code, Refused
 from agent.rpc import codec, hashes
-from agent.rpc.channel import Method, call, open_channel, retried, stream
+from agent.rpc.channel import Method, call, open_channel, retried, stream, upload
 from agent.rpc.hashes import BlockRows
 from agent.rpc.v1 import container_pb2, datanode_pb2_grpc
 from agent.rpc.v1 import datanode_pb2 as pb
@@ -22,6 +22,7 @@ from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo, Containe
 from merkle.tree import Summary, Tree
 
 SCAN_TIMEOUT_S: Final = 6 * 3600.0  # a full container on a busy disk
+IMPORT_METHOD: Final = "/suture.v1.Datanode/ImportContainer"
 BLOCKS_MAX: Final = 1_000_000  # of one container, for those who list them all
 
 
@@ -56,6 +57,9 @@ class Peer:
         self._timeouts = timeouts or Timeouts()
         self._channel = open_channel(address, credentials)
         self.stub = datanode_pb2_grpc.DatanodeStub(self._channel)  # type: ignore[no-untyped-call]
+        self._import: Method = self._channel.stream_unary(
+            IMPORT_METHOD, response_deserializer=pb.ImportContainerResponse.FromString
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -204,6 +208,18 @@ class Peer:
             return _receive(pieces, offset, meter)
 
         return retried(ask, timeout_s=self._timeouts.chunk_s)
+
+    def import_container(
+        self, parts: Iterator[bytes], *, timeout_s: float, must_end: Callable[[], bool]
+    ) -> pb.ImportContainerResponse:
+        """Push a replica, as encoded `ImportPart`s; cancelled when `must_end` says so.
+
+        Not retried here: the target keeps nothing of what was cut off.
+        """
+        answer: pb.ImportContainerResponse = upload(
+            self._import, parts, timeout_s=timeout_s, must_end=must_end
+        )
+        return answer
 
     # Replicas and judgement.
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -18,7 +18,13 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from agent.errors import Code, Refused, Unavailable
 from agent.ports import Leases
 from agent.rpc import codec, hashes, reports
-from agent.rpc.channel import HEADERS_BYTES_MAX, MESSAGE_BYTES_MAX
+from agent.rpc.backends import Importer, Scrub
+from agent.rpc.channel import (
+    HEADERS_BYTES_MAX,
+    KEEPALIVE_MS,
+    KEEPALIVE_TIMEOUT_MS,
+    MESSAGE_BYTES_MAX,
+)
 from agent.rpc.errors import ErrorEdge
 from agent.rpc.v1 import container_pb2, datanode_pb2_grpc
 from agent.rpc.v1 import datanode_pb2 as pb
@@ -60,26 +66,6 @@ Scan = Callable[[ContainerId, Callable[[], bool]], Iterable[ScanStep]]
 Status = Callable[[], pb.StatusResponse]
 
 
-class Scrub(Protocol):
-    """The background scans, as an operator steers them."""
-
-    def status(self) -> pb.ScrubStatusResponse:
-        """Return how far every volume is."""
-        ...
-
-    def pause(self, volume_id: str, duration_s: float) -> None:
-        """Pause one volume's scan, or all with "". Raise Refused."""
-        ...
-
-    def resume(self, volume_id: str) -> None:
-        """End the pause of one volume, or of all with ""."""
-        ...
-
-    def skip(self, container_id: ContainerId) -> None:
-        """Cancel the scan of a container, if it is under way."""
-        ...
-
-
 class DatanodeService(datanode_pb2_grpc.DatanodeServicer):
     """The handlers. `scan` and `status` are the runtime's."""
 
@@ -92,6 +78,7 @@ class DatanodeService(datanode_pb2_grpc.DatanodeServicer):
         status: Status,
         limits: Limits | None = None,
         scrub: Scrub | None = None,
+        importer: Importer | None = None,
         on_read: Callable[[float], None] = lambda _: None,
     ) -> None:
         """`on_read` is told how many seconds each read of chunk data took."""
@@ -100,6 +87,7 @@ class DatanodeService(datanode_pb2_grpc.DatanodeServicer):
         self._scan = scan
         self._status = status
         self._scrub = scrub
+        self._importer = importer
         self._on_read = on_read
         self.limits = limits or Limits()
 
@@ -292,6 +280,23 @@ class DatanodeService(datanode_pb2_grpc.DatanodeServicer):
         selection = hashes.parse_selection(request)
         yield from hashes.pages(self._store.tree(container_id), selection)
 
+    def ImportContainer(  # noqa: N802
+        self, requests: Iterator[pb.ImportPart], context: grpc.ServicerContext
+    ) -> pb.ImportContainerResponse:
+        """Receive a whole replica that another datanode pushes; nothing shows before all is here.
+
+        gRPC holds back a sender that is faster than we write.
+        """
+        del context
+        if self._importer is None:
+            raise Refused(Code.INELIGIBLE, "this datanode takes no replicas from others")
+        arrived = self._importer.receive(requests)
+        return pb.ImportContainerResponse(
+            replica=reports.replica_report(arrived.facts),
+            bytes_received=arrived.data_bytes,
+            damaged_chunk_count=arrived.damaged_chunk_count,
+        )
+
     # Judging.
 
     def ScanContainer(  # noqa: N802
@@ -452,6 +457,9 @@ def server_options() -> list[tuple[str, int]]:
         ("grpc.so_reuseport", 0),  # two agents on one port would share its calls, silently
         ("grpc.http2.min_recv_ping_interval_without_data_ms", PING_INTERVAL_MS_MIN),
         ("grpc.keepalive_permit_without_calls", 1),
+        # A sender that has vanished must not keep a thread and reserved space for ever.
+        ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
     ]
 
 

@@ -14,26 +14,17 @@ from typing import Final
 
 import structlog
 
-from agent.commands import Commands, Handlers
+from agent.commands import Commands
 from agent.config import AgentConfig, changed, with_live
-from agent.ec.scheme import SHARDS_MAX
 from agent.observe.status import QUIET_MAX_S, About, Observer
-from agent.reconcile.reconciler import Reconciler
-from agent.reconstruct.coordinator import Coordinator
-from agent.rpc import codec
-from agent.rpc.ec import parse_order, reconstruction_message
-from agent.rpc.peer import Peer
 from agent.rpc.recovering import RecoveringService
-from agent.rpc.reports import outcome_message
 from agent.rpc.scm import ScmClient
 from agent.rpc.server import Limits, build_server
-from agent.rpc.v1 import scm_pb2
 from agent.runtime.clock import SystemClock
+from agent.runtime.handlers import TRANSFER_THREADS, Handlers, Tools
 from agent.runtime.heartbeat import Heartbeat, Identity
 from agent.runtime.lease import Leases
 from agent.runtime.loop import Loop, LoopSet, Step, Throttled
-from agent.runtime.pace import ScanPace
-from agent.runtime.pool import TaskContext, TaskPool
 from agent.runtime.recovering import REASON, Recoveries
 from agent.runtime.requested import RequestedScans
 from agent.runtime.scanning import ScanReport, ScanTools, scan_container
@@ -42,11 +33,9 @@ from agent.runtime.supervisor import Supervisor, WatchdogWorker
 from agent.runtime.watch import ChangeWatch
 from agent.store.options import StoreOptions
 from agent.store.store import ReplicaStore
-from agent.tasks import TaskLimits
+from agent.transfer.incoming import Importer
 from merkle.replica import ContainerId
-from scanner.pacing import PaceLimits
 
-QUICK_THREADS: Final = 4  # close and delete: short, and never behind a reconcile
 HOUSEKEEPING_INTERVAL_S: Final = 3600.0
 
 log = structlog.get_logger()
@@ -73,7 +62,6 @@ class Host:
         self._stopping = Event()
         self._loops = LoopSet()
         self._leases = Leases(clock=self._clock)
-        self._peers: dict[str, Peer] = {}
         self._store = ReplicaStore.open(
             config.storage.volumes,
             cluster_id=who.cluster_id,
@@ -105,6 +93,7 @@ class Host:
         self._observer = Observer(
             about, self._store, workers=self._loops.status, scm_state=lambda: self._heartbeat.state
         )
+        self._writers = ThreadPoolExecutor(TRANSFER_THREADS, thread_name_prefix="import")
         self._executor = ThreadPoolExecutor(self._config.server.threads, thread_name_prefix="rpc")
         self._recoveries = Recoveries(
             self._store,
@@ -124,10 +113,11 @@ class Host:
             ),
             scrub=self._scrub,
             recoveries=self._recoveries,
+            importer=self._build_importer(who),
             on_read=self._scrub.client_read,
         )
         self._server = build_server(service, self._config.node.listen, self._executor)
-        self._build_commands()
+        self._build_commands(who)
         identity = Identity(
             datanode_id=who.datanode_id,
             cluster_id=who.cluster_id,
@@ -180,55 +170,44 @@ class Host:
         self._requested.stop()
         self._server.health.enter_graceful_shutdown()
         stopped = self._server.server.stop(self._config.stop_deadline_s / 4)
-        unfinished = []
-        for name, pool in (("tasks", self._pool), ("quick tasks", self._quick)):
-            if not pool.stop(self._config.stop_deadline_s / 2):
-                unfinished.append(name)
+        unfinished = self._handlers.stop(self._config.stop_deadline_s / 2)
         unfinished += self._loops.stop(self._config.stop_deadline_s / 4)
         stopped.wait()
         self._executor.shutdown(wait=True, cancel_futures=True)
-        self._fetchers.shutdown(wait=True, cancel_futures=True)
-        self._shards.shutdown(wait=True, cancel_futures=True)
+        self._writers.shutdown(wait=True, cancel_futures=True)
         if self._watch is not None:
             self._watch.close()
-        for peer in self._peers.values():
-            peer.close()
+        self._handlers.close()
         self._scm.close()
         if not unfinished:
             self._store.close()
         return unfinished
 
-    def _build_commands(self) -> None:
-        tasks = self._config.tasks
-        share = max(1, int(tasks.threads * tasks.reconcile_share))
-        rebuilds = max(1, int(tasks.threads * tasks.reconstruct_share))
-        shares = {"reconcile": share, "reconstruct": rebuilds}
-        limits = TaskLimits(tasks.threads, tasks.queue_depth_max, shares)
-        self._pool = TaskPool(limits, name="task", clock=self._clock)
-        quick = TaskLimits(QUICK_THREADS, tasks.queue_depth_max)
-        self._quick = TaskPool(quick, name="quick", clock=self._clock)
-        self._fetchers = ThreadPoolExecutor(2 * share, thread_name_prefix="fetch")
-        self._reconciler = Reconciler(
-            self._store,
-            self._leases,
-            self._fetchers,
-            scan=self._scan_after_repair,
+    def _build_importer(self, who: Who) -> Importer:
+        return Importer(
+            store=self._store,
+            leases=self._leases,
+            executor=self._writers,
+            cluster_id=who.cluster_id,
+            algorithm=self._config.storage.tree_algorithm,
             now_ms=self._clock.now_ms,
+            on_arrived=lambda container_id: self._ask_scan(container_id, "it has just arrived"),
         )
-        # Each rebuild has the cells of a few stripes under way, and its writes beside them.
-        self._shards = ThreadPoolExecutor(rebuilds * SHARDS_MAX, thread_name_prefix="shard")
-        handlers = Handlers(
-            close=self._close,
-            delete=self._delete,
-            reconcile=self._reconcile,
-            reconstruct=self._reconstruct,
+
+    def _build_commands(self, who: Who) -> None:
+        tools = Tools(
+            store=self._store,
+            leases=self._leases,
+            clock=self._clock,
+            cluster_id=who.cluster_id,
+            datanode_id=who.datanode_id,
+            scan_now=self._scan_after_repair,
+            ask_scan=self._ask_scan,
+            wait=self._stopping.wait,
         )
+        self._handlers = Handlers(self._config.tasks, tools)
         self._commands = Commands(
-            handlers,
-            self._pool,
-            self._quick,
-            lambda status: self._heartbeat.answer(status),
-            self._clock,
+            self._handlers.routes(), lambda status: self._heartbeat.answer(status), self._clock
         )
         self._observer.pools = self._commands
 
@@ -247,50 +226,14 @@ class Host:
         self._housekeeper = Housekeeper(self._store, self._config.storage.quarantine_keep_s)
         yield Loop(self._housekeeper)
 
-    # What commands do.
-
-    def _close(self, command: scm_pb2.CloseCommand) -> None:
-        container_id = codec.parse_container_id(command.container_id)
-        bcsid = codec.parse_bcsid(command.bcsid, "close.bcsid")
-        with self._leases.hold(container_id):
-            self._store.close_container(container_id, bcsid=bcsid, force=command.force)
-
-    def _delete(self, command: scm_pb2.DeleteCommand) -> None:
-        container_id = codec.parse_container_id(command.container_id)
-        with self._leases.hold(container_id):
-            self._store.delete_container(container_id, force=command.force)
-
-    def _reconcile(
-        self, command: scm_pb2.ReconcileCommand, context: TaskContext
-    ) -> scm_pb2.ReconcileOutcome:
-        container_id = codec.parse_container_id(command.container_id)
-        peers = {peer.datanode_id: self._peer(peer.address) for peer in command.peers}
-        return outcome_message(self._reconciler.reconcile(container_id, peers, stop=context.stop))
-
-    def _reconstruct(
-        self, command: scm_pb2.ReconstructCommand, context: TaskContext
-    ) -> scm_pb2.ReconstructOutcome:
-        limits = PaceLimits(fixed_bytes_per_s=self._config.tasks.reconstruct_bytes_per_s)
-        pace = ScanPace(limits, self._stopping.wait, clock=self._clock)
-        coordinator = Coordinator(
-            self._shards,
-            self._peer,
-            now_ms=self._clock.now_ms,
-            pace=pace if limits.fixed_bytes_per_s else lambda _: None,
-        )
-        result = coordinator.reconstruct(parse_order(command), stop=context.stop)
-        for block_id, reason in result.orphans.items():
-            log.warning(
-                "orphan_block", container_id=command.container_id, block_id=block_id, reason=reason
-            )
-        return reconstruction_message(result)
-
     def _scan_after_repair(self, container_id: ContainerId) -> ScanReport:
         """Read the replica whole, so that what it is called rests on the medium."""
         return scan_container(self._tools, container_id, stop=self._stopping.is_set)
 
-    def _peer(self, address: str) -> Peer:
-        return self._peers.setdefault(address, Peer(address))
+    def _ask_scan(self, container_id: ContainerId, reason: str) -> None:
+        """Ask for a scan; a full queue is no loss: what was never read is read before others."""
+        if not self._scrub.on_demand.request(container_id, reason=reason):
+            log.warning("scan_not_queued", container_id=container_id, reason=reason)
 
 
 class Housekeeper:

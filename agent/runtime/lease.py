@@ -11,7 +11,7 @@ timeout.
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -39,6 +39,7 @@ class Leases:
         self._clock = clock or SystemClock()
         self._changed = threading.Condition()
         self._holders: dict[ContainerId, _Holder] = {}
+        self._shares: dict[ContainerId, int] = {}
         self._written_at_s: OrderedDict[ContainerId, float] = OrderedDict()
         self._waiters_max = waiters_max
         self._waiter_count = 0
@@ -62,6 +63,31 @@ class Leases:
         finally:
             self._release(container_id)
 
+    @contextmanager
+    def share(
+        self, container_id: ContainerId, timeout_s: float = TIMEOUT_S_DEFAULT
+    ) -> Iterator[None]:
+        """Keep the container's chunks as they are for the length of a `with` block.
+
+        Many may share at once, and a scan may begin and commit meanwhile; who writes chunks waits.
+        Raise Unavailable(BUSY) as `hold` does.
+        """
+        with self._changed:
+            self._wait(container_id, timeout_s, lambda: container_id not in self._holders)
+            self._shares[container_id] = self._shares.get(container_id, 0) + 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._shares[container_id] -= 1
+                if not self._shares[container_id]:
+                    del self._shares[container_id]
+                self._changed.notify_all()
+
+    def is_shared(self, container_id: ContainerId) -> bool:
+        """Return whether somebody copies the container now, so that a change has to wait."""
+        return container_id in self._shares
+
     def held_count(self) -> int:
         """Return how many leases are held now."""
         return len(self._holders)
@@ -83,11 +109,21 @@ class Leases:
             assert current is None or current.thread_id != holder.thread_id, (
                 f"thread {me.name} already holds the lease of container {container_id}"
             )
-            if current is not None:
-                self._wait(container_id, timeout_s)
+            self._wait(
+                container_id,
+                timeout_s,
+                lambda: (
+                    container_id not in self._holders
+                    and not (writes_chunks and container_id in self._shares)
+                ),
+            )
             self._holders[container_id] = holder
 
-    def _wait(self, container_id: ContainerId, timeout_s: float) -> None:
+    def _wait(
+        self, container_id: ContainerId, timeout_s: float, is_free: Callable[[], bool]
+    ) -> None:
+        if is_free():
+            return
         if self._waiter_count >= self._waiters_max:
             raise Unavailable(
                 Code.BUSY,
@@ -97,13 +133,12 @@ class Leases:
             )
         self._waiter_count += 1
         try:
-            free = self._changed.wait_for(
-                lambda: container_id not in self._holders, timeout=timeout_s
-            )
+            free = self._changed.wait_for(is_free, timeout=timeout_s)
         finally:
             self._waiter_count -= 1
         if not free:
-            holder = self._holders[container_id].thread_name
+            current = self._holders.get(container_id)
+            holder = current.thread_name if current else "those who copy it"
             raise Unavailable(
                 Code.BUSY,
                 f"container {container_id} is held by {holder} for more than {timeout_s:g} s",

@@ -70,6 +70,7 @@ class TaskPool:
         self._threads: list[threading.Thread] = []
         self._scale = 1
         self._is_stopping = False
+        self._telling_count = 0  # threads that tell of dropped tasks: those are not done with
 
     def submit(
         self, task: Task, body: TaskBody, *, on_drop: OnDrop | None = None
@@ -129,17 +130,25 @@ class TaskPool:
         """Wait until nothing is queued or running; return whether that happened in time."""
         with self._changed:
             return self._changed.wait_for(
-                lambda: not self._queue.running_count and not self._queue.queued_count,
+                lambda: (
+                    not self._queue.running_count
+                    and not self._queue.queued_count
+                    and not self._telling_count
+                ),
                 timeout=timeout_s,
             )
 
-    def stop(self, deadline_s: float) -> bool:
-        """Drop what waits, ask what runs to stop, wait `deadline_s`; return whether all ended."""
+    def ask_to_stop(self) -> None:
+        """Drop what waits and ask what runs to stop; never waits."""
         with self._changed:
             self._is_stopping = True
             dropped = self._forget(self._queue.stop())
             self._changed.notify_all()
         self._tell(dropped)
+
+    def stop(self, deadline_s: float) -> bool:
+        """Ask to stop, wait `deadline_s`; return whether all ended."""
+        self.ask_to_stop()
         with self._changed:
             drained = self._changed.wait_for(
                 lambda: not self._queue.running_count, timeout=deadline_s
@@ -186,8 +195,7 @@ class TaskPool:
     def _forget(self, dropped: Sequence[Dropped]) -> list[tuple[Dropped, OnDrop | None]]:
         """Give up the entries of dropped tasks; return whom to tell, once the lock is free."""
         told = [(item, self._entries.pop(item.task.identity).on_drop) for item in dropped]
-        if dropped:
-            self._changed.notify_all()  # the last waiting task may have been among them
+        self._telling_count += bool(told)
         return told
 
     def _tell(self, told: Sequence[tuple[Dropped, OnDrop | None]]) -> None:
@@ -200,6 +208,10 @@ class TaskPool:
                     on_drop(item.why)
                 except Exception:  # a worker loop: it must outlive what it calls
                     log.exception("drop_callback_died", task=item.task.task_type)
+        if told:
+            with self._changed:
+                self._telling_count -= 1
+                self._changed.notify_all()  # the last waiting task may have been among them
 
     def _run(self, task: Task, body: TaskBody) -> TaskOutcome:
         context = TaskContext(lambda: self._must_stop(task), task.deadline_at_ms)

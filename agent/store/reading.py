@@ -1,6 +1,6 @@
 """Reading blocks and volumes: short snapshots of the index, bytes as the disk has them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final
 
@@ -14,6 +14,7 @@ from agent.store.volume import Volume
 from merkle.blockrow import decode_block
 from merkle.damaged import Damaged
 from merkle.replica import CHUNK_BYTES_MAX, BlockData, BlockId, ContainerId
+from scanner.finding import Finding
 
 ROWS_PER_READ: Final = 4_096  # bounds how long one read transaction lasts
 READ_BYTES_MAX: Final = CHUNK_BYTES_MAX
@@ -98,6 +99,20 @@ def damaged_block(container_id: ContainerId, damage: Damaged) -> Unavailable:
         f"container {container_id}: {damage}",
         hint="another replica has it; reconcile repairs this one",
     )
+
+
+def findings_of(
+    volume: Volume, places: Mapping[ContainerId, Volume], *, start: int, count: int
+) -> list[Finding]:
+    """Return unresolved findings of the replicas that a volume serves, from `start` on."""
+    with volume.index.read() as rows:
+        here = (
+            finding
+            for owner in rows.containers_with_findings(start)
+            if places.get(owner) is volume
+            for finding in rows.findings(owner)
+        )
+        return list(islice(here, count))
 
 
 def facts_or_failure(volume: Volume) -> VolumeFacts:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from agent.errors import SutureError
 from agent.store.adoption import adopt_directory, lost_directory
+from agent.store.arrival import finish_move
 from agent.store.closing import follow_state
 from agent.store.deleting import finish_delete, record_tombstones, unlink_blocks
 from agent.store.durable import disk_errors, remove_file, remove_tree
@@ -26,6 +27,7 @@ from agent.store.rows import (
     DescriptorEntry,
     InstallEntry,
     JournalEntry,
+    MovingEntry,
     ReplicaRow,
     TreeEntry,
     UnlinkEntry,
@@ -110,6 +112,8 @@ def roll(volume: Volume, container_id: ContainerId, entry: JournalEntry) -> str:
             return f"unlinked {len(entry.block_ids)} deleted blocks"
         case TreeEntry():
             return roll_tree(volume, container_id, entry)
+        case MovingEntry():
+            return finish_move(volume, container_id)
         case DescriptorEntry():
             follow_state(volume, container_id)
             return "descriptor written anew"

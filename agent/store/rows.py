@@ -244,7 +244,12 @@ class DescriptorEntry:
     """The descriptor is older than the replica row."""
 
 
-JournalEntry: TypeAlias = InstallEntry | UnlinkEntry | TreeEntry | DescriptorEntry
+@dataclass(frozen=True, slots=True)
+class MovingEntry:
+    """All rows of a replica that has arrived are here; its directory is being put in place."""
+
+
+JournalEntry: TypeAlias = InstallEntry | UnlinkEntry | TreeEntry | DescriptorEntry | MovingEntry
 
 
 def journal_key(container_id: ContainerId, entry: JournalEntry) -> bytes:
@@ -258,6 +263,8 @@ def journal_key(container_id: ContainerId, entry: JournalEntry) -> bytes:
             place = (3, 0, 0)
         case InstallEntry():
             place = (4, entry.block_id, entry.chunk.offset)
+        case MovingEntry():
+            place = (5, 0, 0)
         case _:
             assert_never(entry)
     return struct.pack(">QBQQ", container_id, *place)
@@ -282,6 +289,8 @@ def encode_journal(entry: JournalEntry) -> bytes:
                 "quarantine": entry.quarantine,
                 "pending": entry.pending,
             }
+        case MovingEntry():
+            fields = {"kind": "moving"}
         case _:
             assert_never(entry)
     return seal(json.dumps(fields, separators=(",", ":")).encode())
@@ -297,6 +306,8 @@ def decode_journal(container_id: ContainerId, row: bytes) -> JournalEntry:
             return DescriptorEntry()
         case {"kind": "tree", "generation": generation}:
             return TreeEntry(generation)
+        case {"kind": "moving"}:
+            return MovingEntry()
         case {"kind": "unlink", "block_ids": block_ids}:
             return UnlinkEntry(tuple(block_ids))
         case {"kind": "install", "block_id": block_id}:

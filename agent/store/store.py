@@ -12,8 +12,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, Self
 
-from agent.errors import Code, Refused, SutureError, Unavailable, VolumeFailed
+from agent.errors import Code, Refused, Unavailable, VolumeFailed
 from agent.store import quarantine
+from agent.store.arrival import Announced, Arrival, Arrivals, Received
 from agent.store.blocks import check_id
 from agent.store.closing import close_replica, create_replica, move_state
 from agent.store.deleting import delete_blocks, delete_replica
@@ -27,6 +28,7 @@ from agent.store.facts import (
     facts_of,
 )
 from agent.store.layout import ReplicaPaths
+from agent.store.opening import open_volumes
 from agent.store.options import StoreOptions
 from agent.store.probe import Probe, probe
 from agent.store.reading import (
@@ -34,10 +36,11 @@ from agent.store.reading import (
     committed_block,
     facts_or_failure,
     failed_facts,
+    findings_of,
     read_block,
     readable_blocks,
 )
-from agent.store.recovery import Shelf, recover
+from agent.store.recovery import Shelf
 from agent.store.repair import Repair
 from agent.store.rows import InstallEntry, ReplicaRow, ScanCursor, not_found
 from agent.store.scans import begin_scan, commit_scan, keep_cursor, kept_cursor
@@ -46,12 +49,9 @@ from agent.store.trees import load_tree
 from agent.store.trouble import Trouble, noticed
 from agent.store.volume import (
     Volume,
-    check_any_opened,
-    check_volume_paths,
-    failed_volume,
-    open_volume,
-    replica_count,
+    roomiest,
 )
+from agent.store.writebehind import Submit
 from agent.store.writing import put_block, write_chunk
 from merkle.replica import (
     BlockData,
@@ -64,9 +64,6 @@ from merkle.tree import Tree
 from scanner.finding import Finding
 
 REPLICA_INDEX_MAX: Final = 255  # erasure coding has no wider group
-ROOMY: Final = (
-    0.9  # of the most free space: among volumes about equal, the one with fewest replicas
-)
 BLOCKS_MAX: Final = 10_000
 FINDINGS_MAX: Final = 10_000
 NO_BLOCK: Final = BlockId(0)  # of evidence that is about a whole replica; ids begin at 1
@@ -90,6 +87,7 @@ class ReplicaStore:
         self._failed = tuple(failed)
         self._fenced: tuple[Volume, ...] = ()
         self._lost: Mapping[ContainerId, str] = {}
+        self._arrivals = Arrivals(options)
         self.recovery = RecoveryReport(tuple(shelf.steps), tuple(shelf.unloadable))
         self.on_change: Callable[[ContainerId], None] = lambda _: None
         """Told of every change that a report shows; set once, before others call the store."""
@@ -111,29 +109,10 @@ class ReplicaStore:
         one is not ours (`Refused`), nothing is opened.
         """
         chosen = options or StoreOptions()
-        check_volume_paths(volume_paths)
-        opened: list[Volume] = []
-        failed: list[tuple[Path, SutureError]] = []
-        try:
-            for path in volume_paths:
-                try:
-                    volume = open_volume(
-                        path, cluster_id=cluster_id, datanode_id=datanode_id, options=chosen
-                    )
-                    opened.append(volume)
-                except (Unavailable, VolumeFailed) as error:
-                    failed.append((path, error))
-            shelf = recover(opened, chosen)
-            for volume, failure in shelf.failed:
-                opened.remove(volume)
-                volume.close()
-                failed.append((volume.layout.volume, failure))
-            check_any_opened(opened, failed)
-        except BaseException:
-            for volume in opened:
-                volume.close()
-            raise
-        return cls(opened, chosen, shelf, [failed_volume(*one) for one in failed])
+        opened = open_volumes(
+            volume_paths, cluster_id=cluster_id, datanode_id=datanode_id, options=chosen
+        )
+        return cls(opened.volumes, chosen, opened.shelf, opened.failed)
 
     def close(self) -> None:
         """Close all volumes. No other call may be running."""
@@ -236,14 +215,8 @@ class ReplicaStore:
             raise Refused(Code.MALFORMED_REQUEST, f"a replica cannot be created {state}")
         if container_id in self._places or container_id in self._lost:
             return self._existing(container_id, replica_index, state)
-        if container_id in self._unloadable:
-            raise Refused(
-                Code.CONTAINER_EXISTS,
-                f"container {container_id} has files here that cannot be loaded: "
-                f"{self._unloadable[container_id].reason}",
-                container_id=container_id,
-            )
-        volume = self._roomiest_volume()
+        self._check_absent(container_id)
+        volume = roomiest(self._volumes, self._options.reserve_bytes)
         row = ReplicaRow(
             state=state,
             replica_index=replica_index,
@@ -251,12 +224,23 @@ class ReplicaStore:
             created_at_ms=self._options.now_ms(),
         )
         create_replica(volume, container_id, row)
-        self._places[container_id] = volume
-        if volume not in self._volumes:  # fenced while we made it
-            self._places.pop(container_id, None)
-            raise VolumeFailed(Code.IO_EXCEPTION, f"volume {volume.volume_id} does not serve")
-        self.on_change(container_id)
-        return facts_of(container_id, volume.volume_id, row)
+        return self._appear(container_id, volume, row)
+
+    def begin_arrival(self, announced: Announced, submit: Submit | None = None) -> Arrival:
+        """Reserve room for a replica that another datanode sends. The caller ends it, with
+        `finish_arrival` and with `discard`; `submit` has work done beside the caller's.
+
+        Raises `Refused(CONTAINER_EXISTS)`; `Unavailable`: BUSY, DISK_OUT_OF_SPACE.
+        """
+        check_id(announced.container_id, "container id")
+        self._check_absent(announced.container_id)
+        return self._arrivals.begin(announced, self._volumes, submit)
+
+    def finish_arrival(self, arrival: Arrival, received: Received) -> ReplicaFacts:
+        """Put a replica that has arrived in place: durable, and served from now on."""
+        container_id = arrival.announced.container_id
+        self._check_absent(container_id, arriving=True)
+        return self._appear(container_id, arrival.volume, arrival.publish(received))
 
     @noticed
     def write_chunk(
@@ -405,16 +389,11 @@ class ReplicaStore:
         if container_id is not None:
             with self._volume(container_id).index.read() as rows:
                 return list(islice(rows.findings(container_id), bound))
-        found: list[Finding] = []
-        for volume in self._volumes:
-            with volume.index.read() as rows:
-                here = (
-                    finding
-                    for owner in rows.containers_with_findings(start)
-                    if self._places.get(owner) is volume
-                    for finding in rows.findings(owner)
-                )
-                found.extend(islice(here, bound))
+        found = [
+            finding
+            for volume in self._volumes
+            for finding in findings_of(volume, self._places, start=start, count=bound)
+        ]
         found.sort(key=lambda finding: finding.container_id)
         return found[:bound]
 
@@ -452,6 +431,34 @@ class ReplicaStore:
 
     # -- what the above calls
 
+    def _appear(self, container_id: ContainerId, volume: Volume, row: ReplicaRow) -> ReplicaFacts:
+        """Serve a replica that was made on `volume`."""
+        self._places[container_id] = volume
+        if volume not in self._volumes:  # fenced while we made it
+            self._places.pop(container_id, None)
+            raise VolumeFailed(Code.IO_EXCEPTION, f"volume {volume.volume_id} does not serve")
+        self.on_change(container_id)
+        return facts_of(container_id, volume.volume_id, row)
+
+    def _check_absent(self, container_id: ContainerId, *, arriving: bool = False) -> None:
+        """Refuse to make a replica that is here, in whatever condition."""
+        why = ""
+        if container_id in self._places:
+            why = f"is here, {self.replica(container_id).state}"
+        elif container_id in self._lost:
+            why = "was on a volume that failed"
+        elif container_id in self._unloadable:
+            reason = self._unloadable[container_id].reason
+            why = f"has files here that cannot be loaded: {reason}"
+        if why:
+            raise Refused(
+                Code.CONTAINER_EXISTS, f"container {container_id} {why}", container_id=container_id
+            )
+        if container_id in self._arrivals and not arriving:
+            raise Unavailable(
+                Code.BUSY, f"container {container_id} is arriving", container_id=container_id
+            )
+
     def _volume(self, container_id: ContainerId) -> Volume:
         volume = self._places.get(container_id)
         if volume is not None:
@@ -482,17 +489,3 @@ class ReplicaStore:
             f"container {container_id} is {facts.state} here with index {facts.replica_index}",
             container_id=container_id,
         )
-
-    def _roomiest_volume(self) -> Volume:
-        available_bytes = {volume: volume.available_bytes() for volume in self._volumes}
-        most_bytes = max(available_bytes.values(), default=-1)
-        if most_bytes < self._options.reserve_bytes:
-            raise Unavailable(
-                Code.DISK_OUT_OF_SPACE,
-                "no volume has more free space than its reserve",
-                hint="free space or add a volume",
-            )
-        roomy = [
-            volume for volume in self._volumes if available_bytes[volume] >= most_bytes * ROOMY
-        ]
-        return min(roomy, key=replica_count)

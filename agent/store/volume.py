@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from agent.errors import Code, Refused, SutureError
+from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.store.durable import (
     DIRECTORY_MODE,
     FILE_MODE,
@@ -38,6 +38,7 @@ from agent.store.options import StoreOptions
 from merkle.replica import ContainerId
 
 COMMAND_CHARS_MAX: Final = 200
+ROOMY: Final = 0.9  # of the most free space: of about equal volumes, the one with fewest replicas
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -183,6 +184,20 @@ def replica_count(volume: Volume) -> int:
     """Return how many replicas a volume holds."""
     with volume.index.read() as rows:
         return rows.replica_count()
+
+
+def roomiest(volumes: Sequence[Volume], reserve_bytes: int) -> Volume:
+    """Return where a new replica goes. Raises `Unavailable(DISK_OUT_OF_SPACE)`."""
+    available_bytes = {volume: volume.available_bytes() for volume in volumes}
+    most_bytes = max(available_bytes.values(), default=-1)
+    if most_bytes < reserve_bytes:
+        raise Unavailable(
+            Code.DISK_OUT_OF_SPACE,
+            "no volume has more free space than its reserve",
+            hint="free space or add a volume",
+        )
+    roomy = [volume for volume in volumes if available_bytes[volume] >= most_bytes * ROOMY]
+    return min(roomy, key=replica_count)
 
 
 def check_volume_paths(paths: Sequence[Path]) -> None:

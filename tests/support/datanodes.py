@@ -11,12 +11,14 @@ from agent.reconcile.mend import MendLimits
 from agent.reconcile.reconciler import Reconciler
 from agent.rpc.peer import Peer, Timeouts
 from agent.rpc.server import BuiltServer, DatanodeService, Limits, ScanStep, build_server
-from agent.rpc.v1 import datanode_pb2
+from agent.rpc.v1 import datanode_pb2, scm_pb2
 from agent.runtime.clock import SystemClock
 from agent.runtime.scanning import scan_container
+from agent.transfer.incoming import Importer
+from agent.transfer.replicate import STALL_S, Replicator
 from merkle.checksum import Algorithm
 from merkle.replica import ContainerId
-from tests.support.stored_replica import CONTAINER, StoredReplica
+from tests.support.stored_replica import CLUSTER, CONTAINER, StoredReplica
 
 THREADS = 8
 QUICK = Timeouts(call_s=5.0, tree_s=10.0, chunk_s=10.0)
@@ -31,9 +33,19 @@ class Datanode:
         self.datanode_id = datanode_id
         self.replica = StoredReplica(path, algorithm=algorithm)
         self.built: BuiltServer | None = None
+        self.on_demand: list[ContainerId] = []  # scans that were asked for
         self.reads: list[tuple[int, int]] = []  # (block, offset) of every chunk asked of it
         self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix=f"{datanode_id}-rpc")
         self._fetchers = ThreadPoolExecutor(THREADS, thread_name_prefix=f"{datanode_id}-fetch")
+        self.importer = Importer(
+            store=self.replica.store,
+            leases=self.replica.leases,
+            executor=self._fetchers,
+            cluster_id=CLUSTER,
+            algorithm=algorithm,
+            now_ms=SystemClock().now_ms,
+            on_arrived=self.on_demand.append,
+        )
 
     def serve(self, service: Callable[["Datanode"], DatanodeService] | None = None) -> None:
         """Start the server on a free port of loopback."""
@@ -75,6 +87,31 @@ class Datanode:
             limits=limits,
         )
 
+    def replicator(self, *, stall_s: float = STALL_S) -> Replicator:
+        """Return what pushes replicas of this datanode to others."""
+        return Replicator(
+            store=self.replica.store,
+            leases=self.replica.leases,
+            executor=self._fetchers,
+            cluster_id=CLUSTER,
+            datanode_id=self.datanode_id,
+            monotonic_s=SystemClock().monotonic_s,
+            on_damage=lambda container_id, _: self.on_demand.append(container_id),
+            stall_s=stall_s,
+        )
+
+    def replicate(
+        self,
+        target: "Datanode",
+        container_id: ContainerId = CONTAINER,
+        *,
+        compress: bool = False,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> scm_pb2.ReplicateOutcome:
+        """Push a replica to another datanode, as a command of the SCM says."""
+        with Peer(target.address, timeouts=QUICK) as peer:
+            return self.replicator().replicate(container_id, peer, compress=compress, stop=stop)
+
     def reconcile(
         self,
         others: Sequence["Datanode"],
@@ -102,6 +139,7 @@ class CountingService(DatanodeService):
             scan=lambda container_id, _: scan_steps(datanode, container_id),
             status=lambda: datanode_pb2.StatusResponse(datanode_id=datanode.datanode_id),
             limits=Limits(lease_timeout_s=2.0),
+            importer=datanode.importer,
         )
         self.datanode = datanode
 

@@ -213,6 +213,84 @@ class HashesPage(_message.Message):
     chunk_healthy: _containers.RepeatedScalarFieldContainer[bool]
     def __init__(self, summary: _Optional[_Union[_container_pb2.TreeSummary, _Mapping]] = ..., range_checksums: _Optional[_Iterable[int]] = ..., block_ids: _Optional[_Iterable[int]] = ..., block_checksums: _Optional[_Iterable[int]] = ..., block_deleted: _Optional[_Iterable[bool]] = ..., block_chunk_counts: _Optional[_Iterable[int]] = ..., chunk_offsets: _Optional[_Iterable[int]] = ..., chunk_lengths: _Optional[_Iterable[int]] = ..., chunk_checksums: _Optional[_Iterable[int]] = ..., chunk_healthy: _Optional[_Iterable[bool]] = ...) -> None: ...
 
+class ImportPart(_message.Message):
+    __slots__ = ("header", "tree", "findings", "blocks", "end")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    TREE_FIELD_NUMBER: _ClassVar[int]
+    FINDINGS_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    header: ImportHeader
+    tree: HashesPage
+    findings: ImportFindings
+    blocks: ImportBlocks
+    end: ImportEnd
+    def __init__(self, header: _Optional[_Union[ImportHeader, _Mapping]] = ..., tree: _Optional[_Union[HashesPage, _Mapping]] = ..., findings: _Optional[_Union[ImportFindings, _Mapping]] = ..., blocks: _Optional[_Union[ImportBlocks, _Mapping]] = ..., end: _Optional[_Union[ImportEnd, _Mapping]] = ...) -> None: ...
+
+class ImportHeader(_message.Message):
+    __slots__ = ("cluster_id", "source_datanode_id", "container_id", "state", "former_state", "replica_index", "bcsid", "origin_datanode_id", "created_at_ms", "data_bytes", "block_count", "compressed")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_DATANODE_ID_FIELD_NUMBER: _ClassVar[int]
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    FORMER_STATE_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_INDEX_FIELD_NUMBER: _ClassVar[int]
+    BCSID_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_DATANODE_ID_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    DATA_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_COUNT_FIELD_NUMBER: _ClassVar[int]
+    COMPRESSED_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: str
+    source_datanode_id: str
+    container_id: int
+    state: _container_pb2.ReplicaState
+    former_state: _container_pb2.ReplicaState
+    replica_index: int
+    bcsid: int
+    origin_datanode_id: str
+    created_at_ms: int
+    data_bytes: int
+    block_count: int
+    compressed: bool
+    def __init__(self, cluster_id: _Optional[str] = ..., source_datanode_id: _Optional[str] = ..., container_id: _Optional[int] = ..., state: _Optional[_Union[_container_pb2.ReplicaState, str]] = ..., former_state: _Optional[_Union[_container_pb2.ReplicaState, str]] = ..., replica_index: _Optional[int] = ..., bcsid: _Optional[int] = ..., origin_datanode_id: _Optional[str] = ..., created_at_ms: _Optional[int] = ..., data_bytes: _Optional[int] = ..., block_count: _Optional[int] = ..., compressed: bool = ...) -> None: ...
+
+class ImportFindings(_message.Message):
+    __slots__ = ("findings",)
+    FINDINGS_FIELD_NUMBER: _ClassVar[int]
+    findings: _containers.RepeatedCompositeFieldContainer[Finding]
+    def __init__(self, findings: _Optional[_Iterable[_Union[Finding, _Mapping]]] = ...) -> None: ...
+
+class ImportBlocks(_message.Message):
+    __slots__ = ("local_ids", "rows", "file_bytes", "data")
+    LOCAL_IDS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    FILE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    local_ids: _containers.RepeatedScalarFieldContainer[int]
+    rows: _containers.RepeatedScalarFieldContainer[bytes]
+    file_bytes: _containers.RepeatedScalarFieldContainer[int]
+    data: bytes
+    def __init__(self, local_ids: _Optional[_Iterable[int]] = ..., rows: _Optional[_Iterable[bytes]] = ..., file_bytes: _Optional[_Iterable[int]] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class ImportEnd(_message.Message):
+    __slots__ = ("block_count", "data_bytes")
+    BLOCK_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DATA_BYTES_FIELD_NUMBER: _ClassVar[int]
+    block_count: int
+    data_bytes: int
+    def __init__(self, block_count: _Optional[int] = ..., data_bytes: _Optional[int] = ...) -> None: ...
+
+class ImportContainerResponse(_message.Message):
+    __slots__ = ("replica", "bytes_received", "damaged_chunk_count")
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    BYTES_RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_CHUNK_COUNT_FIELD_NUMBER: _ClassVar[int]
+    replica: _container_pb2.ReplicaReport
+    bytes_received: int
+    damaged_chunk_count: int
+    def __init__(self, replica: _Optional[_Union[_container_pb2.ReplicaReport, _Mapping]] = ..., bytes_received: _Optional[int] = ..., damaged_chunk_count: _Optional[int] = ...) -> None: ...
+
 class ScanContainerRequest(_message.Message):
     __slots__ = ("container_id",)
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]

@@ -89,6 +89,11 @@ class DatanodeStub(object):
                 request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.GetContainerHashesRequest.SerializeToString,
                 response_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.HashesPage.FromString,
                 _registered_method=True)
+        self.ImportContainer = channel.stream_unary(
+                '/suture.v1.Datanode/ImportContainer',
+                request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ImportPart.SerializeToString,
+                response_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ImportContainerResponse.FromString,
+                _registered_method=True)
         self.ScanContainer = channel.unary_stream(
                 '/suture.v1.Datanode/ScanContainer',
                 request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ScanContainerRequest.SerializeToString,
@@ -188,6 +193,14 @@ class DatanodeServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ImportContainer(self, request_iterator, context):
+        """Replicating: a datanode pushes its whole replica to another. Acknowledged means durable and in
+        place; until then nothing of it can be seen.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ScanContainer(self, request, context):
         """Judging.
         """
@@ -277,6 +290,11 @@ def add_DatanodeServicer_to_server(servicer, server):
                     servicer.GetContainerHashes,
                     request_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.GetContainerHashesRequest.FromString,
                     response_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.HashesPage.SerializeToString,
+            ),
+            'ImportContainer': grpc.stream_unary_rpc_method_handler(
+                    servicer.ImportContainer,
+                    request_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ImportPart.FromString,
+                    response_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ImportContainerResponse.SerializeToString,
             ),
             'ScanContainer': grpc.unary_stream_rpc_method_handler(
                     servicer.ScanContainer,
@@ -601,6 +619,33 @@ class Datanode(object):
             '/suture.v1.Datanode/GetContainerHashes',
             agent_dot_rpc_dot_v1_dot_datanode__pb2.GetContainerHashesRequest.SerializeToString,
             agent_dot_rpc_dot_v1_dot_datanode__pb2.HashesPage.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ImportContainer(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/suture.v1.Datanode/ImportContainer',
+            agent_dot_rpc_dot_v1_dot_datanode__pb2.ImportPart.SerializeToString,
+            agent_dot_rpc_dot_v1_dot_datanode__pb2.ImportContainerResponse.FromString,
             options,
             channel_credentials,
             insecure,

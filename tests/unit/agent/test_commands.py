@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from agent.commands import Commands, Handlers
+from agent.commands import Commands, Route
 from agent.errors import Code, Refused
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.pool import TaskContext, TaskPool
@@ -28,32 +28,38 @@ class Desk:
         limits = TaskLimits(threads, queue_depth_max)
         self.pool = TaskPool(limits, clock=self.clock)
         self.quick = TaskPool(limits, clock=self.clock)
-        handlers = Handlers(
-            close=self.close,
-            delete=self.delete,
-            reconcile=self.reconcile,
-            reconstruct=self.reconstruct,
-        )
-        self.commands = Commands(handlers, self.pool, self.quick, self.answers.append, self.clock)
+        routes = {
+            "close": Route(self.quick, self.close),
+            "delete": Route(self.quick, self.delete),
+            "reconcile": Route(self.pool, self.reconcile),
+            "reregister": Route(self.quick, self.reregister, key_of=lambda _: "reregister"),
+        }
+        self.registered = 0
+        self.commands = Commands(routes, self.answers.append, self.clock)
 
-    def close(self, command: scm_pb2.CloseCommand) -> None:
+    def close(
+        self, order: scm_pb2.Command, _context: TaskContext, _status: scm_pb2.CommandStatus
+    ) -> None:
         self.gate.wait(WAIT_S)
         if self.error is not None:
             raise self.error
-        self.closed.append(command.container_id)
+        self.closed.append(order.close.container_id)
 
-    def delete(self, _command: scm_pb2.DeleteCommand) -> None:
+    def delete(
+        self, _order: scm_pb2.Command, _context: TaskContext, _status: scm_pb2.CommandStatus
+    ) -> None:
         raise Refused(Code.DELETE_ON_OPEN_CONTAINER, "container 5 is open")
 
     def reconcile(
-        self, command: scm_pb2.ReconcileCommand, _context: TaskContext
-    ) -> scm_pb2.ReconcileOutcome:
-        return scm_pb2.ReconcileOutcome(container_id=command.container_id, result="converged")
+        self, order: scm_pb2.Command, _context: TaskContext, status: scm_pb2.CommandStatus
+    ) -> None:
+        status.reconcile.container_id = order.reconcile.container_id
+        status.reconcile.result = "converged"
 
-    def reconstruct(
-        self, command: scm_pb2.ReconstructCommand, _context: TaskContext
-    ) -> scm_pb2.ReconstructOutcome:
-        return scm_pb2.ReconstructOutcome(block_count=len(command.targets))
+    def reregister(
+        self, _order: scm_pb2.Command, _context: TaskContext, _status: scm_pb2.CommandStatus
+    ) -> None:
+        self.registered += 1
 
     def run(self, *commands: scm_pb2.Command, term: int = 1) -> dict[int, scm_pb2.CommandStatus]:
         """Submit, wait until all is done, return the answers by command id."""
@@ -95,6 +101,23 @@ class TestAnswers:
 
         assert "converged" == answers[2].reconcile.result
 
+    def test_a_command_about_the_node_names_no_container(self) -> None:
+        """
+        What is not about a container runs without one, and once however often it is ordered.
+        """
+        orders = [
+            scm_pb2.Command(command_id=number, term=1, reregister=scm_pb2.ReregisterCommand())
+            for number in (1, 2)
+        ]
+        desk = Desk()
+        desk.gate.clear()
+        desk.commands.submit([close_command(7)], 1)  # keeps the only thread busy
+
+        answers = desk.run(*orders)
+
+        assert (Status.EXECUTED, "DUPLICATE") == (answers[1].state, answers[2].code)
+        assert 1 == desk.registered
+
     def test_a_refusal_is_answered_with_its_code(self) -> None:
         """
         What the store refuses is answered FAILED, with the stable code and the message.
@@ -127,6 +150,12 @@ class TestAnswers:
             (close_command(9, container_id=0), "MALFORMED_REQUEST"),
             (close_command(9, container_id=2**63), "MALFORMED_REQUEST"),
             (scm_pb2.Command(command_id=9, term=1), "MALFORMED_REQUEST"),
+            (
+                scm_pb2.Command(
+                    command_id=9, term=1, replicate=scm_pb2.ReplicateCommand(container_id=5)
+                ),
+                "MALFORMED_REQUEST",  # nobody here carries it out
+            ),
         ],
     )
     def test_what_will_not_run_says_why(self, order: scm_pb2.Command, why: str) -> None:

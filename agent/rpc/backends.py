@@ -1,0 +1,57 @@
+"""What the services need of those who do the work: the runtime hands them in."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Protocol
+
+from agent.rpc.v1 import datanode_pb2 as pb
+from merkle.replica import ContainerId
+
+if TYPE_CHECKING:
+    from agent.store.facts import ReplicaFacts
+
+
+class Scrub(Protocol):
+    """The background scans, as an operator steers them."""
+
+    def status(self) -> pb.ScrubStatusResponse:
+        """Return how far every volume is."""
+        ...
+
+    def pause(self, volume_id: str, duration_s: float) -> None:
+        """Pause one volume's scan, or all with "". Raise Refused."""
+        ...
+
+    def resume(self, volume_id: str) -> None:
+        """End the pause of one volume, or of all with ""."""
+        ...
+
+    def skip(self, container_id: ContainerId) -> None:
+        """Cancel the scan of a container, if it is under way."""
+        ...
+
+
+class Arrived(Protocol):
+    """A replica that came from another datanode."""
+
+    @property
+    def facts(self) -> "ReplicaFacts":
+        """What it is here."""
+        ...
+
+    @property
+    def data_bytes(self) -> int:
+        """Bytes of chunk data that came, before compression."""
+        ...
+
+    @property
+    def damaged_chunk_count(self) -> int:
+        """How much damage came with it, all of it declared."""
+        ...
+
+
+class Importer(Protocol):
+    """Receives replicas (`agent.transfer.incoming`)."""
+
+    def receive(self, parts: Iterator[pb.ImportPart]) -> Arrived:
+        """Receive one replica whole. Raise SutureError, with nothing of it left."""
+        ...

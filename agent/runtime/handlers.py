@@ -1,0 +1,201 @@
+"""What commands do, and the pools in which they do it.
+
+work     replicate, reconcile    threads and queue from the config; doubled out of service
+removal  delete                  small: a storm of deletes holds up nothing else
+quick    close                   small and short
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from agent.commands import Route
+from agent.config import TaskConfig
+from agent.ec.scheme import SHARDS_MAX
+from agent.reconcile.reconciler import Reconciler
+from agent.reconstruct.coordinator import Coordinator
+from agent.rpc import codec
+from agent.rpc.ec import parse_order, reconstruction_message
+from agent.rpc.peer import Peer
+from agent.rpc.reports import outcome_message
+from agent.rpc.v1 import scm_pb2
+from agent.runtime.clock import Clock, monotonic_ms
+from agent.runtime.lease import Leases
+from agent.runtime.pace import ScanPace
+from agent.runtime.pool import TaskContext, TaskPool
+from agent.runtime.scanning import ScanReport
+from agent.store.store import ReplicaStore
+from agent.tasks import TaskLimits
+from agent.transfer.replicate import TIMEOUT_S, Replicator
+from merkle.replica import ContainerId
+from scanner.pacing import PaceLimits
+
+QUICK_THREADS: Final = 3  # close: short, and never behind a reconcile
+REMOVAL_THREADS: Final = 2
+TRANSFER_THREADS: Final = 4  # that read, and that write, for replicas under way
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """What the handlers work with. `ask_scan` queues a scan, with the reason;
+    `wait` waits so many seconds, and returns True early when the agent stops."""
+
+    store: ReplicaStore
+    leases: Leases
+    clock: Clock
+    cluster_id: str
+    datanode_id: str
+    scan_now: Callable[[ContainerId], ScanReport]
+    ask_scan: Callable[[ContainerId, str], None]
+    wait: Callable[[float], bool]
+
+
+class Handlers:
+    """Carries out the SCM's commands. Stop it, then close it."""
+
+    def __init__(self, config: TaskConfig, tools: Tools) -> None:
+        self._config = config
+        self._tools = tools
+        self._clock = tools.clock
+        self._peers: dict[str, Peer] = {}
+        share = max(1, int(config.threads * config.reconcile_share))
+        rebuilds = max(1, int(config.threads * config.reconstruct_share))
+        shares = {"reconcile": share, "reconstruct": rebuilds}
+        limits = TaskLimits(config.threads, config.queue_depth_max, shares)
+        self.work = TaskPool(limits, name="task", clock=tools.clock)
+        quick = TaskLimits(QUICK_THREADS, config.queue_depth_max)
+        self.quick = TaskPool(quick, name="quick", clock=tools.clock)
+        removal = TaskLimits(REMOVAL_THREADS, config.queue_depth_max)
+        self.removal = TaskPool(removal, name="removal", clock=tools.clock)
+        self._fetchers = ThreadPoolExecutor(2 * share, thread_name_prefix="fetch")
+        # Each rebuild has the cells of a few stripes under way, and its writes beside them.
+        self._shards = ThreadPoolExecutor(rebuilds * SHARDS_MAX, thread_name_prefix="shard")
+        self._readers = ThreadPoolExecutor(TRANSFER_THREADS, thread_name_prefix="export")
+        self._reconciler = Reconciler(
+            tools.store,
+            tools.leases,
+            self._fetchers,
+            scan=tools.scan_now,
+            now_ms=tools.clock.now_ms,
+        )
+        self._replicator = Replicator(
+            store=tools.store,
+            leases=tools.leases,
+            executor=self._readers,
+            cluster_id=tools.cluster_id,
+            datanode_id=tools.datanode_id,
+            monotonic_s=tools.clock.monotonic_s,
+            on_damage=tools.ask_scan,
+        )
+
+    def routes(self) -> dict[str, Route]:
+        """Return where each type of command goes."""
+        return {
+            "replicate": Route(self.work, self._replicate, replicate_key),
+            "reconstruct": Route(self.work, self._reconstruct),
+            "reconcile": Route(self.work, self._reconcile),
+            "delete": Route(self.removal, self._delete),
+            "close": Route(self.quick, self._close),
+        }
+
+    def stop(self, deadline_s: float) -> list[str]:
+        """Stop all pools side by side; return the names of those that did not end in time."""
+        ends_at_s = self._clock.monotonic_s() + deadline_s
+        pools = {"tasks": self.work, "removals": self.removal, "quick tasks": self.quick}
+        for pool in pools.values():
+            pool.ask_to_stop()
+        unfinished = []
+        for name, pool in pools.items():
+            if not pool.stop(max(0.0, ends_at_s - self._clock.monotonic_s())):
+                unfinished.append(name)
+        return unfinished
+
+    def close(self) -> None:
+        """End the threads and connections."""
+        for executor in (self._fetchers, self._shards, self._readers):
+            executor.shutdown(wait=True, cancel_futures=True)
+        for peer in self._peers.values():
+            peer.close()
+
+    # What commands do.
+
+    def _close(
+        self, order: scm_pb2.Command, _context: TaskContext, _status: scm_pb2.CommandStatus
+    ) -> None:
+        command = order.close
+        container_id = codec.parse_container_id(command.container_id)
+        bcsid = codec.parse_bcsid(command.bcsid, "close.bcsid")
+        with self._tools.leases.hold(container_id):
+            self._tools.store.close_container(container_id, bcsid=bcsid, force=command.force)
+
+    def _delete(
+        self, order: scm_pb2.Command, _context: TaskContext, _status: scm_pb2.CommandStatus
+    ) -> None:
+        command = order.delete
+        container_id = codec.parse_container_id(command.container_id)
+        with self._tools.leases.hold(container_id):
+            self._tools.store.delete_container(container_id, force=command.force)
+
+    def _reconcile(
+        self, order: scm_pb2.Command, context: TaskContext, status: scm_pb2.CommandStatus
+    ) -> None:
+        command = order.reconcile
+        container_id = codec.parse_container_id(command.container_id)
+        peers = {peer.datanode_id: self.peer(peer.address) for peer in command.peers}
+        result = self._reconciler.reconcile(container_id, peers, stop=context.stop)
+        status.reconcile.CopyFrom(outcome_message(result))
+
+    def _replicate(
+        self, order: scm_pb2.Command, context: TaskContext, status: scm_pb2.CommandStatus
+    ) -> None:
+        command = order.replicate
+        container_id = codec.parse_container_id(command.container_id)
+        if not command.target.address:
+            raise codec.malformed("replicate.target.address", "is not set")
+        timeout_s = TIMEOUT_S
+        if context.deadline_at_ms:
+            left_ms = context.deadline_at_ms - monotonic_ms(self._clock)
+            timeout_s = max(left_ms / 1000, 0.1)
+        outcome = self._replicator.replicate(
+            container_id,
+            self.peer(command.target.address),
+            compress=command.compress,
+            stop=context.stop,
+            timeout_s=timeout_s,
+        )
+        status.replicate.CopyFrom(outcome)
+
+    def _reconstruct(
+        self, order: scm_pb2.Command, context: TaskContext, status: scm_pb2.CommandStatus
+    ) -> None:
+        limits = PaceLimits(fixed_bytes_per_s=self._config.reconstruct_bytes_per_s)
+        pace = ScanPace(limits, self._tools.wait, clock=self._clock)
+        coordinator = Coordinator(
+            self._shards,
+            self.peer,
+            now_ms=self._clock.now_ms,
+            pace=pace if limits.fixed_bytes_per_s else lambda _: None,
+        )
+        result = coordinator.reconstruct(parse_order(order.reconstruct), stop=context.stop)
+        for block_id, reason in result.orphans.items():
+            log.warning(
+                "orphan_block",
+                container_id=order.reconstruct.container_id,
+                block_id=block_id,
+                reason=reason,
+            )
+        status.reconstruct.CopyFrom(reconstruction_message(result))
+
+    def peer(self, address: str) -> Peer:
+        """Return the connection to a datanode."""
+        return self._peers.setdefault(address, Peer(address))
+
+
+def replicate_key(order: scm_pb2.Command) -> tuple[int, str]:
+    """Two pushes of a container to different targets are different commands."""
+    return order.replicate.container_id, order.replicate.target.datanode_id

@@ -1,0 +1,177 @@
+"""Writing files past the page cache while more data arrives, through two aligned buffers.
+
+A replica that is copied is read again by nobody soon: in the page cache it would only push out
+what clients read. Large files are written with O_DIRECT, small ones with RWF_DONTCACHE, each where
+the file system takes it. Nothing is durable before the caller has synced.
+"""
+
+import errno
+import fcntl
+import mmap
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final, Protocol
+
+from agent.store.blockfile import ALIGNMENT_BYTES
+from agent.store.durable import FILE_MODE, write_all
+
+BUFFER_BYTES: Final = 1024**2
+JOBS_MAX: Final = 2  # small-file jobs side by side: creating a file is CPU work of the kernel
+RWF_DONTCACHE: Final = 0x80  # linux 6.14: pages are dropped once they are written
+CREATE_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+REFUSED: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP})
+
+assert BUFFER_BYTES % ALIGNMENT_BYTES == 0
+
+
+class Pending(Protocol):
+    """Work that was handed to an executor."""
+
+    def result(self) -> object:
+        """Wait for its end; raise what it raised."""
+        ...
+
+
+Submit = Callable[[Callable[[], None]], Pending]
+
+
+class WriteBehind:
+    """Jobs under way, bounded; without `submit` each is done at once."""
+
+    def __init__(self, submit: Submit | None) -> None:
+        self._submit = submit
+        self._pending: deque[Pending] = deque()
+
+    def run(self, job: Callable[[], None], *, others_max: int) -> None:
+        """Begin `job` when at most `others_max` are left under way. Raises what one raised."""
+        while len(self._pending) > others_max:
+            self._pending.popleft().result()
+        if self._submit is None:
+            job()
+        else:
+            self._pending.append(self._submit(job))
+
+    def settle(self) -> None:
+        """Wait for all that is under way; raise what the first failure raised."""
+        while self._pending:
+            self._pending.popleft().result()
+
+    def abandon(self) -> None:
+        """Wait for all that is under way, whatever becomes of it."""
+        while self._pending:
+            with suppress(Exception):  # the caller gives up anyway; OSError and its kin
+                self._pending.popleft().result()
+
+
+class FileWriter:
+    """Creates the files of one directory, one after the other."""
+
+    def __init__(self, directory_fd: int, submit: Submit | None) -> None:
+        self._directory_fd = directory_fd
+        self._behind = WriteBehind(submit)
+        self._buffers = deque(memoryview(mmap.mmap(-1, BUFFER_BYTES)) for _ in range(2))
+        self._filled = 0
+        self._fd = -1
+        self._written = 0
+        self._flags = RWF_DONTCACHE
+
+    def write_whole(self, files: Sequence[tuple[str, memoryview]]) -> None:
+        """Create small files with these bytes. The views must stay as they are."""
+        self._behind.run(lambda: self._write_each(files), others_max=JOBS_MAX - 1)
+
+    def begin(self, name: str) -> None:
+        """Create a file, to be appended to. Raises OSError."""
+        assert self._fd < 0, "one file at a time"
+        self._fd = _open_direct(name, self._directory_fd)
+        self._written = self._filled = 0
+
+    def append(self, data: memoryview) -> None:
+        """Add bytes to the file. Raises OSError, also of what was added before."""
+        while data:
+            buffer = self._buffers[0]
+            count = min(len(data), BUFFER_BYTES - self._filled)
+            buffer[self._filled : self._filled + count] = data[:count]
+            self._filled += count
+            data = data[count:]
+            if self._filled == BUFFER_BYTES:
+                self._flush()
+
+    def end(self) -> None:
+        """Write what is left and close the file, soon."""
+        fd, buffer, filled, offset = self._fd, self._buffers[0], self._filled, self._written
+        self._fd = -1
+
+        def finish() -> None:
+            try:
+                if filled:
+                    padded = -(-filled // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+                    buffer[filled:padded] = bytes(padded - filled)
+                    _write_direct(fd, buffer[:padded], offset)
+                    os.ftruncate(fd, offset + filled)
+            finally:
+                os.close(fd)
+
+        self._behind.run(finish, others_max=0)
+        self._buffers.rotate()
+
+    def settle(self) -> None:
+        """Wait until all is written. Raises OSError."""
+        self._behind.settle()
+
+    def abandon(self) -> None:
+        """Stop writing; nothing is under way any more."""
+        self._behind.abandon()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _flush(self) -> None:
+        fd, buffer, offset = self._fd, self._buffers[0], self._written
+        self._behind.run(lambda: _write_direct(fd, buffer, offset), others_max=0)
+        self._buffers.rotate()
+        self._written += self._filled
+        self._filled = 0
+
+    def _write_each(self, files: Sequence[tuple[str, memoryview]]) -> None:
+        for name, data in files:
+            fd = os.open(name, CREATE_FLAGS, FILE_MODE, dir_fd=self._directory_fd)
+            try:
+                self._write_uncached(fd, data)
+            finally:
+                os.close(fd)
+
+    def _write_uncached(self, fd: int, data: memoryview) -> None:
+        written = 0
+        if self._flags:
+            try:
+                written = os.pwritev(fd, [data], 0, self._flags)
+            except OSError as error:
+                if error.errno not in REFUSED:
+                    raise
+                self._flags = 0
+        write_all(fd, data[written:], written)
+
+
+def _open_direct(name: str, directory_fd: int) -> int:
+    try:
+        return os.open(name, CREATE_FLAGS | os.O_DIRECT, FILE_MODE, dir_fd=directory_fd)
+    except OSError as error:
+        if error.errno not in REFUSED:
+            raise
+    with suppress(FileNotFoundError):  # some file systems create it before they refuse
+        os.unlink(name, dir_fd=directory_fd)
+    return os.open(name, CREATE_FLAGS, FILE_MODE, dir_fd=directory_fd)
+
+
+def _write_direct(fd: int, data: memoryview, offset: int) -> None:
+    """Write whole aligned pages; where O_DIRECT is refused only now, through the page cache."""
+    try:
+        write_all(fd, data, offset)
+    except OSError as error:
+        flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+        if error.errno not in REFUSED or not flags & os.O_DIRECT:
+            raise
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags & ~os.O_DIRECT)
+        write_all(fd, data, offset)

@@ -1,0 +1,459 @@
+"""Receiving a replica: every message is judged before it is believed, every window before it stays.
+
+    header ─► room reserved, a place to build in
+    tree   ─► folds from its own leaves
+    blocks ─► windows checked against the rows while they are written
+    end    ─► all of it here, rows fold to the tree ─► synced, in place, reported
+
+Damage that the source declared is accepted and marked; any other fails the import, and nothing of
+it can be seen.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from agent.errors import Code, Refused
+from agent.ports import Executor, Leases
+from agent.rpc import codec, hashes
+from agent.rpc.v1 import datanode_pb2 as pb
+from agent.store.arrival import Announced, Arrival, Received
+from agent.store.facts import ReplicaFacts
+from agent.transfer.parts import PART_BLOCKS_MAX, PART_BYTES, cut_off, data_of
+from agent.transfer.streamed import StreamedChunks
+from merkle.blockrow import HEADER, decode_block
+from merkle.checksum import Algorithm, U64s, windows_verify
+from merkle.damaged import Damaged
+from merkle.replica import (
+    BLOCK_BYTES_MAX,
+    CONTAINER_BYTES_MAX,
+    TREE_STATES,
+    BlockData,
+    BlockId,
+    ChecksumType,
+    ChunkInfo,
+    ContainerId,
+    ReplicaState,
+)
+from merkle.tree import Tree, build_from_rows
+from scanner.batch import SIMPLE_TYPE, SUMS_START, SimpleRun, runs
+from scanner.finding import Fault, Finding, Verdict
+
+if TYPE_CHECKING:
+    from agent.store.store import ReplicaStore
+
+FINDINGS_MAX: Final = 10_000  # damage beyond it makes no replica that is worth a copy
+SMALL_BYTES_MAX: Final = PART_BYTES
+BCSID_FIELD: Final = 4  # of a row's header
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """What a stream has brought."""
+
+    facts: ReplicaFacts
+    data_bytes: int
+    damaged_chunk_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Importer:
+    """What every import of this datanode uses. `on_arrived` is told of each replica that came."""
+
+    store: "ReplicaStore"
+    leases: Leases
+    executor: Executor
+    cluster_id: str
+    algorithm: Algorithm
+    now_ms: Callable[[], int]
+    on_arrived: Callable[[ContainerId], None] = lambda _: None
+
+    def receive(self, parts: Iterator[pb.ImportPart]) -> Arrived:
+        """Receive one replica. Raises SutureError, with nothing of it left."""
+        first = next(parts, None)
+        if first is None or first.WhichOneof("part") != "header":
+            raise codec.malformed("parts", "the stream does not begin with a header")
+        announced = parse_header(first.header, self.cluster_id)
+        arrival = self.store.begin_arrival(announced, self.executor.submit)
+        try:
+            reception = _Reception(arrival, first.header, self.now_ms())
+            reception.take_all(parts)
+            received = reception.judged(self.algorithm)
+            with self.leases.hold(announced.container_id):
+                facts = self.store.finish_arrival(arrival, received)
+        finally:
+            arrival.discard()
+        self.on_arrived(announced.container_id)
+        return Arrived(facts, reception.data_bytes, len(received.findings))
+
+
+def parse_header(header: pb.ImportHeader, cluster_id: str) -> Announced:
+    """Return what is announced. Raises Refused."""
+    if header.cluster_id != cluster_id:
+        raise Refused(
+            Code.WRONG_CLUSTER, f"the sender is of cluster {header.cluster_id!r}, not of ours"
+        )
+    state = codec.parse_state(header.state, "header.state")
+    if state not in TREE_STATES:
+        raise codec.malformed("header.state", f"{state} replicas are not copied")
+    former = None
+    if state is ReplicaState.UNHEALTHY and header.former_state:
+        former = codec.parse_state(header.former_state, "header.former_state")
+        if former not in {ReplicaState.CLOSED, ReplicaState.QUASI_CLOSED}:
+            raise codec.malformed("header.former_state", f"{former} is nothing to heal to")
+    return Announced(
+        container_id=codec.parse_container_id(header.container_id, "header.container_id"),
+        state=state,
+        former_state=former,
+        replica_index=codec.parse_replica_index(header.replica_index, "header.replica_index"),
+        bcsid=codec.parse_bcsid(header.bcsid, "header.bcsid"),
+        origin_datanode_id=codec.parse_text(header.origin_datanode_id, "header.origin_datanode_id"),
+        created_at_ms=header.created_at_ms,
+        data_bytes=codec.parse_int(
+            header.data_bytes, "header.data_bytes", low=0, high=2 * CONTAINER_BYTES_MAX
+        ),
+    )
+
+
+@dataclass(slots=True)
+class _OpenBlock:
+    """A block whose bytes are still coming. `block` is None when its row cannot be read."""
+
+    block_id: BlockId
+    block: BlockData | None
+    left_bytes: int
+    chunks: StreamedChunks
+
+
+@dataclass(slots=True)
+class _Declared:
+    """The damage that the source knows of: its evidence by block, and the places."""
+
+    evidence: dict[int, str] = field(default_factory=dict)
+    places: set[tuple[int, int]] = field(default_factory=set)
+    count: int = 0
+
+    def add(self, message: pb.ImportFindings) -> None:
+        """Take a page of findings."""
+        self.count += len(message.findings)
+        if self.count > FINDINGS_MAX:
+            raise codec.malformed("findings", f"more than {FINDINGS_MAX}")
+        for item in message.findings:
+            self.evidence.setdefault(item.local_id, item.evidence)
+            self.places.add((item.local_id, item.offset))
+
+    def covers(self, tree: Tree, block_id: int, offset: int) -> bool:
+        """Whether damage of this chunk (offset -1: of the row) is no news to the source."""
+        if (block_id, offset) in self.places or (block_id, -1) in self.places:
+            return True
+        if offset < 0:
+            return False
+        leaves = tree.leaves(block_id)
+        return not any(leaf.offset == offset and leaf.healthy for leaf in leaves)
+
+
+class _Reception:
+    """The state of one stream."""
+
+    def __init__(self, arrival: Arrival, header: pb.ImportHeader, now_ms: int) -> None:
+        self._arrival = arrival
+        self._container_id = arrival.announced.container_id
+        self._sender = header.source_datanode_id
+        self._compressed = header.compressed
+        self._now_ms = now_ms
+        self._pages: list[pb.HashesPage] = []
+        self._tree: Tree | None = None
+        self._declared = _Declared()
+        self._open: _OpenBlock | None = None
+        self._last_id = 0
+        self._sent_count = 0
+        self._row_count = 0
+        self._bytes_used = 0
+        self._bcsid = 0
+        self._findings: list[Finding] = []
+        self._unread_rows: set[int] = set()
+        self.data_bytes = 0
+
+    def take_all(self, parts: Iterator[pb.ImportPart]) -> None:
+        """Take every part up to the end."""
+        for part in parts:
+            match part.WhichOneof("part"):
+                case "tree" if self._tree is None:
+                    self._pages.append(part.tree)
+                case "findings" if self._tree is None:
+                    self._declared.add(part.findings)
+                case "blocks":
+                    self._take_blocks(part.blocks)
+                case "end":
+                    self._take_end(part.end)
+                    return
+                case kind:
+                    raise codec.malformed("parts", f"{kind} is out of order")
+        raise cut_off()
+
+    def judged(self, algorithm: Algorithm) -> Received:
+        """Return what came, once all of it has. Raises Refused when it contradicts itself.
+
+        A whole replica gets a tree of our own algorithm; a damaged one keeps the tree that tells
+        what its source read.
+        """
+        received = self._known_tree()
+        self._check_rows(received)
+        tree = received
+        if not self._findings and self._arrival.announced.state is not ReplicaState.UNHEALTHY:
+            tree = self._folded(received, algorithm)
+        return Received(
+            tree=tree,
+            findings=self._findings,
+            block_count=self._row_count,
+            bytes_used=self._bytes_used,
+            bcsid=codec.parse_bcsid(self._bcsid, "blocks.rows.bcsid"),
+        )
+
+    # -- the tree
+
+    def _known_tree(self) -> Tree:
+        """Return the tree of the source, complete once anything else has come."""
+        if self._tree is None:
+            summary, tree = hashes.read_tree(iter(self._pages))
+            if tree.summary() != replace(summary, generation=tree.generation):
+                raise codec.malformed("tree", "is not what its summary says")
+            self._tree, self._pages = tree, []
+        return self._tree
+
+    def _folded(self, received: Tree, algorithm: Algorithm) -> Tree:
+        dead = received.deleted
+        tombstones = dict(
+            zip(
+                received.block_ids[dead].tolist(),
+                received.block_checksums[dead].tolist(),
+                strict=True,
+            )
+        )
+        rows = (item for item in self._arrival.rows() if item[0] not in self._unread_rows)
+        try:
+            return build_from_rows(rows, tombstones, algorithm=algorithm)
+        except Damaged as damage:
+            raise codec.malformed("blocks.rows", str(damage)) from damage
+
+    def _check_rows(self, received: Tree) -> None:
+        """Refuse rows that do not fold to what the tree says of the same blocks."""
+        folded = self._folded(received, received.algorithm)
+        excused = received.unhealthy_block_ids()
+        named = np.array(sorted(key for key in self._declared.evidence if key > 0), np.uint64)
+        excused = np.union1d(excused, named)
+        ours, theirs = _plain(folded, excused), _plain(received, excused)
+        same = all(np.array_equal(*pair) for pair in zip(ours, theirs, strict=True))
+        if not same:
+            raise _undeclared(self._container_id, "the rows do not fold to the tree they came with")
+
+    # -- blocks
+
+    def _take_blocks(self, part: pb.ImportBlocks) -> None:
+        self._known_tree()
+        data = data_of(part, compressed=self._compressed)
+        ids, sizes = self._checked_ids(part)
+        if ids and self._open is not None and self._open.left_bytes > len(data):
+            raise codec.malformed("blocks", "a block begins before the one before it has ended")
+        self.data_bytes += len(data)
+        at = self._go_on(data)
+        for block_id, row in zip(ids, part.rows, strict=True):
+            if row:
+                self._arrival.keep_row(block_id, row)
+                self._row_count += 1
+        self._sent_count += len(ids)
+        whole = len(ids)
+        ends = at + np.cumsum(np.maximum(np.array(sizes, dtype=np.int64), 0))
+        if whole and int(ends[-1]) > len(data):
+            whole -= 1
+            if whole and int(ends[whole - 1]) > len(data):
+                raise codec.malformed("blocks.file_bytes", "more than one block goes on")
+        starts = [at, *ends.tolist()]
+        self._take_whole(ids[:whole], list(part.rows[:whole]), sizes[:whole], starts, data)
+        at = starts[whole]
+        if whole < len(ids):
+            self._begin(ids[whole], part.rows[whole], sizes[whole])
+            at += self._go_on(data[at:])
+        if at != len(data):
+            raise codec.malformed("blocks.data", f"{len(data) - at} bytes belong to no block")
+
+    def _checked_ids(self, part: pb.ImportBlocks) -> tuple[list[BlockId], list[int]]:
+        ids = [codec.parse_block_id(value, "blocks.local_ids") for value in part.local_ids]
+        sizes = list(part.file_bytes)
+        if not len(ids) == len(part.rows) == len(sizes) <= PART_BLOCKS_MAX:
+            raise codec.malformed(
+                "blocks", f"{len(ids)} ids, {len(part.rows)} rows, {len(sizes)} sizes"
+            )
+        for block_id in ids:
+            if block_id <= self._last_id:
+                raise codec.malformed("blocks.local_ids", f"{block_id} does not ascend")
+            self._last_id = block_id
+        for size in sizes:
+            codec.parse_int(size, "blocks.file_bytes", low=-1, high=BLOCK_BYTES_MAX)
+        return ids, sizes
+
+    def _take_whole(
+        self,
+        ids: list[BlockId],
+        rows: list[bytes],
+        sizes: list[int],
+        starts: list[int],
+        data: memoryview,
+    ) -> None:
+        """Take the blocks whose bytes are all in this part: the simple ones in one go."""
+        files: list[tuple[BlockId, memoryview]] = []
+        index = 0
+        algorithm = self._known_tree().algorithm
+        for item in runs(zip(ids, rows, strict=True), algorithm, SMALL_BYTES_MAX):
+            if isinstance(item, SimpleRun):
+                count = len(item.rows)
+                part = slice(index, index + count)
+                files += self._take_simple(item, sizes[part], starts[index:], data)
+                index += count
+                continue
+            view = data[starts[index] : starts[index + 1]]
+            self._begin(item[0], item[1], sizes[index])
+            self._go_on(view)
+            index += 1
+        if files:
+            self._arrival.write_files(files)
+
+    def _take_simple(
+        self, run: SimpleRun, sizes: list[int], starts: list[int], data: memoryview
+    ) -> list[tuple[BlockId, memoryview]]:
+        """Check small blocks of one chunk; return those to write. The others take the long way."""
+        files = []
+        items = zip(
+            map(BlockId, run.block_ids.tolist()),
+            run.rows,
+            run.lengths_bytes,
+            run.window_bytes,
+            run.sums_ends,
+            sizes,
+            starts,
+            strict=False,
+        )
+        verify = windows_verify
+        for block_id, row, length, window_bytes, sums_end, size, start in items:
+            view = data[start : start + length]
+            sums = row[SUMS_START:sums_end]
+            if size == length and verify(SIMPLE_TYPE, window_bytes, sums, view):
+                files.append((block_id, view))
+                self._bytes_used += length
+                self._bcsid = max(self._bcsid, HEADER.unpack_from(row)[BCSID_FIELD])
+            else:
+                self._begin(block_id, row, size)
+                self._go_on(data[start : start + max(size, 0)])
+        return files
+
+    def _begin(self, block_id: BlockId, row: bytes, file_bytes: int) -> None:
+        """Begin a block that is not taken whole in one go."""
+        block = self._decoded(block_id, row)
+        chunks: tuple[ChunkInfo, ...] = ()
+        if block is not None:
+            chunks = block.chunks
+            self._bytes_used += sum(chunk.length_bytes for chunk in chunks)
+            self._bcsid = max(self._bcsid, block.bcsid)
+            if file_bytes > block.length_bytes:
+                raise codec.malformed(
+                    "blocks.file_bytes",
+                    f"{file_bytes} bytes of block {block_id}: its row ends before",
+                )
+        if file_bytes >= 0:
+            self._arrival.begin_file(block_id)
+        self._open = _OpenBlock(block_id, block, max(file_bytes, 0), StreamedChunks(chunks))
+        if file_bytes <= 0:
+            self._end_block(self._open, has_file=file_bytes == 0)
+
+    def _decoded(self, block_id: BlockId, row: bytes) -> BlockData | None:
+        try:
+            return decode_block(block_id, row)
+        except Damaged as damage:
+            fault = Fault.BLOCK_ROW_DAMAGED if row else Fault.BLOCK_ROW_MISSING
+            self._unread_rows.add(block_id)
+            self._note(fault, block_id, -1, -1, str(damage))
+            return None
+
+    def _go_on(self, data: memoryview) -> int:
+        """Give the open block what it still lacks; return how much it took."""
+        block = self._open
+        if block is None:
+            return 0
+        piece = data[: block.left_bytes]
+        block.chunks.feed(piece)
+        self._arrival.append(piece)
+        block.left_bytes -= len(piece)
+        if not block.left_bytes:
+            self._end_block(block, has_file=True)
+        return len(piece)
+
+    def _end_block(self, block: _OpenBlock, *, has_file: bool) -> None:
+        self._open = None
+        if has_file:
+            self._arrival.end_file()
+        missing = Fault.CHUNK_SHORT if has_file else Fault.BLOCK_FILE_MISSING
+        for chunk in block.chunks.wrong:
+            self._note_chunk(Fault.CHUNK_CHECKSUM, block.block_id, chunk)
+        for chunk in block.chunks.missing():
+            self._note_chunk(missing, block.block_id, chunk)
+        for chunk in block.block.chunks if block.block is not None else ():
+            known = (block.block_id, chunk.offset) in self._declared.places
+            if known and chunk.checksum_type is ChecksumType.NONE:
+                self._note_chunk(Fault.CHUNK_CHECKSUM, block.block_id, chunk)
+
+    # -- damage
+
+    def _note_chunk(self, fault: Fault, block_id: BlockId, chunk: ChunkInfo) -> None:
+        what = f"chunk at {chunk.offset} of block {block_id} arrived damaged: {fault}"
+        self._note(fault, block_id, chunk.offset, chunk.length_bytes, what)
+
+    def _note(
+        self, fault: Fault, block_id: BlockId, offset: int, length_bytes: int, what: str
+    ) -> None:
+        """Mark damage that the source has declared. Raises Refused for any other."""
+        if not self._declared.covers(self._known_tree(), block_id, offset):
+            raise _undeclared(self._container_id, what)
+        if len(self._findings) >= FINDINGS_MAX:
+            raise codec.malformed("blocks", f"more than {FINDINGS_MAX} damaged chunks")
+        said = self._declared.evidence.get(block_id, "unhealthy in its tree")
+        self._findings.append(
+            Finding(
+                container_id=self._container_id,
+                verdict=Verdict.CORRUPT,
+                fault=fault,
+                block_id=block_id,
+                offset=offset,
+                length_bytes=length_bytes,
+                found_at_ms=self._now_ms,
+                evidence=f"{what}; datanode {self._sender} had found: {said}",
+            )
+        )
+
+    def _take_end(self, end: pb.ImportEnd) -> None:
+        self._known_tree()
+        if self._open is not None:
+            raise cut_off()
+        came = (self._sent_count, self.data_bytes)
+        if came != (end.block_count, end.data_bytes):
+            raise codec.malformed(
+                "end",
+                f"{came[0]} blocks and {came[1]} bytes came, "
+                f"{end.block_count} and {end.data_bytes} were sent",
+            )
+
+
+def _plain(tree: Tree, excused: U64s) -> tuple[U64s, U64s]:
+    """Return ids and checksums of the live blocks that nobody called damaged."""
+    kept = ~tree.deleted & ~np.isin(tree.block_ids, excused)
+    return tree.block_ids[kept], tree.block_checksums[kept]
+
+
+def _undeclared(container_id: ContainerId, what: str) -> Refused:
+    return Refused(
+        Code.CHECKSUM_MISMATCH,
+        what,
+        hint="the source does not know of this damage; scan it",
+        container_id=container_id,
+    )

@@ -1,0 +1,284 @@
+"""A replica as a stream of messages: what a source sends.
+
+    header ─ tree ─ findings ─ blocks: rows and data, read ahead by a few parts ─ end
+
+The source holds a share of the container's lease, so nobody writes a chunk meanwhile. It reads
+past the page cache and checks nothing: the target checks every window against the row, and damage
+that this side knows of is declared first. What turns out to be damaged without having been
+declared ends the stream, and wants a scan.
+"""
+
+import errno
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from heapq import merge
+from operator import itemgetter
+from typing import Final
+
+import numpy as np
+
+from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.ports import Executor, Future
+from agent.rpc import codec, hashes, reports
+from agent.rpc.v1 import datanode_pb2 as pb
+from agent.store.durable import disk_errors
+from agent.store.facts import ReplicaFacts
+from agent.store.outflow import ABSENT, BlockFiles
+from agent.store.store import ReplicaStore
+from agent.transfer.parts import FINDINGS_PER_PART, PART_BLOCKS_MAX, PART_BYTES, blocks_part
+from merkle.blockrow import decode_block
+from merkle.checksum import U64s
+from merkle.damaged import Damaged
+from merkle.replica import TREE_STATES, BlockId, ContainerId
+from merkle.tree import Tree
+from scanner.batch import SimpleRun, runs
+from scanner.finding import Finding
+
+READ_AHEAD_PARTS: Final = 4  # read, or being read, before they are sent: one MiB each
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one part carries: whole small blocks, or a range of one large block.
+
+    `local_ids` are the blocks that begin in it; `names` and `spans` (offset, length) what is read.
+    """
+
+    local_ids: Sequence[BlockId]
+    rows: Sequence[bytes]
+    file_bytes: Sequence[int]
+    reads: Sequence[tuple[BlockId, int, int]]
+    is_damaged: bool = False
+
+    @property
+    def data_bytes(self) -> int:
+        """Bytes of data in it."""
+        return sum(length_bytes for _, _, length_bytes in self.reads)
+
+
+@dataclass(slots=True)
+class Export:
+    """One replica on its way out. Used by one thread at a time; readers work beside it."""
+
+    store: ReplicaStore
+    container_id: ContainerId
+    cluster_id: str
+    datanode_id: str
+    executor: Executor
+    compress: bool = False
+    stop: Callable[[], bool] = lambda: False
+    failure: SutureError | None = None
+    is_finished: bool = False
+    parts_count: int = 0
+    block_count: int = 0
+    data_bytes: int = 0
+    damaged_block_ids: frozenset[int] = frozenset()
+    _files: BlockFiles = field(init=False)
+
+    def stream(self) -> Iterator[bytes]:
+        """Yield the encoded parts. Ends early when it must, with the reason in `failure`:
+        without its last part the stream is refused by the target."""
+        try:
+            for part in self._parts():
+                if self.stop():
+                    raise Unavailable(Code.CANCELLED, "the export was stopped")
+                self.parts_count += 1
+                yield part
+            self.is_finished = True
+        except SutureError as error:
+            self.failure = error
+
+    def _parts(self) -> Iterator[bytes]:
+        facts = self.store.replica(self.container_id)
+        check_exportable(facts)
+        tree = self.store.tree(self.container_id)
+        findings = [item for item in self.store.findings(self.container_id) if item.is_damage]
+        yield pb.ImportPart(header=self._header(facts)).SerializeToString()
+        everything = hashes.Selection(pb.CHUNKS, *[np.empty(0, np.uint64)] * 4)
+        for page in hashes.pages(tree, everything):
+            yield pb.ImportPart(tree=page).SerializeToString()
+        for start in range(0, len(findings), FINDINGS_PER_PART):
+            some = reports.finding_messages(findings[start : start + FINDINGS_PER_PART])
+            yield pb.ImportPart(findings=pb.ImportFindings(findings=some)).SerializeToString()
+        self.damaged_block_ids = damaged_blocks(tree, findings)
+        yield from self._blocks(tree, findings)
+        end = pb.ImportEnd(block_count=self.block_count, data_bytes=self.data_bytes)
+        yield pb.ImportPart(end=end).SerializeToString()
+
+    def _header(self, facts: ReplicaFacts) -> pb.ImportHeader:
+        header = pb.ImportHeader(
+            cluster_id=self.cluster_id,
+            source_datanode_id=self.datanode_id,
+            container_id=facts.container_id,
+            state=codec.state_number(facts.state),
+            replica_index=facts.replica_index,
+            bcsid=facts.bcsid,
+            origin_datanode_id=facts.origin_datanode_id,
+            data_bytes=facts.bytes_used,
+            block_count=facts.block_count,
+            compressed=self.compress,
+        )
+        if facts.former_state is not None:
+            header.former_state = codec.state_number(facts.former_state)
+        return header
+
+    # -- blocks
+
+    def _blocks(self, tree: Tree, findings: Sequence[Finding]) -> Iterator[bytes]:
+        self._files = BlockFiles(self.store.paths(self.container_id).chunks)
+        pieces = self._pieces(tree, findings)
+        pending: deque[tuple[Piece, Future]] = deque()
+        try:
+            for piece in pieces:
+                pending.append((piece, self.executor.submit(self._read, piece)))
+                if len(pending) >= READ_AHEAD_PARTS:
+                    yield self._next_read(pending)
+            while pending:
+                yield self._next_read(pending)
+        finally:
+            for _, future in pending:
+                if not future.cancel():  # it is reading in the directory that is closed below
+                    with suppress(Exception):
+                        future.result()
+            self._files.close()
+
+    def _next_read(self, pending: "deque[tuple[Piece, Future]]") -> bytes:
+        piece, future = pending[0]
+        part: bytes = future.result()
+        pending.popleft()
+        self.block_count += len(piece.local_ids)
+        self.data_bytes += piece.data_bytes
+        return part
+
+    def _pieces(self, tree: Tree, findings: Sequence[Finding]) -> Iterator[Piece]:
+        """Cut the replica into parts; rows that were lost are sent as empty ones."""
+        known = self.store.block_rows(self.container_id)
+        lost = lost_rows(self.store, self.container_id, findings)
+        rows = merge(known, lost, key=itemgetter(0)) if lost else known
+        batch = _Batch()
+        for item in runs(rows, tree.algorithm, PART_BYTES):
+            if isinstance(item, SimpleRun):
+                ids = item.block_ids.tolist()
+                for block_id, row, size in zip(ids, item.rows, item.lengths_bytes, strict=True):
+                    if block_id in self.damaged_block_ids:
+                        yield from batch.taken()
+                        yield from self._single(BlockId(block_id), row)
+                    else:
+                        yield from batch.add(BlockId(block_id), row, size)
+            else:
+                yield from batch.taken()
+                yield from self._single(*item)
+        yield from batch.taken()
+
+    def _single(self, block_id: BlockId, row: bytes) -> Iterator[Piece]:
+        """Cut one block, which may be large, or damaged in ways that are known."""
+        is_damaged = block_id in self.damaged_block_ids
+        actual = self._files.size_bytes(block_id)
+        size = actual
+        with suppress(Damaged):
+            wanted = decode_block(block_id, row).length_bytes
+            if wanted > max(actual, 0) and not is_damaged:
+                raise undeclared(f"block {block_id} has {actual} of {wanted} bytes")
+            size = min(actual, wanted) if wanted or actual == ABSENT else 0
+        first = True
+        for offset in range(0, max(size, 1), PART_BYTES):
+            length = min(PART_BYTES, size - offset)
+            reads = [(block_id, offset, length)] if length > 0 else []
+            begins = ([block_id], [row], [size]) if first else ([], [], [])
+            yield Piece(*begins, reads, is_damaged)
+            first = False
+
+    def _read(self, piece: Piece) -> bytes:
+        """Return the part of one piece. Runs in a reader's thread."""
+        buffer = self._files.borrow(PART_BYTES)
+        try:
+            filled = 0
+            for block_id, offset, length_bytes in piece.reads:
+                target = buffer[filled : filled + length_bytes]
+                filled += length_bytes
+                try:
+                    count = self._files.read(block_id, offset, target)
+                except OSError as error:
+                    self._excuse(piece, block_id, error)
+                    count = 0
+                if count < length_bytes:
+                    self._excuse(piece, block_id, None)
+                    target[count:] = bytes(length_bytes - count)
+            return blocks_part(
+                piece.local_ids,
+                piece.rows,
+                piece.file_bytes,
+                buffer[:filled],
+                compress=self.compress,
+            )
+        finally:
+            self._files.give_back(buffer)
+
+    def _excuse(self, piece: Piece, block_id: BlockId, error: OSError | None) -> None:
+        """Go on with zeros where the damage was declared; else this is news."""
+        if piece.is_damaged and (error is None or error.errno in {errno.EIO, errno.ENOENT}):
+            return
+        if error is not None and error.errno not in {errno.EIO, errno.ENOENT}:
+            with disk_errors(self.store.paths(self.container_id).chunks):
+                raise error
+        what = "ends too early" if error is None else f"fails with {error.strerror}"
+        raise undeclared(f"reading block {block_id} {what}")
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Small blocks that go out together."""
+
+    ids: list[BlockId] = field(default_factory=list)
+    rows: list[bytes] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    data_bytes: int = 0
+
+    def add(self, block_id: BlockId, row: bytes, size_bytes: int) -> Iterator[Piece]:
+        """Add a block; yield the batch before it if it is full."""
+        if self.data_bytes + size_bytes > PART_BYTES or len(self.ids) >= PART_BLOCKS_MAX:
+            yield from self.taken()
+        self.ids.append(block_id)
+        self.rows.append(row)
+        self.sizes.append(size_bytes)
+        self.data_bytes += size_bytes
+
+    def taken(self) -> Iterator[Piece]:
+        """Yield what there is, and begin anew."""
+        if self.ids:
+            reads = [(key, 0, size) for key, size in zip(self.ids, self.sizes, strict=True)]
+            yield Piece(self.ids, self.rows, self.sizes, reads)
+            self.ids, self.rows, self.sizes, self.data_bytes = [], [], [], 0
+
+
+def check_exportable(facts: ReplicaFacts) -> None:
+    """Refuse a replica that may still change, or is no replica yet."""
+    if facts.state not in TREE_STATES:
+        raise Refused(
+            Code.INVALID_CONTAINER_STATE,
+            f"container {facts.container_id} is {facts.state}: only closed ones are copied",
+            container_id=facts.container_id,
+        )
+
+
+def damaged_blocks(tree: Tree, findings: Sequence[Finding]) -> frozenset[int]:
+    """Return the blocks that the last scan did not find whole."""
+    named: U64s = tree.unhealthy_block_ids()
+    return frozenset(named.tolist()) | {item.block_id for item in findings}
+
+
+def lost_rows(
+    store: ReplicaStore, container_id: ContainerId, findings: Sequence[Finding]
+) -> list[tuple[BlockId, bytes]]:
+    """Return blocks that have a file and no row: another peer's row may make them whole again."""
+    named = sorted({item.block_id for item in findings if item.block_id > 0})
+    return [
+        (block_id, b"") for block_id in named if store.block_row(container_id, block_id) is None
+    ]
+
+
+def undeclared(what: str) -> Refused:
+    """Return the refusal of damage that nobody had found before."""
+    return Refused(Code.CHECKSUM_MISMATCH, what, hint="the replica is scanned now")

@@ -1,0 +1,138 @@
+"""Carrying out a replicate command: push our replica to the target, and say what came of it.
+
+share of the lease ─ one stream ─ the target's answer
+    "it is here already"      done, nothing was to be done
+    damage nobody declared    failed, and our replica is scanned now
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from agent.errors import Code, SutureError, Unavailable
+from agent.ports import Executor, Leases
+from agent.rpc import codec
+from agent.rpc.peer import Peer
+from agent.rpc.v1 import container_pb2, scm_pb2
+from agent.transfer.outgoing import Export
+from merkle.replica import TREE_STATES, ContainerId
+
+if TYPE_CHECKING:
+    from agent.store.store import ReplicaStore
+
+TIMEOUT_S: Final = 6 * 3600.0  # of one transfer, when its command has no deadline
+STALL_S: Final = 60.0  # without a part taken by the target; a disk may be slow, not so slow
+FINISH_S: Final = 600.0  # after the last part: the target syncs all of it
+
+_TREE_STATE_NUMBERS: Final = frozenset(codec.state_number(state) for state in TREE_STATES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replicator:
+    """What every push of this datanode uses. `on_damage` is told of news about our replica."""
+
+    store: "ReplicaStore"
+    leases: Leases
+    executor: Executor
+    cluster_id: str
+    datanode_id: str
+    monotonic_s: Callable[[], float]
+    on_damage: Callable[[ContainerId, str], None]
+    stall_s: float = STALL_S
+
+    def replicate(
+        self,
+        container_id: ContainerId,
+        target: Peer,
+        *,
+        compress: bool,
+        stop: Callable[[], bool],
+        timeout_s: float = TIMEOUT_S,
+    ) -> scm_pb2.ReplicateOutcome:
+        """Push the replica of `container_id`. Raises SutureError."""
+        begun_s = self.monotonic_s()
+        with self.leases.share(container_id):
+            export = Export(
+                store=self.store,
+                container_id=container_id,
+                cluster_id=self.cluster_id,
+                datanode_id=self.datanode_id,
+                executor=self.executor,
+                compress=compress,
+                stop=stop,
+            )
+            outcome = self._push(export, target, stop, timeout_s)
+        outcome.duration_ms = int((self.monotonic_s() - begun_s) * 1000)
+        return outcome
+
+    def _push(
+        self, export: Export, target: Peer, stop: Callable[[], bool], timeout_s: float
+    ) -> scm_pb2.ReplicateOutcome:
+        watch = _StallWatch(export, self.monotonic_s, self.stall_s)
+        try:
+            answer = target.import_container(
+                export.stream(),
+                timeout_s=timeout_s,
+                must_end=lambda: stop() or watch.has_stalled(),
+            )
+        except SutureError as error:
+            there = self._already_there(export.container_id, target, error)
+            if there is not None:
+                return there
+            raise self._why(export, watch, target, error) from error
+        return scm_pb2.ReplicateOutcome(
+            result="imported",
+            bytes_sent=export.data_bytes,
+            block_count=export.block_count,
+            damaged_chunk_count=answer.damaged_chunk_count,
+            replica=answer.replica,
+        )
+
+    def _already_there(
+        self, container_id: ContainerId, target: Peer, error: SutureError
+    ) -> scm_pb2.ReplicateOutcome | None:
+        """Return the outcome when the target has a closed replica of the same index already."""
+        if error.code is not Code.CONTAINER_EXISTS:
+            return None
+        report: container_pb2.ReplicaReport = target.replica(container_id)
+        ours = self.store.replica(container_id)
+        same = report.replica_index == ours.replica_index and not report.load_error
+        if not same or report.state not in _TREE_STATE_NUMBERS:
+            return None
+        return scm_pb2.ReplicateOutcome(result="already_there", replica=report)
+
+    def _why(
+        self, export: Export, watch: "_StallWatch", target: Peer, error: SutureError
+    ) -> SutureError:
+        """Return the cause of a failed push; damage that nobody knew of gets a scan."""
+        cause = export.failure or error
+        if cause.code is Code.CHECKSUM_MISMATCH:
+            self.on_damage(export.container_id, f"its export failed: {cause}")
+        if watch.stalled:
+            cause = Unavailable(
+                Code.UNAVAILABLE,
+                f"datanode at {target.address} took no data for {self.stall_s:g} s",
+                container_id=export.container_id,
+            )
+        return cause
+
+
+class _StallWatch:
+    """Notices that parts are not taken any more."""
+
+    def __init__(self, export: Export, monotonic_s: Callable[[], float], stall_s: float) -> None:
+        self._export = export
+        self._monotonic_s = monotonic_s
+        self._stall_s = stall_s
+        self._seen = -1
+        self._since_s = monotonic_s()
+        self.stalled = False
+
+    def has_stalled(self) -> bool:
+        """Whether nothing was taken for too long; asked again and again."""
+        now_s = self._monotonic_s()
+        if self._export.parts_count != self._seen:
+            self._seen, self._since_s = self._export.parts_count, now_s
+        allowed_s = FINISH_S if self._export.is_finished else self._stall_s
+        self.stalled = now_s - self._since_s > allowed_s
+        return self.stalled

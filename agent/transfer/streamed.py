@@ -1,0 +1,85 @@
+"""Checking chunks while they stream in: a chunk is judged with its last byte, and not kept.
+
+    CRC32C        one running CRC, compared with the one that its windows' CRCs combine to
+    any other     the chunk is kept until it is whole: these are rare, and at most 32 MiB
+
+Pure: no disk, no socket.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from merkle.checksum import CASTAGNOLI, crc32c, windows_verify
+from merkle.combine import combined
+from merkle.replica import ChecksumType, ChunkInfo
+
+CRC_BYTES: Final = 4
+
+
+class StreamedChunks:
+    """The chunks of one block whose bytes come piece by piece, from offset 0 on."""
+
+    def __init__(self, chunks: Sequence[ChunkInfo]) -> None:
+        self._left: Iterator[ChunkInfo] = iter(chunks)
+        self._chunk = next(self._left, None)
+        self._position = 0
+        self._crc = 0
+        self._kept = bytearray()
+        self.wrong: list[ChunkInfo] = []
+
+    def feed(self, data: memoryview) -> None:
+        """Take the next bytes of the block; chunks that fail are in `wrong` afterwards.
+
+        Bytes that belong to no chunk are passed over.
+        """
+        while data:
+            chunk = self._chunk
+            if chunk is None:
+                self._position += len(data)
+                return
+            if self._position < chunk.offset:
+                skipped = min(len(data), chunk.offset - self._position)
+                self._position += skipped
+                data = data[skipped:]
+                continue
+            piece = data[: chunk.end - self._position]
+            self._add(chunk, piece)
+            self._position += len(piece)
+            data = data[len(piece) :]
+            if self._position == chunk.end:
+                self._judge(chunk)
+
+    def missing(self) -> list[ChunkInfo]:
+        """Return the chunks of which bytes never came, once the block has ended."""
+        return [] if self._chunk is None else [self._chunk, *self._left]
+
+    def _add(self, chunk: ChunkInfo, piece: memoryview) -> None:
+        if chunk.checksum_type is ChecksumType.CRC32C:
+            self._crc = crc32c(piece, self._crc)
+        elif chunk.checksum_type is not ChecksumType.NONE:
+            self._kept += piece
+
+    def _judge(self, chunk: ChunkInfo) -> None:
+        if not self._verifies(chunk):
+            self.wrong.append(chunk)
+        self._chunk = next(self._left, None)
+        self._crc = 0
+        self._kept = bytearray()
+
+    def _verifies(self, chunk: ChunkInfo) -> bool:
+        match chunk.checksum_type:
+            case ChecksumType.NONE:
+                return True
+            case ChecksumType.CRC32C:
+                return self._crc == whole_crc(chunk)
+        expected, window_bytes = chunk.window_checksums, chunk.bytes_per_checksum
+        return windows_verify(chunk.checksum_type, window_bytes, expected, self._kept)
+
+
+def whole_crc(chunk: ChunkInfo) -> int:
+    """Return the CRC32C that the chunk as a whole has if every window has its own."""
+    if len(chunk.window_checksums) == CRC_BYTES:
+        return int.from_bytes(chunk.window_checksums)
+    return combined(
+        CASTAGNOLI, chunk.bytes_per_checksum, chunk.length_bytes, chunk.window_checksums
+    )

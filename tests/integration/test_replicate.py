@@ -1,0 +1,485 @@
+"""One datanode pushes its replica to another: whole, as it is, or not at all."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from agent.errors import Refused, SutureError, Unavailable
+from agent.rpc.v1 import datanode_pb2 as pb
+from agent.store.arrival import Announced, Arrival
+from agent.store.fsck import fsck
+from agent.transfer.outgoing import Export
+from merkle.checksum import Algorithm
+from merkle.replica import Bcsid, BlockId, ChecksumType, ContainerId, ReplicaState
+from tests.support.datanodes import Datanode, code_of
+from tests.support.stored_replica import CHUNK_BYTES, CLUSTER, CONTAINER
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A datanode with a replica, and one without."""
+
+    source: Datanode
+    target: Datanode
+    path: Path
+
+    def target_is_untouched(self) -> None:
+        """Assert that nothing of the replica can be seen at the target, and no room is kept."""
+        store = self.target.replica.store
+        assert [] == store.replica_ids()
+        layout = store._volumes[0].layout
+        assert [] == list(layout.importing.iterdir())
+        assert [] == list(layout.current.glob("*/*"))
+        assert 0 == store._arrivals.reserved_bytes(store._volumes[0])
+        with store._volumes[0].index.read() as rows:
+            assert [] == list(rows.blocks(CONTAINER))
+            assert [] == list(rows.journal())
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    """Two datanodes that serve; the source has no replica yet."""
+    source, target = Datanode("dn-a", tmp_path / "a"), Datanode("dn-b", tmp_path / "b")
+    source.serve()
+    target.serve()
+    yield Pair(source, target, tmp_path)
+    source.close()
+    target.close()
+
+
+def assert_same(pair: Pair) -> None:
+    """Assert that both have the same files, rows, tombstones and root; that fsck is content."""
+    ours, theirs = pair.source.replica.store, pair.target.replica.store
+    assert pair.source.files() == pair.target.files()
+    assert list(ours.block_rows(CONTAINER)) == list(theirs.block_rows(CONTAINER))
+    assert ours.tombstones(CONTAINER) == theirs.tombstones(CONTAINER)
+    assert ours.tree(CONTAINER).root == theirs.tree(CONTAINER).root
+    pair.target.replica.close()
+    assert () == fsck(pair.path / "b", read_data=True).problems
+    pair.target.replica.reopen()
+    assert ReplicaState.CLOSED is pair.target.replica.store.replica(CONTAINER).state
+
+
+class TestWholeReplicas:
+    @pytest.mark.parametrize("compress", [False, True])
+    def test_a_replica_arrives_as_it_is(self, pair: Pair, *, compress: bool) -> None:
+        """
+        Files, rows, tombstones, root and facts are those of the source, compressed or not.
+        """
+        pair.source.replica.create(blocks=5)
+        pair.source.replica.store.delete_blocks(CONTAINER, [BlockId(2)])
+
+        outcome = pair.source.replicate(pair.target, compress=compress)
+
+        assert ("imported", 4, 0) == (
+            outcome.result,
+            outcome.block_count,
+            outcome.damaged_chunk_count,
+        )
+        assert outcome.bytes_sent == sum(map(len, pair.source.files().values()))
+        assert CONTAINER == outcome.replica.container_id
+        assert_same(pair)
+
+    def test_blocks_of_every_shape_arrive(self, pair: Pair) -> None:
+        """
+        Large, small, empty and odd blocks of every checksum type go through the same stream.
+        """
+        replica = pair.source.replica
+        replica.store.create_container(CONTAINER)
+        replica.put(1, 3 * MIB + 17, 5)
+        replica.put(2)  # committed without a chunk
+        replica.put(3, 1)
+        replica.put(4, MIB)
+        replica.put(5, MIB + 1, 2 * MIB, 4096)
+        for number, kind in enumerate(ChecksumType):
+            replica.put(10 + number, 50_000, 70_000, checksum_type=kind)
+        replica.put(30, 2 * MIB)
+        for number in range(100, 160):
+            replica.put(number, 900 + number)
+        replica.store.close_container(CONTAINER, bcsid=0, force=True)
+
+        outcome = pair.source.replicate(pair.target)
+
+        assert "imported" == outcome.result
+        assert_same(pair)
+
+    def test_an_empty_replica_arrives(self, pair: Pair) -> None:
+        """
+        A container that nobody wrote to is replicated like any other.
+        """
+        pair.source.replica.create(blocks=0)
+
+        pair.source.replicate(pair.target)
+
+        assert_same(pair)
+
+    def test_the_target_reports_and_scans_what_arrived(self, pair: Pair) -> None:
+        """
+        The arrival is told at once, and a scan of it is asked for: it was never read here.
+        """
+        pair.source.replica.create()
+        changed: list[ContainerId] = []
+        pair.target.replica.store.on_change = changed.append
+
+        pair.source.replicate(pair.target)
+
+        assert [CONTAINER] == changed
+        assert [CONTAINER] == pair.target.on_demand
+        assert 0 == pair.target.replica.store.replica(CONTAINER).data_scan_at_ms
+        pair.target.scan()
+
+    def test_a_target_folds_trees_its_own_way(self, tmp_path: Path) -> None:
+        """
+        Where the datanodes fold trees by different algorithms, the target builds its own.
+        """
+        source = Datanode("dn-a", tmp_path / "a", algorithm=Algorithm.CRC32C)
+        target = Datanode("dn-b", tmp_path / "b", algorithm=Algorithm.XXH3_64)
+        source.replica.create()
+        target.serve()
+
+        source.replicate(target)
+
+        tree = target.replica.store.tree(CONTAINER)
+        assert Algorithm.XXH3_64 is tree.algorithm
+        root = tree.root
+        target.scan()
+        assert root == target.replica.store.tree(CONTAINER).root
+        source.close()
+        target.close()
+
+    def test_data_of_the_replica_does_not_stay_in_memory(self, pair: Pair) -> None:
+        """
+        The parts of a stream are read ahead by a few only: an unread stream reads no further.
+        """
+        replica = pair.source.replica
+        replica.store.create_container(CONTAINER)
+        for number in range(1, 21):
+            replica.put(number, MIB)
+        replica.store.close_container(CONTAINER, bcsid=0, force=True)
+        export = exported(pair.source)
+        stream = export.stream()
+
+        parts = [pb.ImportPart.FromString(next(stream)) for _ in range(4)]
+
+        assert "blocks" == parts[-1].WhichOneof("part")
+        assert export.block_count <= 2
+        stream.close()
+
+
+class TestDamage:
+    def test_declared_damage_arrives_marked(self, pair: Pair) -> None:
+        """
+        A replica with a corrupt chunk that its source knows of is copied, and is UNHEALTHY there.
+        """
+        pair.source.replica.create()
+        pair.source.replica.flip(2, 100)
+        pair.source.scan()
+
+        outcome = pair.source.replicate(pair.target)
+
+        store = pair.target.replica.store
+        facts = store.replica(CONTAINER)
+        assert 1 == outcome.damaged_chunk_count
+        assert (ReplicaState.UNHEALTHY, ReplicaState.CLOSED) == (facts.state, facts.former_state)
+        [finding] = store.findings(CONTAINER)
+        assert (2, 0) == (finding.block_id, finding.offset)
+        assert "dn-a" in finding.evidence
+        assert pair.source.files() == pair.target.files()
+        assert pair.source.replica.store.tree(CONTAINER).root == store.tree(CONTAINER).root
+        pair.target.scan()
+        assert ReplicaState.UNHEALTHY is store.replica(CONTAINER).state
+
+    def test_lost_and_short_files_arrive_as_such(self, pair: Pair) -> None:
+        """
+        A missing file, a short one, a lost and a damaged row: all that is left is copied.
+        """
+        source = pair.source.replica
+        source.create(blocks=6)
+        source.file(1).unlink()
+        os.truncate(source.file(2), CHUNK_BYTES + 5)
+        source.delete_row(3)
+        source.damage_row(4)
+        pair.source.importer = None  # type: ignore[assignment]
+        source.scan()
+
+        outcome = pair.source.replicate(pair.target)
+
+        assert pair.source.files() == pair.target.files()
+        facts = pair.target.replica.store.replica(CONTAINER)
+        assert ReplicaState.UNHEALTHY is facts.state
+        named = {item.block_id for item in pair.target.replica.store.findings(CONTAINER)}
+        assert ({1, 2, 3, 4}, 5) == (named, facts.block_count)
+        assert len(pair.target.replica.store.findings(CONTAINER)) == outcome.damaged_chunk_count
+
+    def test_undeclared_damage_fails_and_wants_a_scan(self, pair: Pair) -> None:
+        """
+        Rot that nobody has found yet is noticed on the way: nothing arrives, the source scans.
+        """
+        pair.source.replica.create()
+        pair.source.replica.flip(2, 100)
+
+        code = code_of(lambda: pair.source.replicate(pair.target))
+
+        assert "CHECKSUM_MISMATCH" == code
+        assert [CONTAINER] == pair.source.on_demand
+        pair.target_is_untouched()
+
+    @pytest.mark.parametrize("harm", ["missing", "short"])
+    def test_a_file_that_is_gone_or_short_is_news(self, pair: Pair, harm: str) -> None:
+        """
+        The source itself notices that bytes are missing, ends the stream and scans.
+        """
+        pair.source.replica.create()
+        file = pair.source.replica.file(2)
+        if harm == "missing":
+            file.unlink()
+        else:
+            os.truncate(file, 10)
+
+        code = code_of(lambda: pair.source.replicate(pair.target))
+
+        assert "CHECKSUM_MISMATCH" == code
+        assert [CONTAINER] == pair.source.on_demand
+        pair.target_is_untouched()
+
+    def test_an_unhealthy_replica_that_arrives_whole_can_heal(self, pair: Pair) -> None:
+        """
+        What was UNHEALTHY arrives UNHEALTHY, and a clean read at the target makes it whole again.
+        """
+        pair.source.replica.create()
+        pair.source.replica.flip(2, 100)
+        pair.source.scan()
+        pair.source.replica.flip(2, 100)  # whole again, and nobody knows
+
+        pair.source.replicate(pair.target)
+
+        assert ReplicaState.UNHEALTHY is pair.target.replica.store.replica(CONTAINER).state
+        pair.target.scan()
+        assert ReplicaState.CLOSED is pair.target.replica.store.replica(CONTAINER).state
+
+
+class TestRefusals:
+    def test_a_replica_that_is_there_is_not_replaced(self, pair: Pair) -> None:
+        """
+        The second push finds the first one's replica and leaves it alone.
+        """
+        pair.source.replica.create()
+        pair.source.replicate(pair.target)
+
+        outcome = pair.source.replicate(pair.target)
+
+        assert "already_there" == outcome.result
+        assert CONTAINER == outcome.replica.container_id
+
+    def test_an_open_replica_at_the_target_is_no_copy(self, pair: Pair) -> None:
+        """
+        A replica of that id that is not closed is refused, not called there already.
+        """
+        pair.source.replica.create()
+        pair.target.replica.store.create_container(CONTAINER)
+
+        assert "CONTAINER_EXISTS" == code_of(lambda: pair.source.replicate(pair.target))
+
+    def test_an_open_replica_is_not_sent(self, pair: Pair) -> None:
+        """
+        What may still be written to is no copy of anything.
+        """
+        pair.source.replica.store.create_container(CONTAINER)
+
+        code = code_of(lambda: pair.source.replicate(pair.target))
+
+        assert "INVALID_CONTAINER_STATE" == code
+        pair.target_is_untouched()
+
+    def test_the_same_container_arrives_once_at_a_time(self, pair: Pair) -> None:
+        """
+        While a replica arrives, a second stream and a create of it are told to come later.
+        """
+        store = pair.target.replica.store
+        arrival = announce(pair.target, data_bytes=MIB)
+
+        with pytest.raises(Unavailable) as second:
+            announce(pair.target, data_bytes=MIB)
+        with pytest.raises(Unavailable) as created:
+            store.create_container(CONTAINER)
+
+        assert "BUSY" == second.value.code == created.value.code
+        arrival.discard()
+        store.create_container(CONTAINER)
+
+    def test_room_is_reserved_twice_over(self, pair: Pair) -> None:
+        """
+        A replica is refused that would fit once but not twice; what is refused keeps no room.
+        """
+        store = pair.target.replica.store
+        free_bytes = store.volumes()[0].available_bytes
+
+        with pytest.raises(SutureError) as refusal:
+            announce(pair.target, data_bytes=int(free_bytes * 0.6))
+
+        assert "DISK_OUT_OF_SPACE" == refusal.value.code
+        assert 0 == store._arrivals.reserved_bytes(store._volumes[0])
+
+    def test_two_arrivals_do_not_share_their_room(self, pair: Pair) -> None:
+        """
+        Room that one arrival has reserved is not given to the next, until the first has ended.
+        """
+        free_bytes = pair.target.replica.store.volumes()[0].available_bytes
+        first = announce(pair.target, data_bytes=int(free_bytes * 0.3))
+
+        with pytest.raises(Unavailable):
+            announce(pair.target, container_id=ContainerId(2), data_bytes=int(free_bytes * 0.3))
+
+        first.discard()
+        announce(
+            pair.target, container_id=ContainerId(2), data_bytes=int(free_bytes * 0.3)
+        ).discard()
+
+    def test_a_stranger_s_cluster_is_refused(self, pair: Pair) -> None:
+        """
+        Containers have numbers of their cluster: those of another mean something else.
+        """
+        pair.source.replica.create()
+        parts = list(decoded(pair.source))
+        parts[0].header.cluster_id = "another"
+
+        assert "WRONG_CLUSTER" == code_of(lambda: pair.target.importer.receive(iter(parts)))
+
+
+def announce(
+    target: Datanode, *, container_id: ContainerId = CONTAINER, data_bytes: int
+) -> Arrival:
+    """Begin an arrival at the target's store."""
+    return target.replica.store.begin_arrival(
+        Announced(
+            container_id=container_id,
+            state=ReplicaState.CLOSED,
+            former_state=None,
+            replica_index=0,
+            bcsid=Bcsid(1),
+            origin_datanode_id="dn-x",
+            created_at_ms=0,
+            data_bytes=data_bytes,
+        )
+    )
+
+
+def exported(source: Datanode) -> Export:
+    """Return the export of the source's replica."""
+    return Export(
+        store=source.replica.store,
+        container_id=CONTAINER,
+        cluster_id=CLUSTER,
+        datanode_id=source.datanode_id,
+        executor=source._fetchers,
+    )
+
+
+def decoded(source: Datanode) -> Iterator[pb.ImportPart]:
+    """Yield the messages of the source's replica."""
+    for part in exported(source).stream():
+        yield pb.ImportPart.FromString(part)
+
+
+class TestMalformedStreams:
+    """Whatever a stranger sends is refused with a reason, and leaves nothing behind."""
+
+    @pytest.fixture(autouse=True)
+    def _replica(self, pair: Pair) -> None:
+        """The source has a replica of large and small blocks."""
+        replica = pair.source.replica
+        replica.store.create_container(CONTAINER)
+        replica.put(1, 2 * MIB, 100_000)
+        for number in range(2, 6):
+            replica.put(number, 5_000)
+        replica.store.close_container(CONTAINER, bcsid=0, force=True)
+
+    def refused(self, pair: Pair, parts: list[pb.ImportPart]) -> str:
+        """Return the code with which the stream is refused; nothing must be left."""
+        with pytest.raises(Refused) as refusal:
+            pair.target.importer.receive(iter(parts))
+        pair.target_is_untouched()
+        return refusal.value.code.value
+
+    def test_a_stream_cut_anywhere_leaves_nothing(self, pair: Pair) -> None:
+        """
+        After each message the stream may end: nothing can be seen then.
+        """
+        parts = list(decoded(pair.source))
+
+        for count in range(len(parts)):
+            assert "MALFORMED_REQUEST" == self.refused(pair, parts[:count])
+
+    def test_flipped_data_is_refused(self, pair: Pair) -> None:
+        """
+        A bit that changed on the way is found by its window, in large blocks and small ones.
+        """
+        whole = list(decoded(pair.source))
+        for number, part in enumerate(whole):
+            if part.WhichOneof("part") != "blocks" or not part.blocks.data:
+                continue
+            for at in (0, len(part.blocks.data) // 2, len(part.blocks.data) - 1):
+                parts = list(decoded(pair.source))
+                data = bytearray(part.blocks.data)
+                data[at] ^= 1
+                parts[number].blocks.data = bytes(data)
+
+                assert "CHECKSUM_MISMATCH" == self.refused(pair, parts)
+
+    def test_rows_that_are_not_of_the_tree_are_refused(self, pair: Pair) -> None:
+        """
+        A block that was left out, with its data, is missed by the tree.
+        """
+        parts = list(decoded(pair.source))
+        small = next(part.blocks for part in parts if len(part.blocks.local_ids) == 4)
+        size = small.file_bytes[3]
+        del small.local_ids[3], small.rows[3], small.file_bytes[3]
+        small.data = small.data[:-size]
+        parts[-1].end.block_count -= 1
+        parts[-1].end.data_bytes -= size
+
+        assert "CHECKSUM_MISMATCH" == self.refused(pair, parts)
+
+    @pytest.mark.parametrize(
+        "harm",
+        ["ids descend", "rows missing", "too long", "too short", "size", "count", "state", "tree"],
+    )
+    def test_contradictions_are_refused(self, pair: Pair, harm: str) -> None:
+        """
+        Counts, sizes, orders and states that cannot be are named as malformed.
+        """
+        parts = list(decoded(pair.source))
+        small = next(part.blocks for part in parts if len(part.blocks.local_ids) == 4)
+        match harm:
+            case "ids descend":
+                small.local_ids[1] = 1
+            case "rows missing":
+                del small.rows[3]
+            case "too long":
+                small.data += b"x"
+            case "too short":
+                small.data = small.data[:-1]
+            case "size":
+                small.file_bytes[3] = -2
+            case "count":
+                parts[-1].end.block_count += 1
+            case "state":
+                parts[0].header.state = 1
+            case "tree":
+                parts[1].tree.block_checksums[0] ^= 1
+
+        assert "MALFORMED_REQUEST" == self.refused(pair, parts)
+
+    def test_more_than_was_announced_is_refused(self, pair: Pair) -> None:
+        """
+        A sender cannot fill the disk behind a small announcement.
+        """
+        parts = list(decoded(pair.source))
+        parts[0].header.data_bytes = 1
+
+        assert "MALFORMED_REQUEST" == self.refused(pair, parts)
