@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any, Final
 
 import pyarrow
 import pyarrow.parquet
@@ -12,9 +13,13 @@ from agent.rpc.v1 import scm_pb2
 UINT64 = 2**64
 
 
-def read_plan(run: Path) -> scm_pb2.ApplyPlanRequest:
-    """Read `reconcile_plan/` of a finished run directory.
+SCAN: Final = "scan"  # rows that the SCM has no command for: who applies the plan asks the datanode
 
+
+def read_plan(run: Path, *, only: str = "") -> scm_pb2.ApplyPlanRequest:
+    """Read `reconcile_plan/` and `plan/` of a finished run directory, reconcile rows first.
+
+    `only` is the action of the rows that are wanted; empty: all.
     Roots are signed in Parquet, which has no unsigned 64-bit type for Spark; here they become
     unsigned again. A run without `_SUCCESS` is unfinished and refused.
     """
@@ -26,11 +31,13 @@ def read_plan(run: Path) -> scm_pb2.ApplyPlanRequest:
         )
     try:
         manifest = json.loads((run / "manifest.json").read_text(encoding="utf-8"))
-        rows = pyarrow.parquet.read_table(run / "reconcile_plan").to_pylist()
+        reconciles = pyarrow.parquet.read_table(run / "reconcile_plan").to_pylist()
+        actions = pyarrow.parquet.read_table(run / "plan").to_pylist()
+        rows = [plan_row(row) for row in reconciles] + [action_row(row) for row in actions]
         return scm_pb2.ApplyPlanRequest(
             snapshot_id=manifest["snapshot_id"],
             run_id=manifest["run_id"],
-            rows=[plan_row(row) for row in rows],
+            rows=[row for row in rows if only in {"", row.action}],
         )
     except (OSError, ValueError, KeyError, TypeError, pyarrow.ArrowException) as error:
         raise Refused(Code.MALFORMED_REQUEST, f"plan in {run} cannot be read: {error}") from error
@@ -46,6 +53,21 @@ def plan_row(row: dict[str, object]) -> scm_pb2.PlanRow:
         action=str(row["action"]),
         reason=str(row["reason"]),
         replicas=[plan_replica(replica) for replica in replicas],
+        expires_at_ms=row["expires_at_ms"],  # type: ignore[arg-type]
+    )
+
+
+def action_row(row: dict[str, Any]) -> scm_pb2.PlanRow:
+    """Return one row of `plan/` as the wire carries it."""
+    return scm_pb2.PlanRow(
+        container_id=row["container_id"],
+        action=row["action"],
+        reason=row["reason"],
+        sources=row["sources"],
+        targets=row["targets"],
+        copies=row["copies"],
+        forced=row["is_forced"],
+        expires_at_ms=row["expires_at_ms"],
     )
 
 

@@ -100,7 +100,8 @@ class WriterSession:
     def put(self, sources: Sequence[Source], *, replace: bool) -> list[Stored]:
         """Store `sources` and commit their keys in one step; all or a clear error."""
         pieces = [piece for source in sources for piece in pieces_of(source)]
-        allocations = self._allocate([piece.size_bytes for piece in pieces])
+        new = () if replace else tuple(source.key for source in sources)
+        allocations = self._allocate([piece.size_bytes for piece in pieces], new)
         written: dict[str, list[tuple[scm_pb2.BlockLocation, int]]] = {}
         for piece, allocation in zip(pieces, allocations, strict=True):
             location = self._put_piece(piece, allocation)
@@ -121,9 +122,12 @@ class WriterSession:
         """End the session; with `close`, its containers are closed now."""
         self._scm.finish_writes(scm_pb2.FinishWritesRequest(client_id=self.client_id, close=close))
 
-    def _allocate(self, sizes: list[int]) -> list[scm_pb2.BlockAllocation]:
+    def _allocate(
+        self, sizes: list[int], new_keys: Sequence[str] = ()
+    ) -> list[scm_pb2.BlockAllocation]:
+        """Get blocks; a new key they are for that exists is refused before any byte moves."""
         answer = self._scm.allocate_blocks(
-            scm_pb2.AllocateBlocksRequest(client_id=self.client_id, sizes=sizes)
+            scm_pb2.AllocateBlocksRequest(client_id=self.client_id, sizes=sizes, keys=new_keys)
         )
         return list(answer.blocks)
 

@@ -5,7 +5,10 @@ from typing import Final, assert_never
 
 from agent.rpc.codec import state_number, summary_message
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
-from scm.control import Endpoint, HeartbeatAnswer, PromisedBlock
+from scm import wire
+from scm.admin import NodeDecision
+from scm.control import Endpoint, HeartbeatAnswer, PromisedBlock, Queues
+from scm.deletions import KeyDeletion
 from scm.facts import (
     Key,
     Kind,
@@ -17,7 +20,8 @@ from scm.facts import (
     Transaction,
     Volume,
 )
-from scm.intake import Decision
+from scm.intake import Decision, Order
+from scm.loads import DELETE_LIMIT
 from scm.views import ContainerView, NodeView, ReplicaView, checksums_hint
 
 _OUTCOME_NUMBERS: Final = {
@@ -97,9 +101,7 @@ def node_message(view: NodeView) -> scm_pb2.NodeInfo:
         last_heartbeat_at_ms=view.heartbeat_at_ms,
         container_count=view.container_count,
         volumes=[] if live is None else [_volume(volume) for volume in live.volumes],
-        queues=[]
-        if live is None
-        else [scm_pb2.QueueCount(type=kind, count=count) for kind, count in live.queues],
+        queues=[] if live is None else _counts(live.queues),
     )
 
 
@@ -126,9 +128,84 @@ def decisions_message(decisions: Iterable[Decision]) -> scm_pb2.ContainerDecisio
                 code=decision.code,
                 message=decision.message,
                 command_ids=decision.command_ids,
+                orders=map(_order, decision.orders),
+                copies_before=decision.copies_before,
+                copies_after=decision.copies_after,
+                world=decision.world,
             )
             for decision in decisions
         ]
+    )
+
+
+def deletions_message(deletions: Iterable[KeyDeletion]) -> scm_pb2.DeleteKeysResponse:
+    """Return what became of keys to delete."""
+    return scm_pb2.DeleteKeysResponse(
+        deletions=[
+            scm_pb2.KeyDeletion(
+                key=deletion.name,
+                code=deletion.code,
+                size=deletion.size_bytes,
+                transaction_ids=deletion.transaction_ids,
+            )
+            for deletion in deletions
+        ]
+    )
+
+
+def node_decisions_message(decisions: Iterable[NodeDecision]) -> scm_pb2.NodeDecisions:
+    """Return one decision per datanode."""
+    return scm_pb2.NodeDecisions(
+        decisions=[
+            scm_pb2.NodeDecision(
+                datanode_id=decision.datanode_id,
+                code=decision.code,
+                message=decision.message,
+                command_id=decision.command_id,
+            )
+            for decision in decisions
+        ]
+    )
+
+
+def queues_message(queues: Queues) -> scm_pb2.GetQueuesResponse:
+    """Return what waits where, and the limits."""
+    return scm_pb2.GetQueuesResponse(
+        nodes=[
+            scm_pb2.QueueInfo(
+                datanode_id=queue.node.datanode_id,
+                op_state=queue.node.op_state,
+                replication_load=queue.replication_load,
+                replication_limit=queue.replication_limit,
+                delete_load=queue.delete_load,
+                delete_limit=DELETE_LIMIT,
+                excluded=queue.is_excluded,
+                reported=_counts(queue.reported),
+                sent=_counts(queue.sent),
+                waiting=_counts(queue.waiting),
+            )
+            for queue in queues.nodes
+        ],
+        pending_add_count=queues.pending_add_count,
+        pending_add_limit=queues.pending_add_limit,
+        under_replicated_count=queues.under_count,
+        over_replicated_count=queues.over_count,
+        delete_transaction_count=queues.transaction_count,
+    )
+
+
+def _counts(counts: Iterable[tuple[str, int]]) -> list[scm_pb2.QueueCount]:
+    return [scm_pb2.QueueCount(type=kind, count=count) for kind, count in counts]
+
+
+def _order(order: Order) -> scm_pb2.Order:
+    return scm_pb2.Order(
+        type=order.kind,
+        datanode_id=order.datanode_id,
+        target_datanode_id=order.target_id,
+        bytes=order.size_bytes,
+        duration_ms=order.duration_ms,
+        queued_ms=order.queued_ms,
     )
 
 
@@ -142,8 +219,8 @@ def outcome_message(outcome: Outcome) -> scm_pb2.Outcome:
         code=outcome.code,
         message=outcome.message,
     )
-    if outcome.reconcile:
-        status.reconcile.ParseFromString(outcome.reconcile)
+    if outcome.detail and outcome.kind in wire.DETAILED_KINDS:
+        getattr(status, outcome.kind).ParseFromString(outcome.detail)
     return scm_pb2.Outcome(
         datanode_id=outcome.datanode_id, status=status, reported_at_ms=outcome.reported_at_ms
     )

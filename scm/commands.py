@@ -25,6 +25,8 @@ from scm.state import OUTCOMES_MAX, OUTCOMES_SLACK, Change, State
 
 LOST_AFTER_S: Final = 10.0
 LOST_AFTER_HEARTBEATS: Final = 5
+COPY_BYTES_PER_S: Final = 50e6  # what a copy is taken to need before the first was seen
+RATE_WEIGHT: Final = 0.2  # of the newest copy in that estimate
 
 # Words of a datanode that skips a command (`CommandStatus.code`).
 DUPLICATE: Final = "DUPLICATE"
@@ -45,6 +47,7 @@ class Commands:
         self._clock = clock
         self._options = options
         self._failures: dict[tuple[Kind, int], tuple[int, float]] = {}
+        self._copy_bytes_per_s = COPY_BYTES_PER_S
         for command in state.commands.values():  # of an earlier term: their wait begins anew
             queued = replace(command, queued_at_s=clock.monotonic_s())
             state.commands.apply(command.command_id, queued)
@@ -84,7 +87,7 @@ class Commands:
         return self._nodes.is_reachable(datanode_id) and self.has_room(datanode_id)
 
     def is_cooling(self, kind: Kind, container_id: int) -> bool:
-        """Whether commands of this kind about a container failed lately and it is too soon again."""
+        """Whether commands of this kind about a container failed so lately that it is too soon."""
         count, at_s = self._failures.get((kind, container_id), (0, 0.0))
         if not count:
             return False
@@ -181,8 +184,23 @@ class Commands:
             self._finish(change, pending, outcome)
         return pending
 
+    def estimate_ms(self, size_bytes: int) -> int:
+        """Return how long a copy of so many bytes takes, by what copies took lately."""
+        return int(size_bytes * 1000 / self._copy_bytes_per_s)
+
+    def waiting_bytes(self, datanode_id: str) -> int:
+        """Return the bytes a datanode has to copy before another command's turn."""
+        return sum(
+            command.size_bytes // 2
+            for command in self._state.commands.of_node(datanode_id)
+            if command.kind is Kind.REPLICATE and not command.is_answered
+        )
+
     def _note_failure(self, command: Pending, outcome: Outcome) -> None:
         key = (command.kind, command.container_id)
+        if outcome.moved_bytes and outcome.duration_ms:
+            rate = outcome.moved_bytes * 1000 / outcome.duration_ms
+            self._copy_bytes_per_s += RATE_WEIGHT * (rate - self._copy_bytes_per_s)
         if outcome.state is OutcomeState.EXECUTED:
             self._failures.pop(key, None)
         elif outcome.state is OutcomeState.FAILED and command.kind in _SHOWN:
@@ -253,7 +271,7 @@ class Commands:
             container_id=command.container_id,
             code=code,
             message=message,
-            reconcile=b"",
+            detail=b"",
         )
         self._finish(change, command, outcome)
 

@@ -17,9 +17,11 @@ import structlog
 
 from agent.errors import Code, Refused, Unavailable
 from scm import lifecycle, snapshot
+from scm.admin import Admin, NodeDecision, Queue
 from scm.cases import Cases
 from scm.clock import Clock
 from scm.commands import Commands
+from scm.deletions import Deletions, KeyDeletion
 from scm.facts import ContainerState, Key, Kind, Outcome, Pending, Volume
 from scm.intake import Decision, PlanRow
 from scm.last_copies import LastCopies
@@ -73,6 +75,18 @@ class HeartbeatAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class Queues:
+    """What waits for datanodes, and what waits to become a command."""
+
+    nodes: Sequence[Queue]
+    pending_add_count: int
+    pending_add_limit: int
+    under_count: int
+    over_count: int
+    transaction_count: int
+
+
+@dataclass(frozen=True, slots=True)
 class PromisedBlock:
     """A block a writer may write, and where."""
 
@@ -98,14 +112,20 @@ class ControlPlane:
         self._reports = Reports(state)
         cases = Cases(state, self._nodes, self._reports, clock, options)
         self._commands = Commands(state, self._nodes, clock, options)
-        self._writers = Writers(state, self._nodes, cases, clock, options)
+        self._deletions = Deletions(state, self._commands, clock)
+        self._writers = Writers(state, self._nodes, cases, self._deletions, clock, options)
         self._reconciles = Reconciles(state, self._nodes, self._commands, clock, options)
         self._orders = Orders(
             state, self._nodes, self._commands, self._reconciles, cases, clock, options
         )
         self._upkeep = Upkeep(state, self._nodes, self._commands, cases, options)
-        self._plans = Plans(state, self._nodes, self._reconciles)
         self._safe_mode = SafeMode(state, clock, options)
+        self._admin = Admin(
+            state, self._nodes, self._commands, cases, self._upkeep, self._safe_mode
+        )
+        self._plans = Plans(
+            state, self._nodes, self._reconciles, self._admin, cases, self._safe_mode, clock
+        )
         self._views = Views(state, self._nodes, self._reports)
         self._last_copies = LastCopies(state, self._nodes)
 
@@ -146,6 +166,7 @@ class ControlPlane:
             self._nodes.hear(call.datanode_id, call.volumes, call.queues)
             changed: set[int] = set()
             for outcome in call.outcomes:
+                self._deletions.acknowledge(change, outcome)
                 container = self._orders.settle(change, outcome)
                 if container is not None:
                     changed.add(container.container_id)
@@ -153,7 +174,9 @@ class ControlPlane:
                 changed |= self._reports.apply(change, call.datanode_id, report)
             self._observe(change, changed)
             self._last_copies.recount(change, changed)
-            self._safe_mode.look(self._reports.confirmed)
+            if self._safe_mode.look(self._reports.confirmed).is_open:
+                self._observe(change, self._deletions.tidy(change, changed))
+            self._deletions.offer(change, call.datanode_id)
             sending = self._commands.drain(change, call.datanode_id, self._orders.objection)
             return HeartbeatAnswer(
                 is_known=True,
@@ -175,7 +198,7 @@ class ControlPlane:
                 if container is not None:
                     self._orders.close(change, container)
             if self._safe_mode.look(self._reports.confirmed).is_open:
-                self._upkeep.turn(change)
+                self._observe(change, self._deletions.tidy(change, self._upkeep.turn(change)))
 
     # Clients.
 
@@ -280,7 +303,52 @@ class ControlPlane:
     def apply_plan(self, rows: Sequence[PlanRow], *, dry_run: bool) -> list[Decision]:
         """Order what a plan asks for, row by row, if the world is still as the plan saw it."""
         with self._change() as change:
-            return self._plans.apply(change, rows, dry_run=dry_run)
+            return [
+                self._close_planned(change, row, dry_run=dry_run)
+                if row.action == Kind.CLOSE
+                else self._plans.apply(change, row, dry_run=dry_run)
+                for row in rows
+            ]
+
+    def replicate_containers(
+        self, container_ids: Sequence[int], *, target_id: str, worlds: Sequence[int], dry_run: bool
+    ) -> list[Decision]:
+        """Copy containers once more each; the containers' `worlds` are those of a dry run."""
+        with self._change() as change:
+            return self._admin.replicate(
+                change, container_ids, target_id=target_id, worlds=worlds, dry_run=dry_run
+            )
+
+    def delete_replicas(
+        self,
+        container_ids: Sequence[int],
+        *,
+        datanode_id: str,
+        worlds: Sequence[int],
+        dry_run: bool,
+    ) -> list[Decision]:
+        """Remove one datanode's replicas of containers."""
+        with self._change() as change:
+            return self._admin.delete(
+                change, container_ids, datanode_id=datanode_id, worlds=worlds, dry_run=dry_run
+            )
+
+    def order_nodes(self, datanode_ids: Sequence[str], kind: Kind) -> list[NodeDecision]:
+        """Order datanodes to measure their volumes, or to register again."""
+        with self._change() as change:
+            return self._admin.order_nodes(change, datanode_ids, kind)
+
+    def queues(self) -> Queues:
+        """Return what waits where."""
+        with self._lock:
+            return Queues(
+                self._admin.queues(),
+                self._state.commands.add_count,
+                self._upkeep.in_flight_limit(),
+                len(self._upkeep.under),
+                len(self._upkeep.over),
+                len(self._state.transactions),
+            )
 
     def safe_mode(self) -> Gate:
         """Say whether decisions are made yet, and whom they wait for."""
@@ -291,6 +359,11 @@ class ControlPlane:
         """Begin to decide at once."""
         with self._lock:
             return self._safe_mode.leave()
+
+    def delete_keys(self, names: Sequence[str], *, dry_run: bool) -> list[KeyDeletion]:
+        """Delete keys and, as datanodes get to it, their blocks."""
+        with self._change() as change:
+            return self._deletions.delete_keys(change, names, dry_run=dry_run)
 
     def outcomes(self, command_ids: Sequence[int], count: int) -> tuple[list[Outcome], list[int]]:
         """Return outcomes (of these commands, or the newest) and what is still pending."""
@@ -344,6 +417,7 @@ class ControlPlane:
             if container is None:
                 continue  # unknown: recorded, never acted on
             self._commands.review(change, container_id)
+            self._deletions.finish(change, container_id)
             replicas = self._state.replicas.of(container_id)
             seen = lifecycle.observe(container, replicas, now_ms=now_ms)
             if seen != container:
@@ -375,6 +449,15 @@ class ControlPlane:
             if command.kind is Kind.CLOSE
         )
         return Decision(container_id, "OK", f"container is {closed.state}", command_ids)
+
+    def _close_planned(self, change: Change, row: PlanRow, *, dry_run: bool) -> Decision:
+        container = self._state.containers.get(row.container_id)
+        refusal = self._plans.close_objection(row, container)
+        if refusal is not None:
+            return refusal
+        if dry_run:
+            return Decision(row.container_id, "OK", "would go to " + ", ".join(row.targets))
+        return self._close_one(change, row.container_id)
 
     def _named_by(self, command: Pending) -> tuple[Endpoint, ...]:
         """Return the datanodes a command names, with their addresses of now."""

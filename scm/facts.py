@@ -254,7 +254,7 @@ class OutcomeState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a command. `reconcile` is a serialised `ReconcileOutcome`, or empty."""
+    """What became of a command. `detail` is its kind's outcome message, serialised, or empty."""
 
     command_id: int
     datanode_id: str
@@ -264,4 +264,7 @@ class Outcome:
     container_id: int
     code: str
     message: str
-    reconcile: bytes
+    detail: bytes
+    acknowledged: tuple[tuple[int, int], ...] = ()  # container and transaction; not kept
+    moved_bytes: int = 0  # by a replicate; not kept
+    duration_ms: int = 0

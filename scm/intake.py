@@ -7,11 +7,12 @@ What differs is named, so that a person can tell a moved world from a broken pla
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from agent.errors import Code
 from merkle.replica import ReplicaState
 from scm.eligibility import Eligibility, Participants, judge
-from scm.facts import Container, Replica
+from scm.facts import Container, Kind, Replica
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +24,34 @@ class PlanReplica:
     root: int | None
 
 
+ACTIONS: Final = ("reconcile", "replicate", "delete", "close", "reconstruct")
+
+
 @dataclass(frozen=True, slots=True)
 class PlanRow:
-    """One container the plan wants reconciled, with the world it was made for."""
+    """One container the plan wants changed, with the world it was made for."""
 
     container_id: int
-    replicas: tuple[PlanReplica, ...]
+    replicas: tuple[PlanReplica, ...]  # reconcile: all of them
     reason: str
+    action: str = "reconcile"
+    sources: tuple[str, ...] = ()  # replicate: datanodes to copy from
+    targets: tuple[str, ...] = ()  # delete, close: datanodes that act on their replica
+    copies: int = 0  # replicate
+    is_forced: bool = False  # delete
+    expires_at_ms: int = 0  # 0: never
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One command as people see it before it is given."""
+
+    kind: Kind
+    datanode_id: str
+    target_id: str = ""
+    size_bytes: int = 0
+    duration_ms: int = 0
+    queued_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +62,10 @@ class Decision:
     code: str
     message: str = ""
     command_ids: tuple[int, ...] = ()
+    orders: tuple[Order, ...] = ()
+    copies_before: int = 0
+    copies_after: int = 0
+    world: int = 0
 
 
 def check(

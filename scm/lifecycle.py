@@ -29,6 +29,10 @@ class Event(StrEnum):
     CLOSED_COMPLETE = "CLOSED_COMPLETE"  # a replica is CLOSED with everything committed
     NEVER_WRITTEN = "NEVER_WRITTEN"  # no chosen datanode ever had a replica, nothing was committed
     REPLICA_SEEN = "REPLICA_SEEN"  # of a container thought never written
+    EMPTIED = "EMPTIED"  # every replica is empty, and nothing needs the container
+    CLEANED_UP = "CLEANED_UP"  # the last replica of a container that is deleted is gone
+    RETURNED_CLOSED = "RETURNED_CLOSED"  # a CLOSED replica with data of one thought deleted
+    RETURNED = "RETURNED"  # the same, but the replica is not CLOSED
 
 
 NEXT: Final[Mapping[tuple[ContainerState, Event], ContainerState]] = {
@@ -40,10 +44,18 @@ NEXT: Final[Mapping[tuple[ContainerState, Event], ContainerState]] = {
     (ContainerState.CLOSING, Event.NEVER_WRITTEN): ContainerState.DELETED,
     (ContainerState.QUASI_CLOSED, Event.CLOSED_COMPLETE): ContainerState.CLOSED,
     (ContainerState.DELETED, Event.REPLICA_SEEN): ContainerState.CLOSING,
+    (ContainerState.CLOSED, Event.EMPTIED): ContainerState.DELETING,
+    (ContainerState.QUASI_CLOSED, Event.EMPTIED): ContainerState.DELETING,
+    (ContainerState.DELETING, Event.CLEANED_UP): ContainerState.DELETED,
+    (ContainerState.DELETING, Event.RETURNED_CLOSED): ContainerState.CLOSED,
+    (ContainerState.DELETED, Event.RETURNED_CLOSED): ContainerState.CLOSED,
+    (ContainerState.DELETING, Event.RETURNED): ContainerState.QUASI_CLOSED,
+    (ContainerState.DELETED, Event.RETURNED): ContainerState.QUASI_CLOSED,
 }
 """Every other pair changes nothing: a state further along stays."""
 
 _WRITABLE: Final = frozenset({ReplicaState.OPEN, ReplicaState.CLOSING})
+_OVER: Final = frozenset({ContainerState.DELETING, ContainerState.DELETED})
 _DECIDED: Final = frozenset({ContainerState.CLOSED, ContainerState.DELETING})
 """States in which it is settled what was committed."""
 
@@ -75,6 +87,8 @@ def end_writes(container: Container, reason: str, *, now_ms: int) -> Container:
 
 def observe(container: Container, replicas: Sequence[Replica], *, now_ms: int) -> Container:
     """Return the container as its replicas show it."""
+    if container.state in _OVER and is_written(container):
+        return container  # what becomes of it is decided by `scm.emptying`
     if container.state not in _DECIDED:
         container = replace(container, sequence_id=_sequence_id(container, replicas))
     for event in _events(container, replicas):
@@ -90,6 +104,11 @@ def without_replica(container: Container, datanode_id: str) -> Container:
     """Return the container after a chosen datanode said that it never got a replica."""
     awaited = tuple(node for node in container.pipeline if node != datanode_id)
     return replace(container, pipeline=awaited)
+
+
+def is_written(container: Container) -> bool:
+    """Whether a container ever held anything; one that did not is brought back by any replica."""
+    return container.sequence_id > 0 or container.committed_count > 0
 
 
 def is_complete(container: Container, replica: Replica) -> bool:

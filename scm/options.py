@@ -58,7 +58,7 @@ class ScmOptions:
     )
     close_retry_ms: int = _option(
         1_000,
-        "First pause before a close, or a copy or delete that failed, is ordered again; doubles up to "
+        "First pause before a close, or a failed copy or delete, is ordered again; doubles up to "
         "64 times this.",
         low=20,
         high=60_000,

@@ -1,32 +1,154 @@
-"""Plans of the Spark job, applied row by row as far as they still describe the world."""
+"""Plans of the Spark job, applied row by row as far as they still describe the world.
 
-from collections.abc import Sequence
+What a plan says is advice: whether a row is right, and who copies or loses what, is judged by the
+control plane's own rules on the state of now. A row that they do not confirm is a STALE_PLAN.
+"""
 
+from typing import Final
+
+from agent.errors import Code
+from scm import lifecycle
+from scm.admin import Admin
+from scm.cases import Cases
+from scm.clock import Clock
+from scm.emptying import next_step
+from scm.facts import Container, ContainerState, Kind
 from scm.intake import Decision, PlanRow, check
 from scm.nodes import Nodes
 from scm.reconciles import Reconciles
+from scm.replication import UNDER, Case, judge, victims
+from scm.safemode import SafeMode
 from scm.state import Change, State
+
+AWAITS_REPAIR: Final = "AWAITS_REPAIR"
 
 
 class Plans:
     """Applies plans. Callers hold the control plane's lock."""
 
-    def __init__(self, state: State, nodes: Nodes, reconciles: Reconciles) -> None:
+    def __init__(
+        self,
+        state: State,
+        nodes: Nodes,
+        reconciles: Reconciles,
+        admin: Admin,
+        cases: Cases,
+        safe_mode: SafeMode,
+        clock: Clock,
+    ) -> None:
         self._state = state
         self._nodes = nodes
         self._reconciles = reconciles
+        self._admin = admin
+        self._cases = cases
+        self._safe_mode = safe_mode
+        self._clock = clock
 
-    def apply(self, change: Change, rows: Sequence[PlanRow], *, dry_run: bool) -> list[Decision]:
-        """Order what a plan asks for, row by row, as far as it still describes the world."""
-        return [self._apply_row(change, row, dry_run=dry_run) for row in rows]
+    def apply(self, change: Change, row: PlanRow, *, dry_run: bool) -> Decision:
+        """Order what a row asks for, if the world is still such that it is right."""
+        container = self._state.containers.get(row.container_id)
+        refusal = self._refusal(row, container)
+        if refusal is not None:
+            return refusal
+        assert container is not None
+        match row.action:
+            case Kind.RECONCILE:
+                return self._reconcile(change, row, container, dry_run=dry_run)
+            case Kind.REPLICATE:
+                return self._replicate(change, row, container, dry_run=dry_run)
+            case Kind.DELETE:
+                return self._delete(change, row, container, dry_run=dry_run)
+            case _:
+                return Decision(
+                    row.container_id,
+                    "INELIGIBLE_REPLICATION_TYPE",
+                    f"nothing here is erasure-coded, so there is nothing to {row.action}",
+                )
 
-    def _apply_row(self, change: Change, row: PlanRow, *, dry_run: bool) -> Decision:
-        verdict = check(
-            row,
-            self._state.containers.get(row.container_id),
-            self._state.replicas.of(row.container_id),
-            self._nodes.is_reachable,
-        )
+    def close_objection(self, row: PlanRow, container: Container | None) -> Decision | None:
+        """Say why a row that closes replicas is not right any more; None if it is."""
+        refusal = self._refusal(row, container)
+        if refusal is not None or container is None:
+            return refusal
+        if container.state is ContainerState.OPEN:
+            return None
+        replicas = self._state.replicas.of(row.container_id)
+        due = {order.datanode_id for order in lifecycle.close_orders(container, replicas)}
+        done = [node for node in row.targets if node not in due]
+        if done:
+            return _stale(row, f"nothing is to be closed on {', '.join(done)}")
+        return None
+
+    def _refusal(self, row: PlanRow, container: Container | None) -> Decision | None:
+        if self._safe_mode.is_on:
+            message = "in safe mode no plan is applied"
+            return Decision(row.container_id, Code.SAFE_MODE, message)
+        if row.expires_at_ms and self._clock.wall_ms() > row.expires_at_ms:
+            return _stale(row, "the plan's time is over; make a new snapshot")
+        if container is None:
+            return Decision(row.container_id, Code.CONTAINER_NOT_FOUND, "no such container")
+        return None
+
+    def _reconcile(
+        self, change: Change, row: PlanRow, container: Container, *, dry_run: bool
+    ) -> Decision:
+        replicas = self._state.replicas.of(row.container_id)
+        verdict = check(row, container, replicas, self._nodes.is_reachable)
         if isinstance(verdict, Decision):
             return verdict
         return self._reconciles.order_planned(change, row.container_id, verdict, dry_run=dry_run)
+
+    def _replicate(
+        self, change: Change, row: PlanRow, container: Container, *, dry_run: bool
+    ) -> Decision:
+        case = self._cases.case(container)
+        lost = sorted(set(row.sources) - {p.datanode_id for p in case.placed})
+        if lost:
+            return _stale(row, f"{', '.join(lost)} has no replica now")
+        judgement = judge(case)
+        if judgement.condition in UNDER and case.hopeful and not judgement.copies:
+            return Decision(row.container_id, AWAITS_REPAIR, "is to be healed in place first")
+        if not _is_closed(container) or judgement.condition not in UNDER or not judgement.copies:
+            return _stale(
+                row,
+                f"container is {container.state} and {judgement.condition}, "
+                f"{len(case.adds)} copies are under way",
+            )
+        count = min(row.copies, judgement.copies)
+        return self._admin.copy(change, case, count=count, from_ids=row.sources, dry_run=dry_run)
+
+    def _delete(
+        self, change: Change, row: PlanRow, container: Container, *, dry_run: bool
+    ) -> Decision:
+        case = self._cases.case(container)
+        if not row.is_forced:
+            return self._delete_empty(row, case)
+        spare = [p.datanode_id for p in victims(case)] if _is_closed(container) else []
+        wrong = [node for node in row.targets if node not in spare]
+        if wrong or len(row.targets) != 1:
+            return _stale(row, f"the replica on {', '.join(wrong)} is not one to remove now")
+        return self._admin.remove(
+            change,
+            case,
+            row.targets[0],
+            keep_count=container.replication_factor,
+            force=True,
+            dry_run=dry_run,
+        )
+
+    def _delete_empty(self, row: PlanRow, case: Case) -> Decision:
+        """Confirm that an empty container goes; that it does so needs no plan."""
+        is_unused = not self._state.keys.blocks_in(row.container_id)
+        replicas = [p.replica for p in case.placed]
+        step = next_step(case.container, replicas, is_unused=is_unused)
+        if not set(row.targets) <= set(step.deletes):
+            return _stale(row, "not all of its replicas are empty and without a key")
+        return Decision(row.container_id, "OK", "it is deleted without a plan")
+
+
+def _is_closed(container: Container) -> bool:
+    return container.state in {ContainerState.CLOSED, ContainerState.QUASI_CLOSED}
+
+
+def _stale(row: PlanRow, message: str) -> Decision:
+    return Decision(row.container_id, Code.STALE_PLAN, message)

@@ -252,7 +252,7 @@ def outcome_row(outcome: Outcome) -> bytes:
             outcome.container_id,
             outcome.code,
             outcome.message,
-            base64.b64encode(outcome.reconcile).decode("ascii"),
+            base64.b64encode(outcome.detail).decode("ascii"),
         ]
     )
 

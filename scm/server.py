@@ -183,11 +183,68 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         response = scm_pb2.ListOutcomesResponse(pending_command_ids=pending)
         size_bytes = 0
         for outcome in outcomes:
-            size_bytes += len(outcome.reconcile) + len(outcome.message)
+            size_bytes += len(outcome.detail) + len(outcome.message)
             if size_bytes > ANSWER_BYTES_MAX:
                 break
             response.outcomes.append(answers.outcome_message(outcome))
         return response
+
+    def DeleteKeys(  # noqa: N802
+        self, request: scm_pb2.DeleteKeysRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.DeleteKeysResponse:
+        """Delete keys and, in time, their blocks."""
+        names = wire.doomed_keys_from(request)
+        return answers.deletions_message(self._control.delete_keys(names, dry_run=request.dry_run))
+
+    def ReplicateContainers(  # noqa: N802
+        self, request: scm_pb2.ReplicateContainersRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ContainerDecisions:
+        """Order one more copy of each container."""
+        ids = wire.container_ids_from(request.container_ids)
+        target = request.target_datanode_id
+        decisions = self._control.replicate_containers(
+            ids,
+            target_id=wire.parse_name(target, "target_datanode_id") if target else "",
+            worlds=wire.worlds_from(request.worlds, ids),
+            dry_run=request.dry_run,
+        )
+        return answers.decisions_message(decisions)
+
+    def DeleteReplicas(  # noqa: N802
+        self, request: scm_pb2.DeleteReplicasRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ContainerDecisions:
+        """Order one datanode's replicas of containers removed."""
+        ids = wire.container_ids_from(request.container_ids)
+        decisions = self._control.delete_replicas(
+            ids,
+            datanode_id=wire.parse_name(request.datanode_id, "datanode_id"),
+            worlds=wire.worlds_from(request.worlds, ids),
+            dry_run=request.dry_run,
+        )
+        return answers.decisions_message(decisions)
+
+    def OrderNodes(  # noqa: N802
+        self, request: scm_pb2.OrderNodesRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.NodeDecisions:
+        """Order datanodes to measure their volumes, or to register again."""
+        return answers.node_decisions_message(
+            self._control.order_nodes(*wire.node_order_from(request))
+        )
+
+    def GetQueues(  # noqa: N802
+        self, _request: scm_pb2.GetQueuesRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.GetQueuesResponse:
+        """Return what waits where, and the limits."""
+        return answers.queues_message(self._control.queues())
+
+    def SafeMode(  # noqa: N802
+        self, request: scm_pb2.SafeModeRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.SafeModeResponse:
+        """Say whether decisions are made yet, or begin with them."""
+        gate = self._control.leave_safe_mode() if request.leave else self._control.safe_mode()
+        return scm_pb2.SafeModeResponse(
+            on=not gate.is_open, reason=gate.reason, missing_datanode_ids=gate.missing
+        )
 
 
 @dataclass(frozen=True, slots=True)

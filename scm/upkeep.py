@@ -9,7 +9,7 @@ a little less urgent each time, so that it does not stand in the way of what can
 """
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Final
@@ -83,24 +83,32 @@ class Upkeep:
         """Have all containers of a node looked at: it came, went, or is to leave."""
         self.look_at(self._state.replicas.on(datanode_id))
 
-    def turn(self, change: Change) -> None:
-        """Look at what is due and a part of the rest, and order what can be ordered."""
-        self._look()
+    def turn(self, change: Change) -> list[int]:
+        """Look at what is due and a part of the rest, and order what can be ordered.
+
+        Returns the containers that were looked at.
+        """
+        looked_at = self._look()
         if self.under:
             self._serve_under(change)
         if self.over:
             self._serve_over(change)
+        return looked_at
 
     def copies(self, case: Case, judgement: Judgement) -> list[Copy]:
         """Return the copies that could be ordered now, without more load on anyone than allowed."""
         from_ids = [p.datanode_id for p in sources(case)]
+        return self.pairs(from_ids, self._useful_targets(case, judgement))
+
+    def pairs(self, from_ids: Sequence[str], target_ids: Sequence[str]) -> list[Copy]:
+        """Give each target the least loaded source; fewer pairs if all have enough to do."""
         extra: dict[str, int] = {}
 
         def load_of(node: str) -> int:
             return self._commands.replication_load(node) + extra.get(node, 0)
 
         chosen = []
-        for target_id in self._useful_targets(case, judgement):
+        for target_id in target_ids:
             source_id = least_loaded(from_ids, load_of, self._commands.replication_limit)
             if source_id is None:
                 break
@@ -153,15 +161,17 @@ class Upkeep:
         )
         return in_flight_limit(healthy, self._options.inflight_factor_percent)
 
-    def _look(self) -> None:
+    def _look(self) -> list[int]:
         due = list(self._due)[:LOOKS_PER_TURN]
         for container_id in due:
             del self._due[container_id]
-            self._look_at_one(container_id)
         end = self._state.counters["next_container_id"]
         for _ in range(min(LOOKS_PER_TURN - len(due), ceil(end / self._turns_per_round()))):
-            self._look_at_one(self._round_at)
+            due.append(self._round_at)
             self._round_at = self._round_at + 1 if self._round_at + 1 < end else 1
+        for container_id in due:
+            self._look_at_one(container_id)
+        return due
 
     def _turns_per_round(self) -> int:
         return max(1, self._options.check_interval_ms // self._options.heartbeat_interval_ms)

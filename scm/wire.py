@@ -21,8 +21,8 @@ from agent.rpc.codec import (
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from merkle.replica import BLOCK_BYTES_MAX, ID_MAX
 from scm.control import Heartbeat
-from scm.facts import Key, KeyBlock, Outcome, OutcomeState, Replica, Volume
-from scm.intake import PlanReplica, PlanRow
+from scm.facts import Key, KeyBlock, Kind, Outcome, OutcomeState, Replica, Volume
+from scm.intake import ACTIONS, PlanReplica, PlanRow
 from scm.nodes import Registration
 from scm.replicas import Report
 
@@ -37,6 +37,8 @@ KEYS_MAX: Final = 10_000  # keys per CommitKey
 IDS_MAX: Final = 10_000  # containers or commands per call
 PLAN_ROWS_MAX: Final = 10_000
 PLAN_REPLICAS_MAX: Final = 64
+TRANSACTIONS_MAX: Final = 1_000  # results of deleted blocks that are kept of one command
+DETAILED_KINDS: Final = ("reconcile", "replicate", "delete_blocks")
 RACK_DEFAULT: Final = "/default-rack"
 
 _OUTCOME_STATES: Final[dict[int, OutcomeState]] = {
@@ -64,6 +66,9 @@ def heartbeat_from(message: scm_pb2.HeartbeatRequest, *, now_ms: int) -> Heartbe
     datanode_id = sys.intern(parse_name(message.datanode_id, "datanode_id"))
     _parse_count(message.queues, "queues", QUEUES_MAX)
     _parse_count(message.command_statuses, "command_statuses", IDS_MAX)
+    for i, status in enumerate(message.command_statuses):
+        where = f"command_statuses[{i}].delete_blocks.transactions"
+        _parse_count(status.delete_blocks.transactions, where, IDS_MAX)
     return Heartbeat(
         datanode_id=datanode_id,
         boot_id=message.boot_id,
@@ -164,6 +169,31 @@ def plan_rows_from(message: scm_pb2.ApplyPlanRequest) -> list[PlanRow]:
     parse_name(message.run_id, "run_id")
     _parse_count(message.rows, "rows", PLAN_ROWS_MAX)
     return [_plan_row(row, f"rows[{i}]") for i, row in enumerate(message.rows)]
+
+
+def doomed_keys_from(message: scm_pb2.DeleteKeysRequest) -> list[str]:
+    """Check the names of keys to delete; repetitions are dropped."""
+    _parse_count(message.keys, "keys", KEYS_MAX)
+    if not message.keys:
+        raise malformed("keys", "is empty")
+    return list(dict.fromkeys(parse_key(k, f"keys[{i}]") for i, k in enumerate(message.keys)))
+
+
+def worlds_from(worlds: Sequence[int], container_ids: Sequence[int]) -> list[int]:
+    """Check the fingerprints of a dry run: none, or one per container."""
+    if worlds and len(worlds) != len(container_ids):
+        raise malformed("worlds", f"{len(worlds)} for {len(container_ids)} containers")
+    return list(worlds)
+
+
+def node_order_from(message: scm_pb2.OrderNodesRequest) -> tuple[list[str], Kind]:
+    """Check an order to datanodes as such."""
+    _parse_count(message.datanode_ids, "datanode_ids", IDS_MAX)
+    known = (Kind.REFRESH_VOLUME_USAGE, Kind.REREGISTER)
+    if message.type not in known:
+        raise malformed("type", f"{cut(message.type, 40)!r} is none of {', '.join(known)}")
+    ids = [parse_name(value, f"datanode_ids[{i}]") for i, value in enumerate(message.datanode_ids)]
+    return ids, Kind(message.type)
 
 
 def parse_name(value: str, where: str) -> str:
@@ -282,12 +312,31 @@ def _outcome(message: scm_pb2.CommandStatus, datanode_id: str, where: str, now_m
         container_id=message.container_id,
         code=cut(message.code, NAME_CHARS_MAX),
         message=cut(message.message),
-        reconcile=_reconcile_bytes(message) if message.HasField("reconcile") else b"",
+        detail=_detail(message),
+        acknowledged=tuple(
+            (result.container_id, result.transaction_id)
+            for result in message.delete_blocks.transactions
+            if result.done
+        ),
+        moved_bytes=message.replicate.bytes_sent,
+        duration_ms=message.replicate.duration_ms,
     )
 
 
+def _detail(message: scm_pb2.CommandStatus) -> bytes:
+    """Serialise the detail of an outcome, bounded."""
+    if message.HasField("reconcile"):
+        return _reconcile_bytes(message)
+    if message.HasField("replicate"):
+        return message.replicate.SerializeToString()
+    if message.HasField("delete_blocks"):
+        del message.delete_blocks.transactions[TRANSACTIONS_MAX:]
+        return message.delete_blocks.SerializeToString()
+    return b""
+
+
 def _reconcile_bytes(message: scm_pb2.CommandStatus) -> bytes:
-    """Serialise the detail of an outcome; a huge one loses its chunk rows, never its counts."""
+    """Serialise what a reconcile did; a huge one loses its chunk rows, never its counts."""
     if message.reconcile.ByteSize() <= RECONCILE_BYTES_MAX:
         return message.reconcile.SerializeToString()
     short = scm_pb2.ReconcileOutcome()
@@ -327,10 +376,11 @@ def _key(message: scm_pb2.KeyInfo, where: str) -> Key:
 
 
 def _plan_row(message: scm_pb2.PlanRow, where: str) -> PlanRow:
-    if message.action != "reconcile":
+    if message.action not in ACTIONS:
         raise Refused(
             Code.MALFORMED_REQUEST,
-            f"{where}.action: {cut(message.action, 40)!r} is unknown, known is 'reconcile'",
+            f"{where}.action: {cut(message.action, 40)!r} is unknown, known are "
+            + ", ".join(ACTIONS),
         )
     _parse_count(message.replicas, f"{where}.replicas", PLAN_REPLICAS_MAX)
     return PlanRow(
@@ -344,4 +394,15 @@ def _plan_row(message: scm_pb2.PlanRow, where: str) -> PlanRow:
             for i, replica in enumerate(message.replicas)
         ),
         reason=cut(message.reason),
+        action=message.action,
+        sources=_names(message.sources, f"{where}.sources"),
+        targets=_names(message.targets, f"{where}.targets"),
+        copies=message.copies,
+        is_forced=message.forced,
+        expires_at_ms=message.expires_at_ms,
     )
+
+
+def _names(values: Sequence[str], where: str) -> tuple[str, ...]:
+    _parse_count(values, where, PLAN_REPLICAS_MAX)
+    return tuple(parse_name(value, f"{where}[{i}]") for i, value in enumerate(values))

@@ -18,6 +18,7 @@ from scm import lifecycle
 from scm.allocate import choose_nodes
 from scm.cases import Cases
 from scm.clock import Clock
+from scm.deletions import Deletions
 from scm.facts import Allocation, Container, ContainerState, Key
 from scm.nodes import Nodes
 from scm.options import ScmOptions
@@ -43,9 +44,16 @@ class Writers:
     """
 
     def __init__(
-        self, state: State, nodes: Nodes, cases: Cases, clock: Clock, options: ScmOptions
+        self,
+        state: State,
+        nodes: Nodes,
+        cases: Cases,
+        deletions: Deletions,
+        clock: Clock,
+        options: ScmOptions,
     ) -> None:
         self._state = state
+        self._deletions = deletions
         self._nodes = nodes
         self._cases = cases
         self._clock = clock
@@ -226,6 +234,8 @@ class Writers:
                     f"{allocation.size_bytes} bytes",
                 )
             self._settle(change, allocation, block.length_bytes)
+        if known is not None:
+            self._deletions.retire(change, known)
         change.put(self._state.keys, key)
         return {block.container_id for block in key.blocks}
 

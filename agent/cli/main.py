@@ -24,6 +24,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "put": ("agent.cli.keys", "put"),
     "get": ("agent.cli.keys", "get"),
     "ls": ("agent.cli.keys", "ls"),
+    "rm": ("agent.cli.orders", "rm"),
     "status": ("agent.cli.status", "status"),
     "tree": ("agent.cli.replicas", "tree"),
     "diff": ("agent.cli.replicas", "diff"),
@@ -36,7 +37,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 GROUPS: Final[dict[str, tuple[str, str]]] = {
     "scrub": ("agent.cli.scrub", "See, pause and resume the background scans."),
     "config": ("agent.cli.config", "Check, show and explain the agent's options."),
-    "scm": ("agent.cli.scm", "Ask the control plane, or give it a plan."),
+    "scm": ("agent.cli.orders", "Ask the control plane, or give it a plan or an order."),
 }
 
 

@@ -29,8 +29,10 @@ from agent.cli.output import (
 from agent.client import Client
 from agent.errors import Code, Refused
 from agent.rpc.v1 import container_pb2, scm_pb2
+from merkle.replica import ContainerId
 
 POLL_S: Final = 0.2
+PLAN_ROWS: Final = 5_000  # in one call
 PAGE: Final = 1000
 HEALED: Final = frozenset({"converged", "nothing_to_do"})
 BEING_WRITTEN: Final = frozenset({"OPEN", "CLOSING"})  # states of a container that has no tree yet
@@ -202,15 +204,42 @@ def apply(
     as_json: JsonFlag = False,
 ) -> int:
     """Hand a plan to the SCM, which checks every row against the cluster as it is now."""
-    from agent.plan_file import read_plan
+    from agent.plan_file import SCAN, read_plan
 
     request = read_plan(plan)
     request.dry_run = dry_run
+    scans = [row for row in request.rows if row.action == SCAN]
+    ordered = [row for row in request.rows if row.action != SCAN]
+    answer = scm_pb2.ContainerDecisions()
     with Client(scm) as client:
-        answer = client.scm.apply_plan(request)
+        for first in range(0, len(ordered), PLAN_ROWS):
+            del request.rows[:]
+            request.rows.extend(ordered[first : first + PLAN_ROWS])
+            answer.decisions.extend(client.scm.apply_plan(request).decisions)
+        answer.decisions.extend(scan_decision(client, row, dry_run=dry_run) for row in scans)
         if dry_run or not wait_s:
             return show_decisions(answer, as_json=as_json)
         return wait_and_show(client, answer, wait_s, as_json=as_json)
+
+
+def scan_decision(
+    client: Client, row: scm_pb2.PlanRow, *, dry_run: bool
+) -> scm_pb2.ContainerDecision:
+    """Have the datanodes of a plan's row scan their replica, if it is still without a root."""
+    info = client.scm.get_container_info(
+        scm_pb2.GetContainerInfoRequest(container_id=row.container_id)
+    ).container
+    decision = scm_pb2.ContainerDecision(container_id=row.container_id, code="OK")
+    for held in info.replicas:
+        if held.datanode.datanode_id not in row.targets:
+            continue
+        if held.replica.HasField("tree"):
+            decision.code = Code.STALE_PLAN
+            decision.message = f"{held.datanode.datanode_id} has a root now"
+        elif not dry_run:
+            for _progress in client.peer(held.datanode.address).scan(ContainerId(row.container_id)):
+                pass  # the finding, if any, is the datanode's to report
+    return decision
 
 
 def reconcile(
@@ -266,7 +295,12 @@ def wait_and_show(
             )
     if refused:
         return Exit.FAILED
-    healed = all(o.status.reconcile.result in HEALED for o in outcomes)
+    healed = all(
+        o.status.reconcile.result in HEALED
+        if o.status.HasField("reconcile")
+        else o.status.state == scm_pb2.CommandStatus.EXECUTED
+        for o in outcomes
+    )
     return Exit.OK if healed and not pending else Exit.TO_DO
 
 

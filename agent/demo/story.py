@@ -298,7 +298,7 @@ class Story:
 
     def reconcile(self) -> None:
         """Feed the plan back and wait for every command's outcome."""
-        request = read_plan(self.evidence.report.parent)
+        request = read_plan(self.evidence.report.parent, only="reconcile")
         answer = self.client.scm.apply_plan(request)
         refused = [f"{d.container_id}: {d.code}" for d in answer.decisions if d.code != "OK"]
         if refused:

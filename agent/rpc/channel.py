@@ -43,12 +43,17 @@ def open_channel(address: str, credentials: grpc.ChannelCredentials | None = Non
     return grpc.secure_channel(address, credentials, options)
 
 
-def call(method: Method, request: Any, *, timeout_s: float) -> Any:  # the method's answer
-    """Call a method that answers once. Raises SutureError."""
+def call(
+    method: Method, request: Any, *, timeout_s: float, party: str = ""
+) -> Any:  # the method's answer
+    """Call a method that answers once. Raises SutureError.
+
+    An error that gRPC itself made, such as that nobody listens, names the `party` that was called.
+    """
     try:
         return method(request, timeout=timeout_s)
     except grpc.RpcError as error:
-        raise error_from(error) from error
+        raise error_from(error, party) from error
     except ValueError as error:  # grpc's way to say that the channel is closed
         raise Unavailable(Code.UNAVAILABLE, "the connection was closed") from error
 

@@ -130,8 +130,11 @@ def to_status(error: SutureError) -> status_pb2.Status:
     )
 
 
-def error_from(rpc_error: grpc.RpcError) -> SutureError:
-    """Return the error that a failed call means to its caller; `raise error_from(e) from e`."""
+def error_from(rpc_error: grpc.RpcError, party: str = "") -> SutureError:
+    """Return the error that a failed call means to its caller; `raise error_from(e) from e`.
+
+    `party` is who was called, for messages that nobody at the other end wrote.
+    """
     code, details, info = _parts(rpc_error)
     if info is not None:
         known = info.reason in Code.__members__
@@ -140,7 +143,7 @@ def error_from(rpc_error: grpc.RpcError) -> SutureError:
         error = error_class(reason)(reason, details, hint=info.metadata.get(HINT_KEY, ""))
         error.facts = facts
         return error
-    return _foreign(code, details)
+    return _foreign(code, details, party)
 
 
 def _parts(
@@ -160,9 +163,10 @@ def _parts(
     return code, details, None
 
 
-def _foreign(code: grpc.StatusCode, details: str) -> SutureError:
+def _foreign(code: grpc.StatusCode, details: str, party: str) -> SutureError:
     """Translate a status that gRPC itself made."""
-    message = f"{code.name.lower()}: {_cut(details, MESSAGE_BYTES_MAX)}"
+    prefix = f"{party} is " if party and code is grpc.StatusCode.UNAVAILABLE else ""
+    message = f"{prefix}{code.name.lower()}: {_cut(details, MESSAGE_BYTES_MAX)}"
     if code in _RETRY_GRPC_CODES:
         return Unavailable(Code.UNAVAILABLE, message)
     if code is grpc.StatusCode.CANCELLED:

@@ -263,7 +263,10 @@ class Peer:
 
     def _ask(self, method: Method, request: object) -> Any:  # the method's answer
         timeout_s = self._timeouts.call_s
-        return retried(lambda: call(method, request, timeout_s=timeout_s), timeout_s=timeout_s)
+        party = f"the datanode at {self.address}"
+        return retried(
+            lambda: call(method, request, timeout_s=timeout_s, party=party), timeout_s=timeout_s
+        )
 
 
 def _key(container_id: ContainerId, block_id: BlockId) -> container_pb2.BlockId:

@@ -130,8 +130,39 @@ class ScmClient:
         answer: pb.ListOutcomesResponse = self._repeated(self._stub.ListOutcomes, request)
         return answer
 
+    def delete_keys(self, request: pb.DeleteKeysRequest) -> pb.DeleteKeysResponse:
+        """Delete keys; a key that is gone already is named."""
+        answer: pb.DeleteKeysResponse = self._once(self._stub.DeleteKeys, request)
+        return answer
+
+    def replicate_containers(self, request: pb.ReplicateContainersRequest) -> pb.ContainerDecisions:
+        """Order one more copy of each container."""
+        answer: pb.ContainerDecisions = self._once(self._stub.ReplicateContainers, request)
+        return answer
+
+    def delete_replicas(self, request: pb.DeleteReplicasRequest) -> pb.ContainerDecisions:
+        """Order a datanode's replicas of containers removed."""
+        answer: pb.ContainerDecisions = self._once(self._stub.DeleteReplicas, request)
+        return answer
+
+    def order_nodes(self, request: pb.OrderNodesRequest) -> pb.NodeDecisions:
+        """Order datanodes to measure their volumes or to register again."""
+        answer: pb.NodeDecisions = self._once(self._stub.OrderNodes, request)
+        return answer
+
+    def get_queues(self, request: pb.GetQueuesRequest) -> pb.GetQueuesResponse:
+        """Return what waits for each datanode."""
+        answer: pb.GetQueuesResponse = self._repeated(self._stub.GetQueues, request)
+        return answer
+
+    def safe_mode(self, request: pb.SafeModeRequest) -> pb.SafeModeResponse:
+        """Return whether the SCM decides yet, or have it begin."""
+        answer: pb.SafeModeResponse = self._once(self._stub.SafeMode, request)
+        return answer
+
     def _once(self, method: Method, request: object) -> Any:  # the method's answer
-        return call(method, request, timeout_s=self._timeout_s)
+        party = f"the SCM at {self.address}"
+        return call(method, request, timeout_s=self._timeout_s, party=party)
 
     def _repeated(self, method: Method, request: object) -> Any:  # the method's answer
         return retried(lambda: self._once(method, request), timeout_s=self._timeout_s)

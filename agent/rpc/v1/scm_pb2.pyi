@@ -855,6 +855,22 @@ class QueueInfo(_message.Message):
     waiting: _containers.RepeatedCompositeFieldContainer[QueueCount]
     def __init__(self, datanode_id: _Optional[str] = ..., op_state: _Optional[str] = ..., replication_load: _Optional[int] = ..., replication_limit: _Optional[int] = ..., delete_load: _Optional[int] = ..., delete_limit: _Optional[int] = ..., excluded: bool = ..., reported: _Optional[_Iterable[_Union[QueueCount, _Mapping]]] = ..., sent: _Optional[_Iterable[_Union[QueueCount, _Mapping]]] = ..., waiting: _Optional[_Iterable[_Union[QueueCount, _Mapping]]] = ...) -> None: ...
 
+class SafeModeRequest(_message.Message):
+    __slots__ = ("leave",)
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
+    leave: bool
+    def __init__(self, leave: bool = ...) -> None: ...
+
+class SafeModeResponse(_message.Message):
+    __slots__ = ("on", "reason", "missing_datanode_ids")
+    ON_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    MISSING_DATANODE_IDS_FIELD_NUMBER: _ClassVar[int]
+    on: bool
+    reason: str
+    missing_datanode_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, on: bool = ..., reason: _Optional[str] = ..., missing_datanode_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class GetQueuesRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

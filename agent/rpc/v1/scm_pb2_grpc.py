@@ -134,6 +134,11 @@ class ScmStub(object):
                 request_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.GetQueuesRequest.SerializeToString,
                 response_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.GetQueuesResponse.FromString,
                 _registered_method=True)
+        self.SafeMode = channel.unary_unary(
+                '/suture.v1.Scm/SafeMode',
+                request_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.SafeModeRequest.SerializeToString,
+                response_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.SafeModeResponse.FromString,
+                _registered_method=True)
 
 
 class ScmServicer(object):
@@ -262,6 +267,12 @@ class ScmServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SafeMode(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ScmServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -364,6 +375,11 @@ def add_ScmServicer_to_server(servicer, server):
                     servicer.GetQueues,
                     request_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.GetQueuesRequest.FromString,
                     response_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.GetQueuesResponse.SerializeToString,
+            ),
+            'SafeMode': grpc.unary_unary_rpc_method_handler(
+                    servicer.SafeMode,
+                    request_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.SafeModeRequest.FromString,
+                    response_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.SafeModeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -906,6 +922,33 @@ class Scm(object):
             '/suture.v1.Scm/GetQueues',
             agent_dot_rpc_dot_v1_dot_scm__pb2.GetQueuesRequest.SerializeToString,
             agent_dot_rpc_dot_v1_dot_scm__pb2.GetQueuesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SafeMode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/suture.v1.Scm/SafeMode',
+            agent_dot_rpc_dot_v1_dot_scm__pb2.SafeModeRequest.SerializeToString,
+            agent_dot_rpc_dot_v1_dot_scm__pb2.SafeModeResponse.FromString,
             options,
             channel_credentials,
             insecure,

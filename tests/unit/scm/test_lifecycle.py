@@ -81,7 +81,7 @@ class TestObserve:
             (QUASI_CLOSED, "O5 O5", QUASI_CLOSED),
             (CLOSED, "O5 Q4 U1", CLOSED),
             (CLOSED, "", CLOSED),
-            (DELETED, "O1", CLOSING),
+            (DELETED, "O1", DELETED),
             (DELETED, "", DELETED),
         ],
     )

@@ -111,7 +111,15 @@ class TestRefusals:
             (lambda: wire.keys_from([key("a", 0, block(0, length_bytes=0))]), "keys[0].blocks[0]"),
             (lambda: wire.container_ids_from([]), "container_ids: is empty"),
             (lambda: wire.container_ids_from([0]), "container_ids[0]"),
-            (plan(action="delete"), "rows[0].action"),
+            (plan(action="explode"), "rows[0].action"),
+            (plan(targets=[""]), "rows[0].targets[0]"),
+            (plan(sources=["a"] * 65), "rows[0].sources: 65"),
+            (lambda: wire.doomed_keys_from(scm_pb2.DeleteKeysRequest()), "keys: is empty"),
+            (lambda: wire.worlds_from([1], [1, 2]), "worlds: 1 for 2"),
+            (
+                lambda: wire.node_order_from(scm_pb2.OrderNodesRequest(type="dance")),
+                "type: 'dance'",
+            ),
             (plan(container_id=0), "rows[0].container_id"),
             (plan(replicas=[scm_pb2.PlanReplica(datanode_id="a")]), "rows[0].replicas[0].state"),
             (
@@ -200,7 +208,7 @@ class TestValues:
         )
 
         (outcome,) = wire.heartbeat_from(message, now_ms=1).outcomes
-        kept = scm_pb2.ReconcileOutcome.FromString(outcome.reconcile)
+        kept = scm_pb2.ReconcileOutcome.FromString(outcome.detail)
 
         assert ("converged", 5_000, 0) == (kept.result, kept.chunk_count, len(kept.chunks))
 

@@ -1,0 +1,306 @@
+"""rm, scm replicate, delete, queues, safemode ...: orders, shown before they are given."""
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import Annotated, Final, TypeVar
+
+import typer
+
+from agent.cli.output import (
+    SCM_DEFAULT,
+    Exit,
+    JsonFlag,
+    ScmOption,
+    emit,
+    grid,
+    remark,
+    say,
+    short,
+    show,
+    size,
+)
+from agent.cli.scm import Containers, WaitOption, app, facts, show_decisions, wait_and_show
+from agent.client import Client
+from agent.errors import Code, Refused
+from agent.rpc.v1 import scm_pb2
+
+MINUTE_MS: Final = 60_000
+
+YesFlag = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
+DryRunFlag = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+NodeOption = Annotated[
+    str, typer.Option("--datanode", metavar="ID", help="Whose replicas; a prefix will do.")
+]
+TargetOption = Annotated[
+    str, typer.Option("--target", metavar="ID", help="Where to; the SCM chooses if not given.")
+]
+Datanodes = Annotated[
+    list[str], typer.Argument(metavar="DATANODE", help="Datanode ids; prefixes will do.")
+]
+
+
+@app.command("replicate")
+def replicate(
+    ids: Containers,
+    target: TargetOption = "",
+    scm: ScmOption = SCM_DEFAULT,
+    dry_run: DryRunFlag = False,
+    yes: YesFlag = False,
+    wait_s: WaitOption = 0,
+    as_json: JsonFlag = False,
+) -> int:
+    """Make one more copy of each container, where the SCM's rules allow it."""
+    with Client(scm) as client:
+        request = scm_pb2.ReplicateContainersRequest(
+            container_ids=ids, target_datanode_id=datanode_id(client, target) if target else ""
+        )
+        return confirmed(
+            client,
+            lambda worlds, trial: client.scm.replicate_containers(
+                filled(request, worlds, dry_run=trial)
+            ),
+            "copy",
+            dry_run=dry_run,
+            yes=yes,
+            wait_s=wait_s,
+            as_json=as_json,
+        )
+
+
+@app.command("delete")
+def delete(
+    ids: Containers,
+    datanode: NodeOption,
+    scm: ScmOption = SCM_DEFAULT,
+    dry_run: DryRunFlag = False,
+    yes: YesFlag = False,
+    wait_s: WaitOption = 0,
+    as_json: JsonFlag = False,
+) -> int:
+    """Remove one datanode's replicas of containers, each only if enough whole ones stay."""
+    with Client(scm) as client:
+        request = scm_pb2.DeleteReplicasRequest(
+            container_ids=ids, datanode_id=datanode_id(client, datanode)
+        )
+        return confirmed(
+            client,
+            lambda worlds, trial: client.scm.delete_replicas(
+                filled(request, worlds, dry_run=trial)
+            ),
+            "delete",
+            dry_run=dry_run,
+            yes=yes,
+            wait_s=wait_s,
+            as_json=as_json,
+        )
+
+
+Request = TypeVar("Request", scm_pb2.ReplicateContainersRequest, scm_pb2.DeleteReplicasRequest)
+
+
+def filled(request: Request, worlds: list[int], *, dry_run: bool) -> Request:
+    """Return `request` for this call."""
+    request.dry_run = dry_run
+    del request.worlds[:]
+    request.worlds.extend(worlds)
+    return request
+
+
+def confirmed(
+    client: Client,
+    order: Callable[[list[int], bool], scm_pb2.ContainerDecisions],
+    verb: str,
+    *,
+    dry_run: bool,
+    yes: bool,
+    wait_s: float,
+    as_json: bool,
+) -> int:
+    """Show what an order would do, ask, and give it if the world is still the one that was shown.
+
+    With `yes` nothing is shown before; without, and without anybody to ask, it is refused.
+    """
+    worlds: list[int] = []
+    if dry_run or not yes:
+        trial = order([], True)
+        if dry_run:
+            return show_orders(trial, as_json=as_json)
+        refuse_unasked(as_json=as_json)
+        code = show_orders(trial, as_json=False)
+        if code != Exit.OK or not typer.confirm(f"{verb} as shown?", err=True):
+            return code or Exit.FAILED
+        worlds = [decision.world for decision in trial.decisions]
+    answer = order(worlds, False)
+    if wait_s:
+        return wait_and_show(client, answer, wait_s, as_json=as_json)
+    return show_decisions(answer, as_json=as_json)
+
+
+def refuse_unasked(*, as_json: bool) -> None:
+    """Refuse what needs a yes when nobody can be asked."""
+    if as_json or not sys.stdin.isatty():
+        raise Refused(
+            Code.MALFORMED_REQUEST,
+            "this changes data, and there is nobody to ask",
+            hint="--dry-run shows what it would do, --yes does it",
+        )
+
+
+def show_orders(answer: scm_pb2.ContainerDecisions, *, as_json: bool) -> int:
+    """Print what would be ordered: bytes, minutes, whole copies before and after."""
+    if as_json:
+        emit([facts(decision) for decision in answer.decisions])
+    else:
+        rows = [row for decision in answer.decisions for row in order_rows(decision)]
+        columns = ["container#", "decision", "order", "bytes#", "minutes#", "copies", "why"]
+        show(grid("", columns, rows))
+    return Exit.OK if all(d.code == "OK" for d in answer.decisions) else Exit.FAILED
+
+
+def order_rows(decision: scm_pb2.ContainerDecision) -> list[tuple[object, ...]]:
+    """Return one row per order of a decision, or one that says why there is none."""
+    copies = f"{decision.copies_before} -> {decision.copies_after}"
+    if not decision.orders:
+        return [(decision.container_id, decision.code, "-", "-", "-", copies, decision.message)]
+    return [
+        (
+            decision.container_id,
+            decision.code,
+            order_text(order),
+            size(order.bytes),
+            f"{(order.duration_ms + order.queued_ms) / MINUTE_MS:.1f}",
+            copies,
+            decision.message,
+        )
+        for order in decision.orders
+    ]
+
+
+def order_text(order: scm_pb2.Order) -> str:
+    """Return an order in words."""
+    if order.target_datanode_id:
+        return f"{order.type} {short(order.datanode_id)} to {short(order.target_datanode_id)}"
+    return f"{order.type} on {short(order.datanode_id)}"
+
+
+@app.command("queues")
+def queues(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> None:
+    """Show what each datanode has to do, what waits for it, and the limits."""
+    with Client(scm) as client:
+        answer = client.scm.get_queues(scm_pb2.GetQueuesRequest())
+    if as_json:
+        emit(facts(answer))
+        return
+    rows = [
+        (
+            short(q.datanode_id),
+            q.op_state,
+            f"{q.replication_load}/{q.replication_limit}" + (" full" if q.excluded else ""),
+            f"{q.delete_load}/{q.delete_limit}",
+            counts(q.reported),
+            counts(q.sent),
+            counts(q.waiting),
+        )
+        for q in answer.nodes
+    ]
+    columns = ["datanode", "state", "replications", "deletes", "reported", "sent", "waiting"]
+    show(grid("", columns, rows))
+    limit = f" of {answer.pending_add_limit}" if answer.pending_add_limit else ""
+    say(
+        f"replicas on their way: {answer.pending_add_count}{limit}; containers that wait for a "
+        f"copy: {answer.under_replicated_count}, for a delete: {answer.over_replicated_count}; "
+        f"deletes of blocks not acknowledged: {answer.delete_transaction_count}"
+    )
+
+
+def counts(queue: Iterable[scm_pb2.QueueCount]) -> str:
+    """Return counts by kind in words."""
+    return ", ".join(f"{count.count} {count.type}" for count in queue if count.count) or "-"
+
+
+@app.command("safemode")
+def safemode(
+    scm: ScmOption = SCM_DEFAULT,
+    leave: Annotated[
+        bool, typer.Option("--leave", help="Decide from now on, whoever has not reported.")
+    ] = False,
+    yes: YesFlag = False,
+    as_json: JsonFlag = False,
+) -> int:
+    """Say whether the SCM decides about replicas yet, and whom it waits for. 2: not yet."""
+    with Client(scm) as client:
+        if leave and not yes:
+            refuse_unasked(as_json=as_json)
+            if not typer.confirm("decide without those that have not reported?", err=True):
+                return Exit.FAILED
+        answer = client.scm.safe_mode(scm_pb2.SafeModeRequest(leave=leave))
+    if as_json:
+        emit(facts(answer))
+    else:
+        say(f"safe mode is {'on' if answer.on else 'off'}: {answer.reason}")
+        for node in answer.missing_datanode_ids:
+            say(f"  not seen since the start: {node}")
+    return Exit.TO_DO if answer.on else Exit.OK
+
+
+@app.command("refresh")
+def refresh(ids: Datanodes, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
+    """Have datanodes measure their volumes now."""
+    return order_nodes(scm, ids, "refresh_volume_usage", as_json=as_json)
+
+
+@app.command("reregister")
+def reregister(ids: Datanodes, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
+    """Have datanodes register again and report all they hold."""
+    return order_nodes(scm, ids, "reregister", as_json=as_json)
+
+
+def order_nodes(scm: str, ids: list[str], kind: str, *, as_json: bool) -> int:
+    """Give datanodes an order about themselves."""
+    with Client(scm) as client:
+        whole_ids = [datanode_id(client, given) for given in ids]
+        answer = client.scm.order_nodes(
+            scm_pb2.OrderNodesRequest(datanode_ids=whole_ids, type=kind)
+        )
+    if as_json:
+        emit([facts(decision) for decision in answer.decisions])
+    else:
+        rows = [(short(d.datanode_id), d.code, d.message) for d in answer.decisions]
+        show(grid("", ["datanode", "decision", "why"], rows))
+    return Exit.OK if all(d.code == "OK" for d in answer.decisions) else Exit.FAILED
+
+
+def datanode_id(client: Client, given: str) -> str:
+    """Return the one datanode whose id begins with `given`; refuse none and several."""
+    nodes = client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes
+    found = [node.datanode_id for node in nodes if node.datanode_id.startswith(given)]
+    if len(found) == 1:
+        return found[0]
+    what = "no datanode has" if not found else f"{len(found)} datanodes have"
+    raise Refused(
+        Code.WRONG_DATANODE, f"{what} an id that begins with {given}", hint="suture scm nodes"
+    )
+
+
+def rm(
+    names: Annotated[list[str], typer.Argument(metavar="KEY", help="Keys, whole.")],
+    scm: ScmOption = SCM_DEFAULT,
+    dry_run: DryRunFlag = False,
+    yes: YesFlag = False,
+    as_json: JsonFlag = False,
+) -> int:
+    """Delete keys; datanodes delete their blocks in the background."""
+    with Client(scm) as client:
+        if not dry_run and not yes:
+            refuse_unasked(as_json=as_json)
+            if not typer.confirm(f"delete {', '.join(names)}?", err=True):
+                return Exit.FAILED
+        answer = client.scm.delete_keys(scm_pb2.DeleteKeysRequest(keys=names, dry_run=dry_run))
+    if as_json:
+        emit([facts(deletion) for deletion in answer.deletions])
+    for deletion in () if as_json else answer.deletions:
+        if deletion.code == "OK":
+            say(f"{'would delete' if dry_run else 'deleted'} {deletion.key}, {size(deletion.size)}")
+        else:
+            remark(f"{deletion.key}: no such key")
+    return Exit.OK if all(d.code == "OK" for d in answer.deletions) else Exit.FAILED

@@ -1,0 +1,274 @@
+"""Orders of operators and plans: shown, judged on the world of now, and aborted if it changed."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from merkle.replica import ReplicaState
+from scm.facts import Container, Kind
+from scm.intake import Order, PlanRow
+from scm.options import ScmOptions
+from tests.support.scm_world import ScmWorld, outcome, replica
+
+NODES = ("dn1", "dn2", "dn3", "dn4")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ScmWorld]:
+    """Four nodes that stay healthy without calling."""
+    options = ScmOptions(stale_after_ms=1_000_000, dead_after_ms=2_000_000)
+    with ScmWorld(tmp_path, options).running() as made:
+        made.join(*NODES)
+        yield made
+
+
+@pytest.fixture
+def made(world: ScmWorld) -> Container:
+    """A closed container on three of them, confirmed by all."""
+    container = world.made_closed()
+    confirm(world)
+    world.control.tick()
+    return container
+
+
+def confirm(world: ScmWorld) -> None:
+    """Let all nodes report all they have."""
+    for node in NODES:
+        mine = [r for r in world.state.replicas.values() if r.datanode_id == node]
+        world.beat(node, *mine, full=True)
+
+
+def holders(world: ScmWorld, made: Container) -> list[str]:
+    """Return the nodes with a replica."""
+    return [r.datanode_id for r in world.state.replicas.of(made.container_id)]
+
+
+def spare(world: ScmWorld, made: Container) -> str:
+    """Return the node without one."""
+    (node,) = set(NODES) - set(holders(world, made))
+    return node
+
+
+def kinds(world: ScmWorld) -> list[Kind]:
+    """Return the kinds of what is pending."""
+    return [command.kind for command in world.state.commands.values()]
+
+
+def row(made: Container, action: str, **more: object) -> PlanRow:
+    """Build a plan's row."""
+    return replace(PlanRow(made.container_id, (), "because"), action=action, **more)  # type: ignore[arg-type]
+
+
+class TestReplicate:
+    def test_a_dry_run_shows_bytes_time_and_copies_and_changes_nothing(
+        self, world: ScmWorld, made: Container
+    ) -> None:
+        """The same order is given when the world it was shown on comes back with it."""
+        ids = [made.container_id]
+        (shown,) = world.control.replicate_containers(ids, target_id="", worlds=[], dry_run=True)
+        assert [] == kinds(world)
+        (given,) = world.control.replicate_containers(
+            ids, target_id="", worlds=[shown.world], dry_run=False
+        )
+
+        (order,) = shown.orders
+        source = order.datanode_id
+        assert Order(Kind.REPLICATE, source, spare(world, made), 1_000) == order
+        assert ("OK", 3, 4) == (shown.code, shown.copies_before, shown.copies_after)
+        assert (shown.orders, 1) == (given.orders, len(given.command_ids))
+        assert [Kind.REPLICATE] == kinds(world)
+
+    @pytest.mark.parametrize("change", ["replica gone", "root changed", "another copy ordered"])
+    def test_a_world_that_changed_aborts(
+        self, world: ScmWorld, made: Container, change: str
+    ) -> None:
+        """What was shown is not what would be done."""
+        ids, first = [made.container_id], holders(world, made)[0]
+        (shown,) = world.control.replicate_containers(ids, target_id="", worlds=[], dry_run=True)
+        if change == "replica gone":
+            world.beat(first, full=True)
+        elif change == "root changed":
+            world.beat(first, replica(first, bcsid=made.sequence_id, root=8))
+        else:
+            world.control.replicate_containers(ids, target_id="", worlds=[], dry_run=False)
+        before = kinds(world)
+
+        (decision,) = world.control.replicate_containers(
+            ids, target_id="", worlds=[shown.world], dry_run=False
+        )
+
+        assert "STALE_PLAN" == decision.code
+        assert before == kinds(world)
+
+    def test_a_target_must_be_able_to_take_it(self, world: ScmWorld, made: Container) -> None:
+        """Not a holder, not unknown."""
+        for target in (holders(world, made)[0], "dn9"):
+            (decision,) = world.control.replicate_containers(
+                [made.container_id], target_id=target, worlds=[], dry_run=False
+            )
+            assert "INELIGIBLE" == decision.code
+            assert target in decision.message
+        assert [] == kinds(world)
+
+
+class TestDelete:
+    def test_one_of_three_may_go_but_not_two(self, world: ScmWorld, made: Container) -> None:
+        """Two whole ones stay, whoever orders it; then the lost one is made again."""
+        first, second, _third = holders(world, made)
+        (one,) = self.order(world, made, first)
+        (two,) = self.order(world, made, second)
+
+        assert ("OK", 3, 2) == (one.code, one.copies_before, one.copies_after)
+        assert "NOT_ENOUGH_REPLICAS" == two.code
+        ((command, _named),) = world.call(first).commands
+        assert (True, 2) == (command.force, command.keep_count)
+        world.beat(first, full=True, outcomes=(outcome(command),))
+        world.control.tick()
+        assert [Kind.REPLICATE] == kinds(world)
+
+    def test_a_bad_replica_may_go_and_the_last_good_ones_not(
+        self, world: ScmWorld, made: Container
+    ) -> None:
+        """Whatever is ordered."""
+        first, second, third = holders(world, made)
+        for node in (first, second):
+            bad = replica(node, ReplicaState.UNHEALTHY, bcsid=made.sequence_id, root=9)
+            world.beat(node, bad)
+
+        answers = [self.order(world, made, node)[0].code for node in (third, first)]
+
+        assert ["NOT_ENOUGH_REPLICAS"] * 2 == answers
+
+    @staticmethod
+    def order(world: ScmWorld, made: Container, node: str) -> list:  # type: ignore[type-arg]
+        """Order a replica deleted."""
+        return world.control.delete_replicas(
+            [made.container_id], datanode_id=node, worlds=[], dry_run=False
+        )
+
+
+class TestPlanRows:
+    def test_a_container_that_is_whole_again_is_not_copied(
+        self, world: ScmWorld, made: Container
+    ) -> None:
+        """The plan saw two replicas; there are three now."""
+        answer = world.control.apply_plan(
+            [row(made, "replicate", sources=tuple(holders(world, made)), copies=1)], dry_run=False
+        )
+
+        assert [("STALE_PLAN", "container is CLOSED and HEALTHY, 0 copies are under way")] == [
+            (d.code, d.message) for d in answer
+        ]
+        assert [] == kinds(world)
+
+    def test_a_copy_that_is_needed_is_ordered_once(self, world: ScmWorld, made: Container) -> None:
+        """The second time it is under way already."""
+        lost, *left = holders(world, made)
+        world.beat(lost, full=True)
+        planned = row(made, "replicate", sources=tuple(left), copies=1)
+
+        codes = [world.control.apply_plan([planned], dry_run=False)[0].code for _ in range(2)]
+
+        assert ["OK", "STALE_PLAN"] == codes
+        assert [Kind.REPLICATE] == kinds(world)
+
+    def test_only_the_replica_that_everyone_would_choose_is_deleted(
+        self, world: ScmWorld, made: Container
+    ) -> None:
+        """Of four, the plan may name one; of three, none."""
+        node = spare(world, made)
+        three = world.control.apply_plan(
+            [row(made, "delete", targets=(holders(world, made)[0],), is_forced=True)], dry_run=True
+        )
+        world.beat(node, replica(node, bcsid=made.sequence_id))
+        confirm(world)
+        codes = {
+            target: world.control.apply_plan(
+                [row(made, "delete", targets=(target,), is_forced=True)], dry_run=True
+            )[0].code
+            for target in holders(world, made)
+        }
+
+        assert "STALE_PLAN" == three[0].code
+        assert ["OK", "STALE_PLAN", "STALE_PLAN", "STALE_PLAN"] == sorted(codes.values())
+
+    def test_what_a_key_needs_is_not_deleted_as_empty(
+        self, world: ScmWorld, made: Container
+    ) -> None:
+        """Even if the plan saw that all replicas said so."""
+        for node in holders(world, made):
+            lost = replica(node, container_id=made.container_id, bcsid=made.sequence_id)
+            world.beat(node, replace(lost, is_empty=True))
+
+        (decision,) = world.control.apply_plan(
+            [row(made, "delete", targets=tuple(holders(world, made)))], dry_run=False
+        )
+
+        assert "STALE_PLAN" == decision.code
+
+    def test_a_close_that_is_done_is_stale(self, world: ScmWorld, made: Container) -> None:
+        """And one that is not is ordered."""
+        world.write("b", "open", 5)
+        (opened,) = world.state.containers.open_all()
+        nodes = tuple(holders(world, opened))
+        rows = [row(made, "close", targets=nodes[:1]), row(opened, "close", targets=nodes)]
+
+        done, due = world.control.apply_plan(rows, dry_run=False)
+
+        assert ("STALE_PLAN", "OK") == (done.code, due.code)
+        assert 3 == len(due.command_ids)
+
+    @pytest.mark.parametrize(
+        ("action", "more", "code"),
+        [
+            ("replicate", {"expires_at_ms": 1}, "STALE_PLAN"),
+            ("replicate", {"sources": ("dn9",)}, "STALE_PLAN"),
+            ("reconstruct", {}, "INELIGIBLE_REPLICATION_TYPE"),
+        ],
+    )
+    def test_other_rows_are_refused_by_name(
+        self, world: ScmWorld, made: Container, action: str, more: dict[str, object], code: str
+    ) -> None:
+        """Too late, about a replica that is not there, or not for this kind of container."""
+        assert [code] == [
+            d.code for d in world.control.apply_plan([row(made, action, **more)], dry_run=False)
+        ]
+
+    def test_in_safe_mode_no_row_is_applied(self, world: ScmWorld, made: Container) -> None:
+        """Nobody has reported yet."""
+        world.restart()
+
+        answers = world.control.apply_plan(
+            [row(made, "replicate"), row(made, "close"), row(made, "reconcile")], dry_run=False
+        )
+
+        assert ["SAFE_MODE"] * 3 == [d.code for d in answers]
+
+
+def test_datanodes_are_told_to_measure_or_register_again(world: ScmWorld) -> None:
+    """Those that can be reached; the others are named."""
+    answers = world.control.order_nodes(["dn1", "dn9"], Kind.REFRESH_VOLUME_USAGE)
+
+    assert [("dn1", "OK"), ("dn9", "WRONG_DATANODE")] == [(d.datanode_id, d.code) for d in answers]
+    ((command, _named),) = world.call("dn1").commands
+    assert Kind.REFRESH_VOLUME_USAGE is command.kind
+
+
+def test_queues_show_what_was_reported_sent_and_waits(world: ScmWorld) -> None:
+    """With the limits, and who is at his."""
+    world.queues["dn1"] = (("replicate", 20),)
+    world.call("dn1")
+    world.control.order_nodes(["dn2"], Kind.REREGISTER)
+
+    queues = world.control.queues()
+
+    first, second, *_rest = queues.nodes
+    assert (20, 20, True) == (
+        first.replication_load,
+        first.replication_limit,
+        first.is_excluded,
+    )
+    assert (("reregister", 1),) == second.waiting
+    assert (0, 60) == (queues.pending_add_count, queues.pending_add_limit)

@@ -1,0 +1,89 @@
+"""When a container is deleted as a whole, and what brings it back."""
+
+from dataclasses import replace
+
+import pytest
+
+from merkle.replica import ReplicaState
+from scm.emptying import Step, next_step
+from scm.facts import ContainerState, Replica
+from scm.lifecycle import Event, advance
+from tests.support.scm_world import container, replica
+
+CLOSED, QUASI_CLOSED = ContainerState.CLOSED, ContainerState.QUASI_CLOSED
+DELETING, DELETED = ContainerState.DELETING, ContainerState.DELETED
+STATES = {
+    "C": ReplicaState.CLOSED,
+    "Q": ReplicaState.QUASI_CLOSED,
+    "U": ReplicaState.UNHEALTHY,
+    "O": ReplicaState.OPEN,
+}
+ALL = ("dn1", "dn2", "dn3")
+
+
+def replicas(words: str) -> list[Replica]:
+    """Read `C! C@4 O`: state, bcsid; `!` means empty."""
+    made = []
+    for i, word in enumerate(words.split()):
+        state, _, bcsid = word.rstrip("!").partition("@")
+        one = replica(f"dn{i + 1}", STATES[state], bcsid=int(bcsid or 5))
+        made.append(replace(one, is_empty=word.endswith("!")))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("row", "state", "words", "expected"),
+    [
+        ("W7", CLOSED, "C! C! C!", Step(Event.EMPTIED, ALL)),
+        ("W8", CLOSED, "C@4! C@4! C@4!", Step(None, ALL)),
+        ("W10", CLOSED, "C! C! C", Step()),
+        ("W11", CLOSED, "O! O! O!", Step()),
+        ("unhealthy", CLOSED, "C! C! U!", Step()),
+        ("no replica", CLOSED, "", Step()),
+        ("quasi-closed", QUASI_CLOSED, "Q! C! U!", Step(Event.EMPTIED, ("dn1", "dn2"))),
+        ("W13", DELETING, "C! C! C!", Step(None, ALL)),
+        ("last one gone", DELETING, "", Step(Event.CLEANED_UP)),
+        ("it stays gone", DELETED, "", Step()),
+        ("W59", DELETED, "C!", Step(None, ("dn1",))),
+        ("W61", DELETING, "O", Step(Event.RETURNED)),
+        ("an unhealthy one with data", DELETED, "U", Step(Event.RETURNED)),
+        ("closed, newer than known", DELETED, "C@6", Step(Event.RETURNED_CLOSED)),
+        ("closed, as known", DELETED, "C! C", Step(None, ("dn1",), ("dn2",))),
+        ("still open", ContainerState.OPEN, "C! C! C!", Step()),
+    ],
+)
+def test_a_container_goes_when_it_is_empty_and_returns_with_data(
+    row: str, state: ContainerState, words: str, expected: Step
+) -> None:
+    """Container bcsid is 5; a datanode looks for itself before it deletes without force."""
+    assert expected == next_step(container(state), replicas(words), is_unused=True), row
+
+
+@pytest.mark.parametrize(
+    ("state", "words", "expected"),
+    [
+        (CLOSED, "C! C! C!", Step()),
+        (DELETED, "C", Step(Event.RETURNED_CLOSED)),  # W14: no command destroys it
+    ],
+)
+def test_what_a_key_needs_is_never_deleted(
+    state: ContainerState, words: str, expected: Step
+) -> None:
+    """Whatever the replicas say of themselves."""
+    assert expected == next_step(container(state), replicas(words), is_unused=False)
+
+
+@pytest.mark.parametrize(
+    ("before", "event", "after"),
+    [
+        (CLOSED, Event.EMPTIED, DELETING),
+        (DELETING, Event.CLEANED_UP, DELETED),
+        (DELETING, Event.RETURNED, QUASI_CLOSED),
+        (DELETED, Event.RETURNED_CLOSED, CLOSED),
+        (CLOSED, Event.CLEANED_UP, CLOSED),
+        (ContainerState.OPEN, Event.EMPTIED, ContainerState.OPEN),
+    ],
+)
+def test_events_move_the_state(before: ContainerState, event: Event, after: ContainerState) -> None:
+    """And mean nothing to other states."""
+    assert after is advance(container(before), event, now_ms=1).state
