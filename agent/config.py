@@ -224,6 +224,15 @@ class ServerConfig(Section):
     )
 
 
+class ObserveConfig(Section):
+    """What the outside may see without asking by RPC."""
+
+    listen: Literal[""] | Address = Field(
+        "127.0.0.1:9861",
+        description='Address of the plain HTTP listener: metrics, health, a page; "": none.',
+    )
+
+
 class AgentConfig(Section):
     """The whole file."""
 
@@ -232,6 +241,7 @@ class AgentConfig(Section):
     scan: ScanConfig = Field(default_factory=ScanConfig)
     tasks: TaskConfig = Field(default_factory=TaskConfig)
     server: ServerConfig = Field(default_factory=ServerConfig)
+    observe: ObserveConfig = Field(default_factory=ObserveConfig)
     stop_deadline_s: Seconds = Field(
         20.0, gt=0, le=600, description="How long a clean stop may take before it is forced."
     )

@@ -55,9 +55,14 @@ def who_am_i(config: AgentConfig, scm: ScmClient, stop: StopRequest) -> Who | No
     return None
 
 
-def announce(who: Who, address: str) -> None:
+def announce(who: Who, host: Host) -> None:
     """Say on stdout, in one line of JSON, that calls are answered from now on."""
-    line = {"event": "listening", "address": address, "datanode_id": who.datanode_id}
+    line = {
+        "event": "listening",
+        "address": host.address,
+        "web": host.web_address,
+        "datanode_id": who.datanode_id,
+    }
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
 
@@ -107,7 +112,7 @@ def serve(
     """Serve until `stop`; drain; return the exit code."""
     try:
         host.start(supervisor)
-        announce(who, host.address)
+        announce(who, host)
         supervisor.ready(f"serving on {host.address}")
         log.info("agent_started", address=host.address, pid=os.getpid(), datanode=who.datanode_id)
         while not stop.wait_or_reload():

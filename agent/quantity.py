@@ -84,3 +84,27 @@ def duration_text(duration_s: float) -> str:
         if count:
             parts.append(f"{count}{unit}")
     return "".join(parts) or "0s"
+
+
+def spoken_bytes(value_bytes: float) -> str:
+    """Return a size as people say it, in binary units, rounded."""
+    value = float(value_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(value) < 1024 or unit == "TiB":
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    raise AssertionError("unreachable")
+
+
+def spoken_duration(duration_s: float) -> str:
+    """Return a time as people say it: its two largest units, the smaller only where it counts."""
+    whole_s = round(duration_s)
+    for (unit, unit_s), (minor, minor_s) in (
+        (("d", 86_400), ("h", 3600)),
+        (("h", 3600), ("min", 60)),
+        (("min", 60), ("s", 1)),
+    ):
+        if whole_s >= unit_s:
+            rest = whole_s % unit_s // minor_s
+            return f"{whole_s // unit_s} {unit}" + (f" {rest} {minor}" if rest else "")
+    return f"{whole_s} s"

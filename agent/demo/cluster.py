@@ -30,6 +30,7 @@ class Process:
     arguments: Sequence[str]
     log: Path
     address: str = ""
+    web_address: str = ""  # of its plain HTTP listener
     popen: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -63,7 +64,8 @@ class Process:
                     Code.UNAVAILABLE, f"{self.name} did not start: {tail(self.log) or 'no output'}"
                 )
             line += piece
-        self.address = str(json.loads(line.splitlines()[0])["address"])
+        said = json.loads(line.splitlines()[0])
+        self.address, self.web_address = str(said["address"]), str(said.get("web", ""))
 
     def stop(self) -> int | None:
         """Ask it to stop, wait, and kill it if it does not; return its exit code."""
@@ -171,7 +173,8 @@ class Cluster:
         config = self.root / f"datanode{index + 1}.toml"
         config.write_text(
             f'[node]\nlisten = "{listen}"\nscm = "{self.scm.address}"\nrack = "/rack{index % 2}"\n'
-            f"[storage]\nvolumes = [{quoted}]\nreserve_bytes = 0\n{self.agent_sections}"
+            f"[storage]\nvolumes = [{quoted}]\nreserve_bytes = 0\n"
+            f'[observe]\nlisten = "127.0.0.1:0"\n{self.agent_sections}'
         )
         return config
 

@@ -2,9 +2,17 @@
 
 import logging
 import sys
+import time
+from collections.abc import Callable
 from typing import Final
 
 import structlog
+from structlog.typing import EventDict
+
+WINDOW_S: Final = 10.0
+EVENT_COUNT_MAX: Final = 100  # of one event, in each window
+NAME_COUNT_MAX: Final = 1_000
+EVENT_CHARACTERS_MAX: Final = 100
 
 LEVELS: Final = {
     "debug": logging.DEBUG,
@@ -14,10 +22,39 @@ LEVELS: Final = {
 }
 
 
+class Bounded:
+    """Drops what one event says too often, and lets the next one say how many were dropped.
+
+    A disk that fails says so in each of a million reads, and a journal that overflows tells
+    nothing. Threads may race for the last of an allowance; then it is one more.
+    """
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+        self._seen: dict[str, tuple[float, int]] = {}
+
+    def __call__(self, _logger: object, _method: str, event: EventDict) -> EventDict:
+        """Return the event, or raise DropEvent."""
+        name = str(event.get("event"))[:EVENT_CHARACTERS_MAX]
+        now_s = self._now_s()
+        since_s, count = self._seen.get(name, (now_s, 0))
+        if now_s - since_s >= WINDOW_S:
+            if count > EVENT_COUNT_MAX:
+                event["dropped_before_count"] = count - EVENT_COUNT_MAX
+            since_s, count = now_s, 0
+        if name not in self._seen and len(self._seen) >= NAME_COUNT_MAX:
+            self._seen.clear()
+        self._seen[name] = (since_s, count + 1)
+        if count >= EVENT_COUNT_MAX:
+            raise structlog.DropEvent
+        return event
+
+
 def configure(level: str = "info") -> None:
     """Send events at `level` and above to stderr; call once, at the start of a process."""
     structlog.configure(
         processors=[
+            Bounded(time.monotonic),
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),

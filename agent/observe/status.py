@@ -1,19 +1,23 @@
 """What a datanode says of itself: its replicas, volumes, loops and tasks, in the wire's words."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from agent.errors import Refused, VolumeFailed
+from agent.errors import Refused, SutureError, VolumeFailed
+from agent.observe.census import Census, Summary, VolumeSummary
 from agent.rpc.reports import replica_report, unloadable_report
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.loop import WorkerStatus
-from agent.store.facts import Unloadable
+from agent.store.facts import Unloadable, VolumeFacts
 from agent.store.store import ReplicaStore
 from merkle.damaged import Damaged
-from merkle.replica import TREE_STATES, ContainerId
+from merkle.replica import ContainerId
+from scanner.finding import Finding
 
+DAMAGED_SHOWN_MAX: Final = 100  # replicas whose findings are looked at for one answer
+FINDINGS_SHOWN_MAX: Final = 100  # of one replica
 QUIET_MAX_S: Final = 300.0  # a loop without a sign of life for so long has hung
 
 
@@ -45,12 +49,39 @@ class Observer:
         *,
         workers: Callable[[], Sequence[WorkerStatus]],
         scm_state: Callable[[], str],
+        interval_s: float,
+        now_ms: Callable[[], int],
     ) -> None:
+        """`interval_s`: every byte is to be verified once in this time."""
         self._about = about
         self._store = store
         self._workers = workers
         self._scm_state = scm_state
+        self._interval_s = interval_s
+        self._now_ms = now_ms
+        self._census = Census(store.replicas(), interval_s=interval_s)
         self.pools: Pools | None = None  # set once the commands are wired
+
+    def note(self, container_id: ContainerId) -> None:
+        """Take in that a replica is new, changed, or gone; any thread may say so."""
+        try:
+            self._census.put(self._store.replica(container_id))
+        except (SutureError, Damaged):  # gone, fenced, or not to be read: its report says which
+            self._census.drop(container_id)
+
+    def summary(self) -> Summary:
+        """Return the sums over all replicas."""
+        return self._census.summary(self._now_ms())
+
+    def store_volumes(self) -> Sequence[VolumeFacts]:
+        """Return the volumes as the store knows them."""
+        return self._store.volumes()
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield the findings of the first damaged replicas, some of each."""
+        for container_id in self.summary().damaged[:DAMAGED_SHOWN_MAX]:
+            with suppress(SutureError, Damaged):
+                yield from self._store.findings(container_id, count=FINDINGS_SHOWN_MAX)
 
     def replica_ids(self) -> Sequence[ContainerId]:
         """Return the ids of all replicas, also of those that cannot be loaded."""
@@ -78,13 +109,7 @@ class Observer:
 
     def volumes(self) -> list[datanode_pb2.VolumeStatus]:
         """Return every volume's state."""
-        oldest: dict[str, int] = {}
-        for facts in self._store.replicas():
-            if facts.state in TREE_STATES:
-                scanned_at_ms = facts.data_scan_at_ms
-                oldest[facts.volume_id] = min(
-                    scanned_at_ms, oldest.get(facts.volume_id, scanned_at_ms)
-                )
+        known, nothing = self.summary().volumes, VolumeSummary()
         return [
             datanode_pb2.VolumeStatus(
                 volume_id=volume.volume_id,
@@ -95,7 +120,9 @@ class Observer:
                 container_count=volume.container_count,
                 failed=volume.failed,
                 error=volume.error,
-                oldest_scan_at_ms=oldest.get(volume.volume_id, 0),
+                oldest_scan_at_ms=max(0, known.get(volume.volume_id, nothing).oldest_at_ms),
+                data_bytes=known.get(volume.volume_id, nothing).data_bytes,
+                in_time_bytes=known.get(volume.volume_id, nothing).in_time_bytes,
             )
             for volume in self._store.volumes()
         ]
@@ -106,19 +133,21 @@ class Observer:
 
     def status(self) -> datanode_pb2.StatusResponse:
         """Return the whole answer to `Status`."""
-        replicas = self._store.replicas()
-        states = Counter(facts.state.value for facts in replicas)
+        summary = self.summary()
         return datanode_pb2.StatusResponse(
             datanode_id=self._about.datanode_id,
             cluster_id=self._about.cluster_id,
             version=self._about.version,
             started_at_ms=self._about.started_at_ms,
             volumes=self.volumes(),
-            containers_by_state=dict(states),
-            finding_count=sum(facts.finding_count for facts in replicas),
+            containers_by_state=dict(summary.states),
+            finding_count=summary.finding_count,
             workers=[worker_message(worker) for worker in self._workers()],
             tasks_queued=sum(count.count for count in self.queues()),
             scm_state=self._scm_state(),
+            interval_ms=int(self._interval_s * 1000),
+            damaged_count=len(summary.damaged),
+            damaged=summary.damaged[:DAMAGED_SHOWN_MAX],
         )
 
 

@@ -20,7 +20,9 @@ from agent.observe.status import QUIET_MAX_S, About, Observer
 from agent.rpc.recovering import RecoveringService
 from agent.rpc.scm import ScmClient
 from agent.rpc.server import Limits, build_server
+from agent.rpc.v1 import scm_pb2
 from agent.runtime.clock import SystemClock
+from agent.runtime.face import Face
 from agent.runtime.handlers import TRANSFER_THREADS, Handlers, Tools
 from agent.runtime.heartbeat import Heartbeat, Identity
 from agent.runtime.lease import Leases
@@ -91,9 +93,15 @@ class Host:
         self._tools = self._scrub.tools
         self._requested = RequestedScans(self._tools)
         self._observer = Observer(
-            about, self._store, workers=self._loops.status, scm_state=lambda: self._heartbeat.state
+            about,
+            self._store,
+            workers=self._loops.status,
+            scm_state=lambda: self._heartbeat.state,
+            interval_s=self._config.scan.data_interval_s,
+            now_ms=self._clock.now_ms,
         )
         self._writers = ThreadPoolExecutor(TRANSFER_THREADS, thread_name_prefix="import")
+        self._face = Face(self._config.observe.listen, self._observer, self._scrub, self._clock)
         self._executor = ThreadPoolExecutor(self._config.server.threads, thread_name_prefix="rpc")
         self._recoveries = Recoveries(
             self._store,
@@ -131,8 +139,17 @@ class Host:
         )
         self._heartbeat.on_last_copies = self._scrub.last_copies
         self._store.on_trouble = self._scrub.trouble
-        self._store.on_change = self._heartbeat.notify
-        self._scrub.on_volume_failed = lambda *_: self._heartbeat.report_all()
+        self._store.on_change = self._changed
+        self._scrub.on_volume_failed = self._volume_failed
+
+    def _changed(self, container_id: ContainerId) -> None:
+        self._observer.note(container_id)
+        self._heartbeat.notify(container_id)
+
+    def _volume_failed(self, _volume_id: str, container_ids: tuple[ContainerId, ...]) -> None:
+        for container_id in container_ids:
+            self._observer.note(container_id)
+        self._heartbeat.report_all()
 
     @property
     def address(self) -> str:
@@ -141,12 +158,18 @@ class Host:
             return self._config.node.advertise
         return f"{self._config.node.listen.rpartition(':')[0]}:{self._server.port}"
 
+    @property
+    def web_address(self) -> str:
+        """Where a browser reaches this agent; "" when nowhere."""
+        return self._face.address
+
     def start(self, supervisor: Supervisor) -> None:
         """Start the loops and serve."""
         for loop in self._build_loops(supervisor):
             self._loops.add(loop)
         self._loops.start()
         self._server.server.start()
+        self._face.start()
 
     def reconfigure(self, config: AgentConfig) -> dict[str, bool]:
         """Take the live options of `config`; return what differs: True where it is live now.
@@ -167,6 +190,7 @@ class Host:
         the journal covers what is cut off.
         """
         self._stopping.set()
+        self._face.stop()
         self._requested.stop()
         self._server.health.enter_graceful_shutdown()
         stopped = self._server.server.stop(self._config.stop_deadline_s / 4)
@@ -206,10 +230,12 @@ class Host:
             wait=self._stopping.wait,
         )
         self._handlers = Handlers(self._config.tasks, tools)
-        self._commands = Commands(
-            self._handlers.routes(), lambda status: self._heartbeat.answer(status), self._clock
-        )
+        self._commands = Commands(self._handlers.routes(), self._answer, self._clock)
         self._observer.pools = self._commands
+
+    def _answer(self, status: scm_pb2.CommandStatus) -> None:
+        self._face.meters.answered(status)
+        self._heartbeat.answer(status)
 
     def _build_loops(self, supervisor: Supervisor) -> Iterator[Loop]:
         beat = Loop(self._heartbeat, clock=self._clock)

@@ -116,7 +116,9 @@ def test_a_volume_whose_directory_is_gone_is_fenced_at_once(store: ReplicaStore)
 def test_its_containers_are_absent_from_a_full_report(store: ReplicaStore) -> None:
     """And deleted in a report of changes; the volume is reported as failed."""
     about = About(datanode_id="dn", cluster_id="c", version="1", started_at_ms=0)
-    observer = Observer(about, store, workers=list, scm_state=str)
+    observer = Observer(
+        about, store, workers=list, scm_state=str, interval_s=60, now_ms=lambda: 1_000_000
+    )
     store.fail_volume(place(store, 1)[0], "test")
 
     assert [2] == list(observer.replica_ids())

@@ -124,5 +124,6 @@ def write_config(path: Path, volume: Path, scm: str) -> Path:
         f'[storage]\nvolumes = ["{volume}"]\nreserve_bytes = 0\n'
         "[scan]\nenabled = false\nwatch = false\n"
         "[tasks]\nthreads = 1\n"
+        '[observe]\nlisten = ""\n'
     )
     return path

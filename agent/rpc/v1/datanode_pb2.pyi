@@ -364,7 +364,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class VolumeStatus(_message.Message):
-    __slots__ = ("volume_id", "path", "capacity_bytes", "available_bytes", "used_bytes", "container_count", "failed", "scanned_bytes", "oldest_scan_at_ms", "error")
+    __slots__ = ("volume_id", "path", "capacity_bytes", "available_bytes", "used_bytes", "container_count", "failed", "scanned_bytes", "oldest_scan_at_ms", "error", "data_bytes", "in_time_bytes")
     VOLUME_ID_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -375,6 +375,8 @@ class VolumeStatus(_message.Message):
     SCANNED_BYTES_FIELD_NUMBER: _ClassVar[int]
     OLDEST_SCAN_AT_MS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    DATA_BYTES_FIELD_NUMBER: _ClassVar[int]
+    IN_TIME_BYTES_FIELD_NUMBER: _ClassVar[int]
     volume_id: str
     path: str
     capacity_bytes: int
@@ -385,7 +387,9 @@ class VolumeStatus(_message.Message):
     scanned_bytes: int
     oldest_scan_at_ms: int
     error: str
-    def __init__(self, volume_id: _Optional[str] = ..., path: _Optional[str] = ..., capacity_bytes: _Optional[int] = ..., available_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., container_count: _Optional[int] = ..., failed: bool = ..., scanned_bytes: _Optional[int] = ..., oldest_scan_at_ms: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
+    data_bytes: int
+    in_time_bytes: int
+    def __init__(self, volume_id: _Optional[str] = ..., path: _Optional[str] = ..., capacity_bytes: _Optional[int] = ..., available_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., container_count: _Optional[int] = ..., failed: bool = ..., scanned_bytes: _Optional[int] = ..., oldest_scan_at_ms: _Optional[int] = ..., error: _Optional[str] = ..., data_bytes: _Optional[int] = ..., in_time_bytes: _Optional[int] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
     __slots__ = ("name", "state", "steps", "error_count", "last_error", "quiet_ms", "stalled")
@@ -406,7 +410,7 @@ class WorkerStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., steps: _Optional[int] = ..., error_count: _Optional[int] = ..., last_error: _Optional[str] = ..., quiet_ms: _Optional[int] = ..., stalled: bool = ...) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("datanode_id", "cluster_id", "version", "started_at_ms", "volumes", "containers_by_state", "finding_count", "workers", "tasks_queued", "tasks_running", "scm_state")
+    __slots__ = ("datanode_id", "cluster_id", "version", "started_at_ms", "volumes", "containers_by_state", "finding_count", "workers", "tasks_queued", "tasks_running", "scm_state", "interval_ms", "damaged_count", "damaged")
     class ContainersByStateEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -425,6 +429,9 @@ class StatusResponse(_message.Message):
     TASKS_QUEUED_FIELD_NUMBER: _ClassVar[int]
     TASKS_RUNNING_FIELD_NUMBER: _ClassVar[int]
     SCM_STATE_FIELD_NUMBER: _ClassVar[int]
+    INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_FIELD_NUMBER: _ClassVar[int]
     datanode_id: str
     cluster_id: str
     version: str
@@ -436,7 +443,10 @@ class StatusResponse(_message.Message):
     tasks_queued: int
     tasks_running: int
     scm_state: str
-    def __init__(self, datanode_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., version: _Optional[str] = ..., started_at_ms: _Optional[int] = ..., volumes: _Optional[_Iterable[_Union[VolumeStatus, _Mapping]]] = ..., containers_by_state: _Optional[_Mapping[str, int]] = ..., finding_count: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., tasks_queued: _Optional[int] = ..., tasks_running: _Optional[int] = ..., scm_state: _Optional[str] = ...) -> None: ...
+    interval_ms: int
+    damaged_count: int
+    damaged: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, datanode_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., version: _Optional[str] = ..., started_at_ms: _Optional[int] = ..., volumes: _Optional[_Iterable[_Union[VolumeStatus, _Mapping]]] = ..., containers_by_state: _Optional[_Mapping[str, int]] = ..., finding_count: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., tasks_queued: _Optional[int] = ..., tasks_running: _Optional[int] = ..., scm_state: _Optional[str] = ..., interval_ms: _Optional[int] = ..., damaged_count: _Optional[int] = ..., damaged: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ScrubStatusRequest(_message.Message):
     __slots__ = ()

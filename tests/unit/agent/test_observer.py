@@ -18,7 +18,14 @@ ONE, TWO = ContainerId(1), ContainerId(2)
 def observer(store: ReplicaStore) -> Observer:
     """Return the observer of a datanode that does nothing else."""
     about = About(datanode_id="dn1", cluster_id="CID-1", version="1", started_at_ms=0)
-    return Observer(about, store, workers=lambda: (), scm_state=lambda: "registered")
+    return Observer(
+        about,
+        store,
+        workers=lambda: (),
+        scm_state=lambda: "registered",
+        interval_s=60,
+        now_ms=lambda: 1_000_000,
+    )
 
 
 def damage_row(store: ReplicaStore, container_id: ContainerId) -> None:

@@ -1,0 +1,289 @@
+"""What Prometheus sees. Every name is declared here, with its meaning; a scrape reads the status.
+
+Units are base units (seconds, bytes); counters end in `_total`. Labels are few: volumes, words of
+our own enumerations, names of workers; never containers.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import Counter as PrometheusCounter
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from agent.observe.census import AGE_BOUNDS_S, VolumeSummary
+from agent.observe.status import Observer
+from agent.rpc.v1 import datanode_pb2, scm_pb2
+from scanner.finding import Verdict
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+RECONCILE_RESULTS: Final = (
+    *("converged", "nothing_to_do", "partial", "non_convergent", "interrupted", "no_peer"),
+)
+
+Scrub = Callable[[], datanode_pb2.ScrubStatusResponse]
+
+
+class Meters:
+    """What is counted where it happens, and cannot be read from a status later."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()  # registering must not scrape
+        self._reconciles = PrometheusCounter(
+            "suture_reconciles_total",
+            "Reconciles that ended, by result.",
+            ["result"],
+            registry=self.registry,
+        )
+        self._commands = PrometheusCounter(
+            "suture_commands_total",
+            "Commands of the control plane that ended, by type and state.",
+            ["type", "state"],
+            registry=self.registry,
+        )
+        self._fetched = PrometheusCounter(
+            "suture_reconcile_fetched_bytes_total",
+            "Bytes fetched from peers to reconcile: chunks, and trees.",
+            ["kind"],
+            registry=self.registry,
+        )
+        self._chunks = PrometheusCounter(
+            "suture_reconcile_chunks_total",
+            "What became of the chunks of reconciles, of the first ones of each.",
+            ["result"],
+            registry=self.registry,
+        )
+        for result in RECONCILE_RESULTS:
+            self._reconciles.labels(result)
+        for kind in ("data", "tree"):
+            self._fetched.labels(kind)
+
+    def answered(self, status: scm_pb2.CommandStatus) -> None:
+        """Count a command that ended, and what a reconcile did."""
+        state = scm_pb2.CommandStatus.State.Name(status.state).lower()
+        self._commands.labels(status.type, state).inc()
+        if status.HasField("reconcile"):
+            self.reconciled(status.reconcile)
+
+    def reconciled(self, outcome: scm_pb2.ReconcileOutcome) -> None:
+        """Count a reconcile."""
+        self._reconciles.labels(outcome.result).inc()
+        self._fetched.labels("data").inc(outcome.bytes_fetched)
+        self._fetched.labels("tree").inc(outcome.tree_bytes_fetched)
+        for result, count in Counter(chunk.result for chunk in outcome.chunks).items():
+            self._chunks.labels(result).inc(count)
+
+
+class StatusCollector(Collector):
+    """Reads the status of a datanode at each scrape."""
+
+    def __init__(self, observer: Observer, scrub: Scrub) -> None:
+        self._observer = observer
+        self._scrub = scrub
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric."""
+        status = self._observer.status()
+        scrub = self._scrub()
+        yield InfoMetricFamily(
+            "suture_agent",
+            "Who this datanode is.",
+            {"datanode_id": status.datanode_id, "version": status.version},
+        )
+        yield _gauge("suture_start_time_seconds", "When it started.", status.started_at_ms / 1000)
+        yield _gauge(
+            "suture_scm_registered",
+            "Whether the control plane knows this datanode: 1 or 0.",
+            float(status.scm_state == "registered"),
+        )
+        yield from _volumes(status, scrub)
+        yield from _scans(status, scrub)
+        yield _ages(self._observer)
+        yield from self._replicas(status)
+        yield from _workers(status)
+        yield _tasks(self._observer)
+
+    def _replicas(self, status: datanode_pb2.StatusResponse) -> Iterator[Metric]:
+        states = GaugeMetricFamily("suture_replicas", "Replicas by state.", labels=["state"])
+        for state, count in status.containers_by_state.items():
+            states.add_metric([state], count)
+        yield states
+        yield _gauge("suture_findings", "Unresolved findings.", status.finding_count)
+        yield _gauge(
+            "suture_damaged_replicas", "Replicas with findings.", float(status.damaged_count)
+        )
+        found = Counter((f.verdict.value, f.fault.value) for f in self._observer.findings())
+        classes = GaugeMetricFamily(
+            "suture_findings_by_class",
+            "Unresolved findings by verdict and fault, of the first damaged replicas.",
+            labels=["verdict", "fault"],
+        )
+        if not found:
+            classes.add_metric([Verdict.CORRUPT.value, "CHUNK_CHECKSUM"], 0)
+        for (verdict, fault), count in sorted(found.items()):
+            classes.add_metric([verdict, fault], count)
+        yield classes
+
+
+def registry_of(meters: Meters, observer: Observer, scrub: Scrub) -> CollectorRegistry:
+    """Return the registry with everything in it."""
+    meters.registry.register(StatusCollector(observer, scrub))
+    return meters.registry
+
+
+def exposition(registry: CollectorRegistry) -> bytes:
+    """Return the text that a scrape gets."""
+    return generate_latest(registry)
+
+
+def _gauge(name: str, meaning: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, meaning, value=value)
+
+
+def _volumes(
+    status: datanode_pb2.StatusResponse, scrub: datanode_pb2.ScrubStatusResponse
+) -> Iterator[Metric]:
+    volumes = status.volumes
+    yield _by_path(
+        "suture_volume_capacity_bytes", "Size.", volumes, lambda v: float(v.capacity_bytes)
+    )
+    yield _by_path(
+        "suture_volume_available_bytes", "Free.", volumes, lambda v: float(v.available_bytes)
+    )
+    yield _by_path(
+        "suture_volume_used_bytes", "Held by replicas.", volumes, lambda v: float(v.used_bytes)
+    )
+    yield _by_path(
+        "suture_volume_failed", "Whether it was fenced: 1 or 0.", volumes, lambda v: float(v.failed)
+    )
+    yield _by_path(
+        "suture_volume_in_doubt",
+        "Whether its last check failed: 1 or 0.",
+        scrub.volumes,
+        lambda v: float(bool(v.check)),
+    )
+
+
+def _scans(
+    status: datanode_pb2.StatusResponse, scrub: datanode_pb2.ScrubStatusResponse
+) -> Iterator[Metric]:
+    on = [volume for volume in scrub.volumes if volume.state != "off"]
+    now_ms = time.time() * 1000
+    interval_s = scrub.interval_ms / 1000
+    yield _gauge("suture_scan_interval_seconds", "Every byte once in this time.", interval_s)
+    yield _by_path(
+        "suture_scan_lag_seconds", "Beyond the promise; 0: kept.", on, lambda v: v.lag_ms / 1000
+    )
+    yield _by_path(
+        "suture_scan_deadline_slack_seconds",
+        "Until the byte that was not verified for the longest time breaks the promise.",
+        [volume for volume in status.volumes if volume.oldest_scan_at_ms],
+        lambda v: interval_s - (now_ms - v.oldest_scan_at_ms) / 1000,
+    )
+    yield _by_path("suture_scan_due_bytes", "To be read now.", on, lambda v: float(v.due_bytes))
+    yield _by_path(
+        "suture_scan_never_read_replicas", "Never verified.", on, lambda v: v.never_read_count
+    )
+    yield _by_path(
+        "suture_scan_rate_bytes_per_second", "Allowed now.", on, lambda v: v.rate_bytes_per_s
+    )
+    yield _by_path(
+        "suture_scan_needed_bytes_per_second",
+        "For the promise.",
+        on,
+        lambda v: v.needed_bytes_per_s,
+    )
+    yield _by_path(
+        "suture_scan_paused", "Held by an operator: 1 or 0.", on, lambda v: bool(v.pause_left_ms)
+    )
+    yield _by_path(
+        "suture_scan_promise_possible",
+        "Whether the rate suffices for the promise: 1 or 0.",
+        on,
+        lambda v: float(v.promise_possible),
+    )
+    yield _by_path(
+        "suture_canary_overdue",
+        "Whether the planted fault was not found in time: 1 or 0.",
+        on,
+        lambda v: float(v.canary_overdue),
+    )
+    yield _by_path(
+        "suture_canary_found_time_seconds",
+        "When the planted fault was found last; 0: never.",
+        on,
+        lambda v: v.canary_found_at_ms / 1000,
+    )
+    scanned = CounterMetricFamily(
+        "suture_scanned_bytes", "Read by background scans.", labels=["volume"]
+    )
+    for volume in on:
+        scanned.add_metric([volume.path], volume.scanned_bytes)
+    yield scanned
+    yield _gauge("suture_scans_asked_for", "On demand, waiting.", scrub.on_demand_waiting)
+    yield _gauge(
+        "suture_metadata_scan_time_seconds",
+        "When the last metadata scan ended; 0: none yet.",
+        scrub.metadata_scanned_at_ms / 1000,
+    )
+    yield _gauge("suture_metadata_faults", "Found by it.", float(scrub.metadata_fault_count))
+
+
+def _ages(observer: Observer) -> HistogramMetricFamily:
+    ages = HistogramMetricFamily(
+        "suture_verified_age_seconds",
+        "Time since bytes were verified; counts bytes of closed replicas.",
+        labels=["volume"],
+    )
+    known = observer.summary().volumes
+    for volume in observer.store_volumes():
+        summary = known.get(volume.volume_id, VolumeSummary())
+        total, buckets = 0, []
+        bounds = [*(str(float(bound_s)) for bound_s in AGE_BOUNDS_S), "+Inf"]
+        for bound, count in zip(bounds, summary.age_bytes, strict=True):
+            total += count
+            buckets.append((bound, float(total)))
+        ages.add_metric([str(volume.path)], buckets, summary.age_sum_byte_s)
+    return ages
+
+
+def _workers(status: datanode_pb2.StatusResponse) -> Iterator[Metric]:
+    stalled = GaugeMetricFamily("suture_worker_stalled", "Hung or dead: 1 or 0.", labels=["worker"])
+    errors = CounterMetricFamily(
+        "suture_worker_errors", "Errors of a worker since the start.", labels=["worker"]
+    )
+    for worker in status.workers:
+        stalled.add_metric([worker.name], float(worker.stalled))
+        errors.add_metric([worker.name], worker.error_count)
+    yield stalled
+    yield errors
+
+
+def _tasks(observer: Observer) -> GaugeMetricFamily:
+    tasks = GaugeMetricFamily(
+        "suture_tasks", "Commands that wait or run, by type.", labels=["type"]
+    )
+    for queue in observer.queues():
+        tasks.add_metric([queue.type], queue.count)
+    return tasks
+
+
+def _by_path(
+    name: str,
+    meaning: str,
+    volumes: Sequence[Any],  # volumes of either status
+    value: Callable[[Any], float],
+) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, meaning, labels=["volume"])
+    for volume in volumes:
+        family.add_metric([volume.path], value(volume))
+    return family

@@ -1,0 +1,53 @@
+"""What the plain HTTP listener of an agent shows: metrics, health, the page."""
+
+from typing import Final
+
+from agent.observe.metrics import CONTENT_TYPE, Meters, exposition, registry_of
+from agent.observe.page import health, health_text, status_page
+from agent.observe.status import Observer
+from agent.runtime.clock import Clock
+from agent.runtime.scrub import Scrub
+from agent.runtime.web import Page, WebListener
+
+JSON_TYPE: Final = "application/json"
+
+
+class Face:
+    """One datanode as a browser and Prometheus see it; with no address, nobody sees it."""
+
+    def __init__(self, address: str, observer: Observer, scrub: Scrub, clock: Clock) -> None:
+        """Bind `address`; "" binds nothing. Raise Refused."""
+        self._observer = observer
+        self._scrub = scrub
+        self._clock = clock
+        self.meters = Meters()
+        self._registry = registry_of(self.meters, observer, scrub.status)
+        pages = {"/": self._page, "/metrics": self._metrics, "/healthz": self._health}
+        self._listener = WebListener(address, pages) if address else None
+
+    @property
+    def address(self) -> str:
+        """Where it listens; "" when nowhere."""
+        return self._listener.address if self._listener else ""
+
+    def start(self) -> None:
+        """Answer from now on."""
+        if self._listener:
+            self._listener.start()
+
+    def stop(self) -> None:
+        """Answer no more."""
+        if self._listener:
+            self._listener.stop()
+
+    def _page(self) -> Page:
+        now_ms = self._clock.now_ms()
+        found = self._observer.findings()
+        return Page(status_page(self._observer, self._scrub.status(), now_ms, found).encode())
+
+    def _metrics(self) -> Page:
+        return Page(exposition(self._registry), CONTENT_TYPE)
+
+    def _health(self) -> Page:
+        code, document = health(self._observer.status(), self._scrub.status())
+        return Page(health_text(document), JSON_TYPE, code)

@@ -1,0 +1,187 @@
+"""What Prometheus, a browser and a load balancer see of a running agent."""
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from agent.cli.output import Exit
+from agent.demo.cluster import Cluster
+from tests.support.command_line import CommandLine
+
+pytestmark = pytest.mark.slow
+
+WAIT_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Return a cluster of three agents that scan at once."""
+    sections = "[scan]\nstart_jitter_s = 0\nwatch = false\n"
+    root = tmp_path_factory.mktemp("observed")
+    with Cluster(root, agents=3, volumes=1, agent_sections=sections) as running:
+        yield running
+
+
+@pytest.fixture
+def suture(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    """Return its command line."""
+    return CommandLine(cluster.scm.address, capsys)
+
+
+@pytest.fixture
+def container_id(suture: CommandLine, tmp_path: Path) -> int:
+    """Store a file and close its container."""
+    path = tmp_path / "file"
+    path.write_bytes(os.urandom(300_000))
+    stored = suture.json("put", str(path), "--prefix", f"{tmp_path.name}/", "--close")
+    suture.wait_until_closed(stored["container_ids"])
+    (found,) = stored["container_ids"]
+    return int(found)
+
+
+def web_address(cluster: Cluster, index: int) -> str:
+    """Return where an agent listens for browsers."""
+    return cluster.nodes[index].web_address
+
+
+def fetched(address: str, path: str, method: str = "GET") -> tuple[int, str]:
+    """Return status and text of a page."""
+    with closing(HTTPConnection(address, timeout=WAIT_S)) as connection:
+        connection.request(method, path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+
+def metrics(address: str) -> dict[tuple[str, str], float]:
+    """Return what a scrape says: (name, label values) -> value."""
+    _, text = fetched(address, "/metrics")
+    return {
+        (sample.name, ",".join(sample.labels[key] for key in sorted(sample.labels))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def wait_for(address: str, name: str, labels: str, least: float) -> float:
+    """Wait until a metric has at least this value; return it."""
+    deadline_s = time.monotonic() + WAIT_S
+    while (value := metrics(address).get((name, labels), -1)) < least:
+        assert time.monotonic() < deadline_s, f"{name} stays at {value}"
+    return value
+
+
+def test_a_scrape_counts_what_was_verified(
+    cluster: Cluster, suture: CommandLine, container_id: int
+) -> None:
+    """
+    The bytes of a closed replica are in the histogram of verified ages once they were read.
+    """
+    address, path = web_address(cluster, 0), str(cluster.volume_paths(0)[0])
+    suture("scan", str(container_id))
+
+    verified = wait_for(address, "suture_verified_age_seconds_bucket", f"3600.0,{path}", 300_000)
+
+    found = metrics(address)
+    assert verified <= found["suture_verified_age_seconds_count", path]
+    assert 0 < found["suture_scan_deadline_slack_seconds", path] <= 7 * 86_400
+    assert 0 == found["suture_volume_failed", path]
+    assert 0 == found["suture_findings", ""]
+
+
+def test_damage_and_its_repair_are_counted(
+    cluster: Cluster, suture: CommandLine, container_id: int
+) -> None:
+    """
+    A flipped byte is a finding of its class; the reconcile that mends it is counted with its bytes.
+    """
+    address = web_address(cluster, 0)
+    before = metrics(address)["suture_reconcile_fetched_bytes_total", "data"]
+    (block,) = (cluster.volume_paths(0)[0]).rglob(f"{container_id}/chunks/*.block")
+    content = bytearray(block.read_bytes())
+    content[1000] ^= 1
+    block.write_bytes(bytes(content))
+
+    suture("scan", str(container_id), code=Exit.TO_DO)
+    found = metrics(address)
+    page = fetched(address, "/")[1]
+    suture("reconcile", str(container_id))
+
+    assert 1 == found["suture_findings_by_class", "CHUNK_CHECKSUM,CORRUPT"]
+    assert 1 == found["suture_damaged_replicas", ""]
+    assert "CHUNK_CHECKSUM" in page
+    assert "1 finding awaits repair" in page
+    after = metrics(address)
+    assert 1 <= after["suture_reconciles_total", "converged"]
+    assert before < after["suture_reconcile_fetched_bytes_total", "data"]
+    assert 0 == after["suture_findings", ""]
+
+
+def test_health_is_told_volume_by_volume(cluster: Cluster) -> None:
+    """
+    An agent that works says so with 200 and names its volumes.
+    """
+    status, text = fetched(web_address(cluster, 1), "/healthz")
+
+    document = json.loads(text)
+    assert (200, True, []) == (status, document["healthy"], document["problems"])
+    assert [str(path) for path in cluster.volume_paths(1)] == [
+        volume["path"] for volume in document["volumes"]
+    ]
+
+
+def test_the_listener_only_reads(cluster: Cluster) -> None:
+    """
+    Unknown paths are not found, and no method but GET and HEAD is answered.
+    """
+    address = web_address(cluster, 1)
+    assert 501 == fetched(address, "/", "POST")[0]
+    assert 501 == fetched(address, "/", "DELETE")[0]
+    assert (200, "") == fetched(address, "/healthz", "HEAD")
+    assert 404 == fetched(address, "/../../etc/passwd")[0]
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_promtool_finds_nothing_to_say(cluster: Cluster) -> None:
+    """
+    Names, types and help texts are as Prometheus wants them.
+    """
+    _, text = fetched(web_address(cluster, 0), "/metrics")
+
+    checked = subprocess.run(
+        ["promtool", "check", "metrics"],  # noqa: S607 - Debian's
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+    )
+
+    assert (0, "", "") == (checked.returncode, checked.stdout, checked.stderr)
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")
+def test_a_browser_shows_the_page(cluster: Cluster, tmp_path: Path, container_id: int) -> None:
+    """
+    A real browser loads the page without a complaint and shows the answer and the tables.
+    """
+    assert container_id
+    address = web_address(cluster, 0)
+    shown = subprocess.run(
+        ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom",  # noqa: S607
+         "--enable-logging=stderr", f"--user-data-dir={tmp_path}", f"http://{address}/"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )  # fmt: skip
+
+    assert "of bytes verified within 7 d" in shown.stdout
+    assert str(cluster.volume_paths(0)[0]) in shown.stdout
+    assert "CONSOLE" not in shown.stderr, shown.stderr
