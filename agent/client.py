@@ -9,6 +9,9 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import Final
 
+from agent.ec.scheme import SHARDS_MAX, Scheme, parse_scheme
+from agent.ecreader import GroupReader
+from agent.ecwriter import EcWriterSession
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.rpc.peer import Peer
 from agent.rpc.scm import ScmClient
@@ -24,7 +27,10 @@ class Client:
 
     def __init__(self, scm_address: str) -> None:
         self.scm = ScmClient(scm_address)
+        self.degraded: dict[str, str] = {}  # datanode -> what kept it from being read
         self._peers: dict[str, Peer] = {}
+        self._cells: ThreadPoolExecutor | None = None
+        self._readers: dict[int, GroupReader] = {}
 
     def __enter__(self) -> "Client":
         return self
@@ -34,6 +40,8 @@ class Client:
 
     def close(self) -> None:
         """Close every connection."""
+        if self._cells is not None:
+            self._cells.shutdown(wait=False, cancel_futures=True)
         for peer in self._peers.values():
             peer.close()
         self.scm.close()
@@ -45,16 +53,19 @@ class Client:
         lanes: int = LANES_DEFAULT,
         replace: bool = False,
         close: bool = False,
+        scheme: Scheme | None = None,
         progress: Callable[[int], None] = lambda _: None,
     ) -> tuple[list[Stored], list[int]]:
         """Store every source; return what is stored, and the containers that hold it.
+
+        With a `scheme` it is erasure-coded, else each replica is a whole copy.
 
         `progress` hears of the bytes of every chunk that is durable, from several threads. `close`
         asks the SCM to close those containers. The first failure stops the rest and is raised, with
         `stored_files` among its facts; keys committed before it stay stored.
         """
         shares = balanced(sources, max(1, min(lanes, len(sources))))
-        sessions = [WriterSession(self.scm, self._dial, progress) for _ in shares]
+        sessions = [self._session(scheme, progress) for _ in shares]
         stored: list[Stored] = []
         try:
             self._run_sessions(sessions, shares, stored, replace=replace)
@@ -68,6 +79,11 @@ class Client:
         for session in sessions:
             session.finish(close=close)
         return stored, sorted({b.block_id.container_id for item in stored for b in item.blocks})
+
+    def _session(self, scheme: Scheme | None, progress: Callable[[int], None]) -> WriterSession:
+        if scheme is None:
+            return WriterSession(self.scm, self._dial, progress)
+        return EcWriterSession(self.scm, self._dial, progress, scheme=scheme)
 
     def _run_sessions(
         self,
@@ -105,12 +121,23 @@ class Client:
         """Yield the bytes of a key that was found, every window verified.
 
         With `datanode_id`, or the beginning of one, only that replica is read; else a replica that
-        fails or lies is replaced by the next, without a byte of it having been yielded.
+        fails or lies is replaced by the next, without a byte of it having been yielded. What kept
+        an erasure-coded key from being read as it was written is added to `degraded`.
         """
         replicas = {item.container_id: list(item.replicas) for item in answer.containers}
+        schemes = {item.container_id: item.scheme for item in answer.containers}
         for location in answer.key.blocks:
             container_id = location.block_id.container_id
             known = replicas.get(container_id, [])
+            if schemes.get(container_id):
+                if datanode_id is not None:
+                    raise Refused(
+                        Code.INELIGIBLE,
+                        f"container {container_id} is erasure-coded: no datanode alone has "
+                        f"{answer.key.key}",
+                    )
+                yield from self._read_group(location, schemes[container_id], known)
+                continue
             candidates = [r for r in known if r.datanode_id.startswith(datanode_id or "")]
             if known and not candidates:
                 raise Refused(
@@ -156,6 +183,28 @@ class Client:
             f"no replica gives block {block_id} of container {container_id} for {key}: "
             + ("; ".join(reasons) or "no replica is known"),
         )
+
+    def _read_group(
+        self,
+        location: scm_pb2.BlockLocation,
+        scheme: str,
+        replicas: Sequence[container_pb2.DatanodeEndpoint],
+    ) -> Iterator[bytes]:
+        container_id = location.block_id.container_id
+        if self._cells is None:
+            self._cells = ThreadPoolExecutor(SHARDS_MAX, thread_name_prefix="cell")
+        reader = self._readers.get(container_id)
+        if reader is None:
+            places = [(replica.datanode_id, replica.address) for replica in replicas]
+            code = parse_scheme(scheme)
+            reader = GroupReader(ContainerId(container_id), code, places, self.peer, self._cells)
+            self._readers[container_id] = reader
+        try:
+            yield from reader.read(BlockId(location.block_id.local_id), location.length)
+        finally:
+            self.degraded.update(reader.account.replaced)
+            for index in reader.absent:
+                self.degraded.setdefault(f"shard {index}", "no datanode gives it")
 
     def _dial(self, address: str) -> datanode_pb2_grpc.DatanodeStub:
         return self.peer(address).stub

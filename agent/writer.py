@@ -63,11 +63,12 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a file that becomes one block."""
+    """A part of a file that becomes one block, or one block group: from `offset` on."""
 
     source: Source
     part: int
     size_bytes: int
+    offset: int = 0
 
     @property
     def metadata(self) -> Metadata:
@@ -81,6 +82,9 @@ class LeftBehind(Exception):
 
 class WriterSession:
     """One writer session: writes blocks one after the other, each to all its replicas at once."""
+
+    scheme = ""  # of the containers; the erasure code's name in `agent.ecwriter`
+    block_bytes = BLOCK_BYTES_DEFAULT
 
     def __init__(
         self,
@@ -99,7 +103,7 @@ class WriterSession:
 
     def put(self, sources: Sequence[Source], *, replace: bool) -> list[Stored]:
         """Store `sources` and commit their keys in one step; all or a clear error."""
-        pieces = [piece for source in sources for piece in pieces_of(source)]
+        pieces = [piece for source in sources for piece in pieces_of(source, self.block_bytes)]
         new = () if replace else tuple(source.key for source in sources)
         allocations = self._allocate([piece.size_bytes for piece in pieces], new)
         written: dict[str, list[tuple[scm_pb2.BlockLocation, int]]] = {}
@@ -127,7 +131,9 @@ class WriterSession:
     ) -> list[scm_pb2.BlockAllocation]:
         """Get blocks; a new key they are for that exists is refused before any byte moves."""
         answer = self._scm.allocate_blocks(
-            scm_pb2.AllocateBlocksRequest(client_id=self.client_id, sizes=sizes, keys=new_keys)
+            scm_pb2.AllocateBlocksRequest(
+                client_id=self.client_id, sizes=sizes, keys=new_keys, scheme=self.scheme
+            )
         )
         return list(answer.blocks)
 
@@ -242,20 +248,23 @@ class WriterSession:
             raise LeftBehind("; ".join(reasons) or "no replica takes writes")
 
 
-def pieces_of(source: Source) -> list[Piece]:
+def pieces_of(source: Source, block_bytes: int = BLOCK_BYTES_DEFAULT) -> list[Piece]:
     """Return the pieces that a file becomes; an empty file is one empty piece."""
-    whole, rest = divmod(source.size_bytes, BLOCK_BYTES_DEFAULT)
-    sizes_bytes = [BLOCK_BYTES_DEFAULT] * whole + ([rest] if rest or not whole else [])
-    return [Piece(source, part, size_bytes) for part, size_bytes in enumerate(sizes_bytes)]
+    whole, rest = divmod(source.size_bytes, block_bytes)
+    sizes_bytes = [block_bytes] * whole + ([rest] if rest or not whole else [])
+    return [
+        Piece(source, part, size_bytes, part * block_bytes)
+        for part, size_bytes in enumerate(sizes_bytes)
+    ]
 
 
-def chunks_of(piece: Piece) -> Iterator[bytes]:
+def chunks_of(piece: Piece, chunk_bytes: int = CHUNK_BYTES_DEFAULT) -> Iterator[bytes]:
     """Yield a piece's bytes, chunk by chunk; refuse a file that shrank meanwhile."""
     with piece.source.path.open("rb") as file:
-        file.seek(piece.part * BLOCK_BYTES_DEFAULT)
+        file.seek(piece.offset)
         left_bytes = piece.size_bytes
         while left_bytes:
-            data = file.read(min(left_bytes, CHUNK_BYTES_DEFAULT))
+            data = file.read(min(left_bytes, chunk_bytes))
             if not data:
                 raise Refused(
                     Code.INVALID_WRITE_SIZE,

@@ -76,14 +76,16 @@ def key_message(key: Key) -> scm_pb2.KeyInfo:
 
 
 def lookup_response(
-    key: Key, containers: Sequence[tuple[int, tuple[Endpoint, ...]]]
+    key: Key, containers: Sequence[tuple[int, tuple[Endpoint, ...], str]]
 ) -> scm_pb2.LookupKeyResponse:
     """Return a key and where its containers are."""
     return scm_pb2.LookupKeyResponse(
         key=key_message(key),
         containers=[
-            scm_pb2.ContainerReplicas(container_id=container_id, replicas=_endpoints(endpoints))
-            for container_id, endpoints in containers
+            scm_pb2.ContainerReplicas(
+                container_id=container_id, replicas=_endpoints(endpoints), scheme=scheme
+            )
+            for container_id, endpoints, scheme in containers
         ],
     )
 
@@ -115,7 +117,10 @@ def container_message(view: ContainerView) -> scm_pb2.ContainerInfo:
         sequence_id=0 if container is None else container.sequence_id,
         used_bytes=view.used_bytes,
         replicas=[_replica_info(replica) for replica in view.replicas],
-        checksums=checksums_hint([replica.replica for replica in view.replicas]),
+        checksums=checksums_hint([replica.replica for replica in view.replicas])
+        if container is None or not container.scheme
+        else "unknown",  # every shard has a tree of its own: there is nothing to compare
+        scheme="" if container is None else container.scheme,
     )
 
 

@@ -203,12 +203,15 @@ class ControlPlane:
     # Clients.
 
     def allocate(
-        self, client_id: str, sizes: Sequence[int], names: Sequence[str] = ()
+        self, client_id: str, sizes: Sequence[int], names: Sequence[str] = (), *, scheme: str = ""
     ) -> list[PromisedBlock]:
-        """Promise a writer one block per size, in order; `names` are the new keys they are for."""
+        """Promise a writer one block per size, in order; `names` are the new keys they are for.
+
+        `scheme` is the erasure code of the containers; their replicas come in the order of index.
+        """
         with self._change() as change:
             containers_before = {c.container_id for c in self._state.containers.open_of(client_id)}
-            promises = self._writers.allocate(change, client_id, sizes, names)
+            promises = self._writers.allocate(change, client_id, sizes, names, scheme=scheme)
             self._observe(change, containers_before)  # a full one may be closing now
             return [
                 PromisedBlock(
@@ -247,15 +250,23 @@ class ControlPlane:
             self._observe(change, container_ids)
             return container_ids
 
-    def lookup(self, name: str) -> tuple[Key, list[tuple[int, tuple[Endpoint, ...]]]]:
-        """Return a key and where its containers are. Raises Refused(KEY_NOT_FOUND)."""
+    def lookup(self, name: str) -> tuple[Key, list[tuple[int, tuple[Endpoint, ...], str]]]:
+        """Return a key, where its containers are, and their erasure codes.
+
+        Raises Refused(KEY_NOT_FOUND).
+        """
         with self._lock:
             key = self._state.keys.get(name)
             if key is None:
                 raise Refused(Code.KEY_NOT_FOUND, f"no key {name}")
             return key, [
-                (container_id, self._endpoints(self._views.locations(container_id)))
+                (
+                    container_id,
+                    self._endpoints(self._views.locations(container_id)),
+                    container.scheme if container is not None else "",
+                )
                 for container_id in key_containers(key)
+                for container in [self._state.containers.get(container_id)]
             ]
 
     def list_keys(self, *, prefix: str, start_after: str, count: int) -> tuple[list[Key], str]:

@@ -14,6 +14,7 @@ Nothing here reads a clock, a disk or a socket.
 from dataclasses import dataclass
 from enum import StrEnum
 
+from agent.ec.scheme import parse_scheme
 from merkle.replica import ReplicaState
 from merkle.tree import Summary
 
@@ -145,6 +146,11 @@ class Replica:
     reported_at_ms: int
 
 
+def data_count_of(scheme: str) -> int:
+    """Return over how many shards an erasure code spreads data; 1 without one."""
+    return parse_scheme(scheme).data_count if scheme else 1
+
+
 @dataclass(frozen=True, slots=True)
 class Container:
     """One container. `pipeline` names the datanodes chosen for it that reported no replica yet.
@@ -166,6 +172,12 @@ class Container:
     committed_bytes: int = 0
     committed_count: int = 0
     close_reason: str = ""
+    scheme: str = ""  # the erasure code, as rs-3-2-1024k; empty: every replica is a whole copy
+
+    @property
+    def data_count(self) -> int:
+        """Shards that hold data: 1 where every replica is a whole copy."""
+        return data_count_of(self.scheme)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from scm.facts import (
     Transaction,
 )
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 
 _CRC: Final = struct.Struct(">I")
 
@@ -102,13 +102,14 @@ def container_row(container: Container) -> bytes:
             container.committed_bytes,
             container.committed_count,
             container.close_reason,
+            container.scheme,
         ]
     )
 
 
 def container_from(row: bytes) -> Container:
     """Decode a container."""
-    fields = unpack(row, 13)
+    fields = unpack(row, 14)
     fields[1] = ContainerState(fields[1])
     fields[5] = tuple(fields[5])
     return Container(*fields)

@@ -63,7 +63,12 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         """Promise blocks to a writer."""
         client_id = wire.client_id_from(request.client_id)
         return answers.allocation_response(
-            self._control.allocate(client_id, wire.sizes_from(request), wire.new_keys_from(request))
+            self._control.allocate(
+                client_id,
+                wire.sizes_from(request),
+                wire.new_keys_from(request),
+                scheme=wire.scheme_from(request),
+            )
         )
 
     def CommitKey(  # noqa: N802

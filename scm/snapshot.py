@@ -259,10 +259,10 @@ def _container_rows(world: World) -> Iterator[tuple[Any, ...]]:
         is_alive = container.state is ContainerState.OPEN and healthy.issuperset(container.pipeline)
         yield (
             container.container_id,
-            "RATIS",
+            "EC" if container.scheme else "RATIS",
             container.replication_factor,
-            None,
-            None,
+            container.data_count if container.scheme else None,
+            container.replication_factor - container.data_count if container.scheme else None,
             container.state,
             container.sequence_id,
             block_count(container, mine),

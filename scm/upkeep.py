@@ -179,7 +179,8 @@ class Upkeep:
     def _look_at_one(self, container_id: int) -> None:
         self.over.pop(container_id, None)
         container = self._state.containers.get(container_id)
-        if container is None or container.state not in _CLOSED:
+        if container is None or container.state not in _CLOSED or container.scheme:
+            # A shard is not made by copying another: erasure-coded containers are rebuilt.
             self.under.pop(container_id, None)
             return
         judgement = judge(self._cases.case(container))
@@ -245,7 +246,7 @@ class Upkeep:
         for container_id in list(self.over)[:ATTEMPTS_PER_TURN]:
             del self.over[container_id]
             container = self._state.containers.get(container_id)
-            if container is None or container.state not in _CLOSED:
+            if container is None or container.state not in _CLOSED or container.scheme:
                 continue
             case = self._cases.case(container)
             done = [

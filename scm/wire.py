@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+from agent.ec.scheme import parse_scheme
 from agent.errors import Code, Refused
 from agent.rpc.codec import (
     malformed,
@@ -99,6 +100,11 @@ def new_keys_from(message: scm_pb2.AllocateBlocksRequest) -> list[str]:
     """Check the names of new keys that blocks are asked for; none need be given."""
     _parse_count(message.keys, "keys", KEYS_MAX)
     return [parse_key(name, f"keys[{i}]") for i, name in enumerate(message.keys)]
+
+
+def scheme_from(message: scm_pb2.AllocateBlocksRequest) -> str:
+    """Check the erasure code of new containers; return its full name, empty for none."""
+    return str(parse_scheme(parse_name(message.scheme, "scheme"))) if message.scheme else ""
 
 
 def client_id_from(value: str) -> str:

@@ -13,13 +13,14 @@ from typing import Final
 
 import structlog
 
+from agent.ec.scheme import parse_scheme
 from agent.errors import Code, Refused, size_text
 from scm import lifecycle
 from scm.allocate import choose_nodes
 from scm.cases import Cases
 from scm.clock import Clock
 from scm.deletions import Deletions
-from scm.facts import Allocation, Container, ContainerState, Key
+from scm.facts import Allocation, Container, ContainerState, Key, data_count_of
 from scm.nodes import Nodes
 from scm.options import ScmOptions
 from scm.state import Change, State
@@ -61,18 +62,25 @@ class Writers:
         self._active_at_s: dict[int, float] = {}
 
     def allocate(
-        self, change: Change, client_id: str, sizes: Sequence[int], names: Sequence[str] = ()
+        self,
+        change: Change,
+        client_id: str,
+        sizes: Sequence[int],
+        names: Sequence[str] = (),
+        *,
+        scheme: str = "",
     ) -> list[Promise]:
         """Promise one block per size, in order; all or none.
 
-        `names` are new keys that the blocks are for. Raises Refused(KEY_EXISTS) if one of them
-        is there, before anything was written for it, Refused(INVALID_WRITE_SIZE) for a block no
-        container can hold, and Unavailable(NOT_ENOUGH_NODES).
+        With a `scheme` they are block groups of erasure-coded containers. `names` are new keys
+        that the blocks are for. Raises Refused(KEY_EXISTS) if one of them is there, before
+        anything was written for it, Refused(INVALID_WRITE_SIZE) for a block no container can
+        hold, and Unavailable(NOT_ENOUGH_NODES).
         """
         for name in names:
             if self._state.keys.get(name) is not None:
                 raise _key_exists(name)
-        bytes_max = self._options.container_bytes_max
+        bytes_max = self._options.container_bytes_max * data_count_of(scheme)
         for size_bytes in sizes:
             if size_bytes > bytes_max:
                 raise Refused(
@@ -81,7 +89,7 @@ class Writers:
                     f"into a container of {size_text(bytes_max)} ({bytes_max} bytes)",
                     hint="split it into several blocks",
                 )
-        return [self._promise(change, client_id, size_bytes) for size_bytes in sizes]
+        return [self._promise(change, client_id, size_bytes, scheme) for size_bytes in sizes]
 
     def commit(
         self,
@@ -147,8 +155,8 @@ class Writers:
                 ended.append(container.container_id)
         return ended
 
-    def _promise(self, change: Change, client_id: str, size_bytes: int) -> Promise:
-        container = self._container_for(change, client_id, size_bytes)
+    def _promise(self, change: Change, client_id: str, size_bytes: int, scheme: str) -> Promise:
+        container = self._container_for(change, client_id, size_bytes, scheme)
         grown = replace(
             container,
             allocated_bytes=container.allocated_bytes + size_bytes,
@@ -166,22 +174,25 @@ class Writers:
         self._active_at_s[grown.container_id] = self._clock.monotonic_s()
         return Promise(allocation, grown.pipeline)
 
-    def _container_for(self, change: Change, client_id: str, size_bytes: int) -> Container:
+    def _container_for(
+        self, change: Change, client_id: str, size_bytes: int, scheme: str
+    ) -> Container:
         for container in self._state.containers.open_of(client_id):
-            if container.is_sealed:
+            if container.is_sealed or container.scheme != scheme:
                 continue
             if self._takes(container, size_bytes):
                 return container
             change.put(self._state.containers, replace(container, is_sealed=True))
             self._close_settled(change, {container.container_id})
         for container in self._state.containers.open_of(""):  # released by a finished session
-            if self._takes(container, size_bytes):
+            if container.scheme == scheme and self._takes(container, size_bytes):
                 return replace(container, client_id=client_id)
-        return self._new_container(change, client_id)
+        return self._new_container(change, client_id, scheme)
 
     def _takes(self, container: Container, size_bytes: int) -> bool:
         return (
-            container.allocated_bytes + size_bytes <= self._options.container_bytes_max
+            container.allocated_bytes + size_bytes
+            <= self._options.container_bytes_max * container.data_count
             and container.allocated_bcsid < BLOCKS_PER_CONTAINER_MAX
             and self._is_well(container)
         )
@@ -189,7 +200,8 @@ class Writers:
     def _is_well(self, container: Container) -> bool:
         return all(self._nodes.is_reachable(node) for node in container.pipeline)
 
-    def _new_container(self, change: Change, client_id: str) -> Container:
+    def _new_container(self, change: Change, client_id: str, scheme: str) -> Container:
+        count = parse_scheme(scheme).shard_count if scheme else self._options.replication_factor
         container_id = change.next_id("next_container_id")
         while self._state.replicas.of(container_id):
             # Somebody has data under this id that this state, restored from a backup perhaps,
@@ -197,7 +209,7 @@ class Writers:
             container_id = change.next_id("next_container_id")
         pipeline = choose_nodes(
             self._cases.candidates(),
-            count=self._options.replication_factor,
+            count=count,
             needed_bytes=self._options.container_bytes_max,
             container_id=container_id,
             seed=self._options.seed,
@@ -206,11 +218,12 @@ class Writers:
         return Container(
             container_id=container_id,
             state=ContainerState.OPEN,
-            replication_factor=self._options.replication_factor,
+            replication_factor=count,
             sequence_id=0,
             state_since_ms=self._clock.wall_ms(),
             pipeline=tuple(pipeline),
             client_id=client_id,
+            scheme=scheme,
         )
 
     def _commit_key(

@@ -3,7 +3,7 @@
 import os
 import sys
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -24,6 +24,7 @@ from agent.cli.output import (
     size,
 )
 from agent.client import LANES_DEFAULT, Client
+from agent.ec.scheme import parse_scheme
 from agent.errors import Code, Refused, SutureError
 from agent.rpc.v1 import scm_pb2
 from agent.writer import Source
@@ -44,13 +45,21 @@ def put(
     lanes: Annotated[
         int, typer.Option(min=1, max=64, help="Writer sessions side by side.")
     ] = LANES_DEFAULT,
+    replication: Annotated[
+        str,
+        typer.Option(
+            metavar="SCHEME",
+            help="An erasure code, as rs-3-2-1024k, rs-6-3, rs-10-4 or xor-2-1; default: copies.",
+        ),
+    ] = "",
     as_json: JsonFlag = False,
 ) -> None:
-    """Store files, each on three datanodes, durably.
+    """Store files, each on three datanodes or erasure-coded over more, durably.
 
     A file is stored under the key `suture ls` shows: its name, after that of the directory it
     was found in. A link below a directory is left out.
     """
+    scheme = parse_scheme(replication) if replication else None
     sources = checked(sources_of(paths, prefix))
     total_bytes = sum(source.size_bytes for source in sources)
     with Client(scm) as client, bytes_progress("storing", total_bytes, quiet=as_json) as bar:
@@ -60,6 +69,7 @@ def put(
                 lanes=lanes,
                 replace=replace,
                 close=close,
+                scheme=scheme,
                 progress=lambda length_bytes: bar.advance(bar.task_ids[0], length_bytes),
             )
         except SutureError as error:
@@ -152,7 +162,10 @@ def get(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Fetch a file, verifying every byte; a bad replica is passed over."""
+    """Fetch a file, verifying every byte; a bad replica is passed over.
+
+    Of an erasure-coded file, what is lost or damaged is computed from the rest, and told.
+    """
     if as_json and output is None:
         raise typer.BadParameter(
             "the file itself goes to stdout without --output", param_hint="--json"
@@ -164,11 +177,28 @@ def get(
             for piece in pieces:
                 sys.stdout.buffer.write(piece)
             sys.stdout.buffer.flush()
+            tell_degraded(key, client.degraded)
             return
         with bytes_progress("fetching", found.key.size, quiet=as_json) as bar:
             write_whole(output, advancing(pieces, bar))
     if as_json:
-        emit({"key": key, "bytes": found.key.size, "output": str(output)})
+        emit(
+            {
+                "key": key,
+                "bytes": found.key.size,
+                "output": str(output),
+                "degraded": client.degraded,
+            }
+        )
+    else:
+        tell_degraded(key, client.degraded)
+
+
+def tell_degraded(key: str, degraded: Mapping[str, str]) -> None:
+    """Say what kept an erasure-coded file from being read as it was written."""
+    if degraded:
+        reasons = "; ".join(f"{who}: {why}" for who, why in sorted(degraded.items()))
+        remark(f"{key} was read degraded: {reasons}")
 
 
 def advancing(pieces: Iterable[bytes], bar: Progress) -> Iterator[bytes]:

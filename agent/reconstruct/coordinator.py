@@ -13,9 +13,8 @@ read, and the shard that is wrong is named and left aside, or nothing is rebuilt
 What fails ends the run: what it made is removed, and no replica that was there is touched.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from agent.ec.blockgroup import (
     Agreed,
@@ -30,7 +29,7 @@ from agent.ec.codec import Cell, padded, rebuild_checked
 from agent.ec.scrub import judge_stripe
 from agent.errors import Code, Refused, Unavailable
 from agent.reconstruct.order import Account, Order, Reconstruction
-from agent.reconstruct.sources import SLOW_S, Reading, Sources
+from agent.reconstruct.sources import SLOW_S, Sources
 from agent.reconstruct.targets import Targets
 from agent.rpc.peer import Peer
 from merkle.checksum import window_checksums
@@ -44,9 +43,6 @@ from merkle.replica import (
 
 if TYPE_CHECKING:
     from agent.ports import Executor
-
-AHEAD_BYTES_MAX: Final = 48 * 1024**2  # of cells that are asked for before their turn
-AHEAD_STRIPES_MAX: Final = 8
 
 Rebuilt = dict[int, tuple[ChunkInfo, memoryview]]
 
@@ -157,23 +153,13 @@ class _Run:
             for stripe in range(group.stripe_count)
             if any(group.cell_bytes(stripe, index) for index in self._targets.shards)
         ]
-        ahead_count = min(AHEAD_STRIPES_MAX, AHEAD_BYTES_MAX // self._scheme.stripe_bytes)
-        under_way: deque[Reading] = deque()
-        for stripe in wanted:
-            under_way.append(self._sources.begin(agreed, stripe))
-            if len(under_way) > ahead_count:
-                yield self._next(agreed, under_way)
-        while under_way:
-            yield self._next(agreed, under_way)
-
-    def _next(self, agreed: Agreed, under_way: deque[Reading]) -> tuple[int, dict[int, bytes]]:
-        if self._stop():
-            raise Unavailable(Code.CANCELLED, "the reconstruction was stopped")
-        reading = under_way.popleft()
-        before_bytes = self._account.read_bytes
-        cells = self._sources.finish(agreed, reading)
-        self._pace(self._account.read_bytes - before_bytes)
-        return reading.stripe, cells
+        paced_bytes = self._account.read_bytes
+        for stripe, cells in self._sources.stripes(agreed, wanted):
+            if self._stop():
+                raise Unavailable(Code.CANCELLED, "the reconstruction was stopped")
+            self._pace(self._account.read_bytes - paced_bytes)
+            paced_bytes = self._account.read_bytes
+            yield stripe, cells
 
     def _rebuild_stripe(self, agreed: Agreed, stripe: int, cells: dict[int, bytes]) -> Rebuilt:
         rebuilt = self._computed(agreed, stripe, cells)

@@ -5,9 +5,10 @@ is not waited for as long as another can answer: the first `data_count` cells ar
 """
 
 import heapq
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 STRIKES_MAX: Final = 3  # cells that did not verify, until nothing more is asked of a source
 SLOW_S: Final = 5.0  # after which another source is asked beside one that has not answered
+AHEAD_BYTES_MAX: Final = 48 * 1024**2  # of cells that are asked for before their turn
+AHEAD_STRIPES_MAX: Final = 8
 DEMERIT_SLOW: Final = 1  # beside the strikes, when sources are ranked
 
 Listed = tuple[BlockId, Mapping[int, BlockData | None]]
@@ -77,10 +80,17 @@ class Sources:
         self._slow_s = slow_s
         self._sources: dict[int, Source] = {}
 
-    def open(self, shards: Iterable[Shard], dial: Callable[[str], Peer]) -> None:
+    def open(
+        self,
+        shards: Iterable[Shard],
+        dial: Callable[[str], Peer],
+        *,
+        states: frozenset[ReplicaState] = TREE_STATES,
+    ) -> None:
         """Ask every source for its replica; keep one a shard. Raises when too few are left.
 
-        An UNHEALTHY replica is the last choice: of what it gives, only what verifies is used.
+        A shard of index 0 is the one that its replica says. An UNHEALTHY replica is the last
+        choice: of what it gives, only what verifies is used.
         """
         asked = [(shard, dial(shard.address)) for shard in shards]
         answers = [
@@ -90,20 +100,21 @@ class Sources:
         for shard, peer, future in answers:
             source = Source(shard, peer)
             try:
-                self._admit(source, future.result())
+                self._admit(source, future.result(), states)
             except SutureError as error:
                 self._account.replaced[shard.datanode_id] = str(error)
         self.require()
 
-    def _admit(self, source: Source, report: Any) -> None:
-        """Take a source whose replica is the shard it is said to be, and closed."""
+    def _admit(self, source: Source, report: Any, states: frozenset[ReplicaState]) -> None:
+        """Take a source whose replica is the shard it is said to be, in one of `states`."""
         state = codec.parse_state(report.state, "answer.replica.state")
-        index = source.shard.index
-        if report.replica_index != index:
+        [index] = self.scheme.checked([report.replica_index])
+        if source.shard.index not in {0, index}:
             raise Refused(
-                Code.INELIGIBLE, f"its replica has index {report.replica_index}, not {index}"
+                Code.INELIGIBLE, f"its replica has index {index}, not {source.shard.index}"
             )
-        if state not in TREE_STATES or report.load_error:
+        source.shard = replace(source.shard, index=index)
+        if state not in states or report.load_error:
             raise Refused(Code.INELIGIBLE, f"its replica is {state} {report.load_error}".strip())
         source.is_healthy = state is not ReplicaState.UNHEALTHY
         known = self._sources.get(index)
@@ -149,7 +160,38 @@ class Sources:
         except SutureError as error:
             self._drop(source, error)
 
+    def block(self, block_id: BlockId) -> dict[int, BlockData | None]:
+        """Return one block as each living source has it; None where it has none, or fails."""
+        asked = {
+            index: self._executor.submit(source.peer.block, self.container_id, block_id)
+            for index, source in self.living.items()
+        }
+        known: dict[int, BlockData | None] = {}
+        for index, future in asked.items():
+            try:
+                known[index] = future.result()
+            except SutureError as error:
+                known[index] = None
+                self._judge(index, error)
+        return known
+
     # What is in them.
+
+    def stripes(
+        self, agreed: Agreed, wanted: Iterable[int]
+    ) -> Iterator[tuple[int, dict[int, bytes]]]:
+        """Yield the wanted stripes with cells enough to compute all others; some are under way
+        before their turn."""
+        ahead_count = min(AHEAD_STRIPES_MAX, AHEAD_BYTES_MAX // self.scheme.stripe_bytes)
+        under_way: deque[Reading] = deque()
+        for stripe in wanted:
+            under_way.append(self.begin(agreed, stripe))
+            if len(under_way) > ahead_count:
+                reading = under_way.popleft()
+                yield reading.stripe, self.finish(agreed, reading)
+        while under_way:
+            reading = under_way.popleft()
+            yield reading.stripe, self.finish(agreed, reading)
 
     def begin(self, agreed: Agreed, stripe: int, *, count: int = 0) -> Reading:
         """Ask for as many cells of a stripe as are needed (or `count`), the best sources first.

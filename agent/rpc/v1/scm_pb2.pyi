@@ -398,14 +398,16 @@ class ReconcileOutcome(_message.Message):
     def __init__(self, container_id: _Optional[int] = ..., result: _Optional[str] = ..., peers: _Optional[_Iterable[_Union[PeerOutcome, _Mapping]]] = ..., chunks: _Optional[_Iterable[_Union[ChunkOutcome, _Mapping]]] = ..., chunk_count: _Optional[int] = ..., bytes_fetched: _Optional[int] = ..., tree_bytes_fetched: _Optional[int] = ..., tree_before: _Optional[_Union[_container_pb2.TreeSummary, _Mapping]] = ..., tree_after: _Optional[_Union[_container_pb2.TreeSummary, _Mapping]] = ..., state_before: _Optional[_Union[_container_pb2.ReplicaState, str]] = ..., state_after: _Optional[_Union[_container_pb2.ReplicaState, str]] = ..., duration_ms: _Optional[int] = ..., differences: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class AllocateBlocksRequest(_message.Message):
-    __slots__ = ("client_id", "sizes", "keys")
+    __slots__ = ("client_id", "sizes", "keys", "scheme")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     SIZES_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
+    SCHEME_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     sizes: _containers.RepeatedScalarFieldContainer[int]
     keys: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, client_id: _Optional[str] = ..., sizes: _Optional[_Iterable[int]] = ..., keys: _Optional[_Iterable[str]] = ...) -> None: ...
+    scheme: str
+    def __init__(self, client_id: _Optional[str] = ..., sizes: _Optional[_Iterable[int]] = ..., keys: _Optional[_Iterable[str]] = ..., scheme: _Optional[str] = ...) -> None: ...
 
 class BlockAllocation(_message.Message):
     __slots__ = ("block_id", "replicas")
@@ -480,12 +482,14 @@ class LookupKeyResponse(_message.Message):
     def __init__(self, key: _Optional[_Union[KeyInfo, _Mapping]] = ..., containers: _Optional[_Iterable[_Union[ContainerReplicas, _Mapping]]] = ...) -> None: ...
 
 class ContainerReplicas(_message.Message):
-    __slots__ = ("container_id", "replicas")
+    __slots__ = ("container_id", "replicas", "scheme")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    SCHEME_FIELD_NUMBER: _ClassVar[int]
     container_id: int
     replicas: _containers.RepeatedCompositeFieldContainer[_container_pb2.DatanodeEndpoint]
-    def __init__(self, container_id: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[_container_pb2.DatanodeEndpoint, _Mapping]]] = ...) -> None: ...
+    scheme: str
+    def __init__(self, container_id: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[_container_pb2.DatanodeEndpoint, _Mapping]]] = ..., scheme: _Optional[str] = ...) -> None: ...
 
 class ListKeysRequest(_message.Message):
     __slots__ = ("prefix", "start_after", "count")
@@ -558,7 +562,7 @@ class ListNodesResponse(_message.Message):
     def __init__(self, nodes: _Optional[_Iterable[_Union[NodeInfo, _Mapping]]] = ..., term: _Optional[int] = ..., cluster_id: _Optional[str] = ...) -> None: ...
 
 class ContainerInfo(_message.Message):
-    __slots__ = ("container_id", "state", "replication_factor", "sequence_id", "used_bytes", "replicas", "checksums")
+    __slots__ = ("container_id", "state", "replication_factor", "sequence_id", "used_bytes", "replicas", "checksums", "scheme")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     REPLICATION_FACTOR_FIELD_NUMBER: _ClassVar[int]
@@ -566,6 +570,7 @@ class ContainerInfo(_message.Message):
     USED_BYTES_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     CHECKSUMS_FIELD_NUMBER: _ClassVar[int]
+    SCHEME_FIELD_NUMBER: _ClassVar[int]
     container_id: int
     state: str
     replication_factor: int
@@ -573,7 +578,8 @@ class ContainerInfo(_message.Message):
     used_bytes: int
     replicas: _containers.RepeatedCompositeFieldContainer[ContainerInfoReplica]
     checksums: str
-    def __init__(self, container_id: _Optional[int] = ..., state: _Optional[str] = ..., replication_factor: _Optional[int] = ..., sequence_id: _Optional[int] = ..., used_bytes: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ContainerInfoReplica, _Mapping]]] = ..., checksums: _Optional[str] = ...) -> None: ...
+    scheme: str
+    def __init__(self, container_id: _Optional[int] = ..., state: _Optional[str] = ..., replication_factor: _Optional[int] = ..., sequence_id: _Optional[int] = ..., used_bytes: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ContainerInfoReplica, _Mapping]]] = ..., checksums: _Optional[str] = ..., scheme: _Optional[str] = ...) -> None: ...
 
 class ContainerInfoReplica(_message.Message):
     __slots__ = ("datanode", "node_health", "replica", "reported_at_ms")

@@ -115,7 +115,7 @@ class TestCommit:
         )
         assert [(1, {e.datanode_id for e in blocks[0].replicas})] == [
             (container_id, {e.datanode_id for e in endpoints})
-            for container_id, endpoints in containers
+            for container_id, endpoints, _ in containers
         ]
 
     def test_the_same_commit_twice_is_one_commit(self, world: ScmWorld) -> None:

@@ -1,0 +1,192 @@
+"""Writes files as block groups: each stripe over all shards at once, parity beside the data.
+
+    file ──► pieces, one group each ──► stripes ──► cells, one to each shard ──► commits ──► keys
+
+A group whose shards do not all take it is written again elsewhere, as in Ozone: a group with fewer
+shards than its code has would begin its life degraded. What was written of it is an orphan.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import grpc
+
+from agent.ec.blockgroup import group_metadata, stripe_checksum, stripe_metadata
+from agent.ec.codec import encode
+from agent.ec.geometry import Group
+from agent.ec.scheme import Scheme
+from agent.errors import Code, Unavailable
+from agent.rpc import codec
+from agent.rpc.errors import error_from
+from agent.rpc.scm import ScmClient
+from agent.rpc.v1 import container_pb2, datanode_pb2, datanode_pb2_grpc, scm_pb2
+from agent.writer import WRITE_TIMEOUT_S, LeftBehind, Piece, WriterSession, chunks_of, describe
+from merkle.replica import Bcsid, BlockData, BlockId, ChunkInfo, ContainerId
+
+SHARD_BYTES_DEFAULT: Final = 16 * 1024**2  # a longer file becomes several groups
+
+Stub = datanode_pb2_grpc.DatanodeStub
+
+
+class EcWriterSession(WriterSession):
+    """One writer session of erasure-coded containers."""
+
+    def __init__(
+        self,
+        scm: ScmClient,
+        dial: Callable[[str], Stub],
+        wrote: Callable[[int], None] = lambda _: None,
+        *,
+        scheme: Scheme,
+    ) -> None:
+        """Begin a session; `wrote` hears of the bytes of each stripe that is durable."""
+        super().__init__(scm, dial, wrote)
+        self.scheme = str(scheme)
+        cells_count = max(1, SHARD_BYTES_DEFAULT // scheme.cell_bytes)
+        self.block_bytes = cells_count * scheme.stripe_bytes
+        self._code = scheme
+
+    def _write_replicas(self, piece: Piece, allocation: scm_pb2.BlockAllocation) -> int:
+        """Write the group to all shards; return how many there are."""
+        container_id = ContainerId(allocation.block_id.container_id)
+        if len(allocation.replicas) != self._code.shard_count:
+            raise LeftBehind(
+                f"container {container_id} has {len(allocation.replicas)} datanodes for the "
+                f"{self._code.shard_count} shards of {self._code}"
+            )
+        stubs = {
+            index: self._dial(replica.address)
+            for index, replica in enumerate(allocation.replicas, start=1)
+        }
+        names = {i: replica.datanode_id for i, replica in enumerate(allocation.replicas, start=1)}
+        shards = _Shards(container_id, stubs, names, self.failed)
+        if (container_id, names[1]) not in self._created:
+            shards.create()
+            self._created.add((container_id, names[1]))
+        self._write_group(piece, allocation, shards)
+        return self._code.shard_count
+
+    def _write_group(
+        self, piece: Piece, allocation: scm_pb2.BlockAllocation, shards: "_Shards"
+    ) -> None:
+        group = Group(self._code, piece.size_bytes)
+        chunks: dict[int, list[ChunkInfo]] = {index: [] for index in self._code.indexes}
+        checksums: list[int] = []
+        for stripe, data in enumerate(chunks_of(piece, self._code.stripe_bytes)):
+            if self.stopped:
+                raise Unavailable(Code.CANCELLED, f"stopped before {piece.source.key} was stored")
+            cells = cells_of(group, stripe, data)
+            described = {
+                index: describe(stripe * self._code.cell_bytes, cell)
+                for index, cell in cells.items()
+            }
+            shards.write(allocation.block_id, described, cells)
+            for index, chunk in described.items():
+                chunks[index].append(chunk)
+            checksums.append(stripe_checksum([described[index] for index in sorted(described)]))
+            self._wrote(len(data))
+        shards.commit(
+            {
+                index: BlockData(
+                    BlockId(allocation.block_id.local_id),
+                    Bcsid(allocation.block_id.bcsid),
+                    tuple(chunks[index]),
+                    group_metadata(piece.metadata, group)
+                    + (stripe_metadata(checksums) if self._is_keeper(index) else ()),
+                )
+                for index in self._code.indexes
+            }
+        )
+
+    def _is_keeper(self, index: int) -> bool:
+        """Return whether a shard keeps stripe checksums: the first and parity, as in Ozone."""
+        return index == 1 or self._code.is_parity(index)
+
+
+def cells_of(group: Group, stripe: int, data: bytes) -> dict[int, bytes]:
+    """Return the cells of a stripe by index, data and parity; empty ones are left out."""
+    scheme = group.scheme
+    view = memoryview(data)
+    whole = [
+        view[place * scheme.cell_bytes : (place + 1) * scheme.cell_bytes]
+        for place in range(scheme.data_count)
+    ]
+    cells = dict(enumerate(map(bytes, whole), start=1))
+    parity = encode(scheme, list(cells.values()))
+    cells |= {i: octets.tobytes() for i, octets in enumerate(parity, scheme.data_count + 1)}
+    assert all(len(cell) == group.cell_bytes(stripe, index) for index, cell in cells.items())
+    return {index: cell for index, cell in cells.items() if cell}
+
+
+class _Shards:
+    """The datanodes of one container, each with its index."""
+
+    def __init__(
+        self,
+        container_id: ContainerId,
+        stubs: Mapping[int, Stub],
+        names: Mapping[int, str],
+        failed: dict[tuple[int, str], str],
+    ) -> None:
+        self._container_id = container_id
+        self._stubs = stubs
+        self._names = names
+        self._failed = failed
+
+    def create(self) -> None:
+        """Create every shard's replica."""
+        self._each(
+            "CreateContainer",
+            {
+                index: datanode_pb2.CreateContainerRequest(
+                    container_id=self._container_id, replica_index=index
+                )
+                for index in self._stubs
+            },
+        )
+
+    def write(
+        self,
+        block_id: container_pb2.BlockId,
+        chunks: Mapping[int, ChunkInfo],
+        cells: Mapping[int, bytes],
+    ) -> None:
+        """Write the cells of one stripe."""
+        self._each(
+            "WriteChunk",
+            {
+                index: datanode_pb2.WriteChunkRequest(
+                    block_id=block_id, chunk=codec.chunk_message(chunk), data=cells[index]
+                )
+                for index, chunk in chunks.items()
+            },
+        )
+
+    def commit(self, blocks: Mapping[int, BlockData]) -> None:
+        """Commit the group: a shard that has nothing of it has a block without chunks."""
+        self._each(
+            "PutBlock",
+            {
+                index: datanode_pb2.PutBlockRequest(
+                    block=codec.block_message(self._container_id, block)
+                )
+                for index, block in blocks.items()
+            },
+        )
+
+    def _each(self, method: str, requests: Mapping[int, object]) -> None:
+        """Call all at once. Raises LeftBehind when one fails."""
+        futures = {
+            index: getattr(self._stubs[index], method).future(request, timeout=WRITE_TIMEOUT_S)
+            for index, request in requests.items()
+        }
+        reasons = []
+        for index, future in futures.items():
+            try:
+                future.result()
+            except grpc.RpcError as error:
+                why = str(error_from(error))
+                self._failed[self._container_id, self._names[index]] = why
+                reasons.append(f"shard {index} at {self._names[index]}: {why}")
+        if reasons:
+            raise LeftBehind("; ".join(reasons))

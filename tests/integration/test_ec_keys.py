@@ -1,0 +1,138 @@
+"""Erasure-coded files on a real cluster: stored over five agents, read back whole or degraded."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.cli.output import Exit
+from agent.client import Client
+from agent.demo.cluster import Cluster
+from agent.rpc.v1 import container_pb2, scm_pb2
+from tests.support.command_line import CommandLine
+from tests.support.three_replicas import content
+
+pytestmark = pytest.mark.slow
+
+SCHEME = "rs-3-2-64k"
+SIZES_BYTES = {"empty": 0, "byte": 1, "cell": 65_536, "part": 100_000, "stripes": 500_000}
+
+
+@pytest.fixture
+def five(tmp_path: Path) -> Iterator[Cluster]:
+    """Return a cluster of five agents of its own: its agents are killed."""
+    with Cluster(tmp_path / "cluster", agents=5, volumes=1) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def suture(five: Cluster, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    """Return the command line of that cluster."""
+    return CommandLine(five.scm.address, capsys)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """Return a directory of files of all kinds of stripes."""
+    directory = tmp_path / "files"
+    directory.mkdir()
+    for number, (name, size_bytes) in enumerate(SIZES_BYTES.items()):
+        (directory / name).write_bytes(content(number, 0, size_bytes))
+    return directory
+
+
+def read_all(suture: CommandLine, files: Path, tmp_path: Path) -> dict[str, dict[str, str]]:
+    """Read every file back and compare; return what was in the way, by name."""
+    degraded = {}
+    for path in files.iterdir():
+        back = tmp_path / "back"
+        told = suture.json("get", f"files/{path.name}", "--output", str(back))
+        assert path.read_bytes() == back.read_bytes()
+        degraded[path.name] = told["degraded"]
+    return degraded
+
+
+def test_files_come_back_while_two_of_five_agents_are_down(
+    five: Cluster, suture: CommandLine, files: Path, tmp_path: Path
+) -> None:
+    """
+    Five shards, then four, then three: every file is whole, and what is missing is told. With two
+    shards left it is refused and no file appears.
+    """
+    stored = suture.json("put", str(files), "--replication", SCHEME, "--lanes", "1", "--close")
+    assert {5} == {item["replicas"] for item in stored["stored"]}
+    [container_id] = stored["container_ids"]
+    suture.wait_until(lambda: shards_closed(five, container_id) == {1, 2, 3, 4, 5})
+
+    whole = read_all(suture, files, tmp_path)
+    five.nodes[0].kill()
+    one_down = read_all(suture, files, tmp_path)
+    five.nodes[3].kill()
+    two_down = read_all(suture, files, tmp_path)
+    five.nodes[4].kill()
+    refused = suture.json(
+        "get", "files/part", "--output", str(tmp_path / "none"), code=Exit.UNAVAILABLE
+    )
+
+    assert all(not told for told in whole.values())
+    assert all(told for told in one_down.values())
+    assert all(len(told) > len(one_down[name]) for name, told in two_down.items())
+    assert "2 of the 3 sources" in refused["error"]["message"]
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_corrupt_shard_is_passed_over_and_told(
+    five: Cluster, suture: CommandLine, files: Path, tmp_path: Path
+) -> None:
+    """
+    A bit flipped in a data shard: the file is computed from the others.
+    """
+    suture("put", str(files / "stripes"), "--replication", SCHEME, "--prefix", "files/")
+    block = next(path for path in shard_files(five) if path.stat().st_size == 196_608)
+    data = bytearray(block.read_bytes())
+    data[70_000] ^= 1
+    block.write_bytes(data)
+
+    told = suture.json("get", "files/stripes", "--output", str(tmp_path / "back"))
+
+    assert (files / "stripes").read_bytes() == (tmp_path / "back").read_bytes()
+    assert 1 == len(told["degraded"])
+    assert "checksum" in next(iter(told["degraded"].values()))
+
+
+def test_a_shard_is_asked_of_no_datanode_alone(
+    five: Cluster, suture: CommandLine, files: Path
+) -> None:
+    """
+    `get --datanode` is for whole copies, and says so; an unknown scheme is refused by name.
+    """
+    suture("put", str(files / "part"), "--replication", SCHEME, "--prefix", "files/")
+
+    refused = suture.json(
+        "get", "files/part", "--datanode", "a", "--output", "/dev/null", code=Exit.FAILED
+    )
+    unknown = suture.json("put", str(files / "part"), "--replication", "rs-3-2-x", code=Exit.FAILED)
+
+    assert "is erasure-coded" in refused["error"]["message"]
+    assert "'rs-3-2-x' names no erasure code" in unknown["error"]["message"]
+    assert 5 == len(five.nodes)
+
+
+def shards_closed(cluster: Cluster, container_id: int) -> set[int]:
+    """Return the indexes of the replicas that are closed."""
+    with Client(cluster.scm.address) as client:
+        info = client.scm.get_container_info(
+            scm_pb2.GetContainerInfoRequest(container_id=container_id)
+        ).container
+    closed = container_pb2.CLOSED
+    return {item.replica.replica_index for item in info.replicas if item.replica.state == closed}
+
+
+def shard_files(cluster: Cluster) -> list[Path]:
+    """Return every block file."""
+    return [
+        path
+        for index in range(cluster.agents)
+        for volume in cluster.volume_paths(index)
+        for path in sorted(volume.glob("hdds/*/current/containerDir*/*/chunks/*.block"))
+    ]
