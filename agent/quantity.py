@@ -86,16 +86,6 @@ def duration_text(duration_s: float) -> str:
     return "".join(parts) or "0s"
 
 
-def spoken_bytes(value_bytes: float) -> str:
-    """Return a size as people say it, in binary units, rounded."""
-    value = float(value_bytes)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if abs(value) < 1024 or unit == "TiB":
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    raise AssertionError("unreachable")
-
-
 def spoken_duration(duration_s: float) -> str:
     """Return a time as people say it: its two largest units, the smaller only where it counts."""
     whole_s = round(duration_s)

@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from google.protobuf.json_format import MessageToDict
-from google.protobuf.message import Message
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from agent.cli.document import facts as facts
 from agent.cli.output import (
     ID_MAX,
     SCM_DEFAULT,
@@ -45,15 +44,6 @@ Containers = Annotated[
 WaitOption = Annotated[
     float, typer.Option("--wait-s", min=0, help="Wait so long for the results; 0: do not wait.")
 ]
-
-
-def facts(message: Message) -> dict[str, object]:
-    """Return a message as JSON shows it."""
-    return dict(
-        MessageToDict(
-            message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-        )
-    )
 
 
 @app.command("nodes")

@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
+from agent.cli.document import facts
 from agent.cli.output import (
     SCM_DEFAULT,
     Exit,
@@ -18,15 +19,14 @@ from agent.cli.output import (
     show,
     size,
 )
-from agent.cli.scm import facts
 from agent.client import Client
 from agent.errors import Code, Refused
+from agent.quantity import spoken_duration
 from agent.rpc.peer import Peer
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.v1 import scm_pb2
 
 PAUSE_S_DEFAULT: Final = 3600.0
-MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86_400
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -138,7 +138,7 @@ def headline(answer: pb.ScrubStatusResponse) -> str:
     kept = "kept on all volumes" if not late else f"broken on {late} of {len(on)} volumes"
     due_bytes = sum(volume.due_bytes for volume in on)
     return (
-        f"every byte within {period(answer.interval_ms / 1000)}: {kept}; "
+        f"every byte within {spoken_duration(answer.interval_ms / 1000)}: {kept}; "
         f"{size(due_bytes)} due now, {answer.on_demand_waiting} scans asked for"
     )
 
@@ -152,7 +152,7 @@ def volume_row(datanode: str, volume: pb.VolumeScrub) -> tuple[object, ...]:
         part = min(1.0, volume.container_bytes_read / max(volume.container_bytes, 1))
         state = f"{state} {volume.container_id} ({part:.0%})"
     if volume.pause_left_ms:
-        state = f"paused for {period(volume.pause_left_ms / 1000)}"
+        state = f"paused for {spoken_duration(volume.pause_left_ms / 1000)}"
     remarks = [volume.check, "the planted fault was not found" if volume.canary_overdue else ""]
     if not volume.promise_possible:
         remarks.append(volume.promise)
@@ -165,24 +165,13 @@ def volume_row(datanode: str, volume: pb.VolumeScrub) -> tuple[object, ...]:
         f"{size(volume.speed_bytes_per_s)}/s",
         f"{size(volume.needed_bytes_per_s)}/s",
         volume.due_count,
-        "?" if volume.eta_ms < 0 else period(volume.eta_ms / 1000),
+        "?" if volume.eta_ms < 0 else spoken_duration(volume.eta_ms / 1000),
         age(volume.oldest_read_at_ms) if volume.used_bytes else "-",
-        period(volume.lag_ms / 1000) if volume.lag_ms else "none",
+        spoken_duration(volume.lag_ms / 1000) if volume.lag_ms else "none",
         "; ".join(filter(None, remarks)),
     )
 
 
 def age(at_ms: int) -> str:
     """Return how long ago that was."""
-    return "never" if not at_ms else f"{period(max(0.0, time.time() - at_ms / 1000))} ago"
-
-
-def period(duration_s: float) -> str:
-    """Return a time as people say it: the two largest units."""
-    if duration_s < MINUTE_S:
-        return f"{duration_s:.0f} s"
-    if duration_s < HOUR_S:
-        return f"{duration_s // MINUTE_S:.0f} min {duration_s % MINUTE_S:.0f} s"
-    if duration_s < DAY_S:
-        return f"{duration_s // HOUR_S:.0f} h {duration_s % HOUR_S // MINUTE_S:.0f} min"
-    return f"{duration_s // DAY_S:.0f} d {duration_s % DAY_S // HOUR_S:.0f} h"
+    return "never" if not at_ms else f"{spoken_duration(max(0.0, time.time() - at_ms / 1000))} ago"

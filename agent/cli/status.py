@@ -1,12 +1,13 @@
 """status: is my data whole, and if not, where."""
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Final
 
 import typer
 from rich.table import Table
 
+from agent.cli.ask import ask_each, told
+from agent.cli.document import facts
 from agent.cli.output import (
     SCM_DEFAULT,
     Exit,
@@ -19,12 +20,12 @@ from agent.cli.output import (
     show,
     size,
 )
-from agent.cli.scm import BEING_WRITTEN, all_containers, facts
+from agent.cli.scm import BEING_WRITTEN, all_containers
 from agent.client import Client
-from agent.errors import SutureError
+from agent.observe.answer import Told, answer_of, sentence
+from agent.quantity import spoken_duration
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 
-ASKED_AT_ONCE: Final = 16
 REPLICAS_WANTED: Final = 3
 
 
@@ -41,38 +42,34 @@ def status(
     with Client(scm) as client:
         nodes = list(client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes)
         containers = all_containers(client)
-        answers = ask_all(client, nodes)
+        named = [(node.datanode_id, node.address) for node in nodes]
+        answers = [
+            answer.value or answer.error
+            for answer in (ask_each(client, named, told) if named else ())
+        ]
     counts = count(containers)
+    now_ms = int(time.time() * 1000)
+    line = sentence(answer_of([a for a in answers if not isinstance(a, str)], now_ms), now_ms)
     if as_json:
         emit(
             {
+                "answer": line,
                 "containers": counts,
                 "nodes": [
-                    {**facts(node), "status": answer if isinstance(answer, str) else facts(answer)}
+                    {
+                        **facts(node),
+                        "status": answer if isinstance(answer, str) else facts(answer[0]),
+                    }
                     for node, answer in zip(nodes, answers, strict=True)
                 ],
             }
         )
     else:
+        say(line)
         say(headline(counts))
         show(node_table(nodes, answers))
     silent = any(isinstance(answer, str) for answer in answers)
     return Exit.TO_DO if counts["to_do"] or silent else Exit.OK
-
-
-def ask_all(
-    client: Client, nodes: list[scm_pb2.NodeInfo]
-) -> list[datanode_pb2.StatusResponse | str]:
-    """Ask every datanode for its status, side by side; the error's text where one fails."""
-
-    def ask(node: scm_pb2.NodeInfo) -> datanode_pb2.StatusResponse | str:
-        try:
-            return client.peer(node.address).status()
-        except SutureError as error:
-            return str(error)
-
-    with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
-        return list(pool.map(ask, nodes))
 
 
 def count(containers: list[scm_pb2.ContainerInfo]) -> dict[str, int]:
@@ -112,9 +109,7 @@ def headline(counts: dict[str, int]) -> str:
     return text + (f"; {wrong}" if wrong else "") + f"; {counts['open']} open"
 
 
-def node_table(
-    nodes: list[scm_pb2.NodeInfo], answers: list[datanode_pb2.StatusResponse | str]
-) -> Table:
+def node_table(nodes: list[scm_pb2.NodeInfo], answers: list[Told | str]) -> Table:
     """Return the table of datanodes."""
     columns = ["datanode", "address", "health", "containers#", "used#", "free#", "oldest scan"]
     return grid(
@@ -124,26 +119,17 @@ def node_table(
     )
 
 
-def node_row(
-    node: scm_pb2.NodeInfo, answer: datanode_pb2.StatusResponse | str
-) -> tuple[object, ...]:
+def node_row(node: scm_pb2.NodeInfo, told_by: Told | str) -> tuple[object, ...]:
     """Return one datanode's row."""
-    if isinstance(answer, str):
-        return (
-            short(node.datanode_id),
-            node.address,
-            node.health,
-            "-",
-            "-",
-            "-",
-            "-",
-            "-",
-            "-",
-            answer,
-        )
+    if isinstance(told_by, str):
+        return (short(node.datanode_id), node.address, node.health, *["-"] * 6, told_by)
+    answer, scrub = told_by
     failed = [f"{v.path}: {v.error or 'failed'}" for v in answer.volumes if v.failed]
     errors = [f"{w.name} is stalled" for w in answer.workers if w.stalled]
     errors += [f"{w.name}: {w.last_error}" for w in answer.workers if w.last_error]
+    blind = [
+        f"{v.path}: the planted fault was not found" for v in scrub.volumes if v.canary_overdue
+    ]
     return (
         short(node.datanode_id),
         node.address,
@@ -154,7 +140,7 @@ def node_row(
         oldest_scan(answer),
         answer.finding_count,
         answer.tasks_queued + answer.tasks_running,
-        "; ".join(failed + errors),
+        "; ".join(failed + errors + blind),
     )
 
 
@@ -164,16 +150,23 @@ def oldest_scan(answer: datanode_pb2.StatusResponse) -> str:
     if not with_data:
         return "-"
     oldest_ms = min(volume.oldest_scan_at_ms for volume in with_data)
-    return "never" if not oldest_ms else f"{max(0.0, time.time() - oldest_ms / 1000):.0f} s ago"
+    return (
+        "never"
+        if not oldest_ms
+        else f"{spoken_duration(max(0.0, time.time() - oldest_ms / 1000))} ago"
+    )
 
 
 def one_datanode(address: str, *, as_json: bool) -> int:
     """Show one datanode: volumes and workers."""
     with Client(SCM_DEFAULT) as client:
-        answer = client.peer(address).status()
+        answer, scrub = told(client.peer(address))
+    now_ms = int(time.time() * 1000)
+    line = sentence(answer_of([(answer, scrub)], now_ms), now_ms)
     if as_json:
-        emit(facts(answer))
+        emit({"answer": line, **facts(answer)})
         return Exit.OK
+    say(line)
     say(f"datanode {answer.datanode_id}, version {answer.version}, SCM: {answer.scm_state}")
     volumes = [
         (

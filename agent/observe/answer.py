@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from agent.quantity import spoken_bytes, spoken_duration
+from agent.errors import size_text
+from agent.quantity import spoken_duration
 from agent.rpc.v1 import datanode_pb2 as pb
 
 Told = tuple[pb.StatusResponse, pb.ScrubStatusResponse]
@@ -74,7 +75,7 @@ def sentence(answer: Answer, now_ms: int) -> str:
         ends = datetime.fromtimestamp(answer.pass_ends_at_ms / 1000, UTC)
         parts.append(f"next full pass done {ends:%A %H:%M} UTC")
     else:
-        parts.append(f"{spoken_bytes(answer.due_bytes)} are due, the end is not known yet")
+        parts.append(f"{size_text(answer.due_bytes)} are due, the end is not known yet")
     return "; ".join(parts)
 
 

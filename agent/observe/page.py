@@ -7,9 +7,10 @@ from html import escape
 from http import HTTPStatus
 from typing import Final
 
+from agent.errors import size_text
 from agent.observe.answer import answer_of, sentence
 from agent.observe.status import Observer
-from agent.quantity import spoken_bytes, spoken_duration
+from agent.quantity import spoken_duration
 from agent.rpc.v1 import datanode_pb2 as pb
 from scanner.finding import Finding
 
@@ -121,12 +122,12 @@ def _volume_rows(
             (
                 volume.path,
                 "failed" if volume.failed else "good",
-                spoken_bytes(volume.used_bytes),
-                spoken_bytes(volume.available_bytes),
+                size_text(volume.used_bytes),
+                size_text(volume.available_bytes),
                 volume.container_count,
                 share,
                 _age(volume.oldest_scan_at_ms, now_ms) if volume.data_bytes else "-",
-                f"{scan.state}, {spoken_bytes(scan.speed_bytes_per_s)}/s",
+                f"{scan.state}, {size_text(scan.speed_bytes_per_s)}/s",
                 volume.error or scan.check,
             )
         )

@@ -1,0 +1,72 @@
+"""Asking datanodes: one by its address or id, or all that the SCM knows, side by side."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Annotated, Final, Generic, TypeVar
+
+import typer
+
+from agent.client import Client
+from agent.errors import Code, Refused, SutureError
+from agent.rpc.peer import Peer
+from agent.rpc.v1 import datanode_pb2, scm_pb2
+
+ASKED_AT_ONCE: Final = 16
+
+NodeOption = Annotated[
+    str | None,
+    typer.Option("--datanode", metavar="ID|HOST:PORT", help="One datanode only; default: all."),
+]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Answered(Generic[T]):
+    """One datanode, by id or by the address that was dialled, and its answer or the error."""
+
+    datanode: str
+    value: T | None
+    error: str = ""
+
+
+def nodes_of(client: Client, datanode: str | None) -> list[tuple[str, str]]:
+    """Return (name, address) of one datanode or of all. Raise Refused: the SCM knows none."""
+    if datanode is not None and ":" in datanode:
+        return [(datanode, datanode)]
+    known = client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes
+    nodes = [
+        (node.datanode_id, node.address)
+        for node in known
+        if datanode is None or node.datanode_id.startswith(datanode)
+    ]
+    if datanode is not None and not nodes:
+        raise Refused(
+            Code.WRONG_DATANODE,
+            f"the SCM knows no datanode {datanode}",
+            hint="suture status lists them",
+        )
+    return nodes
+
+
+def ask_each(
+    client: Client, nodes: list[tuple[str, str]], question: Callable[[Peer], T]
+) -> list[Answered[T]]:
+    """Ask datanodes side by side; an error is an answer, too."""
+
+    def ask(node: tuple[str, str]) -> Answered[T]:
+        name, address = node
+        try:
+            return Answered(name, question(client.peer(address)))
+        except SutureError as error:
+            return Answered(name, None, str(error))
+
+    if len(nodes) == 1:
+        return [ask(nodes[0])]
+    with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
+        return list(pool.map(ask, nodes))
+
+
+def told(peer: Peer) -> tuple[datanode_pb2.StatusResponse, datanode_pb2.ScrubStatusResponse]:
+    """Ask one datanode how it is, and how far its scans are."""
+    return peer.status(), peer.scrub_status()

@@ -1,0 +1,151 @@
+"""diagnose: everything that is known of one container, in one file to send to somebody."""
+
+import io
+import json
+import tarfile
+import time
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from agent.cli.document import facts
+from agent.cli.output import ID_MAX, SCM_DEFAULT, Exit, JsonFlag, ScmOption, emit, say
+from agent.client import Client
+from agent.errors import Code, Refused, SutureError
+from agent.rpc.peer import Peer
+from agent.rpc.v1 import scm_pb2
+from merkle.replica import BlockId, ContainerId
+from merkle.tree import Tree
+
+OUTCOME_COUNT_MAX: Final = 1000
+LEAVES_MAX: Final = 100_000  # of one replica: a bundle is to be sent by mail
+
+
+def diagnose(
+    container_id: Annotated[
+        int, typer.Argument(metavar="CONTAINER", help="Container id.", min=1, max=ID_MAX)
+    ],
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where to write; default: here.")
+    ] = None,
+    scm: ScmOption = SCM_DEFAULT,
+    as_json: JsonFlag = False,
+) -> int:
+    """Write the evidence about a container to one .tar.gz: no data, no keys, no names of files."""
+    path = output or Path(f"container-{container_id}.tar.gz")
+    if path.exists():
+        raise Refused(Code.KEY_EXISTS, f"{path} exists", hint="--output names another file")
+    with Client(scm) as client:
+        documents = dict(evidence(client, ContainerId(container_id)))
+    at_s = int(time.time())
+    try:
+        with tarfile.open(path, "x:gz") as bundle:
+            for name, document in documents.items():
+                content = (json.dumps(document, indent=2, sort_keys=True) + "\n").encode()
+                member = tarfile.TarInfo(f"container-{container_id}/{name}.json")
+                member.size, member.mtime, member.mode = len(content), at_s, 0o600
+                bundle.addfile(member, io.BytesIO(content))
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    failed = [name for name, document in documents.items() if "error" in document]
+    if as_json:
+        emit({"file": str(path), "documents": sorted(documents), "failed": failed})
+    else:
+        say(f"{path}: {len(documents)} documents, {path.stat().st_size} bytes")
+        for name in failed:
+            say(f"  {name} could not be had: {documents[name]['error']}")
+    return Exit.TO_DO if failed else Exit.OK
+
+
+def evidence(client: Client, container_id: ContainerId) -> Iterator[tuple[str, dict[str, object]]]:
+    """Yield every document, by name; what cannot be had is a document with an error."""
+    yield "about", {"suture": version("suture"), "at_ms": int(time.time() * 1000)}
+    request = scm_pb2.ListContainerInfosRequest(start_container_id=container_id, count=1)
+    known = client.scm.list_container_infos(request).containers
+    info = next((item for item in known if item.container_id == container_id), None)
+    if info is None:
+        raise Refused(
+            Code.CONTAINER_NOT_FOUND,
+            f"the SCM knows no container {container_id}",
+            hint="suture scm containers lists them",
+        )
+    yield "container", facts(info)
+    outcomes = client.scm.list_outcomes(scm_pb2.ListOutcomesRequest(count=OUTCOME_COUNT_MAX))
+    about = [facts(o) for o in outcomes.outcomes if o.status.container_id == container_id]
+    yield "outcomes", {"newest_first": about}
+    for replica in info.replicas:
+        node, peer = replica.datanode.datanode_id, client.peer(replica.datanode.address)
+        for name, ask in QUESTIONS.items():
+            try:
+                yield f"{node}/{name}", ask(peer, container_id)
+            except SutureError as error:
+                yield f"{node}/{name}", {"error": str(error), "code": error.code.value}
+
+
+def _replica(peer: Peer, container_id: ContainerId) -> dict[str, object]:
+    return facts(peer.replica(container_id))
+
+
+def _findings(peer: Peer, container_id: ContainerId) -> dict[str, object]:
+    return {"findings": [facts(found) for found in peer.findings(container_id)]}
+
+
+def _tree(peer: Peer, container_id: ContainerId) -> dict[str, object]:
+    return tree_document(peer.tree(container_id))
+
+
+def _status(peer: Peer, _container_id: ContainerId) -> dict[str, object]:
+    return facts(peer.status())
+
+
+def _scrub(peer: Peer, _container_id: ContainerId) -> dict[str, object]:
+    return facts(peer.scrub_status())
+
+
+QUESTIONS: Final = {
+    "replica": _replica,
+    "findings": _findings,
+    "tree": _tree,
+    "status": _status,
+    "scrub": _scrub,
+}
+
+
+def tree_document(tree: Tree) -> dict[str, object]:
+    """Return a tree in full; of a very large one, the first leaves."""
+    blocks: list[dict[str, object]] = []
+    leaf_count = 0
+    for index, block_id in enumerate(tree.block_ids.tolist()):
+        leaves = tree.leaves(BlockId(block_id))
+        leaf_count += len(leaves)
+        if leaf_count > LEAVES_MAX:
+            break
+        blocks.append(
+            {
+                "block_id": block_id,
+                "checksum": f"{int(tree.block_checksums[index]):016x}",
+                "deleted": bool(tree.deleted[index]),
+                "chunks": [
+                    {
+                        "offset": leaf.offset,
+                        "length_bytes": leaf.length_bytes,
+                        "checksum": f"{leaf.checksum:016x}",
+                        "healthy": leaf.healthy,
+                    }
+                    for leaf in leaves
+                ],
+            }
+        )
+    return {
+        "algorithm": tree.algorithm.value,
+        "root": f"{tree.root:016x}",
+        "generation": tree.generation,
+        "block_count": tree.block_count,
+        "tombstone_count": tree.tombstone_count,
+        "blocks": blocks,
+        "complete": leaf_count <= LEAVES_MAX,
+    }

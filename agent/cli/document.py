@@ -1,0 +1,47 @@
+"""Messages of the wire as JSON: numbers are numbers, also those of 64 bits."""
+
+from typing import Any
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
+
+LONG = frozenset({FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64})
+
+
+def facts(message: Message) -> dict[str, object]:
+    """Return a message as JSON shows it.
+
+    The JSON of protobuf has 64-bit numbers as texts, for readers whose numbers are floats. Sizes,
+    times and ids are far below 2^53; checksums, which are not, are exact in every reader that
+    keeps integers, as Python and jq do.
+    """
+    document: dict[str, object] = MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+    _mend(document, message.DESCRIPTOR)
+    return document
+
+
+def _mend(document: dict[str, Any], descriptor: Any) -> None:  # either implementation's
+    for field in descriptor.fields:
+        if field.name not in document:
+            continue
+        kind = field.message_type
+        if kind is not None and kind.GetOptions().map_entry:
+            value = kind.fields_by_name["value"]
+            items = document[field.name]
+            for key in items:
+                items[key] = _mended(items[key], value)
+        else:
+            document[field.name] = _mended(document[field.name], field)
+
+
+def _mended(value: Any, field: FieldDescriptor) -> Any:
+    if isinstance(value, list):
+        return [_mended(item, field) for item in value]
+    if field.cpp_type in LONG:
+        return int(value)
+    if field.message_type is not None and isinstance(value, dict):
+        _mend(value, field.message_type)
+    return value

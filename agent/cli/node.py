@@ -1,0 +1,190 @@
+"""findings, volumes, top: what all datanodes say, in one table."""
+
+import time
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+import typer
+
+from agent.cli.ask import Answered, NodeOption, ask_each, nodes_of, told
+from agent.cli.document import facts
+from agent.cli.output import (
+    SCM_DEFAULT,
+    Exit,
+    JsonFlag,
+    ScmOption,
+    counted,
+    emit,
+    grid,
+    people,
+    say,
+    short,
+    show,
+)
+from agent.client import Client
+from agent.errors import size_text
+from agent.observe.answer import Told, percent
+from agent.quantity import spoken_duration
+from agent.rpc.v1 import datanode_pb2 as pb
+from merkle.replica import ContainerId
+
+ALL: Final = ContainerId(0)  # on the wire: of all containers
+INTERVAL_S_DEFAULT: Final = 2.0
+ROWS_SHOWN_MAX: Final = 200  # of a table for people; --json has them all
+
+
+def findings(
+    scm: ScmOption = SCM_DEFAULT, datanode: NodeOption = None, as_json: JsonFlag = False
+) -> int:
+    """List what scans found and nobody repaired yet, on all datanodes. 2: there is something."""
+    with Client(scm) as client:
+        answers = ask_each(client, nodes_of(client, datanode), lambda peer: peer.findings(ALL))
+    found = [(answer.datanode, item) for answer in answers for item in answer.value or ()]
+    silent = [(answer.datanode, answer.error) for answer in answers if answer.error]
+    if as_json:
+        emit([{"datanode_id": node, **facts(item)} for node, item in found])
+    else:
+        columns = ["datanode", "container#", "block#", "offset#", "fault", "verdict", "looks like"]
+        rows = [finding_row(node, item) for node, item in found[:ROWS_SHOWN_MAX]]
+        if rows:
+            show(grid("", [*columns, "found", "why"], rows))
+        say(f"{counted(len(found), 'finding')} on {counted(len(answers), 'datanode')}")
+        say_silent(silent)
+    return Exit.TO_DO if found or silent else Exit.OK
+
+
+def volumes(
+    scm: ScmOption = SCM_DEFAULT, datanode: NodeOption = None, as_json: JsonFlag = False
+) -> int:
+    """Show every volume: space, health, what is verified, how its scan is. 2: one is not well."""
+    with Client(scm) as client:
+        answers = ask_each(client, nodes_of(client, datanode), told)
+    silent = [(answer.datanode, answer.error) for answer in answers if answer.error]
+    if as_json:
+        emit(
+            [
+                {"datanode_id": answer.datanode, **facts(volume), "scrub": facts(scan)}
+                for answer in answers
+                if answer.value
+                for volume, scan in pairs(answer.value)
+            ]
+        )
+    else:
+        columns = ["datanode", "volume", "state", "containers#", "used#", "free#"]
+        rows = [
+            volume_row(answer.datanode, volume, scan)
+            for answer in answers
+            if answer.value
+            for volume, scan in pairs(answer.value)
+        ]
+        show(grid("", [*columns, "in time#", "oldest", "scan", "remark"], rows))
+        say_silent(silent)
+    bad = any(
+        volume.failed or scan.check or scan.canary_overdue or scan.lag_ms
+        for answer in answers
+        if answer.value
+        for volume, scan in pairs(answer.value)
+    )
+    return Exit.TO_DO if bad or silent else Exit.OK
+
+
+def top(
+    scm: ScmOption = SCM_DEFAULT,
+    datanode: NodeOption = None,
+    interval_s: Annotated[
+        float, typer.Option("--every", metavar="SECONDS", min=0.1, help="Time between two looks.")
+    ] = INTERVAL_S_DEFAULT,
+    count: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Stop after so many looks; 0: at Ctrl-C.")
+    ] = 0,
+) -> int:
+    """Show what every datanode does just now: what it scans, how fast, and what it has to do."""
+    shown = 0
+    with Client(scm) as client:
+        while True:
+            answers = ask_each(client, nodes_of(client, datanode), told)
+            if people.is_terminal and not count:
+                people.clear()
+            columns = ["datanode", "volume", "scan", "container#", "speed#", "due#", "tasks#"]
+            rows = [row for answer in answers for row in top_rows(answer)]
+            show(grid(time.strftime("%H:%M:%S"), [*columns, "busy workers"], rows))
+            shown += 1
+            if shown == count:
+                return Exit.OK
+            time.sleep(interval_s)
+
+
+def pairs(value: Told) -> list[tuple[pb.VolumeStatus, pb.VolumeScrub]]:
+    """Return each volume with its scan."""
+    status, scrub = value
+    scans = {scan.volume_id: scan for scan in scrub.volumes}
+    return [
+        (volume, scans.get(volume.volume_id, pb.VolumeScrub(state="off")))
+        for volume in status.volumes
+    ]
+
+
+def finding_row(datanode: str, item: pb.Finding) -> tuple[object, ...]:
+    """Return one finding's row."""
+    return (
+        short(datanode),
+        item.container_id,
+        "-" if item.local_id < 0 else item.local_id,
+        "-" if item.offset < 0 else item.offset,
+        item.fault,
+        item.verdict,
+        item.forensic or "-",
+        f"{age(item.found_at_ms)} ago",
+        item.evidence,
+    )
+
+
+def volume_row(datanode: str, volume: pb.VolumeStatus, scan: pb.VolumeScrub) -> tuple[object, ...]:
+    """Return one volume's row."""
+    remarks = [volume.error, scan.check]
+    remarks.append("the planted fault was not found" if scan.canary_overdue else "")
+    remarks.append(f"{spoken_duration(scan.lag_ms / 1000)} late" if scan.lag_ms else "")
+    return (
+        short(datanode),
+        volume.path,
+        "failed" if volume.failed else "in doubt" if scan.check else "good",
+        volume.container_count,
+        size_text(volume.used_bytes),
+        size_text(volume.available_bytes),
+        percent(volume.in_time_bytes, volume.data_bytes) if volume.data_bytes else "-",
+        age(volume.oldest_scan_at_ms) if volume.data_bytes else "-",
+        scan.state,
+        "; ".join(filter(None, remarks)),
+    )
+
+
+def top_rows(answer: Answered[Told]) -> list[tuple[object, ...]]:
+    """Return one datanode's rows: one for each volume."""
+    if answer.value is None:
+        return [(short(answer.datanode), *["-"] * 6, answer.error)]
+    status, _ = answer.value
+    busy = " ".join(worker.name for worker in status.workers if worker.state == "busy")
+    return [
+        (
+            short(answer.datanode),
+            volume.path,
+            scan.state,
+            scan.container_id or "-",
+            f"{size_text(scan.speed_bytes_per_s)}/s",
+            scan.due_count,
+            status.tasks_queued + status.tasks_running,
+            busy,
+        )
+        for volume, scan in pairs(answer.value)
+    ]
+
+
+def say_silent(silent: Sequence[tuple[str, str]]) -> None:
+    """Name the datanodes that did not answer."""
+    for name, error in silent:
+        say(f"{short(name)} does not answer: {error}")
+
+
+def age(at_ms: int) -> str:
+    """Return how long ago that was."""
+    return "never" if not at_ms else spoken_duration(max(0.0, time.time() - at_ms / 1000))

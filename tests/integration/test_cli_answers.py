@@ -1,0 +1,137 @@
+"""What an operator asks: is it whole, what was found, how are the disks, what is the evidence."""
+
+import json
+import os
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.cli.main import run
+from agent.cli.output import Exit
+from agent.demo.cluster import Cluster
+from tests.support.command_line import CommandLine
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Return a cluster of three agents that scan only when asked."""
+    root = tmp_path_factory.mktemp("answers")
+    sections = "[scan]\nenabled = false\nwatch = false\n"
+    with Cluster(root, agents=3, volumes=1, agent_sections=sections) as running:
+        yield running
+
+
+@pytest.fixture
+def suture(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    """Return its command line."""
+    return CommandLine(cluster.scm.address, capsys)
+
+
+@pytest.fixture
+def damaged(cluster: Cluster, suture: CommandLine, tmp_path: Path) -> int:
+    """Store a file, flip a byte of one replica, and scan; return the container."""
+    path = tmp_path / "file"
+    path.write_bytes(os.urandom(200_000))
+    stored = suture.json("put", str(path), "--prefix", f"{tmp_path.name}/", "--close")
+    suture.wait_until_closed(stored["container_ids"])
+    (container_id,) = stored["container_ids"]
+    (block,) = cluster.volume_paths(1)[0].rglob(f"{container_id}/chunks/*.block")
+    content = bytearray(block.read_bytes())
+    content[70_000] ^= 8
+    block.write_bytes(bytes(content))
+    suture("scan", str(container_id), code=Exit.TO_DO)
+    return int(container_id)
+
+
+def test_findings_are_listed_until_they_are_repaired(suture: CommandLine, damaged: int) -> None:
+    """
+    Each finding names datanode, container, block and fault; after the repair there is none.
+    """
+    (found,) = suture.json("findings", code=Exit.TO_DO)
+    said = suture("findings", code=Exit.TO_DO)
+    suture("reconcile", str(damaged))
+
+    assert damaged == found["container_id"]
+    assert ("CORRUPT", "CHUNK_CHECKSUM") == (found["verdict"], found["fault"])
+    assert "1 finding on 3 datanodes" in said
+    assert [] == suture.json("findings")
+
+
+def test_status_answers_in_one_line(
+    cluster: Cluster, suture: CommandLine, damaged: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    The first line says how much was verified in time, what is old, and what awaits repair.
+    """
+    first = suture("status", code=Exit.TO_DO).splitlines()[0]
+    capsys.readouterr()
+    run(["status", "--datanode", cluster.nodes[1].address])
+    alone = capsys.readouterr().out.splitlines()[0]
+    suture("reconcile", str(damaged))
+
+    assert "of bytes verified within 7 d; " in first
+    assert "; 1 finding awaits repair; " in first
+    assert "; 1 finding awaits repair; " in alone
+    assert "; nothing is damaged; " in suture("status").splitlines()[0]
+
+
+def test_volumes_are_shown_with_their_health(suture: CommandLine, cluster: Cluster) -> None:
+    """
+    Every volume of every datanode is there, with numbers that are numbers.
+    """
+    shown = suture.json("volumes")
+
+    assert {str(cluster.volume_paths(index)[0]) for index in range(3)} == {
+        volume["path"] for volume in shown
+    }
+    assert all(isinstance(volume["capacity_bytes"], int) for volume in shown)
+    assert "good" in suture("volumes")
+
+
+def test_top_looks_as_often_as_it_is_told(suture: CommandLine) -> None:
+    """
+    Two looks are two tables of all datanodes.
+    """
+    said = suture("top", "--count", "2", "--every", "0.1")
+
+    assert 6 == said.count("/vol1")
+
+
+def test_a_datanode_that_does_not_answer_is_named(suture: CommandLine) -> None:
+    """
+    Silence is something to do, not an empty table.
+    """
+    said = suture("volumes", "--datanode", "127.0.0.1:1", code=Exit.TO_DO)
+
+    assert "127.0.0.1:1"[:8] in said
+    assert "does not answer" in said
+
+
+def test_the_evidence_is_bundled(suture: CommandLine, damaged: int, tmp_path: Path) -> None:
+    """
+    The bundle has the container, its outcomes, and each replica's tree and findings.
+    """
+    path = tmp_path / "evidence.tar.gz"
+    suture("diagnose", str(damaged), "--output", str(path))
+
+    with tarfile.open(path) as bundle:
+        documents = {
+            member.name.removeprefix(f"container-{damaged}/"): json.load(content)
+            for member in bundle
+            if (content := bundle.extractfile(member)) is not None
+        }
+    suture("diagnose", str(damaged), "--output", str(path), code=Exit.FAILED)  # it exists
+    suture("reconcile", str(damaged))
+
+    trees = [document for name, document in documents.items() if name.endswith("/tree.json")]
+    found = [document for name, document in documents.items() if name.endswith("/findings.json")]
+    assert damaged == documents["container.json"]["container_id"]
+    assert 3 == len(trees)
+    assert [False, True] == sorted(
+        {chunk["healthy"] for t in trees for b in t["blocks"] for chunk in b["chunks"]}
+    )
+    assert 1 == sum(len(document["findings"]) for document in found)
