@@ -55,8 +55,8 @@ class Recoveries:
         another run is at it, Refused(CONTAINER_EXISTS) when there is any other replica.
         """
         with self._lock:
-            is_alive = container_id in self._written_at_s and not self._is_stale(container_id)
-        if is_alive:
+            is_fresh = not self._is_stale(container_id)
+        if is_fresh and self._is_recovering(container_id):
             raise Unavailable(
                 Code.BUSY,
                 f"container {container_id} is being reconstructed here by another run",
@@ -94,10 +94,7 @@ class Recoveries:
         return Throttled(min(CHECK_S, self._timeout_s))
 
     def _give_up_if_stale(self, container_id: ContainerId) -> None:
-        try:
-            is_recovering = self._store.replica(container_id).state is ReplicaState.RECOVERING
-        except SutureError:
-            is_recovering = False  # removed meanwhile
+        is_recovering = self._is_recovering(container_id)
         with self._lock:
             if is_recovering and not self._is_stale(container_id):
                 return
@@ -119,6 +116,12 @@ class Recoveries:
         if is_unfinished and facts.replica_index == replica_index:
             log.info("reconstruction_replaced", container_id=container_id, index=replica_index)
             self._store.delete_container(container_id, force=True)
+
+    def _is_recovering(self, container_id: ContainerId) -> bool:
+        try:
+            return self._store.replica(container_id).state is ReplicaState.RECOVERING
+        except SutureError:
+            return False  # removed meanwhile
 
     def _is_stale(self, container_id: int) -> bool:
         written_at_s = self._written_at_s.get(container_id)

@@ -130,6 +130,7 @@ class EcCluster:
         instead: Mapping[int, Mapping[int, EncodedGroup]] = MappingProxyType({}),
     ) -> None:
         """`instead`: by index, the groups that a shard is written from in place of the others'."""
+        path.mkdir(parents=True, exist_ok=True)
         self.scheme = scheme
         self.groups = groups_of(scheme, lengths_bytes)
         self.nodes: dict[int, RecoveringDatanode] = {}
@@ -138,7 +139,7 @@ class EcCluster:
             if index in scheme.indexes:
                 groups = instead.get(index, self.groups)
                 write_shard(self.nodes[index].store, index, groups, recorded=recorded)
-        self._executor = ThreadPoolExecutor(32)
+        self.executor = ThreadPoolExecutor(32)
         self._peers: dict[str, Peer] = {}
 
     def serve(self, **services: Callable[[RecoveringDatanode], DatanodeService]) -> None:
@@ -149,7 +150,7 @@ class EcCluster:
 
     def close(self) -> None:
         """Stop everything."""
-        self._executor.shutdown()
+        self.executor.shutdown()
         for peer in self._peers.values():
             peer.close()
         for node in self.nodes.values():
@@ -180,7 +181,7 @@ class EcCluster:
     ) -> Reconstruction:
         """Carry an order out."""
         coordinator = Coordinator(
-            self._executor, self.peer, now_ms=SystemClock().now_ms, slow_s=SLOW_S
+            self.executor, self.peer, now_ms=SystemClock().now_ms, slow_s=SLOW_S
         )
         return coordinator.reconstruct(order, stop=stop)
 

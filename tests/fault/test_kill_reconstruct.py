@@ -1,0 +1,301 @@
+"""Coordinators, targets and sources killed with SIGKILL at seeded points of a reconstruction.
+
+Whatever is left behind, nothing good is gone, and the next command of the control plane makes the
+shard whole.
+"""
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.ec.scheme import CodecName, Scheme
+from agent.errors import Code, Refused, SutureError
+from agent.reconstruct.coordinator import Coordinator
+from agent.reconstruct.order import Order, Shard
+from agent.rpc import codec
+from agent.rpc.ec import scheme_message
+from agent.rpc.peer import Peer
+from agent.rpc.v1 import container_pb2, scm_pb2
+from agent.runtime.clock import SystemClock
+from agent.store.fsck import fsck
+from agent.store.options import StoreOptions
+from agent.store.store import ReplicaStore
+from merkle.replica import BlockId, ReplicaState
+from tests.support.ec_cluster import CONTAINER, EcCluster, ec_cluster, shard_block, write_shard
+from tests.support.scripted_scm import CLUSTER_ID, ScriptedScm
+from tests.support.victim import Zygote, write_config
+
+pytestmark = [pytest.mark.fault, pytest.mark.slow]
+
+COORDINATOR_POINTS, TARGET_POINTS, SOURCE_POINTS = 50, 30, 20
+SEED = 20261121
+SCHEME = Scheme(CodecName.RS, 2, 1, 4096)
+LENGTHS = (1, 3 * 8192 + 100, 8192)
+LOST = 3
+ABSENT = ReplicaState.DELETED  # how a replica that is not there is called here
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[EcCluster]:
+    """Three datanodes with a shard each; the third is taken for lost."""
+    with ec_cluster(tmp_path / "cluster", SCHEME, LENGTHS, spare=0) as made:
+        made.serve()
+        yield made
+
+
+class Stage:
+    """The victim: one agent, which is started again on what is left."""
+
+    def __init__(self, path: Path, scm: ScriptedScm, zygote: Zygote, cluster: EcCluster) -> None:
+        self.path = path
+        self.scm = scm
+        self.zygote = zygote
+        self.cluster = cluster
+        self.command_id = 0
+
+    def fresh(self, number: int) -> Path:
+        """Return the config of an agent with an empty volume."""
+        self.volume = self.path / f"run{number}"
+        self.config = write_config(self.path / "run.toml", self.volume, self.scm.address)
+        return self.config
+
+    def order(self, address: str) -> Order:
+        """Return the order to rebuild the lost shard at an address."""
+        sources = tuple(self.cluster.shard(index, index) for index in (1, 2))
+        return Order(CONTAINER, SCHEME, sources, (Shard("victim", address, LOST),))
+
+    def command(self, address: str) -> scm_pb2.Command:
+        """Return the same as the control plane sends it."""
+        order = self.order(address)
+        self.command_id += 1
+        return scm_pb2.Command(
+            command_id=self.command_id,
+            term=1,
+            reconstruct=scm_pb2.ReconstructCommand(
+                container_id=CONTAINER,
+                scheme=scheme_message(SCHEME),
+                sources=[shard_message(shard) for shard in order.sources],
+                targets=[shard_message(shard) for shard in order.targets],
+            ),
+        )
+
+    def reconstruct_here(self, address: str) -> None:
+        """Coordinate from this process."""
+        with Peer(address) as target:
+
+            def dial(where: str) -> Peer:
+                return target if where == address else self.cluster.peer(where)
+
+            Coordinator(self.cluster.executor, dial, now_ms=SystemClock().now_ms).reconstruct(
+                self.order(address)
+            )
+
+    def assert_resolved(self) -> None:
+        """Start the agent on what is left; the next commands make the shard whole."""
+        address = self.zygote.start(self.config)
+        with Peer(address) as peer:
+            state = state_at(peer)
+            assert state in {
+                ABSENT,
+                ReplicaState.UNHEALTHY,
+                ReplicaState.CLOSING,
+                ReplicaState.CLOSED,
+            }, state
+            if state is ReplicaState.CLOSING:  # all was written: its close goes on
+                self.carry_out(close_command())
+            elif state is not ReplicaState.CLOSED:
+                self.carry_out(self.command(address))
+            assert_shard(peer, self.cluster)
+        assert 0 == self.zygote.stop()["signal"]
+        assert () == fsck(self.volume, read_data=True).problems
+        for index in (1, 2, 3):
+            self.cluster.assert_shard(index, index)
+        shutil.rmtree(self.volume)
+
+    def carry_out(self, command: scm_pb2.Command) -> None:
+        """Order it, and wait until it is done."""
+        self.command_id += 1
+        command.command_id = self.command_id
+        self.scm.order(command)
+        status = self.scm.wait_for(self.command_id)
+        assert status is not None, "the command was not answered"
+        assert scm_pb2.CommandStatus.EXECUTED == status.state, status
+
+
+@pytest.fixture
+def stage(tmp_path: Path, cluster: EcCluster) -> Iterator[Stage]:
+    """Return an agent that may be killed."""
+    with ScriptedScm() as scm, Zygote(tmp_path / "agent.log") as zygote:
+        yield Stage(tmp_path, scm, zygote, cluster)
+
+
+def test_killed_coordinators(stage: Stage) -> None:
+    """
+    The agent that coordinates, and is the target, dies at any step that changes its disk.
+    """
+    address = stage.zygote.start(stage.fresh(0))
+    first = stage.zygote.stop()["steps"]  # of a start and a stop without any work
+    stage.zygote.start(stage.config)
+    stage.zygote.stop()
+    address = stage.zygote.start(stage.config)
+    stage.carry_out(stage.command(address))
+    last = stage.zygote.stop()["steps"]
+    killed = 0
+
+    for number, step in enumerate(seeded(COORDINATOR_POINTS, first // 2, last), start=1):
+        stage.fresh(number)
+        doomed = stage.zygote.start_doomed(stage.config, kill_at=step)
+        if doomed is not None:
+            killed += order_until_killed(stage, doomed)
+        else:
+            killed += 1
+        stage.assert_resolved()
+
+    assert killed >= COORDINATOR_POINTS * 0.8, "the faults were not injected"
+
+
+def test_killed_targets(stage: Stage) -> None:
+    """
+    The agent that is written to dies; who coordinates is told, and the sources stay as they are.
+    """
+    address = stage.zygote.start(stage.fresh(0))
+    stage.reconstruct_here(address)
+    last = stage.zygote.stop()["steps"]
+    killed = 0
+
+    for number, step in enumerate(seeded(TARGET_POINTS, 1, last), start=1):
+        doomed = stage.zygote.start_doomed(stage.fresh(number), kill_at=step)
+        if doomed is not None:
+            with contextlib.suppress(SutureError):
+                stage.reconstruct_here(doomed)
+            ended = stage.zygote.stop()
+            killed += ended["signal"] == signal.SIGKILL
+        else:
+            killed += 1
+        stage.assert_resolved()
+
+    assert killed >= TARGET_POINTS * 0.8, "the faults were not injected"
+
+
+def test_killed_sources(stage: Stage, tmp_path: Path) -> None:
+    """
+    A source dies between two reads: the run ends, its target is removed, and what the source has
+    is there when it comes back.
+    """
+    volume = tmp_path / "source"
+    volume.mkdir()
+    store = ReplicaStore.open(
+        [volume],
+        cluster_id=CLUSTER_ID,
+        datanode_id="source",
+        options=StoreOptions(reserve_bytes=0),
+    )
+    write_shard(store, 1, stage.cluster.groups)
+    store.close()
+    config = write_config(tmp_path / "source.toml", volume, stage.scm.address)
+    target = stage.cluster.nodes[LOST]
+    target.store.delete_container(CONTAINER, force=True)
+
+    for reads in seeded(SOURCE_POINTS, 1, 4):
+        address = stage.zygote.start(config)
+        kill_source_after(stage, address, reads)
+        assert [] == target.store.replica_ids()
+        address = stage.zygote.start(config)
+        run_with_source(stage, address)
+        assert_shard(stage.cluster.peer(target.address), stage.cluster)
+        target.store.delete_container(CONTAINER, force=True)
+        assert 0 == stage.zygote.stop()["signal"]
+
+    assert () == fsck(volume, read_data=True).problems
+
+
+def kill_source_after(stage: Stage, address: str, reads: int) -> None:
+    """Coordinate from here; kill the source when so many reads are done."""
+    done = []
+
+    def pace(_length_bytes: int) -> None:
+        done.append(1)
+        if len(done) == reads:
+            os.kill(stage.zygote.pid, signal.SIGKILL)
+            stage.zygote.wait()
+
+    with pytest.raises(SutureError):
+        run_with_source(stage, address, pace)
+
+
+def run_with_source(
+    stage: Stage, address: str, pace: Callable[[int], None] = lambda _: None
+) -> None:
+    """Rebuild shard 3 from the agent at `address` and datanode 2."""
+    cluster = stage.cluster
+    order = Order(
+        CONTAINER,
+        SCHEME,
+        (Shard("source", address, 1), cluster.shard(2, 2)),
+        (cluster.shard(LOST, LOST),),
+    )
+    with Peer(address) as source:
+
+        def dial(where: str) -> Peer:
+            return source if where == address else cluster.peer(where)
+
+        Coordinator(cluster.executor, dial, now_ms=SystemClock().now_ms, pace=pace).reconstruct(
+            order
+        )
+
+
+def order_until_killed(stage: Stage, address: str) -> bool:
+    """Order the reconstruction; return whether the agent died of it."""
+    command = stage.command(address)
+    stage.scm.order(command)
+    while not stage.zygote.is_over(0.05):
+        if command.command_id in stage.scm.statuses:
+            return bool(stage.zygote.stop()["signal"] == signal.SIGKILL)
+    stage.scm.withdraw()
+    return bool(stage.zygote.wait()["signal"] == signal.SIGKILL)
+
+
+def seeded(count: int, first: int, last: int) -> list[int]:
+    """Return `count` points from `first` to `last`."""
+    return sorted(random.Random(SEED).choices(range(first, last + 1), k=count))
+
+
+def close_command() -> scm_pb2.Command:
+    """Return the order to close whatever was written."""
+    close = scm_pb2.CloseCommand(container_id=CONTAINER, force=True)
+    return scm_pb2.Command(term=1, close=close)
+
+
+def shard_message(shard: Shard) -> scm_pb2.EcShard:
+    """Return a shard as a command names it."""
+    datanode = container_pb2.DatanodeEndpoint(datanode_id=shard.datanode_id, address=shard.address)
+    return scm_pb2.EcShard(datanode=datanode, replica_index=shard.index)
+
+
+def state_at(peer: Peer) -> ReplicaState:
+    """Return the state of the agent's replica."""
+    try:
+        report = peer.replica(CONTAINER)
+    except Refused as error:
+        if error.code is not Code.CONTAINER_NOT_FOUND:
+            raise
+        return ABSENT
+    assert LOST == report.replica_index
+    return codec.parse_state(report.state, "state")
+
+
+def assert_shard(peer: Peer, cluster: EcCluster) -> None:
+    """Assert that the agent has the lost shard, closed and byte for byte."""
+    assert ReplicaState.CLOSED is state_at(peer)
+    for block_id, made in cluster.groups.items():
+        expected = shard_block(made, block_id, LOST, recorded=True)
+        assert expected.chunks == peer.block(CONTAINER, BlockId(block_id)).chunks
+        for chunk in expected.chunks:
+            _, data = peer.read_chunk(CONTAINER, BlockId(block_id), chunk.offset)
+            assert made.stripes[chunk.offset // SCHEME.cell_bytes][LOST] == data
