@@ -241,6 +241,9 @@ class Admin:
         container_id = container.container_id
         if self._safe_mode.is_on:
             return Decision(container_id, Code.SAFE_MODE, "in safe mode nothing is ordered")
+        if container.scheme:
+            message = f"container is erasure-coded ({container.scheme}): its shards are rebuilt"
+            return Decision(container_id, "INELIGIBLE_REPLICATION_TYPE", message)
         if container.state not in _CLOSED:
             message = f"container is {container.state}, must be CLOSED or QUASI_CLOSED"
             return Decision(container_id, INELIGIBLE_STATE, message)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Final, assert_never
 
+from agent.ec.scheme import parse_scheme
 from agent.rpc.codec import state_number, summary_message
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from scm import wire
@@ -252,6 +253,8 @@ def _command(command: Pending, named: Sequence[Endpoint], term: int) -> scm_pb2.
         case Kind.REPLICATE:
             message.replicate.container_id = command.container_id
             message.replicate.target.CopyFrom(_endpoints(named)[0])
+        case Kind.RECONSTRUCT:
+            message.reconstruct.CopyFrom(_reconstruct(command, named))
         case Kind.DELETE_BLOCKS:
             message.delete_blocks.transactions.extend(map(_transaction, command.transactions))
         case Kind.SET_OPERATIONAL_STATE:
@@ -264,6 +267,28 @@ def _command(command: Pending, named: Sequence[Endpoint], term: int) -> scm_pb2.
         case _ as never:
             assert_never(never)
     return message
+
+
+def _reconstruct(command: Pending, named: Sequence[Endpoint]) -> scm_pb2.ReconstructCommand:
+    """Return a reconstruction: first its targets are named, then its sources, each in order."""
+    scheme = parse_scheme(command.scheme)
+    places = [
+        scm_pb2.EcShard(datanode=endpoint, replica_index=index)
+        for endpoint, (index, _) in zip(
+            _endpoints(named), (*command.shards, *command.sources), strict=True
+        )
+    ]
+    return scm_pb2.ReconstructCommand(
+        container_id=command.container_id,
+        scheme=scm_pb2.EcScheme(
+            codec=scheme.codec,
+            data=scheme.data_count,
+            parity=scheme.parity_count,
+            cell_bytes=scheme.cell_bytes,
+        ),
+        targets=places[: len(command.shards)],
+        sources=places[len(command.shards) :],
+    )
 
 
 def _transaction(transaction: Transaction) -> scm_pb2.DeleteTransaction:

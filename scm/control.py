@@ -20,6 +20,7 @@ from scm import lifecycle, snapshot
 from scm.admin import Admin, NodeDecision, Queue
 from scm.cases import Cases
 from scm.clock import Clock
+from scm.coding import Coding
 from scm.commands import Commands
 from scm.deletions import Deletions, KeyDeletion
 from scm.facts import ContainerState, Key, Kind, Outcome, Pending, Volume
@@ -115,8 +116,16 @@ class ControlPlane:
         self._deletions = Deletions(state, self._commands, clock)
         self._writers = Writers(state, self._nodes, cases, self._deletions, clock, options)
         self._reconciles = Reconciles(state, self._nodes, self._commands, clock, options)
+        self._coding = Coding(state, self._nodes, self._commands, cases, clock, options)
         self._orders = Orders(
-            state, self._nodes, self._commands, self._reconciles, cases, clock, options
+            state,
+            self._nodes,
+            self._commands,
+            self._reconciles,
+            self._coding,
+            cases,
+            clock,
+            options,
         )
         self._upkeep = Upkeep(state, self._nodes, self._commands, cases, options)
         self._safe_mode = SafeMode(state, clock, options)
@@ -180,7 +189,9 @@ class ControlPlane:
             sending = self._commands.drain(change, call.datanode_id, self._orders.objection)
             return HeartbeatAnswer(
                 is_known=True,
-                commands=tuple((c, self._named_by(c)) for c in sending),
+                commands=tuple(
+                    (c, self._named_by(c)) for c in map(self._coding.addressed, sending)
+                ),
                 last_copies=self._last_copies.on(call.datanode_id),
             )
 
@@ -198,7 +209,9 @@ class ControlPlane:
                 if container is not None:
                     self._orders.close(change, container)
             if self._safe_mode.look(self._reports.confirmed).is_open:
-                self._observe(change, self._deletions.tidy(change, self._upkeep.turn(change)))
+                looked_at = self._upkeep.turn(change)
+                self._coding.look_at(change, looked_at)
+                self._observe(change, self._deletions.tidy(change, looked_at))
 
     # Clients.
 
@@ -477,6 +490,8 @@ class ControlPlane:
                 return self._endpoints(self._reconciles.peers_of(command))
             case Kind.REPLICATE:
                 return self._endpoints([command.target_id])
+            case Kind.RECONSTRUCT:
+                return self._endpoints(node for _, node in command.shards + command.sources)
             case _:
                 return ()
 

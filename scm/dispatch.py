@@ -11,7 +11,13 @@ from math import inf
 from typing import Final
 
 from scm.facts import Kind, OpState, Pending, Priority
-from scm.loads import DELETE_LIMIT, busy_count, replication_limit, replication_load
+from scm.loads import (
+    DELETE_LIMIT,
+    RECONSTRUCT_WEIGHT,
+    busy_count,
+    replication_limit,
+    replication_load,
+)
 
 RECONCILE_LIMIT: Final = 10  # never more than a datanode's pool runs at once
 RECONCILE_WEIGHT: Final = 2  # of the replications' room: it reads its own replica and a peer's
@@ -31,6 +37,7 @@ _ORDER: Final = (
     Kind.REFRESH_VOLUME_USAGE,
     Kind.CLOSE,
     Kind.REPLICATE,
+    Kind.RECONSTRUCT,
     Kind.DELETE,
     Kind.DELETE_BLOCKS,
     Kind.RECONCILE,
@@ -48,6 +55,9 @@ def limit(kind: Kind, op_state: OpState, replication_count: int) -> int:
             return DELETE_LIMIT
         case Kind.REPLICATE:
             return replication_limit(op_state)
+        case Kind.RECONSTRUCT:
+            room = replication_limit(op_state) - replication_count
+            return max(0, room // RECONSTRUCT_WEIGHT)
         case Kind.RECONCILE:
             room = replication_limit(op_state) - replication_count
             return max(0, min(RECONCILE_LIMIT, room // RECONCILE_WEIGHT))

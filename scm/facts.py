@@ -55,6 +55,7 @@ class Kind(StrEnum):
     DELETE = "delete"
     RECONCILE = "reconcile"
     REPLICATE = "replicate"
+    RECONSTRUCT = "reconstruct"
     DELETE_BLOCKS = "delete_blocks"
     SET_OPERATIONAL_STATE = "set_operational_state"
     REFRESH_VOLUME_USAGE = "refresh_volume_usage"
@@ -249,6 +250,9 @@ class Pending:
     is_answered: bool = False  # EXECUTED, not yet seen in a report; forgotten at a restart
     is_second: bool = False  # reconcile: leaves when those of the minority are answered
     transactions: tuple[Transaction, ...] = ()  # delete_blocks, which is never kept on disk
+    shards: tuple[tuple[int, str], ...] = ()  # reconstruct: index and target; never kept on disk
+    sources: tuple[tuple[int, str], ...] = ()  # the same, when it is sent: index and source
+    scheme: str = ""
 
     @property
     def subject_id(self) -> str:

@@ -11,6 +11,7 @@ from agent.errors import Code
 from scm import dispatch, lifecycle
 from scm.cases import Cases
 from scm.clock import Clock
+from scm.coding import Coding
 from scm.commands import Commands
 from scm.facts import Container, Kind, Outcome, OutcomeState, Pending
 from scm.nodes import Nodes
@@ -35,6 +36,7 @@ class Orders:
         nodes: Nodes,
         commands: Commands,
         reconciles: Reconciles,
+        coding: Coding,
         cases: Cases,
         clock: Clock,
         options: ScmOptions,
@@ -43,6 +45,7 @@ class Orders:
         self._nodes = nodes
         self._commands = commands
         self._reconciles = reconciles
+        self._coding = coding
         self._cases = cases
         self._clock = clock
         self._options = options
@@ -91,6 +94,9 @@ class Orders:
                 return self._replicate_objection(command)
             case Kind.DELETE:
                 return self._delete_objection(command)
+            case Kind.RECONSTRUCT:
+                if not self._coding.shards(command):
+                    return "what it would rebuild is not lost any more, or too few sources are left"
         return ""
 
     def settle(self, change: Change, outcome: Outcome) -> Container | None:

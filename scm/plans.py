@@ -11,6 +11,7 @@ from scm import lifecycle
 from scm.admin import Admin
 from scm.cases import Cases
 from scm.clock import Clock
+from scm.coding import shortage
 from scm.emptying import next_step
 from scm.facts import Container, ContainerState, Kind
 from scm.intake import Decision, PlanRow, check
@@ -51,6 +52,8 @@ class Plans:
         if refusal is not None:
             return refusal
         assert container is not None
+        if container.scheme and row.action != Kind.RECONCILE:
+            return self._coded(row, container)
         match row.action:
             case Kind.RECONCILE:
                 return self._reconcile(change, row, container, dry_run=dry_run)
@@ -64,6 +67,22 @@ class Plans:
                     "INELIGIBLE_REPLICATION_TYPE",
                     f"nothing here is erasure-coded, so there is nothing to {row.action}",
                 )
+
+    def _coded(self, row: PlanRow, container: Container) -> Decision:
+        """Confirm what is done about an erasure-coded container; that it is done needs no plan."""
+        if row.action != Kind.RECONSTRUCT:
+            return Decision(
+                row.container_id,
+                "INELIGIBLE_REPLICATION_TYPE",
+                f"container is erasure-coded ({container.scheme}): its shards are rebuilt, and "
+                f"{row.action} is not done by a plan",
+            )
+        found = shortage(self._cases.case(container))
+        if not found.lost or not found.is_repairable:
+            return _stale(row, f"lost are the shards {list(found.lost)} of {container.scheme}")
+        commands = self._state.commands.of_container(row.container_id)
+        ids = tuple(c.command_id for c in commands if c.kind is Kind.RECONSTRUCT)
+        return Decision(row.container_id, "OK", "is rebuilt by the control plane", ids)
 
     def close_objection(self, row: PlanRow, container: Container | None) -> Decision | None:
         """Say why a row that closes replicas is not right any more; None if it is."""

@@ -129,6 +129,7 @@ _OPS: Final = {
     Kind.DELETE: "DELETE",
     Kind.RECONCILE: "RECONCILE",
     Kind.REPLICATE: "ADD",
+    Kind.RECONSTRUCT: "ADD",
 }
 """Only what is about a replica is exported; the datanode is the one whose replica it is."""
 
@@ -195,7 +196,7 @@ def _write(world: World, snapshot_id: str, building: Path) -> dict[str, int]:
         "containers": _container_rows(world),
         "replicas": map(_replica_row, world.replicas),
         "nodes": map(_node_row, world.nodes),
-        "pending_ops": (_pending_row(p) for p in world.pending if p.kind in _OPS),
+        "pending_ops": (row for p in world.pending if p.kind in _OPS for row in _pending_rows(p)),
     }
     building.mkdir()
     counts = {}
@@ -319,15 +320,17 @@ def _node_row(view: NodeView) -> tuple[Any, ...]:
     )
 
 
-def _pending_row(pending: Pending) -> tuple[Any, ...]:
-    return (
-        pending.container_id,
-        _OPS[pending.kind],
-        pending.subject_id,
-        0,
-        pending.deadline_ms,
-        pending.command_id,
-    )
+def _pending_rows(pending: Pending) -> Iterator[tuple[Any, ...]]:
+    """Yield a row a replica that a command is about: a reconstruction makes several."""
+    for index, datanode_id in pending.shards or ((0, pending.subject_id),):
+        yield (
+            pending.container_id,
+            _OPS[pending.kind],
+            datanode_id,
+            index,
+            pending.deadline_ms,
+            pending.command_id,
+        )
 
 
 def _finished(directory: Path) -> list[Path]:

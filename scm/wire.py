@@ -39,7 +39,8 @@ IDS_MAX: Final = 10_000  # containers or commands per call
 PLAN_ROWS_MAX: Final = 10_000
 PLAN_REPLICAS_MAX: Final = 64
 TRANSACTIONS_MAX: Final = 1_000  # results of deleted blocks that are kept of one command
-DETAILED_KINDS: Final = ("reconcile", "replicate", "delete_blocks")
+ORPHANS_MAX: Final = 1_000  # of one reconstruction, by name; it says how many there were
+DETAILED_KINDS: Final = ("reconcile", "replicate", "delete_blocks", "reconstruct")
 RACK_DEFAULT: Final = "/default-rack"
 
 _OUTCOME_STATES: Final[dict[int, OutcomeState]] = {
@@ -338,6 +339,9 @@ def _detail(message: scm_pb2.CommandStatus) -> bytes:
     if message.HasField("delete_blocks"):
         del message.delete_blocks.transactions[TRANSACTIONS_MAX:]
         return message.delete_blocks.SerializeToString()
+    if message.HasField("reconstruct"):
+        del message.reconstruct.orphan_local_ids[ORPHANS_MAX:]
+        return message.reconstruct.SerializeToString()
     return b""
 
 
