@@ -8,8 +8,9 @@ from agent.rpc.codec import state_number, summary_message
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from scm import wire
 from scm.admin import NodeDecision
-from scm.control import Endpoint, HeartbeatAnswer, PromisedBlock, Queues
+from scm.calls import Endpoint, HeartbeatAnswer, PromisedBlock, Queues
 from scm.deletions import KeyDeletion
+from scm.departures import SHOWN_MAX, Departure
 from scm.facts import (
     Key,
     Kind,
@@ -170,6 +171,28 @@ def node_decisions_message(decisions: Iterable[NodeDecision]) -> scm_pb2.NodeDec
                 command_id=decision.command_id,
             )
             for decision in decisions
+        ]
+    )
+
+
+def departures_message(departures: Iterable[Departure]) -> scm_pb2.ListDeparturesResponse:
+    """Return how far the nodes are that are not in service."""
+    return scm_pb2.ListDeparturesResponse(
+        departures=[
+            scm_pb2.Departure(
+                datanode_id=departure.node.datanode_id,
+                op_state=departure.node.op_state,
+                op_expiry_ms=departure.node.op_expiry_ms,
+                health=departure.health,
+                container_count=departure.container_count,
+                copying_count=departure.copying_count,
+                required_count=len(departure.required),
+                unclosed_count=departure.unclosed_count,
+                container_ids=departure.required[:SHOWN_MAX],
+                switch_off=departure.may_be_switched_off,
+                persisted=departure.is_persisted,
+            )
+            for departure in departures
         ]
     )
 

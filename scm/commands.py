@@ -46,7 +46,7 @@ class Commands:
         self._nodes = nodes
         self._clock = clock
         self._options = options
-        self._failures: dict[tuple[Kind, int], tuple[int, float]] = {}
+        self._failures: dict[tuple[Kind, int, str], tuple[int, float]] = {}
         self._copy_bytes_per_s = COPY_BYTES_PER_S
         for command in state.commands.values():  # of an earlier term: their wait begins anew
             queued = replace(command, queued_at_s=clock.monotonic_s())
@@ -86,9 +86,9 @@ class Commands:
         """Whether a command would leave soon."""
         return self._nodes.is_reachable(datanode_id) and self.has_room(datanode_id)
 
-    def is_cooling(self, kind: Kind, container_id: int) -> bool:
+    def is_cooling(self, kind: Kind, container_id: int, datanode_id: str = "") -> bool:
         """Whether commands of this kind about a container failed so lately that it is too soon."""
-        count, at_s = self._failures.get((kind, container_id), (0, 0.0))
+        count, at_s = self._failures.get((kind, container_id, datanode_id), (0, 0.0))
         if not count:
             return False
         pause_s = dispatch.backoff_s(count, first_s=self._options.close_retry_ms / 1000)
@@ -197,13 +197,18 @@ class Commands:
         )
 
     def _note_failure(self, command: Pending, outcome: Outcome) -> None:
-        key = (command.kind, command.container_id)
+        # A datanode's trouble with itself is its own; that with a container is the container's.
+        key = (
+            command.kind,
+            command.container_id,
+            "" if command.container_id else command.datanode_id,
+        )
         if outcome.moved_bytes and outcome.duration_ms:
             rate = outcome.moved_bytes * 1000 / outcome.duration_ms
             self._copy_bytes_per_s += RATE_WEIGHT * (rate - self._copy_bytes_per_s)
         if outcome.state is OutcomeState.EXECUTED:
             self._failures.pop(key, None)
-        elif outcome.state is OutcomeState.FAILED and command.kind in _SHOWN:
+        elif outcome.state is OutcomeState.FAILED:
             count, _at_s = self._failures.get(key, (0, 0.0))
             self._failures[key] = (count + 1, self._clock.monotonic_s())
 

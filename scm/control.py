@@ -9,7 +9,6 @@ of gRPC, and sends nothing: datanodes fetch their commands with heartbeats.
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -17,13 +16,15 @@ import structlog
 
 from agent.errors import Code, Refused, Unavailable
 from scm import lifecycle, snapshot
-from scm.admin import Admin, NodeDecision, Queue
+from scm.admin import Admin, NodeDecision
+from scm.calls import Endpoint, Heartbeat, HeartbeatAnswer, PromisedBlock, Queues
 from scm.cases import Cases
 from scm.clock import Clock
 from scm.coding import Coding
 from scm.commands import Commands
 from scm.deletions import Deletions, KeyDeletion
-from scm.facts import ContainerState, Key, Kind, Outcome, Pending, Volume
+from scm.departures import Departure, Departures, Request
+from scm.facts import ContainerState, Key, Kind, OpState, Outcome, Pending
 from scm.intake import Decision, PlanRow
 from scm.last_copies import LastCopies
 from scm.nodes import Nodes, Registration
@@ -31,7 +32,7 @@ from scm.options import ScmOptions
 from scm.orders import Orders
 from scm.plans import Plans
 from scm.reconciles import Reconciles
-from scm.replicas import Report, Reports
+from scm.replicas import Reports
 from scm.safemode import Gate, SafeMode
 from scm.state import Change, State
 from scm.upkeep import Upkeep
@@ -43,58 +44,6 @@ _COMMIT_OVER: Final = frozenset(
 )
 
 _log = structlog.get_logger("suture.scm")
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """A datanode and where it listens."""
-
-    datanode_id: str
-    address: str
-
-
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
-    """One call of a datanode."""
-
-    datanode_id: str
-    boot_id: int
-    volumes: tuple[Volume, ...]
-    reports: tuple[Report, ...]
-    outcomes: tuple[Outcome, ...]
-    queues: tuple[tuple[str, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class HeartbeatAnswer:
-    """What it is told: commands, each with the datanodes it names, and of which containers nobody
-    else has a healthy copy."""
-
-    is_known: bool
-    commands: tuple[tuple[Pending, tuple[Endpoint, ...]], ...] = ()
-    last_copies: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Queues:
-    """What waits for datanodes, and what waits to become a command."""
-
-    nodes: Sequence[Queue]
-    pending_add_count: int
-    pending_add_limit: int
-    under_count: int
-    over_count: int
-    transaction_count: int
-
-
-@dataclass(frozen=True, slots=True)
-class PromisedBlock:
-    """A block a writer may write, and where."""
-
-    container_id: int
-    local_id: int
-    bcsid: int
-    replicas: tuple[Endpoint, ...]
 
 
 class ControlPlane:
@@ -129,6 +78,7 @@ class ControlPlane:
         )
         self._upkeep = Upkeep(state, self._nodes, self._commands, cases, options)
         self._safe_mode = SafeMode(state, clock, options)
+        self._departures = Departures(state, self._nodes, self._commands, cases, clock, options)
         self._admin = Admin(
             state, self._nodes, self._commands, cases, self._upkeep, self._safe_mode
         )
@@ -186,6 +136,7 @@ class ControlPlane:
             if self._safe_mode.look(self._reports.confirmed).is_open:
                 self._observe(change, self._deletions.tidy(change, changed))
             self._deletions.offer(change, call.datanode_id)
+            self._departures.hear(change, call.datanode_id, call.op_state, call.op_expiry_ms)
             sending = self._commands.drain(change, call.datanode_id, self._orders.objection)
             return HeartbeatAnswer(
                 is_known=True,
@@ -209,6 +160,8 @@ class ControlPlane:
                 if container is not None:
                     self._orders.close(change, container)
             if self._safe_mode.look(self._reports.confirmed).is_open:
+                for datanode_id in self._departures.turn(change):
+                    self._upkeep.look_at_node(datanode_id)
                 looked_at = self._upkeep.turn(change)
                 self._coding.look_at(change, looked_at)
                 self._observe(change, self._deletions.tidy(change, looked_at))
@@ -361,6 +314,25 @@ class ControlPlane:
         """Order datanodes to measure their volumes, or to register again."""
         with self._change() as change:
             return self._admin.order_nodes(change, datanode_ids, kind)
+
+    def set_operational_states(self, request: Request) -> list[NodeDecision]:
+        """Let nodes leave, rest or return; what is being written on those that go is closed."""
+        with self._change() as change:
+            decisions = self._departures.request(change, request)
+            is_done = not request.is_dry_run and all(d.code == "OK" for d in decisions)
+            if is_done and request.op_state is not OpState.IN_SERVICE:
+                opened = self._departures.open_containers_on(request.datanode_ids)
+                for container in opened:
+                    self._writers.end(change, container, "one of its nodes is to leave")
+                self._observe(change, [container.container_id for container in opened])
+            for datanode_id in request.datanode_ids if is_done else ():
+                self._upkeep.look_at_node(datanode_id)
+            return decisions
+
+    def departures(self) -> list[Departure]:
+        """Return the nodes that are not in service, and what they wait for."""
+        with self._lock:
+            return self._departures.departures()
 
     def queues(self) -> Queues:
         """Return what waits where."""

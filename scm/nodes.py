@@ -30,6 +30,8 @@ class Registration:
     cluster_id: str  # empty: not joined yet
     boot_id: int
     volumes: tuple[Volume, ...]
+    op_state: OpState | None = None  # as the datanode keeps it; None: never told
+    op_expiry_ms: int = 0
 
 
 def health_of(age_s: float, *, has_called: bool, options: ScmOptions) -> Health:
@@ -74,8 +76,10 @@ class Nodes:
             rack=registration.rack,
             version=registration.version,
             boot_id=registration.boot_id,
-            op_state=OpState.IN_SERVICE if known is None else known.op_state,
-            op_expiry_ms=0 if known is None else known.op_expiry_ms,
+            op_state=(registration.op_state or OpState.IN_SERVICE)
+            if known is None
+            else known.op_state,
+            op_expiry_ms=registration.op_expiry_ms if known is None else known.op_expiry_ms,
             registered_at_ms=now_ms if known is None else known.registered_at_ms,
             last_heartbeat_at_ms=now_ms,
         )

@@ -251,6 +251,19 @@ class ScmService(scm_pb2_grpc.ScmServicer):
             on=not gate.is_open, reason=gate.reason, missing_datanode_ids=gate.missing
         )
 
+    def SetOperationalStates(  # noqa: N802
+        self, request: scm_pb2.SetOperationalStatesRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.NodeDecisions:
+        """Let datanodes leave, rest or return."""
+        wanted = wire.node_states_from(request)
+        return answers.node_decisions_message(self._control.set_operational_states(wanted))
+
+    def ListDepartures(  # noqa: N802
+        self, _request: scm_pb2.ListDeparturesRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ListDeparturesResponse:
+        """Return the datanodes that are not in service, and what they wait for."""
+        return answers.departures_message(self._control.departures())
+
 
 @dataclass(frozen=True, slots=True)
 class BuiltServer:

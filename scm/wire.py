@@ -21,8 +21,9 @@ from agent.rpc.codec import (
 )
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from merkle.replica import BLOCK_BYTES_MAX, ID_MAX
-from scm.control import Heartbeat
-from scm.facts import Key, KeyBlock, Kind, Outcome, OutcomeState, Replica, Volume
+from scm.calls import Heartbeat
+from scm.departures import REQUESTED_STATES, Request
+from scm.facts import Key, KeyBlock, Kind, OpState, Outcome, OutcomeState, Replica, Volume
 from scm.intake import ACTIONS, PlanReplica, PlanRow
 from scm.nodes import Registration
 from scm.replicas import Report
@@ -60,6 +61,8 @@ def registration_from(message: scm_pb2.RegisterRequest) -> Registration:
         cluster_id=message.cluster_id and parse_name(message.cluster_id, "cluster_id"),
         boot_id=parse_int(message.boot_id, "boot_id", low=1, high=2**64 - 1),
         volumes=_volumes(message.volumes),
+        op_state=op_state_from(message.op_state, "op_state") if message.op_state else None,
+        op_expiry_ms=parse_int(message.op_expiry_ms, "op_expiry_ms", low=0, high=ID_MAX),
     )
 
 
@@ -84,6 +87,35 @@ def heartbeat_from(message: scm_pb2.HeartbeatRequest, *, now_ms: int) -> Heartbe
             for i, status in enumerate(message.command_statuses)
         ),
         queues=tuple((parse_name(q.type, "queues.type"), q.count) for q in message.queues),
+        op_state=op_state_from(message.op_state, "op_state") if message.op_state else None,
+        op_expiry_ms=parse_int(message.op_expiry_ms, "op_expiry_ms", low=0, high=ID_MAX),
+    )
+
+
+def op_state_from(value: str, where: str) -> OpState:
+    """Check an operational state."""
+    if value not in OpState.__members__:
+        raise malformed(where, f"{cut(value, 40)!r} is none of {', '.join(OpState)}")
+    return OpState(value)
+
+
+def node_states_from(message: scm_pb2.SetOperationalStatesRequest) -> Request:
+    """Check what operators want of datanodes."""
+    _parse_count(message.datanode_ids, "datanode_ids", IDS_MAX)
+    if not message.datanode_ids:
+        raise malformed("datanode_ids", "is empty")
+    op_state = op_state_from(message.op_state, "op_state")
+    if op_state not in REQUESTED_STATES:
+        raise malformed("op_state", f"{op_state} follows by itself, ask for the way there")
+    if message.op_expiry_ms and op_state is not OpState.ENTERING_MAINTENANCE:
+        raise malformed("op_expiry_ms", "only maintenance has an end")
+    names = (parse_name(v, f"datanode_ids[{i}]") for i, v in enumerate(message.datanode_ids))
+    return Request(
+        datanode_ids=tuple(dict.fromkeys(names)),
+        op_state=op_state,
+        op_expiry_ms=parse_int(message.op_expiry_ms, "op_expiry_ms", low=0, high=ID_MAX),
+        is_forced=message.force,
+        is_dry_run=message.dry_run,
     )
 
 

@@ -41,7 +41,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 GROUPS: Final[dict[str, tuple[str, str]]] = {
     "scrub": ("agent.cli.scrub", "See, pause and resume the background scans."),
     "config": ("agent.cli.config", "Check, show and explain the agent's options."),
-    "scm": ("agent.cli.orders", "Ask the control plane, or give it a plan or an order."),
+    "scm": ("agent.cli.nodes", "Ask the control plane, or give it a plan or an order."),
 }
 
 

@@ -34,9 +34,6 @@ NodeOption = Annotated[
 TargetOption = Annotated[
     str, typer.Option("--target", metavar="ID", help="Where to; the SCM chooses if not given.")
 ]
-Datanodes = Annotated[
-    list[str], typer.Argument(metavar="DATANODE", help="Datanode ids; prefixes will do.")
-]
 
 
 @app.command("replicate")
@@ -241,33 +238,6 @@ def safemode(
         for node in answer.missing_datanode_ids:
             say(f"  not seen since the start: {node}")
     return Exit.TO_DO if answer.on else Exit.OK
-
-
-@app.command("refresh")
-def refresh(ids: Datanodes, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
-    """Have datanodes measure their volumes now."""
-    return order_nodes(scm, ids, "refresh_volume_usage", as_json=as_json)
-
-
-@app.command("reregister")
-def reregister(ids: Datanodes, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
-    """Have datanodes register again and report all they hold."""
-    return order_nodes(scm, ids, "reregister", as_json=as_json)
-
-
-def order_nodes(scm: str, ids: list[str], kind: str, *, as_json: bool) -> int:
-    """Give datanodes an order about themselves."""
-    with Client(scm) as client:
-        whole_ids = [datanode_id(client, given) for given in ids]
-        answer = client.scm.order_nodes(
-            scm_pb2.OrderNodesRequest(datanode_ids=whole_ids, type=kind)
-        )
-    if as_json:
-        emit([facts(decision) for decision in answer.decisions])
-    else:
-        rows = [(short(d.datanode_id), d.code, d.message) for d in answer.decisions]
-        show(grid("", ["datanode", "decision", "why"], rows))
-    return Exit.OK if all(d.code == "OK" for d in answer.decisions) else Exit.FAILED
 
 
 def datanode_id(client: Client, given: str) -> str:

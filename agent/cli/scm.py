@@ -232,6 +232,7 @@ def scan_decision(
     return decision
 
 
+@app.command("reconcile")
 def reconcile(
     ids: Containers,
     scm: ScmOption = SCM_DEFAULT,

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -110,6 +110,7 @@ class Cluster:
     container_bytes_max: int = 32 * 1024**2
     heartbeat_interval_ms: int = 500
     agent_sections: str = ""  # more TOML for every agent
+    scm_settings: Mapping[str, int] = field(default_factory=dict)  # more options of the SCM
     scm: Process = field(init=False)
     nodes: list[Process] = field(init=False)
 
@@ -158,6 +159,7 @@ class Cluster:
             f"heartbeat_interval_ms={self.heartbeat_interval_ms}",
             "--set",
             f"container_bytes_max={self.container_bytes_max}",
+            *(f"--set={name}={value}" for name, value in self.scm_settings.items()),
         ]
 
     def volume_paths(self, index: int) -> list[Path]:

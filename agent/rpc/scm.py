@@ -160,6 +160,16 @@ class ScmClient:
         answer: pb.SafeModeResponse = self._once(self._stub.SafeMode, request)
         return answer
 
+    def set_operational_states(self, request: pb.SetOperationalStatesRequest) -> pb.NodeDecisions:
+        """Let datanodes leave, rest or return."""
+        answer: pb.NodeDecisions = self._once(self._stub.SetOperationalStates, request)
+        return answer
+
+    def list_departures(self, request: pb.ListDeparturesRequest) -> pb.ListDeparturesResponse:
+        """Return the datanodes that are not in service."""
+        answer: pb.ListDeparturesResponse = self._repeated(self._stub.ListDepartures, request)
+        return answer
+
     def _once(self, method: Method, request: object) -> Any:  # the method's answer
         party = f"the SCM at {self.address}"
         return call(method, request, timeout_s=self._timeout_s, party=party)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scm.control import HeartbeatAnswer
+from scm.calls import HeartbeatAnswer
 from scm.facts import Container, ContainerState, Kind, Outcome, Pending, Replica, Transaction
 from scm.options import ScmOptions
 from tests.support.scm_world import ScmWorld, key, outcome, replica

@@ -8,14 +8,16 @@ from pathlib import Path
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
 from merkle.tree import Summary
+from scm.calls import Heartbeat, HeartbeatAnswer, PromisedBlock
 from scm.clock import Clock
-from scm.control import ControlPlane, Heartbeat, HeartbeatAnswer, PromisedBlock
+from scm.control import ControlPlane
 from scm.facts import (
     Container,
     ContainerState,
     Key,
     KeyBlock,
     Kind,
+    OpState,
     Outcome,
     OutcomeState,
     Pending,
@@ -102,6 +104,7 @@ class ScmWorld:
     options: ScmOptions = field(default_factory=ScmOptions)
     clock: FakeClock = field(default_factory=FakeClock)
     queues: dict[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
+    kept: dict[str, tuple[OpState, int]] = field(default_factory=dict)  # op states, by node
 
     def __post_init__(self) -> None:
         """Open the state."""
@@ -151,8 +154,18 @@ class ScmWorld:
         boot_id: int = 1,
     ) -> HeartbeatAnswer:
         """Let a node call with these reports."""
+        op_state, op_expiry_ms = self.kept.get(node, (None, 0))
         return self.control.heartbeat(
-            Heartbeat(node, boot_id, (volume(),), reports, outcomes, self.queues.get(node, ()))
+            Heartbeat(
+                node,
+                boot_id,
+                (volume(),),
+                reports,
+                outcomes,
+                self.queues.get(node, ()),
+                op_state,
+                op_expiry_ms,
+            )
         )
 
     def write(

@@ -861,6 +861,56 @@ class QueueInfo(_message.Message):
     waiting: _containers.RepeatedCompositeFieldContainer[QueueCount]
     def __init__(self, datanode_id: _Optional[str] = ..., op_state: _Optional[str] = ..., replication_load: _Optional[int] = ..., replication_limit: _Optional[int] = ..., delete_load: _Optional[int] = ..., delete_limit: _Optional[int] = ..., excluded: bool = ..., reported: _Optional[_Iterable[_Union[QueueCount, _Mapping]]] = ..., sent: _Optional[_Iterable[_Union[QueueCount, _Mapping]]] = ..., waiting: _Optional[_Iterable[_Union[QueueCount, _Mapping]]] = ...) -> None: ...
 
+class SetOperationalStatesRequest(_message.Message):
+    __slots__ = ("datanode_ids", "op_state", "op_expiry_ms", "force", "dry_run")
+    DATANODE_IDS_FIELD_NUMBER: _ClassVar[int]
+    OP_STATE_FIELD_NUMBER: _ClassVar[int]
+    OP_EXPIRY_MS_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    datanode_ids: _containers.RepeatedScalarFieldContainer[str]
+    op_state: str
+    op_expiry_ms: int
+    force: bool
+    dry_run: bool
+    def __init__(self, datanode_ids: _Optional[_Iterable[str]] = ..., op_state: _Optional[str] = ..., op_expiry_ms: _Optional[int] = ..., force: bool = ..., dry_run: bool = ...) -> None: ...
+
+class ListDeparturesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Departure(_message.Message):
+    __slots__ = ("datanode_id", "op_state", "op_expiry_ms", "health", "container_count", "copying_count", "required_count", "unclosed_count", "container_ids", "switch_off", "persisted")
+    DATANODE_ID_FIELD_NUMBER: _ClassVar[int]
+    OP_STATE_FIELD_NUMBER: _ClassVar[int]
+    OP_EXPIRY_MS_FIELD_NUMBER: _ClassVar[int]
+    HEALTH_FIELD_NUMBER: _ClassVar[int]
+    CONTAINER_COUNT_FIELD_NUMBER: _ClassVar[int]
+    COPYING_COUNT_FIELD_NUMBER: _ClassVar[int]
+    REQUIRED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    UNCLOSED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
+    SWITCH_OFF_FIELD_NUMBER: _ClassVar[int]
+    PERSISTED_FIELD_NUMBER: _ClassVar[int]
+    datanode_id: str
+    op_state: str
+    op_expiry_ms: int
+    health: str
+    container_count: int
+    copying_count: int
+    required_count: int
+    unclosed_count: int
+    container_ids: _containers.RepeatedScalarFieldContainer[int]
+    switch_off: bool
+    persisted: bool
+    def __init__(self, datanode_id: _Optional[str] = ..., op_state: _Optional[str] = ..., op_expiry_ms: _Optional[int] = ..., health: _Optional[str] = ..., container_count: _Optional[int] = ..., copying_count: _Optional[int] = ..., required_count: _Optional[int] = ..., unclosed_count: _Optional[int] = ..., container_ids: _Optional[_Iterable[int]] = ..., switch_off: bool = ..., persisted: bool = ...) -> None: ...
+
+class ListDeparturesResponse(_message.Message):
+    __slots__ = ("departures",)
+    DEPARTURES_FIELD_NUMBER: _ClassVar[int]
+    departures: _containers.RepeatedCompositeFieldContainer[Departure]
+    def __init__(self, departures: _Optional[_Iterable[_Union[Departure, _Mapping]]] = ...) -> None: ...
+
 class SafeModeRequest(_message.Message):
     __slots__ = ("leave",)
     LEAVE_FIELD_NUMBER: _ClassVar[int]

@@ -139,6 +139,16 @@ class ScmStub(object):
                 request_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.SafeModeRequest.SerializeToString,
                 response_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.SafeModeResponse.FromString,
                 _registered_method=True)
+        self.SetOperationalStates = channel.unary_unary(
+                '/suture.v1.Scm/SetOperationalStates',
+                request_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.SetOperationalStatesRequest.SerializeToString,
+                response_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.NodeDecisions.FromString,
+                _registered_method=True)
+        self.ListDepartures = channel.unary_unary(
+                '/suture.v1.Scm/ListDepartures',
+                request_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ListDeparturesRequest.SerializeToString,
+                response_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ListDeparturesResponse.FromString,
+                _registered_method=True)
 
 
 class ScmServicer(object):
@@ -273,6 +283,18 @@ class ScmServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetOperationalStates(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListDepartures(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ScmServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -380,6 +402,16 @@ def add_ScmServicer_to_server(servicer, server):
                     servicer.SafeMode,
                     request_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.SafeModeRequest.FromString,
                     response_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.SafeModeResponse.SerializeToString,
+            ),
+            'SetOperationalStates': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetOperationalStates,
+                    request_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.SetOperationalStatesRequest.FromString,
+                    response_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.NodeDecisions.SerializeToString,
+            ),
+            'ListDepartures': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListDepartures,
+                    request_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ListDeparturesRequest.FromString,
+                    response_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ListDeparturesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -949,6 +981,60 @@ class Scm(object):
             '/suture.v1.Scm/SafeMode',
             agent_dot_rpc_dot_v1_dot_scm__pb2.SafeModeRequest.SerializeToString,
             agent_dot_rpc_dot_v1_dot_scm__pb2.SafeModeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetOperationalStates(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/suture.v1.Scm/SetOperationalStates',
+            agent_dot_rpc_dot_v1_dot_scm__pb2.SetOperationalStatesRequest.SerializeToString,
+            agent_dot_rpc_dot_v1_dot_scm__pb2.NodeDecisions.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListDepartures(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/suture.v1.Scm/ListDepartures',
+            agent_dot_rpc_dot_v1_dot_scm__pb2.ListDeparturesRequest.SerializeToString,
+            agent_dot_rpc_dot_v1_dot_scm__pb2.ListDeparturesResponse.FromString,
             options,
             channel_credentials,
             insecure,

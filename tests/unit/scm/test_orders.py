@@ -7,7 +7,7 @@ import pytest
 
 from merkle.replica import ReplicaState
 from scm import dispatch
-from scm.control import HeartbeatAnswer
+from scm.calls import HeartbeatAnswer
 from scm.dispatch import RECONCILE_LIMIT
 from scm.facts import Container, ContainerState, Kind, OutcomeState
 from scm.intake import PlanReplica, PlanRow

@@ -6,10 +6,8 @@ import pytest
 
 from merkle.replica import ReplicaState
 from scm.counting import Placed, tally
-from scm.facts import Health, OpState
 from scm.placement import misplaced_count
 from scm.replication import (
-    Case,
     Condition,
     judge,
     may_remove,
@@ -18,42 +16,8 @@ from scm.replication import (
     unblock_victim,
     victims,
 )
+from tests.support.replica_words import case, placed
 from tests.support.scm_world import container, replica
-
-DEFAULTS = {"rack": "/r", "health": Health.HEALTHY, "op": OpState.IN_SERVICE}
-OPS = {
-    "d": OpState.DECOMMISSIONING,
-    "D": OpState.DECOMMISSIONED,
-    "e": OpState.ENTERING_MAINTENANCE,
-    "m": OpState.IN_MAINTENANCE,
-}
-STATES = {
-    "C": ReplicaState.CLOSED,
-    "Q": ReplicaState.QUASI_CLOSED,
-    "U": ReplicaState.UNHEALTHY,
-    "O": ReplicaState.OPEN,
-}
-
-
-def placed(words: str, racks: str = "") -> tuple[Placed, ...]:
-    """Read `C C@4 U/d C/m! C?`: state, bcsid, operation; `!` the node is dead, `?` it is stale."""
-    result = []
-    for i, word in enumerate(words.split()):
-        health = {"!": Health.DEAD, "?": Health.STALE}.get(word[-1], Health.HEALTHY)
-        word = word.rstrip("!?")
-        kind, _, op = word.partition("/")
-        state, _, bcsid = kind.partition("@")
-        made = replica(f"dn{i + 1}", STATES[state], bcsid=int(bcsid or 5))
-        rack = f"/{racks[i]}" if racks else f"/r{i}"
-        result.append(Placed(made, health, OPS.get(op, OpState.IN_SERVICE), rack))
-    return tuple(result)
-
-
-def case(words: str, racks: str = "", **more: object) -> Case:
-    """Build the case of a container with these replicas; as many racks as are named."""
-    replicas = placed(words, racks)
-    made = Case(container(), replicas, cluster_rack_count=len({p.rack for p in replicas}) or 1)
-    return replace(made, **more)  # type: ignore[arg-type]
 
 
 def names(chosen: list[Placed]) -> list[str]:

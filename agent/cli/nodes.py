@@ -1,0 +1,212 @@
+"""scm decommission, maintenance, recommission ...: orders about whole datanodes."""
+
+import re
+import time
+from typing import Annotated, Final
+
+import typer
+
+from agent.cli.orders import DryRunFlag, YesFlag, datanode_id, refuse_unasked
+from agent.cli.output import (
+    SCM_DEFAULT,
+    Exit,
+    JsonFlag,
+    ScmOption,
+    counted,
+    emit,
+    grid,
+    say,
+    short,
+    show,
+)
+from agent.cli.scm import app, facts
+from agent.client import Client
+from agent.errors import Code, Refused
+from agent.rpc.v1 import scm_pb2
+
+UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+Datanodes = Annotated[
+    list[str],
+    typer.Argument(metavar="DATANODE", help="Datanode ids or prefixes of them, or racks: /..."),
+]
+ForceFlag = Annotated[bool, typer.Option("--force", help="Whatever the checks say.")]
+
+
+@app.command("decommission")
+def decommission(
+    ids: Datanodes,
+    scm: ScmOption = SCM_DEFAULT,
+    force: ForceFlag = False,
+    dry_run: DryRunFlag = False,
+    yes: YesFlag = False,
+    as_json: JsonFlag = False,
+) -> int:
+    """Let datanodes leave for good: all they have is copied elsewhere first."""
+    return set_states(
+        scm, ids, "DECOMMISSIONING", force=force, dry_run=dry_run, yes=yes, as_json=as_json
+    )
+
+
+@app.command("maintenance")
+def maintenance(
+    ids: Datanodes,
+    scm: ScmOption = SCM_DEFAULT,
+    until: Annotated[
+        str, typer.Option(metavar="TIME", help="Back in service after so long: 90m, 12h, 7d.")
+    ] = "",
+    force: ForceFlag = False,
+    dry_run: DryRunFlag = False,
+    yes: YesFlag = False,
+    as_json: JsonFlag = False,
+) -> int:
+    """Let datanodes rest: they come back with what they have, and enough stays online."""
+    return set_states(
+        scm,
+        ids,
+        "ENTERING_MAINTENANCE",
+        op_expiry_ms=expiry_ms(until) if until else 0,
+        force=force,
+        dry_run=dry_run,
+        yes=yes,
+        as_json=as_json,
+    )
+
+
+@app.command("recommission")
+def recommission(ids: Datanodes, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
+    """Take datanodes back into service, however far they have come."""
+    return set_states(scm, ids, "IN_SERVICE", yes=True, as_json=as_json)
+
+
+def expiry_ms(text: str) -> int:
+    """Return the wall-clock time that is `text` from now."""
+    match = re.fullmatch(r"(\d{1,6})([smhd])", text)
+    if match is None:
+        raise Refused(
+            Code.MALFORMED_REQUEST, f"--until {text}: write a number and s, m, h or d", hint="7d"
+        )
+    return int(time.time() * 1000) + int(match[1]) * UNIT_MS[match[2]]
+
+
+def set_states(
+    scm: str,
+    ids: list[str],
+    op_state: str,
+    *,
+    op_expiry_ms: int = 0,
+    force: bool = False,
+    dry_run: bool = False,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Ask the SCM for a state of datanodes; without `yes`, its checks are shown first."""
+    with Client(scm) as client:
+        request = scm_pb2.SetOperationalStatesRequest(
+            datanode_ids=datanode_ids(client, ids),
+            op_state=op_state,
+            op_expiry_ms=op_expiry_ms,
+            force=force,
+            dry_run=True,
+        )
+        if dry_run or not yes:
+            trial = client.scm.set_operational_states(request)
+            if dry_run:
+                return show_node_decisions(trial, as_json=as_json)
+            refuse_unasked(as_json=as_json)
+            code = show_node_decisions(trial, as_json=False)
+            if code != Exit.OK or not typer.confirm(f"{op_state} as shown?", err=True):
+                return code or Exit.FAILED
+        request.dry_run = False
+        return show_node_decisions(client.scm.set_operational_states(request), as_json=as_json)
+
+
+@app.command("departures")
+def departures(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
+    """Show the datanodes that are not in service: what must be done before they may be off.
+
+    2: some are not ready to be switched off.
+    """
+    with Client(scm) as client:
+        answer = client.scm.list_departures(scm_pb2.ListDeparturesRequest())
+    if as_json:
+        emit([facts(departure) for departure in answer.departures])
+    else:
+        rows = [
+            (
+                short(d.datanode_id),
+                d.op_state,
+                d.health,
+                d.container_count,
+                d.copying_count,
+                d.required_count,
+                d.unclosed_count,
+                "yes" if d.switch_off else "no",
+                until_text(d.op_expiry_ms),
+            )
+            for d in answer.departures
+        ]
+        columns = ["datanode", "state", "health", "containers#", "copying#", "required#"]
+        show(grid("", [*columns, "unclosed#", "switch off", "back in"], rows))
+    waiting = sum(not d.switch_off for d in answer.departures)
+    if not as_json:
+        ready = [short(d.datanode_id) for d in answer.departures if d.switch_off]
+        if ready:
+            say(f"may be switched off now: {', '.join(ready)}")
+        say(f"{counted(waiting, 'datanode')} not ready")
+    return Exit.TO_DO if waiting else Exit.OK
+
+
+def until_text(expiry_ms: int) -> str:
+    """Return how long it is until a maintenance ends, for people."""
+    if not expiry_ms:
+        return "-"
+    left_ms = max(0, expiry_ms - int(time.time() * 1000))
+    unit = next((u for u in "dhm" if left_ms >= 2 * UNIT_MS[u]), "s")
+    return f"{left_ms // UNIT_MS[unit]} {unit}"
+
+
+@app.command("refresh")
+def refresh(ids: Datanodes, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
+    """Have datanodes measure their volumes now."""
+    return order_nodes(scm, ids, "refresh_volume_usage", as_json=as_json)
+
+
+@app.command("reregister")
+def reregister(ids: Datanodes, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
+    """Have datanodes register again and report all they hold."""
+    return order_nodes(scm, ids, "reregister", as_json=as_json)
+
+
+def order_nodes(scm: str, ids: list[str], kind: str, *, as_json: bool) -> int:
+    """Give datanodes an order about themselves."""
+    with Client(scm) as client:
+        answer = client.scm.order_nodes(
+            scm_pb2.OrderNodesRequest(datanode_ids=datanode_ids(client, ids), type=kind)
+        )
+    return show_node_decisions(answer, as_json=as_json)
+
+
+def show_node_decisions(answer: scm_pb2.NodeDecisions, *, as_json: bool) -> int:
+    """Print what the SCM decided per datanode; 1 if it refused any."""
+    if as_json:
+        emit([facts(decision) for decision in answer.decisions])
+    else:
+        rows = [(short(d.datanode_id), d.code, d.message) for d in answer.decisions]
+        show(grid("", ["datanode", "decision", "why"], rows))
+    return Exit.OK if all(d.code == "OK" for d in answer.decisions) else Exit.FAILED
+
+
+def datanode_ids(client: Client, given: list[str]) -> list[str]:
+    """Return the datanodes that are named by id, prefix or rack, each once."""
+    nodes = client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes
+    found: list[str] = []
+    for name in given:
+        if not name.startswith("/"):
+            found.append(datanode_id(client, name))
+            continue
+        rack = [node.datanode_id for node in nodes if node.rack == name]
+        if not rack:
+            raise Refused(Code.WRONG_DATANODE, f"no datanode is in rack {name}")
+        found += rack
+    return list(dict.fromkeys(found))
