@@ -1,7 +1,7 @@
 """What the services need of those who do the work: the runtime hands them in."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from agent.rpc.v1 import datanode_pb2 as pb
 from merkle.replica import ContainerId
@@ -52,6 +52,10 @@ class Arrived(Protocol):
 class Importer(Protocol):
     """Receives replicas (`agent.transfer.incoming`)."""
 
-    def receive(self, parts: Iterator[pb.ImportPart]) -> Arrived:
+    def read_part(self, encoded: bytes) -> Any:  # what `receive` takes
+        """Decode one `ImportPart`. Raise DecodeError."""
+        ...
+
+    def receive(self, parts: Iterator[Any]) -> Arrived:
         """Receive one replica whole. Raise SutureError, with nothing of it left."""
         ...

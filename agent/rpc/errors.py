@@ -193,6 +193,10 @@ class ErrorEdge(grpc.ServerInterceptor):
     stranger must not be able to fill our log.
     """
 
+    def __init__(self, parsers: Mapping[str, Callable[[bytes], Any]] | None = None) -> None:
+        """`parsers`: methods whose requests are read otherwise than by their generated class."""
+        self._parsers = dict(parsers or {})
+
     def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], _Handler],
@@ -203,7 +207,7 @@ class ErrorEdge(grpc.ServerInterceptor):
         method = str(handler_call_details.method)
         if handler is None or not method.startswith(SERVICE_PREFIX):
             return handler  # type: ignore[no-any-return]
-        parse = _parser(handler.request_deserializer)
+        parse = _parser(self._parsers.get(method, handler.request_deserializer))
         if handler.request_streaming:
             assert not handler.response_streaming, "no method of ours streams both ways"
             return grpc.stream_unary_rpc_method_handler(

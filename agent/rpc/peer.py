@@ -22,7 +22,7 @@ from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo, Containe
 from merkle.tree import Summary, Tree
 
 SCAN_TIMEOUT_S: Final = 6 * 3600.0  # a full container on a busy disk
-IMPORT_METHOD: Final = "/suture.v1.Datanode/ImportContainer"
+IMPORT_METHOD: Final = "/suture.v1.Datanode/ImportContainer"  # with a serializer of its own
 BLOCKS_MAX: Final = 1_000_000  # of one container, for those who list them all
 
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from agent.store.store import ReplicaStore
 
 SERVICE_NAME: Final = "suture.v1.Datanode"
+IMPORT_METHOD: Final = f"/{SERVICE_NAME}/ImportContainer"
 PIECE_BYTES_MAX: Final = 1024**2  # of chunk data in one message
 BLOCKS_PAGE_BYTES_MAX: Final = 1024**2
 PING_INTERVAL_MS_MIN: Final = 10_000  # a client that pings more often is sent away
@@ -88,6 +89,7 @@ class DatanodeService(datanode_pb2_grpc.DatanodeServicer):
         self._status = status
         self._scrub = scrub
         self._importer = importer
+        self.read_part = pb.ImportPart.FromString if importer is None else importer.read_part
         self._on_read = on_read
         self.limits = limits or Limits()
 
@@ -281,7 +283,7 @@ class DatanodeService(datanode_pb2_grpc.DatanodeServicer):
         yield from hashes.pages(self._store.tree(container_id), selection)
 
     def ImportContainer(  # noqa: N802
-        self, requests: Iterator[pb.ImportPart], context: grpc.ServicerContext
+        self, requests: Iterator[Any], context: grpc.ServicerContext
     ) -> pb.ImportContainerResponse:
         """Receive a whole replica that another datanode pushes; nothing shows before all is here.
 
@@ -436,7 +438,7 @@ def build_server(
     limits = limits or service.limits
     server = grpc.server(
         executor,
-        interceptors=[ErrorEdge()],
+        interceptors=[ErrorEdge({IMPORT_METHOD: service.read_part})],
         options=server_options(),
         maximum_concurrent_rpcs=limits.rpc_count_max,
     )

@@ -21,7 +21,7 @@ from agent.rpc import codec, hashes
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.store.arrival import Announced, Arrival, Received
 from agent.store.facts import ReplicaFacts
-from agent.transfer.parts import PART_BLOCKS_MAX, PART_BYTES, cut_off, data_of
+from agent.transfer.parts import PART_BLOCKS_MAX, PART_BYTES, Part, cut_off, read_part, unpacked
 from agent.transfer.streamed import StreamedChunks
 from merkle.blockrow import HEADER, decode_block
 from merkle.checksum import Algorithm, U64s, windows_verify
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 FINDINGS_MAX: Final = 10_000  # damage beyond it makes no replica that is worth a copy
 SMALL_BYTES_MAX: Final = PART_BYTES
+STEP_BYTES: Final = 128 * 1024
 BCSID_FIELD: Final = 4  # of a row's header
 
 
@@ -70,15 +71,20 @@ class Importer:
     now_ms: Callable[[], int]
     on_arrived: Callable[[ContainerId], None] = lambda _: None
 
-    def receive(self, parts: Iterator[pb.ImportPart]) -> Arrived:
+    def read_part(self, encoded: bytes) -> Part:
+        """Decode one message of a stream. Raises DecodeError."""
+        return read_part(encoded)
+
+    def receive(self, parts: Iterator[Part]) -> Arrived:
         """Receive one replica. Raises SutureError, with nothing of it left."""
         first = next(parts, None)
-        if first is None or first.WhichOneof("part") != "header":
+        if first is None or first.kind != "header":
             raise codec.malformed("parts", "the stream does not begin with a header")
-        announced = parse_header(first.header, self.cluster_id)
+        header = first.message.header
+        announced = parse_header(header, self.cluster_id)
         arrival = self.store.begin_arrival(announced, self.executor.submit)
         try:
-            reception = _Reception(arrival, first.header, self.now_ms())
+            reception = _Reception(arrival, header, self.now_ms())
             reception.take_all(parts)
             received = reception.judged(self.algorithm)
             with self.leases.hold(announced.container_id):
@@ -176,21 +182,22 @@ class _Reception:
         self._unread_rows: set[int] = set()
         self.data_bytes = 0
 
-    def take_all(self, parts: Iterator[pb.ImportPart]) -> None:
+    def take_all(self, parts: Iterator[Part]) -> None:
         """Take every part up to the end."""
         for part in parts:
-            match part.WhichOneof("part"):
+            match part.kind:
                 case "tree" if self._tree is None:
-                    self._pages.append(part.tree)
+                    self._pages.append(part.message.tree)
                 case "findings" if self._tree is None:
-                    self._declared.add(part.findings)
+                    self._declared.add(part.message.findings)
                 case "blocks":
-                    self._take_blocks(part.blocks)
+                    data = unpacked(part.data, compressed=self._compressed)
+                    self._take_blocks(part.message.blocks, data)
                 case "end":
-                    self._take_end(part.end)
+                    self._take_end(part.message.end)
                     return
                 case kind:
-                    raise codec.malformed("parts", f"{kind} is out of order")
+                    raise codec.malformed("parts", f"{kind or 'nothing'} is out of order")
         raise cut_off()
 
     def judged(self, algorithm: Algorithm) -> Received:
@@ -251,9 +258,8 @@ class _Reception:
 
     # -- blocks
 
-    def _take_blocks(self, part: pb.ImportBlocks) -> None:
+    def _take_blocks(self, part: pb.ImportBlocks, data: memoryview) -> None:
         self._known_tree()
-        data = data_of(part, compressed=self._compressed)
         ids, sizes = self._checked_ids(part)
         if ids and self._open is not None and self._open.left_bytes > len(data):
             raise codec.malformed("blocks", "a block begins before the one before it has ended")
@@ -382,8 +388,10 @@ class _Reception:
         if block is None:
             return 0
         piece = data[: block.left_bytes]
-        block.chunks.feed(piece)
-        self._arrival.append(piece)
+        for start in range(0, len(piece), STEP_BYTES):  # checked and copied while it is in cache
+            step = piece[start : start + STEP_BYTES]
+            block.chunks.feed(step)
+            self._arrival.append(step)
         block.left_bytes -= len(piece)
         if not block.left_bytes:
             self._end_block(block, has_file=True)

@@ -12,6 +12,7 @@ from agent.rpc.v1 import datanode_pb2 as pb
 from agent.store.arrival import Announced, Arrival
 from agent.store.fsck import fsck
 from agent.transfer.outgoing import Export
+from agent.transfer.parts import Part, read_part
 from merkle.checksum import Algorithm
 from merkle.replica import Bcsid, BlockId, ChecksumType, ContainerId, ReplicaState
 from tests.support.datanodes import Datanode, code_of
@@ -348,7 +349,7 @@ class TestRefusals:
         parts = list(decoded(pair.source))
         parts[0].header.cluster_id = "another"
 
-        assert "WRONG_CLUSTER" == code_of(lambda: pair.target.importer.receive(iter(parts)))
+        assert "WRONG_CLUSTER" == code_of(lambda: pair.target.importer.receive(encoded(parts)))
 
 
 def announce(
@@ -386,6 +387,12 @@ def decoded(source: Datanode) -> Iterator[pb.ImportPart]:
         yield pb.ImportPart.FromString(part)
 
 
+def encoded(messages: list[pb.ImportPart]) -> Iterator[Part]:
+    """Yield messages as they come from a sender that encodes them in protobuf's own order."""
+    for message in messages:
+        yield read_part(message.SerializeToString())
+
+
 class TestMalformedStreams:
     """Whatever a stranger sends is refused with a reason, and leaves nothing behind."""
 
@@ -402,7 +409,7 @@ class TestMalformedStreams:
     def refused(self, pair: Pair, parts: list[pb.ImportPart]) -> str:
         """Return the code with which the stream is refused; nothing must be left."""
         with pytest.raises(Refused) as refusal:
-            pair.target.importer.receive(iter(parts))
+            pair.target.importer.receive(encoded(parts))
         pair.target_is_untouched()
         return refusal.value.code.value
 

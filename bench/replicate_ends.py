@@ -1,0 +1,179 @@
+"""The two ends of a transfer, each in a process of its own: `python -m bench.replicate_ends ROLE`.
+
+    target FOLDER                    serves ImportContainer; prints its port; "rss" prints its peak
+    sink                             serves the same method, drops every message
+    source FOLDER ADDRESS            reads lines "push ID" and "bare BYTES"; prints one JSON a line
+
+Peak resident memory is the kernel's (VmHWM); "clear" begins a new peak.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from agent.rpc.channel import open_channel
+from agent.rpc.peer import IMPORT_METHOD, Peer
+from agent.rpc.server import DatanodeService, build_server
+from agent.rpc.v1 import datanode_pb2, datanode_pb2_grpc
+from agent.runtime.lease import Leases
+from agent.store.options import StoreOptions
+from agent.store.store import ReplicaStore
+from agent.transfer.incoming import Importer
+from agent.transfer.parts import PART_BYTES, blocks_part
+from agent.transfer.replicate import Replicator
+from bench.scan_world import CLUSTER, DATANODE
+from merkle.checksum import Algorithm
+from merkle.replica import BlockId, ContainerId
+
+THREADS = 4
+MIB = 1024**2
+
+
+def open_store(folder: Path, name: str) -> ReplicaStore:
+    """Open the store of one end."""
+    options = StoreOptions(reserve_bytes=0)
+    return ReplicaStore.open([folder], cluster_id=CLUSTER, datanode_id=name, options=options)
+
+
+def peak_mib() -> float:
+    """Return the peak of this process's resident memory since `clear`."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) / 1024
+    raise RuntimeError("the kernel does not tell VmHWM")
+
+
+def clear_peak() -> None:
+    """Begin a new peak."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+class Sink(datanode_pb2_grpc.DatanodeServicer):
+    """Receives and drops."""
+
+    def ImportContainer(  # noqa: N802
+        self, parts: Iterator[datanode_pb2.ImportPart], _context: grpc.ServicerContext
+    ) -> datanode_pb2.ImportContainerResponse:
+        """Count the messages of a stream."""
+        count = sum(1 for _ in parts)
+        return datanode_pb2.ImportContainerResponse(bytes_received=count)
+
+
+def serve_target(folder: Path) -> None:
+    """Serve imports over a store, and drop what the bare stream sends."""
+    store = open_store(folder, "dn-target")
+    writers = ThreadPoolExecutor(THREADS)
+    leases = Leases()
+    importer = Importer(
+        store=store,
+        leases=leases,
+        executor=writers,
+        cluster_id=CLUSTER,
+        algorithm=Algorithm.XXH3_64,
+        now_ms=lambda: 1,
+    )
+    service = DatanodeService(
+        store,
+        leases,
+        scan=lambda *_: iter(()),
+        status=datanode_pb2.StatusResponse,
+        importer=importer,
+    )
+    built = build_server(service, "127.0.0.1:0", ThreadPoolExecutor(THREADS))
+    built.server.start()
+    sink = grpc.server(
+        ThreadPoolExecutor(1), options=[("grpc.max_receive_message_length", 64 * MIB)]
+    )
+    datanode_pb2_grpc.add_DatanodeServicer_to_server(Sink(), sink)  # type: ignore[no-untyped-call]
+    sink_port = sink.add_insecure_port("127.0.0.1:0")
+    sink.start()
+    say({"port": built.port, "sink": sink_port})
+    for line in sys.stdin:
+        words = line.split()
+        match words[0]:
+            case "clear":
+                clear_peak()
+                say({})
+            case "rss":
+                say({"peak_mib": peak_mib()})
+            case "delete":
+                container_id = ContainerId(int(words[1]))
+                paths = store.paths(container_id)
+                count = sum(1 for _ in paths.chunks.iterdir())
+                store.delete_container(container_id, force=True)
+                say({"files": count})
+            case "path":
+                say({"path": str(store.paths(ContainerId(int(words[1]))).chunks)})
+
+
+def run_source(folder: Path, address: str, sink: str) -> None:
+    """Push when told to."""
+    store = open_store(folder, DATANODE)
+    readers = ThreadPoolExecutor(THREADS)
+    replicator = Replicator(
+        store=store,
+        leases=Leases(),
+        executor=readers,
+        cluster_id=CLUSTER,
+        datanode_id=DATANODE,
+        monotonic_s=time.monotonic,
+        on_damage=lambda *_: None,
+    )
+    say({})
+    for line in sys.stdin:
+        words = line.split()
+        match words[0]:
+            case "clear":
+                clear_peak()
+                say({})
+            case "rss":
+                say({"peak_mib": peak_mib()})
+            case "push":
+                with Peer(address) as peer:
+                    begun_s = time.perf_counter()
+                    outcome = replicator.replicate(
+                        ContainerId(int(words[1])), peer, compress=False, stop=lambda: False
+                    )
+                    taken_s = time.perf_counter() - begun_s
+                say({"s": taken_s, "bytes": outcome.bytes_sent, "blocks": outcome.block_count})
+            case "bare":
+                say({"s": bare(sink, int(words[1]))})
+
+
+def bare(address: str, size_bytes: int) -> float:
+    """Send so many bytes in messages of the same kind and size; return the seconds."""
+    data = memoryview(bytes(PART_BYTES))
+    row = bytes(1024)
+
+    def parts() -> Iterator[bytes]:
+        for number in range(size_bytes // PART_BYTES):
+            yield blocks_part([BlockId(number + 1)], [row], [PART_BYTES], data, compress=False)
+
+    channel = open_channel(address)
+    method = channel.stream_unary(
+        IMPORT_METHOD, response_deserializer=datanode_pb2.ImportContainerResponse.FromString
+    )
+    begun_s = time.perf_counter()
+    method(parts())
+    taken_s = time.perf_counter() - begun_s
+    channel.close()
+    return taken_s
+
+
+def say(answer: dict[str, Any]) -> None:
+    """Answer one line."""
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "target":
+        serve_target(Path(sys.argv[2]))
+    else:
+        run_source(Path(sys.argv[2]), sys.argv[3], sys.argv[4])
