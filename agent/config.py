@@ -72,6 +72,11 @@ def _checked_window(text: str) -> str:
     return text
 
 
+def _several(value: object) -> object:
+    """One address is a list of one."""
+    return (value,) if isinstance(value, str) else value
+
+
 Window = Annotated[str, AfterValidator(_checked_window)]
 
 
@@ -90,7 +95,12 @@ class NodeConfig(Section):
         description="Address that peers and clients dial; none: what `listen` binds.",
         examples=["datanode1.example.org:9859"],
     )
-    scm: Address = Field("127.0.0.1:9860", description="Address of the SCM, host:port.")
+    scm: Annotated[tuple[Address, ...], BeforeValidator(_several)] = Field(
+        ("127.0.0.1:9860",),
+        min_length=1,
+        max_length=9,
+        description="Address of the SCM, host:port, or a list: the highest term leads.",
+    )
     rack: str = Field("/default-rack", min_length=1, description="Network location.")
 
 
@@ -189,7 +199,18 @@ class ScanConfig(Section):
 class TaskConfig(Section):
     """How many commands run at once."""
 
-    threads: Count = Field(10, ge=1, le=64, description="Threads for reconcile and its kin.")
+    threads: Count = Field(
+        0,
+        ge=0,
+        le=64,
+        description="Copies, reconstructions and reconciles at once; 0: 2 per volume, at least 10.",
+    )
+    out_of_service_factor: Count = Field(
+        2,
+        ge=1,
+        le=10,
+        description="Times the threads and the queue while this datanode is being emptied.",
+    )
     queue_depth_max: Count = Field(1000, ge=1, le=100_000, description="Commands that may wait.")
     reconcile_share: float = Field(
         0.5, gt=0, le=1, description="Part of the threads that reconcile may take."

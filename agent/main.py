@@ -9,7 +9,9 @@ import os
 import random
 import sys
 import uuid
+from collections.abc import Sequence
 from importlib.metadata import version
+from itertools import cycle
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -33,17 +35,19 @@ log = structlog.get_logger()
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
-def who_am_i(config: AgentConfig, scm: ScmClient, stop: StopRequest) -> Who | None:
+def who_am_i(config: AgentConfig, scms: Sequence[ScmClient], stop: StopRequest) -> Who | None:
     """Return cluster and datanode id: from the volumes, else a new one in the SCM's cluster.
 
-    The first start waits for the SCM, because a volume is formatted for one cluster; None when
+    The first start waits for an SCM, because a volume is formatted for one cluster; None when
     told to stop meanwhile.
     """
     known = remembered(config.storage.volumes)
     if known is not None:
         return Who(known.datanode_id, known.cluster_id)
     told = False
-    while not stop.is_set():
+    for scm in cycle(scms):
+        if stop.is_set():
+            break
         try:
             answer = scm.list_nodes(scm_pb2.ListNodesRequest())
             return Who(str(uuid.uuid4()), answer.cluster_id)
@@ -78,12 +82,12 @@ def run(config_path: Path) -> int:
         config = load(config_path)
         if not witness_is_native():
             log.warning("second_witness_is_slow", hint="crcmod was built without its C extension")
-        scm = ScmClient(config.node.scm)
-        who = who_am_i(config, scm, stop)
+        scms = [ScmClient(address) for address in config.node.scm]
+        who = who_am_i(config, scms, stop)
         if who is None:
             return 0
         boot_id = random.getrandbits(63)
-        host = Host(config, who, scm, version=version("suture"), boot_id=boot_id)
+        host = Host(config, who, scms, version=version("suture"), boot_id=boot_id)
     except SutureError as error:
         hint = f" ({error.hint})" if error.hint else ""
         typer.echo(f"suture-agent: {error}{hint}", err=True)

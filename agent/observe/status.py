@@ -11,6 +11,7 @@ from agent.rpc.reports import replica_report, unloadable_report
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.loop import WorkerStatus
 from agent.store.facts import Unloadable, VolumeFacts
+from agent.store.nodestate import NodeState
 from agent.store.store import ReplicaStore
 from merkle.damaged import Damaged
 from merkle.replica import ContainerId
@@ -130,6 +131,10 @@ class Observer:
     def queues(self) -> Iterable[scm_pb2.QueueCount]:
         """Return queued and running tasks by type."""
         return () if self.pools is None else self.pools.queue_counts()
+
+    def node_state(self) -> NodeState:
+        """Return what the SCM has decided about this datanode."""
+        return self._store.node_state()
 
     def status(self) -> datanode_pb2.StatusResponse:
         """Return the whole answer to `Status`."""

@@ -1,8 +1,8 @@
 """What commands do, and the pools in which they do it.
 
-work     replicate, reconcile    threads and queue from the config; doubled out of service
-removal  delete                  small: a storm of deletes holds up nothing else
-quick    close                   small and short
+work      replicate, reconstruct, reconcile    threads and queue from the config
+removals  delete, delete_blocks                few: a storm of deletes holds up nothing else
+quick     close, and what is about the node    few and short
 """
 
 from collections.abc import Callable
@@ -17,6 +17,7 @@ from agent.config import TaskConfig
 from agent.ec.scheme import SHARDS_MAX
 from agent.reconcile.reconciler import Reconciler
 from agent.reconstruct.coordinator import Coordinator
+from agent.removal import delete_blocks
 from agent.rpc import codec
 from agent.rpc.ec import parse_order, reconstruction_message
 from agent.rpc.peer import Peer
@@ -27,6 +28,7 @@ from agent.runtime.lease import Leases
 from agent.runtime.pace import ScanPace
 from agent.runtime.pool import TaskContext, TaskPool
 from agent.runtime.scanning import ScanReport
+from agent.store.nodestate import OP_STATES
 from agent.store.store import ReplicaStore
 from agent.tasks import TaskLimits
 from agent.transfer.replicate import TIMEOUT_S, Replicator
@@ -35,6 +37,9 @@ from scanner.pacing import PaceLimits
 
 QUICK_THREADS: Final = 3  # close: short, and never behind a reconcile
 REMOVAL_THREADS: Final = 2
+THREADS_DEFAULT: Final = 10  # ozone: hdds.datanode.replication.streams.limit
+THREADS_PER_VOLUME: Final = 2
+THREADS_DEFAULT_MAX: Final = 64
 TRANSFER_THREADS: Final = 4  # that read, and that write, for replicas under way
 
 log = structlog.get_logger()
@@ -43,7 +48,8 @@ log = structlog.get_logger()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
     """What the handlers work with. `ask_scan` queues a scan, with the reason;
-    `wait` waits so many seconds, and returns True early when the agent stops."""
+    `wait` waits so many seconds, and returns True early when the agent stops. `report_soon` sends
+    a heartbeat now; `reregister` registers again, and reports all."""
 
     store: ReplicaStore
     leases: Leases
@@ -53,6 +59,13 @@ class Tools:
     scan_now: Callable[[ContainerId], ScanReport]
     ask_scan: Callable[[ContainerId, str], None]
     wait: Callable[[float], bool]
+    report_soon: Callable[[], None]
+    reregister: Callable[[], None]
+
+
+def threads_for(volume_count: int) -> int:
+    """Return how many tasks run at once where nobody has said: disks are what they wait for."""
+    return min(max(THREADS_DEFAULT, THREADS_PER_VOLUME * volume_count), THREADS_DEFAULT_MAX)
 
 
 class Handlers:
@@ -63,11 +76,13 @@ class Handlers:
         self._tools = tools
         self._clock = tools.clock
         self._peers: dict[str, Peer] = {}
-        share = max(1, int(config.threads * config.reconcile_share))
-        rebuilds = max(1, int(config.threads * config.reconstruct_share))
+        threads = config.threads or threads_for(len(tools.store.volumes()))
+        share = max(1, int(threads * config.reconcile_share))
+        rebuilds = max(1, int(threads * config.reconstruct_share))
         shares = {"reconcile": share, "reconstruct": rebuilds}
-        limits = TaskLimits(config.threads, config.queue_depth_max, shares)
+        limits = TaskLimits(threads, config.queue_depth_max, shares)
         self.work = TaskPool(limits, name="task", clock=tools.clock)
+        self.follow_node_state()
         quick = TaskLimits(QUICK_THREADS, config.queue_depth_max)
         self.quick = TaskPool(quick, name="quick", clock=tools.clock)
         removal = TaskLimits(REMOVAL_THREADS, config.queue_depth_max)
@@ -100,7 +115,11 @@ class Handlers:
             "reconstruct": Route(self.work, self._reconstruct),
             "reconcile": Route(self.work, self._reconcile),
             "delete": Route(self.removal, self._delete),
+            "delete_blocks": Route(self.removal, self._delete_blocks, transactions_key),
             "close": Route(self.quick, self._close),
+            "set_operational_state": Route(self.quick, self._set_state, command_key),
+            "refresh_volume_usage": Route(self.quick, self._refresh, lambda _: "node"),
+            "reregister": Route(self.quick, self._reregister, lambda _: "node"),
         }
 
     def stop(self, deadline_s: float) -> list[str]:
@@ -140,6 +159,38 @@ class Handlers:
         container_id = codec.parse_container_id(command.container_id)
         with self._tools.leases.hold(container_id):
             self._tools.store.delete_container(container_id, force=command.force)
+
+    def _delete_blocks(
+        self, order: scm_pb2.Command, context: TaskContext, status: scm_pb2.CommandStatus
+    ) -> None:
+        tools, transactions = self._tools, order.delete_blocks.transactions
+        results = delete_blocks(tools.store, tools.leases, transactions, stop=context.stop)
+        status.delete_blocks.transactions.extend(results)
+
+    def _set_state(
+        self, order: scm_pb2.Command, _context: TaskContext, _status: scm_pb2.CommandStatus
+    ) -> None:
+        command = order.set_operational_state
+        if command.op_state not in OP_STATES:
+            raise codec.malformed("set_operational_state.op_state", f"{command.op_state!r}")
+        self._tools.store.set_node_state(command.op_state, command.op_expiry_ms)
+        self.follow_node_state()
+        self._tools.report_soon()
+
+    def _refresh(
+        self, _order: scm_pb2.Command, _context: TaskContext, _status: scm_pb2.CommandStatus
+    ) -> None:
+        self._tools.report_soon()  # each heartbeat measures the volumes
+
+    def _reregister(
+        self, _order: scm_pb2.Command, _context: TaskContext, _status: scm_pb2.CommandStatus
+    ) -> None:
+        self._tools.reregister()
+
+    def follow_node_state(self) -> None:
+        """Size the pool for what this datanode has to do: much, when its replicas must leave."""
+        state = self._tools.store.node_state()
+        self.work.set_scale(self._config.out_of_service_factor if state.is_out_of_service else 1)
 
     def _reconcile(
         self, order: scm_pb2.Command, context: TaskContext, status: scm_pb2.CommandStatus
@@ -194,6 +245,16 @@ class Handlers:
     def peer(self, address: str) -> Peer:
         """Return the connection to a datanode."""
         return self._peers.setdefault(address, Peer(address))
+
+
+def transactions_key(order: scm_pb2.Command) -> tuple[int, ...]:
+    """The same transactions again are the same command."""
+    return tuple(item.transaction_id for item in order.delete_blocks.transactions)
+
+
+def command_key(order: scm_pb2.Command) -> int:
+    """Every one counts: the last decides."""
+    return order.command_id
 
 
 def replicate_key(order: scm_pb2.Command) -> tuple[int, str]:

@@ -23,6 +23,7 @@ from agent.errors import Code, Refused, Unavailable
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.clock import Clock
 from agent.runtime.loop import Busy, Step, Throttled
+from agent.store.nodestate import NodeState
 from merkle.replica import ContainerId
 
 REPLICAS_PER_HEARTBEAT_MAX: Final = 5_000  # about 0.5 MB
@@ -30,6 +31,7 @@ STATUSES_KEPT_MAX: Final = 10_000  # while the SCM is away; older ones are dropp
 STATUSES_PER_HEARTBEAT_MAX: Final = 500
 STATUSES_BYTES_MAX: Final = 4 * 1024**2  # of one heartbeat: its message has a limit
 LAST_COPIES_MAX: Final = 1_000  # listened to in one answer
+REGISTERED: Final = "registered"
 INTERVAL_S_MIN: Final = 0.05
 FULL_REPORT_INTERVAL_S: Final = 3600.0
 RETRY_S_MIN: Final = 0.2
@@ -69,6 +71,10 @@ class Reporter(Protocol):
         """Return how many commands are queued and running, by type."""
         ...
 
+    def node_state(self) -> NodeState:
+        """Return what the SCM decided about this datanode, as its volumes remember it."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Identity:
@@ -92,8 +98,14 @@ class Heartbeat:
         identity: Identity,
         on_commands: Callable[[Sequence[scm_pb2.Command], int], None],
         clock: Clock,
+        *,
+        leads: Callable[[int], bool] = lambda _: True,
+        name: str = "heartbeat",
     ) -> None:
+        """`leads` says whether an SCM with that term leads, as far as this datanode knows."""
+        self.name = name
         self._scm = scm
+        self._leads = leads
         self._reporter = reporter
         self._identity = identity
         self._on_commands = on_commands
@@ -113,14 +125,10 @@ class Heartbeat:
         self._failures = 0
         self._state = "not registered yet"
         self._is_registered = False
+        self._must_register = False  # somebody asked for it anew
         self.wake: Callable[[], None] = lambda: None  # set to the loop's own
         self.on_last_copies: Callable[[Sequence[int]], None] = lambda _: None
         """Told, with each answer, of which containers only we have a healthy copy."""
-
-    @property
-    def name(self) -> str:
-        """Name of the worker."""
-        return "heartbeat"
 
     @property
     def state(self) -> str:
@@ -139,6 +147,11 @@ class Heartbeat:
             self._full_wanted = True
         self.wake()
 
+    def reregister(self) -> None:
+        """Register again, and then report all."""
+        self._must_register = True
+        self.wake()
+
     def answer(self, status: scm_pb2.CommandStatus) -> None:
         """Report what became of a command, soon."""
         with self._lock:
@@ -149,6 +162,8 @@ class Heartbeat:
 
     def step(self) -> Step:
         """Register if needed, then send one heartbeat."""
+        if self._must_register:
+            self._must_register = self._is_registered = False
         try:
             if not self._is_registered:
                 self._register()
@@ -174,6 +189,7 @@ class Heartbeat:
 
     def _register(self) -> None:
         me = self._identity
+        state = self._reporter.node_state()
         answer = self._scm.register(
             scm_pb2.RegisterRequest(
                 datanode_id=me.datanode_id,
@@ -183,6 +199,8 @@ class Heartbeat:
                 cluster_id=me.cluster_id,
                 volumes=self._reporter.volumes(),
                 boot_id=me.boot_id,
+                op_state=state.op_state,
+                op_expiry_ms=state.op_expiry_ms,
             )
         )
         if answer.cluster_id != me.cluster_id:
@@ -194,7 +212,7 @@ class Heartbeat:
         self._is_registered = True
         self._full = None
         self._full_due_s = self._clock.monotonic_s()
-        self._state = "registered"
+        self._state = REGISTERED
         log.info("registered", cluster_id=answer.cluster_id, term=answer.term)
 
     def _beat(self) -> bool:
@@ -204,6 +222,7 @@ class Heartbeat:
         queues = list(self._reporter.queues())
         statuses = self._statuses_to_send()
         changed: list[ContainerId] = []
+        state = self._reporter.node_state()
         try:
             request = scm_pb2.HeartbeatRequest(
                 datanode_id=self._identity.datanode_id,
@@ -212,6 +231,8 @@ class Heartbeat:
                 reports=self._reports(changed),
                 command_statuses=statuses,
                 queues=queues,
+                op_state=state.op_state,
+                op_expiry_ms=state.op_expiry_ms,
             )
             answer = self._scm.heartbeat(request)
         except BaseException:
@@ -222,7 +243,8 @@ class Heartbeat:
             self._take_back(changed)
             return True
         waiting = self._told(statuses)
-        self.on_last_copies(answer.sole_healthy_container_ids[:LAST_COPIES_MAX])
+        if self._leads(answer.term):
+            self.on_last_copies(answer.sole_healthy_container_ids[:LAST_COPIES_MAX])
         if answer.commands:
             self._on_commands(answer.commands, answer.term)
         return waiting or self._full is not None

@@ -6,7 +6,7 @@ store ◄── server (gRPC threads)      ◄── peers, clients
   └────── observer ──► reports, status
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Event
@@ -25,6 +25,7 @@ from agent.runtime.clock import SystemClock
 from agent.runtime.face import Face
 from agent.runtime.handlers import TRANSFER_THREADS, Handlers, Tools
 from agent.runtime.heartbeat import Heartbeat, Identity
+from agent.runtime.heartbeats import Heartbeats, Terms
 from agent.runtime.lease import Leases
 from agent.runtime.loop import Loop, LoopSet, Step, Throttled
 from agent.runtime.recovering import REASON, Recoveries
@@ -55,11 +56,17 @@ class Host:
     """Everything that runs in an agent's process."""
 
     def __init__(
-        self, config: AgentConfig, who: Who, scm: ScmClient, *, version: str, boot_id: int
+        self,
+        config: AgentConfig,
+        who: Who,
+        scms: Sequence[ScmClient],
+        *,
+        version: str,
+        boot_id: int,
     ) -> None:
         """Open the store, which recovers it, and bind the server. Raises SutureError."""
         self._config = config
-        self._scm = scm
+        self._scms = tuple(scms)
         self._clock = SystemClock()
         self._stopping = Event()
         self._loops = LoopSet()
@@ -126,18 +133,7 @@ class Host:
         )
         self._server = build_server(service, self._config.node.listen, self._executor)
         self._build_commands(who)
-        identity = Identity(
-            datanode_id=who.datanode_id,
-            cluster_id=who.cluster_id,
-            address=self.address,
-            rack=self._config.node.rack,
-            version=version,
-            boot_id=boot_id,
-        )
-        self._heartbeat = Heartbeat(
-            self._scm, self._observer, identity, self._commands.submit, self._clock
-        )
-        self._heartbeat.on_last_copies = self._scrub.last_copies
+        self._heartbeat = self._build_heartbeats(who, version, boot_id)
         self._store.on_trouble = self._scrub.trouble
         self._store.on_change = self._changed
         self._scrub.on_volume_failed = self._volume_failed
@@ -202,10 +198,39 @@ class Host:
         if self._watch is not None:
             self._watch.close()
         self._handlers.close()
-        self._scm.close()
+        for scm in self._scms:
+            scm.close()
         if not unfinished:
             self._store.close()
         return unfinished
+
+    def _build_heartbeats(self, who: Who, version: str, boot_id: int) -> Heartbeats:
+        identity = Identity(
+            datanode_id=who.datanode_id,
+            cluster_id=who.cluster_id,
+            address=self.address,
+            rack=self._config.node.rack,
+            version=version,
+            boot_id=boot_id,
+        )
+        terms = Terms()
+        heartbeats = Heartbeats(
+            [
+                Heartbeat(
+                    scm,
+                    self._observer,
+                    identity,
+                    self._commands.submit,
+                    self._clock,
+                    leads=terms.leads,
+                    name="heartbeat" if len(self._scms) == 1 else f"heartbeat-{scm.address}",
+                )
+                for scm in self._scms
+            ]
+        )
+        for beat in heartbeats.beats:
+            beat.on_last_copies = self._scrub.last_copies
+        return heartbeats
 
     def _build_importer(self, who: Who) -> Importer:
         return Importer(
@@ -228,6 +253,8 @@ class Host:
             scan_now=self._scan_after_repair,
             ask_scan=self._ask_scan,
             wait=self._stopping.wait,
+            report_soon=lambda: self._heartbeat.report_soon(),
+            reregister=lambda: self._heartbeat.reregister(),
         )
         self._handlers = Handlers(self._config.tasks, tools)
         self._commands = Commands(self._handlers.routes(), self._answer, self._clock)
@@ -238,9 +265,10 @@ class Host:
         self._heartbeat.answer(status)
 
     def _build_loops(self, supervisor: Supervisor) -> Iterator[Loop]:
-        beat = Loop(self._heartbeat, clock=self._clock)
-        self._heartbeat.wake = beat.wake
-        yield beat
+        for beat in self._heartbeat.beats:
+            loop = Loop(beat, clock=self._clock)
+            beat.wake = loop.wake
+            yield loop
         yield from self._scrub.loops()
         self._watch = None
         if self._config.scan.watch:

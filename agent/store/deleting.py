@@ -26,8 +26,9 @@ from merkle.tree import Tree, build_from_rows
 
 def delete_blocks(
     volume: Volume, options: StoreOptions, container_id: ContainerId, block_ids: Iterable[BlockId]
-) -> int:
-    """Delete blocks of a closed replica; returns how many were there. Repeating it is harmless."""
+) -> dict[BlockId, int]:
+    """Delete blocks of a closed replica; returns the bytes of each that was there. Repeating it is
+    harmless."""
     with volume.index.read() as rows:
         row = rows.replica(container_id)
         if row.state not in TREE_STATES:
@@ -39,9 +40,13 @@ def delete_blocks(
     tree = load_tree(volume, options, container_id)  # read after the row: never older than it
     with volume.index.read() as rows:
         tombstones = fresh_tombstones(rows, container_id, tree, sorted(set(block_ids)))
+        freed = {key: row_bytes(key, rows.block(container_id, key) or b"") for key in tombstones}
+        has_leftover = bool(to_unlink(rows, container_id))
     if tombstones:
         bury(volume, container_id, row, tree, tombstones)
-    return len(tombstones)
+    elif has_leftover:  # of an earlier delete whose files could not be removed
+        unlink_blocks(volume, container_id)
+    return freed
 
 
 def fresh_tombstones(

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Final, Self
 
 from agent.errors import Code, Refused, Unavailable, VolumeFailed
-from agent.store import quarantine
 from agent.store.arrival import Announced, Arrival, Arrivals, Received
 from agent.store.blocks import check_id
 from agent.store.closing import close_replica, create_replica, move_state
 from agent.store.deleting import delete_blocks, delete_replica
+from agent.store.evidence import keep_evidence, purge_quarantine
 from agent.store.facts import (
     RecoveryReport,
     ReplicaFacts,
@@ -28,6 +28,7 @@ from agent.store.facts import (
     facts_of,
 )
 from agent.store.layout import ReplicaPaths
+from agent.store.nodestate import NodeState, newest_state, write_state
 from agent.store.opening import open_volumes
 from agent.store.options import StoreOptions
 from agent.store.probe import Probe, probe
@@ -42,7 +43,7 @@ from agent.store.reading import (
 )
 from agent.store.recovery import Shelf
 from agent.store.repair import Repair
-from agent.store.rows import InstallEntry, ReplicaRow, ScanCursor, not_found
+from agent.store.rows import ReplicaRow, ScanCursor, not_found
 from agent.store.scans import begin_scan, commit_scan, keep_cursor, kept_cursor
 from agent.store.states import Event
 from agent.store.trees import load_tree
@@ -66,7 +67,6 @@ from scanner.finding import Finding
 REPLICA_INDEX_MAX: Final = 255  # erasure coding has no wider group
 BLOCKS_MAX: Final = 10_000
 FINDINGS_MAX: Final = 10_000
-NO_BLOCK: Final = BlockId(0)  # of evidence that is about a whole replica; ids begin at 1
 
 
 class ReplicaStore:
@@ -286,10 +286,17 @@ class ReplicaStore:
 
     def delete_blocks(self, container_id: ContainerId, block_ids: Iterable[BlockId]) -> int:
         """Delete blocks of a closed replica; returns how many were there."""
+        return len(self.free_blocks(container_id, block_ids))
+
+    def free_blocks(
+        self, container_id: ContainerId, block_ids: Iterable[BlockId]
+    ) -> Mapping[BlockId, int]:
+        """Delete blocks of a closed replica; returns the bytes of each that was there."""
         volume = self._volume(container_id)
-        count = delete_blocks(volume, self._options, container_id, block_ids)
-        self.on_change(container_id)
-        return count
+        freed = delete_blocks(volume, self._options, container_id, block_ids)
+        if freed:
+            self.on_change(container_id)
+        return freed
 
     # -- reading
 
@@ -337,6 +344,18 @@ class ReplicaStore:
         """Return the checksums of deleted blocks."""
         with self._volume(container_id).index.read() as rows:
             return rows.tombstones(container_id)
+
+    # -- this datanode
+
+    def node_state(self) -> NodeState:
+        """Return what the SCM has decided about this datanode."""
+        return newest_state([volume.layout for volume in self._volumes])
+
+    def set_node_state(self, op_state: str, op_expiry_ms: int) -> None:
+        """Keep what the SCM has decided, durably, on every volume that works."""
+        layouts = [volume.layout for volume in self._volumes]
+        version = newest_state(layouts).version + 1
+        write_state(layouts, NodeState(op_state, op_expiry_ms, version))
 
     # -- judging and repairing
 
@@ -403,26 +422,11 @@ class ReplicaStore:
 
     def keep_evidence(self, container_id: ContainerId, pieces: Mapping[str, bytes]) -> None:
         """Keep bytes about a replica in its volume's quarantine, each under what it is."""
-        layout = self._volume(container_id).layout
-        for number, (why, data) in enumerate(pieces.items()):
-            note = quarantine.Note(
-                container_id, NO_BLOCK, number, len(data), self._options.now_ms(), why
-            )
-            quarantine.keep(layout, note, data)
+        keep_evidence(self._volume(container_id), self._options, container_id, pieces)
 
     def purge_quarantine(self, older_than_s: float) -> int:
         """Remove what was quarantined longer ago; returns how many pieces went."""
-        before_ms = self._options.now_ms() - int(older_than_s * 1000)
-        purged = 0
-        for volume in self._volumes:
-            with volume.index.read() as rows:
-                in_use = frozenset(
-                    entry.quarantine
-                    for _, entry in rows.journal()
-                    if isinstance(entry, InstallEntry)
-                )
-            purged += quarantine.purge(volume.layout, before_ms=before_ms, in_use=in_use)
-        return purged
+        return purge_quarantine(self._volumes, self._options, older_than_s)
 
     def volume_id(self, container_id: ContainerId) -> str:
         """Return the volume that a replica is on, "" when none that works has it. Reads nothing."""

@@ -2,6 +2,7 @@
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -22,6 +23,9 @@ class ScriptedScm(scm_pb2_grpc.ScmServicer):
         self.statuses: dict[int, scm_pb2.CommandStatus] = {}
         self.replicas: dict[tuple[str, int], object] = {}
         self.heartbeats = 0
+        self.term = 1
+        self.registrations: list[scm_pb2.RegisterRequest] = []
+        self.op_states: list[tuple[str, int]] = []
         self.server = grpc.server(ThreadPoolExecutor(4))
         scm_pb2_grpc.add_ScmServicer_to_server(self, self.server)  # type: ignore[no-untyped-call]
         self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
@@ -40,11 +44,14 @@ class ScriptedScm(scm_pb2_grpc.ScmServicer):
         return scm_pb2.ListNodesResponse(cluster_id=CLUSTER_ID, term=1)
 
     def Register(  # noqa: N802
-        self, _request: scm_pb2.RegisterRequest, _context: grpc.ServicerContext
+        self, request: scm_pb2.RegisterRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.RegisterResponse:
         """Answer from the script."""
+        with self.changed:
+            self.registrations.append(request)
+            self.changed.notify_all()
         return scm_pb2.RegisterResponse(
-            cluster_id=CLUSTER_ID, term=1, heartbeat_interval_ms=self.interval_ms
+            cluster_id=CLUSTER_ID, term=self.term, heartbeat_interval_ms=self.interval_ms
         )
 
     def Heartbeat(  # noqa: N802
@@ -53,6 +60,7 @@ class ScriptedScm(scm_pb2_grpc.ScmServicer):
         """Answer from the script."""
         with self.changed:
             self.heartbeats += 1
+            self.op_states.append((request.op_state, request.op_expiry_ms))
             for status in request.command_statuses:
                 self.statuses[status.command_id] = status
             for report in request.reports:
@@ -61,7 +69,7 @@ class ScriptedScm(scm_pb2_grpc.ScmServicer):
             commands = list(self.commands)
             self.commands.clear()
             self.changed.notify_all()
-        return scm_pb2.HeartbeatResponse(term=1, commands=commands)
+        return scm_pb2.HeartbeatResponse(term=self.term, commands=commands)
 
     def order(self, command: scm_pb2.Command) -> None:
         """Send a command with the next heartbeat."""
@@ -72,6 +80,11 @@ class ScriptedScm(scm_pb2_grpc.ScmServicer):
         """Forget commands that nobody has fetched."""
         with self.changed:
             self.commands.clear()
+
+    def wait_until(self, condition: Callable[[], bool], timeout_s: float = WAIT_S) -> bool:
+        """Wait until something is true of what was heard; return whether it became so."""
+        with self.changed:
+            return self.changed.wait_for(condition, timeout_s)
 
     def wait_for(self, command_id: int, timeout_s: float = WAIT_S) -> scm_pb2.CommandStatus | None:
         """Wait for a command's answer; None when none came."""

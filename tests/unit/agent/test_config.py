@@ -50,7 +50,7 @@ class TestLoad:
         """
         A file with two faults is not corrected in two rounds.
         """
-        text = '[storage]\nvolumes = ["/a"]\nwrong = 1\n[tasks]\nthreads = 0\n'
+        text = '[storage]\nvolumes = ["/a"]\nwrong = 1\n[tasks]\nthreads = 65\n'
 
         with pytest.raises(Refused) as caught:
             load(write(tmp_path / "c.toml", text))

@@ -9,6 +9,7 @@ from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime import heartbeat as module
 from agent.runtime.heartbeat import Heartbeat, Identity
 from agent.runtime.loop import Busy, Throttled
+from agent.store.nodestate import NodeState
 from merkle.replica import ContainerId
 from tests.support.clock import FakeClock
 
@@ -42,6 +43,7 @@ class Replicas:
 
     def __init__(self, count: int) -> None:
         self.bcsids = dict.fromkeys(range(1, count + 1), 1)
+        self.state = NodeState()
 
     def replica_ids(self) -> Sequence[ContainerId]:
         return [ContainerId(number) for number in sorted(self.bcsids)]
@@ -60,6 +62,9 @@ class Replicas:
 
     def queues(self) -> Iterable[scm_pb2.QueueCount]:
         return []
+
+    def node_state(self) -> NodeState:
+        return self.state
 
 
 class Failing(Replicas):

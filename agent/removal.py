@@ -1,0 +1,133 @@
+"""Deleting blocks by order of the SCM: transactions, acknowledged one by one.
+
+    transactions ─► by container, in batches under its lease ─► store: tombstones, rows, bytes
+                                                            ─► one result each, durable when done
+
+Deleting what is deleted already is done: the SCM repeats a transaction until it hears so. One that
+cannot be done says why and holds up no other.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+
+from agent.errors import Code, SutureError, Unavailable
+from agent.ports import Leases
+from agent.rpc import codec
+from agent.rpc.v1 import scm_pb2
+from merkle.replica import BlockId, ContainerId
+
+if TYPE_CHECKING:
+    from agent.store.store import ReplicaStore
+
+BLOCKS_PER_BATCH: Final = 20_000  # under one lease: what else changes the container waits so long
+BLOCKS_PER_TRANSACTION_MAX: Final = 100_000
+MESSAGE_CHARS_MAX: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class _Transaction:
+    """One order, understood."""
+
+    message: scm_pb2.DeleteTransaction
+    container_id: ContainerId
+    block_ids: tuple[BlockId, ...]
+
+
+def delete_blocks(
+    store: "ReplicaStore",
+    leases: Leases,
+    messages: Sequence[scm_pb2.DeleteTransaction],
+    *,
+    stop: Callable[[], bool],
+) -> list[scm_pb2.DeleteTransactionResult]:
+    """Carry out all transactions; return a result for each, in their order."""
+    results: dict[int, scm_pb2.DeleteTransactionResult] = {}
+    understood: list[tuple[int, _Transaction]] = []
+    for index, message in enumerate(messages):
+        try:
+            understood.append((index, parse(message)))
+        except SutureError as error:
+            results[index] = failed(message, error)
+    understood.sort(key=lambda item: item[1].container_id)
+    for container_id, group in groupby(understood, key=lambda item: item[1].container_id):
+        for batch in batches(list(group)):
+            done = _delete_batch(store, leases, container_id, [item for _, item in batch], stop)
+            for (index, _), result in zip(batch, done, strict=True):
+                results[index] = result
+    return [results[index] for index in range(len(messages))]
+
+
+def parse(message: scm_pb2.DeleteTransaction) -> _Transaction:
+    """Return what is to be deleted. Raises Refused(MALFORMED_REQUEST)."""
+    container_id = codec.parse_container_id(message.container_id, "transaction.container_id")
+    count = len(message.local_ids)
+    if count > BLOCKS_PER_TRANSACTION_MAX:
+        raise codec.malformed(
+            "transaction.local_ids", f"{count} are more than {BLOCKS_PER_TRANSACTION_MAX}"
+        )
+    block_ids = tuple(
+        codec.parse_block_id(value, "transaction.local_ids") for value in message.local_ids
+    )
+    return _Transaction(message, container_id, block_ids)
+
+
+def batches(
+    transactions: Sequence[tuple[int, _Transaction]],
+) -> Iterator[list[tuple[int, _Transaction]]]:
+    """Yield transactions together, as many as one lease is held for."""
+    batch: list[tuple[int, _Transaction]] = []
+    count = 0
+    for item in transactions:
+        if batch and count + len(item[1].block_ids) > BLOCKS_PER_BATCH:
+            yield batch
+            batch, count = [], 0
+        batch.append(item)
+        count += len(item[1].block_ids)
+    if batch:
+        yield batch
+
+
+def _delete_batch(
+    store: "ReplicaStore",
+    leases: Leases,
+    container_id: ContainerId,
+    transactions: Sequence[_Transaction],
+    stop: Callable[[], bool],
+) -> list[scm_pb2.DeleteTransactionResult]:
+    """Delete the blocks of one container's transactions in one change; all are done, or none."""
+    wanted = {block_id for item in transactions for block_id in item.block_ids}
+    try:
+        if stop():
+            raise Unavailable(Code.CANCELLED, "stopped before its turn")
+        with leases.hold(container_id):
+            freed = dict(store.free_blocks(container_id, wanted))
+    except SutureError as error:
+        return [failed(item.message, error) for item in transactions]
+    results = []
+    for item in transactions:
+        gone = [freed.pop(block_id) for block_id in item.block_ids if block_id in freed]
+        results.append(
+            scm_pb2.DeleteTransactionResult(
+                transaction_id=item.message.transaction_id,
+                container_id=container_id,
+                done=True,
+                block_count=len(gone),
+                bytes_freed=sum(gone),
+            )
+        )
+    return results
+
+
+def failed(
+    message: scm_pb2.DeleteTransaction, error: SutureError
+) -> scm_pb2.DeleteTransactionResult:
+    """Return the result of a transaction that was not carried out."""
+    return scm_pb2.DeleteTransactionResult(
+        transaction_id=message.transaction_id,
+        container_id=message.container_id,
+        done=False,
+        code=error.code.value,
+        message=str(error)[:MESSAGE_CHARS_MAX],
+    )

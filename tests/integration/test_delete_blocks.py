@@ -1,0 +1,185 @@
+"""Blocks deleted by order of the SCM: transactions, each acknowledged when it is durable."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent import removal
+from agent.errors import Unavailable
+from agent.removal import delete_blocks
+from agent.rpc.v1 import scm_pb2
+from merkle.replica import BlockId, ContainerId
+from tests.support.datanodes import Datanode
+from tests.support.stored_replica import CHUNK_BYTES, CONTAINER, StoredReplica
+
+OTHER = ContainerId(2)
+
+
+@pytest.fixture
+def replica(tmp_path: Path) -> Iterator[StoredReplica]:
+    """A store with two closed containers of six blocks each."""
+    stored = StoredReplica(tmp_path)
+    stored.create(blocks=6)
+    stored.create(OTHER, blocks=6)
+    yield stored
+    stored.close()
+
+
+def transaction(
+    number: int, *local_ids: int, container_id: int = CONTAINER
+) -> scm_pb2.DeleteTransaction:
+    """Return an order to delete blocks."""
+    return scm_pb2.DeleteTransaction(
+        transaction_id=number, container_id=container_id, local_ids=local_ids
+    )
+
+
+def carry_out(
+    replica: StoredReplica, *transactions: scm_pb2.DeleteTransaction
+) -> list[scm_pb2.DeleteTransactionResult]:
+    """Delete, as a command says."""
+    return delete_blocks(replica.store, replica.leases, transactions, stop=lambda: False)
+
+
+def live(replica: StoredReplica, container_id: ContainerId = CONTAINER) -> list[int]:
+    """Return the blocks that have a row; their files must be there, and no others."""
+    rows = [int(block_id) for block_id, _ in replica.store.block_rows(container_id)]
+    files = replica.store.paths(container_id).chunks.iterdir()
+    assert rows == sorted(int(path.stem) for path in files)
+    return rows
+
+
+def test_every_transaction_is_acknowledged(replica: StoredReplica) -> None:
+    """
+    Results come in the order of the transactions, with what each of them freed.
+    """
+    root = replica.store.tree(CONTAINER).root
+
+    results = carry_out(
+        replica,
+        transaction(5, 1, 2),
+        transaction(6, 3, container_id=OTHER),
+        transaction(7, 4),
+    )
+
+    assert [(5, True, 2), (6, True, 1), (7, True, 1)] == [
+        (item.transaction_id, item.done, item.block_count) for item in results
+    ]
+    assert 2 * CHUNK_BYTES + 3 == results[1].bytes_freed
+    assert ([3, 5, 6], [1, 2, 4, 5, 6]) == (live(replica), live(replica, OTHER))
+    assert root == replica.store.tree(CONTAINER).root
+    assert {1, 2, 4} == set(replica.store.tombstones(CONTAINER))
+
+
+def test_a_repeated_transaction_is_done(replica: StoredReplica) -> None:
+    """
+    What was deleted before, by this transaction or another, is acknowledged, and frees nothing.
+    """
+    carry_out(replica, transaction(5, 1, 2))
+
+    results = carry_out(replica, transaction(5, 1, 2), transaction(6, 2, 3), transaction(7, 999))
+
+    assert [(True, 0), (True, 1), (True, 0)] == [(item.done, item.block_count) for item in results]
+    assert [4, 5, 6] == live(replica)
+
+
+def test_two_transactions_about_one_block_free_it_once(replica: StoredReplica) -> None:
+    """
+    The first that names a block has freed it.
+    """
+    results = carry_out(replica, transaction(5, 1), transaction(6, 1))
+
+    assert [1, 0] == [item.block_count for item in results]
+
+
+def test_a_transaction_that_cannot_be_done_holds_up_no_other(replica: StoredReplica) -> None:
+    """
+    Unknown and open containers and senseless ids are answered with their codes.
+    """
+    replica.store.create_container(ContainerId(3))
+
+    results = carry_out(
+        replica,
+        transaction(1, 1, container_id=9),
+        transaction(2, 1, container_id=3),
+        transaction(3, 0),
+        transaction(4, 1, container_id=0),
+        transaction(5, 1),
+    )
+
+    assert [
+        "CONTAINER_NOT_FOUND",
+        "DELETE_ON_OPEN_CONTAINER",
+        "MALFORMED_REQUEST",
+        "MALFORMED_REQUEST",
+        "",
+    ] == [item.code for item in results]
+    assert [False, False, False, False, True] == [item.done for item in results]
+
+
+def test_a_stop_leaves_the_rest_for_another_time(replica: StoredReplica) -> None:
+    """
+    When the agent stops, what was not begun is not done, and says so.
+    """
+    results = delete_blocks(replica.store, replica.leases, [transaction(1, 1)], stop=lambda: True)
+
+    assert [(False, "CANCELLED")] == [(item.done, item.code) for item in results]
+    assert [1, 2, 3, 4, 5, 6] == live(replica)
+
+
+def test_large_orders_go_in_batches(
+    replica: StoredReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    The lease is given back between batches, and no transaction is cut in two.
+    """
+    monkeypatch.setattr(removal, "BLOCKS_PER_BATCH", 2)
+    changed: list[ContainerId] = []
+    replica.store.on_change = changed.append
+
+    results = carry_out(
+        replica, transaction(1, 1), transaction(2, 2), transaction(3, 3, 4, 5), transaction(4, 6)
+    )
+
+    assert all(item.done for item in results)
+    assert [] == live(replica)
+    assert 3 == len(changed)  # of {1, 2}, {3, 4, 5} and {6}
+
+
+def test_files_that_could_not_be_removed_are_removed_by_the_next(replica: StoredReplica) -> None:
+    """
+    A tombstone whose file stayed, because its removal failed, loses it with the next order.
+    """
+    blocker = replica.file(1)
+    data = blocker.read_bytes()
+    blocker.unlink()
+    blocker.mkdir()  # what cannot be unlinked
+    first = carry_out(replica, transaction(1, 1))
+    blocker.rmdir()
+    blocker.write_bytes(data)
+
+    again = carry_out(replica, transaction(1, 1))
+
+    assert (False, True) == (first[0].done, again[0].done)
+    assert [2, 3, 4, 5, 6] == live(replica)
+
+
+def test_deleting_waits_for_a_copy_under_way(tmp_path: Path) -> None:
+    """
+    While a replica is copied its blocks stay; afterwards they go.
+    """
+    source = Datanode("dn-a", tmp_path / "a")
+    source.replica.create()
+    leases = source.replica.leases
+    with leases.share(CONTAINER):
+        with pytest.raises(Unavailable), leases.hold(CONTAINER, 0.01):
+            pass
+        with leases.hold(CONTAINER, 0.01, writes_chunks=False), leases.share(OTHER):
+            assert leases.is_shared(CONTAINER)
+
+    results = carry_out(source.replica, transaction(1, 1))
+
+    assert results[0].done
+    assert BlockId(1) in source.replica.store.tombstones(CONTAINER)
+    source.close()

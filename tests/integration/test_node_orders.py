@@ -1,0 +1,132 @@
+"""Orders about the datanode itself, given to a real agent by a scripted SCM."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.rpc.v1 import scm_pb2
+from agent.store.layout import Layout
+from agent.store.nodestate import NodeState, encode_state, newest_state, state_path, write_state
+from tests.support.scripted_scm import ScriptedScm
+from tests.support.victim import Zygote, write_config
+
+
+@pytest.fixture
+def scm() -> Iterator[ScriptedScm]:
+    """An SCM that hands out what it is told to."""
+    with ScriptedScm() as scripted:
+        yield scripted
+
+
+def state_order(number: int, op_state: str) -> scm_pb2.Command:
+    """Return the order to take an operational state."""
+    command = scm_pb2.SetOperationalStateCommand(op_state=op_state, op_expiry_ms=77)
+    return scm_pb2.Command(command_id=number, term=1, set_operational_state=command)
+
+
+def test_the_operational_state_survives_a_restart(tmp_path: Path, scm: ScriptedScm) -> None:
+    """
+    What the SCM decided is kept on the volumes, told in heartbeats, and at the next registration.
+    """
+    config = write_config(tmp_path / "agent.toml", tmp_path / "volume", scm.address)
+    with Zygote(tmp_path / "agent.log") as zygote:
+        zygote.start(config)
+        scm.order(state_order(1, "DECOMMISSIONING"))
+        done = scm.wait_for(1)
+        assert done is not None
+        assert scm_pb2.CommandStatus.EXECUTED == done.state
+        assert scm.wait_until(lambda: scm.op_states[-1] == ("DECOMMISSIONING", 77))
+        zygote.stop()
+
+        zygote.start(config)
+
+        assert scm.wait_until(lambda: len(scm.registrations) == 2)
+        assert ["", "DECOMMISSIONING"] == [item.op_state for item in scm.registrations]
+        zygote.stop()
+
+
+def test_a_state_that_nobody_knows_is_refused(tmp_path: Path, scm: ScriptedScm) -> None:
+    """
+    A state of a later version is answered, not half believed.
+    """
+    config = write_config(tmp_path / "agent.toml", tmp_path / "volume", scm.address)
+    with Zygote(tmp_path / "agent.log") as zygote:
+        zygote.start(config)
+
+        scm.order(state_order(1, "ASLEEP"))
+
+        answer = scm.wait_for(1)
+        assert answer is not None
+        assert (scm_pb2.CommandStatus.FAILED, "MALFORMED_REQUEST") == (answer.state, answer.code)
+        zygote.stop()
+
+
+def test_reregister_and_refresh(tmp_path: Path, scm: ScriptedScm) -> None:
+    """
+    On order the datanode registers again; a refresh is answered with fresh volumes.
+    """
+    config = write_config(tmp_path / "agent.toml", tmp_path / "volume", scm.address)
+    with Zygote(tmp_path / "agent.log") as zygote:
+        zygote.start(config)
+        scm.order(
+            scm_pb2.Command(
+                command_id=1, term=1, refresh_volume_usage=scm_pb2.RefreshVolumeUsageCommand()
+            )
+        )
+        assert scm.wait_for(1) is not None
+        scm.order(scm_pb2.Command(command_id=2, term=1, reregister=scm_pb2.ReregisterCommand()))
+
+        assert scm.wait_for(2) is not None
+        assert scm.wait_until(lambda: len(scm.registrations) == 2)
+        zygote.stop()
+
+
+def test_the_scm_with_the_highest_term_leads(tmp_path: Path, scm: ScriptedScm) -> None:
+    """
+    An agent talks to all SCMs; one that leads no more is heard, and its orders are stale.
+    """
+    with ScriptedScm() as former, Zygote(tmp_path / "agent.log") as zygote:
+        scm.term = 2
+        config = write_config(tmp_path / "agent.toml", tmp_path / "volume", scm.address)
+        text = config.read_text().replace(
+            f'"{scm.address}"', f'["{former.address}", "{scm.address}"]'
+        )
+        config.write_text(text)
+        zygote.start(config)
+        assert scm.wait_until(lambda: scm.heartbeats > 1)
+        leading = state_order(1, "IN_SERVICE")
+        leading.term = 2
+        scm.order(leading)
+        assert scm.wait_for(1) is not None
+
+        former.order(state_order(2, "DECOMMISSIONED"))  # of term 1
+
+        answer = former.wait_for(2)
+        assert answer is not None
+        assert (scm_pb2.CommandStatus.SKIPPED, "STALE_TERM") == (answer.state, answer.code)
+        assert ("IN_SERVICE", 77) == scm.op_states[-1]
+        zygote.stop()
+
+
+class TestNodeState:
+    def test_the_newest_of_several_volumes_counts(self, tmp_path: Path) -> None:
+        """
+        A volume that missed a decision, or whose file is damaged, does not decide.
+        """
+        layouts = [Layout(tmp_path / name, "c") for name in "abc"]
+        for layout in layouts:
+            layout.cluster.mkdir(parents=True)
+        write_state(layouts, NodeState("DECOMMISSIONING", 0, 1))
+        write_state(layouts[:2], NodeState("IN_SERVICE", 5, 2))
+        state_path(layouts[1]).write_bytes(encode_state(NodeState("DECOMMISSIONED", 0, 9))[:-2])
+
+        assert NodeState("IN_SERVICE", 5, 2) == newest_state(layouts)
+
+    def test_nobody_has_told_yet(self, tmp_path: Path) -> None:
+        """
+        Without a file there is no state: neither in service nor out of it.
+        """
+        state = newest_state([Layout(tmp_path, "c")])
+
+        assert ("", False) == (state.op_state, state.is_out_of_service)
