@@ -35,6 +35,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "top": ("agent.cli.node", "top"),
     "diagnose": ("agent.cli.diagnose", "diagnose"),
     "reconcile": ("agent.cli.scm", "reconcile"),
+    "verify-parity": ("agent.cli.parity", "verify_parity_command"),
     "fsck": ("agent.cli.offline", "fsck"),
     "demo": ("agent.cli.demo", "demo"),
 }

@@ -22,22 +22,19 @@ from agent.ec.blockgroup import (
     agree,
     group_metadata,
     is_stripe_checksum,
-    stripe_checksum,
     stripe_metadata,
 )
-from agent.ec.codec import Cell, padded, rebuild_checked
+from agent.ec.cells import described, proof_of, style_of
+from agent.ec.codec import Cell, rebuild_checked
 from agent.ec.scrub import judge_stripe
 from agent.errors import Code, Refused, Unavailable
 from agent.reconstruct.order import Account, Order, Reconstruction
 from agent.reconstruct.sources import SLOW_S, Sources
 from agent.reconstruct.targets import Targets
 from agent.rpc.peer import Peer
-from merkle.checksum import window_checksums
 from merkle.replica import (
-    WINDOW_BYTES_DEFAULT,
     Bcsid,
     BlockData,
-    ChecksumType,
     ChunkInfo,
 )
 
@@ -184,15 +181,9 @@ class _Run:
         made = rebuild_checked(
             self._scheme, cells, sorted(wanted - set(cells)), group.cell_bytes_max(stripe)
         )
-        style = _style_of(agreed, stripe)
-        return {
-            index: _described(
-                stripe * self._scheme.cell_bytes,
-                octets[: group.cell_bytes(stripe, index)].data,
-                style,
-            )
-            for index, octets in made.items()
-        }
+        style, offset = style_of(agreed, stripe), stripe * self._scheme.cell_bytes
+        cut = {i: octets[: group.cell_bytes(stripe, i)] for i, octets in made.items()}
+        return {i: (described(offset, octets, style), octets.data) for i, octets in cut.items()}
 
     def _is_recorded(self, agreed: Agreed, stripe: int, rebuilt: Rebuilt) -> bool:
         """Return whether all cells are what the writer recorded, as far as that can be known."""
@@ -208,14 +199,7 @@ class _Run:
         reading = self._sources.begin(agreed, stripe, count=self._scheme.shard_count)
         cells = self._sources.finish_all(agreed, reading)
 
-        def proof(whole: Mapping[int, Cell]) -> bool:
-            style = _style_of(agreed, stripe)
-            chunks = [
-                _described(0, padded(whole[i], len(whole[i])).data, style)[0] for i in sorted(whole)
-            ]
-            return stripe_checksum(chunks) == agreed.stripe_checksums[stripe]
-
-        verdict = judge_stripe(agreed.group, stripe, cells, proof)
+        verdict = judge_stripe(agreed.group, stripe, cells, proof_of(agreed, stripe))
         where = f"block {agreed.block_id}, stripe {stripe}"
         if not verdict.wrong:
             raise Refused(
@@ -252,21 +236,3 @@ class _Draft:
     def block(self) -> BlockData:
         """Return the block as it is committed with its last chunk."""
         return BlockData(self._block_id, self._bcsid, tuple(self.chunks), self._metadata)
-
-
-def _style_of(agreed: Agreed, stripe: int) -> tuple[ChecksumType, int]:
-    """Return the kind of checksums that the writer gave the stripe's cells."""
-    for index in agreed.group.indexes(stripe):
-        if index in agreed.shards:
-            chunk = agreed.chunk(index, stripe)
-            if chunk.checksum_type is not ChecksumType.NONE:
-                return chunk.checksum_type, chunk.bytes_per_checksum
-    return ChecksumType.CRC32C, WINDOW_BYTES_DEFAULT
-
-
-def _described(
-    offset: int, data: memoryview, style: tuple[ChecksumType, int]
-) -> tuple[ChunkInfo, memoryview]:
-    checksum_type, window_bytes = style
-    sums = window_checksums(checksum_type, window_bytes, data)
-    return ChunkInfo(offset, len(data), checksum_type, window_bytes, sums), data

@@ -8,7 +8,7 @@ import pytest
 from agent.cli.output import Exit
 from agent.client import Client
 from agent.demo.cluster import Cluster
-from agent.rpc.v1 import container_pb2, scm_pb2
+from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from tests.support.command_line import CommandLine
 from tests.support.three_replicas import content
 
@@ -98,6 +98,46 @@ def test_a_corrupt_shard_is_passed_over_and_told(
     assert (files / "stripes").read_bytes() == (tmp_path / "back").read_bytes()
     assert 1 == len(told["degraded"])
     assert "checksum" in next(iter(told["degraded"].values()))
+
+
+def test_a_lost_shard_is_rebuilt_and_fits(
+    five: Cluster, suture: CommandLine, files: Path, tmp_path: Path
+) -> None:
+    """
+    A datanode loses its shard: the control plane has it rebuilt, nothing is read degraded any
+    more, and the parity scrub finds all stripes whole, as it did before.
+    """
+    stored = suture.json("put", str(files), "--replication", SCHEME, "--lanes", "1", "--close")
+    [container_id] = stored["container_ids"]
+    suture.wait_until(lambda: shards_closed(five, container_id) == {1, 2, 3, 4, 5})
+    [before] = suture.json("verify-parity", str(container_id))
+
+    with Client(five.scm.address) as client:
+        request = datanode_pb2.DeleteContainerRequest(container_id=container_id, force=True)
+        client.peer(five.nodes[1].address).stub.DeleteContainer(request)
+    suture.wait_until(lambda: len(shards_closed(five, container_id)) == 4)
+    suture.wait_until(lambda: shards_closed(five, container_id) == {1, 2, 3, 4, 5})
+    [after] = suture.json("verify-parity", "--all")
+
+    assert before["clean"]
+    assert after["clean"]
+    assert before["stripes"] == after["stripes"] == 1 + 1 + 1 + 3
+    assert all(not told for told in read_all(suture, files, tmp_path).values())
+
+
+def test_parity_is_verified_of_coded_containers_only(
+    five: Cluster, suture: CommandLine, files: Path
+) -> None:
+    """
+    Of a container of copies it is refused, and the message says what to use.
+    """
+    stored = suture.json("put", str(files / "byte"), "--prefix", "copies/")
+    [container_id] = stored["container_ids"]
+
+    refused = suture.json("verify-parity", str(container_id), code=Exit.FAILED)
+
+    assert "is not erasure-coded" in refused["error"]["message"]
+    assert 5 == len(five.nodes)
 
 
 def test_a_shard_is_asked_of_no_datanode_alone(

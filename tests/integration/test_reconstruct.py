@@ -169,6 +169,70 @@ class TestBadSources:
             assert [] == cluster.nodes[7].store.replica_ids()
 
 
+class TestParityScrub:
+    def test_a_whole_container_is_clean(self, tmp_path: Path) -> None:
+        """
+        Full and partial stripes of all lengths fit, and every cell was read.
+        """
+        with ec_cluster(tmp_path, RS_3_2, LENGTHS) as cluster:
+            cluster.serve()
+
+            report = cluster.verify_parity()
+
+            assert report.is_clean
+            assert report.read_bytes == sum(
+                len(cell)
+                for made in cluster.groups.values()
+                for stripe in made.stripes
+                for cell in stripe.values()
+            )
+
+    @pytest.mark.parametrize("recorded", [True, False])
+    def test_a_wrong_shard_is_named(self, tmp_path: Path, recorded: bool) -> None:
+        """
+        Wrong bytes with fitting checksums are found, and the shard is named: by the writer's
+        record, or by redundancy alone.
+        """
+        with ec_cluster(
+            tmp_path, RS_3_2, [50_000], instead=wrong_shard(), recorded=recorded
+        ) as cluster:
+            cluster.serve()
+
+            report = cluster.verify_parity()
+
+            assert [(1, 1, (3,))] == [(f.block_id, f.stripe, f.wrong) for f in report.faults]
+            assert (3,) == report.wrong
+
+    def test_a_wrong_shard_of_a_thin_code_is_found_and_not_guessed(self, tmp_path: Path) -> None:
+        """
+        One parity shard and no record: something is wrong, and nobody is accused.
+        """
+        scheme = Scheme(CodecName.XOR, 2, 1, 4096)
+        made = groups_of(scheme, [20_000])[1]
+        wrong = {2: {1: altered(made, 0, 2)}}
+        with ec_cluster(tmp_path, scheme, [20_000], instead=wrong, recorded=False) as cluster:
+            cluster.serve()
+
+            report = cluster.verify_parity()
+
+            assert [(1, 0, ())] == [(f.block_id, f.stripe, f.wrong) for f in report.faults]
+            assert () == report.wrong
+
+    def test_a_corrupt_cell_is_told_apart_from_a_wrong_one(self, tmp_path: Path) -> None:
+        """
+        A cell that its own checksums condemn is the scan's to report: no stripe is called wrong.
+        """
+        with ec_cluster(tmp_path, RS_3_2, [50_000]) as cluster:
+            flip(cluster.nodes[2], 1, 100)
+            cluster.serve()
+
+            report = cluster.verify_parity()
+
+            assert () == report.faults
+            assert ["dn-2"] == list(report.unreadable)
+            assert not report.is_clean
+
+
 class TestOrphans:
     def test_a_block_that_too_few_sources_know_is_left_out_and_named(self, tmp_path: Path) -> None:
         """

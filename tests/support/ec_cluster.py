@@ -11,6 +11,7 @@ from agent.ec.blockgroup import group_metadata, stripe_checksum, stripe_metadata
 from agent.ec.scheme import Scheme
 from agent.reconstruct.coordinator import Coordinator
 from agent.reconstruct.order import Order, Reconstruction, Shard
+from agent.reconstruct.parity import ParityReport, verify_parity
 from agent.rpc.peer import Peer
 from agent.rpc.recovering import RecoveringService
 from agent.rpc.server import DatanodeService, Limits
@@ -184,6 +185,11 @@ class EcCluster:
             self.executor, self.peer, now_ms=SystemClock().now_ms, slow_s=SLOW_S
         )
         return coordinator.reconstruct(order, stop=stop)
+
+    def verify_parity(self) -> ParityReport:
+        """Scrub the parity of the container."""
+        shards = [self.shard(index, index) for index in self.scheme.indexes]
+        return verify_parity(CONTAINER, self.scheme, shards, self.peer, self.executor)
 
     def assert_shard(self, node: int, index: int) -> None:
         """Assert that a datanode has a shard exactly as its writer made it, closed."""

@@ -1,0 +1,43 @@
+"""Cells as chunks: described as their writer described them, and proven by its record."""
+
+from collections.abc import Mapping
+
+from agent.ec.blockgroup import Agreed, stripe_checksum
+from agent.ec.codec import Cell, padded
+from agent.ec.scrub import Proof
+from merkle.checksum import window_checksums
+from merkle.replica import WINDOW_BYTES_DEFAULT, ChecksumType, ChunkInfo
+
+Style = tuple[ChecksumType, int]
+"""The kind of window checksums, and how many bytes each is of."""
+
+
+def style_of(agreed: Agreed, stripe: int) -> Style:
+    """Return the kind of checksums that the writer gave the stripe's cells."""
+    for index in agreed.group.indexes(stripe):
+        if index in agreed.shards:
+            chunk = agreed.chunk(index, stripe)
+            if chunk.checksum_type is not ChecksumType.NONE:
+                return chunk.checksum_type, chunk.bytes_per_checksum
+    return ChecksumType.CRC32C, WINDOW_BYTES_DEFAULT
+
+
+def described(offset: int, cell: Cell, style: Style) -> ChunkInfo:
+    """Return a cell's chunk, with the checksums that its bytes have."""
+    checksum_type, window_bytes = style
+    data = padded(cell, len(cell)).data
+    sums = window_checksums(checksum_type, window_bytes, data)
+    return ChunkInfo(offset, len(cell), checksum_type, window_bytes, sums)
+
+
+def proof_of(agreed: Agreed, stripe: int) -> Proof | None:
+    """Return whether all cells of a stripe are what its writer recorded; None without a record."""
+    if not agreed.stripe_checksums:
+        return None
+    style = style_of(agreed, stripe)
+
+    def proof(cells: Mapping[int, Cell]) -> bool:
+        chunks = [described(0, cells[index], style) for index in sorted(cells)]
+        return stripe_checksum(chunks) == agreed.stripe_checksums[stripe]
+
+    return proof
