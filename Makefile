@@ -8,7 +8,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench format clean python
+.PHONY: help demo test lint bench format deb clean python
 
 BIN := .venv/bin
 WITH_JAVA := home="$$(tools/bootstrap.sh java)" && JAVA_HOME="$$home"
@@ -35,6 +35,9 @@ bench: python ## Measure; fail where a bound does not hold (NAME=...).
 format: python ## Format the code and mend what ruff can mend.
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+deb: python ## Build dist/suture_*.deb, with its own virtual environment.
+	@$(BIN)/python tools/make_deb.py
 
 clean: ## Remove everything that make created, .venv included.
 	rm -rf .venv dist build bench/out .mypy_cache .ruff_cache .pytest_cache .hypothesis \

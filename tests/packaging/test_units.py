@@ -26,10 +26,13 @@ def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, capture_output=True, text=True, timeout=60)
 
 
-def start_command(service: Path) -> str:
-    """Return what the unit starts, with the folder of the executable left out."""
-    (command,) = re.findall(rf"^ExecStart={INSTALLED_BIN}/(.+)$", service.read_text(), re.MULTILINE)
-    return str(command)
+def start_commands(service: Path) -> list[str]:
+    """Return what the unit starts, with the folder of the executables left out."""
+    (line,) = re.findall(r"^ExecStart=(.+)$", service.read_text(), re.MULTILINE)
+    return [
+        re.sub(r"""["')$].*""", "", command).strip()
+        for command in re.findall(rf"{INSTALLED_BIN}/(.+?)(?={INSTALLED_BIN}|$)", line)
+    ]
 
 
 @needs_analyzer
@@ -42,6 +45,20 @@ def test_a_unit_is_accepted(service: Path, tmp_path: Path) -> None:
     here.write_text(service.read_text().replace(INSTALLED_BIN, str(BIN)))
 
     verified = run("systemd-analyze", "verify", "--man=no", here)
+
+    assert (0, "") == (verified.returncode, verified.stderr)
+
+
+@needs_analyzer
+def test_the_timer_is_accepted(tmp_path: Path) -> None:
+    """
+    systemd understands when the verification runs, and finds the service of that name.
+    """
+    for name in ("suture-verify.service", "suture-verify.timer"):
+        text = (FOLDER / name).read_text().replace(INSTALLED_BIN, str(BIN))
+        (tmp_path / name).write_text(text)
+
+    verified = run("systemd-analyze", "verify", "--man=no", tmp_path / "suture-verify.timer")
 
     assert (0, "") == (verified.returncode, verified.stderr)
 
@@ -64,7 +81,10 @@ def test_a_unit_passes_options_that_exist(service: Path) -> None:
     """
     The command that the unit starts offers every option that it is given.
     """
-    assert [] == list(faults_of(start_command(service)))
+    commands = start_commands(service)
+
+    assert commands
+    assert [] == [fault for command in commands for fault in faults_of(command)]
 
 
 @needs_root

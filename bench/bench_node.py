@@ -1,0 +1,110 @@
+"""A datanode with 100,000 containers: start, first answer, idle load, memory.
+
+The replicas are closed and empty: what is measured is what each of them costs before a byte of it
+is read. They are made once, below bench/out, which takes minutes. No control plane runs beside the
+agent: `idle` is scans, checks and watching, without heartbeats that are answered.
+
+    SUTURE_BENCH_CONTAINERS     another number of containers
+    SUTURE_BENCH_VOLUME         a volume to use, with the ids "bench" of datanode and cluster
+"""
+
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from agent.store.options import StoreOptions
+from agent.store.store import ReplicaStore
+from bench.measure import Measure, at_most, duration_s
+from merkle.replica import ContainerId
+
+COUNT = int(os.environ.get("SUTURE_BENCH_CONTAINERS", "100000"))
+OUT = Path(__file__).resolve().parent / "out"
+ANSWERS = 5
+SETTLE_S = 20.0
+IDLE_S = 60.0
+MIB = 1024**2
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def measures() -> list[Measure]:
+    """Return what an idle datanode with many containers costs, and how fast it answers."""
+    volume = Path(os.environ.get("SUTURE_BENCH_VOLUME", OUT / f"node-{COUNT}"))
+    fill(volume)
+    with tempfile.TemporaryDirectory(prefix="suture-bench-") as scratch:
+        config = Path(scratch) / "agent.toml"
+        config.write_text(
+            '[node]\nlisten = "127.0.0.1:0"\nscm = "127.0.0.1:1"\n'
+            f"[storage]\nvolumes = [{json.dumps(str(volume))}]\nreserve_bytes = 0\n"
+            '[observe]\nlisten = ""\n'
+        )
+        with (Path(scratch) / "log").open("wb") as log:
+            began_s = time.monotonic()
+            agent = subprocess.Popen(
+                [sys.executable, "-m", "agent.main", "--config", config],
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+            try:
+                assert agent.stdout is not None
+                address = json.loads(agent.stdout.readline())["address"]
+                return observed(agent.pid, address, time.monotonic() - began_s)
+            finally:
+                agent.terminate()
+                agent.wait()
+
+
+def observed(pid: int, address: str, start_s: float) -> list[Measure]:
+    """Measure an agent that has just begun to listen."""
+    start_cpu_s = cpu_s(pid)
+    words = [sys.executable, "-m", "agent.cli.main", "status", "--datanode", address]
+    first_s = duration_s(lambda: answer(words))
+    rest_s = statistics.median(duration_s(lambda: answer(words)) for _ in range(ANSWERS))
+    time.sleep(SETTLE_S)
+    before_s, began_s = cpu_s(pid), time.monotonic()
+    time.sleep(IDLE_S)
+    idle_percent = 100 * (cpu_s(pid) - before_s) / (time.monotonic() - began_s)
+    many = f"{COUNT} containers"
+    memory_high = 80 + 1.5 * COUNT / 1024
+    return [
+        at_most("agent start, wall", start_s, "s", 5, compared_with=many),
+        Measure("agent start, processor", start_cpu_s, "s", many),
+        Measure("suture status, first", first_s * 1000, "ms", many),
+        at_most("suture status", rest_s * 1000, "ms", 300, compared_with=many),
+        at_most("idle", idle_percent, "% of a core", 1, compared_with=many),
+        at_most("memory", resident_bytes(pid) / MIB, "MiB", memory_high, compared_with=many),
+    ]
+
+
+def fill(volume: Path) -> None:
+    """Make the closed replicas that are not there yet."""
+    volume.mkdir(parents=True, exist_ok=True)
+    options = StoreOptions(reserve_bytes=0)
+    store = ReplicaStore.open([volume], cluster_id="bench", datanode_id="bench", options=options)
+    for container_id in range(len(store.replica_ids()) + 1, COUNT + 1):
+        store.create_container(ContainerId(container_id))
+        store.close_container(ContainerId(container_id), force=True)
+    store.close()
+
+
+def answer(words: list[str]) -> None:
+    """Ask, as an operator would; a damaged or late datanode would be an error here."""
+    subprocess.run(words, check=True, capture_output=True)
+
+
+def cpu_s(pid: int) -> float:
+    """Return the processor time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+
+def resident_bytes(pid: int) -> int:
+    """Return the memory that a process has now."""
+    match = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert match is not None
+    return int(match[1]) * 1024

@@ -1,0 +1,77 @@
+"""What the package gives an operator besides the programs: man pages, completion, its own files."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer._completion_shared import get_completion_script
+
+from tools import make_deb
+from tools.man import escaped, page
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.skipif(shutil.which("man") is None, reason="man is not installed")
+def test_a_man_page_has_every_command_and_no_fault(tmp_path: Path) -> None:
+    """
+    The formatter has nothing to complain about, and shows what the help says.
+    """
+    path = tmp_path / "suture-agent.1"
+    path.write_text(page("suture-agent", Path(sys.executable)))
+
+    shown = subprocess.run(
+        ["man", "--warnings", "--local-file", path],  # noqa: S607 - the system's
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert "" == shown.stderr
+    assert "--config" in shown.stdout
+
+
+def test_a_line_is_shown_as_it_is() -> None:
+    """
+    Dashes, backslashes and dots at the beginning mean something to troff; here they are text.
+    """
+    assert [r"\&.so \-\-json", r"a\eb"] == [escaped(".so --json"), escaped("a\\b")]
+
+
+def test_the_packaged_completion_asks_the_program() -> None:
+    """
+    The script for bash calls `suture`, which knows its own commands.
+    """
+    script = get_completion_script(  # noqa: S604 - the name of a shell, no command
+        prog_name="suture", complete_var="_SUTURE_COMPLETE", shell="bash"
+    )
+
+    assert "_SUTURE_COMPLETE=complete_bash" in script
+
+
+def test_the_package_has_units_options_and_documents(tmp_path: Path) -> None:
+    """
+    Every unit is where systemd looks, and the options are not for everybody to read.
+    """
+    make_deb.place_files(tmp_path)
+
+    units = {path.name for path in (tmp_path / "lib/systemd/system").iterdir()}
+    assert {path.name for path in (ROOT / "systemd").glob("suture-*")} == units
+    assert 0o640 == (tmp_path / "etc/suture/agent.toml").stat().st_mode & 0o777
+    for name in make_deb.DOCUMENTS:
+        assert (tmp_path / "usr/share/doc/suture" / Path(name).name).exists()
+
+
+@pytest.mark.parametrize("script", [make_deb.POSTINST, make_deb.PRERM, make_deb.POSTRM])
+def test_a_maintainer_script_is_a_shell_script(script: str) -> None:
+    """
+    The shell finds no fault in it, and it never removes anything.
+    """
+    checked = subprocess.run(
+        ["/bin/sh", "-n"], input=script, capture_output=True, text=True, timeout=10
+    )
+
+    assert (0, "") == (checked.returncode, checked.stderr)
+    assert "rm " not in script
