@@ -1,0 +1,88 @@
+"""The twenty questions of docs/OPERATIONS.md: each is answered by its one command."""
+
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.cli.main import run
+from agent.cli.output import Exit
+from agent.demo.cluster import Cluster
+from tests.support.command_line import CommandLine
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[2]
+QUESTION = re.compile(
+    r"^### (.+[.?])\n\n```console\n\$ (suture .+)\n((?:.|\n)*?)^```", re.MULTILINE
+)
+QUESTIONS = QUESTION.findall((ROOT / "docs" / "OPERATIONS.md").read_text())
+WITHOUT_SCM = {"config"}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Return three datanodes."""
+    root = tmp_path_factory.mktemp("questions")
+    sections = "[scan]\nstart_jitter_s = 0\nwatch = false\n"
+    with Cluster(root, agents=3, volumes=1, agent_sections=sections) as running:
+        yield running
+
+
+def store_and_damage(cluster: Cluster, suture: CommandLine, path: Path) -> None:
+    """Store a file in container 1, flip a bit of one replica, let the scan find it."""
+    path.write_bytes(os.urandom(300_000))
+    suture("put", str(path), "--close")
+    suture.wait_until_closed([1])
+    (block,) = cluster.volume_paths(1)[0].rglob("1/chunks/*.block")
+    content = bytearray(block.read_bytes())
+    content[70_000] ^= 1
+    block.write_bytes(bytes(content))
+    suture("scan", "1", code=Exit.TO_DO)
+
+
+def test_there_are_twenty_questions() -> None:
+    """
+    The pattern finds the whole list.
+    """
+    assert 20 == len(QUESTIONS)
+
+
+def test_each_question_is_answered_by_its_command(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """
+    In the order of the document each command works, and says what the document shows: the same
+    columns, or the same words at the beginning.
+    """
+    store_and_damage(cluster, CommandLine(cluster.scm.address, capsys), tmp_path / "report.pdf")
+    places = {
+        "ADDRESS": cluster.nodes[1].address,
+        "FILE": str(cluster.root / "datanode2.toml"),
+        "BUNDLE": str(tmp_path / "evidence.tar.gz"),
+    }
+
+    for question, command, shown in QUESTIONS:
+        words = [places.get(word, word) for word in shlex.split(command)[1:]]
+        if words[0] not in WITHOUT_SCM and "--datanode" not in words:
+            words += ["--scm", cluster.scm.address]
+        capsys.readouterr()
+        code = run(words)
+        said = capsys.readouterr().out
+
+        assert code in {Exit.OK, Exit.TO_DO}, question
+        assert words_of(header(shown)) <= words_of(said), f"{question}: {said}"
+
+
+def header(shown: str) -> str:
+    """Return the names of the columns that the document shows, or nothing for a sentence."""
+    lines = [line for line in shown.splitlines() if line.startswith(" ")]
+    return lines[0] if lines and not re.search(r"[0-9./]", lines[0]) else ""
+
+
+def words_of(text: str) -> set[str]:
+    """Return the words of a text."""
+    return set(re.findall(r"[a-z]{3,}", text))
