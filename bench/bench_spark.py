@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 
+from pyspark.sql import SparkSession
+
 from bench.measure import Measure, at_least, at_most
 from spark_verify.generate import FAULTS, Shape, generate
 from spark_verify.health import flag_bit
@@ -26,6 +28,9 @@ CONTAINERS_DEFAULT = 1_000_000  # minutes on two cores; BENCH_SPARK_CONTAINERS=1
 BUCKETS = 16
 FLAT_RATIO_MAX = 4.0
 CLUSTERED_RATIO_MAX = 2.0
+SPILL_MAX = 2.0
+"""Bytes spilled to disk over the bytes of the snapshot's files."""
+
 CONSTANCY_MAX = 1.25
 """Seconds per container over those in a cluster of a tenth; below one is welcome."""
 
@@ -44,6 +49,8 @@ class Timing:
     right: int
     seeded: int
     false_positives: int
+    input_bytes: int
+    spilled_bytes: int
 
 
 def measures() -> list[Measure]:
@@ -78,6 +85,13 @@ def measures() -> list[Measure]:
             CLUSTERED_RATIO_MAX,
             compared_with=f"DuckDB {clustered.duckdb_s:.1f} s",
         ),
+        at_most(
+            "spark_spilled_vs_input",
+            max(t.spilled_bytes / t.input_bytes for t in (flat, clustered)),
+            "x",
+            SPILL_MAX,
+            compared_with=f"input {flat.input_bytes / 1e6:.0f} MB",
+        ),
         at_least("spark_seeded_faults_found", 100 * flat.right / flat.seeded, "%", 100),
         at_most("spark_false_positives", flat.false_positives, "containers", 0),
     ]
@@ -95,21 +109,46 @@ def _timing(root: Path, name: str, containers: int, buckets: int) -> Timing:
         buckets=buckets,
     )
     counts = generate(spark, shape, snapshot)
+    spilled_before = _spilled_bytes(spark)
+    started_s = time.perf_counter()
     result = verify(Request(str(snapshot), root / f"{name}-out"))
+    whole_s = time.perf_counter() - started_s
+    spilled = _spilled_bytes(spark) - spilled_before
     seconds = json.loads((result.directory / "manifest.json").read_text())["seconds"]
     found = score(
         open_session(replica_count=counts["replicas"]), str(snapshot), str(result.directory)
     )
     duckdb_s = _duckdb_s(snapshot, root / f"{name}.parquet", result.directory)
+    spark_s = seconds["screen"] + seconds["judge"]
+    print(
+        f"{name}: {containers:,} containers, {counts['replicas']:,} replicas: classified in "
+        f"{spark_s:.1f} s, DuckDB {duckdb_s:.1f} s, with plan and report {whole_s:.1f} s, "
+        f"{spilled:,} bytes spilled",
+        flush=True,
+    )
     return Timing(
         counts["containers"],
         counts["replicas"],
-        seconds["screen"] + seconds["judge"],
+        spark_s,
         duckdb_s,
         found["right"],
         found["seeded"],
         found["false_positives"],
+        sum(path.stat().st_size for path in snapshot.rglob("*.parquet")),
+        spilled,
     )
+
+
+def _spilled_bytes(spark: SparkSession) -> int:
+    """Return what all stages of the session so far have spilled to disk, as Spark counted it."""
+    java, gateway = spark._jvm, spark.sparkContext._gateway
+    assert java is not None, "the bench has a JVM of its own"
+    assert gateway is not None, "the bench has a JVM of its own"
+    any_state = java.java.util.ArrayList()
+    no_quantiles = gateway.new_array(java.double, 0)  # type: ignore[no-untyped-call]
+    store = spark._jsparkSession.sparkContext().statusStore()
+    stages = store.stageList(any_state, False, False, no_quantiles, java.java.util.ArrayList())
+    return sum(stages.apply(i).diskBytesSpilled() for i in range(stages.size()))
 
 
 def _duckdb_s(snapshot: Path, answer: Path, run: Path) -> float:

@@ -32,7 +32,7 @@ from spark_verify.report import render
 from spark_verify.rows import HEALTH, RESULT_VERSION
 from spark_verify.rules import Rules
 from spark_verify.screen import screen, screen_clustered
-from spark_verify.session import open_session
+from spark_verify.session import interpreted, open_session
 from spark_verify.snapshot import (
     EXAMPLES_MAX,
     Manifest,
@@ -169,9 +169,10 @@ def _run(spark: SparkSession, run: Run) -> dict[str, Any]:
     check_reporting(nodes, run.request.reporting_min_percent)
     racks = {node["rack"] for node in nodes if node["health"] != "DEAD"}
     rules = replace(run.request.rules, rack_count=max(len(racks), 1))
-    part = _suspects(snapshot, run, rules)
+    part, replica_count = _suspects(snapshot, run, rules)
     started_s = time.monotonic()
-    _write(judge(part, rules), run.work / "judged")
+    with interpreted(spark, row_count=replica_count):
+        _write(judge(part, rules), run.work / "judged")
     for table in (part.containers, part.replicas):
         table.unpersist()
     # Read back: what follows asks many small things of it, each planned on a file, not on the
@@ -199,8 +200,11 @@ def _check_small_tables(snapshot: Snapshot) -> list[Any]:
     return snapshot.nodes.select(*shown).collect()
 
 
-def _suspects(snapshot: Snapshot, run: Run, rules: Rules) -> Snapshot:
-    """Return the part of the snapshot that must be judged; write the health of all others."""
+def _suspects(snapshot: Snapshot, run: Run, rules: Rules) -> tuple[Snapshot, int]:
+    """Return the part of the snapshot that must be judged, and how many replicas it has.
+
+    The health of all other containers is written.
+    """
     started_s = time.monotonic()
     manifest, changed = run.manifest, run.request.changed_nodes
     is_direct = not changed and manifest.rows["replicas"] < run.request.direct_rows
@@ -215,22 +219,36 @@ def _suspects(snapshot: Snapshot, run: Run, rules: Rules) -> Snapshot:
     for name, count in counts.items() if is_direct else ():
         check_count(manifest, name, count)
     run.timed("screen", started_s)
-    return part
+    return part, counts["replicas"]
 
 
 def _screened(snapshot: Snapshot, run: Run, rules: Rules) -> DataFrame:
-    """Screen everything, write the plain containers' health, return the suspects' ids."""
+    """Screen everything, write the plain containers' health, return the suspects' ids.
+
+    One pass writes both, apart by `tier`: the plain rows are their health/ as they stand.
+    """
     run.say(f"screening {run.manifest.rows['containers']:,} containers")
     spark = snapshot.containers.sparkSession
     spark.conf.set("spark.sql.maxConcurrentOutputFileWriters", "4")  # else rows are sorted first
     by_numbers = screen_clustered if run.manifest.buckets else screen
     path = run.work / "screen"
     found = by_numbers(snapshot, rules).withColumn("tier", f.col("is_plain").cast("int"))
-    found.drop("is_plain").write.partitionBy("tier").parquet(str(path))
+    plain = found.withColumns(
+        {
+            "health_state": f.lit(0),
+            "flags": f.lit(0).cast("long"),
+            "queue": f.lit(QUEUE_NONE),
+            "is_qc_stuck": f.lit(False),
+            "is_known": f.col("box_count") > 0,
+            "snapshot_id": f.lit(run.manifest.snapshot_id),
+        }
+    )
+    zstd = plain.select(*HEALTH, "tier").write.option("compression", "zstd")
+    zstd.partitionBy("tier").parquet(str(path))
     screened = spark.read.parquet(str(path))
     counted = screened.agg(
         f.coalesce(f.sum("replica_count"), f.lit(0)).alias("replicas"),
-        f.coalesce(f.sum("box_count"), f.lit(0)).alias("containers"),
+        f.count_if("is_known").alias("containers"),
         f.count_if(f.col("container_id").isNull()).alias("nameless"),
     ).first()
     assert counted is not None, "an aggregate without groups has one row"
@@ -240,18 +258,11 @@ def _screened(snapshot: Snapshot, run: Run, rules: Rules) -> DataFrame:
         check_rows(snapshot, ("containers", "replicas"))  # names the rows, if it is they
         for name in ("containers", "replicas"):
             check_count(run.manifest, name, snapshot.table(name).count())
-    plain = screened.filter("tier = 1").withColumns(
-        {
-            "health_state": f.lit(0),
-            "flags": f.lit(0).cast("long"),
-            "queue": f.lit(QUEUE_NONE),
-            "is_qc_stuck": f.lit(False),
-            "is_known": f.lit(True),
-            "snapshot_id": f.lit(run.manifest.snapshot_id),
-        }
-    )
-    _write(plain.select(*HEALTH), run.work / "health")
-    return screened.filter("tier = 0").select("container_id")
+    if (path / "tier=1").is_dir():
+        (path / "tier=1").rename(run.work / "health")
+    if not (path / "tier=0").is_dir():
+        return spark.range(0).select(f.col("id").alias("container_id"))
+    return spark.read.parquet(str(path / "tier=0")).select("container_id")
 
 
 def _only(snapshot: Snapshot, ids: DataFrame, run: Run) -> Snapshot:
@@ -321,6 +332,11 @@ def _conclude(
     _write(plan, work / "plan")
     health = spark.read.parquet(str(work / "health"))
     counts = count_health(health)
+    if not run.request.changed_nodes and counts["containers"] != manifest.rows["containers"]:
+        raise SnapshotRefused(
+            f"{counts['containers']} containers were judged of {manifest.rows['containers']}",
+            hint="do its tables lie clustered and sorted as its manifest says?",
+        )
     lost = count_lost(judged)
     read = {name: spark.read.parquet(str(work / name)) for name in ("plan", "reconcile_plan")}
     backed_off = divergent.filter("is_backed_off").select("container_id").orderBy("container_id")

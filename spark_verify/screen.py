@@ -8,7 +8,7 @@
 
 The screen never decides that something is wrong. A container is plain only when each number says
 so; what the numbers cannot prove goes to the judge, which costs time and never correctness. Each
-replica row crosses the network once, as nine longs, and no string is aggregated.
+replica row crosses the network once, as ten longs, and no string is aggregated.
 """
 
 from typing import Final
@@ -26,8 +26,13 @@ BITS: Final = 10
 
 COUNTERS: Final = ("replicas", "closed", "open", "known", "resting", "trouble")
 BOX_SHIFT: Final = BITS * len(COUNTERS)
-INDEX_BITS: Final = 33
 ALGORITHMS: Final = ("xxh3_64", "crc32c")
+"""Roots of each are compared among themselves; any other algorithm is left to the judge."""
+
+RACKS_COUNTED_MAX: Final = 16
+"""Racks whose replicas are counted, four bits each; of more only one bit each tells of any."""
+
+NIBBLES: Final = 0x1111_1111_1111_1111
 
 SCREEN_COLUMNS: Final = (
     "container_id",
@@ -44,24 +49,22 @@ SCREEN_COLUMNS: Final = (
 
 def screen(snapshot: Snapshot, rules: Rules) -> DataFrame:
     """Return one row per container id of the snapshot; only plain ones carry a class."""
-    boxes, replicas = _boxes(snapshot), _replicas(snapshot)
-    sums = replicas.unionByName(boxes)
+    sums = _replicas(snapshot, rules).unionByName(_boxes(snapshot))
     # Partitioned first, so that one aggregate sees whole groups: two would each hash every row.
     partitions = snapshot.containers.sparkSession.conf.get("spark.sql.shuffle.partitions")
     assert partitions is not None, "Spark has a default for it"
     grouped = sums.repartition(int(partitions), "container_id").groupBy("container_id")
-    return _concluded(grouped.agg(*_aggregates()), rules)
+    return _concluded(grouped.agg(_box(), _counts(), *_sums(rules)), rules)
 
 
 def screen_clustered(snapshot: Snapshot, rules: Rules) -> DataFrame:
     """Return the same for tables that lie bucketed by container: nothing is shuffled."""
-    replicas = _replicas(snapshot).drop("box").groupBy("container_id")
+    replicas = _replicas(snapshot, rules).groupBy("container_id")
     boxes = _boxes(snapshot).groupBy("container_id")
-    counted = replicas.agg(*_aggregates("replicas")).withColumnRenamed("counts", "replica_counts")
-    boxed = boxes.agg(f.max("box").alias("box"), f.sum("counts").alias("counts"))
-    joined = boxed.join(counted, "container_id", "full_outer")
+    counted = replicas.agg(_counts(), *_sums(rules)).withColumnRenamed("counts", "replica_counts")
+    joined = boxes.agg(_box(), _counts()).join(counted, "container_id", "full_outer")
     total = f.coalesce("counts", f.lit(0)) + f.coalesce("replica_counts", f.lit(0))
-    masks = {name: f.coalesce(name, f.lit(0)) for name in ("mask", "nodes", "more_nodes", "racks")}
+    masks = {name: f.coalesce(name, f.lit(0)) for name in ("box", *MASKS)}
     return _concluded(joined.withColumns({"counts": total, **masks}), rules)
 
 
@@ -80,47 +83,67 @@ def _any_violation(table: str, snapshot: Snapshot) -> Column:
     return total
 
 
-def _replicas(snapshot: Snapshot) -> DataFrame:
-    numbered = snapshot.nodes.select(
+MASKS: Final = ("indexes", "nodes", "more_nodes", "racks")
+
+
+def _numbered_nodes(snapshot: Snapshot, rules: Rules) -> DataFrame:
+    """What a replica gets from its node, made ready to be added up; only of sound nodes.
+
+    Racks are numbered from 0 among these nodes, so that few racks have low numbers.
+    """
+    is_sound = f.col("health").isin(*REACHABLE_HEALTHS) & (op_class() != DECOMMISSION)
+    sound = snapshot.nodes.filter(is_sound).select(
         "datanode_id",
         (f.row_number().over(Window.orderBy("datanode_id")) - 1).alias("node"),
         (f.dense_rank().over(Window.orderBy("rack")) - 1).alias("rack_number"),
-        (f.col("health").isin(*REACHABLE_HEALTHS) & (op_class() != DECOMMISSION)).alias(
-            "is_plain_node"
-        ),
         (op_class() == MAINTENANCE).alias("is_resting"),
     )
-    rows = snapshot.replicas.join(f.broadcast(numbered), "datanode_id", "left")
+    rack = f.col("rack_number")
+    place = rack * 4 if rules.rack_count <= RACKS_COUNTED_MAX else f.pmod(rack, f.lit(64))
+    return sound.select(
+        "datanode_id",
+        (f.lit(1).cast("long") + _one("resting", f.col("is_resting"))).alias("node_counts"),
+        _bit(f.pmod("node", f.lit(64))).alias("nodes"),
+        _bit(f.pmod(f.xxhash64("node"), f.lit(64))).alias("more_nodes"),
+        _bit(place).alias("racks"),
+    )
+
+
+def _replicas(snapshot: Snapshot, rules: Rules) -> DataFrame:
+    nodes = f.broadcast(_numbered_nodes(snapshot, rules))
+    rows = snapshot.replicas.join(nodes, "datanode_id", "left")
+    zero = f.lit(0).cast("long")
     is_known = f.col("root").isNotNull() & f.col("tree_algorithm").isNotNull()
     trouble = (
-        ~f.coalesce(f.col("is_plain_node"), f.lit(False))
+        f.col("node_counts").isNull()
         | (f.col("finding_count") != 0)
         | f.col("is_empty")
         | f.col("load_error").isNotNull()
+        | (is_known & ~f.col("tree_algorithm").isin(*ALGORITHMS))
         | _any_violation("replicas", snapshot)
     )
-    algorithm = f.lit(INDEX_BITS + len(ALGORITHMS))
-    for place, name in enumerate(ALGORITHMS):
-        algorithm = f.when(f.col("tree_algorithm") == name, INDEX_BITS + place).otherwise(algorithm)
+    closed, opened = (1 << (BITS * COUNTERS.index(name)) for name in ("closed", "open"))
     counts = (
-        f.lit(1).cast("long")
-        + _one("closed", f.col("state") == "CLOSED")
-        + _one("open", f.col("state") == "OPEN")
+        f.coalesce("node_counts", f.lit(1).cast("long"))
+        + f.when(f.col("state") == "CLOSED", closed)
+        .when(f.col("state") == "OPEN", opened)
+        .otherwise(0)
+        .cast("long")
         + _one("known", is_known)
-        + _one("resting", f.coalesce(f.col("is_resting"), f.lit(False)))
         + _one("trouble", trouble)
     )
-    algorithm_bit = f.when(is_known, _bit(algorithm)).otherwise(f.lit(0).cast("long"))
+    # One word for root and tombstones: equal words, equal both, as surely as equal roots mean
+    # equal bytes. Unequal words prove nothing; they are for the judge.
+    word = f.when(is_known, f.xxhash64("root", "tombstones_checksum"))
+    words = [f.when(f.col("tree_algorithm") == name, word).alias(name) for name in ALGORITHMS]
+    masks = [f.coalesce(name, zero).alias(name) for name in ("nodes", "more_nodes", "racks")]
     return rows.select(
         "container_id",
-        f.lit(None).cast("long").alias("box"),
+        zero.alias("box"),
         counts.alias("counts"),
-        _bit(f.col("replica_index")).bitwiseOR(algorithm_bit).alias("mask"),
-        f.when(is_known, f.col("root")).alias("root"),
-        f.when(is_known, f.col("tombstones_checksum")).alias("tombstones"),
-        _bit(f.pmod("node", f.lit(64))).alias("nodes"),
-        _bit(f.pmod(f.xxhash64("node"), f.lit(64))).alias("more_nodes"),
-        _bit(f.pmod("rack_number", f.lit(64))).alias("racks"),
+        *words,
+        _bit(f.col("replica_index")).alias("indexes"),
+        *masks,
     )
 
 
@@ -141,20 +164,15 @@ def _boxes(snapshot: Snapshot) -> DataFrame:
         (f.coalesce(f.col("ec_parity"), f.lit(0)), 12),
         (width, 24),
     )
-    box = f.lit(0).cast("long")
+    box, zero = f.lit(0).cast("long"), f.lit(0).cast("long")
     for value, shift in fields:
         box = box + value.cast("long") * (1 << shift)
-    none, zero = f.lit(None).cast("long"), f.lit(0).cast("long")
     return rows.select(
         "container_id",
-        box.alias("box"),
+        f.coalesce(box, zero).alias("box"),
         (f.lit(1 << BOX_SHIFT).cast("long") + _one("trouble", trouble)).alias("counts"),
-        zero.alias("mask"),
-        none.alias("root"),
-        none.alias("tombstones"),
-        zero.alias("nodes"),
-        zero.alias("more_nodes"),
-        zero.alias("racks"),
+        *[f.lit(None).cast("long").alias(name) for name in ALGORITHMS],
+        *[zero.alias(name) for name in MASKS],
     )
 
 
@@ -165,20 +183,23 @@ def _place(column: str, words: tuple[str, ...]) -> Column:
     return place
 
 
-def _aggregates(kind: str = "all") -> list[Column]:
-    box = [] if kind == "replicas" else [f.max("box").alias("box")]
-    return [
-        *box,
-        f.sum("counts").alias("counts"),
-        f.bit_or("mask").alias("mask"),
-        f.min("root").alias("root_min"),
-        f.max("root").alias("root_max"),
-        f.min("tombstones").alias("tombstones_min"),
-        f.max("tombstones").alias("tombstones_max"),
-        f.bit_or("nodes").alias("nodes"),
-        f.bit_or("more_nodes").alias("more_nodes"),
-        f.bit_or("racks").alias("racks"),
+def _box() -> Column:
+    return f.max("box").alias("box")
+
+
+def _counts() -> Column:
+    return f.sum("counts").alias("counts")
+
+
+def _sums(rules: Rules) -> list[Column]:
+    ends = [
+        end(name).alias(f"{name}_{word}")
+        for name in ALGORITHMS
+        for word, end in (("min", f.min), ("max", f.max))
     ]
+    racks = f.sum("racks") if rules.rack_count <= RACKS_COUNTED_MAX else f.bit_or("racks")
+    masks = [f.bit_or(name).alias(name) for name in MASKS if name != "racks"]
+    return [*ends, *masks, racks.alias("racks")]
 
 
 def _field(column: str, shift: int, bits: int) -> Column:
@@ -196,8 +217,7 @@ def _concluded(sums: DataFrame, rules: Rules) -> DataFrame:
             "is_writable": _field("box", 8, 1) == 1,
             "parity": _field("box", 12, 12),
             "width": _field("box", 24, 12),
-            "indexes": f.col("mask").bitwiseAND(f.lit((1 << INDEX_BITS) - 1)),
-            "algorithms": f.bit_count(f.shiftright(f.col("mask"), INDEX_BITS)),
+            "racks_used": _racks_used(rules),
         }
     )
     is_ec = f.col("type_number") == REPLICATION_TYPES.index("EC")
@@ -222,15 +242,14 @@ def _is_plain(is_ec: Column, is_closed: Column, rules: Rules) -> Column:
     n, width = f.col("replicas"), f.col("width")
     sane = (f.col("box_count") == 1) & (f.col("trouble") == 0)
     distinct = (f.bit_count("nodes") == n) | (f.bit_count("more_nodes") == n)
+    distinct = distinct | (f.col("racks_used") == n)  # what stands on two racks is on two nodes
     every_index = _bit(width + 1) - 2
     right_indexes = f.col("indexes") == f.when(is_ec, every_index).otherwise(1)
-    agree = (
-        (f.col("root_min").eqNullSafe(f.col("root_max")))
-        & (f.col("tombstones_min").eqNullSafe(f.col("tombstones_max")))
-        & (f.col("algorithms") <= 1)
-    )
+    agree = f.lit(True)
+    for name in ALGORITHMS:
+        agree = agree & f.col(f"{name}_min").eqNullSafe(f.col(f"{name}_max"))
     closed = is_closed & (f.col("closed") == n) & (n == width) & (n > 0)
-    closed = closed & right_indexes & (is_ec | agree) & _is_placed(is_ec, rules.rack_count)
+    closed = closed & right_indexes & (is_ec | agree) & _is_placed(is_ec, rules)
     closed = closed & _is_online_enough(is_ec, rules)
     is_open = f.col("state_number") == CONTAINER_STATES.index("OPEN")
     opened = is_open & f.col("is_writable") & (f.col("open") == n)
@@ -249,13 +268,38 @@ def _is_online_enough(is_ec: Column, rules: Rules) -> Column:
     return (f.col("resting") == 0) | (online >= f.when(is_ec, ec_min).otherwise(ratis_min))
 
 
-def _is_placed(is_ec: Column, rack_count: int) -> Column:
-    """Enough racks for exactly `width` replicas; for EC only one each is proven here."""
-    if rack_count <= 1:
+def _racks_used(rules: Rules) -> Column:
+    racks = f.col("racks")
+    if rules.rack_count > RACKS_COUNTED_MAX:
+        return f.bit_count(racks)  # or more, when two racks share a bit
+    spread = racks
+    for shift in (1, 2, 3):
+        spread = spread.bitwiseOR(f.shiftrightunsigned(racks, shift))
+    # Sixteen or more replicas would carry into the next rack's count.
+    fits = f.col("replicas") < (1 << 4)
+    return f.when(fits, f.bit_count(spread.bitwiseAND(f.lit(NIBBLES)))).otherwise(0)
+
+
+def _is_placed(is_ec: Column, rules: Rules) -> Column:
+    """Enough racks for exactly `width` replicas, and for EC no rack with more than its share."""
+    if rules.rack_count <= 1:
         return f.lit(True)
-    racks = f.bit_count("racks")
-    scattered = racks == f.col("replicas")
-    return (f.col("width") == 1) | f.when(is_ec, scattered).otherwise(racks >= 2)
+    width, used = f.col("width"), f.col("racks_used")
+    scattered = used == f.col("replicas")
+    if rules.rack_count <= RACKS_COUNTED_MAX:
+        required = f.least(width, f.lit(rules.rack_count))
+        share = f.ceil(width / required)
+        scattered = (used >= required) & (_most_on_a_rack() <= share)
+    return (width == 1) | f.when(is_ec, scattered).otherwise(used >= 2)
+
+
+def _most_on_a_rack() -> Column:
+    racks = f.col("racks")
+    return f.greatest(*[_nibble(racks, place) for place in range(RACKS_COUNTED_MAX)])
+
+
+def _nibble(number: Column, place: int) -> Column:
+    return f.shiftrightunsigned(number, 4 * place).bitwiseAND(f.lit(15))
 
 
 def _word(column: str, words: tuple[str, ...]) -> Column:
@@ -264,10 +308,14 @@ def _word(column: str, words: tuple[str, ...]) -> Column:
 
 def _class(is_ec: Column, is_closed: Column) -> Column:
     n, known = f.col("replicas"), f.col("known")
+    mixed = f.lit(True)
+    for name in ALGORITHMS:
+        mixed = mixed & f.col(f"{name}_min").isNotNull()
     return (
         f.when(~is_closed | is_ec, "NOT_COMPARABLE")
         .when(n == 1, "SINGLE")
         .when(known == 0, "UNKNOWN")
+        .when(mixed, "NOT_COMPARABLE")
         .when(known < n, "PARTIAL")
         .otherwise("MATCH")
     )

@@ -4,6 +4,8 @@ Only what Spark Connect also offers is used here and everywhere: no RDD, no Spar
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +16,9 @@ ROWS_PER_PARTITION: Final = 500_000
 
 SMALL_ROWS: Final = 200_000
 """Below it the job is over before the JVM's second compiler pays for itself."""
+
+INTERPRETED_ROWS_MAX: Final = 500_000
+"""Replica rows to judge up to which interpreting is faster than compiling a hundred expressions."""
 
 QUICK_START: Final = (
     "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 "
@@ -85,7 +90,23 @@ def _tune(spark: SparkSession, replica_count: int) -> None:
     spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
     # Adaptive planning re-plans after each stage: worth it only when there is something to adapt.
     spark.conf.set("spark.sql.adaptive.enabled", str(replica_count >= SMALL_ROWS).lower())
-    # Compiling a hundred expressions takes longer than interpreting them on a few rows.
-    spark.conf.set("spark.sql.codegen.wholeStage", str(replica_count >= SMALL_ROWS).lower())
-    mode = "NO_CODEGEN" if replica_count < SMALL_ROWS else "FALLBACK"
-    spark.conf.set("spark.sql.codegen.factoryMode", mode)
+    _compile(spark, is_wanted=replica_count >= SMALL_ROWS)
+
+
+@contextmanager
+def interpreted(spark: SparkSession, *, row_count: int) -> Iterator[None]:
+    """Plan for few rows inside the block, if `row_count` is few; then as before.
+
+    Compiling a hundred expressions takes longer than interpreting them on a few rows.
+    """
+    before = spark.conf.get("spark.sql.codegen.wholeStage") == "true"
+    _compile(spark, is_wanted=before and row_count > INTERPRETED_ROWS_MAX)
+    try:
+        yield
+    finally:
+        _compile(spark, is_wanted=before)
+
+
+def _compile(spark: SparkSession, *, is_wanted: bool) -> None:
+    spark.conf.set("spark.sql.codegen.wholeStage", str(is_wanted).lower())
+    spark.conf.set("spark.sql.codegen.factoryMode", "FALLBACK" if is_wanted else "NO_CODEGEN")

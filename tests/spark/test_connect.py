@@ -1,0 +1,61 @@
+"""The job through Spark Connect: a client without a JVM, a server that is another process."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.support.connect_server import connect_server
+from tests.support.java import skip_without_java
+from tests.support.snapshots import container, gather
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+def verified(snapshot: Path, out: Path, environment: dict[str, str]) -> Path:
+    """Run the command and return its result's directory."""
+    done = subprocess.run(
+        [sys.executable, "-m", "spark_verify.job", snapshot, "--out", out, "--json"],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    return Path(json.loads(done.stdout)["path"])
+
+
+def table(run: Path, name: str) -> list[dict[str, object]]:
+    """Return all rows of a table of the result, in the order of their ids."""
+    rows: list[dict[str, object]] = pq.read_table(run / name).to_pylist()
+    return sorted(rows, key=lambda row: (row["container_id"], str(row)))
+
+
+def test_a_connect_server_gives_the_same_result_as_a_session_of_our_own(tmp_path: Path) -> None:
+    """
+    Health, plans and classes are equal row by row, so nothing was used that Connect lacks.
+    """
+    skip_without_java()
+    snapshot = gather(
+        [
+            container(1, "R CLOSED 10", "C=7x3"),
+            container(2, "R CLOSED 10", "C=7x2 C=9"),
+            container(3, "R CLOSED 10", "C=7x2 U=5*2"),
+            container(4, "EC CLOSED", "C#1=7 C#1=9 C#2=2 C#3=3 C#4=4"),
+            container(5, "R QUASI_CLOSED 10", "Q@10x2 Q@9"),
+            container(6, "R CLOSED 10", "C=0x3"),
+        ]
+    ).write(tmp_path / "snapshot")
+    own = verified(snapshot, tmp_path / "own", {})
+
+    with connect_server(tmp_path) as address:
+        remote = verified(snapshot, tmp_path / "remote", {"SPARK_REMOTE": address})
+
+    for name in ("health", "replica_class", "reconcile_plan", "plan"):
+        assert table(own, name) == table(remote, name)
+    assert (remote / "_SUCCESS").is_file()
