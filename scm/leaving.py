@@ -21,6 +21,7 @@ from scm.allocate import Candidate
 from scm.counting import is_bad, present
 from scm.facts import Container, ContainerState, OpState
 from scm.replication import Case
+from scm.shards import may_do_without
 
 _IGNORED: Final = frozenset({ContainerState.DELETING, ContainerState.DELETED})
 _CLOSED: Final = frozenset({ContainerState.CLOSED, ContainerState.QUASI_CLOSED})
@@ -45,6 +46,8 @@ def obstacle(case: Case) -> Obstacle | None:
         return None
     if case.container.state not in _CLOSED:
         return Obstacle.UNCLOSED
+    if case.container.scheme:
+        return None if may_do_without(case) else Obstacle.TOO_FEW
     here = present(case.placed)
     with_unhealthy = all(is_bad(case.container, p.replica) for p in here)
     counted = case.count(with_unhealthy=with_unhealthy)

@@ -18,6 +18,7 @@ from scm.nodes import Nodes
 from scm.options import ScmOptions
 from scm.reconciles import Reconciles
 from scm.replication import may_remove, sources
+from scm.shards import to_copy
 from scm.state import Change, State
 
 
@@ -115,7 +116,8 @@ class Orders:
         if container is None:
             return "no such container any more"
         case = self._cases.case(container)
-        if command.datanode_id not in {p.datanode_id for p in sources(case)}:
+        able = to_copy(case) if container.scheme else sources(case)
+        if command.datanode_id not in {p.datanode_id for p in able}:
             return "its replica is no source any more"
         if self._state.replicas.get((command.container_id, command.target_id)) is not None:
             return f"{command.target_id} has a replica already"

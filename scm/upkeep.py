@@ -24,6 +24,7 @@ from scm.nodes import Nodes
 from scm.options import ScmOptions
 from scm.placement import choose_targets
 from scm.replication import (
+    OUT_OF_SERVICE_WEIGHT,
     OVER,
     UNDER,
     Case,
@@ -35,6 +36,7 @@ from scm.replication import (
     unblock_victim,
     victims,
 )
+from scm.shards import to_copy
 from scm.state import Change, State
 
 LOOKS_PER_TURN: Final = 2_000  # containers judged while the lock is held
@@ -179,9 +181,16 @@ class Upkeep:
     def _look_at_one(self, container_id: int) -> None:
         self.over.pop(container_id, None)
         container = self._state.containers.get(container_id)
-        if container is None or container.state not in _CLOSED or container.scheme:
-            # A shard is not made by copying another: erasure-coded containers are rebuilt.
+        if container is None or container.state not in _CLOSED:
             self.under.pop(container_id, None)
+            return
+        if container.scheme:
+            # A lost shard is rebuilt, by `scm.coding`; here are those that are about to go.
+            case = self._cases.case(container)
+            if to_copy(case) and not case.adds:
+                self.under.setdefault(container_id, (OUT_OF_SERVICE_WEIGHT, 1))
+            else:
+                self.under.pop(container_id, None)
             return
         judgement = judge(self._cases.case(container))
         if judgement.condition in UNDER and judgement.copies:
@@ -211,6 +220,8 @@ class Upkeep:
     def _copy(self, change: Change, container: Container) -> bool:
         """Order the copies a container lacks, as things are now; whether that is all of them."""
         case = self._cases.case(container)
+        if container.scheme:
+            return self._copy_shards(change, case)
         judgement = judge(case)
         if judgement.condition not in UNDER or not judgement.copies:
             return True
@@ -229,6 +240,20 @@ class Upkeep:
         if not copies and not self.targets(case, 1):
             self._unblock(change, case)
         return len(copies) == judgement.copies
+
+    def _copy_shards(self, change: Change, case: Case) -> bool:
+        """Copy the shards that are about to go, each from its node; whether all were ordered."""
+        wanted = [] if case.adds else to_copy(case)
+        if self._commands.is_cooling(Kind.REPLICATE, case.container.container_id):
+            return not wanted
+        copies = [
+            copy
+            for shard, target_id in zip(wanted, self.targets(case, len(wanted)), strict=False)
+            for copy in self.pairs([shard.datanode_id], [target_id])
+        ]
+        for copy in copies:
+            self.order_copy(change, case, copy)
+        return len(copies) == len(wanted)
 
     def _unblock(self, change: Change, case: Case) -> None:
         """Remove a bad replica that takes the place of a good one, when there is no other place."""
