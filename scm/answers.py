@@ -24,6 +24,7 @@ from scm.facts import (
 )
 from scm.intake import Decision, Order
 from scm.loads import DELETE_LIMIT
+from scm.report import RmReport
 from scm.views import ContainerView, NodeView, ReplicaView, checksums_hint
 
 _OUTCOME_NUMBERS: Final = {
@@ -172,6 +173,21 @@ def node_decisions_message(decisions: Iterable[NodeDecision]) -> scm_pb2.NodeDec
             )
             for decision in decisions
         ]
+    )
+
+
+def report_message(report: RmReport) -> scm_pb2.GetReportResponse:
+    """Return the replication manager's report."""
+    return scm_pb2.GetReportResponse(
+        generated_at_ms=report.generated_at_ms,
+        states={str(state): count for state, count in report.states.items()},
+        conditions=[
+            scm_pb2.ConditionSample(condition=condition, count=count, container_ids=ids)
+            for condition, (count, ids) in report.conditions.items()
+        ],
+        verified_at_ms=report.verified.at_ms,
+        decisions=report.verified.decisions,
+        verify_error=report.verified.error,
     )
 
 

@@ -7,7 +7,7 @@ of gRPC, and sends nothing: datanodes fetch their commands with heartbeats.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -33,6 +33,7 @@ from scm.orders import Orders
 from scm.plans import Plans
 from scm.reconciles import Reconciles
 from scm.replicas import Reports
+from scm.report import RmReport, Verified, rm_report
 from scm.safemode import Gate, SafeMode
 from scm.state import Change, State
 from scm.upkeep import Upkeep
@@ -76,7 +77,9 @@ class ControlPlane:
             clock,
             options,
         )
-        self._upkeep = Upkeep(state, self._nodes, self._commands, cases, options)
+        self._upkeep = Upkeep(state, self._nodes, self._commands, cases, clock, options)
+        self._changed_nodes: set[str] = set()
+        self._verified = Verified()
         self._safe_mode = SafeMode(state, clock, options)
         self._departures = Departures(state, self._nodes, self._commands, cases, clock, options)
         self._admin = Admin(
@@ -151,6 +154,7 @@ class ControlPlane:
         with self._change() as change:
             for datanode_id in self._nodes.note_health(change):
                 self._last_copies.recount(change, self._state.replicas.on(datanode_id))
+                self._changed_nodes.add(datanode_id)
                 self._upkeep.look_at_node(datanode_id)
             self._upkeep.look_at(self._commands.expire(change))
             self._reconciles.forget_old()
@@ -161,6 +165,7 @@ class ControlPlane:
                     self._orders.close(change, container)
             if self._safe_mode.look(self._reports.confirmed).is_open:
                 for datanode_id in self._departures.turn(change):
+                    self._changed_nodes.add(datanode_id)
                     self._upkeep.look_at_node(datanode_id)
                 looked_at = self._upkeep.turn(change)
                 self._coding.look_at(change, looked_at)
@@ -333,6 +338,27 @@ class ControlPlane:
         """Return the nodes that are not in service, and what they wait for."""
         with self._lock:
             return self._departures.departures()
+
+    def take_changed_nodes(self) -> list[str]:
+        """Return the nodes that came, went or changed since the last call.
+
+        None while containers wait for commands: what they need is known already (W62).
+        """
+        with self._lock:
+            if self._upkeep.under or self._upkeep.over:
+                return []
+            changed, self._changed_nodes = sorted(self._changed_nodes), set()
+            return changed
+
+    def note_verified(self, decisions: Mapping[str, int], error: str) -> None:
+        """Remember what the last verification came to."""
+        with self._lock:
+            self._verified = Verified(self._clock.wall_ms(), dict(decisions), error)
+
+    def report(self) -> RmReport:
+        """Return the replication manager's report of its last round."""
+        with self._lock:
+            return rm_report(self._state.containers.values(), self._upkeep, self._verified)
 
     def queues(self) -> Queues:
         """Return what waits where."""

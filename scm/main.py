@@ -5,6 +5,7 @@ scanning, and nothing is ordered.
 """
 
 import json
+import shlex
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ from scm.control import ControlPlane
 from scm.options import ScmOptions
 from scm.server import BuiltServer, ScmService, build_server
 from scm.state import State
+from scm.verifying import VerifyLoop
 
 STOP_GRACE_S: Final = 5.0  # calls in flight may finish
 NOTICE: Final = "single node, not highly available: while it is down, nothing is ordered"
@@ -65,8 +67,8 @@ class Ticker(threading.Thread):
         self.join()
 
 
-def serve(data: Path, listen: str, options: ScmOptions, stop: StopRequest) -> int:
-    """Serve until `stop` is set; return the exit code."""
+def serve(data: Path, listen: str, options: ScmOptions, stop: StopRequest, verify: str = "") -> int:
+    """Serve until `stop` is set; return the exit code. `verify` is the command line of the loop."""
     state = State.open(data, map_bytes=options.lmdb_map_bytes)
     try:
         clock = Clock()
@@ -76,9 +78,30 @@ def serve(data: Path, listen: str, options: ScmOptions, stop: StopRequest) -> in
         service = ScmService(control, clock=clock, options=options)
         with ThreadPoolExecutor(options.rpc_threads, thread_name_prefix="rpc") as executor:
             built = build_server(service, listen, executor)
-            return _run(built, control, options, stop)
+            loop = _verify_loop(verify, control, data, options)
+            try:
+                return _run(built, control, options, stop)
+            finally:
+                if loop is not None:
+                    loop.stop()
     finally:
         state.close()
+
+
+def _verify_loop(
+    command: str, control: ControlPlane, data: Path, options: ScmOptions
+) -> VerifyLoop | None:
+    """Start the loop with Spark, if one is wanted."""
+    if not command:
+        return None
+    loop = VerifyLoop(
+        control,
+        shlex.split(command),
+        data.absolute() / "runs",
+        interval_s=options.verify_interval_ms / 1000,
+    )
+    loop.start()
+    return loop
 
 
 def _run(built: BuiltServer, control: ControlPlane, options: ScmOptions, stop: StopRequest) -> int:
@@ -134,6 +157,14 @@ def run(
     setting: Annotated[
         list[str] | None, typer.Option("--set", help="An option as NAME=VALUE; wins over the file.")
     ] = None,
+    verify: Annotated[
+        str,
+        typer.Option(
+            metavar="COMMAND",
+            help="Run this on a snapshot every verify_interval_ms and apply its plan, "
+            "for instance 'suture-verify --master local[2]'.",
+        ),
+    ] = "",
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
     explain: Annotated[
         bool, typer.Option("--explain", help="Print every option and stop.")
@@ -152,7 +183,7 @@ def run(
         options = scm_options.load(config, _settings(setting or []))
         stop = StopRequest()
         stop.on_signals()
-        code = serve(data, listen, options, stop)
+        code = serve(data, listen, options, stop, verify)
     except SutureError as error:
         hint = f" ({error.hint})" if error.hint else ""
         typer.echo(f"suture-scm: {error}{hint}", err=True)

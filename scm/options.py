@@ -102,6 +102,12 @@ class ScmOptions:
         low=1_000,
         high=86_400_000,
     )
+    verify_interval_ms: int = _option(
+        300_000,
+        "How often --verify exports a snapshot and applies the plan that comes back.",
+        low=1_000,
+        high=86_400_000,
+    )
     safemode_wait_ms: int = _option(
         300_000,
         "After a start, so long all nodes that were online are waited for before a quorum will do.",

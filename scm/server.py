@@ -258,6 +258,12 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         wanted = wire.node_states_from(request)
         return answers.node_decisions_message(self._control.set_operational_states(wanted))
 
+    def GetReport(  # noqa: N802
+        self, _request: scm_pb2.GetReportRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.GetReportResponse:
+        """Return the replication manager's report."""
+        return answers.report_message(self._control.report())
+
     def ListDepartures(  # noqa: N802
         self, _request: scm_pb2.ListDeparturesRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ListDeparturesResponse:

@@ -17,6 +17,7 @@ from typing import Final
 import structlog
 
 from scm.cases import Cases
+from scm.clock import Clock
 from scm.commands import Commands
 from scm.facts import Container, ContainerState, Health, Kind
 from scm.loads import DELETE_LIMIT, in_flight_limit, least_loaded
@@ -44,6 +45,7 @@ ATTEMPTS_PER_TURN: Final = 500
 IMPORT_SPACE_FACTOR: Final = 2  # a replica needs its size beside itself until it is whole
 
 _CLOSED: Final = frozenset({ContainerState.CLOSED})
+_JUDGED: Final = frozenset({ContainerState.CLOSED, ContainerState.QUASI_CLOSED})
 
 _log = structlog.get_logger("suture.scm")
 
@@ -65,17 +67,21 @@ class Upkeep:
         nodes: Nodes,
         commands: Commands,
         cases: Cases,
+        clock: Clock,
         options: ScmOptions,
     ) -> None:
         self._state = state
         self._nodes = nodes
         self._commands = commands
         self._cases = cases
+        self._clock = clock
         self._options = options
         self._due: dict[int, None] = {}
         self._round_at = 1
         self.under: dict[int, tuple[int, int]] = {}  # id -> weight, times put back
         self.over: dict[int, None] = {}
+        self.conditions: dict[int, Condition] = {}  # of those that are not HEALTHY
+        self.round_at_ms = 0  # when the last round through all containers ended
 
     def look_at(self, container_ids: Iterable[int]) -> None:
         """Have containers looked at in the next turn."""
@@ -170,10 +176,23 @@ class Upkeep:
         end = self._state.counters["next_container_id"]
         for _ in range(min(LOOKS_PER_TURN - len(due), ceil(end / self._turns_per_round()))):
             due.append(self._round_at)
-            self._round_at = self._round_at + 1 if self._round_at + 1 < end else 1
+            self._round_at += 1
+            if self._round_at >= end:
+                self._round_at, self.round_at_ms = 1, self._clock.wall_ms()
         for container_id in due:
             self._look_at_one(container_id)
+            self._note_condition(container_id)
         return due
+
+    def _note_condition(self, container_id: int) -> None:
+        container = self._state.containers.get(container_id)
+        condition = Condition.HEALTHY
+        if container is not None and container.state in _JUDGED and not container.scheme:
+            condition = judge(self._cases.case(container)).condition
+        if condition is Condition.HEALTHY:
+            self.conditions.pop(container_id, None)
+        else:
+            self.conditions[container_id] = condition
 
     def _turns_per_round(self) -> int:
         return max(1, self._options.check_interval_ms // self._options.heartbeat_interval_ms)

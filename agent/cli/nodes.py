@@ -2,6 +2,7 @@
 
 import re
 import time
+from datetime import UTC, datetime
 from typing import Annotated, Final
 
 import typer
@@ -15,6 +16,7 @@ from agent.cli.output import (
     counted,
     emit,
     grid,
+    remark,
     say,
     short,
     show,
@@ -24,6 +26,7 @@ from agent.client import Client
 from agent.errors import Code, Refused
 from agent.rpc.v1 import scm_pb2
 
+STATES: Final = ("OPEN", "CLOSING", "QUASI_CLOSED", "CLOSED", "DELETING", "DELETED")
 UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 Datanodes = Annotated[
@@ -155,6 +158,45 @@ def departures(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
             say(f"may be switched off now: {', '.join(ready)}")
         say(f"{counted(waiting, 'datanode')} not ready")
     return Exit.TO_DO if waiting else Exit.OK
+
+
+@app.command("report")
+def report(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
+    """Show what the replication manager found in its last round. 2: some are not well."""
+    with Client(scm) as client:
+        answer = client.scm.get_report(scm_pb2.GetReportRequest())
+    if as_json:
+        emit(facts(answer))
+    else:
+        say(report_text(answer))
+    return Exit.TO_DO if answer.conditions else Exit.OK
+
+
+def report_text(answer: scm_pb2.GetReportResponse) -> str:
+    """Return the report in the sections that operators of Ozone know."""
+    if not answer.generated_at_ms:
+        remark("the first round through all containers is not over: counts are not whole")
+    moment = datetime.fromtimestamp(answer.generated_at_ms / 1000, UTC)
+    heading = f"Container Summary Report generated at {moment:%Y-%m-%dT%H:%M:%SZ}"
+    lines = [heading, "=" * len(heading), "", "Container State Summary"]
+    lines += [f"{state}: {answer.states[state]}" for state in STATES]
+    lines += ["", "Container Health Summary"]
+    lines += [f"{c.condition}: {c.count}" for c in answer.conditions] or ["all are well"]
+    for sample in answer.conditions:
+        ids = ", ".join(map(str, sample.container_ids))
+        lines += ["", f"First {len(sample.container_ids)} {sample.condition} containers:", ids]
+    lines += ["", "Verification", verification_text(answer)]
+    return "\n".join(lines)
+
+
+def verification_text(answer: scm_pb2.GetReportResponse) -> str:
+    """Return what the last verification by Spark came to."""
+    if not answer.verified_at_ms:
+        return "none yet; suture-scm --verify runs one every few minutes"
+    if answer.verify_error:
+        return f"failed: {answer.verify_error}"
+    rows = ", ".join(f"{code}: {count}" for code, count in sorted(answer.decisions.items()))
+    return f"rows of the plan: {rows or 'none'}"
 
 
 def until_text(expiry_ms: int) -> str:

@@ -165,6 +165,11 @@ class ScmClient:
         answer: pb.NodeDecisions = self._once(self._stub.SetOperationalStates, request)
         return answer
 
+    def get_report(self, request: pb.GetReportRequest) -> pb.GetReportResponse:
+        """Return the replication manager's report."""
+        answer: pb.GetReportResponse = self._repeated(self._stub.GetReport, request)
+        return answer
+
     def list_departures(self, request: pb.ListDeparturesRequest) -> pb.ListDeparturesResponse:
         """Return the datanodes that are not in service."""
         answer: pb.ListDeparturesResponse = self._repeated(self._stub.ListDepartures, request)

@@ -128,3 +128,27 @@ def test_a_removed_key_leaves_nothing_behind(
         for path in volume.glob("hdds/*/current/containerDir*/*/chunks/*")
     ]
     assert [] == left
+
+
+def test_a_datanode_is_decommissioned_and_switched_off(
+    cluster: Cluster, suture: CommandLine, container_id: int
+) -> None:
+    """All it has is elsewhere first, it knows its state, and nothing is missing without it."""
+    leaving = alive(suture, container_id)[0]
+    address = replicas(suture, container_id)[leaving]["datanode"]["address"]
+    suture("scm", "decommission", leaving, "--yes")
+
+    def is_ready() -> bool:
+        [departure] = suture.json_any("scm", "departures")
+        return bool(departure["switch_off"] and departure["persisted"])
+
+    suture.wait_until(is_ready)
+    [departure] = suture.json("scm", "departures")
+    assert ("DECOMMISSIONED", True, 0) == (
+        departure["op_state"],
+        departure["persisted"],
+        departure["required_count"],
+    )
+    next(node for node in cluster.nodes if node.address == address).kill()
+    others = [node for node in alive(suture, container_id) if node != leaving]
+    assert 3 == len(others)

@@ -33,6 +33,12 @@ class CommandLine:
         """Run a command with --json; return the document."""
         return json.loads(self(*arguments, "--json", code=code))
 
+    def json_any(self, *arguments: str) -> Any:
+        """Run a command with --json, whatever it exits with; return the document."""
+        self.capsys.readouterr()
+        run([*arguments, "--json", "--scm", self.scm])
+        return json.loads(self.capsys.readouterr().out)
+
     def wait_until(self, condition: Callable[[], bool]) -> None:
         """Poll a condition of the cluster until it holds."""
         deadline_s = time.monotonic() + WAIT_S

@@ -861,6 +861,50 @@ class QueueInfo(_message.Message):
     waiting: _containers.RepeatedCompositeFieldContainer[QueueCount]
     def __init__(self, datanode_id: _Optional[str] = ..., op_state: _Optional[str] = ..., replication_load: _Optional[int] = ..., replication_limit: _Optional[int] = ..., delete_load: _Optional[int] = ..., delete_limit: _Optional[int] = ..., excluded: bool = ..., reported: _Optional[_Iterable[_Union[QueueCount, _Mapping]]] = ..., sent: _Optional[_Iterable[_Union[QueueCount, _Mapping]]] = ..., waiting: _Optional[_Iterable[_Union[QueueCount, _Mapping]]] = ...) -> None: ...
 
+class GetReportRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ConditionSample(_message.Message):
+    __slots__ = ("condition", "count", "container_ids")
+    CONDITION_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
+    condition: str
+    count: int
+    container_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, condition: _Optional[str] = ..., count: _Optional[int] = ..., container_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class GetReportResponse(_message.Message):
+    __slots__ = ("generated_at_ms", "states", "conditions", "verified_at_ms", "decisions", "verify_error")
+    class StatesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class DecisionsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    GENERATED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
+    CONDITIONS_FIELD_NUMBER: _ClassVar[int]
+    VERIFIED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    DECISIONS_FIELD_NUMBER: _ClassVar[int]
+    VERIFY_ERROR_FIELD_NUMBER: _ClassVar[int]
+    generated_at_ms: int
+    states: _containers.ScalarMap[str, int]
+    conditions: _containers.RepeatedCompositeFieldContainer[ConditionSample]
+    verified_at_ms: int
+    decisions: _containers.ScalarMap[str, int]
+    verify_error: str
+    def __init__(self, generated_at_ms: _Optional[int] = ..., states: _Optional[_Mapping[str, int]] = ..., conditions: _Optional[_Iterable[_Union[ConditionSample, _Mapping]]] = ..., verified_at_ms: _Optional[int] = ..., decisions: _Optional[_Mapping[str, int]] = ..., verify_error: _Optional[str] = ...) -> None: ...
+
 class SetOperationalStatesRequest(_message.Message):
     __slots__ = ("datanode_ids", "op_state", "op_expiry_ms", "force", "dry_run")
     DATANODE_IDS_FIELD_NUMBER: _ClassVar[int]

@@ -139,6 +139,11 @@ class ScmStub(object):
                 request_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.SafeModeRequest.SerializeToString,
                 response_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.SafeModeResponse.FromString,
                 _registered_method=True)
+        self.GetReport = channel.unary_unary(
+                '/suture.v1.Scm/GetReport',
+                request_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.GetReportRequest.SerializeToString,
+                response_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.GetReportResponse.FromString,
+                _registered_method=True)
         self.SetOperationalStates = channel.unary_unary(
                 '/suture.v1.Scm/SetOperationalStates',
                 request_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.SetOperationalStatesRequest.SerializeToString,
@@ -283,6 +288,12 @@ class ScmServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetReport(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def SetOperationalStates(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -402,6 +413,11 @@ def add_ScmServicer_to_server(servicer, server):
                     servicer.SafeMode,
                     request_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.SafeModeRequest.FromString,
                     response_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.SafeModeResponse.SerializeToString,
+            ),
+            'GetReport': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetReport,
+                    request_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.GetReportRequest.FromString,
+                    response_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.GetReportResponse.SerializeToString,
             ),
             'SetOperationalStates': grpc.unary_unary_rpc_method_handler(
                     servicer.SetOperationalStates,
@@ -981,6 +997,33 @@ class Scm(object):
             '/suture.v1.Scm/SafeMode',
             agent_dot_rpc_dot_v1_dot_scm__pb2.SafeModeRequest.SerializeToString,
             agent_dot_rpc_dot_v1_dot_scm__pb2.SafeModeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetReport(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/suture.v1.Scm/GetReport',
+            agent_dot_rpc_dot_v1_dot_scm__pb2.GetReportRequest.SerializeToString,
+            agent_dot_rpc_dot_v1_dot_scm__pb2.GetReportResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,121 @@
+"""The loop with Spark: snapshot -> suture-verify as its own process -> plan -> orders.
+
+    every interval ──► export ──► suture-verify ──► rows ──► judged and ordered by the control plane
+    a node changed ──► the same, for its containers only
+
+What must happen within seconds (copies of what a dead node had) does not wait for it: that is
+`scm.upkeep`. Spark sees what a look at one container does not: which root is right, which node or
+version makes minorities, what is stuck.
+"""
+
+import json
+import shutil
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from agent.errors import SutureError
+from agent.plan_file import SCAN, read_plan
+from scm import wire
+from scm.control import ControlPlane
+
+RUNS_KEPT: Final = 10
+POLL_S: Final = 1.0
+PAUSE_S_MIN: Final = 30.0  # between two runs: a node that comes and goes does not keep Spark busy
+DONE_CODES: Final = frozenset({0, 2, 3})  # clean, work to do, data at risk
+ROWS_PER_CALL: Final = 5_000
+
+_log = structlog.get_logger("suture.scm")
+
+
+class VerifyLoop(threading.Thread):
+    """Runs `command SNAPSHOT --out DIR --json` again and again, and applies its plans."""
+
+    def __init__(
+        self, control: ControlPlane, command: Sequence[str], out: Path, *, interval_s: float
+    ) -> None:
+        super().__init__(name="verify", daemon=True)
+        self._control = control
+        self._command = list(command)
+        self._out = out
+        self._interval_s = interval_s
+        self._stopping = threading.Event()
+        self._process: subprocess.Popen[str] | None = None
+        self._lock = threading.Lock()
+
+    def run(self) -> None:
+        """Verify until `stop`."""
+        ran_at_s = time.monotonic()
+        while not self._stopping.wait(POLL_S):
+            waited_s = time.monotonic() - ran_at_s
+            if waited_s < min(PAUSE_S_MIN, self._interval_s):
+                continue
+            changed = self._control.take_changed_nodes()
+            if changed or waited_s >= self._interval_s:
+                self.verify_once(changed if waited_s < self._interval_s else [])
+                ran_at_s = time.monotonic()
+
+    def stop(self) -> None:
+        """End the loop, and the process if one runs."""
+        self._stopping.set()
+        with self._lock:
+            if self._process is not None:
+                self._process.terminate()
+        self.join()
+
+    def verify_once(self, changed: Sequence[str] = ()) -> None:
+        """Do one round; what fails is logged, and the next round is another try."""
+        decisions: Counter[str] = Counter()
+        message = ""
+        try:
+            run = self._verify(changed)
+            decisions.update(self._apply(run))
+            _log.info("plan_applied", run=run.name, decisions=dict(decisions))
+        except (SutureError, OSError, ValueError, KeyError) as error:
+            message = f"{type(error).__name__}: {error}"
+            _log.error("verification_failed", error=message)
+        self._control.note_verified(decisions, message)
+        self._remove_old()
+
+    def _verify(self, changed: Sequence[str]) -> Path:
+        exported = self._control.export_snapshot()
+        nodes = [f"--changed-node={node}" for node in changed]
+        arguments = [str(exported.path), "--out", str(self._out), "--json", *nodes]
+        with self._lock:
+            if self._stopping.is_set():
+                raise ValueError("stopped")
+            self._process = subprocess.Popen(  # noqa: S603 -- the operator's own command line
+                [*self._command, *arguments],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+        out, _nothing = self._process.communicate()
+        code = self._process.returncode
+        with self._lock:
+            self._process = None
+        if code not in DONE_CODES:
+            raise ValueError(f"{self._command[0]} ended with {code}: {out.strip()[-500:]}")
+        return Path(json.loads(out)["path"])
+
+    def _apply(self, run: Path) -> list[str]:
+        request = read_plan(run)
+        rows = [row for row in request.rows if row.action != SCAN]  # the datanode scans by itself
+        codes = []
+        for first in range(0, len(rows), ROWS_PER_CALL):
+            del request.rows[:]
+            request.rows.extend(rows[first : first + ROWS_PER_CALL])
+            decisions = self._control.apply_plan(wire.plan_rows_from(request), dry_run=False)
+            codes += [str(decision.code) for decision in decisions]
+        return codes
+
+    def _remove_old(self) -> None:
+        runs = sorted(self._out.glob("run_id=*"), key=lambda path: path.stat().st_mtime)
+        for run in runs[:-RUNS_KEPT]:
+            shutil.rmtree(run, ignore_errors=True)

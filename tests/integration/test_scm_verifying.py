@@ -1,0 +1,130 @@
+"""The loop with Spark, with a small program in Spark's place that writes what Spark would."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from scm.facts import Kind
+from scm.options import ScmOptions
+from scm.verifying import VerifyLoop
+from tests.support.scm_world import ScmWorld, replica
+
+PROGRAM = """
+import json, pathlib, shutil, sys
+snapshot, out = pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[4])
+run = out / ("run_id=" + snapshot.name)
+shutil.copytree(sys.argv[1], run)
+manifest = json.loads((snapshot / "manifest.json").read_text())
+ids = {"snapshot_id": manifest["snapshot_id"], "run_id": "r"}
+(run / "manifest.json").write_text(json.dumps(ids))
+(run / "_SUCCESS").touch()
+(out / "arguments.json").write_text(json.dumps(sys.argv[5:]))
+print(json.dumps({"path": str(run)}))
+sys.exit(2)
+"""
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ScmWorld]:
+    """Four nodes, a container with two replicas that differ."""
+    options = ScmOptions(stale_after_ms=1_000_000, dead_after_ms=2_000_000)
+    with ScmWorld(tmp_path / "scm", options).running() as made:
+        made.join("dn1", "dn2", "dn3", "dn4")
+        made.made_closed(roots=(7, 7, 8))
+        made.control.tick()
+        yield made
+
+
+def plan(directory: Path, world: ScmWorld) -> Path:
+    """Write a plan: reconcile container 1, and delete a replica that is not to be deleted."""
+    seen = [
+        {
+            "datanode_id": r.datanode_id,
+            "state": str(r.state),
+            "root": None if r.tree is None else r.tree.root,
+        }
+        for r in world.state.replicas.of(1)
+    ]
+    row = {"container_id": 1, "action": "reconcile", "reason": "roots differ", "expires_at_ms": 0}
+    wrong = {
+        **row,
+        "action": "delete",
+        "sources": [],
+        "targets": [seen[0]["datanode_id"]],
+        "copies": 0,
+        "is_forced": True,
+    }
+    for name, rows in (("reconcile_plan", [{**row, "replicas": seen}]), ("plan", [wrong])):
+        (directory / name).mkdir(parents=True)
+        table = pyarrow.Table.from_pylist(rows)
+        pyarrow.parquet.write_table(table, directory / name / "part-0.parquet")
+    return directory
+
+
+def loop(world: ScmWorld, tmp_path: Path, program: str) -> VerifyLoop:
+    """Build the loop around a program."""
+    (tmp_path / "program.py").write_text(program)
+    command = [sys.executable, str(tmp_path / "program.py")]
+    if program == PROGRAM:
+        command.append(str(plan(tmp_path / "plan", world)))
+    (tmp_path / "runs").mkdir()
+    return VerifyLoop(world.control, command, tmp_path / "runs", interval_s=300.0)
+
+
+def test_a_round_orders_what_the_plan_says_and_the_rules_confirm(
+    world: ScmWorld, tmp_path: Path
+) -> None:
+    """And the report says how many rows were refused, and why."""
+    loop(world, tmp_path, PROGRAM).verify_once(["dn3"])
+
+    report = world.control.report()
+    assert {"OK": 1, "STALE_PLAN": 1} == report.verified.decisions
+    assert {Kind.RECONCILE} == {c.kind for c in world.state.commands.values()}
+    arguments = json.loads((tmp_path / "runs" / "arguments.json").read_text())
+    assert ["--json", "--changed-node=dn3"] == arguments
+
+
+def test_a_program_that_fails_changes_nothing_and_is_reported(
+    world: ScmWorld, tmp_path: Path
+) -> None:
+    """The next round is another try."""
+    loop(world, tmp_path, "import sys; print('no java'); sys.exit(1)").verify_once()
+
+    report = world.control.report()
+    assert "no java" in report.verified.error
+    assert 0 == len(world.state.commands)
+
+
+def test_a_node_that_changed_is_verified_at_once_but_not_while_copies_wait(
+    world: ScmWorld,
+) -> None:
+    """W62: with something in the queues the notice is ignored."""
+    assert ["dn1", "dn2", "dn3", "dn4"] == world.control.take_changed_nodes()
+    assert [] == world.control.take_changed_nodes()
+    world.beat("dn1", replica("dn1", load_error="gone", root=None))
+    for node in ("dn2", "dn3", "dn4"):
+        world.control._nodes._live.pop(node)
+    world.control.tick()
+
+    assert [] == world.control.take_changed_nodes()
+
+
+def test_the_report_counts_what_is_not_well(world: ScmWorld) -> None:
+    """Samples name the first; the time is that of the last whole round."""
+    before = world.control.report()
+    world.beat("dn1", full=True)
+    world.beat("dn2", full=True)
+    world.beat("dn3", full=True)
+    world.beat("dn4", full=True)
+    world.control.tick()
+
+    report = world.control.report()
+    assert {} == before.conditions
+    assert {"MISSING": (1, (1,))} == report.conditions
+    assert 1 == sum(report.states.values())
+    assert report.generated_at_ms == world.clock.now_ms()
