@@ -169,10 +169,10 @@ class ScanConfig(Section):
         json_schema_extra=LIVE,
     )
     ceiling_bytes_per_s: BytesPerS = Field(
-        512 * MIB,
-        ge=MIB,
+        0,
+        ge=0,
         le=16 * 1024 * MIB,
-        description="Above it no scan goes, however idle.",
+        description="Above it no scan goes, however idle; 0: as fast as the disk gives.",
         json_schema_extra=LIVE,
     )
     reads_per_s_max: Count = Field(
@@ -293,7 +293,7 @@ def load_written(path: Path) -> tuple[AgentConfig, Written]:
 def contradictions(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]:
     """Yield what cannot be meant, with the options that say it: each is right, both are not."""
     storage, scan, node, server = config.storage, config.scan, config.node, config.server
-    if scan.floor_bytes_per_s > scan.ceiling_bytes_per_s:
+    if 0 < scan.ceiling_bytes_per_s < scan.floor_bytes_per_s:
         yield (
             (("scan", "floor_bytes_per_s"), ("scan", "ceiling_bytes_per_s")),
             "the floor is above the ceiling",

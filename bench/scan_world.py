@@ -5,6 +5,7 @@ would take minutes. What is opened afterwards is what the store would have made.
 """
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -74,6 +75,33 @@ def fill(volume: Path, container_id: ContainerId, shape: Shape) -> Path:
     (chunks.parent / LIST).write_text("".join(lines))
     np.frombuffer(sums, dtype=">u4").astype("=u4").tofile(chunks.parent / SUMS)
     return chunks
+
+
+def repeat(volume: Path, source: ContainerId, targets: Sequence[ContainerId]) -> None:
+    """Make closed containers with the blocks of another one, whose files they share: as much to
+    read, past the page cache, for a fraction of the space."""
+    store = open_store(volume)
+    rows = list(store.block_rows(source))
+    folders = {}
+    for target in targets:
+        store.create_container(target)
+        folders[target] = store.paths(target).chunks
+    files = sorted(store.paths(source).chunks.iterdir())
+    store.close()
+    for folder in folders.values():
+        for file in files:
+            (folder / file.name).hardlink_to(file)
+    opened = open_volume(volume, cluster_id=CLUSTER, datanode_id=DATANODE, options=OPTIONS)
+    try:
+        for target in targets:
+            opened.index.write(partial(put_rows, target, rows))
+    finally:
+        opened.close()
+    os.sync()
+    store = open_store(volume)
+    for target in targets:
+        store.close_container(target, bcsid=0, force=True)
+    store.close()
 
 
 def put_rows(container_id: ContainerId, rows: list[tuple[BlockId, bytes]], change: Change) -> None:

@@ -3,7 +3,8 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import IntEnum
 from typing import Final
 
 import structlog
@@ -17,14 +18,22 @@ from merkle.replica import ContainerId
 REQUESTS_MAX: Final = 1_000  # on-demand scans that may wait
 RETRIES_MAX: Final = 5  # of an on-demand scan whose container is busy
 RETRY_S: Final = 5.0
-GAP_S_MAX: Final = 86_400.0  # so long the time of a scan is remembered
 
 log = structlog.get_logger()
+
+
+class Priority(IntEnum):
+    """What is scanned first of what may be scanned now."""
+
+    ASKED = 0
+    FAILURE = 1
+    HINT = 2
 
 
 @dataclass(frozen=True, slots=True)
 class _Request:
     reason: str
+    priority: Priority
     not_before_s: float
     retries_left: int
 
@@ -44,15 +53,17 @@ class OnDemandScans:
         stop: threading.Event,
         pulse: Pulse,
         gap_min_s: float = 60.0,
+        failure_gap_s: float = 900.0,
         requests_max: int = REQUESTS_MAX,
     ) -> None:
-        """`gap_min_s`: shortest time between two scans of one container that hints ask for."""
+        """`gap_min_s`: shortest time between two scans of one container that hints ask for, or
+        failures (`failure_gap_s`)."""
         self._tools = tools
         self._stop = stop
         self._pulse = pulse
         self._pace = pace
         self._buffers = ReadBuffers()
-        self._gap_min_s = gap_min_s
+        self._gaps_s = {Priority.HINT: gap_min_s, Priority.FAILURE: failure_gap_s}
         self._requests_max = requests_max
         self._lock = threading.Lock()
         self._waiting: OrderedDict[ContainerId, _Request] = OrderedDict()
@@ -76,25 +87,27 @@ class OnDemandScans:
         *,
         reason: str,
         is_hint: bool = False,
-        gap_s: float = 0.0,
+        is_failure: bool = False,
     ) -> bool:
         """Ask for a scan; return False when the queue is full.
 
         A hint (a file changed) waits until `gap_min_s` have passed since the last scan, so that
-        somebody who writes all day causes a scan a minute and not a thousand; `gap_s` makes it
-        wait longer, at most GAP_S_MAX.
+        somebody who writes all day causes a scan a minute and not a thousand; a failure waits for
+        `failure_gap_s`: a bad sector stays bad. What was asked for goes first, then failures.
         """
         with self._lock:
             now_s = self._tools.clock.monotonic_s()
+            priority = Priority.FAILURE if is_failure else Priority(is_hint * Priority.HINT)
             not_before_s = now_s
-            if is_hint and container_id in self._scanned_at_s:
-                not_before_s = self._scanned_at_s[container_id] + max(self._gap_min_s, gap_s)
+            if priority is not Priority.ASKED and container_id in self._scanned_at_s:
+                not_before_s = self._scanned_at_s[container_id] + self._gaps_s[priority]
             known = self._waiting.get(container_id)
             if known is None and len(self._waiting) >= self._requests_max:
                 self.refused_count += 1
                 return False
-            if known is None or known.not_before_s > not_before_s:
-                self._waiting[container_id] = _Request(reason, not_before_s, RETRIES_MAX)
+            if known is None or (known.priority, known.not_before_s) > (priority, not_before_s):
+                request = _Request(reason, priority, not_before_s, RETRIES_MAX)
+                self._waiting[container_id] = request
         self._wake()
         return True
 
@@ -133,19 +146,20 @@ class OnDemandScans:
         return Busy()
 
     def _take(self) -> tuple[ContainerId | None, _Request | None, float]:
-        """Return the first request that is due; else the seconds until one is, 0.0 for none."""
+        """Return the first request that is due, by priority, then by age; else the seconds until
+        one is, 0.0 for none."""
         with self._lock:
             now_s = self._tools.clock.monotonic_s()
             self._scanned_at_s = {
                 container_id: at_s
                 for container_id, at_s in self._scanned_at_s.items()
-                if at_s > now_s - max(self._gap_min_s, GAP_S_MAX)
+                if at_s > now_s - max(self._gaps_s.values())
             }
-            for container_id, request in self._waiting.items():
-                if request.not_before_s <= now_s:
-                    del self._waiting[container_id]
-                    self._scanned_at_s[container_id] = now_s
-                    return container_id, request, 0.0
+            due = [one for one, request in self._waiting.items() if request.not_before_s <= now_s]
+            if due:
+                container_id = min(due, key=lambda one: self._waiting[one].priority)
+                self._scanned_at_s[container_id] = now_s
+                return container_id, self._waiting.pop(container_id), 0.0
             if not self._waiting:
                 return None, None, 0.0
             return None, None, min(item.not_before_s for item in self._waiting.values()) - now_s
@@ -155,10 +169,10 @@ class OnDemandScans:
         if not request.retries_left:
             log.warning("scan_given_up", container_id=container_id, reason=request.reason)
             return
-        again = _Request(
-            request.reason,
-            self._tools.clock.monotonic_s() + RETRY_S,
-            request.retries_left - 1,
+        again = replace(
+            request,
+            not_before_s=self._tools.clock.monotonic_s() + RETRY_S,
+            retries_left=request.retries_left - 1,
         )
         with self._lock:
             self._waiting.setdefault(container_id, again)

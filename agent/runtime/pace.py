@@ -21,6 +21,7 @@ from scanner.pacing import (
 
 SLICE_S: Final = 1.0  # a long wait shows life, and sees a pause, so often
 STALL_S: Final = 2.0  # the kernel brings its counts up to date so often
+STALE_S: Final = 5.0  # an older count says nothing about now
 STALL_FILE: Final = Path("/proc/pressure/io")
 
 
@@ -60,7 +61,10 @@ class Pressure:
             if total_us is None:
                 return 0.0
             now = Stall(now_s, total_us, self._own_s)
-            if self._last is not None:
+            is_old = self._last is not None and now_s - self._last.at_s > STALE_S
+            if self._last is None or is_old:
+                self._of_others = 0.0  # nothing was read meanwhile; what others did then is over
+            else:
                 self._of_others = pressure_of_others(self._last, now)
             self._last = now
             return self._of_others
@@ -109,11 +113,11 @@ class ScanPace:
     def __call__(self, length_bytes: int) -> None:
         """Account for a read, and wait until the next one is due."""
         now_s = self._clock.monotonic_s()
-        if self._reading_since_s:
-            self._pressure.worked(now_s - self._reading_since_s)
+        took_s = now_s - self._reading_since_s if self._reading_since_s else 0.0
+        self._pressure.worked(took_s)
         if self._pacer.is_time_to_adjust(now_s):
             self._pacer.adjust(now_s, self._pressure.of_others())
-        until_s = now_s + self._pacer.delay_s(now_s, length_bytes)
+        until_s = now_s + self._pacer.delay_s(now_s, length_bytes, took_s)
         while (left_s := until_s - self._clock.monotonic_s()) > 0 and not self._is_interrupted():
             if self._wait(min(left_s, SLICE_S)):
                 break

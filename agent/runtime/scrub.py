@@ -31,7 +31,7 @@ from scanner.pacing import Latencies, PaceLimits
 from scanner.schedule import Feasibility, Schedule, Windows, parse_window
 
 CANARY_PERIOD_S = 86_400.0  # a planted fault is found at least once in it
-ON_DEMAND_BYTES_PER_S = 64 * 1024**2  # somebody waits for it: a scan that was asked for keeps this
+ON_DEMAND_BYTES_PER_S = 16 * 1024**2  # no disturbance slows a scan that an event asked for below it
 
 log = structlog.get_logger()
 
@@ -58,7 +58,7 @@ def check_promise(config: ScanConfig, volume: VolumeFacts, disk_bytes_per_s: flo
         offered, offered_by = float(config.volume_bytes_per_s), "scan.volume_bytes_per_s"
     else:
         offered, offered_by = float(config.ceiling_bytes_per_s), "scan.ceiling_bytes_per_s"
-    if disk_bytes_per_s and disk_bytes_per_s < offered:
+    if disk_bytes_per_s and (not offered or disk_bytes_per_s < offered):
         offered, offered_by = disk_bytes_per_s, "the disk, as measured,"
     promise = Feasibility(
         volume=str(volume.path),
@@ -108,7 +108,13 @@ class Scrub:
         pulse = Pulse(self._tools.clock)
         pace = self._pace(PaceLimits(floor_bytes_per_s=ON_DEMAND_BYTES_PER_S), pulse)
         pace.begin(self._stop.is_set)
-        scans = OnDemandScans(self._tools, pace=pace, stop=self._stop, pulse=pulse)
+        scans = OnDemandScans(
+            self._tools,
+            pace=pace,
+            stop=self._stop,
+            pulse=pulse,
+            failure_gap_s=self._config.gap_min_s,
+        )
         self._on_demand_pulse = pulse
         return scans
 
@@ -144,8 +150,7 @@ class Scrub:
         self.on_demand.request(
             trouble.container_id,
             reason=f"a call failed: {trouble.reason}",
-            is_hint=True,
-            gap_s=self._config.gap_min_s,
+            is_failure=True,
         )
 
     def last_copies(self, container_ids: Iterable[int]) -> None:

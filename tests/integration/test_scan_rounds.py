@@ -439,6 +439,18 @@ class TestPressure:
 
         assert 0.5 == pressure.of_others() == pressure.of_others()
 
+    def test_what_others_did_while_the_scan_paused_is_over(self) -> None:
+        """A night of backups must not slow down the morning's first reads."""
+        clock = FakeClock()
+        totals = iter([0, 60_000_000, 62_000_000])
+        pressure = Pressure(clock, stall_us=totals.__next__)
+        pressure.of_others()
+        clock.advance_s(60)
+
+        assert 0.0 == pressure.of_others()
+        clock.advance_s(4)
+        assert 0.5 == pressure.of_others()
+
     def test_a_kernel_without_psi_is_no_pressure(self) -> None:
         """Then only the clients' latency slows a scan."""
         assert 0.0 == Pressure(FakeClock(), stall_us=lambda: None).of_others()

@@ -234,13 +234,39 @@ class TestOnDemandScans:
         """A bad sector that clients read all day is looked at by the quarter of an hour."""
         clock = FakeClock()
         scans = self.scans(replica, clock)
-        scans.request(CONTAINER, reason="test", is_hint=True, gap_s=900.0)
+        scans.request(CONTAINER, reason="test", is_failure=True)
         assert Busy() == scans.step()
         clock.advance_s(300)
 
-        scans.request(CONTAINER, reason="test", is_hint=True, gap_s=900.0)
+        scans.request(CONTAINER, reason="test", is_failure=True)
 
         assert Throttled(600.0) == scans.step()
+
+    def test_what_was_asked_for_goes_before_failures_and_those_before_hints(
+        self, replica: StoredReplica
+    ) -> None:
+        """A burst of changed files keeps nobody waiting; and each container waits once."""
+        clock = FakeClock()
+        scans = self.scans(replica, clock)
+        scans.request(CONTAINER, reason="changed", is_hint=True)
+        scans.request(OTHER, reason="failed", is_failure=True)
+        scans.request(THIRD, reason="changed", is_hint=True)
+        scans.request(THIRD, reason="asked")
+
+        scanned = []
+        for _ in range(3):
+            before = {
+                facts.container_id: facts.data_scan_at_ms for facts in replica.store.replicas()
+            }
+            assert Busy() == scans.step()
+            scanned += [
+                facts.container_id
+                for facts in replica.store.replicas()
+                if facts.data_scan_at_ms != before[facts.container_id]
+            ]
+
+        assert [THIRD, OTHER, CONTAINER] == scanned
+        assert Idle() == scans.step()
 
     def test_a_spaced_hint_is_scanned_in_the_end(self, replica: StoredReplica) -> None:
         """Waiting is not forgetting."""

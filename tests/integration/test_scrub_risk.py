@@ -17,7 +17,13 @@ from tests.support.stored_replica import CONTAINER, StoredReplica, opened
 OTHER, UNKNOWN = ContainerId(2), 999
 NOW_MS = 1_790_010_000_000  # fixed: slots lie where they lie
 INTERVAL_S = 36_000
-CONFIG = ScanConfig(data_interval_s=INTERVAL_S, start_jitter_s=0, promise="warn", gap_min_s=0)  # type: ignore[call-arg]
+CONFIG = ScanConfig(
+    data_interval_s=INTERVAL_S,
+    start_jitter_s=0,
+    promise="warn",
+    gap_min_s=0,
+    volume_bytes_per_s=2**34,
+)  # type: ignore[call-arg]
 
 
 @pytest.fixture

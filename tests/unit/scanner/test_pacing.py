@@ -5,12 +5,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanner.pacing import (
+    ACTIVE_S,
     ADJUST_S,
     BURST_S,
+    CALM_S,
+    CAREFUL,
+    CAREFUL_INCREASE,
     CYCLE_S,
+    INCREASE,
     PAUSE_S,
+    REACH,
     SAMPLES_MIN,
     Budget,
+    Compared,
     Latencies,
     PaceLimits,
     Pacer,
@@ -30,6 +37,7 @@ def clients(latencies: Latencies, start_s: float, *, beside_s: float, without_s:
     """Let clients read for three cycles, 20 a second; return the time after it."""
     for number in range(int(3 * CYCLE_S * 20)):
         at_s = start_s + number / 20
+        latencies.scanned(at_s)
         latencies.add(at_s, without_s if is_pause(at_s) else beside_s)
     return start_s + 3 * CYCLE_S
 
@@ -78,16 +86,37 @@ class TestRate:
         assert 2 * MIB == control.bytes_per_s
 
     def test_after_trouble_it_grows_step_by_step(self) -> None:
-        """Doubling is for a disk of which no trouble is known."""
+        """Doubling is for a disk of which no trouble is known, or has been none for a while."""
         latencies = Latencies()
         control = self.control(latencies)
-        control.need(100 * MIB)
+        for second in range(8):
+            control.adjust(START_S - 8 + second, 0.0)
+        assert 256 * MIB == control.bytes_per_s
         control.adjust(START_S, 0.9)
-        control.need(0)
 
-        control.adjust(START_S + 10, 0.0)
+        control.adjust(START_S + CALM_S / 2, 0.0)
 
-        assert 105 * MIB == pytest.approx(control.bytes_per_s)
+        assert 128 * MIB * INCREASE == pytest.approx(control.bytes_per_s)
+
+        control.adjust(START_S + CALM_S, 0.0)
+
+        assert 2 * 128 * MIB * INCREASE == pytest.approx(control.bytes_per_s)
+
+    def test_clients_decide_whether_they_are_disturbed_not_the_kernel(self) -> None:
+        """Their own reads are pressure: a busy disk is not yet a disturbed one."""
+        latencies = Latencies()
+        control = self.control(latencies)
+        now_s = clients(latencies, START_S, beside_s=0.010, without_s=0.010)
+
+        control.adjust(now_s, 0.9)
+
+        assert 0 == control.decrease_count
+
+    def test_a_few_slow_reads_are_chance(self) -> None:
+        """A hundredth is slow by definition; a little more is no proof."""
+        few, many = Compared(1_000, 16), Compared(1_000, 17)
+
+        assert (False, True) == (few.is_disturbed, many.is_disturbed)
 
     def test_clients_of_whom_little_is_known_hold_the_rate(self) -> None:
         """The scan does not grow while it cannot tell whom it hurts."""
@@ -119,6 +148,46 @@ class TestRate:
 
         assert 5 * MIB == control.bytes_per_s
 
+    def test_near_the_rate_that_was_too_much_it_grows_slower(self) -> None:
+        """An overshoot every minute would be a part of the p99; of every ten minutes it is not."""
+        latencies = Latencies()
+        control = self.control(latencies)
+        for second in range(8):
+            control.adjust(START_S + second, 0.0)
+        before = control.bytes_per_s
+        control.adjust(START_S + 20, 0.9)
+
+        growth = []
+        for number in range(15):
+            rate = control.bytes_per_s
+            at_s = START_S + 30 + 15 * number
+            now_s = clients(latencies, at_s, beside_s=0.01, without_s=0.01)
+            control.adjust(now_s, 0.0)
+            growth.append(control.bytes_per_s / rate)
+
+        assert pytest.approx(INCREASE) == growth[0]
+        assert pytest.approx(CAREFUL_INCREASE) == growth[-1]
+        assert CAREFUL * before <= control.bytes_per_s < before
+
+    def test_without_a_ceiling_it_follows_what_the_reads_reach(self) -> None:
+        """From a rate of no meaning it would take minutes to come down when clients come."""
+        control = self.control(ceiling_bytes_per_s=0)
+        control.reached(200 * MIB)
+
+        for second in range(30):
+            control.adjust(START_S + second, 0.0)
+
+        assert REACH * 200 * MIB == control.bytes_per_s
+
+    def test_the_promise_goes_above_what_the_reads_reach(self) -> None:
+        """A disk that is slow for a moment is no reason to plan for less."""
+        control = self.control(ceiling_bytes_per_s=0)
+        control.reached(MIB)
+
+        control.need(100 * MIB)
+
+        assert 100 * MIB == control.bytes_per_s
+
     @given(
         st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1e10)), max_size=50),
         st.integers(1, 64),
@@ -140,6 +209,21 @@ class TestRate:
 
 
 class TestLatencies:
+    def test_while_no_scan_reads_all_reads_are_undisturbed(self) -> None:
+        """A paused scan must not look harmless, nor the clients' own trouble like its doing."""
+        latencies = Latencies()
+        latencies.scanned(START_S)
+        for number in range(2 * SAMPLES_MIN):
+            latencies.add(START_S + PAUSE_S + 0.001 * number, 0.0)
+            latencies.add(START_S + PAUSE_S + ACTIVE_S + 0.5 + 0.001 * number, 0.5)
+            latencies.add(START_S + PAUSE_S + ACTIVE_S + 0.5 + 0.001 * number, 0.0)
+
+        compared = latencies.compared(START_S + 4, 0.0)
+
+        assert compared is not None
+        assert (2 * SAMPLES_MIN, 0) == (compared.count, compared.slow_count)
+        assert latencies.compared(START_S + 4, START_S + 4) is None
+
     def test_too_few_reads_have_no_percentile(self) -> None:
         """On either side."""
         latencies = Latencies()
@@ -175,8 +259,8 @@ class TestBudget:
         """After a night without work the disk is not flooded."""
         budget = Budget(0.0)
 
-        assert 0.0 == budget.delay_s(9 * 3600, int(BURST_S * MIB), MIB, 0)
-        assert 0.5 == pytest.approx(budget.delay_s(9 * 3600, MIB // 2, MIB, 0))
+        assert pytest.approx(0.0, abs=1e-5) == budget.delay_s(9 * 3600, int(BURST_S * MIB), MIB, 0)
+        assert 0.5 == pytest.approx(budget.delay_s(9 * 3600, MIB // 2, MIB, 0), abs=1e-5)
 
     def test_no_rate_is_no_wait(self) -> None:
         """Zero means as fast as the disk goes."""
