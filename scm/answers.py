@@ -289,6 +289,7 @@ def _command(command: Pending, named: Sequence[Endpoint], term: int) -> scm_pb2.
         case Kind.RECONCILE:
             message.reconcile.container_id = command.container_id
             message.reconcile.peers.extend(_endpoints(named))
+            message.reconcile.scheme = command.scheme
         case Kind.REPLICATE:
             message.replicate.container_id = command.container_id
             message.replicate.target.CopyFrom(_endpoints(named)[0])

@@ -115,12 +115,12 @@ class Coding:
         return tuple(reachable) if len(reachable) >= found.data_count else ()
 
     def addressed(self, command: Pending) -> Pending:
-        """Return a command as it is sent: a reconstruction with the sources of now."""
-        if command.kind is not Kind.RECONSTRUCT:
-            return command
+        """Return a command as it is sent: with the code, and a reconstruction's sources of now."""
         container = self._state.containers.get(command.container_id)
-        scheme = "" if container is None else container.scheme
-        return replace(command, sources=self.shards(command), scheme=scheme)
+        if container is None or not container.scheme:
+            return command
+        sources = self.shards(command) if command.kind is Kind.RECONSTRUCT else ()
+        return replace(command, sources=sources, scheme=container.scheme)
 
     def _is_quiet(self, container_id: int) -> bool:
         """Whether something is under way, was just ordered, or failed lately."""

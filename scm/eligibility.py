@@ -64,9 +64,10 @@ def judge(
                 Eligibility.INELIGIBLE_REPLICA_STATES,
                 f"replica on {replica.datanode_id} is {replica.state}",
             )
-        if replica.replica_index:
+        if replica.replica_index and not container.scheme:
             return Participants(
-                Eligibility.INELIGIBLE_REPLICATION_TYPE, "container is erasure-coded"
+                Eligibility.INELIGIBLE_REPLICATION_TYPE,
+                "container is erasure-coded, and its code is not known here",
             )
     if container.replication_factor < 2:
         return Participants(

@@ -14,9 +14,11 @@ import structlog
 
 from agent.commands import Route
 from agent.config import TaskConfig
-from agent.ec.scheme import SHARDS_MAX
+from agent.ec.scheme import SHARDS_MAX, parse_scheme
+from agent.errors import Code, Refused
 from agent.reconcile.reconciler import Reconciler
 from agent.reconstruct.coordinator import Coordinator
+from agent.reconstruct.mend import ShardMender
 from agent.removal import delete_blocks
 from agent.rpc import codec
 from agent.rpc.ec import parse_order, reconstruction_message
@@ -95,6 +97,13 @@ class Handlers:
             tools.store,
             tools.leases,
             self._fetchers,
+            scan=tools.scan_now,
+            now_ms=tools.clock.now_ms,
+        )
+        self._mender = ShardMender(
+            tools.store,
+            tools.leases,
+            self._shards,
             scan=tools.scan_now,
             now_ms=tools.clock.now_ms,
         )
@@ -198,7 +207,17 @@ class Handlers:
         command = order.reconcile
         container_id = codec.parse_container_id(command.container_id)
         peers = {peer.datanode_id: self.peer(peer.address) for peer in command.peers}
-        result = self._reconciler.reconcile(container_id, peers, stop=context.stop)
+        if command.scheme:
+            scheme = parse_scheme(command.scheme)
+            result = self._mender.mend(container_id, scheme, peers, stop=context.stop)
+        elif self._tools.store.replica(container_id).replica_index:
+            raise Refused(
+                Code.MALFORMED_REQUEST,
+                f"container {container_id} is erasure-coded here: its peers are no copies",
+                hint="the command must name the erasure code",
+            )
+        else:
+            result = self._reconciler.reconcile(container_id, peers, stop=context.stop)
         status.reconcile.CopyFrom(outcome_message(result))
 
     def _replicate(

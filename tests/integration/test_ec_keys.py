@@ -125,6 +125,31 @@ def test_a_lost_shard_is_rebuilt_and_fits(
     assert all(not told for told in read_all(suture, files, tmp_path).values())
 
 
+def test_a_damaged_shard_is_mended_in_place(
+    five: Cluster, suture: CommandLine, files: Path, tmp_path: Path
+) -> None:
+    """
+    `suture reconcile` of an erasure-coded container: the chunk comes from its stripe, and the
+    bytes on the disk are those that were written.
+    """
+    stored = suture.json(
+        "put", str(files / "stripes"), "--replication", SCHEME, "--prefix", "files/", "--close"
+    )
+    [container_id] = stored["container_ids"]
+    suture.wait_until(lambda: shards_closed(five, container_id) == {1, 2, 3, 4, 5})
+    block = next(path for path in shard_files(five) if path.stat().st_size == 196_608)
+    written = block.read_bytes()
+    block.write_bytes(written[:70_000] + bytes([written[70_000] ^ 1]) + written[70_001:])
+    suture("scan", str(container_id), code=Exit.TO_DO)
+
+    suture("reconcile", str(container_id))
+    suture.wait_until(lambda: shards_closed(five, container_id) == {1, 2, 3, 4, 5})
+    suture("get", "files/stripes", "--output", str(tmp_path / "back"))
+
+    assert written == block.read_bytes()
+    assert (files / "stripes").read_bytes() == (tmp_path / "back").read_bytes()
+
+
 def test_parity_is_verified_of_coded_containers_only(
     five: Cluster, suture: CommandLine, files: Path
 ) -> None:

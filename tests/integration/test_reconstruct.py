@@ -7,6 +7,7 @@ import pytest
 
 from agent.ec.scheme import CodecName, Scheme
 from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.plan.outcome import Result
 from merkle.replica import BlockId, ReplicaState
 from tests.support.ec_cluster import (
     CONTAINER,
@@ -167,6 +168,75 @@ class TestBadSources:
             assert Code.CHECKSUM_MISMATCH is caught.value.code
             assert [] == cluster.nodes[6].store.replica_ids()
             assert [] == cluster.nodes[7].store.replica_ids()
+
+
+class TestChunkRepair:
+    @pytest.mark.parametrize("index", [1, 4])
+    def test_one_chunk_is_rebuilt_from_its_stripe_only(self, tmp_path: Path, index: int) -> None:
+        """
+        One flipped bit costs the reads of one stripe, and the shard is what it was.
+        """
+        with ec_cluster(tmp_path, RS_3_2, [100_000]) as cluster:
+            cluster.serve()
+            flip(cluster.nodes[index], 1, 4096 + 5)
+
+            result = cluster.mend(index, others(index))
+
+            assert (Result.CONVERGED, 1) == (result.result, result.chunk_count)
+            assert 3 * 4096 == result.fetched_bytes
+            assert ReplicaState.UNHEALTHY is result.state_before
+            cluster.assert_shard(index, index)
+
+    def test_a_lost_block_file_is_rebuilt(self, tmp_path: Path) -> None:
+        """
+        All chunks of the block come back, also the short last one; other blocks are not read.
+        """
+        with ec_cluster(tmp_path, RS_3_2, [100_000, 5_000]) as cluster:
+            cluster.serve()
+            cluster.nodes[2].store.paths(CONTAINER).block_file(BlockId(1)).unlink()
+
+            result = cluster.mend(2, others(2))
+
+            assert Result.CONVERGED is result.result
+            assert {1} == {block for node in (1, 3) for block, _ in cluster.nodes[node].reads}
+            cluster.assert_shard(2, 2)
+
+    def test_nothing_damaged_costs_nothing(self, tmp_path: Path) -> None:
+        """
+        A whole shard asks nobody.
+        """
+        with ec_cluster(tmp_path, RS_3_2, [100_000]) as cluster:
+            cluster.serve()
+
+            result = cluster.mend(3, others(3))
+
+            assert (Result.NOTHING_TO_DO, 0) == (result.result, result.fetched_bytes)
+
+    def test_what_does_not_fit_the_row_is_not_written(self, tmp_path: Path) -> None:
+        """
+        When a peer's wrong bytes make another chunk than was written here, nothing is written.
+        """
+        with ec_cluster(tmp_path, RS_3_2, [50_000], instead=wrong_shard()) as cluster:
+            cluster.serve()
+            flip(cluster.nodes[1], 1, 4096 + 5)
+            before = cluster.nodes[1].files(CONTAINER)
+
+            result = cluster.mend(1, [2, 3, 4])
+
+            assert Result.PARTIAL is result.result
+            assert "is not what was written here" in result.chunks[0].message
+            assert before == cluster.nodes[1].files(CONTAINER)
+
+    def test_too_few_peers_are_refused(self, tmp_path: Path) -> None:
+        """
+        With two of three needed shards the damage stays, and is told.
+        """
+        with ec_cluster(tmp_path, RS_3_2, [50_000]) as cluster:
+            cluster.serve()
+            flip(cluster.nodes[1], 1, 5)
+
+            with pytest.raises(Unavailable, match="2 of the 3 sources"):
+                cluster.mend(1, [2, 3])
 
 
 class TestParityScrub:
@@ -342,3 +412,8 @@ def wrong_shard() -> dict[int, dict[int, EncodedGroup]]:
     """Shard 3 with wrong bytes in its second stripe, written with checksums that fit them."""
     made = groups_of(RS_3_2, [50_000])[1]
     return {3: {1: altered(made, 1, 3)}}
+
+
+def others(index: int) -> list[int]:
+    """The shards beside one."""
+    return [other for other in RS_3_2.indexes if other != index]

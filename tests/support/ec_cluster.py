@@ -9,7 +9,9 @@ from typing import Any
 
 from agent.ec.blockgroup import group_metadata, stripe_checksum, stripe_metadata
 from agent.ec.scheme import Scheme
+from agent.plan.outcome import ReconcileResult
 from agent.reconstruct.coordinator import Coordinator
+from agent.reconstruct.mend import ShardMender
 from agent.reconstruct.order import Order, Reconstruction, Shard
 from agent.reconstruct.parity import ParityReport, verify_parity
 from agent.rpc.peer import Peer
@@ -185,6 +187,22 @@ class EcCluster:
             self.executor, self.peer, now_ms=SystemClock().now_ms, slow_s=SLOW_S
         )
         return coordinator.reconstruct(order, stop=stop)
+
+    def mend(self, index: int, peers: Iterable[int]) -> ReconcileResult:
+        """Scan one shard, and mend it from others."""
+        node = self.nodes[index]
+        node.scan(CONTAINER)
+        mender = ShardMender(
+            node.store,
+            node.replica.leases,
+            self.executor,
+            scan=lambda container_id: node.scan(container_id),
+            now_ms=SystemClock().now_ms,
+        )
+        others = {
+            self.nodes[peer].datanode_id: self.peer(self.nodes[peer].address) for peer in peers
+        }
+        return mender.mend(CONTAINER, self.scheme, others)
 
     def verify_parity(self) -> ParityReport:
         """Scrub the parity of the container."""

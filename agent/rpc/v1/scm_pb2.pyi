@@ -157,12 +157,14 @@ class DeleteCommand(_message.Message):
     def __init__(self, container_id: _Optional[int] = ..., force: bool = ...) -> None: ...
 
 class ReconcileCommand(_message.Message):
-    __slots__ = ("container_id", "peers")
+    __slots__ = ("container_id", "peers", "scheme")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     PEERS_FIELD_NUMBER: _ClassVar[int]
+    SCHEME_FIELD_NUMBER: _ClassVar[int]
     container_id: int
     peers: _containers.RepeatedCompositeFieldContainer[_container_pb2.DatanodeEndpoint]
-    def __init__(self, container_id: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[_container_pb2.DatanodeEndpoint, _Mapping]]] = ...) -> None: ...
+    scheme: str
+    def __init__(self, container_id: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[_container_pb2.DatanodeEndpoint, _Mapping]]] = ..., scheme: _Optional[str] = ...) -> None: ...
 
 class ReplicateCommand(_message.Message):
     __slots__ = ("container_id", "target", "compress")
