@@ -30,11 +30,14 @@ KeyOf = Callable[[scm_pb2.Command], Hashable]
 @dataclass(frozen=True, slots=True)
 class Route:
     """Where commands of one type go. `key_of` says which of them are the same command; without
-    one that is the container, which the command must name then."""
+    one that is the container, which the command must name then. `place_of`: what they keep busy,
+    for instance a volume."""
 
     pool: TaskPool
     carry_out: CarryOut
     key_of: KeyOf | None = None
+    weight: int = 1
+    place_of: Callable[[scm_pb2.Command], str] = lambda _: ""
 
 
 class Commands:
@@ -73,6 +76,8 @@ class Commands:
             priority=Priority.LOW if command.priority == scm_pb2.LOW else Priority.NORMAL,
             deadline_at_ms=self._deadline_at_ms(command),
             term=command.term,
+            weight=route.weight,
+            place=route.place_of(command),
         )
 
         def skip(why: Refusal) -> None:

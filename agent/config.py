@@ -205,6 +205,9 @@ class TaskConfig(Section):
         le=64,
         description="Copies, reconstructions and reconciles at once; 0: 2 per volume, at least 10.",
     )
+    streams_per_volume: Count = Field(
+        2, ge=0, le=64, description="Copies that read one volume at once; 0: no limit."
+    )
     out_of_service_factor: Count = Field(
         2,
         ge=1,

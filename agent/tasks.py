@@ -6,12 +6,14 @@
 
 Order: NORMAL before LOW, first come first served within each; a type that already has its share
 of the running tasks waits, and does not hold up the types behind it. So reconcile can never take
-the threads that repair of missing replicas needs.
+the threads that repair of missing replicas needs. A place (a volume) that is busy enough waits
+likewise. A heavy task waits for room in front of all others: those behind it could keep it waiting
+for ever.
 
 Pure: no thread, no clock; `agent.runtime.pool` brings both. One owner at a time.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
@@ -50,7 +52,9 @@ class TaskOutcome(StrEnum):
 class Task:
     """One command to run. Two tasks of one `task_type` and `key` are the same task.
 
-    `deadline_at_ms`: monotonic, 0: none. `term` 0: not ordered by an SCM, never stale.
+    `deadline_at_ms`: monotonic, 0: none. `term` 0: not ordered by an SCM, never stale. `weight`:
+    how many light tasks it is worth; one that is heavier than all that may run, runs alone.
+    `place`: what it keeps busy, "" for nothing in particular.
     """
 
     task_type: str
@@ -58,6 +62,12 @@ class Task:
     priority: Priority = Priority.NORMAL
     deadline_at_ms: int = 0
     term: int = 0
+    weight: int = 1
+    place: str = ""
+
+    def __post_init__(self) -> None:
+        if self.weight < 1:
+            raise ValueError(f"a task cannot weigh {self.weight}")
 
     @property
     def identity(self) -> tuple[str, Hashable]:
@@ -115,14 +125,16 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class TaskLimits:
-    """How much may run and wait. `shares`: most tasks of a type that run at once."""
+    """How much may run and wait. `running_max` is in light tasks. `shares`: most tasks of a type
+    that run at once; `per_place_max`: most at one place, 0 for any number."""
 
     running_max: int
     queue_depth_max: int = QUEUE_DEPTH_MAX_DEFAULT
     shares: Mapping[str, int] = field(default_factory=dict)
+    per_place_max: int = 0
 
     def __post_init__(self) -> None:
-        if self.running_max < 1 or self.queue_depth_max < 1:
+        if self.running_max < 1 or self.queue_depth_max < 1 or self.per_place_max < 0:
             raise ValueError(f"task limits must be at least 1: {self}")
         if any(share < 1 for share in self.shares.values()):
             raise ValueError(f"a share below 1 would never run its type: {dict(self.shares)}")
@@ -136,6 +148,8 @@ class TaskQueue:
         self._waiting: dict[Priority, deque[Task]] = {level: deque() for level in Priority}
         self._known: set[tuple[str, Hashable]] = set()
         self._counts: dict[str, _Counts] = {}
+        self._places: Counter[str] = Counter()  # of running tasks
+        self._weight = 0  # of running tasks
         self._term = 0
         self._is_stopping = False
 
@@ -159,13 +173,17 @@ class TaskQueue:
     def take(self, now_ms: int) -> Taken:
         """Choose the task to run now and count it as running; drop those that came too late."""
         dropped: list[Dropped] = []
-        if self._is_stopping or self.running_count >= self._limits.running_max:
+        if self._is_stopping or self._weight >= self._limits.running_max:
             return Taken(None)
         for level in Priority:
-            task = self._take_of(self._waiting[level], now_ms, dropped)
+            task, must_wait = self._take_of(self._waiting[level], now_ms, dropped)
             if task is not None:
                 self._counts_of(task).running += 1
+                self._weight += task.weight
+                self._places[task.place] += 1
                 return Taken(task, tuple(dropped))
+            if must_wait:
+                break
         return Taken(None, tuple(dropped))
 
     def finish(self, task: Task, outcome: TaskOutcome) -> None:
@@ -175,6 +193,8 @@ class TaskQueue:
         assert counts.running > 0, f"no {task.task_type} is running"
         self._known.discard(task.identity)
         counts.running -= 1
+        self._weight -= task.weight
+        self._places[task.place] -= 1
         match outcome:
             case TaskOutcome.DONE:
                 counts.done += 1
@@ -247,11 +267,15 @@ class TaskQueue:
             return Refusal.QUEUE_FULL
         return None
 
-    def _take_of(self, waiting: deque[Task], now_ms: int, dropped: list[Dropped]) -> Task | None:
-        """Take the first task that may run; move what came too late to `dropped`."""
+    def _take_of(
+        self, waiting: deque[Task], now_ms: int, dropped: list[Dropped]
+    ) -> tuple[Task | None, bool]:
+        """Take the first task that may run; move what came too late to `dropped`. Without one, say
+        whether nobody may run before a heavy one has found room."""
         passed_over: list[Task] = []
         found = None
-        while waiting and found is None:
+        must_wait = False
+        while waiting and found is None and not must_wait:
             task = waiting.popleft()
             counts = self._counts_of(task)
             if _is_late(task, now_ms):
@@ -260,13 +284,25 @@ class TaskQueue:
             elif self._is_stale(task):
                 counts.stale += 1
                 dropped.append(Dropped(task, Refusal.STALE_TERM))
-            elif counts.running >= self._limits.shares.get(task.task_type, counts.running + 1):
+            elif self._is_busy(task):
                 passed_over.append(task)
+            elif self._weight and self._weight + task.weight > self._limits.running_max:
+                passed_over.append(task)
+                must_wait = True
             else:
                 found = task
         waiting.extendleft(reversed(passed_over))
         self._known.difference_update(item.task.identity for item in dropped)
-        return found
+        return found, must_wait
+
+    def _is_busy(self, task: Task) -> bool:
+        """Whether its type has its share, or its place is busy enough."""
+        limits = self._limits
+        running = self._counts_of(task).running
+        if running >= limits.shares.get(task.task_type, running + 1):
+            return True
+        at_place = self._places[task.place] if task.place else 0
+        return 0 < limits.per_place_max <= at_place
 
     def _is_stale(self, task: Task) -> bool:
         return 0 < task.term < self._term

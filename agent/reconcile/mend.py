@@ -6,10 +6,11 @@ turn between two chunks, and a stop is heeded there too.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from agent.errors import Code, Refused, SutureError, VolumeFailed
+from agent.errors import Code, Refused, SutureError, Unavailable, VolumeFailed
 from agent.plan.outcome import ChunkResult
 from agent.plan.reconcile import (
     AdoptTombstone,
@@ -166,7 +167,7 @@ class Mender:
         up: fetching on would only burden the peers.
         """
         try:
-            with self.leases.hold(self.container_id, self.limits.lease_timeout_s):
+            with self._held():
                 work()
         except VolumeFailed:
             raise
@@ -177,6 +178,23 @@ class Mender:
                 self.has_given_up = self.ledger.is_short = self.ledger.is_transient = True
             return error
         return None
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """Hold the lease; pause while the container is copied to another datanode, however long
+        that takes: the copy is of the replica as it is."""
+        while True:
+            with ExitStack() as held:
+                try:
+                    held.enter_context(
+                        self.leases.hold(self.container_id, self.limits.lease_timeout_s)
+                    )
+                except Unavailable:
+                    if not self.leases.is_shared(self.container_id) or self.must_stop():
+                        raise
+                    continue
+                yield
+                return
 
     # Chunks.
 

@@ -39,6 +39,7 @@ from scanner.pacing import PaceLimits
 
 QUICK_THREADS: Final = 3  # close: short, and never behind a reconcile
 REMOVAL_THREADS: Final = 2
+RECONSTRUCT_WEIGHT: Final = 3  # ozone: hdds.scm.replication.datanode.reconstruction.weight
 THREADS_DEFAULT: Final = 10  # ozone: hdds.datanode.replication.streams.limit
 THREADS_PER_VOLUME: Final = 2
 THREADS_DEFAULT_MAX: Final = 64
@@ -82,7 +83,9 @@ class Handlers:
         share = max(1, int(threads * config.reconcile_share))
         rebuilds = max(1, int(threads * config.reconstruct_share))
         shares = {"reconcile": share, "reconstruct": rebuilds}
-        limits = TaskLimits(threads, config.queue_depth_max, shares)
+        limits = TaskLimits(
+            threads, config.queue_depth_max, shares, per_place_max=config.streams_per_volume
+        )
         self.work = TaskPool(limits, name="task", clock=tools.clock)
         self.follow_node_state()
         quick = TaskLimits(QUICK_THREADS, config.queue_depth_max)
@@ -120,8 +123,10 @@ class Handlers:
     def routes(self) -> dict[str, Route]:
         """Return where each type of command goes."""
         return {
-            "replicate": Route(self.work, self._replicate, replicate_key),
-            "reconstruct": Route(self.work, self._reconstruct),
+            "replicate": Route(
+                self.work, self._replicate, replicate_key, place_of=self._source_volume
+            ),
+            "reconstruct": Route(self.work, self._reconstruct, weight=RECONSTRUCT_WEIGHT),
             "reconcile": Route(self.work, self._reconcile),
             "delete": Route(self.removal, self._delete),
             "delete_blocks": Route(self.removal, self._delete_blocks, transactions_key),
@@ -168,6 +173,10 @@ class Handlers:
         container_id = codec.parse_container_id(command.container_id)
         with self._tools.leases.hold(container_id):
             self._tools.store.delete_container(container_id, force=command.force)
+
+    def _source_volume(self, order: scm_pb2.Command) -> str:
+        """Return the volume that a copy reads: a disk serves few streams well."""
+        return self._tools.store.volume_id(ContainerId(order.replicate.container_id))
 
     def _delete_blocks(
         self, order: scm_pb2.Command, context: TaskContext, status: scm_pb2.CommandStatus

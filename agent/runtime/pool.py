@@ -105,6 +105,7 @@ class TaskPool:
             running_max=min(limits.running_max * factor, THREADS_MAX),
             queue_depth_max=limits.queue_depth_max * factor,
             shares={name: share * factor for name, share in limits.shares.items()},
+            per_place_max=limits.per_place_max * factor,
         )
         with self._changed:
             self._scale = factor

@@ -1,5 +1,7 @@
 """The queue machine: order, shares, duplicates, deadlines and terms, without a thread or clock."""
 
+from pathlib import Path
+
 import pytest
 
 from agent.tasks import (
@@ -12,8 +14,11 @@ from agent.tasks import (
     TaskOutcome,
     TaskQueue,
 )
+from tests.support.task_scenario import answer
+from tests.support.transcript import check_transcript
 
 NOW_MS = 1_000
+GOLDEN = Path(__file__).parents[2] / "golden" / "tasks"
 
 
 def queue(running_max: int = 10, queue_depth_max: int = 100, **shares: int) -> TaskQueue:
@@ -39,6 +44,17 @@ def taken(tasks: TaskQueue, now_ms: int = NOW_MS) -> list[Task]:
     while (task := tasks.take(now_ms).task) is not None:
         result.append(task)
     return result
+
+
+class TestScenarios:
+    @pytest.mark.parametrize("name", sorted(path.name for path in GOLDEN.glob("*.txt")))
+    def test_the_queue_does_as_written(self, name: str, request: pytest.FixtureRequest) -> None:
+        """Every scenario in tests/golden/tasks is answered as the file says."""
+        rewrite = bool(request.config.getoption("--rewrite-golden"))
+
+        count = check_transcript(GOLDEN / name, answer, rewrite=rewrite)
+
+        assert count > 0
 
 
 class TestOrder:
