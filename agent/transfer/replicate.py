@@ -39,6 +39,7 @@ class Replicator:
     monotonic_s: Callable[[], float]
     on_damage: Callable[[ContainerId, str], None]
     stall_s: float = STALL_S
+    finish_s: float = FINISH_S
 
     def replicate(
         self,
@@ -68,7 +69,7 @@ class Replicator:
     def _push(
         self, export: Export, target: Peer, stop: Callable[[], bool], timeout_s: float
     ) -> scm_pb2.ReplicateOutcome:
-        watch = _StallWatch(export, self.monotonic_s, self.stall_s)
+        watch = _StallWatch(export, self.monotonic_s, self.stall_s, self.finish_s)
         try:
             answer = target.import_container(
                 export.stream(),
@@ -120,10 +121,13 @@ class Replicator:
 class _StallWatch:
     """Notices that parts are not taken any more."""
 
-    def __init__(self, export: Export, monotonic_s: Callable[[], float], stall_s: float) -> None:
+    def __init__(
+        self, export: Export, monotonic_s: Callable[[], float], stall_s: float, finish_s: float
+    ) -> None:
         self._export = export
         self._monotonic_s = monotonic_s
         self._stall_s = stall_s
+        self._finish_s = finish_s
         self._seen = -1
         self._since_s = monotonic_s()
         self.stalled = False
@@ -133,6 +137,6 @@ class _StallWatch:
         now_s = self._monotonic_s()
         if self._export.parts_count != self._seen:
             self._seen, self._since_s = self._export.parts_count, now_s
-        allowed_s = FINISH_S if self._export.is_finished else self._stall_s
+        allowed_s = self._finish_s if self._export.is_finished else self._stall_s
         self.stalled = now_s - self._since_s > allowed_s
         return self.stalled

@@ -22,6 +22,7 @@ from agent.store.fsck import Problem, fsck
 from agent.store.store import ReplicaStore
 from merkle.replica import BlockId, ReplicaState
 from tests.support.store_victim import (
+    ARRIVED,
     CLOSED,
     DAMAGED,
     DOOMED,
@@ -169,6 +170,41 @@ def check_delete_blocks(store: ReplicaStore, acknowledged: list[str]) -> None:
     assert content((3, 1)) == store.read(CLOSED, THREE, CHUNK_BYTES, CHUNK_BYTES)
 
 
+def check_transactions(store: ReplicaStore, acknowledged: list[str]) -> None:
+    """Of each transaction all blocks are there or none; what was acknowledged stays deleted."""
+    for name, container_id, block_ids in (
+        ("transaction 7", CLOSED, (TWO,)),
+        ("transaction 8", DOOMED, (ONE, TWO)),
+    ):
+        gone = {block_id in store.tombstones(container_id) for block_id in block_ids}
+        assert gone in ({True}, {False})
+        assert gone == {True} or name not in acknowledged
+        for block_id in block_ids:
+            row, file = store.block_row(container_id, block_id), store.paths(container_id)
+            assert gone == {row is None} == {not file.block_file(block_id).exists()}
+        assert content((3, 1)) == store.read(container_id, THREE, CHUNK_BYTES, CHUNK_BYTES)
+
+
+def check_arrive(store: ReplicaStore, acknowledged: list[str]) -> None:
+    """The replica is there as its source is, or not at all: no row, no file, no room kept."""
+    layout = store._volumes[0].layout
+    assert [] == list(layout.importing.iterdir())
+    try:
+        facts = store.replica(ARRIVED)
+    except Refused:
+        assert not acknowledged
+        assert [] == list(layout.current.glob(f"*/{ARRIVED}"))
+        with store._volumes[0].index.read() as rows:
+            assert [] == list(rows.blocks(ARRIVED)) == list(rows.journal())
+        return
+    assert ReplicaState.CLOSED is facts.state
+    assert store.tree(CLOSED).root == store.tree(ARRIVED).root
+    assert list(store.block_rows(CLOSED)) == list(store.block_rows(ARRIVED))
+    for block_id in (ONE, TWO, THREE):
+        whole = store.paths(CLOSED).block_file(block_id).read_bytes()
+        assert whole == store.paths(ARRIVED).block_file(block_id).read_bytes()
+
+
 def check_delete_container(store: ReplicaStore, acknowledged: list[str]) -> None:
     """The replica is whole, or gone without a trace."""
     try:
@@ -191,6 +227,8 @@ CHECKS: Final[dict[str, Callable[[ReplicaStore, list[str]], None]]] = {
     "repair": check_repair,
     "scan": check_scan,
     "delete_blocks": check_delete_blocks,
+    "transactions": check_transactions,
+    "arrive": check_arrive,
     "delete_container": check_delete_container,
 }
 NEEDED: Final[dict[str, set[str]]] = {
@@ -200,6 +238,8 @@ NEEDED: Final[dict[str, set[str]]] = {
     "repair": {"pwrite", "fdatasync", "commit", "replace", "ftruncate"},
     "scan": {"pwrite", "fsync", "replace", "commit"},
     "delete_blocks": {"pwrite", "fsync", "replace", "commit", "unlink"},
+    "transactions": {"pwrite", "fsync", "replace", "commit", "unlink"},
+    "arrive": {"mkdir", "write", "pwrite", "ftruncate", "commit", "rename", "fsync", "unlink"},
     "delete_container": {"rename", "fsync", "commit", "unlink", "rmdir"},
 }
 """Steps before which each scenario must have been killed: without a kill nothing is proved."""
@@ -235,7 +275,9 @@ def test_a_death_before_any_step_leaves_the_old_or_the_new(
     assert NEEDED[scenario] <= set(killed_before)
 
 
-@pytest.mark.parametrize("scenario", ["write", "rewrite", "close", "repair", "scan"])
+@pytest.mark.parametrize(
+    "scenario", ["write", "rewrite", "close", "repair", "scan", "transactions"]
+)
 def test_a_write_that_is_torn_in_the_middle_is_no_write(
     scenario: str, victims: Victims, prepared: Path
 ) -> None:

@@ -15,7 +15,7 @@ from agent.rpc.v1 import datanode_pb2, scm_pb2
 from agent.runtime.clock import SystemClock
 from agent.runtime.scanning import scan_container
 from agent.transfer.incoming import Importer
-from agent.transfer.replicate import STALL_S, Replicator
+from agent.transfer.replicate import FINISH_S, STALL_S, Replicator
 from merkle.checksum import Algorithm
 from merkle.replica import ContainerId
 from tests.support.stored_replica import CLUSTER, CONTAINER, StoredReplica
@@ -87,7 +87,7 @@ class Datanode:
             limits=limits,
         )
 
-    def replicator(self, *, stall_s: float = STALL_S) -> Replicator:
+    def replicator(self, *, stall_s: float = STALL_S, finish_s: float = FINISH_S) -> Replicator:
         """Return what pushes replicas of this datanode to others."""
         return Replicator(
             store=self.replica.store,
@@ -98,6 +98,7 @@ class Datanode:
             monotonic_s=SystemClock().monotonic_s,
             on_damage=lambda container_id, _: self.on_demand.append(container_id),
             stall_s=stall_s,
+            finish_s=finish_s,
         )
 
     def replicate(

@@ -13,16 +13,25 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
+from agent import removal
 from agent.errors import Code, Refused
+from agent.rpc.v1 import scm_pb2
+from agent.runtime.lease import Leases
 from agent.store.store import ReplicaStore
+from agent.transfer.incoming import Importer
+from agent.transfer.outgoing import Export
+from agent.transfer.parts import Part, read_part
+from merkle.checksum import Algorithm
 from merkle.replica import Bcsid, BlockData, BlockId, ContainerId
 from tests.support.stores import (
     CHUNK_BYTES,
+    CLUSTER,
     chunk_of,
     closed_replica,
     content,
@@ -40,6 +49,7 @@ STEPS: Final = frozenset(
         "ftruncate",
         "mkdir",
         "pwrite",
+        "pwritev",
         "rename",
         "replace",
         "rmdir",
@@ -50,7 +60,7 @@ STEPS: Final = frozenset(
 )
 Acknowledge = Callable[[str], object]
 
-CLOSED, OPEN, DAMAGED, DOOMED, NEW = (ContainerId(number) for number in range(1, 6))
+CLOSED, OPEN, DAMAGED, DOOMED, NEW, ARRIVED = (ContainerId(number) for number in range(1, 7))
 ONE, TWO, THREE = BlockId(1), BlockId(2), BlockId(3)
 LATER = content("written later")
 
@@ -141,6 +151,61 @@ def delete_blocks(store: ReplicaStore, acknowledge: Acknowledge) -> None:
     acknowledge("deleted")
 
 
+def transactions(store: ReplicaStore, acknowledge: Acknowledge) -> None:
+    """Delete blocks by two transactions, each acknowledged."""
+    orders = [
+        scm_pb2.DeleteTransaction(transaction_id=7, container_id=CLOSED, local_ids=[TWO]),
+        scm_pb2.DeleteTransaction(transaction_id=8, container_id=DOOMED, local_ids=[ONE, TWO]),
+    ]
+    for result in removal.delete_blocks(store, Leases(), orders, stop=lambda: False):
+        assert result.done, result
+        acknowledge(f"transaction {result.transaction_id}")
+
+
+class Inline:
+    """An executor that works at once, in the thread that asks: steps are counted in one thread."""
+
+    def submit(self, work: Callable[..., Any], /, *arguments: Any) -> "Future[Any]":
+        """Do the work."""
+        future: Future[Any] = Future()
+        try:
+            future.set_result(work(*arguments))
+        except Exception as error:  # noqa: BLE001 - handed on, as an executor does
+            future.set_exception(error)
+        return future
+
+
+def arrive(store: ReplicaStore, acknowledge: Acknowledge) -> None:
+    """Receive a replica: a copy of a closed one, under another container's id."""
+    importer = Importer(
+        store=store,
+        leases=Leases(),
+        executor=Inline(),
+        cluster_id=CLUSTER,
+        algorithm=Algorithm.XXH3_64,
+        now_ms=lambda: 1,
+    )
+    with suppress_refusal(Code.CONTAINER_EXISTS):
+        importer.receive(parts_of(store))
+    acknowledge("arrived")
+
+
+def parts_of(store: ReplicaStore) -> Iterator[Part]:
+    """Yield the stream of the closed replica, as one of another container."""
+    export = Export(
+        store=store,
+        container_id=CLOSED,
+        cluster_id=CLUSTER,
+        datanode_id="dn-source",
+        executor=Inline(),
+    )
+    for encoded in export.stream():
+        part = read_part(encoded)
+        if part.kind == "header":
+            part.message.header.container_id = ARRIVED
+        yield part
+
+
 def delete_container(store: ReplicaStore, acknowledge: Acknowledge) -> None:
     """Delete a replica with its data."""
     with suppress_refusal(Code.CONTAINER_NOT_FOUND):
@@ -155,6 +220,8 @@ SCENARIOS: Final[dict[str, Callable[[ReplicaStore, Acknowledge], None]]] = {
     "repair": repair,
     "scan": scan,
     "delete_blocks": delete_blocks,
+    "transactions": transactions,
+    "arrive": arrive,
     "delete_container": delete_container,
 }
 

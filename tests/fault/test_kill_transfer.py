@@ -1,0 +1,209 @@
+"""Agents killed with SIGKILL while a replica goes from one to the other: nothing half is left.
+
+The target dies at seeded steps of its import; the source dies after seeded messages. Whoever died
+is started again, the volume must pass fsck, and the same copy must then succeed.
+"""
+
+import os
+import random
+import shutil
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from agent.errors import Refused, SutureError
+from agent.rpc.peer import Peer
+from agent.rpc.server import DatanodeService, build_server
+from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
+from agent.runtime.lease import Leases
+from agent.store.fsck import fsck
+from agent.store.options import StoreOptions
+from agent.store.store import ReplicaStore
+from agent.transfer.incoming import Arrived, Importer
+from agent.transfer.parts import Part
+from agent.transfer.replicate import Replicator
+from merkle.checksum import Algorithm
+from merkle.replica import ContainerId
+from tests.support.scripted_scm import CLUSTER_ID, ScriptedScm
+from tests.support.three_replicas import ThreeReplicas
+from tests.support.victim import Zygote, write_config
+
+pytestmark = [pytest.mark.fault, pytest.mark.slow]
+
+CONTAINER = ContainerId(7)
+POINTS = 20
+SEED = 20261121
+
+
+def open_store(path: Path, datanode_id: str) -> ReplicaStore:
+    """Open a datanode's store in this process."""
+    path.mkdir(parents=True, exist_ok=True)
+    options = StoreOptions(reserve_bytes=0)
+    return ReplicaStore.open(
+        [path], cluster_id=CLUSTER_ID, datanode_id=datanode_id, options=options
+    )
+
+
+def assert_clean(volume: Path) -> None:
+    """Assert that the offline check, reading all data, finds nothing."""
+    assert () == fsck(volume, read_data=True).problems
+
+
+def push(store: ReplicaStore, address: str) -> bool:
+    """Push the replica; return whether the target has it now, as it says itself."""
+    with ThreadPoolExecutor(2) as readers, Peer(address) as peer:
+        replicator = Replicator(
+            store=store,
+            leases=Leases(),
+            executor=readers,
+            cluster_id=CLUSTER_ID,
+            datanode_id="source",
+            monotonic_s=lambda: 0.0,
+            on_damage=lambda *_: None,
+        )
+        try:
+            outcome = replicator.replicate(CONTAINER, peer, compress=False, stop=lambda: False)
+        except SutureError:
+            return False
+    return outcome.result in {"imported", "already_there"}
+
+
+def test_the_target_dies(tmp_path: Path) -> None:
+    """
+    Whatever step of an import the target dies at, it has the whole replica afterwards or nothing.
+    """
+    replicas = ThreeReplicas(tmp_path / "cluster", CONTAINER)
+    store = open_store(replicas.whole_volume(), "whole")
+    root = store.tree(CONTAINER).root
+    with ScriptedScm() as scm, Zygote(tmp_path / "agent.log") as zygote:
+        config = write_config(tmp_path / "whole.toml", tmp_path / "target", scm.address)
+        zygote.start(config)
+        idle_steps = zygote.stop()["steps"]
+        shutil.rmtree(tmp_path / "target")
+        config = write_config(tmp_path / "whole.toml", tmp_path / "target", scm.address)
+        assert push(store, zygote.start(config))
+        last_step = zygote.stop()["steps"]
+        steps = random.Random(SEED).sample(range(idle_steps // 2, last_step + 1), POINTS)
+        killed = 0
+
+        for number, step in enumerate(sorted(steps)):
+            volume = tmp_path / f"run{number}"
+            config = write_config(tmp_path / "run.toml", volume, scm.address)
+            address = zygote.start_doomed(config, kill_at=step)
+            acknowledged = address is not None and push(store, address)
+            if address is not None:
+                died = (zygote.stop() if acknowledged else zygote.wait())["signal"]
+                killed += died == signal.SIGKILL
+            else:
+                killed += 1
+            address = zygote.start(config)
+            with Peer(address) as peer:
+                assert acknowledged <= (root_at(peer) == root)
+                assert root_at(peer) in {None, root}
+            assert push(store, address)
+            assert 0 == zygote.stop()["signal"]
+            assert_clean(volume)
+            shutil.rmtree(volume)
+    store.close()
+
+    assert killed >= POINTS * 0.7, "the faults were not injected"
+
+
+def root_at(peer: Peer) -> int | None:
+    """Return the root of the replica that a datanode serves, None when it has none."""
+    try:
+        return peer.summary(CONTAINER).root
+    except Refused:
+        return None
+
+
+class Assassin(Importer):
+    """A target that kills its source after so many messages."""
+
+    def receive(self, parts: Iterator[Part]) -> Arrived:
+        """Receive, until the source dies."""
+        return super().receive(self._until(parts))
+
+    def _until(self, parts: Iterator[Part]) -> Iterator[Part]:
+        for number, part in enumerate(parts):
+            if number == Plot.kill_after:
+                os.kill(Plot.source_pid, signal.SIGKILL)
+            yield part
+
+
+class Plot:
+    """Whom to kill, and when."""
+
+    source_pid = 0
+    kill_after = 0
+
+
+@contextmanager
+def assassin(path: Path) -> Iterator[tuple[ReplicaStore, str]]:
+    """Serve a target that kills its source."""
+    store = open_store(path, "target")
+    with ThreadPoolExecutor(4) as writers:
+        leases = Leases()
+        importer = Assassin(
+            store=store,
+            leases=leases,
+            executor=writers,
+            cluster_id=CLUSTER_ID,
+            algorithm=Algorithm.XXH3_64,
+            now_ms=lambda: 1,
+        )
+        service = DatanodeService(
+            store,
+            leases,
+            scan=lambda *_: [],
+            status=datanode_pb2.StatusResponse,
+            importer=importer,
+        )
+        with ThreadPoolExecutor(4) as threads:
+            built = build_server(service, "127.0.0.1:0", threads)
+            built.server.start()
+            yield store, f"127.0.0.1:{built.port}"
+            built.server.stop(None).wait()
+    store.close()
+
+
+def test_the_source_dies(tmp_path: Path) -> None:
+    """
+    After whatever message the source dies, the target has nothing of it, and takes it whole later.
+    """
+    replicas = ThreeReplicas(tmp_path / "cluster", CONTAINER)
+    volume = replicas.whole_volume()
+    died = 0
+    with ScriptedScm() as scm, Zygote(tmp_path / "agent.log") as zygote:
+        for kill_after in range(4):
+            with assassin(tmp_path / f"target{kill_after}") as (target, address):
+                shutil.rmtree(tmp_path / "source", ignore_errors=True)
+                replicas.copy(volume, tmp_path / "source")
+                config = write_config(tmp_path / "source.toml", tmp_path / "source", scm.address)
+                zygote.start(config)
+                Plot.source_pid, Plot.kill_after = zygote.pid, kill_after
+                endpoint = container_pb2.DatanodeEndpoint(datanode_id="t", address=address)
+                order = scm_pb2.ReplicateCommand(container_id=CONTAINER, target=endpoint)
+
+                scm.order(scm_pb2.Command(command_id=kill_after + 1, term=1, replicate=order))
+
+                died += zygote.wait()["signal"] == signal.SIGKILL
+                assert target.replica_ids() in ([], [CONTAINER])
+                Plot.kill_after = -1
+                zygote.start(config)
+                again = 100 + kill_after
+                scm.order(scm_pb2.Command(command_id=again, term=1, replicate=order))
+                status = scm.wait_for(again)
+                assert status is not None
+                assert status.replicate.result in {"imported", "already_there"}, status
+                assert [CONTAINER] == target.replica_ids()
+                assert [] == list(target._volumes[0].layout.importing.iterdir())
+                assert 0 == zygote.stop()["signal"]
+            assert_clean(tmp_path / "source")
+            assert_clean(tmp_path / f"target{kill_after}")
+
+    assert 4 == died
