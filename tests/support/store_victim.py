@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Any, Final
 
 from agent import removal
-from agent.errors import Code, Refused
+from agent.errors import Code, Refused, SutureError
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.lease import Leases
 from agent.store.store import ReplicaStore
@@ -170,7 +170,7 @@ class Inline:
         future: Future[Any] = Future()
         try:
             future.set_result(work(*arguments))
-        except Exception as error:  # noqa: BLE001 - handed on, as an executor does
+        except (OSError, SutureError) as error:
             future.set_exception(error)
         return future
 
