@@ -2,7 +2,8 @@
 
     row = CRC32 of the rest, big-endian ‖ UTF-8 JSON array of the value's fields in a fixed order
 
-JSON keeps the state readable with any LMDB tool at three in the morning; the CRC finds a damaged
+JSON keeps the state readable with any LMDB tool at three in the morning; only replicas, of which
+there are millions, are packed numbers and strings (`replica_row`). The CRC finds a damaged
 page before a half-true cluster map is acted on. The order of fields is the format: it changes
 only together with `FORMAT_VERSION`.
 """
@@ -34,9 +35,20 @@ from scm.facts import (
     Transaction,
 )
 
-FORMAT_VERSION: Final = 3
+FORMAT_VERSION: Final = 4
 
 _CRC: Final = struct.Struct(">I")
+_ID: Final = struct.Struct(">Q")
+_LENGTH: Final = struct.Struct(">H")
+_NAMES: Final = 4
+
+# A packed replica: state, index, flags, algorithm, findings; bytes, blocks, bcsid, scanned at,
+# reported at; then the tree's root, generation, blocks, tombstones and their checksum.
+_NUMBERS: Final = struct.Struct(">BBBB11Q")
+_STATES: Final = tuple(ReplicaState)
+_ALGORITHMS: Final = tuple(Algorithm)
+_EMPTY: Final = 1
+_HAS_TREE: Final = 2
 
 
 class DamagedRow(ValueError):
@@ -116,49 +128,107 @@ def container_from(row: bytes) -> Container:
 
 
 def replica_row(replica: Replica) -> bytes:
-    """Encode a replica."""
-    tree = replica.tree
-    return pack(
+    """Encode a replica: CRC32 ‖ container id ‖ numbers ‖ four strings, each behind its length."""
+    strings = [name.encode() for name in replica_names(replica)]
+    body = b"".join(
         [
-            replica.container_id,
-            replica.datanode_id,
-            replica.state,
-            replica.bytes_used,
-            replica.block_count,
-            replica.bcsid,
-            replica.origin_datanode_id,
-            replica.replica_index,
-            replica.is_empty,
-            None
+            _ID.pack(replica.container_id),
+            replica_numbers(replica),
+            *(_LENGTH.pack(len(string)) + string for string in strings),
+        ]
+    )
+    return _CRC.pack(zlib.crc32(body)) + body
+
+
+def replica_parts(row: bytes) -> tuple[int, bytes, tuple[str, str, str, str]]:
+    """Return a replica's container id, numbers and names. Raises DamagedRow."""
+    first = _CRC.size + _ID.size + _NUMBERS.size
+    if len(row) < first or _CRC.unpack_from(row)[0] != zlib.crc32(memoryview(row)[_CRC.size :]):
+        raise DamagedRow(f"row of {len(row)} bytes does not match its checksum")
+    names, at = [], first
+    for _ in range(_NAMES):
+        (length,) = _LENGTH.unpack_from(row, at)
+        at += _LENGTH.size + length
+        names.append(sys.intern(row[at - length : at].decode()))
+    (container_id,) = _ID.unpack_from(row, _CRC.size)
+    datanode_id, origin_datanode_id, volume_id, load_error = names
+    numbers = row[_CRC.size + _ID.size : first]
+    return container_id, numbers, (datanode_id, origin_datanode_id, volume_id, load_error)
+
+
+def replica_from(row: bytes) -> Replica:
+    """Decode a replica."""
+    return replica_of(*replica_parts(row))
+
+
+def replica_names(replica: Replica) -> tuple[str, str, str, str]:
+    """Return the words of a replica, of which there are few different ones."""
+    return (
+        replica.datanode_id,
+        replica.origin_datanode_id,
+        replica.volume_id,
+        replica.load_error,
+    )
+
+
+def replica_numbers(replica: Replica) -> bytes:
+    """Return all of a replica that is a number, packed: there are millions of them in memory."""
+    tree = replica.tree
+    flags = (_EMPTY if replica.is_empty else 0) | (0 if tree is None else _HAS_TREE)
+    algorithm = 0 if tree is None else _ALGORITHMS.index(tree.algorithm)
+    return _NUMBERS.pack(
+        _STATES.index(replica.state),
+        replica.replica_index,
+        flags,
+        algorithm,
+        replica.finding_count,
+        replica.bytes_used,
+        replica.block_count,
+        replica.bcsid,
+        replica.data_scan_at_ms,
+        replica.reported_at_ms,
+        *(
+            (0, 0, 0, 0, 0)
             if tree is None
-            else [
-                tree.algorithm,
+            else (
                 tree.root,
                 tree.generation,
                 tree.block_count,
                 tree.tombstone_count,
                 tree.tombstones_checksum,
-            ],
-            replica.volume_id,
-            replica.data_scan_at_ms,
-            replica.finding_count,
-            replica.load_error,
-            replica.reported_at_ms,
-        ]
+            )
+        ),
     )
 
 
-def replica_from(row: bytes) -> Replica:
-    """Decode a replica; the few distinct words are shared among millions of rows."""
-    fields = unpack(row, 15)
-    fields[1] = sys.intern(fields[1])
-    fields[2] = ReplicaState(fields[2])
-    fields[6] = sys.intern(fields[6])
-    if fields[9] is not None:
-        algorithm, *numbers = fields[9]
-        fields[9] = Summary(Algorithm(algorithm), *numbers)
-    fields[10] = sys.intern(fields[10])
-    return Replica(*fields)
+def replica_of(container_id: int, numbers: bytes, names: tuple[str, str, str, str]) -> Replica:
+    """Put a replica together."""
+    state, index, flags, algorithm, findings, used, blocks, bcsid, scanned, reported, *tree = (
+        _NUMBERS.unpack(numbers)
+    )
+    datanode_id, origin_datanode_id, volume_id, load_error = names
+    return Replica(
+        container_id,
+        datanode_id,
+        _STATES[state],
+        used,
+        blocks,
+        bcsid,
+        origin_datanode_id,
+        index,
+        bool(flags & _EMPTY),
+        Summary(_ALGORITHMS[algorithm], *tree) if flags & _HAS_TREE else None,
+        volume_id,
+        scanned,
+        findings,
+        load_error,
+        reported,
+    )
+
+
+def replica_state(numbers: bytes) -> ReplicaState:
+    """Return the state of a packed replica."""
+    return _STATES[numbers[0]]
 
 
 def allocation_row(allocation: Allocation) -> bytes:

@@ -205,12 +205,11 @@ class State:
             for table in self._tables():
                 for key, row in transaction.cursor(db=self._databases[table.name]):
                     try:
-                        value = table.value(bytes(row))
+                        table.load(bytes(row))
                     except (ValueError, TypeError) as error:
                         raise records.DamagedRow(
                             f"table {table.name}, key {bytes(key).hex()}: {error}"
                         ) from error
-                    table.apply(table.key_of(value), value)
 
     def _load_meta(self, transaction: lmdb.Transaction) -> None:
         meta = self._databases["meta"]

@@ -7,8 +7,8 @@ only way to change one, so that an undo is an `apply` of the value before.
 import hashlib
 import struct
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Hashable
-from typing import Final, Generic, TypeVar
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Final, Generic, TypeVar, overload
 
 from merkle.replica import ReplicaState
 from scm import records
@@ -31,6 +31,8 @@ V = TypeVar("V")
 
 _ID: Final = struct.Struct(">Q")
 _ID_PAIR: Final = struct.Struct(">QQ")
+_WORD: Final = struct.Struct("=I")
+_WORDS: Final = struct.Struct("=4I")  # of a packed replica: datanode, origin, volume, error
 
 UNSETTLED_STATES: Final = frozenset(
     {ReplicaState.OPEN, ReplicaState.CLOSING, ReplicaState.QUASI_CLOSED}
@@ -72,6 +74,11 @@ class Table(Generic[K, V]):
 
     def __len__(self) -> int:
         return len(self._rows)
+
+    def load(self, row: bytes) -> None:
+        """Take a row in as it was on disk. Raises DamagedRow."""
+        value = self.value(row)
+        self.apply(self.key_of(value), value)
 
     def apply(self, key: K, value: V | None) -> V | None:
         """Set or, with None, remove; return what was there before."""
@@ -135,7 +142,11 @@ class ContainerTable(Table[int, Container]):
 
 
 class ReplicaTable(Table[tuple[int, str], Replica]):
-    """Replicas by container and datanode, and container ids by datanode."""
+    """Replicas by container and datanode, and container ids by datanode.
+
+    There are millions of them: each is kept as packed numbers, behind the numbers that stand for
+    its words, and becomes a `Replica` when it is asked for.
+    """
 
     def __init__(self) -> None:
         super().__init__(
@@ -145,54 +156,47 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
             row=records.replica_row,
             value=records.replica_from,
         )
-        self._by_container: dict[int, tuple[Replica, ...]] = {}
+        self._packed: dict[int, tuple[bytes, ...]] = {}
         self._by_node: dict[str, set[int]] = {}
+        self._names: list[str] = []
+        self._name_numbers: dict[str, int] = {}
         self._count = 0
         self.unsettled: set[int] = set()
 
     def get(self, key: tuple[int, str]) -> Replica | None:
         """Return one datanode's replica of a container, if reported."""
-        for replica in self._by_container.get(key[0], ()):
-            if replica.datanode_id == key[1]:
-                return replica
-        return None
+        packed = self._find(*key)
+        return None if packed is None else self._replica(key[0], packed)
 
-    def values(self) -> list[Replica]:
-        """Return a snapshot of all replicas."""
-        return [replica for replicas in self._by_container.values() for replica in replicas]
+    def values(self) -> "Sequence[Replica]":  # type: ignore[override]
+        """Return a snapshot of all replicas; each is unpacked as it is reached."""
+        return Unpacked(self, list(self._packed.items()), self._count)
 
     def __len__(self) -> int:
         return self._count
 
+    def load(self, row: bytes) -> None:
+        """Take a row in as it was on disk."""
+        container_id, numbers, names = records.replica_parts(row)
+        self._place(container_id, names[0], self._words(names) + numbers)
+
     def apply(self, key: tuple[int, str], value: Replica | None) -> Replica | None:
         """Set or remove, and keep the indexes."""
         container_id, datanode_id = key
-        before = self.get(key)
-        replicas = tuple(r for r in self.of(container_id) if r is not before)
+        packed = None
         if value is not None:
-            replicas = tuple(sorted((*replicas, value), key=lambda r: r.datanode_id))
-        self._count += (value is not None) - (before is not None)
-        if replicas:
-            self._by_container[container_id] = replicas
-        else:
-            self._by_container.pop(container_id, None)
-        if value is not None:
-            self._by_node.setdefault(datanode_id, set()).add(container_id)
-        else:
-            _discard(self._by_node, datanode_id, container_id)
-        if any(replica.state in UNSETTLED_STATES for replica in replicas):
-            self.unsettled.add(container_id)
-        else:
-            self.unsettled.discard(container_id)
-        return before
+            packed = self._words(records.replica_names(value)) + records.replica_numbers(value)
+        before = self._place(container_id, datanode_id, packed)
+        return None if before is None else self._replica(container_id, before)
 
     def of(self, container_id: int) -> tuple[Replica, ...]:
         """Return all replicas of a container, by datanode id."""
-        return self._by_container.get(container_id, ())
+        packed = self._packed.get(container_id, ())
+        return tuple(self._replica(container_id, one) for one in packed)
 
     def container_ids(self) -> list[int]:
         """Return the ids of all containers that have a replica."""
-        return list(self._by_container)
+        return list(self._packed)
 
     def on(self, datanode_id: str) -> frozenset[int]:
         """Return the ids of the containers that a datanode holds."""
@@ -201,6 +205,84 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
     def count_on(self, datanode_id: str) -> int:
         """Return how many replicas a datanode holds."""
         return len(self._by_node.get(datanode_id, ()))
+
+    def unpack(self, container_id: int, packed: Sequence[bytes]) -> Iterator[Replica]:
+        """Yield the replicas of a container from what `values` took."""
+        return (self._replica(container_id, one) for one in packed)
+
+    def _place(self, container_id: int, datanode_id: str, packed: bytes | None) -> bytes | None:
+        before = self._find(container_id, datanode_id)
+        others = [one for one in self._packed.get(container_id, ()) if one is not before]
+        if packed is not None:
+            others.append(packed)
+            others.sort(key=self._node_of)
+        self._count += (packed is not None) - (before is not None)
+        if others:
+            self._packed[container_id] = tuple(others)
+        else:
+            self._packed.pop(container_id, None)
+        if packed is not None:
+            self._by_node.setdefault(datanode_id, set()).add(container_id)
+        else:
+            _discard(self._by_node, datanode_id, container_id)
+        if any(records.replica_state(one[_WORDS.size :]) in UNSETTLED_STATES for one in others):
+            self.unsettled.add(container_id)
+        else:
+            self.unsettled.discard(container_id)
+        return before
+
+    def _find(self, container_id: int, datanode_id: str) -> bytes | None:
+        for one in self._packed.get(container_id, ()):
+            if self._node_of(one) == datanode_id:
+                return one
+        return None
+
+    def _node_of(self, packed: bytes) -> str:
+        number: int = _WORD.unpack_from(packed)[0]
+        return self._names[number]
+
+    def _words(self, names: Sequence[str]) -> bytes:
+        """Return the numbers that stand for words; a new word gets the next number."""
+        numbers = []
+        for name in names:
+            number = self._name_numbers.get(name)
+            if number is None:
+                number = self._name_numbers[name] = len(self._names)
+                self._names.append(name)
+            numbers.append(number)
+        return _WORDS.pack(*numbers)
+
+    def _replica(self, container_id: int, packed: bytes) -> Replica:
+        a, b, c, d = _WORDS.unpack_from(packed)
+        words = self._names
+        return records.replica_of(
+            container_id, packed[_WORDS.size :], (words[a], words[b], words[c], words[d])
+        )
+
+
+class Unpacked(Sequence[Replica]):
+    """All replicas at one moment, unpacked one by one and as often as they are gone through."""
+
+    def __init__(
+        self, table: ReplicaTable, packed: list[tuple[int, tuple[bytes, ...]]], count: int
+    ) -> None:
+        self._table = table
+        self._packed = packed
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Replica]:
+        for container_id, packed in self._packed:
+            yield from self._table.unpack(container_id, packed)
+
+    @overload
+    def __getitem__(self, index: int) -> Replica: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Replica]: ...
+    def __getitem__(self, index: int | slice) -> Replica | list[Replica]:
+        return list(self)[index]
 
 
 class AllocationTable(Table[tuple[int, int], Allocation]):
