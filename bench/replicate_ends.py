@@ -156,8 +156,10 @@ def bare(address: str, size_bytes: int) -> float:
             yield blocks_part([BlockId(number + 1)], [row], [PART_BYTES], data, compress=False)
 
     channel = open_channel(address)
-    method = channel.stream_unary(
-        IMPORT_METHOD, response_deserializer=datanode_pb2.ImportContainerResponse.FromString
+    method: grpc.StreamUnaryMultiCallable[bytes, datanode_pb2.ImportContainerResponse] = (
+        channel.stream_unary(
+            IMPORT_METHOD, response_deserializer=datanode_pb2.ImportContainerResponse.FromString
+        )
     )
     begun_s = time.perf_counter()
     method(parts())
