@@ -14,7 +14,7 @@ from merkle.replica import ReplicaState
 from merkle.tree import Summary
 from scm import records
 from scm.facts import Replica
-from scm.tables import ReplicaTable
+from scm.replica_table import ReplicaTable
 
 REPLICA_COUNT: Final = 60_000
 REPLICAS_PER_CONTAINER: Final = 3

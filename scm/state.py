@@ -25,6 +25,7 @@ from agent.errors import Code, Refused, Unavailable
 from merkle.replica import ID_MAX
 from scm import records
 from scm.facts import Outcome
+from scm.replica_table import ReplicaTable
 from scm.tables import (
     AllocationTable,
     ContainerTable,
@@ -32,7 +33,6 @@ from scm.tables import (
     NodeTable,
     OutcomeTable,
     PendingTable,
-    ReplicaTable,
     Table,
     TransactionTable,
 )

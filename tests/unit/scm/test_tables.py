@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 
 from merkle.replica import ReplicaState
 from scm.facts import Key, Kind, Pending, Replica
-from scm.tables import UNSETTLED_STATES, KeyTable, PendingTable, ReplicaTable
+from scm.replica_table import UNSETTLED_STATES, ReplicaTable
+from scm.tables import KeyTable, PendingTable
 from tests.support.scm_world import replica
 
 STEPS = st.lists(
