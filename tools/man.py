@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 MODULES = {
-    "suture": "agent.cli.main",
+    "suture": "agent.cli.start",
     "suture-agent": "agent.main",
     "suture-scm": "scm.main",
     "suture-verify": "spark_verify.job",

@@ -6,7 +6,6 @@ from typing import Annotated, Final
 import typer
 from rich.table import Table
 
-from agent.cli.ask import ask_each, told
 from agent.cli.document import facts
 from agent.cli.output import (
     SCM_DEFAULT,
@@ -20,13 +19,13 @@ from agent.cli.output import (
     show,
     size,
 )
-from agent.cli.scm import BEING_WRITTEN, all_containers
-from agent.client import Client
 from agent.observe.answer import Told, answer_of, sentence
 from agent.quantity import spoken_duration
-from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
+from agent.rpc.channel import call, open_channel
+from agent.rpc.v1 import container_pb2, datanode_pb2, datanode_pb2_grpc, scm_pb2
 
 REPLICAS_WANTED: Final = 3
+TIMEOUT_S: Final = 15.0
 
 
 def status(
@@ -39,6 +38,11 @@ def status(
     """Say in one line whether the data is whole, then show every datanode."""
     if datanode is not None:
         return one_datanode(datanode, as_json=as_json)
+    # One datanode answers at once: what the cluster needs is imported for the cluster only.
+    from agent.cli.ask import ask_each, told
+    from agent.cli.scm import all_containers
+    from agent.client import Client
+
     with Client(scm) as client:
         nodes = list(client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes)
         containers = all_containers(client)
@@ -74,6 +78,8 @@ def status(
 
 def count(containers: list[scm_pb2.ContainerInfo]) -> dict[str, int]:
     """Count containers by what an operator would do about them."""
+    from agent.cli.scm import BEING_WRITTEN
+
     result = {"all": len(containers), "whole": 0, "open": 0, "unhealthy": 0, "differ": 0}
     result |= {"few_replicas": 0, "unknown": 0, "to_do": 0}
     for info in containers:
@@ -157,10 +163,22 @@ def oldest_scan(answer: datanode_pb2.StatusResponse) -> str:
     )
 
 
+def told_alone(address: str) -> Told:
+    """Ask one datanode how it is, and how far its scans are, and nothing else."""
+    channel = open_channel(address)
+    try:
+        stub = datanode_pb2_grpc.DatanodeStub(channel)  # type: ignore[no-untyped-call]
+        return (
+            call(stub.Status, datanode_pb2.StatusRequest(), timeout_s=TIMEOUT_S),
+            call(stub.ScrubStatus, datanode_pb2.ScrubStatusRequest(), timeout_s=TIMEOUT_S),
+        )
+    finally:
+        channel.close()
+
+
 def one_datanode(address: str, *, as_json: bool) -> int:
     """Show one datanode: volumes and workers."""
-    with Client(SCM_DEFAULT) as client:
-        answer, scrub = told(client.peer(address))
+    answer, scrub = told_alone(address)
     now_ms = int(time.time() * 1000)
     line = sentence(answer_of([(answer, scrub)], now_ms), now_ms)
     if as_json:

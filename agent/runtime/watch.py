@@ -78,6 +78,7 @@ class ChangeWatch:
         self._inotify: InotifyFD | None = None
         self._watched: dict[ContainerId, WatchDescriptor] = {}
         self._unwatched_count = 0
+        self._synced: tuple[tuple[tuple[str, int], ...], int] | None = None
         self._event_count = 0
         self._own_event_count = 0
         self._overflow_count = 0
@@ -100,6 +101,9 @@ class ChangeWatch:
     def step(self) -> Step:
         """Watch the containers that were closed, and no longer those that are gone."""
         inotify = self._running_inotify()
+        version = (self._store.version(), len(self._watched))
+        if version == self._synced and not self._unwatched_count:
+            return Throttled(SYNC_S)  # a hundred thousand rows are not read for nothing
         closed = {
             facts.container_id for facts in self._store.replicas() if facts.state in TREE_STATES
         }
@@ -108,6 +112,7 @@ class ChangeWatch:
             if descriptor is not None:  # else the kernel was faster
                 inotify.remove_callbacks([(descriptor, CALLBACK_ID)])
         self._add(inotify, closed - self._watched.keys())
+        self._synced = (version[0], len(self._watched))
         return Throttled(SYNC_S)
 
     def close(self) -> None:

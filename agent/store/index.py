@@ -99,6 +99,10 @@ class Snapshot:
             except Damaged as damage:
                 yield container_id, damage
 
+    def version(self) -> int:
+        """Return a number that grows with every change of this index."""
+        return int(self._txn.id())
+
     def replica_count(self) -> int:
         """Return how many replicas there are, without reading them."""
         return self._txn.stat(self._dbs.replicas)["entries"]

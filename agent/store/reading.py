@@ -1,5 +1,6 @@
 """Reading blocks and volumes: short snapshots of the index, bytes as the disk has them."""
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final
@@ -10,13 +11,16 @@ from agent.store.blocks import known_block
 from agent.store.durable import disk_errors
 from agent.store.facts import VolumeFacts
 from agent.store.rows import ReplicaRow
-from agent.store.volume import Volume
+from agent.store.volume import Counted, Volume
 from merkle.blockrow import decode_block
 from merkle.damaged import Damaged
 from merkle.replica import CHUNK_BYTES_MAX, BlockData, BlockId, ContainerId
 from scanner.finding import Finding
 
 ROWS_PER_READ: Final = 4_096  # bounds how long one read transaction lasts
+USED: Final = "used"
+COUNT_COST_S: Final = 0.02  # below it, counting all rows anew is cheap
+COUNTED_FOR: Final = 30.0
 READ_BYTES_MAX: Final = CHUNK_BYTES_MAX
 
 
@@ -139,12 +143,7 @@ def failed_facts(volume: Volume, reason: str) -> VolumeFacts:
 
 def volume_facts(volume: Volume) -> VolumeFacts:
     """Return the facts of an open volume."""
-    used_bytes = container_count = 0
-    with volume.index.read() as rows:
-        for _, row in rows.replicas():
-            if isinstance(row, ReplicaRow):
-                used_bytes += row.bytes_used
-                container_count += 1
+    used_bytes, container_count = _used(volume)
     return VolumeFacts(
         volume_id=volume.volume_id,
         path=volume.layout.volume,
@@ -153,3 +152,31 @@ def volume_facts(volume: Volume) -> VolumeFacts:
         used_bytes=used_bytes,
         container_count=container_count,
     )
+
+
+def index_version(volume: Volume) -> int:
+    """Return a number that grows with every change of the volume's index."""
+    with volume.index.read() as rows:
+        return rows.version()
+
+
+def _used(volume: Volume) -> tuple[int, int]:
+    """Return the bytes and the number of a volume's replicas.
+
+    All rows are read for it. That is not done again before the index has changed, nor where it took
+    long, again and again while it changes: then what is told is as old as COUNTED_FOR times that.
+    """
+    began_s = time.monotonic()
+    kept = volume.counted.get(USED)
+    with volume.index.read() as rows:
+        version = rows.version()
+        if kept is not None:
+            is_costly = kept.cost_s > COUNT_COST_S
+            if kept.version == version or (
+                is_costly and began_s - kept.at_s < COUNTED_FOR * kept.cost_s
+            ):
+                return kept.used_bytes, kept.container_count
+        sizes = [row.bytes_used for _, row in rows.replicas() if isinstance(row, ReplicaRow)]
+    now_s = time.monotonic()
+    volume.counted[USED] = Counted(version, now_s, now_s - began_s, sum(sizes), len(sizes))
+    return sum(sizes), len(sizes)

@@ -38,6 +38,7 @@ from agent.store.reading import (
     facts_or_failure,
     failed_facts,
     findings_of,
+    index_version,
     read_block,
     readable_blocks,
 )
@@ -126,6 +127,10 @@ class ReplicaStore:
     def volumes(self) -> tuple[VolumeFacts, ...]:
         """Return the facts of every volume, failed ones last."""
         return (*(facts_or_failure(volume) for volume in self._volumes), *self._failed)
+
+    def version(self) -> tuple[tuple[str, int], ...]:
+        """Return a value that is another one after every change of what the indexes hold."""
+        return tuple((volume.volume_id, index_version(volume)) for volume in self._volumes)
 
     def probe(self, volume_id: str) -> Probe:
         """Try whether a volume works: write, sync, read, remove. May hang as its disk does."""

@@ -9,7 +9,7 @@ import os
 import sys
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -41,14 +41,26 @@ COMMAND_CHARS_MAX: Final = 200
 ROOMY: Final = 0.9  # of the most free space: of about equal volumes, the one with fewest replicas
 
 
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What all replicas of a volume sum up to: at which version of the index, when, how dear."""
+
+    version: int
+    at_s: float
+    cost_s: float
+    used_bytes: int
+    container_count: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Volume:
-    """An open volume."""
+    """An open volume. `counted` keeps sums over its rows, so that they are not read for nothing."""
 
     layout: Layout
     version: VolumeVersion
     index: Index
     lock_fd: int
+    counted: dict[str, Counted] = field(default_factory=dict)
 
     @property
     def volume_id(self) -> str:

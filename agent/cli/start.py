@@ -1,0 +1,15 @@
+"""How `suture` begins: a Ctrl-C while Python still imports ends it without a traceback."""
+
+import signal
+
+
+def main() -> None:
+    """Import the command line with SIGINT at its default, then run it."""
+    is_ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN  # by nohup
+    if not is_ignored:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from agent.cli.main import main as run
+
+    if not is_ignored:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    run()

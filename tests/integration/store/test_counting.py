@@ -1,0 +1,41 @@
+"""Sums over all replicas: right at once where that is cheap, and not counted for nothing."""
+
+from pathlib import Path
+
+from agent.store import reading
+from agent.store.volume import Counted
+from merkle.replica import ContainerId
+from tests.support.stores import closed_replica, open_store
+
+
+def test_sums_follow_every_change(tmp_path: Path) -> None:
+    """A few replicas are counted anew after each change, and the version says that there is one."""
+    store = open_store(tmp_path)
+    before, version = store.volumes()[0], store.version()
+
+    closed_replica(store, 1)
+    after = store.volumes()[0]
+
+    assert version != store.version()
+    assert (0, 0) == (before.container_count, before.used_bytes)
+    assert 1 == after.container_count
+    assert 0 < after.used_bytes
+    assert store.version() == store.version()
+    store.delete_container(ContainerId(1), force=True)
+    assert 0 == store.volumes()[0].container_count
+    store.close()
+
+
+def test_an_unchanged_index_is_not_counted_again(tmp_path: Path) -> None:
+    """What is kept is told as long as the index has the version that it was counted at."""
+    store = open_store(tmp_path)
+    closed_replica(store, 1)
+    [volume] = store._volumes
+    reading.volume_facts(volume)
+    kept = volume.counted[reading.USED]
+    volume.counted[reading.USED] = Counted(kept.version, kept.at_s, kept.cost_s, 12_345, 678)
+
+    facts = store.volumes()[0]
+
+    assert (12_345, 678) == (facts.used_bytes, facts.container_count)
+    store.close()
