@@ -8,9 +8,12 @@ A command that will not run (duplicate, stale term, late, queue full, shutdown) 
 with the reason; nothing is dropped in silence.
 """
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
+
+import structlog
 
 from agent.errors import Code, SutureError
 from agent.rpc.v1 import scm_pb2
@@ -20,6 +23,8 @@ from agent.tasks import Priority, Refusal, Task, TaskOutcome
 from merkle.replica import ID_MAX
 
 ANSWER_TEXT_MAX: Final = 500  # characters of an error that travel back
+
+log = structlog.get_logger()
 
 Answer = Callable[[scm_pb2.CommandStatus], None]
 CarryOut = Callable[[scm_pb2.Command, TaskContext, scm_pb2.CommandStatus], None]
@@ -54,8 +59,9 @@ class Commands:
         """Queue `commands`; never waits."""
         for pool in self._pools:
             pool.set_term(term)
-        for command in commands:
-            self._submit(command)
+        refused = Counter(filter(None, [self._submit(command) for command in commands]))
+        if refused:  # one line, however many: each is answered
+            log.info("commands_refused", of=len(commands), **refused)
 
     def queue_counts(self) -> Iterable[scm_pb2.QueueCount]:
         """Return queued and running tasks by type; LOW ones are not counted as queued."""
@@ -63,13 +69,14 @@ class Commands:
             for task_type, counts in pool.counts().items():
                 yield scm_pb2.QueueCount(type=task_type, count=counts.queued + counts.running)
 
-    def _submit(self, command: scm_pb2.Command) -> None:
+    def _submit(self, command: scm_pb2.Command) -> str:
+        """Queue a command, or answer it; return why it was refused, "" when it was not."""
         kind = command.WhichOneof("command") or "unknown"
         container_id = container_of(command)
         route = self._routes.get(kind)
         if route is None or (route.key_of is None and not 1 <= container_id <= ID_MAX):
-            self._answer(skipped(command, "MALFORMED_REQUEST"))
-            return
+            self._answer(skipped(command, Code.MALFORMED_REQUEST.value))
+            return Code.MALFORMED_REQUEST.value
         task = Task(
             task_type=kind,
             key=container_id if route.key_of is None else route.key_of(command),
@@ -84,8 +91,10 @@ class Commands:
             self._answer(skipped(command, why.value))
 
         refusal = route.pool.submit(task, self._body(command, route.carry_out), on_drop=skip)
-        if refusal is not None:
-            skip(refusal)
+        if refusal is None:
+            return ""
+        skip(refusal)
+        return refusal.value
 
     def _deadline_at_ms(self, command: scm_pb2.Command) -> int:
         """Return when the command is too late by our own clock, so that clocks may differ."""

@@ -101,8 +101,12 @@ class Heartbeat:
         *,
         leads: Callable[[int], bool] = lambda _: True,
         name: str = "heartbeat",
+        spacing_s: float = 0.0,
     ) -> None:
-        """`leads` says whether an SCM with that term leads, as far as this datanode knows."""
+        """`leads` says whether an SCM with that term leads, as far as this datanode knows. News of
+        `spacing_s` go together in one heartbeat, however often it is woken."""
+        self._spacing_s = spacing_s
+        self._sent_at_s = float("-inf")
         self.name = name
         self._scm = scm
         self._leads = leads
@@ -162,11 +166,15 @@ class Heartbeat:
 
     def step(self) -> Step:
         """Register if needed, then send one heartbeat."""
+        wait_s = self._sent_at_s + self._spacing_s - self._clock.monotonic_s()
+        if wait_s > 0:
+            return Throttled(wait_s)
         if self._must_register:
             self._must_register = self._is_registered = False
         try:
             if not self._is_registered:
                 self._register()
+            self._sent_at_s = self._clock.monotonic_s()
             more = self._beat()
         except Unavailable as error:
             return Throttled(self._retry_delay_s(error))

@@ -39,6 +39,7 @@ from agent.store.store import ReplicaStore
 from agent.transfer.incoming import Importer
 from merkle.replica import ContainerId
 
+NEWS_SPACING_S: Final = 0.05  # a storm of answers is told in some heartbeats, not in thousands
 HOUSEKEEPING_INTERVAL_S: Final = 3600.0
 
 log = structlog.get_logger()
@@ -223,6 +224,7 @@ class Host:
                     self._commands.submit,
                     self._clock,
                     leads=terms.leads,
+                    spacing_s=NEWS_SPACING_S,
                     name="heartbeat" if len(self._scms) == 1 else f"heartbeat-{scm.address}",
                 )
                 for scm in self._scms

@@ -87,7 +87,7 @@ class TaskPool:
                 self._add_thread()
                 self._changed.notify_all()
         if refusal is not None:
-            log.info("task_refused", task=task.task_type, key=str(task.key), why=refusal.value)
+            log.debug("task_refused", task=task.task_type, key=str(task.key), why=refusal.value)
         return refusal
 
     def set_term(self, term: int) -> None:

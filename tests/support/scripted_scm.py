@@ -2,7 +2,7 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -75,6 +75,11 @@ class ScriptedScm(scm_pb2_grpc.ScmServicer):
         """Send a command with the next heartbeat."""
         with self.changed:
             self.commands.append(command)
+
+    def order_all(self, commands: Sequence[scm_pb2.Command]) -> None:
+        """Send many commands with one heartbeat."""
+        with self.changed:
+            self.commands.extend(commands)
 
     def withdraw(self) -> None:
         """Forget commands that nobody has fetched."""

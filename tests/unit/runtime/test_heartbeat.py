@@ -126,6 +126,25 @@ def incremental_ids(scm: Scm) -> list[int]:
     ]
 
 
+class TestSpacing:
+    def test_news_of_a_moment_go_together(self) -> None:
+        """
+        Woken again and again within the spacing, it waits and then tells all in one heartbeat.
+        """
+        scm, clock = Scm(), FakeClock()
+        identity = Identity("dn1", CLUSTER, "127.0.0.1:1", "/rack", "1", 42)
+        beat = Heartbeat(scm, Replicas(1), identity, lambda *_: None, clock, spacing_s=0.5)
+        beat.step()
+        for number in range(5):
+            beat.answer(scm_pb2.CommandStatus(command_id=number))
+
+            assert Throttled(0.5) == beat.step()
+
+        clock.advance_s(0.5)
+        beat.step()
+        assert [0, 5] == [len(request.command_statuses) for request in scm.heard]
+
+
 class TestReports:
     def test_the_first_report_is_full(self) -> None:
         """
