@@ -30,6 +30,7 @@ from agent.store.identity import remembered
 from merkle.witness import witness_is_native
 
 RETRY_S: Final = 1.0
+SWITCH_S: Final = 0.0005  # a read waits so long for each thread of a storm, not Python's 5 ms
 
 log = structlog.get_logger()
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -75,6 +76,7 @@ def run(config_path: Path) -> int:
     """Run the agent until it is told to stop; return its exit code."""
     if not __debug__:
         raise SystemExit("suture-agent does not run under python -O: asserts carry invariants")
+    sys.setswitchinterval(SWITCH_S)
     stop = StopRequest()
     stop.on_signals()
     supervisor = Supervisor()
