@@ -25,7 +25,9 @@ from scm.nodes import Nodes
 from scm.options import ScmOptions
 from scm.placement import choose_targets
 from scm.replication import Case
+from scm.shards import gives_way
 from scm.state import Change, State
+from scm.upkeep import Upkeep
 
 QUIET_S: Final = 10.0  # after an order: reports of what it made are on their way
 IMPORT_SPACE_FACTOR: Final = 2
@@ -82,6 +84,7 @@ class Coding:
         nodes: Nodes,
         commands: Commands,
         cases: Cases,
+        upkeep: Upkeep,
         clock: Clock,
         options: ScmOptions,
     ) -> None:
@@ -89,6 +92,7 @@ class Coding:
         self._nodes = nodes
         self._commands = commands
         self._cases = cases
+        self._upkeep = upkeep
         self._clock = clock
         self._options = options
         self._ordered_at_s: dict[int, float] = {}
@@ -141,7 +145,12 @@ class Coding:
         found = shortage(case)
         if not found.lost or not found.is_repairable:
             return
-        targets = self._targets(case, found.lost)
+        holders = {p.datanode_id for p in case.placed}
+        targets = self._targets(case, found.lost, holders)
+        if not targets:
+            if case.deletes or self._make_room(change, case, found.lost):
+                return
+            targets = self._targets(case, found.lost, holders - _unfinished(case, found.lost))
         if not targets:
             return
         shards = tuple(zip(found.lost, targets, strict=False))
@@ -161,37 +170,62 @@ class Coding:
             targets=dict(shards),
         )
 
-    def _targets(self, case: Case, lost: tuple[int, ...]) -> list[str]:
-        """Choose a node for each lost shard, as many as there are; the first one coordinates.
+    def _make_room(self, change: Change, case: Case, lost: tuple[int, ...]) -> bool:
+        """Remove a bad replica where its shard can then be rebuilt, when there is no other node.
 
-        A node that holds a bad replica of a lost shard may get it anew: it refuses, unless that is
-        what an earlier reconstruction left unfinished.
+        Returns whether one is removed.
         """
-        holders = {p.datanode_id: p.replica for p in case.placed}
-        unfinished = {
-            node
-            for node, replica in holders.items()
-            if replica.state is ReplicaState.UNHEALTHY
-            and replica.replica_index == lost[0]
-            and len(lost) == 1
-        }
+        victim = gives_way(case)
+        holders = {p.datanode_id for p in case.placed}
+        if victim is None or self._targets(case, lost, holders, is_load_counted=False):
+            return False
+        is_ordered = self._upkeep.delete(
+            change, case.container, victim.datanode_id, keep_count=case.container.data_count
+        )
+        if is_ordered:
+            _log.warning(
+                "unhealthy_shard_gives_way",
+                container_id=case.container.container_id,
+                datanode_id=victim.datanode_id,
+                index=victim.replica.replica_index,
+            )
+        return is_ordered
+
+    def _targets(
+        self,
+        case: Case,
+        lost: tuple[int, ...],
+        excluded: set[str],
+        *,
+        is_load_counted: bool = True,
+    ) -> list[str]:
+        """Choose a node for each lost shard, as many as there are; the first one coordinates."""
         sizes = [p.replica.bytes_used for p in case.placed]
         candidates = [
             candidate
             for candidate in self._cases.candidates()
-            if self._commands.replication_load(candidate.datanode_id) + RECONSTRUCT_WEIGHT
+            if not is_load_counted
+            or self._commands.replication_load(candidate.datanode_id) + RECONSTRUCT_WEIGHT
             <= self._commands.replication_limit(candidate.datanode_id)
         ]
-        chosen: list[str] = []
-        for excluded in (set(holders), set(holders) - unfinished):
-            if not chosen:
-                chosen = choose_targets(
-                    candidates,
-                    count=len(lost),
-                    needed_bytes=IMPORT_SPACE_FACTOR * max(sizes, default=0),
-                    used_racks=[p.rack for p in case.placed],
-                    excluded=excluded,
-                    container_id=case.container.container_id,
-                    seed=self._options.seed,
-                )
-        return chosen
+        return choose_targets(
+            candidates,
+            count=len(lost),
+            needed_bytes=IMPORT_SPACE_FACTOR * max(sizes, default=0),
+            used_racks=[p.rack for p in case.placed],
+            excluded=excluded,
+            container_id=case.container.container_id,
+            seed=self._options.seed,
+        )
+
+
+def _unfinished(case: Case, lost: tuple[int, ...]) -> set[str]:
+    """Return the nodes that may get a bad shard anew in its place.
+
+    They refuse, unless what they have is what an earlier reconstruction left unfinished.
+    """
+    return {
+        p.datanode_id
+        for p in case.placed
+        if p.replica.state is ReplicaState.UNHEALTHY and (p.replica.replica_index,) == lost
+    }

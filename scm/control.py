@@ -66,7 +66,10 @@ class ControlPlane:
         self._deletions = Deletions(state, self._commands, clock)
         self._writers = Writers(state, self._nodes, cases, self._deletions, clock, options)
         self._reconciles = Reconciles(state, self._nodes, self._commands, clock, options)
-        self._coding = Coding(state, self._nodes, self._commands, cases, clock, options)
+        self._upkeep = Upkeep(state, self._nodes, self._commands, cases, clock, options)
+        self._coding = Coding(
+            state, self._nodes, self._commands, cases, self._upkeep, clock, options
+        )
         self._orders = Orders(
             state,
             self._nodes,
@@ -77,7 +80,6 @@ class ControlPlane:
             clock,
             options,
         )
-        self._upkeep = Upkeep(state, self._nodes, self._commands, cases, clock, options)
         self._changed_nodes: set[str] = set()
         self._verified = Verified()
         self._safe_mode = SafeMode(state, clock, options)

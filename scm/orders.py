@@ -18,7 +18,7 @@ from scm.nodes import Nodes
 from scm.options import ScmOptions
 from scm.reconciles import Reconciles
 from scm.replication import may_remove, sources
-from scm.shards import to_copy
+from scm.shards import may_remove_shard, to_copy
 from scm.state import Change, State
 
 
@@ -131,6 +131,9 @@ class Orders:
         if container is None or not command.keep_count:
             return ""
         case = self._cases.case(container)
+        if container.scheme:
+            is_safe = may_remove_shard(case, command.datanode_id)
+            return "" if is_safe else "too few whole shards would stay"
         if not may_remove(case, command.datanode_id, keep_count=command.keep_count):
             return f"fewer than {command.keep_count} whole replicas would stay"
         return ""

@@ -19,6 +19,7 @@ from scm.nodes import Nodes
 from scm.reconciles import Reconciles
 from scm.replication import UNDER, Case, judge, victims
 from scm.safemode import SafeMode
+from scm.shards import surplus, to_copy
 from scm.state import Change, State
 
 AWAITS_REPAIR: Final = "AWAITS_REPAIR"
@@ -70,16 +71,36 @@ class Plans:
 
     def _coded(self, row: PlanRow, container: Container) -> Decision:
         """Confirm what is done about an erasure-coded container; that it is done needs no plan."""
-        if row.action != Kind.RECONSTRUCT:
-            return Decision(
-                row.container_id,
-                "INELIGIBLE_REPLICATION_TYPE",
-                f"container is erasure-coded ({container.scheme}): its shards are rebuilt, and "
-                f"{row.action} is not done by a plan",
-            )
-        found = shortage(self._cases.case(container))
+        case = self._cases.case(container)
+        match row.action:
+            case Kind.RECONSTRUCT:
+                return self._reconstruct(row, case)
+            case Kind.REPLICATE:
+                leaving = {p.datanode_id for p in to_copy(case)}
+                if not leaving & set(row.sources):
+                    return _stale(row, f"no shard of {', '.join(row.sources)} is to be copied now")
+                return Decision(row.container_id, "OK", "is copied by the control plane")
+            case Kind.DELETE if not row.is_forced:
+                return self._delete_empty(row, case)
+            case Kind.DELETE:
+                spare = {p.datanode_id for p in surplus(case)} | set(case.deletes)
+                wrong = sorted(set(row.targets) - spare)
+                if wrong:
+                    return _stale(row, f"the shard on {', '.join(wrong)} is not one to remove now")
+                return Decision(row.container_id, "OK", "is removed by the control plane")
+            case _:
+                return Decision(
+                    row.container_id,
+                    "INELIGIBLE_REPLICATION_TYPE",
+                    f"container is erasure-coded ({container.scheme}): {row.action} means nothing",
+                )
+
+    def _reconstruct(self, row: PlanRow, case: Case) -> Decision:
+        found = shortage(case)
+        if not found.lost and case.hopeful:
+            return Decision(row.container_id, AWAITS_REPAIR, "is to be mended in place first")
         if not found.lost or not found.is_repairable:
-            return _stale(row, f"lost are the shards {list(found.lost)} of {container.scheme}")
+            return _stale(row, f"lost are the shards {list(found.lost)} of {case.container.scheme}")
         commands = self._state.commands.of_container(row.container_id)
         ids = tuple(c.command_id for c in commands if c.kind is Kind.RECONSTRUCT)
         return Decision(row.container_id, "OK", "is rebuilt by the control plane", ids)

@@ -31,6 +31,7 @@ class Condition(StrEnum):
     MIS_REPLICATED = "MIS_REPLICATED"
     OVER_REPLICATED = "OVER_REPLICATED"
     MISSING = "MISSING"
+    MISSING_UNDER_REPLICATED = "MISSING_UNDER_REPLICATED"  # shards that may come back are offline
     UNHEALTHY = "UNHEALTHY"
     UNHEALTHY_UNDER_REPLICATED = "UNHEALTHY_UNDER_REPLICATED"
     UNHEALTHY_OVER_REPLICATED = "UNHEALTHY_OVER_REPLICATED"
@@ -191,7 +192,7 @@ def good_replicas(case: Case) -> list[Placed]:
     confirmed it, not being deleted, and with a tree that equals that of the others; none if any
     two of them differ, because then nobody knows who is right.
     """
-    whole = [p for p in case.placed if _is_whole(case, p)]
+    whole = [p for p in case.placed if is_whole(case, p)]
     trees = [p.replica.tree for p in whole]
     for tree in trees:
         if tree is None or trees[0] is None or compare(trees[0], tree) is not Comparison.EQUAL:
@@ -199,7 +200,8 @@ def good_replicas(case: Case) -> list[Placed]:
     return whole
 
 
-def _is_whole(case: Case, p: Placed) -> bool:
+def is_whole(case: Case, p: Placed) -> bool:
+    """Whether a replica has all that was committed, and is seen to, on a node that stays."""
     return (
         p.health is Health.HEALTHY
         and p.op_state is OpState.IN_SERVICE

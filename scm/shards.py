@@ -1,19 +1,103 @@
-"""Shards of erasure-coded containers on nodes that leave or rest: which of them to copy. Pure.
+"""Shards of erasure-coded containers: how the container is, which to copy, which to remove. Pure.
 
 A lost shard is computed from the others (`scm.coding`); one that is only about to go is copied,
-which costs one transfer instead of as many as there are data shards (health-rules 2.7, 3.5).
+which costs one transfer instead of as many as there are data shards (health-rules 2.7, 3.5). What
+is removed is one of two shards of the same index, and only while every index has a whole one.
 """
 
+from collections import Counter
+from collections.abc import Iterator
 from typing import Final
 
+from merkle.diff import Comparison, compare
 from merkle.replica import ReplicaState
-from scm.counting import LEAVING, Placed, is_bad, present
-from scm.facts import Health, OpState
-from scm.replication import Case
+from scm.counting import LEAVING, RESTING, Placed, is_bad, present
+from scm.facts import ContainerState, Health, OpState
+from scm.replication import Case, Condition, is_whole, stable_order
 
 ONLINE_SPARE_COUNT: Final = (
     1  # shards online beyond those that are needed to read (Ozone's default)
 )
+
+
+def condition(case: Case) -> Condition:
+    """Return how a CLOSED or QUASI_CLOSED container is, by its index sets (S1.32 to S1.39).
+
+    One word for what may be several things at once, chosen as Ozone's code chooses it: what lacks
+    before what is too much.
+    """
+    data_count, total = case.container.data_count, case.container.replication_factor
+    good = [p for p in present(case.placed) if _counts(case, p)]
+    bad = {
+        p.replica.replica_index for p in present(case.placed) if is_bad(case.container, p.replica)
+    }
+    serving = Counter(p.replica.replica_index for p in good if p.op_state is OpState.IN_SERVICE)
+    going = Counter(p.replica.replica_index for p in good if p.datanode_id in case.deletes)
+    online = set(serving - going)
+    resting = {p.replica.replica_index for p in good if p.op_state in RESTING}
+    offline = resting | {p.replica.replica_index for p in good if p.op_state in LEAVING}
+    online_min = min(total, data_count + ONLINE_SPARE_COUNT)
+    if len(online) < total and (len(online | resting) < total or len(online) < online_min):
+        has_offline_only = bool(offline - online)
+        if len(online | offline) >= data_count:
+            return Condition.UNDER_REPLICATED
+        if len(online | offline | bad) < data_count:
+            return Condition.MISSING_UNDER_REPLICATED if has_offline_only else Condition.MISSING
+        return Condition.UNHEALTHY_UNDER_REPLICATED if has_offline_only else Condition.UNHEALTHY
+    if any(count > 1 for count in serving.values()):
+        return Condition.OVER_REPLICATED
+    return Condition.UNHEALTHY_OVER_REPLICATED if bad else Condition.HEALTHY
+
+
+def surplus(case: Case) -> list[Placed]:
+    """Return the replicas to remove now, in the order everyone would choose.
+
+    Bad ones, and all but one of those with the same index and an equal tree; each only while every
+    index has a whole replica that stays. Two of one index whose trees differ both stay: nobody
+    knows which of them is right.
+    """
+    whole = _whole(case)
+    if case.container.state is not ContainerState.CLOSED or any(not w for w in whole.values()):
+        return []
+    bad = [p for p in _removable(case) if is_bad(case.container, p.replica)]
+    return sorted(bad, key=lambda p: stable_order(p.replica)) + list(_twins(whole))
+
+
+def gives_way(case: Case) -> Placed | None:
+    """Return the bad replica to remove because no other node has room for its shard, if any.
+
+    Only while more whole shards stay than reading needs, nothing else is pending, and nobody
+    expects it to be healed.
+    """
+    indexes = {index for index, found in _whole(case).items() if found}
+    if case.adds or case.deletes or len(indexes) <= case.container.data_count:
+        return None
+    bad = [
+        p
+        for p in _removable(case)
+        if is_bad(case.container, p.replica) and p.datanode_id not in case.hopeful
+    ]
+    return min(
+        bad,
+        key=lambda p: (p.replica.replica_index not in indexes, stable_order(p.replica)),
+        default=None,
+    )
+
+
+def may_remove_shard(case: Case, datanode_id: str) -> bool:
+    """Whether a replica that is to be removed may go, as things are when its turn has come."""
+    held = next((p for p in case.placed if p.datanode_id == datanode_id), None)
+    if held is None:
+        return False
+    whole = {
+        index: [p for p in found if p.datanode_id != datanode_id]
+        for index, found in _whole(case).items()
+    }
+    left_count = sum(bool(found) for found in whole.values())
+    if is_bad(case.container, held.replica):
+        return left_count > case.container.data_count
+    twins = whole.get(held.replica.replica_index, [])
+    return left_count == len(whole) and any(_is_equal(held, twin) for twin in twins)
 
 
 def staying_indexes(case: Case) -> set[int]:
@@ -60,3 +144,52 @@ def _good(case: Case) -> list[Placed]:
         and not is_bad(case.container, p.replica)
         and p.datanode_id not in case.deletes
     ]
+
+
+def _counts(case: Case, p: Placed) -> bool:
+    """Whether a replica counts for health: one that is being rebuilt does not, yet."""
+    is_there = p.replica.state is not ReplicaState.RECOVERING
+    return is_there and not is_bad(case.container, p.replica)
+
+
+def _whole(case: Case) -> dict[int, list[Placed]]:
+    """Return the whole replicas of each index, none of them being deleted."""
+    found: dict[int, list[Placed]] = {
+        index: [] for index in range(1, case.container.replication_factor + 1)
+    }
+    for p in case.placed:
+        if is_whole(case, p) and p.replica.replica_index in found:
+            found[p.replica.replica_index].append(p)
+    return found
+
+
+def _removable(case: Case) -> list[Placed]:
+    """Return the replicas on nodes in service that answer and have named all they hold."""
+    return [
+        p
+        for p in case.placed
+        if p.health is Health.HEALTHY
+        and p.op_state is OpState.IN_SERVICE
+        and p.is_confirmed
+        and p.datanode_id not in case.deletes
+        and p.replica.state is not ReplicaState.RECOVERING
+    ]
+
+
+def _twins(whole: dict[int, list[Placed]]) -> Iterator[Placed]:
+    """Yield what is too much of each index: from the fullest racks first."""
+    racks = Counter(p.rack for found in whole.values() for p in found)
+    for found in whole.values():
+        if not all(_is_equal(found[0], p) for p in found[1:]):
+            continue
+        left = sorted(found, key=lambda p: stable_order(p.replica))
+        while len(left) > 1:
+            victim = max(left, key=lambda p: racks[p.rack])
+            left.remove(victim)
+            racks[victim.rack] -= 1
+            yield victim
+
+
+def _is_equal(one: Placed, other: Placed) -> bool:
+    mine, theirs = one.replica.tree, other.replica.tree
+    return mine is not None and theirs is not None and compare(mine, theirs) is Comparison.EQUAL

@@ -16,6 +16,7 @@ from typing import Final
 
 import structlog
 
+from scm import shards
 from scm.cases import Cases
 from scm.clock import Clock
 from scm.commands import Commands
@@ -37,7 +38,6 @@ from scm.replication import (
     unblock_victim,
     victims,
 )
-from scm.shards import to_copy
 from scm.state import Change, State
 
 LOOKS_PER_TURN: Final = 2_000  # containers judged while the lock is held
@@ -187,8 +187,9 @@ class Upkeep:
     def _note_condition(self, container_id: int) -> None:
         container = self._state.containers.get(container_id)
         condition = Condition.HEALTHY
-        if container is not None and container.state in _JUDGED and not container.scheme:
-            condition = judge(self._cases.case(container)).condition
+        if container is not None and container.state in _JUDGED:
+            case = self._cases.case(container)
+            condition = shards.condition(case) if container.scheme else judge(case).condition
         if condition is Condition.HEALTHY:
             self.conditions.pop(container_id, None)
         else:
@@ -204,12 +205,7 @@ class Upkeep:
             self.under.pop(container_id, None)
             return
         if container.scheme:
-            # A lost shard is rebuilt, by `scm.coding`; here are those that are about to go.
-            case = self._cases.case(container)
-            if to_copy(case) and not case.adds:
-                self.under.setdefault(container_id, (OUT_OF_SERVICE_WEIGHT, 1))
-            else:
-                self.under.pop(container_id, None)
+            self._look_at_shards(container_id, self._cases.case(container))
             return
         judgement = judge(self._cases.case(container))
         if judgement.condition in UNDER and judgement.copies:
@@ -218,6 +214,15 @@ class Upkeep:
         else:
             self.under.pop(container_id, None)
         if judgement.condition in OVER and judgement.surplus:
+            self.over[container_id] = None
+
+    def _look_at_shards(self, container_id: int, case: Case) -> None:
+        """A lost shard is rebuilt, by `scm.coding`; here are those about to go, and the surplus."""
+        if shards.to_copy(case) and not case.adds:
+            self.under.setdefault(container_id, (OUT_OF_SERVICE_WEIGHT, 1))
+        else:
+            self.under.pop(container_id, None)
+        if shards.surplus(case):
             self.over[container_id] = None
 
     def _serve_under(self, change: Change) -> None:
@@ -262,7 +267,7 @@ class Upkeep:
 
     def _copy_shards(self, change: Change, case: Case) -> bool:
         """Copy the shards that are about to go, each from its node; whether all were ordered."""
-        wanted = [] if case.adds else to_copy(case)
+        wanted = [] if case.adds else shards.to_copy(case)
         if self._commands.is_cooling(Kind.REPLICATE, case.container.container_id):
             return not wanted
         copies = [
@@ -277,7 +282,7 @@ class Upkeep:
     def _unblock(self, change: Change, case: Case) -> None:
         """Remove a bad replica that takes the place of a good one, when there is no other place."""
         victim = unblock_victim(case)
-        if victim is not None and self._delete(
+        if victim is not None and self.delete(
             change, case.container, victim.datanode_id, keep_count=1
         ):
             _log.warning(
@@ -290,24 +295,25 @@ class Upkeep:
         for container_id in list(self.over)[:ATTEMPTS_PER_TURN]:
             del self.over[container_id]
             container = self._state.containers.get(container_id)
-            if container is None or container.state not in _CLOSED or container.scheme:
+            if container is None or container.state not in _CLOSED:
                 continue
             case = self._cases.case(container)
             done = [
-                self._delete(
+                self.delete(
                     change,
                     container,
                     victim.datanode_id,
                     keep_count=container.replication_factor,
                 )
-                for victim in victims(case)
+                for victim in (shards.surplus(case) if container.scheme else victims(case))
             ]
             if not all(done):
                 self.over[container_id] = None  # at the end: others may have less to do
 
-    def _delete(
+    def delete(
         self, change: Change, container: Container, datanode_id: str, *, keep_count: int
     ) -> bool:
+        """Order a replica removed; False while its node has enough of that to do."""
         if self._commands.delete_load(datanode_id) >= DELETE_LIMIT or self._commands.is_cooling(
             Kind.DELETE, container.container_id
         ):

@@ -65,6 +65,29 @@ def reconcile_reasons() -> Column:
     )
 
 
+def is_mendable() -> Column:
+    """Return whether an erasure-coded container has a damaged shard to mend in place.
+
+    Ozone refuses to reconcile those (`eligibility` says so); our datanodes compute a damaged chunk
+    from its stripe. It needs as many good shards as the code has data shards. Shards of one index
+    whose roots differ are told and not touched: nothing says which is right.
+    """
+    good = f.filter("countable", is_good)
+    indexes = f.array_distinct(f.transform(good, lambda r: r["replica_index"]))
+    damaged = f.exists(
+        "countable", lambda r: (r["state"] == "UNHEALTHY") | (r["finding_count"] > 0)
+    )
+    under_way = f.exists("ops", lambda o: o["op"] == "RECONCILE")
+    return (
+        (f.col("replication_type") == "EC")
+        & (f.col("eligibility") == "INELIGIBLE_REPLICATION_TYPE")
+        & damaged
+        & ~under_way
+        & ~f.col("checksum_class").startswith("MISMATCH")
+        & (f.size(indexes) >= f.col("ec_data"))
+    )
+
+
 def is_good(replica: Column) -> Column:
     """Whether nothing is known against a replica."""
     return replica["state"].isin("CLOSED", "QUASI_CLOSED") & (replica["finding_count"] == 0)
@@ -127,11 +150,9 @@ def judge_reconcile(compared: DataFrame) -> DataFrame:
 
 def reconcile_plan(judged: DataFrame, *, snapshot_id: str, run_id: str, as_of_ms: int) -> DataFrame:
     """Return the rows that `reconcile_plan/` is chosen from."""
+    copies = (f.col("eligibility") == "OK") & (f.size("reconcile_reasons") > 0)
     wanted = judged.filter(
-        (f.col("eligibility") == "OK")
-        & (f.size("reconcile_reasons") > 0)
-        & ~f.col("suppressed")
-        & (f.col("checksum_class") != "EMPTY")
+        (copies | is_mendable()) & ~f.col("suppressed") & (f.col("checksum_class") != "EMPTY")
     )
     replicas = f.transform(
         "countable",

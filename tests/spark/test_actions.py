@@ -7,6 +7,7 @@ from pyspark.sql import SparkSession
 
 from spark_verify.actions import action_plan
 from spark_verify.pipeline import judge
+from spark_verify.plan import reconcile_plan
 from spark_verify.rules import Rules
 from spark_verify.snapshot import open_snapshot, read_manifest
 from tests.support.snapshots import SnapshotRows, container, gather
@@ -138,3 +139,30 @@ def test_the_plan_is_the_same_whoever_plans(
 
     assert other == found
     assert [row[0] for row in found[VICTIM]] == ["delete"]
+
+
+MENDED = (
+    ("EC CLOSED", "C#1 C#2 C#3 C#4 U#5", True),
+    ("EC CLOSED", "C#1 C#2 C#3 C#4*2 U#5", True),  # three good ones are enough to compute from
+    ("EC CLOSED", "C#1 C#2 C#3 C#4 C#5*1", True),
+    ("EC CLOSED", "C#1 C#2 U#3 U#4 U#5", False),  # nothing to compute from
+    ("EC CLOSED", "C#1 C#2 C#3 C#4 C#5", False),
+    ("EC CLOSED", "C#1 C#2 C#3 C#4 C#5=7 U#5=9", False),  # nothing says which of the two is right
+    ("EC OPEN", "O#1 O#2 O#3 O#4 U#5", False),
+)
+
+
+def test_damaged_shards_are_to_be_mended_in_place(spark: SparkSession, tmp_path: Path) -> None:
+    """
+    One row of `reconcile_plan` for each container of which a shard is damaged and enough are good.
+    """
+    parts = [container(i, spec, words) for i, (spec, words, _) in enumerate(MENDED)]
+    directory = str(gather(parts).write(tmp_path / "snapshot"))
+    judged = judge(open_snapshot(spark, directory, read_manifest(directory)), Rules(rack_count=2))
+
+    rows = reconcile_plan(judged, snapshot_id="s", run_id="r", as_of_ms=5).collect()
+
+    wanted = {parts[i].containers[0].container_id for i, line in enumerate(MENDED) if line[2]}
+    assert wanted == {row["container_id"] for row in rows}
+    assert {"reconcile"} == {row["action"] for row in rows}
+    assert all("UNHEALTHY" in row["reason"] or "findings" in row["reason"] for row in rows)

@@ -19,6 +19,7 @@ STATES = {
     "Q": ReplicaState.QUASI_CLOSED,
     "U": ReplicaState.UNHEALTHY,
     "O": ReplicaState.OPEN,
+    "R": ReplicaState.RECOVERING,
 }
 
 

@@ -14,6 +14,7 @@ from scm.coding import shortage
 from scm.control import Endpoint, HeartbeatAnswer
 from scm.counting import Placed
 from scm.facts import ContainerState, Health, Kind, OpState, OutcomeState, Pending
+from scm.intake import PlanRow
 from scm.options import ScmOptions
 from scm.replication import Case
 from tests.support.scm_world import ScmWorld, container, outcome, replica
@@ -150,6 +151,122 @@ class TestLostShards:
         assert [] == orders(world)
 
 
+class TestSurplus:
+    def test_a_bad_shard_makes_room_where_no_other_node_has_any(self, tmp_path: Path) -> None:
+        """
+        Five nodes for five shards: the bad one is removed, and its shard rebuilt in its place.
+        """
+        with ScmWorld(tmp_path, OPTIONS).running() as world:
+            world.join(*NODES[:5])
+            nodes, container_id = closed(world, lost=[])
+            spoil(world, nodes[3], container_id, index=4)
+
+            removed = orders(world, Kind.DELETE)
+            world.beat(nodes[3], full=True)
+            rebuilt = orders(world)
+
+            assert [nodes[3]] == [command.datanode_id for command, _ in removed]
+            assert [((4, nodes[3]),)] == [command.shards for command, _ in rebuilt]
+
+    def test_a_bad_shard_goes_once_another_node_has_a_whole_one(self, world: ScmWorld) -> None:
+        """
+        With a node to spare nothing is removed before the shard is whole there.
+        """
+        nodes, container_id = closed(world, lost=[])
+        spoil(world, nodes[3], container_id, index=4)
+
+        [(command, _)] = orders(world)
+        before = orders(world, Kind.DELETE)
+        [(_, spare)] = command.shards
+        shard = replica(spare, container_id=container_id, bcsid=1, replica_index=4)
+        world.execute(spare, world.beat(spare, shard, full=True))
+        after = orders(world, Kind.DELETE)
+
+        assert [] == before
+        assert [nodes[3]] == [delete.datanode_id for delete, _ in after]
+
+    def test_a_shard_that_comes_back_is_one_too_many(self, world: ScmWorld) -> None:
+        """
+        Its twin was rebuilt meanwhile: one of the two goes, and the container is told of as such.
+        """
+        _nodes, container_id = closed(world, lost=[])
+        [spare] = set(NODES) - set(_nodes)
+        world.beat(
+            spare,
+            replica(spare, container_id=container_id, bcsid=1, replica_index=2),
+            full=True,
+        )
+
+        removed = orders(world, Kind.DELETE)
+
+        assert 1 == len(removed)
+        assert removed[0][0].datanode_id in {spare, _nodes[1]}
+
+    def test_the_last_of_an_index_is_not_removed_when_its_twin_has_gone(
+        self, world: ScmWorld
+    ) -> None:
+        """
+        Between the decision and the node's next call the other one is lost: nothing is sent.
+        """
+        nodes, container_id = closed(world, lost=[])
+        [spare] = set(NODES) - set(nodes)
+        twins = {nodes[1], spare}
+        shard = replica(spare, container_id=container_id, bcsid=1, replica_index=2)
+        world.beat(spare, shard, full=True)
+        world.clock.advance_s(1)
+        world.control.tick()
+        [delete] = [c for c in world.state.commands.values() if c.kind is Kind.DELETE]
+        [kept] = twins - {delete.datanode_id}
+
+        world.beat(kept, full=True)
+        sent = world.call(delete.datanode_id).commands
+
+        assert [] == [command for command, _ in sent if command.kind is Kind.DELETE]
+
+
+class TestPlans:
+    def test_rows_that_are_right_are_confirmed_and_others_are_stale(self, tmp_path: Path) -> None:
+        """
+        Rebuilding and removing shards needs no plan; a row about them says whether it is right.
+        """
+        with ScmWorld(tmp_path, OPTIONS).running() as world:
+            world.join(*NODES[:5])
+            nodes, container_id = closed(world, lost=[2])
+            row = PlanRow(container_id, (), "", expires_at_ms=0)
+            rows = [
+                facts_replace(row, action="reconstruct"),
+                facts_replace(row, action="delete", targets=(nodes[0],), is_forced=True),
+                facts_replace(row, action="delete", targets=(nodes[0],)),
+                facts_replace(row, action="replicate", sources=(nodes[0],)),
+                facts_replace(row, action="nonsense"),
+            ]
+
+            codes = [d.code for d in world.control.apply_plan(rows, dry_run=False)]
+
+            stale = "STALE_PLAN"
+            assert ["OK", stale, stale, stale, "INELIGIBLE_REPLICATION_TYPE"] == codes
+
+    def test_a_shard_to_be_mended_is_not_rebuilt_yet(self, world: ScmWorld) -> None:
+        """
+        Damage that a repair in place may heal awaits it, for its time.
+        """
+        nodes, container_id = closed(world, lost=[])
+        bad = replica(
+            nodes[3],
+            ReplicaState.UNHEALTHY,
+            container_id=container_id,
+            bcsid=1,
+            replica_index=4,
+        )
+        world.beat(nodes[3], bad, full=True)
+        row = PlanRow(container_id, (), "", action="reconstruct", expires_at_ms=0)
+
+        [decision] = world.control.apply_plan([row], dry_run=False)
+
+        assert "AWAITS_REPAIR" == decision.code
+        assert [] == orders(world)
+
+
 class TestShortage:
     """Ozone's table of index sets, S1.33 to S1.38: H healthy, U unhealthy, - absent."""
 
@@ -213,14 +330,27 @@ def closed(world: ScmWorld, *, lost: list[int]) -> tuple[list[str], int]:
     return nodes, block.container_id
 
 
-def orders(world: ScmWorld) -> list[tuple[Pending, list[str]]]:
-    """Let time pass, and all nodes call; return the reconstructions that they are sent."""
+def spoil(world: ScmWorld, node: str, container_id: int, *, index: int) -> None:
+    """Have a node report its shard as damaged beyond what a repair in place can mend."""
+    bad = replica(
+        node,
+        ReplicaState.UNHEALTHY,
+        container_id=container_id,
+        bcsid=1,
+        root=None,
+        replica_index=index,
+    )
+    world.beat(node, bad, full=True)
+
+
+def orders(world: ScmWorld, kind: Kind = Kind.RECONSTRUCT) -> list[tuple[Pending, list[str]]]:
+    """Let time pass, and all nodes call; return what they are sent of one kind."""
     sent = []
     for _ in range(5):
         world.clock.advance_s(1)
         world.control.tick()
-        for node in NODES:
+        for node in sorted(node.datanode_id for node in world.state.nodes.values()):
             for command, named in world.call(node).commands:
-                if command.kind is Kind.RECONSTRUCT:
+                if command.kind is kind:
                     sent.append((command, [endpoint.datanode_id for endpoint in named]))
     return sent

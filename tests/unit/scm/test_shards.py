@@ -1,13 +1,13 @@
-"""Shards on nodes that leave or rest: which are copied, and when the nodes may go."""
+"""Shards by their index sets: how a container is, what is copied, what may go."""
 
 from dataclasses import replace
 
 import pytest
 
-from scm.replication import Case
-from scm.shards import may_do_without, to_copy
+from scm.replication import Case, Condition
+from scm.shards import condition, gives_way, may_do_without, may_remove_shard, surplus, to_copy
 from tests.support.replica_words import case
-from tests.support.scm_world import container
+from tests.support.scm_world import container, summary
 
 
 def shards(words: str) -> Case:
@@ -44,3 +44,113 @@ def test_what_is_about_to_go_is_copied_once_per_index(
 
     assert copied == [p.replica.replica_index for p in to_copy(given)], row
     assert may_go is may_do_without(given), row
+
+
+@pytest.mark.parametrize(
+    ("row", "words", "expected"),
+    [
+        ("whole", "C#1 C#2 C#3 C#4 C#5", Condition.HEALTHY),
+        ("S1.33", "C#1 C#2 C#3 U#4 U#5", Condition.UNDER_REPLICATED),
+        ("S1.34", "C#1 C#2 C#3", Condition.UNDER_REPLICATED),
+        ("S1.35", "C#1 C#2 U#3", Condition.UNHEALTHY),
+        ("S1.36", "C#1 C#2", Condition.MISSING),
+        ("S1.37", "C#1 C#2 U#2", Condition.MISSING),
+        ("S1.38", "C#1 C#2 U#2 C#3", Condition.UNDER_REPLICATED),
+        ("S1.39", "C#1 C#2 C#3 C#4 C#5 U#5", Condition.UNHEALTHY_OVER_REPLICATED),
+        ("V65", "C#1 C#2 U#3 U#4", Condition.UNHEALTHY),
+        ("V67", "C#1 C#2/e", Condition.MISSING_UNDER_REPLICATED),
+        ("V74", "C#1 C#1/m C#2 C#2/m C#3 C#4 C#5", Condition.HEALTHY),
+        ("twice", "C#1 C#1 C#2 C#3 C#4 C#5", Condition.OVER_REPLICATED),
+        ("its node died", "C#1 C#2 C#3 C#4 C#5!", Condition.UNDER_REPLICATED),
+        ("being rebuilt", "C#1 C#2 C#3 C#4 R#5", Condition.UNDER_REPLICATED),
+    ],
+)
+def test_index_sets_say_how_a_container_is(row: str, words: str, expected: Condition) -> None:
+    """Ozone's table, in the words of its code where one of two had to be chosen."""
+    assert expected is condition(shards(words)), row
+
+
+@pytest.mark.parametrize(
+    ("row", "words", "removed"),
+    [
+        ("whole", "C#1 C#2 C#3 C#4 C#5", []),
+        ("one of two", "C#1 C#2 C#3 C#4 C#5 C#5", [5]),
+        ("the bad one of two", "C#1 C#2 C#3 C#4 C#5 U#5", ["dn6"]),
+        ("the one that is not behind", "C#1 C#2 C#3 C#4 C#5 Q@4#5", ["dn6"]),
+        ("never while an index lacks", "C#1 C#2 C#3 C#4 C#4 U#4", []),
+        ("never what is the last of its index", "C#1 C#2 C#3 C#4 U#5", []),
+        ("never counting on a silent node", "C#1 C#2 C#3 C#4 C#5? U#5", []),
+        ("never counting on a node that leaves", "C#1 C#2 C#3 C#4 C#5/d C#5 C#4/m", []),
+        ("never on a silent node", "C#1 C#2 C#3 C#4 C#5 U#5?", []),
+        ("of three, two", "C#1 C#1 C#1 C#2 C#3 C#4 C#5", [1, 1]),
+    ],
+)
+def test_what_is_too_much_goes_by_index(row: str, words: str, removed: list[int | str]) -> None:
+    """One whole shard of each index stays whatever becomes of the deletes."""
+    given = shards(words)
+
+    found = surplus(given)
+
+    named = [p.datanode_id if "dn6" in removed else p.replica.replica_index for p in found]
+    assert removed == named, row
+    assert all(may_remove_shard(given, p.datanode_id) for p in found)
+
+
+def test_of_two_unequal_shards_none_goes() -> None:
+    """Two of one index whose trees differ: nobody knows which is right, so both stay."""
+    given = shards("C#1 C#2 C#3 C#4 C#5 C#5")
+    other = replace(given.placed[5].replica, tree=summary(8))
+    placed = (*given.placed[:5], replace(given.placed[5], replica=other))
+
+    unequal = replace(given, placed=placed)
+
+    assert [] == surplus(unequal)
+    assert not may_remove_shard(unequal, "dn5")
+    assert Condition.OVER_REPLICATED is condition(unequal)
+
+
+def test_a_shard_goes_from_the_fullest_rack() -> None:
+    """Of two equal ones, the one whose rack holds more shards."""
+    given = shards("C#1 C#2 C#3 C#4 C#5 C#5")
+    racks = ["/a", "/b", "/c", "/c", "/c", "/d"]
+    placed = tuple(replace(p, rack=rack) for p, rack in zip(given.placed, racks, strict=True))
+
+    assert ["dn5"] == [p.datanode_id for p in surplus(replace(given, placed=placed))]
+
+
+def test_a_delete_is_looked_at_again_when_its_turn_comes() -> None:
+    """A twin that died meanwhile, or is being deleted itself, keeps the other one alive."""
+    both = shards("C#1 C#2 C#3 C#4 C#5 C#5")
+
+    assert may_remove_shard(replace(both, deletes=("dn5",)), "dn5")
+    assert not may_remove_shard(replace(both, deletes=("dn5", "dn6")), "dn5")
+    assert not may_remove_shard(shards("C#1 C#2 C#3 C#4 C#5! C#5"), "dn6")
+    assert may_remove_shard(shards("C#1 C#2 C#3 C#4 U#5"), "dn5")
+    assert not may_remove_shard(shards("C#1 C#2 C#3 C#4! U#5"), "dn5")
+
+
+@pytest.mark.parametrize(
+    ("row", "words", "victim"),
+    [
+        ("four whole ones stay", "C#1 C#2 C#3 C#4 U#5", "dn5"),
+        ("three are only just enough", "C#1 C#2 C#3 U#4 U#5", ""),
+        ("one that has a whole twin goes first", "U#3 C#2 C#3 C#4 C#1 U#3 U#5", "dn1 dn6"),
+        ("nothing is bad", "C#1 C#2 C#3 C#4", ""),
+        ("its node is silent", "C#1 C#2 C#3 C#4 U#5?", ""),
+    ],
+)
+def test_a_bad_shard_gives_way_while_more_stay_than_reading_needs(
+    row: str, words: str, victim: str
+) -> None:
+    """Where no other node has room, the shard is rebuilt where the bad one was."""
+    found = gives_way(shards(words))
+
+    assert (found.datanode_id if found else "") in (victim.split() or [""]), row
+
+
+def test_a_shard_that_may_be_healed_does_not_give_way() -> None:
+    """A repair in place costs one stripe, and comes first; a copy under way, too."""
+    given = shards("C#1 C#2 C#3 C#4 U#5")
+
+    assert gives_way(replace(given, hopeful=frozenset({"dn5"}))) is None
+    assert gives_way(replace(given, adds=("dn9",))) is None
