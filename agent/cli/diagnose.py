@@ -94,6 +94,10 @@ def _findings(peer: Peer, container_id: ContainerId) -> dict[str, object]:
     return {"findings": [facts(found) for found in peer.findings(container_id)]}
 
 
+def _history(peer: Peer, container_id: ContainerId) -> dict[str, object]:
+    return {"oldest_first": [facts(entry) for entry in peer.history(container_id)]}
+
+
 def _tree(peer: Peer, container_id: ContainerId) -> dict[str, object]:
     return tree_document(peer.tree(container_id))
 
@@ -109,6 +113,7 @@ def _scrub(peer: Peer, _container_id: ContainerId) -> dict[str, object]:
 QUESTIONS: Final = {
     "replica": _replica,
     "findings": _findings,
+    "history": _history,
     "tree": _tree,
     "status": _status,
     "scrub": _scrub,

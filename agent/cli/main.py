@@ -29,6 +29,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "tree": ("agent.cli.replicas", "tree"),
     "diff": ("agent.cli.replicas", "diff"),
     "explain": ("agent.cli.replicas", "explain"),
+    "history": ("agent.cli.history", "history"),
     "scan": ("agent.cli.replicas", "scan"),
     "findings": ("agent.cli.node", "findings"),
     "volumes": ("agent.cli.node", "volumes"),

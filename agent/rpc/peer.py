@@ -241,6 +241,12 @@ class Peer:
         answer: pb.ListFindingsResponse = self._ask(self.stub.ListFindings, request)
         return list(answer.findings)
 
+    def history(self, container_id: ContainerId) -> list[pb.HistoryEntry]:
+        """Return what the replica was, the oldest first."""
+        request = pb.ListHistoryRequest(container_id=container_id)
+        answer: pb.ListHistoryResponse = self._ask(self.stub.ListHistory, request)
+        return list(answer.entries)
+
     def scan(self, container_id: ContainerId) -> Iterator[pb.ScanProgress]:
         """Have the replica read whole, now; the last message has the result."""
         request = pb.ScanContainerRequest(container_id=container_id)

@@ -14,6 +14,7 @@ from scanner.finding import Finding
 
 if TYPE_CHECKING:
     from agent.store.facts import ReplicaFacts, Unloadable
+    from agent.store.history import HistoryEntry
 
 CHUNK_OUTCOMES_MAX: Final = 1_000  # in one heartbeat; the count says how many there were
 TEXT_CHARS_MAX: Final = 512
@@ -65,6 +66,21 @@ def finding_message(finding: Finding) -> datanode_pb2.Finding:
 def finding_messages(findings: Iterable[Finding]) -> list[datanode_pb2.Finding]:
     """Return the wire form of findings."""
     return [finding_message(finding) for finding in findings]
+
+
+def history_message(entry: "HistoryEntry") -> datanode_pb2.HistoryEntry:
+    """Return the wire form of one entry of a replica's history; no tree is no root."""
+    return datanode_pb2.HistoryEntry(
+        at_ms=entry.at_ms,
+        state=state_number(entry.state),
+        generation=entry.generation,
+        algorithm=entry.algorithm,
+        root=entry.root,
+        block_count=entry.block_count,
+        tombstone_count=entry.tombstone_count,
+        finding_count=entry.finding_count,
+        why=_cut(entry.why),
+    )
 
 
 def outcome_message(result: ReconcileResult) -> scm_pb2.ReconcileOutcome:

@@ -17,9 +17,9 @@ import structlog
 from agent.commands import Commands
 from agent.config import AgentConfig, changed, with_live
 from agent.observe.status import QUIET_MAX_S, About, Observer
-from agent.rpc.recovering import RecoveringService
 from agent.rpc.scm import ScmClient
 from agent.rpc.server import Limits, build_server
+from agent.rpc.telling import TellingService
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.clock import SystemClock
 from agent.runtime.face import Face
@@ -118,7 +118,7 @@ class Host:
             timeout_s=self._config.tasks.recovering_timeout_s,
             scan=lambda container_id: self._scrub.on_demand.request(container_id, reason=REASON),
         )
-        service = RecoveringService(
+        service = TellingService(
             self._store,
             self._leases,
             scan=self._requested.run,

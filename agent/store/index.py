@@ -7,6 +7,7 @@
     findings    be64 container, be32 number           one finding
     journal     be64 container, kind, ...             work begun and not yet finished
     cursors     be64 container                        how far an unfinished scan has come
+    history     be64 container, be32 number           what the replica was, and why; the newest
 
 Keys are big-endian, so a cursor walks containers, blocks and chunks in order. Every commit is
 synced. A read is one short transaction: long ones keep LMDB from reusing pages.
@@ -16,7 +17,6 @@ import errno
 import os
 import resource
 import struct
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +27,9 @@ import lmdb
 
 from agent.errors import Code, SutureError, Unavailable, VolumeFailed
 from agent.store.durable import OUT_OF_SPACE, SHORT_OF_RESOURCES
+from agent.store.history import KEPT_COUNT, HistoryEntry, decode_entry, encode_entry, entry_of
+from agent.store.mapgate import MapGate
+from agent.store.options import wall_clock_ms
 from agent.store.rows import (
     JournalEntry,
     ReplicaRow,
@@ -43,22 +46,24 @@ from agent.store.rows import (
     encode_replica,
     journal_key,
     not_found,
+    shown_part,
 )
 from merkle.damaged import Damaged
-from merkle.replica import BlockId, ChunkInfo, ContainerId
+from merkle.replica import BlockId, ChunkInfo, ContainerId, ReplicaState
 from scanner.finding import Finding
 
 MAP_BYTES_MAX: Final = 16 * 1024**4  # a map beyond it would be a fault, not a need
-MAP_WAIT_S: Final = 5.0  # transactions are short; one that lasts longer is a fault of ours
 READERS_MAX: Final = 1024
 SPARE_READERS: Final = 8
 NEARLY_FULL_BYTES: Final = 4 * 1024**2
-DATABASES: Final = ("replicas", "blocks", "pending", "tombstones", "findings", "journal", "cursors")
+DATABASES: Final = (
+    *("replicas", "blocks", "pending", "tombstones", "findings", "journal", "cursors", "history"),
+)
 
 _U64: Final = struct.Struct(">Q")
 _PAIR: Final = struct.Struct(">QQ")
 _TRIPLE: Final = struct.Struct(">QQQ")
-_FINDING_KEY: Final = struct.Struct(">QI")
+_NUMBERED: Final = struct.Struct(">QI")
 
 T = TypeVar("T")
 
@@ -74,6 +79,7 @@ class Databases:
     findings: lmdb._Database
     journal: lmdb._Database
     cursors: lmdb._Database
+    history: lmdb._Database | None  # a volume that no agent has opened since there is one
 
 
 class Snapshot:
@@ -197,6 +203,17 @@ class Snapshot:
         except Damaged:
             return None
 
+    def history(self, container_id: ContainerId) -> Iterator[HistoryEntry]:
+        """Yield what the replica was, the oldest first; a damaged row is passed over."""
+        if self._dbs.history is None:
+            return
+        prefix = _U64.pack(container_id)
+        for _, row in self._walk(self._dbs.history, prefix, prefix):
+            try:
+                yield decode_entry(container_id, row)
+            except Damaged:
+                continue
+
     def _walk(
         self, database: lmdb._Database, prefix: bytes, start: bytes
     ) -> Iterator[tuple[bytes, bytes]]:
@@ -212,9 +229,47 @@ class Snapshot:
 class Change(Snapshot):
     """Writing: what one durable transaction changes. All of it becomes true, or nothing."""
 
+    def __init__(
+        self,
+        transaction: "lmdb.Transaction[bytes]",
+        databases: Databases,
+        now_ms: Callable[[], int],
+    ) -> None:
+        super().__init__(transaction, databases)
+        self._now_ms = now_ms
+
     def put_replica(self, container_id: ContainerId, row: ReplicaRow) -> None:
-        """Set the row of a replica."""
-        self._txn.put(_U64.pack(container_id), encode_replica(row), db=self._dbs.replicas)
+        """Set the row of a replica; what a report shows otherwise is remembered."""
+        key, raw = _U64.pack(container_id), encode_replica(row)
+        had = self._txn.get(key, db=self._dbs.replicas)
+        self._txn.put(key, raw, db=self._dbs.replicas)
+        is_told = row.tree is not None or row.state is ReplicaState.UNHEALTHY
+        if is_told and (had is None or shown_part(had) != shown_part(raw)):
+            self._remember(container_id, had, row)
+
+    def _remember(self, container_id: ContainerId, had: bytes | None, row: ReplicaRow) -> None:
+        """Add an entry to the history, and drop the oldest beyond what is kept."""
+        try:
+            before = None if had is None else decode_replica(container_id, had)
+        except Damaged:
+            before = None
+        entry = entry_of(before, row, list(self.findings(container_id)), self._now_ms())
+        assert self._dbs.history is not None, "an index that is written has every database"
+        number = self._last_number(self._dbs.history, container_id) + 1
+        place = _NUMBERED.pack(container_id, number)
+        self._txn.put(place, encode_entry(entry), db=self._dbs.history)
+        if number > KEPT_COUNT:
+            oldest = _NUMBERED.pack(container_id, number - KEPT_COUNT)
+            self._txn.delete(oldest, db=self._dbs.history)
+
+    def _last_number(self, database: lmdb._Database, container_id: ContainerId) -> int:
+        """Return the highest number that a row of the container has, 0 for no row."""
+        with self._txn.cursor(database) as cursor:
+            behind = _U64.pack(container_id + 1)
+            found = cursor.prev() if cursor.set_range(behind) else cursor.last()
+            if not found or not cursor.key().startswith(_U64.pack(container_id)):
+                return 0
+            return int(_NUMBERED.unpack(cursor.key())[1])
 
     def put_block(self, container_id: ContainerId, block_id: BlockId, row: bytes) -> None:
         """Set the raw row of a committed block."""
@@ -249,7 +304,7 @@ class Change(Snapshot):
         """Put these findings in the place of all that the container has."""
         self._delete_all(self._dbs.findings, _U64.pack(container_id))
         for number, finding in enumerate(findings):
-            key = _FINDING_KEY.pack(container_id, number)
+            key = _NUMBERED.pack(container_id, number)
             self._txn.put(key, encode_finding(finding), db=self._dbs.findings)
 
     def put_cursor(self, container_id: ContainerId, cursor: ScanCursor) -> None:
@@ -285,8 +340,16 @@ class Change(Snapshot):
 class Index:
     """One open environment. Transactions of all threads; LMDB admits one writer at a time."""
 
-    def __init__(self, path: Path, *, map_bytes: int, readonly: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        map_bytes: int,
+        readonly: bool = False,
+        now_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
         self._path = path
+        self._now_ms = now_ms
         self._gate = MapGate()
         with _index_errors(path):
             self._env = lmdb.open(
@@ -300,11 +363,18 @@ class Index:
                 lock=not readonly,
                 mode=0o640,
             )
-            create = not readonly
-            handles = {name: self._env.open_db(name.encode(), create=create) for name in DATABASES}
+            handles = {name: self._database(name, create=not readonly) for name in DATABASES}
             if not readonly:
                 self._env.reader_check()  # slots of a killed process would keep old pages alive
-        self._databases = Databases(**handles)
+        self._databases = Databases(**handles)  # type: ignore[arg-type]  # only one may be None
+
+    def _database(self, name: str, *, create: bool) -> lmdb._Database | None:
+        try:
+            return self._env.open_db(name.encode(), create=create)
+        except lmdb.NotFoundError:
+            if name != "history":
+                raise
+            return None
 
     def close(self) -> None:
         """Close the environment. No transaction may be open."""
@@ -335,7 +405,7 @@ class Index:
     def _attempt(self, change: Callable[[Change], T]) -> T:
         transaction = self._env.begin(write=True)
         try:
-            result = change(Change(transaction, self._databases))
+            result = change(Change(transaction, self._databases, self._now_ms))
             transaction.commit()
         except BaseException:
             transaction.abort()
@@ -349,52 +419,6 @@ class Index:
         with self._gate.closed():
             if self._env.info()["map_size"] < map_bytes:
                 self._env.set_mapsize(map_bytes)
-
-
-class MapGate:
-    """Keeps transactions out while the memory map is replaced under them.
-
-    LMDB unmaps the file when the map grows: a transaction that is open then reads freed memory.
-    Who enters registers first and looks at the flag second; who closes sets the flag first and
-    looks at the register second; so one of the two sees the other. Both orders are of single
-    dictionary operations, which are atomic. It happens once in a volume's life or never.
-    """
-
-    def __init__(self) -> None:
-        self._inside: dict[object, None] = {}
-        self._closer: dict[str, object] = {}
-
-    @contextmanager
-    def entered(self) -> Iterator[None]:
-        """Be inside for the length of the body; waits while the gate is closed."""
-        token = object()
-        self._inside[token] = None
-        while self._closer:
-            del self._inside[token]
-            self._wait(lambda: not self._closer)
-            self._inside[token] = None
-        try:
-            yield
-        finally:
-            del self._inside[token]
-
-    @contextmanager
-    def closed(self) -> Iterator[None]:
-        """Be alone for the length of the body. Raises `Unavailable(BUSY)` after `MAP_WAIT_S`."""
-        token = object()
-        self._wait(lambda: self._closer.setdefault("by", token) is token)
-        try:
-            self._wait(lambda: not self._inside)
-            yield
-        finally:
-            del self._closer["by"]
-
-    def _wait(self, condition: Callable[[], bool]) -> None:
-        deadline_s = time.monotonic() + MAP_WAIT_S
-        while not condition():
-            if time.monotonic() > deadline_s:
-                raise Unavailable(Code.BUSY, "the index is busy growing its memory map")
-            os.sched_yield()
 
 
 class _MapFull(Exception):

@@ -110,6 +110,12 @@ def encode_replica(row: ReplicaRow) -> bytes:
     return seal(body + row.origin_datanode_id.encode())
 
 
+def shown_part(row: bytes) -> bytes:
+    """Return what a report shows of a raw row, but for counts and times: its state, and its tree
+    without the tree's generation."""
+    return row[1:2] + row[3:4] + row[60:68] + row[76:100]
+
+
 def decode_replica(container_id: ContainerId, row: bytes) -> ReplicaRow:
     """Read the row of one replica. Raises `Damaged`."""
     what = f"replica row of container {container_id}"

@@ -27,6 +27,7 @@ from agent.store.facts import (
     VolumeFacts,
     facts_of,
 )
+from agent.store.history import HistoryEntry
 from agent.store.layout import ReplicaPaths
 from agent.store.nodestate import NodeState, newest_state, write_state
 from agent.store.opening import open_volumes
@@ -49,19 +50,10 @@ from agent.store.scans import begin_scan, commit_scan, keep_cursor, kept_cursor
 from agent.store.states import Event
 from agent.store.trees import load_tree
 from agent.store.trouble import Trouble, noticed
-from agent.store.volume import (
-    Volume,
-    roomiest,
-)
+from agent.store.volume import Volume, roomiest
 from agent.store.writebehind import Submit
 from agent.store.writing import put_block, write_chunk
-from merkle.replica import (
-    BlockData,
-    BlockId,
-    ChunkInfo,
-    ContainerId,
-    ReplicaState,
-)
+from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
 from merkle.tree import Tree
 from scanner.finding import Finding
 
@@ -349,6 +341,11 @@ class ReplicaStore:
         """Return the checksums of deleted blocks."""
         with self._volume(container_id).index.read() as rows:
             return rows.tombstones(container_id)
+
+    def history(self, container_id: ContainerId) -> list[HistoryEntry]:
+        """Return what the replica was, the oldest first, and why it changed."""
+        with self._volume(container_id).index.read() as rows:
+            return list(rows.history(container_id))
 
     # -- this datanode
 

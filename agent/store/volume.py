@@ -109,7 +109,7 @@ def open_volume(path: Path, *, cluster_id: str, datanode_id: str, options: Store
         with disk_errors(path):
             for directory in layout.directories():
                 make_directories(directory, below=layout.hdds)
-        index = Index(layout.database, map_bytes=options.lmdb_map_bytes)
+        index = Index(layout.database, map_bytes=options.lmdb_map_bytes, now_ms=options.now_ms)
     except BaseException:
         os.close(lock_fd)
         raise

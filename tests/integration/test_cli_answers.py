@@ -111,6 +111,35 @@ def test_a_datanode_that_does_not_answer_is_named(suture: CommandLine) -> None:
     assert "does not answer" in said
 
 
+def test_history_tells_damage_and_repair(suture: CommandLine, damaged: int) -> None:
+    """
+    The damaged replica has three roots, the last as the first; the order to repair stands there.
+    """
+    suture("reconcile", str(damaged))
+
+    told = suture.json("history", str(damaged))
+    said = suture("history", str(damaged))
+
+    lengths = sorted(len(replica["oldest_first"]) for replica in told["replicas"].values())
+    (entries,) = (r["oldest_first"] for r in told["replicas"].values() if r["oldest_first"][1:])
+    assert [1, 1, 3] == lengths
+    assert entries[0]["root"] == entries[2]["root"] != entries[1]["root"]
+    assert "damaged: 1 CHUNK_CHECKSUM" == entries[1]["why"]
+    assert "closed with 1 block" in said
+    assert "reconcile: converged, 1 chunk repaired" in said
+    assert said.index("damaged: 1 CHUNK_CHECKSUM") < said.index("reconcile: converged, 1 chunk")
+    assert "5 older lines left out" in suture("history", str(damaged), "--count", "6")
+
+
+def test_the_history_of_nothing_is_refused(suture: CommandLine) -> None:
+    """
+    A container that nobody knows is an error with its code, not an empty table.
+    """
+    refused = suture.json("history", "99999", code=Exit.FAILED)
+
+    assert "CONTAINER_NOT_FOUND" == refused["error"]["code"]
+
+
 def test_the_evidence_is_bundled(suture: CommandLine, damaged: int, tmp_path: Path) -> None:
     """
     The bundle has the container, its outcomes, and each replica's tree and findings.

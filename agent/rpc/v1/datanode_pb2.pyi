@@ -529,3 +529,37 @@ class ScrubStatusResponse(_message.Message):
     metadata_fault_count: int
     canary_overdue_count: int
     def __init__(self, volumes: _Optional[_Iterable[_Union[VolumeScrub, _Mapping]]] = ..., interval_ms: _Optional[int] = ..., on_demand_waiting: _Optional[int] = ..., metadata_scanned_at_ms: _Optional[int] = ..., metadata_fault_count: _Optional[int] = ..., canary_overdue_count: _Optional[int] = ...) -> None: ...
+
+class ListHistoryRequest(_message.Message):
+    __slots__ = ("container_id",)
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    container_id: int
+    def __init__(self, container_id: _Optional[int] = ...) -> None: ...
+
+class HistoryEntry(_message.Message):
+    __slots__ = ("at_ms", "state", "generation", "algorithm", "root", "block_count", "tombstone_count", "finding_count", "why")
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    ALGORITHM_FIELD_NUMBER: _ClassVar[int]
+    ROOT_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_COUNT_FIELD_NUMBER: _ClassVar[int]
+    TOMBSTONE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    FINDING_COUNT_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    at_ms: int
+    state: _container_pb2.ReplicaState
+    generation: int
+    algorithm: str
+    root: int
+    block_count: int
+    tombstone_count: int
+    finding_count: int
+    why: str
+    def __init__(self, at_ms: _Optional[int] = ..., state: _Optional[_Union[_container_pb2.ReplicaState, str]] = ..., generation: _Optional[int] = ..., algorithm: _Optional[str] = ..., root: _Optional[int] = ..., block_count: _Optional[int] = ..., tombstone_count: _Optional[int] = ..., finding_count: _Optional[int] = ..., why: _Optional[str] = ...) -> None: ...
+
+class ListHistoryResponse(_message.Message):
+    __slots__ = ("entries",)
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[HistoryEntry]
+    def __init__(self, entries: _Optional[_Iterable[_Union[HistoryEntry, _Mapping]]] = ...) -> None: ...

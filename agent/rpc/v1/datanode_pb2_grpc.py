@@ -109,6 +109,11 @@ class DatanodeStub(object):
                 request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.StatusRequest.SerializeToString,
                 response_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.StatusResponse.FromString,
                 _registered_method=True)
+        self.ListHistory = channel.unary_unary(
+                '/suture.v1.Datanode/ListHistory',
+                request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ListHistoryRequest.SerializeToString,
+                response_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ListHistoryResponse.FromString,
+                _registered_method=True)
         self.ScrubStatus = channel.unary_unary(
                 '/suture.v1.Datanode/ScrubStatus',
                 request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ScrubStatusRequest.SerializeToString,
@@ -220,6 +225,13 @@ class DatanodeServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListHistory(self, request, context):
+        """What a replica was over time, and why it changed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ScrubStatus(self, request, context):
         """The background scans of one datanode: how far they are, and who steers them.
         """
@@ -310,6 +322,11 @@ def add_DatanodeServicer_to_server(servicer, server):
                     servicer.Status,
                     request_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.StatusRequest.FromString,
                     response_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.StatusResponse.SerializeToString,
+            ),
+            'ListHistory': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListHistory,
+                    request_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ListHistoryRequest.FromString,
+                    response_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ListHistoryResponse.SerializeToString,
             ),
             'ScrubStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.ScrubStatus,
@@ -727,6 +744,33 @@ class Datanode(object):
             '/suture.v1.Datanode/Status',
             agent_dot_rpc_dot_v1_dot_datanode__pb2.StatusRequest.SerializeToString,
             agent_dot_rpc_dot_v1_dot_datanode__pb2.StatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListHistory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/suture.v1.Datanode/ListHistory',
+            agent_dot_rpc_dot_v1_dot_datanode__pb2.ListHistoryRequest.SerializeToString,
+            agent_dot_rpc_dot_v1_dot_datanode__pb2.ListHistoryResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Code, Refused, Unavailable
-from agent.store import index as index_module
-from agent.store.index import Index, MapGate, Snapshot
+from agent.store import mapgate
+from agent.store.index import Index, Snapshot
+from agent.store.mapgate import MapGate
 from agent.store.rows import (
     ReplicaRow,
     UnlinkEntry,
@@ -199,7 +200,7 @@ class TestMap:
         """
         A reader that stays inside makes the writer give up with BUSY, and nothing is lost.
         """
-        monkeypatch.setattr(index_module, "MAP_WAIT_S", 0.05)
+        monkeypatch.setattr(mapgate, "MAP_WAIT_S", 0.05)
         index.write(lambda rows: rows.put_block(ONE, BlockId(1), b"x"))
 
         with index.read() as rows:
@@ -216,7 +217,7 @@ class TestMap:
         """
         Who comes while the map is replaced waits, and gives up in the end.
         """
-        monkeypatch.setattr(index_module, "MAP_WAIT_S", 0.05)
+        monkeypatch.setattr(mapgate, "MAP_WAIT_S", 0.05)
         gate = MapGate()
 
         with gate.closed(), pytest.raises(Unavailable), gate.entered():

@@ -1,0 +1,57 @@
+"""The gate before an index: it lets transactions through, and none while the map is replaced."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from agent.errors import Code, Unavailable
+
+MAP_WAIT_S: Final = 5.0  # transactions are short; one that lasts longer is a fault of ours
+
+
+class MapGate:
+    """Keeps transactions out while the memory map is replaced under them.
+
+    LMDB unmaps the file when the map grows: a transaction that is open then reads freed memory.
+    Who enters registers first and looks at the flag second; who closes sets the flag first and
+    looks at the register second; so one of the two sees the other. Both orders are of single
+    dictionary operations, which are atomic. It happens once in a volume's life or never.
+    """
+
+    def __init__(self) -> None:
+        self._inside: dict[object, None] = {}
+        self._closer: dict[str, object] = {}
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Be inside for the length of the body; waits while the gate is closed."""
+        token = object()
+        self._inside[token] = None
+        while self._closer:
+            del self._inside[token]
+            self._wait(lambda: not self._closer)
+            self._inside[token] = None
+        try:
+            yield
+        finally:
+            del self._inside[token]
+
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """Be alone for the length of the body. Raises `Unavailable(BUSY)` after `MAP_WAIT_S`."""
+        token = object()
+        self._wait(lambda: self._closer.setdefault("by", token) is token)
+        try:
+            self._wait(lambda: not self._inside)
+            yield
+        finally:
+            del self._closer["by"]
+
+    def _wait(self, condition: Callable[[], bool]) -> None:
+        deadline_s = time.monotonic() + MAP_WAIT_S
+        while not condition():
+            if time.monotonic() > deadline_s:
+                raise Unavailable(Code.BUSY, "the index is busy growing its memory map")
+            os.sched_yield()
