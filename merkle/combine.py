@@ -10,6 +10,7 @@ call into C instead of 256. The method is Mark Adler's `crc32_combine` (zlib), i
 A value is in the reflected form in which CRCs are written: bit 31 is the coefficient of x^0.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, TypeAlias
@@ -98,10 +99,11 @@ def tail_table(polynomial: int, tail_bytes: int) -> U32s:
     return tabulated(zero_bits(polynomial, 8 * tail_bytes)[None, :]).reshape(BYTES, BYTE_VALUES)
 
 
-def shifted(table: U32s, crc: int) -> int:
-    """Return `crc` moved by the shift that the table of one operator stands for."""
-    high, second, third, low = crc.to_bytes(BYTES)
-    return int(table[0, high] ^ table[1, second] ^ table[2, third] ^ table[3, low])
+def shifted(table: U32s, crcs: U32s) -> U32s:
+    """Return each CRC moved by the shift that the table of one operator stands for."""
+    octets = crcs.astype(">u4").view(np.uint8).reshape(-1, BYTES)
+    moved: U32s = np.bitwise_xor.reduce(table[np.arange(BYTES), octets], axis=1)
+    return moved
 
 
 def combined(polynomial: int, part_bytes: int, length_bytes: int, crcs: bytes) -> int:
@@ -110,23 +112,36 @@ def combined(polynomial: int, part_bytes: int, length_bytes: int, crcs: bytes) -
     `crcs` has 4 bytes a part, big-endian; the last part may be short. Raise ValueError when their
     number does not fit the length.
     """
+    return combined_each(polynomial, part_bytes, length_bytes, [crcs])[0]
+
+
+def combined_each(
+    polynomial: int, part_bytes: int, length_bytes: int, crcs: Sequence[bytes]
+) -> list[int]:
+    """Return what `combined` does for pieces of data of one length: for many in one sweep, while
+    the tables are in the processor's cache. Raise ValueError as it does."""
     full_count, tail_bytes = divmod(length_bytes, part_bytes)
-    if len(crcs) != BYTES * (full_count + (tail_bytes > 0)):
-        raise ValueError(f"{len(crcs)} bytes of checksums for {length_bytes} bytes of data")
-    octets = np.frombuffer(crcs, dtype=np.uint8)
+    row_bytes = BYTES * (full_count + (tail_bytes > 0))
+    for item in crcs:
+        if len(item) != row_bytes:
+            raise ValueError(f"{len(item)} bytes of checksums for {length_bytes} bytes of data")
+    octets = np.frombuffer(b"".join(crcs), dtype=np.uint8).reshape(len(crcs), row_bytes)
     shifts = shifts_of(polynomial, part_bytes)
-    crc = start = 0
-    first_count = full_count % PARTS_PER_GATHER
-    for end in range(first_count, full_count + 1, PARTS_PER_GATHER):
-        row = octets[BYTES * start : BYTES * end]
-        if len(row):
-            places = shifts.bases[len(shifts.bases) - len(row) :] + row
-            crc = shifted(shifts.row, crc) ^ int(np.bitwise_xor.reduce(shifts.tables[places]))
+    joined = np.zeros(len(crcs), dtype=np.uint32)
+    start = 0
+    for end in range(full_count % PARTS_PER_GATHER, full_count + 1, PARTS_PER_GATHER):
+        rows = octets[:, BYTES * start : BYTES * end]
+        if end > start:
+            places = shifts.bases[len(shifts.bases) - rows.shape[1] :] + rows
+            images = shifts.tables.take(places, mode="clip")  # no place lies outside: no check
+            gathered = np.bitwise_xor.reduce(images, axis=1)
+            joined = gathered if start == 0 else shifted(shifts.row, joined) ^ gathered
         start = end
     if tail_bytes:
-        tail = int.from_bytes(crcs[-BYTES:])
-        crc = shifted(tail_table(polynomial, tail_bytes), crc) ^ tail
-    return crc
+        tails = octets[:, -BYTES:].copy().view(">u4")[:, 0].astype(np.uint32)
+        joined = shifted(tail_table(polynomial, tail_bytes), joined) ^ tails
+    crcs_of_all: list[int] = joined.tolist()
+    return crcs_of_all
 
 
 @lru_cache(maxsize=1)
@@ -142,8 +157,6 @@ def bit_images(polynomial: int, bit_count: int) -> U32s:
     while filled < bit_count:
         more = min(filled, bit_count - filled)
         table = tabulated(zero_bits(polynomial, filled)[None, :])[0]
-        octets = images[:more].astype(">u4").view(np.uint8).reshape(-1, BYTES)
-        moved = table[np.arange(BYTES), octets]
-        images[filled : filled + more] = np.bitwise_xor.reduce(moved, axis=1)
+        images[filled : filled + more] = shifted(table, images[:more])
         filled += more
     return images

@@ -15,12 +15,13 @@ that return wrong sums for right bytes; a scrubber that believes the first sum s
 """
 
 import errno
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from merkle.checksum import (
     checksum_width_bytes,
+    whole_checksums,
     window_checksums,
     window_count,
     windows_verify,
@@ -52,6 +53,7 @@ UNREADABLE_ERRNOS: Final = frozenset(
 Windows = Callable[[ChecksumType, int, bytes | memoryview], bytes]
 Former = Callable[[], Iterable[bytes]]
 Verify = Callable[[ChecksumType, int, bytes, bytes | memoryview], bool]
+Wholes = Callable[[Sequence[ChunkInfo]], Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +61,14 @@ class Witnesses:
     """The two implementations of the window checksums. They must not share code.
 
     `quick` says whether data has given checksums, and may be cheaper than `primary`, which must
-    agree with it; without it `primary` is asked.
+    agree with it; without it `primary` is asked. `wholes` is cheaper still for large chunks: what
+    `long_crc32c` gives for each, NO_WHOLE where `quick` is to be asked.
     """
 
     primary: Windows
     second: Windows
     quick: Verify | None = None
+    wholes: Wholes | None = None
 
     def verify(
         self,
@@ -78,7 +82,10 @@ class Witnesses:
 
 
 WITNESSES: Final = Witnesses(
-    primary=window_checksums, second=witness_checksums, quick=windows_verify
+    primary=window_checksums,
+    second=witness_checksums,
+    quick=windows_verify,
+    wholes=whole_checksums,
 )
 
 

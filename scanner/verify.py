@@ -12,14 +12,14 @@ Nothing here writes, marks or repairs, and nothing is reported about a block tha
 rewritten while it was read.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
 
 from merkle.blockrow import decode_block
-from merkle.checksum import Algorithm, U64s
+from merkle.checksum import NO_WHOLE, Algorithm, U64s, long_crc32c
 from merkle.damaged import Damaged
 from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo
 from merkle.tree import Tree, TreeBuilder
@@ -37,6 +37,7 @@ from scanner.judge import (
 from scanner.notebook import Notebook
 from scanner.ports import BlockReader, ReplicaReader, Structure
 from scanner.resume import KeepMark, Marker, ScanMark, no_mark
+from scanner.spans import Wholes, expected_wholes, spans_of
 
 READ_BYTES_MAX: Final = 4 * 1024**2  # larger reads gain nothing, measured on NVMe and SATA
 Attempt: TypeAlias = memoryview | OSError | None  # what a first, quick read of a block gave
@@ -141,8 +142,10 @@ class _Scan:
         self._pace = pace
         self._witnesses = witnesses
         self._verify = witnesses.quick or witnesses.verify
+        self._long_crc32c = long_crc32c()
         self._algorithm = algorithm
         self._builder = TreeBuilder(algorithm)
+        self._clean: list[ChunkInfo] = []
         self._bytes_read = resume.bytes_read if resume else 0
         self._resume = resume
         self._marker = Marker(mark, resume)
@@ -153,6 +156,7 @@ class _Scan:
         self._undecided_count = 0
 
     def outcome(self, stopped_because: str = "") -> ScanOutcome:
+        self._add_clean()
         return ScanOutcome(
             tree=self._builder.build(),
             findings=self._notebook.findings(),
@@ -220,6 +224,7 @@ class _Scan:
 
     def _take(self, run: SimpleRun, start: int, end: int) -> None:
         """Put healthy blocks of a run into the tree."""
+        self._add_clean()
         self._block_count += end - start
         self._chunk_count += end - start
         part = slice(start, end)
@@ -265,8 +270,7 @@ class _Scan:
 
     def _scan_block(self, block: BlockData, row: bytes, attempt: Attempt) -> None:
         if self._resume is not None and self._resume.covers_block(block):
-            self._block_count += 1
-            self._builder.add_block(block.block_id)
+            self._begin(block.block_id)
             for chunk in block.chunks:
                 self._healthy(chunk)
             return
@@ -286,16 +290,16 @@ class _Scan:
             file.close()
 
     def _scan_file(self, block: BlockData, row: bytes, file: BlockReader, attempt: Attempt) -> None:
-        self._block_count += 1
-        self._builder.add_block(block.block_id)
-        for span in _spans(block.chunks):
+        self._begin(block.block_id)
+        wholes = expected_wholes(block.chunks, self._witnesses)
+        for span in spans_of(block.chunks, READ_BYTES_MAX):
             if self._stop():
                 raise _StopError(STOPPED)
             if self._resume is not None and self._resume.covers(block.block_id, span):
                 for chunk in span:
                     self._healthy(chunk)
                 continue
-            self._scan_span(block, row, file, span, attempt)
+            self._scan_span(block, row, file, span, wholes, attempt)
             self._marker.passed(block.block_id, span[-1].end, self._bytes_read)
         trailing_bytes = file.size_bytes - block.length_bytes
         if trailing_bytes > 0 and self._stands(block.block_id, row):
@@ -314,6 +318,7 @@ class _Scan:
         row: bytes,
         file: BlockReader,
         span: tuple[ChunkInfo, ...],
+        wholes: Wholes,
         attempt: Attempt = None,
     ) -> None:
         """Read chunks that lie side by side in one go, and compare each with its row.
@@ -332,13 +337,14 @@ class _Scan:
                 self._judge(block, row, file, span[0], FirstRead(0, b"", error))
                 return
             for chunk in span:  # one bad sector must not condemn its neighbours
-                self._scan_span(block, row, file, (chunk,))
+                self._scan_span(block, row, file, (chunk,), wholes)
             return
         if attempt is None:
             self._account(len(view))
         suspects: list[tuple[ChunkInfo, FirstRead | None]] = []
         for chunk in span:
-            first = self._compare(chunk, view[chunk.offset - start : chunk.end - start])
+            data = view[chunk.offset - start : chunk.end - start]
+            first = self._compare(chunk, data, wholes.get((chunk.offset, chunk.end), NO_WHOLE))
             if first is None and not suspects:
                 self._healthy(chunk)
             else:
@@ -349,15 +355,19 @@ class _Scan:
             else:
                 self._judge(block, row, file, chunk, first)
 
-    def _compare(self, chunk: ChunkInfo, data: memoryview) -> FirstRead | None:
+    def _compare(self, chunk: ChunkInfo, data: memoryview, whole: int) -> FirstRead | None:
         """Return what is to be judged; None when the data is as it was written."""
         kind, window_bytes, expected = (
             chunk.checksum_type,
             chunk.bytes_per_checksum,
             chunk.window_checksums,
         )
-        if len(data) == chunk.length_bytes and self._verify(kind, window_bytes, expected, data):
-            return None
+        if len(data) == chunk.length_bytes:
+            if whole != NO_WHOLE:
+                if self._long_crc32c(data) == whole:
+                    return None
+            elif self._verify(kind, window_bytes, expected, data):
+                return None
         return FirstRead(len(data), self._witnesses.primary(kind, window_bytes, data))
 
     def _judge(
@@ -380,9 +390,21 @@ class _Scan:
 
     # what goes into the tree and the findings
 
+    def _begin(self, block_id: BlockId) -> None:
+        self._add_clean()
+        self._block_count += 1
+        self._builder.add_block(block_id)
+
     def _healthy(self, chunk: ChunkInfo) -> None:
         self._chunk_count += 1
-        self._builder.add_chunk(chunk.offset, chunk.length_bytes, chunk.window_checksums, True)
+        self._clean.append(chunk)
+
+    def _add_clean(self) -> None:
+        """Put the chunks into the tree that were found clean: many at once, because what is done
+        between two reads finds the processor's cache full of data."""
+        for chunk in self._clean:
+            self._builder.add_chunk(chunk.offset, chunk.length_bytes, chunk.window_checksums, True)
+        self._clean.clear()
 
     def _suspect(self, block: BlockData, chunk: ChunkInfo, judgement: Judgement) -> None:
         self._healthy(chunk)
@@ -395,6 +417,7 @@ class _Scan:
         if judgement.fault is Fault.CHUNK_MISSING:
             return
         self._chunk_count += 1
+        self._add_clean()
         if judgement.verdict is Verdict.UNREADABLE or chunk.checksum_type is ChecksumType.NONE:
             leaf, length_bytes = UNREADABLE_LEAF, chunk.length_bytes
         else:
@@ -403,8 +426,7 @@ class _Scan:
 
     def _block_without_file(self, block: BlockData, row: bytes) -> None:
         if not block.chunks:  # nothing was ever written to it
-            self._block_count += 1
-            self._builder.add_block(block.block_id)
+            self._begin(block.block_id)
         elif self._stands(block.block_id, row):
             evidence = f"no file for {len(block.chunks)} chunks, {block.length_bytes} bytes"
             self._notebook.note(
@@ -419,8 +441,7 @@ class _Scan:
     def _block_unreadable(self, block: BlockData, row: bytes, error: OSError) -> None:
         if not self._stands(block.block_id, row):
             return
-        self._block_count += 1
-        self._builder.add_block(block.block_id)
+        self._begin(block.block_id)
         for chunk in block.chunks:
             self._chunk_count += 1
             self._builder.add_chunk(chunk.offset, chunk.length_bytes, UNREADABLE_LEAF, False)
@@ -470,20 +491,3 @@ class _Scan:
         self._bytes_read += length_bytes
         self._progress(length_bytes)
         self._pace(length_bytes)
-
-
-def _spans(chunks: tuple[ChunkInfo, ...]) -> Iterator[tuple[ChunkInfo, ...]]:
-    """Group chunks that lie side by side into reads of at most READ_BYTES_MAX.
-
-    A chunk larger than that is a group of its own: a window must not be cut.
-    """
-    first = 0
-    for index in range(1, len(chunks) + 1):
-        is_last = index == len(chunks)
-        if (
-            is_last
-            or chunks[index].offset != chunks[index - 1].end
-            or chunks[index].end - chunks[first].offset > READ_BYTES_MAX
-        ):
-            yield chunks[first:index]
-            first = index

@@ -8,13 +8,16 @@ import pytest
 from merkle.checksum import (
     CASTAGNOLI,
     IEEE,
+    NO_WHOLE,
     crc32c,
     flipped_bit,
+    long_crc32c,
+    whole_checksums,
     window_checksums,
     windows_verify,
 )
 from merkle.combine import combined
-from merkle.replica import ChecksumType
+from merkle.replica import ChecksumType, ChunkInfo
 
 LENGTHS = [
     (16_384, 4 * 1024**2),
@@ -45,6 +48,38 @@ def test_windows_combine_to_the_crc_of_the_whole(window_bytes: int, length_bytes
     ):
         sums = window_checksums(checksum_type, window_bytes, data)
         assert whole == combined(polynomial, window_bytes, length_bytes, sums)
+
+
+def test_the_library_for_long_data_agrees_with_the_other() -> None:
+    """Two libraries that share no code give one CRC-32C: any length, any place in memory, and
+    any buffer that a scan reads into."""
+    memory = bytearray(noise(100_000))
+    random = Random(5)
+
+    assert long_crc32c()(b"123456789") == 0xE3069283  # RFC 3720's polynomial, the catalogue's check
+    for length_bytes in (*range(600), *(random.randrange(90_000) for _ in range(200))):
+        start = random.randrange(10_000)
+        with memoryview(memory) as whole, whole[start : start + length_bytes] as part:
+            assert crc32c(part) == long_crc32c()(part)
+
+
+def test_many_chunks_are_told_at_once_what_one_by_one_they_have() -> None:
+    """The CRC to expect of each chunk is that of its data, whatever lies beside it; chunks that
+    have to be compared window by window are left out."""
+    shapes = [(4_096, 40_960), (4_096, 40_960), (4_096, 50_001), (512, 512 * 600), (512, 512 * 600)]
+    chunks, wholes = [], []
+    for seed, (window_bytes, length_bytes) in enumerate(shapes):
+        data = noise(length_bytes, seed)
+        for checksum_type in ChecksumType:
+            sums = window_checksums(checksum_type, window_bytes, data)
+            chunks.append(ChunkInfo(0, length_bytes, checksum_type, window_bytes, sums))
+            is_crc32c = checksum_type is ChecksumType.CRC32C
+            wholes.append(crc32c(data) if is_crc32c else NO_WHOLE)
+    chunks.append(ChunkInfo(0, 0, ChecksumType.CRC32C, 4_096, b""))
+    chunks.append(ChunkInfo(0, 4, ChecksumType.CRC32C, 4_096, bytes(4)))
+
+    assert [*wholes, NO_WHOLE, NO_WHOLE] == whole_checksums(chunks)
+    assert whole_checksums([]) == []
 
 
 @pytest.mark.parametrize("missing", [-4, 4])

@@ -1,14 +1,16 @@
 """One replica scanned: which damage is found as what, and the tree that the medium deserves."""
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 
-from merkle.checksum import Algorithm, leaf_checksum, window_checksums
-from merkle.replica import BlockId, ChecksumType
+from merkle.checksum import Algorithm, leaf_checksum, whole_checksums, window_checksums
+from merkle.replica import BlockId, ChecksumType, ChunkInfo
 from merkle.tree import Leaf
 from scanner.finding import Fault, Finding, Verdict
+from scanner.judge import WITNESSES
 from scanner.notebook import FINDINGS_PER_REPLICA_MAX, NOTES_PER_REPLICA_MAX
 from scanner.ports import StructureFault
 from scanner.verify import READ_BYTES_MAX
@@ -22,6 +24,8 @@ from tests.support.replica_reader import (
     noise,
     scan,
 )
+
+LARGE_BYTES = 10 * WINDOW_BYTES + 7
 
 Fact = tuple[Verdict, Fault, int, int, int]
 
@@ -169,6 +173,43 @@ class TestDamagedChunk:
         outcome = scan(MemoryReader(replica))
 
         assert [(Verdict.CORRUPT, Fault.TRAILING_BYTES, 2, 100, 7)] == facts(outcome.findings)
+        assert replica.metadata_tree() == outcome.tree
+
+
+class TestLargeChunk:
+    """Chunks of so many windows that they are compared as a whole."""
+
+    def test_damage_of_one_is_found_between_clean_ones(self) -> None:
+        """The one that does not match is judged window by window; the tree keeps the order."""
+        replica = MemoryReplica()
+        replica.put(1, *(noise(LARGE_BYTES, seed) for seed in range(3)))
+        replica.put(2, noise(LARGE_BYTES, 3), noise(LARGE_BYTES + 1, 4))
+        clean = replica.metadata_tree()
+        replica.flip(1, LARGE_BYTES + 5 * WINDOW_BYTES)
+
+        outcome = scan(MemoryReader(replica))
+
+        assert [(Verdict.CORRUPT, Fault.CHUNK_CHECKSUM, 1, LARGE_BYTES, LARGE_BYTES)] == facts(
+            outcome.findings
+        )
+        assert "window 5 " in outcome.findings[0].evidence
+        assert [True, False, True] == [leaf.healthy for leaf in outcome.tree.leaves(1)]
+        assert clean.leaves(1)[::2] == outcome.tree.leaves(1)[::2]
+        assert clean.leaves(2) == outcome.tree.leaves(2)
+
+    def test_a_wrong_checksum_of_the_whole_is_a_doubt_about_the_host(self) -> None:
+        """Where every window is right the data is, whatever the fast library says."""
+        replica = MemoryReplica()
+        replica.put(1, noise(LARGE_BYTES, 1), noise(LARGE_BYTES, 2))
+
+        def lying(chunks: Sequence[ChunkInfo]) -> list[int]:
+            return [whole ^ 1 for whole in whole_checksums(chunks)]
+
+        outcome = scan(MemoryReader(replica), witnesses=replace(WITNESSES, wholes=lying))
+
+        assert {Verdict.SUSPECT_HOST} == {item.verdict for item in outcome.findings}
+        assert 2 == len(outcome.findings)
+        assert "the checksum of the whole was wrong" in outcome.findings[0].evidence
         assert replica.metadata_tree() == outcome.tree
 
 
