@@ -15,6 +15,7 @@ from agent.ecwriter import EcWriterSession
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.rpc.peer import Peer
 from agent.rpc.scm import ScmClient
+from agent.rpc.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import container_pb2, datanode_pb2_grpc, scm_pb2
 from agent.writer import Source, Stored, WriterSession, balanced, put_share
 from merkle.replica import BlockId, ContainerId
@@ -25,8 +26,9 @@ LANES_DEFAULT: Final = 4  # writer sessions side by side, each with its own cont
 class Client:
     """Stores and fetches keys through one SCM. Use as a context manager."""
 
-    def __init__(self, scm_address: str) -> None:
-        self.scm = ScmClient(scm_address)
+    def __init__(self, scm_address: str, *, security: Security = LOOPBACK_ONLY) -> None:
+        self.security = security
+        self.scm = ScmClient(scm_address, security=security)
         self.degraded: dict[str, str] = {}  # datanode -> what kept it from being read
         self._peers: dict[str, Peer] = {}
         self._cells: ThreadPoolExecutor | None = None
@@ -150,7 +152,7 @@ class Client:
     def peer(self, address: str) -> Peer:
         """Return the connection to the datanode at `address`, made on first use."""
         if address not in self._peers:
-            self._peers[address] = Peer(address)
+            self._peers[address] = Peer(address, security=self.security)
         return self._peers[address]
 
     def _read_block(

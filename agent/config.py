@@ -26,6 +26,7 @@ from pydantic_core import ErrorDetails
 
 from agent.config_source import Key, Written, read
 from agent.errors import Code, Refused
+from agent.loopback import is_loopback
 from agent.quantity import parse_bytes, parse_bytes_per_s, parse_duration_s
 from merkle.checksum import Algorithm
 from merkle.replica import CHUNK_BYTES_MAX, CONTAINER_BYTES_MAX
@@ -246,6 +247,41 @@ class ServerConfig(Section):
     lease_wait_s: Seconds = Field(
         30.0, gt=0, le=600, description="How long a write waits while its container is busy."
     )
+    streams_max: Count = Field(
+        100,
+        ge=1,
+        le=10_000,
+        description="RPCs under way on one connection; more wait at the caller.",
+    )
+    calls_per_s_max: Count = Field(
+        5_000,
+        ge=0,
+        le=1_000_000,
+        description="RPCs of one caller per second; more are refused as BUSY; 0: no limit.",
+    )
+
+
+class TlsConfig(Section):
+    """Certificates; the files are read again when they change."""
+
+    certificate: Path | None = Field(
+        None,
+        description="PEM file: the certificate of this datanode (role peer) and its issuers.",
+        examples=["/etc/suture/tls/datanode.pem"],
+    )
+    key: Path | None = Field(
+        None,
+        description="PEM file: the private key, which nobody else may read.",
+        examples=["/etc/suture/tls/datanode.key"],
+    )
+    ca: Path | None = Field(
+        None,
+        description="PEM file: the authorities whose certificates are believed.",
+        examples=["/etc/suture/tls/ca.pem"],
+    )
+    allow_plaintext: Switch = Field(
+        False, description="Without certificates, serve and call others than loopback all the same."
+    )
 
 
 class ObserveConfig(Section):
@@ -254,6 +290,11 @@ class ObserveConfig(Section):
     listen: Literal[""] | Address = Field(
         "127.0.0.1:9861",
         description='Address of the plain HTTP listener: metrics, health, a page; "": none.',
+    )
+    audit_file: Path | None = Field(
+        None,
+        description="File for the audit log, one JSON object a line; none: with the other logs.",
+        examples=["/var/log/suture/audit.jsonl"],
     )
 
 
@@ -265,6 +306,7 @@ class AgentConfig(Section):
     scan: ScanConfig = Field(default_factory=ScanConfig)
     tasks: TaskConfig = Field(default_factory=TaskConfig)
     server: ServerConfig = Field(default_factory=ServerConfig)
+    tls: TlsConfig = Field(default_factory=TlsConfig)
     observe: ObserveConfig = Field(default_factory=ObserveConfig)
     stop_deadline_s: Seconds = Field(
         20.0, gt=0, le=600, description="How long a clean stop may take before it is forced."
@@ -321,9 +363,35 @@ def contradictions(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]
             (("node", "listen"), ("node", "advertise")),
             "others cannot dial the address of all interfaces: set node.advertise, too",
         )
+    yield from _unsecured(config)
     for first, second in combinations(storage.volumes, 2):
         if first == second or first in second.parents or second in first.parents:
             yield ((("storage", "volumes"),), f"{first} and {second} share a directory")
+
+
+def _unsecured(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]:
+    """Yield what would let strangers in without anybody having said so."""
+    tls, node = config.tls, config.node
+    files = {"certificate": tls.certificate, "key": tls.key, "ca": tls.ca}
+    missing = [name for name, path in files.items() if path is None]
+    if missing and len(missing) < len(files):
+        yield tuple(("tls", name) for name in files), "set all three, or none"
+    if not missing and tls.allow_plaintext:
+        yield (
+            (("tls", "certificate"), ("tls", "allow_plaintext")),
+            "with certificates nothing is plaintext: remove one",
+        )
+    if tls.certificate is not None or tls.allow_plaintext:
+        return
+    for key, addresses in (("listen", (node.listen,)), ("scm", node.scm)):
+        for address in addresses:
+            if not is_loopback(address):
+                yield (
+                    (("node", key), ("tls", "certificate")),
+                    f"{address} is not loopback, and without TLS anybody on the network could read "
+                    "and change what is there: set tls.certificate, tls.key and tls.ca (suture tls "
+                    "init makes them), or tls.allow_plaintext",
+                )
 
 
 def changed(before: AgentConfig, after: AgentConfig) -> dict[str, bool]:

@@ -49,6 +49,8 @@ class Code(StrEnum):
     KEY_EXISTS = "KEY_EXISTS"
     STALE_PLAN = "STALE_PLAN"
     INVALID_CONFIG = "INVALID_CONFIG"
+    UNAUTHENTICATED = "UNAUTHENTICATED"  # the certificate says not who that is, or no longer
+    PERMISSION_DENIED = "PERMISSION_DENIED"  # the role in the certificate may not do this
     VOLUME_IN_USE = "VOLUME_IN_USE"
     INCONSISTENT_VOLUME = "INCONSISTENT_VOLUME"
     CONTAINER_INTERNAL_ERROR = "CONTAINER_INTERNAL_ERROR"  # a defect of the server; its log knows

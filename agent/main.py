@@ -8,6 +8,7 @@ import json
 import os
 import random
 import sys
+import time
 import uuid
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -19,9 +20,11 @@ import structlog
 import typer
 
 from agent.config import AgentConfig, load
-from agent.errors import SutureError, Unavailable
+from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.observe import logs
+from agent.rpc.identity import Role, check_own, identity_of
 from agent.rpc.scm import ScmClient
+from agent.rpc.tls import Material, Security, TlsFiles, secured
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.host import Host, Who
 from agent.runtime.supervisor import Supervisor
@@ -36,14 +39,44 @@ log = structlog.get_logger()
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
-def who_am_i(config: AgentConfig, scms: Sequence[ScmClient], stop: StopRequest) -> Who | None:
+def security_of(config: AgentConfig) -> Security:
+    """Return how we prove who we are. Raise Refused naming what is wrong with the certificates."""
+    tls = config.tls
+    files = None
+    if tls.certificate is not None and tls.key is not None and tls.ca is not None:
+        files = TlsFiles(tls.certificate, tls.key, tls.ca)
+
+    def inspect(material: Material) -> None:
+        check_own(material.certificate, Role.PEER, time.time())
+
+    return secured(files, allow_plaintext=tls.allow_plaintext, inspect=inspect)
+
+
+def node_of(security: Security) -> str:
+    """Return the datanode id in our certificate, "" where it names none."""
+    if security.certificates is None:
+        return ""
+    return identity_of(security.certificates.material.certificate).node_id
+
+
+def who_am_i(
+    config: AgentConfig, scms: Sequence[ScmClient], stop: StopRequest, certified_id: str = ""
+) -> Who | None:
     """Return cluster and datanode id: from the volumes, else a new one in the SCM's cluster.
 
     The first start waits for an SCM, because a volume is formatted for one cluster; None when
-    told to stop meanwhile.
+    told to stop meanwhile. A certificate that names a datanode decides the id of a new one; raise
+    Refused if the volumes belong to another.
     """
     known = remembered(config.storage.volumes)
     if known is not None:
+        if certified_id not in {"", known.datanode_id}:
+            raise Refused(
+                Code.WRONG_DATANODE,
+                f"the certificate is for datanode {certified_id}, the volumes belong to "
+                f"{known.datanode_id}",
+                hint=f"suture tls issue --role peer --node {known.datanode_id}",
+            )
         return Who(known.datanode_id, known.cluster_id)
     told = False
     for scm in cycle(scms):
@@ -51,7 +84,7 @@ def who_am_i(config: AgentConfig, scms: Sequence[ScmClient], stop: StopRequest) 
             break
         try:
             answer = scm.list_nodes(scm_pb2.ListNodesRequest())
-            return Who(str(uuid.uuid4()), answer.cluster_id)
+            return Who(certified_id or str(uuid.uuid4()), answer.cluster_id)
         except Unavailable as error:
             if not told:
                 log.warning("waiting_for_scm", scm=scm.address, error=str(error))
@@ -84,12 +117,15 @@ def run(config_path: Path) -> int:
         config = load(config_path)
         if not witness_is_native():
             log.warning("second_witness_is_slow", hint="crcmod was built without its C extension")
-        scms = [ScmClient(address) for address in config.node.scm]
-        who = who_am_i(config, scms, stop)
+        security = security_of(config)
+        scms = [ScmClient(address, security=security) for address in config.node.scm]
+        who = who_am_i(config, scms, stop, node_of(security))
         if who is None:
             return 0
         boot_id = random.getrandbits(63)
-        host = Host(config, who, scms, version=version("suture"), boot_id=boot_id)
+        host = Host(
+            config, who, scms, security=security, version=version("suture"), boot_id=boot_id
+        )
     except SutureError as error:
         hint = f" ({error.hint})" if error.hint else ""
         typer.echo(f"suture-agent: {error}{hint}", err=True)
@@ -100,6 +136,7 @@ def run(config_path: Path) -> int:
 def reload(host: Host, supervisor: Supervisor, config_path: Path) -> None:
     """Read the options again; take those that are live. A file that is wrong changes nothing."""
     supervisor.reloading()
+    host.security.reload()
     try:
         differences = host.reconfigure(load(config_path))
         log.info(

@@ -8,6 +8,7 @@ import json
 import shlex
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Final
@@ -17,12 +18,15 @@ import typer
 
 from agent.errors import Code, Refused, SutureError
 from agent.observe import logs
+from agent.observe.audit import AuditLog
+from agent.rpc.identity import Role, check_own
+from agent.rpc.tls import Material, Security, secured
 from agent.stopping import StopRequest
 from scm import options as scm_options
 from scm.clock import Clock
 from scm.control import ControlPlane
 from scm.options import ScmOptions
-from scm.server import BuiltServer, ScmService, build_server
+from scm.server import BuiltServer, Limits, ScmService, build_server
 from scm.state import State
 from scm.verifying import VerifyLoop
 
@@ -69,6 +73,11 @@ class Ticker(threading.Thread):
 
 def serve(data: Path, listen: str, options: ScmOptions, stop: StopRequest, verify: str = "") -> int:
     """Serve until `stop` is set; return the exit code. `verify` is the command line of the loop."""
+    security = secured(
+        options.tls_files(), allow_plaintext=options.allow_plaintext, inspect=_check_certificate
+    )
+    audit = AuditLog(Path(options.audit_file) if options.audit_file else None)
+    limits = Limits(options.streams_max, options.calls_per_s_max)
     state = State.open(data, map_bytes=options.lmdb_map_bytes)
     try:
         clock = Clock()
@@ -77,15 +86,18 @@ def serve(data: Path, listen: str, options: ScmOptions, stop: StopRequest, verif
         )
         service = ScmService(control, clock=clock, options=options)
         with ThreadPoolExecutor(options.rpc_threads, thread_name_prefix="rpc") as executor:
-            built = build_server(service, listen, executor)
+            built = build_server(
+                service, listen, executor, security=security, audit=audit, limits=limits
+            )
             loop = _verify_loop(verify, control, data, options)
             try:
-                return _run(built, control, options, stop)
+                return _run(built, control, options, stop, security)
             finally:
                 if loop is not None:
                     loop.stop()
     finally:
         state.close()
+        audit.close()
 
 
 def _verify_loop(
@@ -104,14 +116,25 @@ def _verify_loop(
     return loop
 
 
-def _run(built: BuiltServer, control: ControlPlane, options: ScmOptions, stop: StopRequest) -> int:
+def _check_certificate(material: Material) -> None:
+    check_own(material.certificate, Role.SCM, time.time())
+
+
+def _run(
+    built: BuiltServer,
+    control: ControlPlane,
+    options: ScmOptions,
+    stop: StopRequest,
+    security: Security,
+) -> int:
     ticker = Ticker(control, interval_s=options.heartbeat_interval_ms / 1000, on_death=stop)
     built.server.start()
     ticker.start()
     try:
         _log.info("scm_started", address=built.address, term=control.term, notice=NOTICE)
         _announce(built.address, control)
-        stop.wait()
+        while not stop.wait_or_reload():
+            security.reload()
     finally:
         built.health.enter_graceful_shutdown()
         built.server.stop(STOP_GRACE_S).wait()

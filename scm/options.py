@@ -1,13 +1,15 @@
 """Every option of the control plane: name, unit, default, bounds and meaning, declared once."""
 
 import dataclasses
+import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from agent.errors import Code, Refused
+from agent.rpc.tls import TlsFiles
 from merkle.replica import CONTAINER_BYTES_MAX
 
 MIB: Final = 1024**2
@@ -18,6 +20,16 @@ def _option(default: int, meaning: str, *, low: int, high: int) -> int:
     field: int = dataclasses.field(
         default=default, metadata={"meaning": meaning, "low": low, "high": high}
     )
+    return field
+
+
+def _path(meaning: str) -> str:
+    field: str = dataclasses.field(default="", metadata={"meaning": meaning})
+    return field
+
+
+def _switch(meaning: str) -> bool:
+    field: bool = dataclasses.field(default=False, metadata={"meaning": meaning})
     return field
 
 
@@ -120,6 +132,24 @@ class ScmOptions:
     snapshot_keep_count: int = _option(
         10, "Newest snapshots kept on disk; older ones are deleted.", low=1, high=10_000
     )
+    tls_certificate: str = _path(
+        "PEM file: the certificate of the control plane, with the role scm, and its issuers."
+    )
+    tls_key: str = _path("PEM file: its private key, which nobody else may read.")
+    tls_ca: str = _path("PEM file: the authorities whose certificates are believed.")
+    allow_plaintext: bool = _switch(
+        "Without certificates, serve on other addresses than loopback all the same."
+    )
+    audit_file: str = _path("File for the audit log, one JSON object a line; none: stderr.")
+    streams_max: int = _option(
+        128, "Calls under way on one connection; more wait at the caller.", low=1, high=10_000
+    )
+    calls_per_s_max: int = _option(
+        5_000,
+        "Calls of one caller per second; more are refused as BUSY; 0: no limit.",
+        low=0,
+        high=1_000_000,
+    )
     rpc_threads: int = _option(16, "Threads that answer calls.", low=2, high=256)
     seed: int = _option(0, "Breaks ties when nodes are chosen.", low=0, high=2**31)
     lmdb_map_bytes: int = _option(
@@ -140,12 +170,22 @@ class ScmOptions:
                 f"datanode_deadline_margin_ms {self.datanode_deadline_margin_ms} must be below "
                 f"command_deadline_ms {self.command_deadline_ms}",
             )
+        if len({bool(path) for path in (self.tls_certificate, self.tls_key, self.tls_ca)}) > 1:
+            raise Refused(
+                Code.INVALID_CONFIG, "tls_certificate, tls_key and tls_ca: set all three, or none"
+            )
+
+    def tls_files(self) -> TlsFiles | None:
+        """Return the certificate files, None for plaintext."""
+        if not self.tls_certificate:
+            return None
+        return TlsFiles(Path(self.tls_certificate), Path(self.tls_key), Path(self.tls_ca))
 
 
 def parse(values: Mapping[str, object]) -> ScmOptions:
     """Check `values` one by one and together. Raises Refused(INVALID_CONFIG) naming the option."""
     fields = {field.name: field for field in dataclasses.fields(ScmOptions)}
-    checked: dict[str, int] = {}
+    checked: dict[str, Any] = {}
     for name, value in values.items():
         if name not in fields:
             raise Refused(
@@ -153,8 +193,21 @@ def parse(values: Mapping[str, object]) -> ScmOptions:
                 f"unknown option {name}",
                 hint="known: " + ", ".join(sorted(fields)),
             )
-        checked[name] = _number(name, value, fields[name].metadata)
+        checked[name] = _checked(name, value, fields[name])
     return ScmOptions(**checked)
+
+
+def _checked(name: str, value: object, field: "dataclasses.Field[Any]") -> object:
+    if isinstance(field.default, str):
+        if not isinstance(value, str):
+            raise Refused(Code.INVALID_CONFIG, f"{name}: {value!r} is not a text")
+        return value
+    if isinstance(field.default, bool):
+        words = {"true": True, "false": False, True: True, False: False}
+        if not isinstance(value, str | bool) or value not in words:
+            raise Refused(Code.INVALID_CONFIG, f"{name}: {value!r} is not true or false")
+        return words[value]
+    return _number(name, value, field.metadata)
 
 
 def _number(name: str, value: object, limits: Mapping[str, int]) -> int:
@@ -187,8 +240,7 @@ def explain() -> str:
     """Return one line per option: name, default, bounds, meaning."""
     lines = []
     for field in dataclasses.fields(ScmOptions):
-        low, high = field.metadata["low"], field.metadata["high"]
-        lines.append(
-            f"{field.name} = {field.default}  # {low}..{high}: {field.metadata['meaning']}"
-        )
+        limits = field.metadata
+        bounds = f"{limits['low']}..{limits['high']}: " if "low" in limits else ""
+        lines.append(f"{field.name} = {json.dumps(field.default)}  # {bounds}{limits['meaning']}")
     return "\n".join(lines)

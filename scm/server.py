@@ -7,9 +7,11 @@ from typing import Final
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from agent.errors import Code, Refused
+from agent.rpc.access import Audit, Gate
+from agent.rpc.binding import bind, server_options
 from agent.rpc.codec import parse_container_id, parse_int
 from agent.rpc.errors import ErrorEdge
+from agent.rpc.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import scm_pb2, scm_pb2_grpc
 from merkle.replica import ID_MAX
 from scm import answers, wire
@@ -20,7 +22,6 @@ from scm.options import ScmOptions
 SERVICE_NAME: Final = "suture.v1.Scm"
 MESSAGE_BYTES_MAX: Final = 32 * 1024**2  # a page of 100,000 replicas, with room
 ANSWER_BYTES_MAX: Final = 8 * 1024**2  # outcomes beyond it are left for the next question
-HEADERS_BYTES_MAX: Final = 16 * 1024
 RPC_COUNT_MAX: Final = 512  # running and waiting; more are refused with RESOURCE_EXHAUSTED
 PAGE_MAX: Final = 1_000
 assert ANSWER_BYTES_MAX + wire.RECONCILE_BYTES_MAX < MESSAGE_BYTES_MAX
@@ -272,6 +273,14 @@ class ScmService(scm_pb2_grpc.ScmServicer):
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of what one connection, and one caller, may ask for."""
+
+    streams_max: int = 128
+    calls_per_s_max: int = 0  # 0: no limit
+
+
+@dataclass(frozen=True, slots=True)
 class BuiltServer:
     """A server that is bound and not started."""
 
@@ -280,20 +289,24 @@ class BuiltServer:
     health: health.HealthServicer
 
 
-def build_server(service: ScmService, address: str, executor: ThreadPoolExecutor) -> BuiltServer:
+def build_server(
+    service: ScmService,
+    address: str,
+    executor: ThreadPoolExecutor,
+    *,
+    security: Security = LOOPBACK_ONLY,
+    audit: Audit | None = None,
+    limits: Limits | None = None,
+) -> BuiltServer:
     """Bind `address` (port 0: any free one); the caller starts and stops the server.
 
-    Raises Refused(INVALID_CONFIG) if the address cannot be bound.
+    Raises Refused(INVALID_CONFIG) if the address cannot be bound, or not without TLS.
     """
+    limits = limits or Limits()
     server = grpc.server(
         executor,
-        interceptors=[ErrorEdge()],
-        options=[
-            ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-            ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-            ("grpc.max_metadata_size", HEADERS_BYTES_MAX),
-            ("grpc.so_reuseport", 0),  # a second SCM on the port would share its calls, silently
-        ],
+        interceptors=[ErrorEdge(), Gate(audit, calls_per_s_max=limits.calls_per_s_max)],
+        options=server_options(limits.streams_max, message_bytes_max=MESSAGE_BYTES_MAX),
         maximum_concurrent_rpcs=RPC_COUNT_MAX,
     )
     scm_pb2_grpc.add_ScmServicer_to_server(service, server)  # type: ignore[no-untyped-call]
@@ -301,16 +314,7 @@ def build_server(service: ScmService, address: str, executor: ThreadPoolExecutor
     health_pb2_grpc.add_HealthServicer_to_server(checks, server)
     for name in ("", SERVICE_NAME):
         checks.set(name, health_pb2.HealthCheckResponse.SERVING)
-    try:
-        port = server.add_insecure_port(address)
-    except RuntimeError:  # what grpc knows of it is in its own log only
-        port = 0
-    if port == 0:
-        raise Refused(
-            Code.INVALID_CONFIG,
-            f"cannot listen on {address}",
-            hint="host:port; is another process using the port?",
-        )
+    port = bind(server, address, security)
     host = address.rpartition(":")[0]
     return BuiltServer(server, f"{host}:{port}", checks)
 

@@ -11,6 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
+from agent.cli.connection import connect
 from agent.cli.document import facts
 from agent.cli.output import ID_MAX, SCM_DEFAULT, Exit, JsonFlag, ScmOption, emit, say
 from agent.client import Client
@@ -38,7 +39,7 @@ def diagnose(
     path = output or Path(f"container-{container_id}.tar.gz")
     if path.exists():
         raise Refused(Code.KEY_EXISTS, f"{path} exists", hint="--output names another file")
-    with Client(scm) as client:
+    with connect(scm) as client:
         documents = dict(evidence(client, ContainerId(container_id)))
     at_s = int(time.time())
     try:

@@ -10,6 +10,7 @@ from typing import Annotated, Final
 import typer
 from rich.progress import Progress
 
+from agent.cli.connection import connect
 from agent.cli.output import (
     SCM_DEFAULT,
     JsonFlag,
@@ -62,7 +63,7 @@ def put(
     scheme = parse_scheme(replication) if replication else None
     sources = checked(sources_of(paths, prefix))
     total_bytes = sum(source.size_bytes for source in sources)
-    with Client(scm) as client, bytes_progress("storing", total_bytes, quiet=as_json) as bar:
+    with connect(scm) as client, bytes_progress("storing", total_bytes, quiet=as_json) as bar:
         try:
             stored, containers = client.put(
                 sources,
@@ -170,7 +171,7 @@ def get(
         raise typer.BadParameter(
             "the file itself goes to stdout without --output", param_hint="--json"
         )
-    with Client(scm) as client:
+    with connect(scm) as client:
         found = client.find(key)
         pieces = client.read(found, datanode_id=datanode)
         if output is None:
@@ -236,7 +237,7 @@ def ls(
     as_json: JsonFlag = False,
 ) -> None:
     """List keys with their size and the blocks that hold them."""
-    with Client(scm) as client:
+    with connect(scm) as client:
         keys = list(all_keys(client, prefix))
     if as_json:
         emit([key_facts(key) for key in keys])

@@ -5,10 +5,12 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
+from agent.cli.connection import Wanted, choose, is_secured
 from agent.cli.output import Exit, fail, fail_usage, remark
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.observe import logs
@@ -17,6 +19,15 @@ HELP: Final = "Keeps the replicas of a storage container equal and whole."
 CODES: Final = (
     "Exit codes: 0 done; 1 refused or failed; 2 done, and there is something to do; "
     "3 not possible now, try again; 64 wrong command line; 130 stopped by Ctrl-C."
+)
+
+PLAINTEXT_HINT: Final = (
+    "is it running? --scm says where the SCM is; suture status asks all nodes; a server with "
+    "certificates wants yours (--tls-certificate)"
+)
+SECURED_HINT: Final = (
+    "is it running, does it believe your certificate, and you its? suture tls show FILE says whose "
+    "a certificate is, and until when"
 )
 
 # Only the module of the command that is run is imported: half of a quick answer is importing.
@@ -42,6 +53,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 }
 GROUPS: Final[dict[str, tuple[str, str]]] = {
     "scrub": ("agent.cli.scrub", "See, pause and resume the background scans."),
+    "tls": ("agent.cli.tls", "Make, issue and show certificates: mutual TLS for the cluster."),
     "config": ("agent.cli.config", "Check, show and explain the agent's options."),
     "scm": ("agent.cli.nodes", "Ask the control plane, or give it a plan or an order."),
 }
@@ -59,8 +71,47 @@ def options(
         bool,
         typer.Option("--version", callback=print_version, is_eager=True, help="Print the version."),
     ] = False,
+    certificate: Annotated[
+        Path | None,
+        typer.Option(
+            "--tls-certificate",
+            metavar="FILE",
+            envvar="SUTURE_TLS_CERTIFICATE",
+            help="Your certificate, in PEM.",
+        ),
+    ] = None,
+    key: Annotated[
+        Path | None,
+        typer.Option(
+            "--tls-key", metavar="FILE", envvar="SUTURE_TLS_KEY", help="Its private key, in PEM."
+        ),
+    ] = None,
+    ca: Annotated[
+        Path | None,
+        typer.Option(
+            "--tls-ca", metavar="FILE", envvar="SUTURE_TLS_CA", help="Whom to believe, in PEM."
+        ),
+    ] = None,
+    client_config: Annotated[
+        Path | None,
+        typer.Option(
+            "--client-config",
+            metavar="FILE",
+            envvar="SUTURE_CLIENT_CONFIG",
+            help="Where else these are written; default: ~/.config/suture/client.toml.",
+        ),
+    ] = None,
+    allow_plaintext: Annotated[
+        bool,
+        typer.Option(
+            "--allow-plaintext",
+            envvar="SUTURE_ALLOW_PLAINTEXT",
+            help="Without certificates, call other hosts all the same.",
+        ),
+    ] = False,
 ) -> None:
     """Keeps the replicas of a storage container equal and whole."""
+    choose(Wanted(certificate, key, ca, allow_plaintext, client_config))
 
 
 def program(arguments: Sequence[str]) -> typer.Typer:
@@ -75,7 +126,7 @@ def program(arguments: Sequence[str]) -> typer.Typer:
     )
     app.callback()(options)
     known = {*COMMANDS, *GROUPS}
-    wanted = {word for word in arguments[:1] if word in known} or known
+    wanted = {word for word in _commands_named(arguments) if word in known} or known
     for name, (module, function) in COMMANDS.items():
         if name in wanted:
             app.command(name)(getattr(import_module(module), function))
@@ -83,6 +134,14 @@ def program(arguments: Sequence[str]) -> typer.Typer:
         if name in wanted:
             app.add_typer(import_module(module).app, name=name, help=text)
     return app
+
+
+def _commands_named(arguments: Sequence[str]) -> Sequence[str]:
+    """Return the command, behind the options that go before it; each of those takes a value."""
+    at = 0
+    while at < len(arguments) and arguments[at].startswith(("--tls-", "--client-config")):
+        at += 1 if "=" in arguments[at] else 2
+    return arguments[at : at + 1]
 
 
 def main() -> None:
@@ -101,7 +160,7 @@ def run(arguments: list[str]) -> int:
         return Exit.USAGE
     except SutureError as error:
         if error.code is Code.UNAVAILABLE and not error.hint:
-            error.hint = "is it running? --scm says where the SCM is; suture status asks all nodes"
+            error.hint = SECURED_HINT if is_secured() else PLAINTEXT_HINT
         fail(error, as_json=as_json)
         return Exit.UNAVAILABLE if isinstance(error, Unavailable) else Exit.FAILED
     except (typer.Abort, KeyboardInterrupt):

@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from agent.cli.ask import Answered, NodeOption, ask_each, nodes_of, told
+from agent.cli.connection import connect
 from agent.cli.document import facts
 from agent.cli.output import (
     SCM_DEFAULT,
@@ -21,7 +22,6 @@ from agent.cli.output import (
     short,
     show,
 )
-from agent.client import Client
 from agent.errors import size_text
 from agent.observe.answer import Told, percent
 from agent.quantity import spoken_duration
@@ -37,7 +37,7 @@ def findings(
     scm: ScmOption = SCM_DEFAULT, datanode: NodeOption = None, as_json: JsonFlag = False
 ) -> int:
     """List what scans found and nobody repaired yet, on all datanodes. 2: there is something."""
-    with Client(scm) as client:
+    with connect(scm) as client:
         answers = ask_each(client, nodes_of(client, datanode), lambda peer: peer.findings(ALL))
     found = [(answer.datanode, item) for answer in answers for item in answer.value or ()]
     silent = [(answer.datanode, answer.error) for answer in answers if answer.error]
@@ -57,7 +57,7 @@ def volumes(
     scm: ScmOption = SCM_DEFAULT, datanode: NodeOption = None, as_json: JsonFlag = False
 ) -> int:
     """Show every volume: space, health, what is verified, how its scan is. 2: one is not well."""
-    with Client(scm) as client:
+    with connect(scm) as client:
         answers = ask_each(client, nodes_of(client, datanode), told)
     silent = [(answer.datanode, answer.error) for answer in answers if answer.error]
     if as_json:
@@ -100,7 +100,7 @@ def top(
 ) -> int:
     """Show what every datanode does just now: what it scans, how fast, and what it has to do."""
     shown = 0
-    with Client(scm) as client:
+    with connect(scm) as client:
         while True:
             answers = ask_each(client, nodes_of(client, datanode), told)
             if people.is_terminal and not count:

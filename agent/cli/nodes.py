@@ -7,6 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
+from agent.cli.connection import connect
 from agent.cli.orders import DryRunFlag, YesFlag, datanode_id, refuse_unasked
 from agent.cli.output import (
     SCM_DEFAULT,
@@ -104,7 +105,7 @@ def set_states(
     as_json: bool,
 ) -> int:
     """Ask the SCM for a state of datanodes; without `yes`, its checks are shown first."""
-    with Client(scm) as client:
+    with connect(scm) as client:
         request = scm_pb2.SetOperationalStatesRequest(
             datanode_ids=datanode_ids(client, ids),
             op_state=op_state,
@@ -130,7 +131,7 @@ def departures(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
 
     2: some are not ready to be switched off.
     """
-    with Client(scm) as client:
+    with connect(scm) as client:
         answer = client.scm.list_departures(scm_pb2.ListDeparturesRequest())
     if as_json:
         emit([facts(departure) for departure in answer.departures])
@@ -163,7 +164,7 @@ def departures(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
 @app.command("report")
 def report(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
     """Show what the replication manager found in its last round. 2: some are not well."""
-    with Client(scm) as client:
+    with connect(scm) as client:
         answer = client.scm.get_report(scm_pb2.GetReportRequest())
     if as_json:
         emit(facts(answer))
@@ -222,7 +223,7 @@ def reregister(ids: Datanodes, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag =
 
 def order_nodes(scm: str, ids: list[str], kind: str, *, as_json: bool) -> int:
     """Give datanodes an order about themselves."""
-    with Client(scm) as client:
+    with connect(scm) as client:
         answer = client.scm.order_nodes(
             scm_pb2.OrderNodesRequest(datanode_ids=datanode_ids(client, ids), type=kind)
         )

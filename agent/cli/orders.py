@@ -6,6 +6,7 @@ from typing import Annotated, Final, TypeVar
 
 import typer
 
+from agent.cli.connection import connect
 from agent.cli.output import (
     SCM_DEFAULT,
     Exit,
@@ -47,7 +48,7 @@ def replicate(
     as_json: JsonFlag = False,
 ) -> int:
     """Make one more copy of each container, where the SCM's rules allow it."""
-    with Client(scm) as client:
+    with connect(scm) as client:
         request = scm_pb2.ReplicateContainersRequest(
             container_ids=ids, target_datanode_id=datanode_id(client, target) if target else ""
         )
@@ -75,7 +76,7 @@ def delete(
     as_json: JsonFlag = False,
 ) -> int:
     """Remove one datanode's replicas of containers, each only if enough whole ones stay."""
-    with Client(scm) as client:
+    with connect(scm) as client:
         request = scm_pb2.DeleteReplicasRequest(
             container_ids=ids, datanode_id=datanode_id(client, datanode)
         )
@@ -183,7 +184,7 @@ def order_text(order: scm_pb2.Order) -> str:
 @app.command("queues")
 def queues(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> None:
     """Show what each datanode has to do, what waits for it, and the limits."""
-    with Client(scm) as client:
+    with connect(scm) as client:
         answer = client.scm.get_queues(scm_pb2.GetQueuesRequest())
     if as_json:
         emit(facts(answer))
@@ -225,7 +226,7 @@ def safemode(
     as_json: JsonFlag = False,
 ) -> int:
     """Say whether the SCM decides about replicas yet, and whom it waits for. 2: not yet."""
-    with Client(scm) as client:
+    with connect(scm) as client:
         if leave and not yes:
             refuse_unasked(as_json=as_json)
             if not typer.confirm("decide without those that have not reported?", err=True):
@@ -260,7 +261,7 @@ def rm(
     as_json: JsonFlag = False,
 ) -> int:
     """Delete keys; datanodes delete their blocks in the background."""
-    with Client(scm) as client:
+    with connect(scm) as client:
         if not dry_run and not yes:
             refuse_unasked(as_json=as_json)
             if not typer.confirm(f"delete {', '.join(names)}?", err=True):

@@ -49,7 +49,10 @@ class Exit(IntEnum):
 ID_MAX: Final = 2**63 - 1  # of a container, on the wire
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document, for machines.")]
-ScmOption = Annotated[str, typer.Option("--scm", metavar="HOST:PORT", help="Address of the SCM.")]
+ScmOption = Annotated[
+    str,
+    typer.Option("--scm", metavar="HOST:PORT", envvar="SUTURE_SCM", help="Address of the SCM."),
+]
 SCM_DEFAULT = "127.0.0.1:9860"
 
 LAST_COLUMN_MIN = 24  # columns that a remark needs

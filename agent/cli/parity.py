@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from agent.cli.connection import connect
 from agent.cli.output import (
     ID_MAX,
     SCM_DEFAULT,
@@ -55,7 +56,7 @@ def verify_parity_command(
     if (container is None) == (not every):
         raise typer.BadParameter("give a container, or --all", param_hint="CONTAINER")
     pace = limited(rate_mib_per_s * MIB)
-    with Client(scm) as client, ThreadPoolExecutor(SHARDS_MAX) as executor:
+    with connect(scm) as client, ThreadPoolExecutor(SHARDS_MAX) as executor:
         infos = [asked(client, container)] if container is not None else coded(client)
         reports = []
         for info in infos:

@@ -7,6 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
+from agent.cli.connection import connect
 from agent.cli.output import (
     ID_MAX,
     SCM_DEFAULT,
@@ -98,7 +99,7 @@ def tree(
     as_json: JsonFlag = False,
 ) -> int:
     """Show the tree of each replica: root, blocks, tombstones, chunks."""
-    with Client(scm) as client:
+    with connect(scm) as client:
         replicas = replicas_of(client, container_id, datanode)
     if as_json:
         emit([tree_facts(replica) for replica in replicas])
@@ -184,7 +185,7 @@ def diff(
     as_json: JsonFlag = False,
 ) -> int:
     """Show where replicas differ, and what each would do about it. 0: equal; 2: they differ."""
-    with Client(scm) as client:
+    with connect(scm) as client:
         if datanode is not None:
             chosen_replicas(container_info(client, container_id), datanode)
         replicas = replicas_of(client, container_id, None)
@@ -265,7 +266,7 @@ def explain(
     container_id: ContainerArgument, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False
 ) -> int:
     """Say what is wrong with a container, how we know, and what was done. 2: something is."""
-    with Client(scm) as client:
+    with connect(scm) as client:
         info = container_info(client, container_id)
         findings = {
             replica.datanode.datanode_id: findings_of(client, replica, container_id)
@@ -342,7 +343,7 @@ def scan(
 
     2: damage was found, or some replica could not be read.
     """
-    with Client(scm) as client:
+    with connect(scm) as client:
         info = container_info(client, container_id)
         results, failures = scan_each(
             client, chosen_replicas(info, datanode), container_id, as_json

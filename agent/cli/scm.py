@@ -8,6 +8,7 @@ import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from agent.cli.connection import connect
 from agent.cli.document import facts as facts
 from agent.cli.output import (
     ID_MAX,
@@ -49,7 +50,7 @@ WaitOption = Annotated[
 @app.command("nodes")
 def nodes(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> None:
     """List the datanodes: health, space, what they are doing."""
-    with Client(scm) as client:
+    with connect(scm) as client:
         answer = client.scm.list_nodes(scm_pb2.ListNodesRequest())
     if as_json:
         emit([facts(node) for node in answer.nodes])
@@ -89,7 +90,7 @@ def all_containers(client: Client) -> list[scm_pb2.ContainerInfo]:
 @app.command("containers")
 def containers(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> None:
     """List the containers and whether their replicas' checksums agree."""
-    with Client(scm) as client:
+    with connect(scm) as client:
         known = all_containers(client)
     if as_json:
         emit([facts(container) for container in known])
@@ -132,7 +133,7 @@ def container(
     as_json: JsonFlag = False,
 ) -> None:
     """Show one container and each of its replicas."""
-    with Client(scm) as client:
+    with connect(scm) as client:
         info = client.scm.get_container_info(
             scm_pb2.GetContainerInfoRequest(container_id=container_id)
         ).container
@@ -165,7 +166,7 @@ def replica_table(info: scm_pb2.ContainerInfo) -> Table:
 @app.command("close")
 def close(ids: Containers, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
     """Close open containers."""
-    with Client(scm) as client:
+    with connect(scm) as client:
         answer = client.scm.close_containers(scm_pb2.CloseContainersRequest(container_ids=ids))
     return show_decisions(answer, as_json=as_json)
 
@@ -173,7 +174,7 @@ def close(ids: Containers, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = Fal
 @app.command("snapshot")
 def snapshot(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> None:
     """Export what the SCM knows as Parquet, for `suture-verify`; print the directory."""
-    with Client(scm) as client:
+    with connect(scm) as client:
         answer = client.scm.export_snapshot(scm_pb2.ExportSnapshotRequest())
     if as_json:
         emit(facts(answer))
@@ -201,7 +202,7 @@ def apply(
     scans = [row for row in request.rows if row.action == SCAN]
     ordered = [row for row in request.rows if row.action != SCAN]
     answer = scm_pb2.ContainerDecisions()
-    with Client(scm) as client:
+    with connect(scm) as client:
         for first in range(0, len(ordered), PLAN_ROWS):
             del request.rows[:]
             request.rows.extend(ordered[first : first + PLAN_ROWS])
@@ -240,7 +241,7 @@ def reconcile(
     as_json: JsonFlag = False,
 ) -> int:
     """Make the replicas of containers equal again, chunk by chunk, from healthy peers."""
-    with Client(scm) as client:
+    with connect(scm) as client:
         answer = client.scm.reconcile_containers(
             scm_pb2.ReconcileContainersRequest(container_ids=ids)
         )
@@ -359,7 +360,7 @@ def outcomes(
     as_json: JsonFlag = False,
 ) -> None:
     """Show what became of the newest commands."""
-    with Client(scm) as client:
+    with connect(scm) as client:
         answer = client.scm.list_outcomes(scm_pb2.ListOutcomesRequest(count=count))
     if as_json:
         emit(facts(answer))

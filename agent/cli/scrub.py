@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
+from agent.cli.connection import connect
 from agent.cli.document import facts
 from agent.cli.output import (
     SCM_DEFAULT,
@@ -19,7 +20,6 @@ from agent.cli.output import (
     show,
     size,
 )
-from agent.client import Client
 from agent.errors import Code, Refused
 from agent.quantity import spoken_duration
 from agent.rpc.peer import Peer
@@ -89,7 +89,7 @@ def ask(
     scm: str, datanode: str | None, question: Callable[[Peer], pb.ScrubStatusResponse]
 ) -> Answers:
     """Ask one datanode or all; return the answers by datanode."""
-    with Client(scm) as client:
+    with connect(scm) as client:
         if datanode is not None and ":" in datanode:
             return [(datanode, question(client.peer(datanode)))]
         nodes = [

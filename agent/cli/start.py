@@ -1,5 +1,6 @@
 """How `suture` begins: a Ctrl-C while Python still imports ends it without a traceback."""
 
+import os
 import signal
 
 
@@ -8,6 +9,7 @@ def main() -> None:
     is_ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN  # by nohup
     if not is_ignored:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # it tells a person what the error says again
     from agent.cli.main import main as run
 
     if not is_ignored:

@@ -6,6 +6,7 @@ from typing import Annotated, Final
 import typer
 from rich.table import Table
 
+from agent.cli.connection import security
 from agent.cli.document import facts
 from agent.cli.output import (
     SCM_DEFAULT,
@@ -40,10 +41,10 @@ def status(
         return one_datanode(datanode, as_json=as_json)
     # One datanode answers at once: what the cluster needs is imported for the cluster only.
     from agent.cli.ask import ask_each, told
+    from agent.cli.connection import connect
     from agent.cli.scm import all_containers
-    from agent.client import Client
 
-    with Client(scm) as client:
+    with connect(scm) as client:
         nodes = list(client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes)
         containers = all_containers(client)
         named = [(node.datanode_id, node.address) for node in nodes]
@@ -165,7 +166,7 @@ def oldest_scan(answer: datanode_pb2.StatusResponse) -> str:
 
 def told_alone(address: str) -> Told:
     """Ask one datanode how it is, and how far its scans are, and nothing else."""
-    channel = open_channel(address)
+    channel = open_channel(address, security())
     try:
         stub = datanode_pb2_grpc.DatanodeStub(channel)  # type: ignore[no-untyped-call]
         return (

@@ -110,7 +110,7 @@ class Cluster:
     container_bytes_max: int = 32 * 1024**2
     heartbeat_interval_ms: int = 500
     agent_sections: str = ""  # more TOML for every agent
-    scm_settings: Mapping[str, int] = field(default_factory=dict)  # more options of the SCM
+    scm_settings: Mapping[str, int | str] = field(default_factory=dict)  # more options of the SCM
     scm: Process = field(init=False)
     nodes: list[Process] = field(init=False)
 

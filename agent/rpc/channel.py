@@ -12,6 +12,8 @@ import tenacity
 
 from agent.errors import Code, Unavailable
 from agent.rpc.errors import error_from
+from agent.rpc.renewing import RenewingChannel
+from agent.rpc.tls import LOOPBACK_ONLY, Material, Security, channel_credentials
 from merkle.replica import CHUNK_BYTES_MAX
 
 MESSAGE_BYTES_MAX: Final = CHUNK_BYTES_MAX + 1024**2  # a chunk and what describes it
@@ -29,8 +31,11 @@ T = TypeVar("T")
 Method = Callable[..., Any]  # a grpc multi-callable; its stubs are untyped
 
 
-def open_channel(address: str, credentials: grpc.ChannelCredentials | None = None) -> grpc.Channel:
-    """Return a channel to `address`; it connects on first use and notices a dead peer."""
+def open_channel(address: str, security: Security = LOOPBACK_ONLY) -> grpc.Channel:
+    """Return a channel to `address`; it connects on first use and notices a dead peer.
+
+    Raise Refused(INVALID_CONFIG) where plaintext is not allowed.
+    """
     options = [
         ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
         ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -38,9 +43,14 @@ def open_channel(address: str, credentials: grpc.ChannelCredentials | None = Non
         ("grpc.keepalive_time_ms", KEEPALIVE_MS),
         ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
     ]
-    if credentials is None:
+    if security.certificates is None:
+        security.check_plaintext(address, "call")
         return grpc.insecure_channel(address, options)
-    return grpc.secure_channel(address, credentials, options)
+
+    def open_one(material: Material) -> grpc.Channel:
+        return grpc.secure_channel(address, channel_credentials(material), options)
+
+    return RenewingChannel(security.certificates, open_one)
 
 
 def call(

@@ -59,6 +59,8 @@ GRPC_CODES: Final[Mapping[Code, grpc.StatusCode]] = {
     Code.DEADLINE_PASSED: grpc.StatusCode.FAILED_PRECONDITION,
     Code.INELIGIBLE: grpc.StatusCode.FAILED_PRECONDITION,
     Code.INVALID_CONFIG: grpc.StatusCode.FAILED_PRECONDITION,
+    Code.UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
+    Code.PERMISSION_DENIED: grpc.StatusCode.PERMISSION_DENIED,
     Code.VOLUME_IN_USE: grpc.StatusCode.FAILED_PRECONDITION,
     Code.INCONSISTENT_VOLUME: grpc.StatusCode.FAILED_PRECONDITION,
     Code.STALE_TERM: grpc.StatusCode.ABORTED,  # ask for the new one, then try again

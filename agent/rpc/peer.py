@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-import grpc
-
 from agent.errors import Code, Refused
 from agent.rpc import codec, hashes
 from agent.rpc.channel import Method, call, open_channel, retried, stream, upload
 from agent.rpc.hashes import BlockRows
+from agent.rpc.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import container_pb2, datanode_pb2_grpc
 from agent.rpc.v1 import datanode_pb2 as pb
 from merkle.checksum import U64s, window_checksums
@@ -51,11 +50,11 @@ class Peer:
         address: str,
         *,
         timeouts: Timeouts | None = None,
-        credentials: grpc.ChannelCredentials | None = None,
+        security: Security = LOOPBACK_ONLY,
     ) -> None:
         self.address = address
         self._timeouts = timeouts or Timeouts()
-        self._channel = open_channel(address, credentials)
+        self._channel = open_channel(address, security)
         self.stub = datanode_pb2_grpc.DatanodeStub(self._channel)  # type: ignore[no-untyped-call]
         self._import: Method = self._channel.stream_unary(
             IMPORT_METHOD, response_deserializer=pb.ImportContainerResponse.FromString

@@ -6,9 +6,8 @@ who read the fields they need; a second model of it would only be something to k
 
 from typing import Any, Final, Self
 
-import grpc
-
 from agent.rpc.channel import Method, call, open_channel, retried
+from agent.rpc.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import scm_pb2 as pb
 from agent.rpc.v1 import scm_pb2_grpc
 
@@ -24,11 +23,11 @@ class ScmClient:
         address: str,
         *,
         timeout_s: float = CALL_TIMEOUT_S,
-        credentials: grpc.ChannelCredentials | None = None,
+        security: Security = LOOPBACK_ONLY,
     ) -> None:
         self.address = address
         self._timeout_s = timeout_s
-        self._channel = open_channel(address, credentials)
+        self._channel = open_channel(address, security)
         self._stub = scm_pb2_grpc.ScmStub(self._channel)  # type: ignore[no-untyped-call]
 
     def __enter__(self) -> Self:

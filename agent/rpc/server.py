@@ -18,14 +18,11 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from agent.errors import Code, Refused, Unavailable
 from agent.ports import Leases
 from agent.rpc import codec, hashes, reports
+from agent.rpc.access import Audit, Gate
 from agent.rpc.backends import Importer, Scrub
-from agent.rpc.channel import (
-    HEADERS_BYTES_MAX,
-    KEEPALIVE_MS,
-    KEEPALIVE_TIMEOUT_MS,
-    MESSAGE_BYTES_MAX,
-)
+from agent.rpc.binding import bind, server_options
 from agent.rpc.errors import ErrorEdge
+from agent.rpc.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import container_pb2, datanode_pb2_grpc
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.store.facts import ScanCommit
@@ -38,7 +35,6 @@ SERVICE_NAME: Final = "suture.v1.Datanode"
 IMPORT_METHOD: Final = f"/{SERVICE_NAME}/ImportContainer"
 PIECE_BYTES_MAX: Final = 1024**2  # of chunk data in one message
 BLOCKS_PAGE_BYTES_MAX: Final = 1024**2
-PING_INTERVAL_MS_MIN: Final = 10_000  # a client that pings more often is sent away
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +42,8 @@ class Limits:
     """Bounds of one server. Beyond `rpc_count_max` callers get RESOURCE_EXHAUSTED at once."""
 
     rpc_count_max: int = 64
+    streams_max: int = 64  # calls at once of one connection; the caller's gRPC holds more back
+    calls_per_s_max: int = 0  # of one caller; 0: no limit
     lease_timeout_s: float = 30.0  # how long a call waits for a container that is being changed
     replicas_page_max: int = 1_000
     blocks_page_max: int = 1_000
@@ -429,17 +427,19 @@ def build_server(
     executor: Any,  # a concurrent.futures.ThreadPoolExecutor: threads are the runtime's
     *,
     limits: Limits | None = None,
-    credentials: grpc.ServerCredentials | None = None,
+    security: Security = LOOPBACK_ONLY,
+    audit: Audit | None = None,
 ) -> BuiltServer:
     """Bind `address` (port 0: any free one) and return the server, not yet started.
 
-    Raises Refused(INVALID_CONFIG) when the address cannot be bound.
+    Raises Refused(INVALID_CONFIG) when the address cannot be bound, or not without TLS.
     """
     limits = limits or service.limits
+    gate = Gate(audit, calls_per_s_max=limits.calls_per_s_max)
     server = grpc.server(
         executor,
-        interceptors=[ErrorEdge({IMPORT_METHOD: service.read_part})],
-        options=server_options(),
+        interceptors=[ErrorEdge({IMPORT_METHOD: service.read_part}), gate],
+        options=server_options(limits.streams_max),
         maximum_concurrent_rpcs=limits.rpc_count_max,
     )
     datanode_pb2_grpc.add_DatanodeServicer_to_server(service, server)  # type: ignore[no-untyped-call]
@@ -447,37 +447,4 @@ def build_server(
     health_pb2_grpc.add_HealthServicer_to_server(checks, server)
     for name in ("", SERVICE_NAME):
         checks.set(name, health_pb2.HealthCheckResponse.SERVING)
-    return BuiltServer(server, _bind(server, address, credentials), checks)
-
-
-def server_options() -> list[tuple[str, int]]:
-    """Return the channel options of our servers: what a stranger may cost us."""
-    return [
-        ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-        ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-        ("grpc.max_metadata_size", HEADERS_BYTES_MAX),
-        ("grpc.so_reuseport", 0),  # two agents on one port would share its calls, silently
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", PING_INTERVAL_MS_MIN),
-        ("grpc.keepalive_permit_without_calls", 1),
-        # A sender that has vanished must not keep a thread and reserved space for ever.
-        ("grpc.keepalive_time_ms", KEEPALIVE_MS),
-        ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
-    ]
-
-
-def _bind(server: grpc.Server, address: str, credentials: grpc.ServerCredentials | None) -> int:
-    try:
-        if credentials is None:
-            port = server.add_insecure_port(address)
-        else:
-            port = server.add_secure_port(address, credentials)
-    except RuntimeError:  # what grpc knows of it is in its own log only
-        port = 0
-    if port == 0:
-        raise Refused(
-            Code.INVALID_CONFIG,
-            f"cannot listen on {address}",
-            hint="is another process using the port?",
-            address=address,
-        )
-    return port
+    return BuiltServer(server, bind(server, address, security), checks)

@@ -24,6 +24,7 @@ from agent.rpc import codec
 from agent.rpc.ec import parse_order, reconstruction_message
 from agent.rpc.peer import Peer
 from agent.rpc.reports import outcome_message
+from agent.rpc.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.clock import Clock, monotonic_ms
 from agent.runtime.lease import Leases
@@ -64,6 +65,7 @@ class Tools:
     wait: Callable[[float], bool]
     report_soon: Callable[[], None]
     reregister: Callable[[], None]
+    security: Security = LOOPBACK_ONLY
 
 
 def threads_for(volume_count: int) -> int:
@@ -272,7 +274,13 @@ class Handlers:
 
     def peer(self, address: str) -> Peer:
         """Return the connection to a datanode."""
-        return self._peers.setdefault(address, Peer(address))
+        peer = self._peers.get(address)
+        if peer is None:
+            fresh = Peer(address, security=self._tools.security)
+            peer = self._peers.setdefault(address, fresh)
+            if peer is not fresh:
+                fresh.close()
+        return peer
 
 
 def transactions_key(order: scm_pb2.Command) -> tuple[int, ...]:

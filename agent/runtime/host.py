@@ -16,10 +16,13 @@ import structlog
 
 from agent.commands import Commands
 from agent.config import AgentConfig, changed, with_live
+from agent.observe.audit import AuditLog
 from agent.observe.status import QUIET_MAX_S, About, Observer
+from agent.rpc.access import DONE
 from agent.rpc.scm import ScmClient
 from agent.rpc.server import Limits, build_server
 from agent.rpc.telling import TellingService
+from agent.rpc.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.clock import SystemClock
 from agent.runtime.face import Face
@@ -64,9 +67,12 @@ class Host:
         *,
         version: str,
         boot_id: int,
+        security: Security = LOOPBACK_ONLY,
     ) -> None:
         """Open the store, which recovers it, and bind the server. Raises SutureError."""
         self._config = config
+        self.security = security
+        self._audit = AuditLog(config.observe.audit_file)
         self._scms = tuple(scms)
         self._clock = SystemClock()
         self._stopping = Event()
@@ -126,13 +132,21 @@ class Host:
             limits=Limits(
                 rpc_count_max=self._config.server.calls_max,
                 lease_timeout_s=self._config.server.lease_wait_s,
+                streams_max=self._config.server.streams_max,
+                calls_per_s_max=self._config.server.calls_per_s_max,
             ),
             scrub=self._scrub,
             recoveries=self._recoveries,
             importer=self._build_importer(who),
             on_read=self._scrub.client_read,
         )
-        self._server = build_server(service, self._config.node.listen, self._executor)
+        self._server = build_server(
+            service,
+            self._config.node.listen,
+            self._executor,
+            security=self.security,
+            audit=self._audit,
+        )
         self._build_commands(who)
         self._heartbeat = self._build_heartbeats(who, version, boot_id)
         self._store.on_trouble = self._scrub.trouble
@@ -201,6 +215,7 @@ class Host:
         self._handlers.close()
         for scm in self._scms:
             scm.close()
+        self._audit.close()
         if not unfinished:
             self._store.close()
         return unfinished
@@ -257,6 +272,7 @@ class Host:
             wait=self._stopping.wait,
             report_soon=lambda: self._heartbeat.report_soon(),
             reregister=lambda: self._heartbeat.reregister(),
+            security=self.security,
         )
         self._handlers = Handlers(self._config.tasks, tools)
         self._commands = Commands(self._handlers.routes(), self._answer, self._clock)
@@ -264,6 +280,13 @@ class Host:
 
     def _answer(self, status: scm_pb2.CommandStatus) -> None:
         self._face.meters.answered(status)
+        self._audit.record(
+            f"command {status.type}",
+            status.code or DONE,
+            who="scm",
+            command_id=status.command_id,
+            container_id=status.container_id,
+        )
         self._heartbeat.answer(status)
 
     def _build_loops(self, supervisor: Supervisor) -> Iterator[Loop]:

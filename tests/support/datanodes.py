@@ -9,8 +9,10 @@ from agent.errors import SutureError
 from agent.plan.outcome import ReconcileResult
 from agent.reconcile.mend import MendLimits
 from agent.reconcile.reconciler import Reconciler
+from agent.rpc.access import Audit
 from agent.rpc.peer import Peer, Timeouts
 from agent.rpc.server import BuiltServer, DatanodeService, Limits, ScanStep, build_server
+from agent.rpc.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import datanode_pb2, scm_pb2
 from agent.runtime.clock import SystemClock
 from agent.runtime.scanning import scan_container
@@ -47,10 +49,19 @@ class Datanode:
             on_arrived=self.on_demand.append,
         )
 
-    def serve(self, service: Callable[["Datanode"], DatanodeService] | None = None) -> None:
+    def serve(
+        self,
+        service: Callable[["Datanode"], DatanodeService] | None = None,
+        *,
+        security: Security = LOOPBACK_ONLY,
+        audit: Audit | None = None,
+        limits: Limits | None = None,
+    ) -> None:
         """Start the server on a free port of loopback."""
         made = (service or plain_service)(self)
-        self.built = build_server(made, "127.0.0.1:0", self._executor)
+        self.built = build_server(
+            made, "127.0.0.1:0", self._executor, security=security, audit=audit, limits=limits
+        )
         self.built.server.start()
 
     @property

@@ -124,6 +124,13 @@ class TestContradictions:
             ('[scan]\ndata_interval_s = "10min"\n', r"gap_min_s \(default\), .*c\.toml:4"),
             ("[server]\ncalls_max = 5\n", r"c\.toml:4 server\.calls_max"),
             ('[node]\nlisten = "0.0.0.0:9859"\n', "node.advertise"),
+            ('[node]\nlisten = "10.0.0.1:9859"\n', "without TLS"),
+            ('[node]\nscm = "scm.example.org:9860"\n', "without TLS"),
+            ('[tls]\nkey = "/k"\n', "set all three"),
+            (
+                '[tls]\nkey = "/k"\nca = "/a"\ncertificate = "/c"\nallow_plaintext = true\n',
+                "remove one",
+            ),
         ],
     )
     def test_options_that_contradict_each_other_are_refused(
@@ -194,7 +201,9 @@ class TestReference:
         config = load(write(tmp_path / "c.toml", text))
 
         least = load(write(tmp_path / "d.toml", VOLUMES))
-        assert {"node.advertise", "storage.volumes"} == set(changed(config, least))
+        examples = {"node.advertise", "storage.volumes", "observe.audit_file"}
+        examples |= {"tls.certificate", "tls.key", "tls.ca"}
+        assert examples == set(changed(config, least))
 
     def test_every_option_is_explained(self) -> None:
         """

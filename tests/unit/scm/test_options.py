@@ -56,4 +56,7 @@ class TestLoad:
         lines = explain().splitlines()
 
         assert sorted(ScmOptions.__slots__) == sorted(line.split(" = ")[0] for line in lines)
-        assert all(".." in line and line.endswith(".") for line in lines)
+        assert all(line.endswith(".") and ("  # " in line) for line in lines)
+        numbers = [line for line in lines if line.split(" = ")[1][0].isdigit()]
+        assert numbers
+        assert all(".." in line for line in numbers)

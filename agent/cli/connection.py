@@ -1,0 +1,123 @@
+"""With which certificate commands call: from options, the environment, or a file, in this order.
+
+    suture --tls-certificate ann.pem --tls-key ann.key --tls-ca ca.pem status
+    SUTURE_TLS_CERTIFICATE=ann.pem SUTURE_TLS_KEY=ann.key SUTURE_TLS_CA=ca.pem suture status
+    ~/.config/suture/client.toml, else /etc/suture/client.toml:
+        [tls]
+        certificate = "~/ann.pem"
+        key = "~/ann.key"
+        ca = "/etc/suture/tls/ca.pem"
+
+With none of it, commands speak plaintext, and only to this machine.
+"""
+
+import os
+import tomllib
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from agent.errors import Code, Refused
+
+if TYPE_CHECKING:
+    from agent.client import Client
+    from agent.rpc.tls import Security
+
+FILE_NAMES: Final = ("certificate", "key", "ca")
+SYSTEM_FILE: Final = Path("/etc/suture/client.toml")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What was said on the command line or in the environment."""
+
+    certificate: Path | None = None
+    key: Path | None = None
+    ca: Path | None = None
+    allow_plaintext: bool = False
+    file: Path | None = None  # to read the rest from
+
+    def has_files(self) -> bool:
+        """Whether any certificate file is named."""
+        return any(getattr(self, name) is not None for name in FILE_NAMES)
+
+
+_wanted: ContextVar[Wanted] = ContextVar("wanted", default=Wanted())  # noqa: B039 - it is frozen
+
+
+def choose(wanted: Wanted) -> None:
+    """Use these settings for the commands of this run."""
+    _wanted.set(wanted)
+
+
+def is_secured() -> bool:
+    """Whether commands show a certificate."""
+    return _effective().has_files()
+
+
+def security() -> "Security":
+    """Return how to call. Raise Refused naming what is wrong with the settings or the files."""
+    from agent.rpc.tls import TlsFiles, secured
+
+    wanted = _effective()
+    files = None
+    if wanted.certificate is not None and wanted.key is not None and wanted.ca is not None:
+        files = TlsFiles(wanted.certificate, wanted.key, wanted.ca)
+    elif wanted.has_files():
+        missing = [name for name in FILE_NAMES if getattr(wanted, name) is None]
+        raise Refused(
+            Code.INVALID_CONFIG,
+            f"tls {' and '.join(missing)} must be set, too",
+            hint="--tls-certificate, --tls-key and --tls-ca go together",
+        )
+    return secured(files, allow_plaintext=wanted.allow_plaintext)
+
+
+def connect(scm: str) -> "Client":
+    """Return a client of the SCM at `scm`, with the certificate that was chosen."""
+    from agent.client import Client
+
+    return Client(scm, security=security())
+
+
+def _effective() -> Wanted:
+    """Return what was said, and of what was not, what the file says."""
+    wanted = _wanted.get()
+    if wanted.has_files():
+        return wanted
+    path = wanted.file or _default_file()
+    if path is None:
+        return wanted
+    said = _read(path)
+    paths = {name: Path(said[name]).expanduser() for name in FILE_NAMES if name in said}
+    return Wanted(
+        **paths,
+        allow_plaintext=wanted.allow_plaintext or bool(said.get("allow_plaintext", False)),
+    )
+
+
+def _default_file() -> Path | None:
+    home = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    candidates = (Path(home).expanduser() / "suture" / "client.toml", SYSTEM_FILE)
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise Refused(Code.INVALID_CONFIG, f"cannot read {path}: {error}") from error
+    tls = values.pop("tls", {})
+    kinds = dict.fromkeys(FILE_NAMES, str) | {"allow_plaintext": bool}
+    wrong = [f"{name}" for name in values]
+    wrong += [
+        f"tls.{name}" for name, value in tls.items() if not isinstance(value, kinds.get(name, ()))
+    ]
+    if wrong:
+        raise Refused(
+            Code.INVALID_CONFIG,
+            f"{path}: not understood: {', '.join(wrong)}",
+            hint="[tls] takes certificate, key, ca and allow_plaintext",
+        )
+    return dict(tls)

@@ -1,0 +1,145 @@
+"""tls: a private authority for the cluster, certificates from it, and what certificates say."""
+
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from agent import pki
+from agent.cli.output import Exit, JsonFlag, counted, emit, grid, remark, say, show
+from agent.quantity import spoken_duration
+from agent.rpc.identity import Role
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+DAYS_MAX: Final = 3650
+SOON_DAYS: Final = 30
+
+DirectoryArgument = Annotated[
+    Path, typer.Argument(metavar="DIR", help="Where the authority and what it issued are kept.")
+]
+
+
+@app.command("init")
+def init(
+    directory: DirectoryArgument,
+    name: Annotated[str, typer.Option(help="What certificates call their issuer.")] = "Suture CA",
+    days: Annotated[
+        int, typer.Option(min=1, max=DAYS_MAX, help="How long it may issue and be believed.")
+    ] = DAYS_MAX,
+    as_json: JsonFlag = False,
+) -> int:
+    """Make a private certificate authority. Its key signs for all: keep it off the hosts."""
+    path = pki.create_authority(directory, name=name, days=days, now=pki.now())
+    if as_json:
+        emit({"certificate": str(path), "key": str(path.with_suffix(".key"))})
+        return Exit.OK
+    say(f"{path}: the authority, believed until {day(pki.shown(path)[0].expires_at)}")
+    say(f"{path.with_suffix('.key')}: its key (mode 0600); keep it here, and a copy elsewhere")
+    say(f"next: suture tls issue {directory} --role scm --host NAME")
+    return Exit.OK
+
+
+@app.command("issue")
+def issue(
+    directory: DirectoryArgument,
+    role: Annotated[list[Role], typer.Option(help="What the holder may do; may be repeated.")],
+    host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME|IP", help="Under which it is dialled; may be repeated."),
+    ] = None,
+    name: Annotated[
+        str, typer.Option(help="Of the files, and in the audit log; default: the first host.")
+    ] = "",
+    node: Annotated[
+        str,
+        typer.Option(metavar="ID", help="Datanode of a peer; default: as before, else a new one."),
+    ] = "",
+    days: Annotated[int, typer.Option(min=1, max=DAYS_MAX, help="Until it expires.")] = 365,
+    as_json: JsonFlag = False,
+) -> int:
+    """Issue a certificate and its key; again under the same name replaces both."""
+    hosts = list(host or ())
+    order = pki.Order(
+        name=name or (hosts[0] if hosts else role[0].value),
+        roles=list(dict.fromkeys(role)),
+        hosts=hosts,
+        node_id=node,
+        days=days,
+    )
+    certificate, key = pki.issue(directory, order, now=pki.now())
+    what = pki.shown(certificate)[0]
+    if as_json:
+        emit({"certificate": str(certificate), "key": str(key), **document(what)})
+        return Exit.OK
+    say(f"{certificate}: {' and '.join(what.roles)}, until {day(what.expires_at)}")
+    if what.node_id:
+        say(f"it is for datanode {what.node_id}, dialled as {', '.join(what.hosts)}")
+    say(f"{key}: its key (mode 0600); bring both and {directory / 'ca.pem'} to its holder")
+    return Exit.OK
+
+
+@app.command("show")
+def show_certificates(
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="FILE|DIR...", help="PEM files, or all in a directory.")
+    ],
+    as_json: JsonFlag = False,
+) -> int:
+    """Say whose certificates these are, and until when. 2: one expires within 30 days."""
+    files = [
+        file for path in paths for file in (sorted(path.glob("*.pem")) if path.is_dir() else [path])
+    ]
+    found = [(file, what) for file in files for what in pki.shown(file)]
+    now = pki.now()
+    if as_json:
+        emit([{"file": str(file), **document(what)} for file, what in found])
+    else:
+        columns = ["file", "name", "roles", "hosts", "datanode", "issuer", "expires"]
+        rows = [
+            (
+                file,
+                what.name,
+                "authority" if what.is_ca else " ".join(what.roles) or "none",
+                " ".join(what.hosts) or "-",
+                what.node_id or "-",
+                what.issuer,
+                expiry(what.expires_at, now),
+            )
+            for file, what in found
+        ]
+        show(grid("", columns, rows))
+    late = [what for _, what in found if (what.expires_at - now).days < SOON_DAYS]
+    if late and not as_json:
+        remark(f"{counted(len(late), 'certificate')} to be issued again soon")
+    return Exit.TO_DO if late else Exit.OK
+
+
+def document(what: pki.Shown) -> dict[str, object]:
+    """Return one certificate for machines."""
+    return {
+        "name": what.name,
+        "issuer": what.issuer,
+        "roles": list(what.roles),
+        "datanode_id": what.node_id,
+        "hosts": list(what.hosts),
+        "is_authority": what.is_ca,
+        "begins_at": what.begins_at.isoformat(),
+        "expires_at": what.expires_at.isoformat(),
+        "serial": what.serial,
+        "sha256": what.fingerprint,
+    }
+
+
+def day(at: datetime) -> str:
+    """Return a day as people read it."""
+    return f"{at:%Y-%m-%d}"
+
+
+def expiry(at: datetime, now: datetime) -> str:
+    """Return when, and in how long."""
+    left_s = (at - now).total_seconds()
+    if left_s <= 0:
+        return f"{day(at)}, expired {spoken_duration(-left_s)} ago"
+    return f"{day(at)}, in {spoken_duration(left_s)}"

@@ -1,0 +1,258 @@
+"""Mutual TLS: the certificate files of one process, read again when they change.
+
+    certificate + key    who we are, to those who call us and to those we call
+    ca                   whose certificates we believe
+
+Each handshake and each call takes what the files say now, so a renewed certificate, and a new
+certificate authority, need no restart. Files that do not fit each other (a renewal that is half
+written, a key that all may read) change nothing: what was good stays in use and the fault is logged
+once. Without certificates a process speaks plaintext: on loopback, elsewhere only when told to.
+"""
+
+import os
+import ssl
+import stat
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import grpc
+import structlog
+
+from agent.errors import Code, Refused
+from agent.loopback import is_loopback
+
+PEM_BYTES_MAX: Final = 1024**2
+LOOK_INTERVAL_S: Final = 1.0  # how often calls look whether the files are still the same
+KEY_MODES_REFUSED: Final = stat.S_IWGRP | stat.S_IXGRP | stat.S_IRWXO
+FILE_MODES_REFUSED: Final = stat.S_IWGRP | stat.S_IWOTH
+
+log = structlog.get_logger("suture.tls")
+
+Signature = tuple[tuple[int, int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """The PEM files of one process: its certificate and issuers, its key, whom it believes."""
+
+    certificate: Path
+    key: Path
+    ca: Path
+
+    def signature(self) -> Signature:
+        """Return what changes when a file does. Raise Refused naming a file that is not there."""
+        found = []
+        for path in (self.certificate, self.key, self.ca):
+            try:
+                facts = path.stat()
+            except OSError as error:
+                raise _refused(f"cannot read {path}: {error.strerror}") from error
+            found.append((facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns))
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What the files said at one moment, checked: the key belongs to the certificate."""
+
+    certificate: bytes
+    key: bytes
+    ca: bytes
+
+    def __repr__(self) -> str:
+        """Say nothing: a key must not come into a log."""
+        return "Material(...)"
+
+
+def read_files(files: TlsFiles) -> Material:
+    """Read and check the files. Raise Refused(INVALID_CONFIG) saying which is wrong, and how."""
+    material = Material(
+        certificate=_content(files.certificate, FILE_MODES_REFUSED),
+        key=_content(files.key, KEY_MODES_REFUSED),
+        ca=_content(files.ca, FILE_MODES_REFUSED),
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        context.load_verify_locations(cadata=material.ca.decode("ascii"))
+    except (ssl.SSLError, ValueError) as error:
+        raise _refused(f"{files.ca} holds no certificates in PEM") from error
+    try:
+        context.load_cert_chain(files.certificate, files.key, password="")
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise _refused(f"{files.key} is not the key of {files.certificate}") from error
+        raise _refused(
+            f"{files.certificate} and {files.key}: not a certificate and an unencrypted key in PEM"
+        ) from error
+    except OSError as error:
+        raise _refused(f"{files.certificate}, {files.key}: {error.strerror}") from error
+    return material
+
+
+def _content(path: Path, modes_refused: int) -> bytes:
+    """Read a file that nobody else may have changed, or read if it is a key."""
+    try:
+        with path.open("rb") as file:
+            facts = os.fstat(file.fileno())
+            content = file.read(PEM_BYTES_MAX + 1)
+    except OSError as error:
+        raise _refused(f"cannot read {path}: {error.strerror}") from error
+    if not stat.S_ISREG(facts.st_mode) or len(content) > PEM_BYTES_MAX:
+        raise _refused(f"{path} is no PEM file")
+    if facts.st_mode & modes_refused:
+        others = "write" if modes_refused == FILE_MODES_REFUSED else "read"
+        raise Refused(
+            Code.INVALID_CONFIG,
+            f"{path} has mode {stat.S_IMODE(facts.st_mode):04o}: others may {others} it",
+            hint=f"chmod {'go-w' if others == 'write' else 'u=rw,g=,o='} {path}",
+        )
+    if facts.st_uid not in {0, os.geteuid()}:
+        raise _refused(f"{path} belongs to user {facts.st_uid}, neither to root nor to us")
+    return content
+
+
+def _refused(message: str) -> Refused:
+    return Refused(Code.INVALID_CONFIG, message, hint="suture tls show FILE says what a file holds")
+
+
+class Certificates:
+    """The current material of one process. Safe to use from many threads at once."""
+
+    def __init__(
+        self,
+        files: TlsFiles,
+        *,
+        inspect: Callable[[Material], None] = lambda _: None,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Read the files. Raise Refused. `inspect` may refuse material for reasons of its own."""
+        self.files = files
+        self._inspect = inspect
+        self._monotonic_s = monotonic_s
+        self._signature = files.signature()
+        self._material = self._read()
+        self._looked_at_s = monotonic_s()
+
+    def _read(self) -> Material:
+        material = read_files(self.files)
+        self._inspect(material)
+        return material
+
+    @property
+    def material(self) -> Material:
+        """What to use now. What is wrong with new files is logged, and the old ones go on."""
+        now_s = self._monotonic_s()
+        if now_s - self._looked_at_s >= LOOK_INTERVAL_S:
+            self.look()
+        return self._material
+
+    def look(self) -> None:
+        """Read the files if they changed. What is wrong with them is logged; the old ones go on."""
+        self._looked_at_s = self._monotonic_s()
+        try:
+            self.reload()
+        except Refused as error:
+            log.warning("certificate_not_reloaded", error=str(error), hint=error.hint)
+
+    def reload(self) -> bool:
+        """Read the files if they changed; return whether. Raise Refused, with nothing changed.
+
+        Files that were refused are not read again before they change.
+        """
+        signature = self.files.signature()
+        if signature == self._signature:
+            return False
+        self._signature = signature  # of before the reading: a change meanwhile is seen next time
+        material = self._read()
+        if material == self._material:
+            return False
+        self._material = material
+        log.info("certificate_reloaded", certificate=str(self.files.certificate))
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """How one process proves who it is, and where it may speak without proof."""
+
+    certificates: Certificates | None = None
+    allow_plaintext: bool = False
+
+    def server_credentials(self, address: str) -> grpc.ServerCredentials | None:
+        """Return what a server on `address` needs of its callers; None: plaintext.
+
+        Raise Refused where plaintext is not allowed.
+        """
+        if self.certificates is None:
+            self.check_plaintext(address, "listen on")
+            return None
+        source = _Configuration(self.certificates)
+        return grpc.dynamic_ssl_server_credentials(
+            source.first(),
+            source.changed,  # type: ignore[arg-type]  # None: no change, as grpc documents it
+            require_client_authentication=True,
+        )
+
+    def reload(self) -> None:
+        """Read the certificates now. What is wrong with them is logged; the old ones go on."""
+        if self.certificates is not None:
+            self.certificates.look()
+
+    def check_plaintext(self, address: str, what: str) -> None:
+        """Refuse to `what` (listen on, call) an address that is not on this machine."""
+        if not self.allow_plaintext and not is_loopback(address):
+            raise Refused(
+                Code.INVALID_CONFIG,
+                f"refusing to {what} {address} without TLS: anybody on the network could read "
+                "and change what is there",
+                hint="set certificate, key and ca (suture tls init makes them), "
+                "or allow_plaintext on a network that only the cluster can reach",
+            )
+
+
+class _Configuration:
+    """What a server shows in a handshake; asked by gRPC before each."""
+
+    def __init__(self, certificates: Certificates) -> None:
+        self._certificates = certificates
+        self._shown = certificates.material
+
+    def first(self) -> grpc.ServerCertificateConfiguration:
+        """Return the configuration of the start."""
+        return self._of(self._shown)
+
+    def changed(self) -> grpc.ServerCertificateConfiguration | None:
+        """Return a new configuration, None when it is the one of before."""
+        material = self._certificates.material
+        if material is self._shown:
+            return None
+        self._shown = material
+        return self._of(material)
+
+    @staticmethod
+    def _of(material: Material) -> grpc.ServerCertificateConfiguration:
+        return grpc.ssl_server_certificate_configuration(
+            [(material.key, material.certificate)], root_certificates=material.ca
+        )
+
+
+LOOPBACK_ONLY: Final = Security()
+
+
+def secured(
+    files: TlsFiles | None,
+    *,
+    allow_plaintext: bool = False,
+    inspect: Callable[[Material], None] = lambda _: None,
+) -> Security:
+    """Return the security that `files` give, or that of none. Raise Refused."""
+    certificates = None if files is None else Certificates(files, inspect=inspect)
+    return Security(certificates, allow_plaintext)
+
+
+def channel_credentials(material: Material) -> grpc.ChannelCredentials:
+    """Return what a client shows, and whom it believes."""
+    return grpc.ssl_channel_credentials(material.ca, material.key, material.certificate)

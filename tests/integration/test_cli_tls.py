@@ -1,0 +1,176 @@
+"""`suture tls`: an authority and certificates as an operator makes and looks at them."""
+
+import json
+import stat
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from agent import pki
+from agent.cli.main import run
+from agent.cli.output import Exit
+from agent.errors import Refused
+from agent.rpc.identity import Role, identity_of
+from agent.rpc.tls import Certificates, TlsFiles
+
+
+def suture(capsys: pytest.CaptureFixture[str], *words: str, code: int = Exit.OK) -> str:
+    """Run `suture tls`; return what it said on stdout."""
+    capsys.readouterr()
+    actual = run(["tls", *words])
+    said = capsys.readouterr()
+    assert code == actual, said.out + said.err
+    return said.out
+
+
+@pytest.fixture
+def directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """An authority, made by the command."""
+    path = tmp_path / "tls"
+    suture(capsys, "init", str(path))
+    return path
+
+
+def test_keys_are_for_their_owner_only_whatever_the_umask(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    Keys have mode 0600, the directory 0700, certificates may be read by all.
+    """
+    suture(capsys, "issue", str(directory), "--role", "scm", "--host", "scm.example.org")
+
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in directory.iterdir()}
+    assert {
+        "ca.key": 0o600,
+        "ca.pem": 0o644,
+        "scm.example.org.key": 0o600,
+        "scm.example.org.pem": 0o644,
+    } == modes
+    assert 0o700 == stat.S_IMODE(directory.stat().st_mode)
+
+
+def test_a_peer_keeps_its_datanode_and_gets_a_new_key_when_it_is_issued_again(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    A renewal is the same datanode; the key is another, and fits the new certificate.
+    """
+    words = ("issue", str(directory), "--role", "peer", "--host", "dn1.example.org", "--json")
+    first = json.loads(suture(capsys, *words))
+    key = Path(first["key"]).read_bytes()
+
+    second = json.loads(suture(capsys, *words))
+
+    assert first["datanode_id"]
+    assert first["datanode_id"] == second["datanode_id"]
+    assert first["serial"] != second["serial"]
+    assert key != Path(second["key"]).read_bytes()
+    files = TlsFiles(Path(second["certificate"]), Path(second["key"]), directory / "ca.pem")
+    assert {Role.PEER} == identity_of(Certificates(files).material.certificate).roles
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--role", "peer"), "must name the hosts"),
+        (("--role", "peer", "--host", "dn 1", "--name", "dn1"), "host name"),
+        (("--role", "admin", "--name", "../ada"), "'../ada' cannot be the name"),
+        (("--role", "admin", "--name", "ca"), "cannot be the name"),
+        (("--role", "admin", "--node", "x"), "only a certificate with the role peer"),
+        (("--role", "admin", "--days", "3650"), "the authority itself expires"),
+    ],
+)
+def test_what_cannot_be_issued_leaves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], named: str
+) -> None:
+    """
+    A wrong order is refused with what is wrong, and no file is made for it.
+    """
+    directory = tmp_path / "tls"
+    suture(capsys, "init", str(directory), "--days", "1000")
+    before = sorted(tmp_path.rglob("*"))
+
+    said = suture(capsys, "issue", str(directory), *words, "--json", code=Exit.FAILED)
+
+    assert named in json.loads(said)["error"]["message"]
+    assert before == sorted(tmp_path.rglob("*"))
+
+
+def test_an_authority_is_never_overwritten(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    A second init in the same directory changes nothing.
+    """
+    before = (directory / "ca.key").read_bytes()
+
+    said = suture(capsys, "init", str(directory), "--json", code=Exit.FAILED)
+
+    assert "exists" in json.loads(said)["error"]["message"]
+    assert before == (directory / "ca.key").read_bytes()
+
+
+def test_show_says_whose_and_until_when(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    Every certificate of a directory is shown; one that expires soon, or has, makes the exit code 2.
+    """
+    suture(capsys, "issue", str(directory), "--role", "admin", "--role", "client", "--name", "ada")
+    good = suture(capsys, "show", str(directory))
+    order = pki.Order(name="old", roles=[Role.CLIENT], days=1)
+    pki.issue(directory, order, now=pki.now() - timedelta(days=3))
+
+    late = suture(capsys, "show", str(directory), code=Exit.TO_DO)
+
+    assert "admin client" in good
+    assert "authority" in good
+    assert "expired 2 d ago" in late
+
+
+def test_a_key_is_no_certificate(directory: Path) -> None:
+    """
+    Showing a key says that it is one, and nothing of what is in it.
+    """
+    with pytest.raises(Refused, match="is a private key, not a certificate") as caught:
+        pki.shown(directory / "ca.key")
+
+    secret = (directory / "ca.key").read_text().splitlines()[1]
+    assert secret not in str(caught.value) + caught.value.hint
+
+
+def test_settings_come_from_options_the_environment_or_a_file(
+    directory: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    A key file that is missing is named, whichever way it was set; half of the settings are refused,
+    and so is plaintext to another host.
+    """
+    suture(capsys, "issue", str(directory), "--role", "admin", "--name", "ada")
+    ada, ca, missing = directory / "ada.pem", directory / "ca.pem", tmp_path / "missing.key"
+    options = [f"--tls-certificate={ada}", f"--tls-key={missing}", f"--tls-ca={ca}"]
+    file = tmp_path / "client.toml"
+    file.write_text(f'[tls]\ncertificate = "{ada}"\nkey = "{missing}"\nca = "{ca}"\n')
+    ask = ["scm", "nodes", "--scm", "scm.example.org:1", "--json"]
+
+    def complaint(*words: str) -> str:
+        capsys.readouterr()
+        assert Exit.FAILED == run([*words, *ask])
+        return str(json.loads(capsys.readouterr().out)["error"]["message"])
+
+    assert f"cannot read {missing}" in complaint(*options)
+    assert f"cannot read {missing}" in complaint("--client-config", str(file))
+    assert "must be set, too" in complaint(options[0])
+    assert "without TLS" in complaint()
+    for name, path in (("CERTIFICATE", ada), ("KEY", missing), ("CA", ca)):
+        monkeypatch.setenv(f"SUTURE_TLS_{name}", str(path))
+    assert f"cannot read {missing}" in complaint()
+    file.write_text("[tls]\ncertificat = 1\n")
+    monkeypatch.delenv("SUTURE_TLS_CERTIFICATE")
+    monkeypatch.delenv("SUTURE_TLS_KEY")
+    monkeypatch.delenv("SUTURE_TLS_CA")
+    assert "tls.certificat" in complaint("--client-config", str(file))

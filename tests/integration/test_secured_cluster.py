@@ -1,0 +1,302 @@
+"""A control plane and three agents, each a process, over mutual TLS from end to end."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from agent import pki
+from agent.cli.main import run
+from agent.cli.output import Exit
+from agent.demo.cluster import Cluster, Process
+from agent.demo.damage import Target, flip_bit_under_warm_cache
+from agent.errors import Code, Refused, SutureError
+from agent.rpc.identity import Role
+from agent.rpc.scm import ScmClient
+from agent.rpc.tls import TlsFiles, secured
+from agent.rpc.v1 import scm_pb2
+from tests.support.authority import Authority, arguments
+from tests.support.command_line import CommandLine
+
+pytestmark = pytest.mark.slow
+
+SECTIONS = """
+[scan]
+enabled = false
+watch = false
+[observe]
+listen = "127.0.0.1:0"
+audit_file = "{audit}"
+[tls]
+certificate = "{certificate}"
+key = "{key}"
+ca = "{ca}"
+"""
+WAIT_S = 30.0
+
+
+class SecuredCluster(Cluster):
+    """Every process has a certificate of its own, and writes its own audit log."""
+
+    def __init__(self, root: Path, authority: Authority) -> None:
+        self.authority = authority
+        scm = authority.issue("scm", Role.SCM)
+        super().__init__(
+            root,
+            agents=3,
+            volumes=1,
+            heartbeat_interval_ms=100,
+            scm_settings={
+                "tls_certificate": str(scm.certificate),
+                "tls_key": str(scm.key),
+                "tls_ca": str(scm.ca),
+                "audit_file": str(root / "scm-audit.jsonl"),
+            },
+        )
+
+    def write_config(self, index: int, listen: str = "127.0.0.1:0") -> Path:
+        """Write the config of one agent, with its certificate."""
+        path = super().write_config(index, listen)
+        files = self.authority.issue(f"datanode{index + 1}", Role.PEER)
+        text = path.read_text().replace('[observe]\nlisten = "127.0.0.1:0"\n', "")
+        path.write_text(
+            text
+            + SECTIONS.format(
+                audit=self.root / f"audit{index + 1}.jsonl",
+                certificate=files.certificate,
+                key=files.key,
+                ca=files.ca,
+            )
+        )
+        return path
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """The authority of the cluster."""
+    return Authority(tmp_path_factory.mktemp("authority") / "tls")
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    tmp_path_factory: pytest.TempPathFactory, authority: Authority
+) -> Iterator[SecuredCluster]:
+    """Three datanodes and a control plane."""
+    with SecuredCluster(tmp_path_factory.mktemp("secured"), authority) as running:
+        yield running
+
+
+class SecuredCommandLine(CommandLine):
+    """`suture --tls-certificate ... COMMAND --scm ADDRESS`."""
+
+    files: TlsFiles
+
+    def __call__(self, *words: str, code: int = Exit.OK) -> str:
+        """Run a command with the certificate; return its stdout."""
+        return super().__call__(*arguments(self.files), *words, code=code)
+
+
+Suture = Callable[[str, Role], CommandLine]
+
+
+@pytest.fixture
+def suture(
+    cluster: SecuredCluster, authority: Authority, capsys: pytest.CaptureFixture[str]
+) -> Suture:
+    """Return command lines, each with a certificate of its own."""
+
+    def made(name: str, *roles: Role) -> CommandLine:
+        line = SecuredCommandLine(cluster.scm.address, capsys)
+        object.__setattr__(line, "files", authority.issue(name, *roles))
+        return line
+
+    return made
+
+
+def audit(path: Path) -> list[dict[str, object]]:
+    """Return the lines of an audit log."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Poll a condition until it holds."""
+    deadline_s = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline_s, "it did not happen in time"
+
+
+def test_a_cluster_works_over_mutual_tls(
+    cluster: SecuredCluster, suture: Suture, tmp_path: Path
+) -> None:
+    """
+    A client stores and reads a file; an operator scans damage, reconciles it from the peers and
+    looks at everything; each action is in the audit log of who carried it out, under the name of
+    who asked for it.
+    """
+    client, admin = suture("carol", Role.CLIENT), suture("ada", Role.ADMIN)
+    source, back = tmp_path / "file", tmp_path / "back"
+    source.write_bytes(os.urandom(300_000))
+
+    stored = client.json("put", str(source), "--close")
+    [container_id] = stored["container_ids"]
+    admin.wait_until_closed([container_id])
+    [block] = cluster.volume_paths(1)[0].rglob(f"{container_id}/chunks/*.block")
+    size = block.stat().st_size
+    root = block.parents[1]
+    flip_bit_under_warm_cache(Target(container_id, root, (int(block.stem),), (size,), (size,)))
+    admin("scan", str(container_id), code=Exit.TO_DO)
+    mended = admin.json("reconcile", str(container_id))
+    client("get", stored["stored"][0]["key"], "--output", str(back))
+    for words in (("status",), ("volumes",), ("scm", "nodes"), ("scm", "outcomes"), ("findings",)):
+        admin(*words)
+
+    assert source.read_bytes() == back.read_bytes()
+    assert "converged" in json.dumps(mended)
+    ordered = [
+        line
+        for line in audit(cluster.root / "scm-audit.jsonl")
+        if line["action"] == "ReconcileContainers"
+    ]
+    assert [("ada", ["admin"], [container_id], "OK")] == [
+        (line["who"], line["roles"], line["container_ids"], line["result"]) for line in ordered
+    ]
+    done = audit(cluster.root / "audit2.jsonl")
+    assert ("ada", "ScanContainer", container_id) in [
+        (line["who"], line["action"], line.get("container_id")) for line in done
+    ]
+    assert ("scm", "command reconcile", container_id, "OK") in [
+        (line["who"], line["action"], line.get("container_id"), line["result"]) for line in done
+    ]
+
+
+def test_the_wrong_certificate_is_told_why(
+    cluster: SecuredCluster,
+    suture: Suture,
+    authority: Authority,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """
+    A client may not order, an operator may not write, a datanode speaks for itself only; without a
+    certificate nothing is answered, and the hint says what is missing.
+    """
+    client, admin = suture("carol", Role.CLIENT), suture("ada", Role.ADMIN)
+    source = tmp_path / "refused"
+    source.write_bytes(b"x")
+
+    ordering = client.json("scm", "containers", code=Exit.FAILED)
+    writing = admin.json("put", str(source), code=Exit.FAILED)
+    capsys.readouterr()
+    code = run(["scm", "nodes", "--json", "--scm", cluster.scm.address])
+    bare = json.loads(capsys.readouterr().out)
+
+    assert ["PERMISSION_DENIED"] * 2 == [a["error"]["code"] for a in (ordering, writing)]
+    assert "carol is client" in ordering["error"]["message"]
+    assert (Exit.UNAVAILABLE, "UNAVAILABLE") == (code, bare["error"]["code"])
+    assert "--tls-certificate" in bare["error"]["hint"]
+    own = authority.security("datanode9", Role.PEER, node_id="node-nine")
+    with ScmClient(cluster.scm.address, security=own) as scm, pytest.raises(Refused) as caught:
+        scm.heartbeat(scm_pb2.HeartbeatRequest(datanode_id="node-eight"))
+    assert Code.PERMISSION_DENIED == caught.value.code
+
+
+def test_certificates_are_exchanged_under_a_running_cluster(
+    cluster: SecuredCluster, suture: Suture, authority: Authority, tmp_path: Path
+) -> None:
+    """
+    New certificates of a new authority come in under the names of the old: after a SIGHUP all
+    processes, still the same, use them towards each other; the old authority is worth nothing.
+    """
+    admin = suture("ada", Role.ADMIN)
+    before = pids(cluster)
+    ids = {node["datanode_id"] for node in admin.json("scm", "nodes")}
+    late = secured(authority.issue("late", Role.ADMIN))
+    following = Authority(tmp_path / "following", "Following CA")
+    both = authority.ca.read_bytes() + following.ca.read_bytes()
+
+    authority.ca.write_bytes(both)
+    hang_up(cluster)
+    until(lambda: heard(cluster, "certificate_reloaded", 1))
+    for name in ("scm", "datanode1", "datanode2", "datanode3", "ada"):
+        exchange(authority, following, name)
+    hang_up(cluster)
+    until(lambda: heard(cluster, "certificate_reloaded", 2))
+    authority.ca.write_bytes(following.ca.read_bytes())
+    hang_up(cluster)
+    until(lambda: heard(cluster, "certificate_reloaded", 3))
+
+    nodes = admin.json("scm", "nodes")
+    assert before == pids(cluster)
+    assert ids == {node["datanode_id"] for node in nodes}
+    admin.wait_until(lambda: all(n["health"] == "HEALTHY" for n in admin.json("scm", "nodes")))
+    admin.json("status")  # every datanode answers it
+    with ScmClient(cluster.scm.address, security=late) as old, pytest.raises(SutureError) as caught:
+        old.list_nodes(scm_pb2.ListNodesRequest())
+    assert Code.UNAVAILABLE == caught.value.code
+
+
+def test_no_secret_is_in_any_log(cluster: SecuredCluster, authority: Authority) -> None:
+    """
+    Whatever went on before, with a broken key file too: no line of any key is in a log, an audit
+    log or a config.
+    """
+    key = authority.directory / "datanode1.key"
+    good = key.read_text()
+    key.write_text(good.replace("-----END", "x-----END"))
+    hang_up(cluster)
+    until(lambda: heard(cluster, "certificate_not_reloaded", 1, of=cluster.nodes[:1]))
+    key.write_text(good)
+
+    secrets = [
+        line
+        for path in authority.directory.glob("*.key")
+        for line in path.read_text().splitlines()
+        if "-----" not in line
+    ]
+    written = [
+        *cluster.root.glob("*.log"),
+        *cluster.root.glob("*.jsonl"),
+        *cluster.root.glob("*.toml"),
+    ]
+    assert len(written) > len(cluster.nodes) * 2
+    assert secrets
+    for path in written:
+        content = path.read_text()
+        assert "PRIVATE KEY" not in content, path
+        assert not [line for line in secrets if line in content], path
+
+
+def pids(cluster: Cluster) -> list[int]:
+    """Return the ids of all processes."""
+    return [process.popen.pid for process in everyone(cluster) if process.popen]
+
+
+def everyone(cluster: Cluster) -> list[Process]:
+    """Return all processes."""
+    return [cluster.scm, *cluster.nodes]
+
+
+def hang_up(cluster: Cluster) -> None:
+    """Send SIGHUP to all."""
+    for pid in pids(cluster):
+        os.kill(pid, signal.SIGHUP)
+
+
+def heard(cluster: Cluster, event: str, count: int, of: list[Process] | None = None) -> bool:
+    """Whether each process has logged an event so often."""
+    wanted = everyone(cluster) if of is None else of
+    return all(process.log.read_text().count(f'"{event}"') >= count for process in wanted)
+
+
+def exchange(authority: Authority, following: Authority, name: str) -> None:
+    """Put a certificate of the following authority, with the same names, into the place of one."""
+    [old] = pki.shown(authority.directory / f"{name}.pem")
+    roles = [Role(role) for role in old.roles]
+    fresh = following.issue(name, *roles, node_id=old.node_id)
+    for kind in ("key", "certificate"):
+        path = getattr(fresh, kind)
+        (authority.directory / path.name).write_bytes(path.read_bytes())

@@ -1,0 +1,46 @@
+"""A private authority and certificates from it, made by the product's own code."""
+
+from datetime import timedelta
+from pathlib import Path
+
+from agent import pki
+from agent.rpc.identity import Role
+from agent.rpc.tls import Security, TlsFiles, secured
+
+HOSTS = ("127.0.0.1", "localhost")
+
+
+class Authority:
+    """One authority in a directory; what it issues is for this machine."""
+
+    def __init__(self, directory: Path, name: str = "Test CA") -> None:
+        self.directory = directory
+        self.ca = pki.create_authority(directory, name=name, days=30, now=pki.now())
+
+    def issue(
+        self,
+        name: str,
+        *roles: Role,
+        node_id: str = "",
+        hosts: tuple[str, ...] = HOSTS,
+        age_days: int = 0,
+        days: int = 10,
+    ) -> TlsFiles:
+        """Issue a certificate `age_days` ago, for `days`."""
+        order = pki.Order(name=name, roles=roles, hosts=hosts, node_id=node_id, days=days)
+        at = pki.now() - timedelta(days=age_days)
+        certificate, key = pki.issue(self.directory, order, now=at)
+        return TlsFiles(certificate, key, self.ca)
+
+    def security(self, name: str, *roles: Role, node_id: str = "", age_days: int = 0) -> Security:
+        """Return how the holder of a new certificate calls and serves."""
+        return secured(self.issue(name, *roles, node_id=node_id, age_days=age_days))
+
+
+def arguments(files: TlsFiles) -> list[str]:
+    """Return the options of `suture` for these files."""
+    return [
+        f"--tls-certificate={files.certificate}",
+        f"--tls-key={files.key}",
+        f"--tls-ca={files.ca}",
+    ]
