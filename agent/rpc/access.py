@@ -62,6 +62,7 @@ DATANODE: Final[Mapping[str, Rule]] = {
     "ImportContainer": _audited(PEER),
     "ScanContainer": _audited(ADMIN, "container_id"),
     "ListFindings": Rule(ADMIN),
+    "ListHistory": Rule(ADMIN),
     "Status": Rule(ADMIN),
     "ScrubStatus": Rule(ADMIN),
     "SteerScrub": _audited(ADMIN, "volume_id", "pause_ms", "resume", "skip_container_id"),

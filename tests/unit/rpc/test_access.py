@@ -80,7 +80,7 @@ class TestTable:
             *("GetBlock", "ListBlocks", "ReadChunk", "GetContainerHashes", "ListFindings"),
             *("Status", "ScrubStatus", "Heartbeat", "AllocateBlocks", "CommitKey", "LookupKey"),
             *("ListKeys", "FinishWrites", "ListNodes", "ListContainerInfos", "GetContainerInfo"),
-            *("ListOutcomes", "GetQueues", "GetReport", "ListDepartures"),
+            *("ListOutcomes", "GetQueues", "GetReport", "ListDepartures", "ListHistory"),
         }
 
 
