@@ -26,7 +26,6 @@ REPLICA_FIELDS: Final = (
     "state",
     "origin_id",
     "bcsid",
-    "block_count",
     "used_bytes",
     "is_empty",
     "tree_algorithm",
@@ -34,7 +33,6 @@ REPLICA_FIELDS: Final = (
     "tombstones_checksum",
     "finding_count",
     "volume_id",
-    "data_scan_at_ms",
     "op",
     "node_health",
     "rack",
@@ -42,6 +40,25 @@ REPLICA_FIELDS: Final = (
     "is_gone",
 )
 """Of one element of `replicas`; index and datanode first, because the array is sorted by them."""
+
+
+REPLICA_COLUMNS: Final = (
+    "container_id",
+    "datanode_id",
+    "replica_index",
+    "state",
+    "origin_datanode_id",
+    "bcsid",
+    "used_bytes",
+    "is_empty",
+    "tree_algorithm",
+    "root",
+    "tombstones_checksum",
+    "volume_id",
+    "finding_count",
+    "load_error",
+)
+"""What of a replica's row a case is made of."""
 
 
 def build_cases(snapshot: Snapshot) -> DataFrame:

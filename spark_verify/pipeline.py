@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from spark_verify.actions import action_plan, scan_plan
-from spark_verify.case import build_cases, located_replicas, violation
+from spark_verify.case import REPLICA_COLUMNS, build_cases, located_replicas, violation
 from spark_verify.compare import compare
 from spark_verify.errors import RunConflict, SnapshotRefused
 from spark_verify.health import QUEUE_NONE, judge_health
@@ -43,6 +43,7 @@ from spark_verify.snapshot import (
     check_rows,
     close_snapshot,
     open_snapshot,
+    prove_rows,
     read_manifest,
 )
 from spark_verify.summary import (
@@ -208,14 +209,16 @@ def _suspects(snapshot: Snapshot, run: Run, rules: Rules) -> tuple[Snapshot, int
     started_s = time.monotonic()
     manifest, changed = run.manifest, run.request.changed_nodes
     is_direct = not changed and manifest.rows["replicas"] < run.request.direct_rows
+    narrow = snapshot.replicas.select(*REPLICA_COLUMNS)  # what is not read need not be decoded
     if changed:
         on_changed = snapshot.replicas.filter(f.col("datanode_id").isin(*changed))
         part = _only(snapshot, on_changed.select("container_id").distinct(), run)
     elif is_direct:
         part = _cached(snapshot)
     else:
-        part = _only(snapshot, _screened(snapshot, run, rules), run)
-    counts = check_rows(part, ("containers", "replicas"))
+        part = _only(replace(snapshot, replicas=narrow), _screened(snapshot, run, rules), run)
+    is_proven = not changed and not is_direct
+    counts = check_rows(part, ("containers", "replicas"), is_proven=is_proven)
     for name, count in counts.items() if is_direct else ():
         check_count(manifest, name, count)
     run.timed("screen", started_s)
@@ -229,6 +232,7 @@ def _screened(snapshot: Snapshot, run: Run, rules: Rules) -> DataFrame:
     """
     run.say(f"screening {run.manifest.rows['containers']:,} containers")
     spark = snapshot.containers.sparkSession
+    prove_rows(snapshot, ("containers", "replicas"))
     spark.conf.set("spark.sql.maxConcurrentOutputFileWriters", "4")  # else rows are sorted first
     by_numbers = screen_clustered if run.manifest.buckets else screen
     path = run.work / "screen"

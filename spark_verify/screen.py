@@ -8,7 +8,7 @@
 
 The screen never decides that something is wrong. A container is plain only when each number says
 so; what the numbers cannot prove goes to the judge, which costs time and never correctness. Each
-replica row crosses the network once, as ten longs, and no string is aggregated.
+replica row crosses the network once, as four longs, and no string is aggregated.
 """
 
 from typing import Final
@@ -19,7 +19,7 @@ from pyspark.sql import functions as f
 from spark_verify.case import DECOMMISSION, MAINTENANCE, op_class
 from spark_verify.rows import CONTAINER_STATES, REACHABLE_HEALTHS, REPLICATION_TYPES
 from spark_verify.rules import Rules
-from spark_verify.snapshot import Snapshot, row_violations
+from spark_verify.snapshot import Snapshot, code_violations
 
 BITS: Final = 10
 """Of one counter; six of them and the count of container rows share one long."""
@@ -33,6 +33,23 @@ RACKS_COUNTED_MAX: Final = 16
 """Racks whose replicas are counted, four bits each; of more only one bit each tells of any."""
 
 NIBBLES: Final = 0x1111_1111_1111_1111
+
+MASKS: Final = ("indexes", "nodes", "more_nodes", "racks")
+LONG_MAX: Final = (1 << 63) - 1
+
+# What a row says of its container, side by side in one long: a replica its four places, each
+# below 64, a container what it is.
+NODE_SHIFT: Final = 0
+OTHER_NODE_SHIFT: Final = 6
+RACK_SHIFT: Final = 12
+INDEX_SHIFT: Final = 18
+STATE_SHIFT: Final = 24
+TYPE_SHIFT: Final = 28
+WRITABLE_SHIFT: Final = 30
+PARITY_SHIFT: Final = 32
+WIDTH_SHIFT: Final = 40
+WIDTH_MAX: Final = 255
+"""Wider than any mask of indexes: such a container is never plain."""
 
 SCREEN_COLUMNS: Final = (
     "container_id",
@@ -49,23 +66,28 @@ SCREEN_COLUMNS: Final = (
 
 def screen(snapshot: Snapshot, rules: Rules) -> DataFrame:
     """Return one row per container id of the snapshot; only plain ones carry a class."""
-    sums = _replicas(snapshot, rules).unionByName(_boxes(snapshot))
+    rows = _replicas(snapshot, rules).unionByName(_boxes(snapshot))
     # Partitioned first, so that one aggregate sees whole groups: two would each hash every row.
     partitions = snapshot.containers.sparkSession.conf.get("spark.sql.shuffle.partitions")
     assert partitions is not None, "Spark has a default for it"
-    grouped = sums.repartition(int(partitions), "container_id").groupBy("container_id")
-    return _concluded(grouped.agg(_box(), _counts(), *_sums(rules)), rules)
+    grouped = rows.repartition(int(partitions), "container_id").groupBy("container_id")
+    return _concluded(grouped.agg(*_sums(rules)), rules)
 
 
 def screen_clustered(snapshot: Snapshot, rules: Rules) -> DataFrame:
     """Return the same for tables that lie bucketed by container: nothing is shuffled."""
-    replicas = _replicas(snapshot, rules).groupBy("container_id")
+    replicas = _replicas(snapshot, rules).groupBy("container_id").agg(*_sums(rules))
     boxes = _boxes(snapshot).groupBy("container_id")
-    counted = replicas.agg(_counts(), *_sums(rules)).withColumnRenamed("counts", "replica_counts")
-    joined = boxes.agg(_box(), _counts()).join(counted, "container_id", "full_outer")
-    total = f.coalesce("counts", f.lit(0)) + f.coalesce("replica_counts", f.lit(0))
-    masks = {name: f.coalesce(name, f.lit(0)) for name in ("box", *MASKS)}
-    return _concluded(joined.withColumns({"counts": total, **masks}), rules)
+    packed = boxes.agg(f.sum("counts").alias("box_counts"), f.bit_or("facts").alias("box_facts"))
+    # Hashed, because neither side need be sorted for it.
+    joined = replicas.join(packed.hint("shuffle_hash"), "container_id", "full_outer")
+    zero = f.lit(0)
+    total = {
+        "counts": f.coalesce("counts", zero) + f.coalesce("box_counts", zero),
+        "facts": f.coalesce("facts", zero).bitwiseOR(f.coalesce("box_facts", zero)),
+    }
+    masks = {name: f.coalesce(name, zero) for name in MASKS}
+    return _concluded(joined.withColumns(total | masks), rules)
 
 
 def _bit(place: Column) -> Column:
@@ -74,16 +96,6 @@ def _bit(place: Column) -> Column:
 
 def _one(counter: str, when: Column) -> Column:
     return f.when(when, 1 << (BITS * COUNTERS.index(counter))).otherwise(0).cast("long")
-
-
-def _any_violation(table: str, snapshot: Snapshot) -> Column:
-    total = f.lit(False)
-    for _, wrong in row_violations(table, snapshot.manifest):
-        total = total | f.coalesce(wrong, f.lit(False))
-    return total
-
-
-MASKS: Final = ("indexes", "nodes", "more_nodes", "racks")
 
 
 def _numbered_nodes(snapshot: Snapshot, rules: Rules) -> DataFrame:
@@ -99,28 +111,40 @@ def _numbered_nodes(snapshot: Snapshot, rules: Rules) -> DataFrame:
         (op_class() == MAINTENANCE).alias("is_resting"),
     )
     rack = f.col("rack_number")
-    place = rack * 4 if rules.rack_count <= RACKS_COUNTED_MAX else f.pmod(rack, f.lit(64))
+    rack_place = rack * 4 if rules.rack_count <= RACKS_COUNTED_MAX else f.pmod(rack, f.lit(64))
+    places = {
+        NODE_SHIFT: f.pmod("node", f.lit(64)),
+        OTHER_NODE_SHIFT: f.pmod(f.xxhash64("node"), f.lit(64)),
+        RACK_SHIFT: rack_place,
+    }
+    # Found by number: a lookup by name would hash and compare text for every replica.
     return sound.select(
-        "datanode_id",
+        f.xxhash64("datanode_id").alias("node_key"),
+        f.col("datanode_id").alias("node_name"),
         (f.lit(1).cast("long") + _one("resting", f.col("is_resting"))).alias("node_counts"),
-        _bit(f.pmod("node", f.lit(64))).alias("nodes"),
-        _bit(f.pmod(f.xxhash64("node"), f.lit(64))).alias("more_nodes"),
-        _bit(place).alias("racks"),
+        _packed(places).alias("places"),
     )
+
+
+def _packed(values: dict[int, Column]) -> Column:
+    """Return small values side by side in one long, each at its shift."""
+    total = f.lit(0).cast("long")
+    for shift, value in values.items():
+        total = total + value.cast("long") * (1 << shift)
+    return total
 
 
 def _replicas(snapshot: Snapshot, rules: Rules) -> DataFrame:
     nodes = f.broadcast(_numbered_nodes(snapshot, rules))
-    rows = snapshot.replicas.join(nodes, "datanode_id", "left")
-    zero = f.lit(0).cast("long")
+    keyed = snapshot.replicas.withColumn("node_key", f.xxhash64("datanode_id"))
+    rows = keyed.join(nodes, "node_key", "left")
     is_known = f.col("root").isNotNull() & f.col("tree_algorithm").isNotNull()
     trouble = (
-        f.col("node_counts").isNull()
+        ~f.coalesce(f.col("node_name") == f.col("datanode_id"), f.lit(False))
         | (f.col("finding_count") != 0)
         | f.col("is_empty")
         | f.col("load_error").isNotNull()
         | (is_known & ~f.col("tree_algorithm").isin(*ALGORITHMS))
-        | _any_violation("replicas", snapshot)
     )
     closed, opened = (1 << (BITS * COUNTERS.index(name)) for name in ("closed", "open"))
     counts = (
@@ -133,17 +157,19 @@ def _replicas(snapshot: Snapshot, rules: Rules) -> DataFrame:
         + _one("trouble", trouble)
     )
     # One word for root and tombstones: equal words, equal both, as surely as equal roots mean
-    # equal bytes. Unequal words prove nothing; they are for the judge.
-    word = f.when(is_known, f.xxhash64("root", "tombstones_checksum"))
-    words = [f.when(f.col("tree_algorithm") == name, word).alias(name) for name in ALGORITHMS]
-    masks = [f.coalesce(name, zero).alias(name) for name in ("nodes", "more_nodes", "racks")]
+    # equal bytes. Unequal words prove nothing; they are for the judge. Its sign is the algorithm.
+    word = f.xxhash64("root", "tombstones_checksum")
+    signed = f.when(
+        f.col("tree_algorithm") == ALGORITHMS[0], word.bitwiseAND(f.lit(LONG_MAX))
+    ).otherwise(word.bitwiseOR(f.lit(-LONG_MAX - 1)))
     return rows.select(
         "container_id",
-        zero.alias("box"),
         counts.alias("counts"),
-        *words,
-        _bit(f.col("replica_index")).alias("indexes"),
-        *masks,
+        (
+            f.coalesce("places", f.lit(0).cast("long"))
+            + f.col("replica_index").cast("long") * (1 << INDEX_SHIFT)
+        ).alias("facts"),
+        f.when(is_known, signed).alias("word"),
     )
 
 
@@ -155,24 +181,24 @@ def _boxes(snapshot: Snapshot) -> DataFrame:
     width = f.when(is_ec, f.col("ec_data") + f.col("ec_parity")).otherwise(
         f.col("replication_factor")
     )
-    trouble = _any_violation("containers", snapshot) | f.col("busy").isNotNull()
-    trouble = trouble | f.col("suppressed")
-    fields = (
-        (_place("state", CONTAINER_STATES), 0),
-        (_place("replication_type", REPLICATION_TYPES), 4),
-        (f.col("pipeline_alive").cast("int"), 8),
-        (f.coalesce(f.col("ec_parity"), f.lit(0)), 12),
-        (width, 24),
+    trouble = f.col("busy").isNotNull() | f.col("suppressed")
+    for _, wrong in code_violations():
+        trouble = trouble | f.coalesce(wrong, f.lit(False))
+    parity = f.coalesce(f.col("ec_parity"), f.lit(0))
+    box = _packed(
+        {
+            STATE_SHIFT: _place("state", CONTAINER_STATES),
+            TYPE_SHIFT: _place("replication_type", REPLICATION_TYPES),
+            WRITABLE_SHIFT: f.col("pipeline_alive").cast("int"),
+            PARITY_SHIFT: f.least(parity, f.lit(WIDTH_MAX)),
+            WIDTH_SHIFT: f.least(width, f.lit(WIDTH_MAX)),
+        }
     )
-    box, zero = f.lit(0).cast("long"), f.lit(0).cast("long")
-    for value, shift in fields:
-        box = box + value.cast("long") * (1 << shift)
     return rows.select(
         "container_id",
-        f.coalesce(box, zero).alias("box"),
         (f.lit(1 << BOX_SHIFT).cast("long") + _one("trouble", trouble)).alias("counts"),
-        *[f.lit(None).cast("long").alias(name) for name in ALGORITHMS],
-        *[zero.alias(name) for name in MASKS],
+        f.coalesce(box, f.lit(0).cast("long")).alias("facts"),
+        f.lit(None).cast("long").alias("word"),
     )
 
 
@@ -183,23 +209,31 @@ def _place(column: str, words: tuple[str, ...]) -> Column:
     return place
 
 
-def _box() -> Column:
-    return f.max("box").alias("box")
-
-
-def _counts() -> Column:
-    return f.sum("counts").alias("counts")
-
-
 def _sums(rules: Rules) -> list[Column]:
+    word = f.col("word")
+    by_algorithm = zip(ALGORITHMS, (f.when(word >= 0, word), f.when(word < 0, word)), strict=True)
     ends = [
-        end(name).alias(f"{name}_{word}")
-        for name in ALGORITHMS
-        for word, end in (("min", f.min), ("max", f.max))
+        end(own).alias(f"{name}_{which}")
+        for name, own in by_algorithm
+        for which, end in (("min", f.min), ("max", f.max))
     ]
-    racks = f.sum("racks") if rules.rack_count <= RACKS_COUNTED_MAX else f.bit_or("racks")
-    masks = [f.bit_or(name).alias(name) for name in MASKS if name != "racks"]
-    return [*ends, *masks, racks.alias("racks")]
+    # A container's own row counts no replica, so its bit is 0 wherever its facts would put it.
+    one = f.col("counts").bitwiseAND(f.lit(1))
+
+    def at(shift: int) -> Column:
+        # Java shifts a long by the lowest six bits only: exactly one place.
+        return f.call_function("shiftleft", one, f.shiftright("facts", shift).cast("int"))
+
+    racks = f.sum if rules.rack_count <= RACKS_COUNTED_MAX else f.bit_or
+    return [
+        f.sum("counts").alias("counts"),
+        f.bit_or("facts").alias("facts"),
+        *ends,
+        f.bit_or(at(NODE_SHIFT)).alias("nodes"),
+        f.bit_or(at(OTHER_NODE_SHIFT)).alias("more_nodes"),
+        racks(at(RACK_SHIFT)).alias("racks"),
+        f.bit_or(at(INDEX_SHIFT)).alias("indexes"),
+    ]
 
 
 def _field(column: str, shift: int, bits: int) -> Column:
@@ -212,11 +246,11 @@ def _concluded(sums: DataFrame, rules: Rules) -> DataFrame:
         {
             **counters,
             "box_count": _field("counts", BOX_SHIFT, 3),
-            "state_number": _field("box", 0, 4),
-            "type_number": _field("box", 4, 4),
-            "is_writable": _field("box", 8, 1) == 1,
-            "parity": _field("box", 12, 12),
-            "width": _field("box", 24, 12),
+            "state_number": _field("facts", STATE_SHIFT, 4),
+            "type_number": _field("facts", TYPE_SHIFT, 2),
+            "is_writable": _field("facts", WRITABLE_SHIFT, 1) == 1,
+            "parity": _field("facts", PARITY_SHIFT, 8),
+            "width": _field("facts", WIDTH_SHIFT, 8),
             "racks_used": _racks_used(rules),
         }
     )
@@ -241,6 +275,7 @@ def _concluded(sums: DataFrame, rules: Rules) -> DataFrame:
 def _is_plain(is_ec: Column, is_closed: Column, rules: Rules) -> Column:
     n, width = f.col("replicas"), f.col("width")
     sane = (f.col("box_count") == 1) & (f.col("trouble") == 0)
+    sane = sane & (f.col("type_number") < len(REPLICATION_TYPES))
     distinct = (f.bit_count("nodes") == n) | (f.bit_count("more_nodes") == n)
     distinct = distinct | (f.col("racks_used") == n)  # what stands on two racks is on two nodes
     every_index = _bit(width + 1) - 2

@@ -3,7 +3,7 @@
     <dir>/manifest.json
     <dir>/{containers,replicas,nodes,pending_ops}/*.parquet
 
-What one row alone can violate is checked here (`row_violations`); what needs a container's rows
+What one row alone can violate is checked here; what needs a container's rows
 side by side (a duplicate replica, an index outside the code) is checked in `case.violation`.
 """
 
@@ -188,12 +188,29 @@ def _reason(text: str) -> str:
     return " ".join(text.partition("JVM stacktrace")[0].split())[:REASON_CHARACTERS_MAX]
 
 
-def check_rows(snapshot: Snapshot, names: Iterable[str] = TABLES) -> dict[str, int]:
+def check_rows(
+    snapshot: Snapshot, names: Iterable[str] = TABLES, *, is_proven: bool = False
+) -> dict[str, int]:
     """Return how many rows each table has.
 
-    Raises SnapshotRefused when any single row of the tables is impossible or listed twice.
+    Raises SnapshotRefused when any single row of the tables is impossible or listed twice. Of rows
+    that `prove_rows` let pass (`is_proven`) only what it left open is asked.
     """
-    return {name: _check_table(snapshot, name) for name in names}
+    return {name: _check_table(snapshot, name, is_proven=is_proven) for name in names}
+
+
+def prove_rows(snapshot: Snapshot, names: Iterable[str]) -> None:
+    """Refuse the snapshot when a row has a null, a negative number or another snapshot's id.
+
+    The condition is left to Parquet: from the statistics of its columns it proves for most files
+    that no row can meet it, and then reads none of them. Words and codes are not asked here.
+    """
+    for name in names:
+        wrong = f.lit(False)
+        for _, condition in _numeric_violations(name, snapshot.manifest):
+            wrong = wrong | condition  # a bare comparison: what is wrapped is not pushed down
+        if not snapshot.table(name).filter(wrong).select(f.lit(1)).isEmpty():
+            check_rows(snapshot, (name,))
 
 
 def check_count(manifest: Manifest, name: str, count: int) -> None:
@@ -233,9 +250,11 @@ def check_reporting(nodes: Sequence[Any], min_percent: int) -> None:
         )
 
 
-def _check_table(snapshot: Snapshot, name: str) -> int:
+def _check_table(snapshot: Snapshot, name: str, *, is_proven: bool) -> int:
     table = snapshot.table(name)
-    violations = row_violations(name, snapshot.manifest)
+    violations = word_violations(name)
+    if not is_proven:
+        violations = _numeric_violations(name, snapshot.manifest) + violations
     counts = [f.count_if(wrong).alias(f"v{i}") for i, (_, wrong) in enumerate(violations)]
     row = table.agg(f.count(f.lit(1)).alias("rows"), *counts).first()
     assert row is not None, "an aggregate without groups has one row"
@@ -260,16 +279,11 @@ def _refuse_twice(table: DataFrame, name: str) -> None:
         raise SnapshotRefused(f"table {name}/ lists twice: {named}", hint=_SCAN_AGAIN)
 
 
-def row_violations(name: str, manifest: Manifest) -> list[tuple[str, SparkColumn]]:
-    """Return what no row of table `name` may do, each as text and as a condition."""
+def _numeric_violations(name: str, manifest: Manifest) -> list[tuple[str, SparkColumn]]:
+    """Return what no row of table `name` may do that minima and maxima of its columns can tell."""
     columns = TABLES[name]
     found: list[tuple[str, SparkColumn]] = [
         (f"{c.name} is null", f.col(c.name).isNull()) for c in columns if not c.nullable
-    ]
-    found += [
-        (f"{c.name} is none of {', '.join(c.words)}", ~f.col(c.name).isin(*c.words))
-        for c in columns
-        if c.words
     ]
     found += [
         (f"{c.name} is negative", f.col(c.name) < 0) for c in columns if _must_not_be_negative(c)
@@ -277,11 +291,19 @@ def row_violations(name: str, manifest: Manifest) -> list[tuple[str, SparkColumn
     found.append(
         ("snapshot_id is not the manifest's", f.col("snapshot_id") != manifest.snapshot_id)
     )
-    if name == "containers":
-        found += _code_violations()
     if name in ("replicas", "pending_ops"):
         found.append((f"replica_index is above {INDEX_MAX}", f.col("replica_index") > INDEX_MAX))
     return found
+
+
+def word_violations(name: str) -> list[tuple[str, SparkColumn]]:
+    """Return what else no row may do: say a word nobody knows, name a code that is none."""
+    found: list[tuple[str, SparkColumn]] = [
+        (f"{c.name} is none of {', '.join(c.words)}", ~f.col(c.name).isin(*c.words))
+        for c in TABLES[name]
+        if c.words
+    ]
+    return found + (code_violations() if name == "containers" else [])
 
 
 def _must_not_be_negative(column: Column) -> bool:
@@ -290,7 +312,8 @@ def _must_not_be_negative(column: Column) -> bool:
     return numeric and column.name not in signed
 
 
-def _code_violations() -> list[tuple[str, SparkColumn]]:
+def code_violations() -> list[tuple[str, SparkColumn]]:
+    """Return what no container row may say of its replication."""
     is_ec = f.col("replication_type") == "EC"
     width = f.coalesce(f.col("ec_data"), f.lit(0)) + f.coalesce(f.col("ec_parity"), f.lit(0))
     has_code = (f.col("ec_data") >= 1) & (f.col("ec_parity") >= 1) & (width <= INDEX_MAX)

@@ -9,9 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
 from spark_verify.errors import SnapshotRefused
 from spark_verify.pipeline import Request, verify
+from spark_verify.snapshot import open_snapshot, prove_rows, read_manifest
 from tests.support.snapshots import SnapshotRows, container, gather
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -31,6 +33,20 @@ def refusal(directory: Path, tmp_path: Path) -> str:
         verify(Request(str(directory), tmp_path / "out"))
     assert list((tmp_path / "out").glob("**/*.parquet")) == []
     return str(raised.value)
+
+
+def records_read(spark: SparkSession) -> int:
+    """Return how many records all stages of the session have read from files so far."""
+    java, gateway = spark._jvm, spark.sparkContext._gateway
+    assert java is not None
+    assert gateway is not None
+    no_quantiles = gateway.new_array(java.double, 0)  # type: ignore[no-untyped-call]
+    context = spark._jsparkSession.sparkContext()
+    context.listenerBus().waitUntilEmpty()  # its store hears of finished stages only later
+    stages = context.statusStore().stageList(
+        java.java.util.ArrayList(), False, False, no_quantiles, java.java.util.ArrayList()
+    )
+    return sum(stages.apply(i).inputRecords() for i in range(stages.size()))
 
 
 def put(column: str, row: int, value: object) -> Callable[[pa.Table], pa.Table]:
@@ -95,6 +111,43 @@ class TestRefused:
         message = refusal(directory, tmp_path)
 
         assert [word for word in words if word not in message] == [], message
+
+    @pytest.mark.parametrize(
+        ("column", "value", "words"),
+        [
+            ("is_empty", None, "is_empty is null: (container_id 1, datanode_id dn-1-1"),
+            ("bcsid", -1, "bcsid is negative: (container_id 1, datanode_id dn-1-1"),
+            ("state", "SLEEPY", "state is none of"),
+        ],
+    )
+    def test_a_large_snapshot_is_refused_for_one_row_as_well(
+        self, tmp_path: Path, column: str, value: object, words: str
+    ) -> None:
+        """
+        What is screened by numbers hides no row: a null, a negative number, an unknown word.
+        """
+        directory = rows().write(tmp_path / "snapshot", change={"replicas": put(column, 1, value)})
+
+        with pytest.raises(SnapshotRefused) as raised:
+            verify(Request(str(directory), tmp_path / "out", direct_rows=0))
+
+        assert words in str(raised.value).replace("; first", "").replace("1 row(s) where ", "")
+
+    def test_rows_are_proven_sound_by_statistics_alone(
+        self, spark: SparkSession, tmp_path: Path
+    ) -> None:
+        """
+        Not one row of a sound table is read to know that none is null, negative or a stranger.
+        """
+        directory = str(rows().write(tmp_path / "snapshot"))
+        snapshot = open_snapshot(spark, directory, read_manifest(directory))
+        before = records_read(spark)
+
+        prove_rows(snapshot, ("containers", "replicas"))
+
+        assert records_read(spark) == before
+        snapshot.replicas.collect()
+        assert records_read(spark) == before + len(rows().replicas)
 
     def test_a_file_of_an_older_release_does_not_hide_among_others(self, tmp_path: Path) -> None:
         """
