@@ -57,11 +57,19 @@ class Commands:
 
     def submit(self, commands: Sequence[scm_pb2.Command], term: int) -> None:
         """Queue `commands`; never waits."""
-        for pool in self._pools:
-            pool.set_term(term)
-        refused = Counter(filter(None, [self._submit(command) for command in commands]))
+        self.set_term(term)
+        refused = Counter(filter(None, [self.queue(command) for command in commands]))
         if refused:  # one line, however many: each is answered
             log.info("commands_refused", of=len(commands), **refused)
+
+    def set_term(self, term: int) -> None:
+        """Note the term of the SCM that leads: what older ones ordered is dropped."""
+        for pool in self._pools:
+            pool.set_term(term)
+
+    def refuse(self, command: scm_pb2.Command, why: Refusal) -> None:
+        """Answer a command that will not be queued."""
+        self._answer(skipped(command, why.value))
 
     def queue_counts(self) -> Iterable[scm_pb2.QueueCount]:
         """Return queued and running tasks by type; LOW ones are not counted as queued."""
@@ -69,9 +77,12 @@ class Commands:
             for task_type, counts in pool.counts().items():
                 yield scm_pb2.QueueCount(type=task_type, count=counts.queued + counts.running)
 
-    def _submit(self, command: scm_pb2.Command) -> str:
-        """Queue a command, or answer it; return why it was refused, "" when it was not."""
-        kind = command.WhichOneof("command") or "unknown"
+    def queue(self, command: scm_pb2.Command, *, waited_ms: int = 0) -> str:
+        """Queue a command, or answer it; return why it was refused, "" when it was not.
+
+        `waited_ms`: how long ago it came; its lifetime runs from then.
+        """
+        kind = kind_of(command)
         container_id = container_of(command)
         route = self._routes.get(kind)
         if route is None or (route.key_of is None and not 1 <= container_id <= ID_MAX):
@@ -81,14 +92,14 @@ class Commands:
             task_type=kind,
             key=container_id if route.key_of is None else route.key_of(command),
             priority=Priority.LOW if command.priority == scm_pb2.LOW else Priority.NORMAL,
-            deadline_at_ms=self._deadline_at_ms(command),
+            deadline_at_ms=self._deadline_at_ms(command, waited_ms),
             term=command.term,
             weight=route.weight,
             place=route.place_of(command),
         )
 
         def skip(why: Refusal) -> None:
-            self._answer(skipped(command, why.value))
+            self.refuse(command, why)
 
         refusal = route.pool.submit(task, self._body(command, route.carry_out), on_drop=skip)
         if refusal is None:
@@ -96,9 +107,10 @@ class Commands:
         skip(refusal)
         return refusal.value
 
-    def _deadline_at_ms(self, command: scm_pb2.Command) -> int:
+    def _deadline_at_ms(self, command: scm_pb2.Command, waited_ms: int) -> int:
         """Return when the command is too late by our own clock, so that clocks may differ."""
-        return monotonic_ms(self._clock) + command.lifetime_ms if command.lifetime_ms else 0
+        came_ms = monotonic_ms(self._clock) - waited_ms
+        return max(1, came_ms + command.lifetime_ms) if command.lifetime_ms else 0
 
     def _body(self, command: scm_pb2.Command, carry_out: CarryOut) -> TaskBody:
         """Return what runs in the pool: carry out, answer, and say how it went."""
@@ -123,6 +135,11 @@ class Commands:
         return body
 
 
+def kind_of(command: scm_pb2.Command) -> str:
+    """Return the name of a command's type."""
+    return command.WhichOneof("command") or "unknown"
+
+
 def container_of(command: scm_pb2.Command) -> int:
     """Return the container that the command names, 0 if it names none."""
     kind = command.WhichOneof("command")
@@ -135,7 +152,7 @@ def answer_to(
     """Return the answer to a command, so far without an outcome."""
     return scm_pb2.CommandStatus(
         command_id=command.command_id,
-        type=command.WhichOneof("command") or "unknown",
+        type=kind_of(command),
         container_id=container_of(command),
         state=state,
     )

@@ -13,11 +13,13 @@ for ever.
 Pure: no thread, no clock; `agent.runtime.pool` brings both. One owner at a time.
 """
 
-from collections import Counter, deque
-from collections.abc import Hashable, Mapping
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Final
+
+from agent.lanes import Lanes
 
 QUEUE_DEPTH_MAX_DEFAULT: Final = 1_000
 TASK_TYPES_MAX: Final = 32  # names of types label metrics: they are ours, never a peer's
@@ -145,7 +147,8 @@ class TaskQueue:
 
     def __init__(self, limits: TaskLimits) -> None:
         self._limits = limits
-        self._waiting: dict[Priority, deque[Task]] = {level: deque() for level in Priority}
+        self._waiting = Lanes[Task]()
+        self._stale: list[Task] = []  # dropped, and not told of yet
         self._known: set[tuple[str, Hashable]] = set()
         self._counts: dict[str, _Counts] = {}
         self._places: Counter[str] = Counter()  # of running tasks
@@ -161,7 +164,7 @@ class TaskQueue:
         match refusal:
             case None:
                 self._known.add(task.identity)
-                self._waiting[task.priority].append(task)
+                self._waiting.add(task)
             case Refusal.DEADLINE_PASSED:
                 counts.timed_out += 1
             case Refusal.STALE_TERM:
@@ -172,19 +175,16 @@ class TaskQueue:
 
     def take(self, now_ms: int) -> Taken:
         """Choose the task to run now and count it as running; drop those that came too late."""
-        dropped: list[Dropped] = []
-        if self._is_stopping or self._weight >= self._limits.running_max:
+        if self._is_stopping:
             return Taken(None)
-        for level in Priority:
-            task, must_wait = self._take_of(self._waiting[level], now_ms, dropped)
-            if task is not None:
-                self._counts_of(task).running += 1
-                self._weight += task.weight
-                self._places[task.place] += 1
-                return Taken(task, tuple(dropped))
-            if must_wait:
-                break
-        return Taken(None, tuple(dropped))
+        dropped = self._drop_useless(now_ms)
+        task = self._next()
+        if task is not None:
+            self._waiting.remove(task)
+            self._counts_of(task).running += 1
+            self._weight += task.weight
+            self._places[task.place] += 1
+        return Taken(task, dropped)
 
     def finish(self, task: Task, outcome: TaskOutcome) -> None:
         """Note the end of a task that `take` returned."""
@@ -209,18 +209,23 @@ class TaskQueue:
 
     def set_term(self, term: int) -> None:
         """Note the term of the SCM that leads; it never goes back."""
-        self._term = max(self._term, term)
+        if term <= self._term:
+            return
+        self._term = term
+        for task in [task for task in self._waiting if self._is_stale(task)]:
+            self._waiting.remove(task)
+            self._counts_of(task).stale += 1
+            self._stale.append(task)
 
     def stop(self) -> tuple[Dropped, ...]:
         """Refuse and run nothing more; return the waiting tasks, which are dropped."""
         self._is_stopping = True
-        tasks = [task for waiting in self._waiting.values() for task in waiting]
-        for task in tasks:
-            self._known.discard(task.identity)
+        stale, waiting = self._drop(self._stale, Refusal.STALE_TERM), list(self._waiting)
+        for task in waiting:
             self._counts_of(task).skipped += 1
-        for waiting in self._waiting.values():
-            waiting.clear()
-        return tuple(Dropped(task, Refusal.STOPPING) for task in tasks)
+        self._waiting.clear()
+        self._stale = []
+        return stale + self._drop(waiting, Refusal.STOPPING)
 
     @property
     def running_count(self) -> int:
@@ -229,17 +234,13 @@ class TaskQueue:
 
     @property
     def queued_count(self) -> int:
-        """How many tasks wait, of all priorities."""
-        return sum(len(waiting) for waiting in self._waiting.values())
+        """How many tasks wait, of all priorities, those to be dropped included."""
+        return len(self._waiting) + len(self._stale)
 
     def counts(self) -> dict[str, TaskCounts]:
         """Return the counts of every type that was ever requested."""
         result = {}
         for task_type, counts in self._counts.items():
-            of_type = [
-                sum(task.task_type == task_type for task in self._waiting[level])
-                for level in Priority
-            ]
             result[task_type] = TaskCounts(
                 requested=counts.requested,
                 done=counts.done,
@@ -248,8 +249,8 @@ class TaskQueue:
                 timed_out=counts.timed_out,
                 stale=counts.stale,
                 refused=counts.refused,
-                queued=of_type[Priority.NORMAL],
-                queued_low=of_type[Priority.LOW],
+                queued=self._waiting.count(Priority.NORMAL, task_type),
+                queued_low=self._waiting.count(Priority.LOW, task_type),
                 running=counts.running,
             )
         return result
@@ -267,33 +268,30 @@ class TaskQueue:
             return Refusal.QUEUE_FULL
         return None
 
-    def _take_of(
-        self, waiting: deque[Task], now_ms: int, dropped: list[Dropped]
-    ) -> tuple[Task | None, bool]:
-        """Take the first task that may run; move what came too late to `dropped`. Without one, say
-        whether nobody may run before a heavy one has found room."""
-        passed_over: list[Task] = []
-        found = None
-        must_wait = False
-        while waiting and found is None and not must_wait:
-            task = waiting.popleft()
-            counts = self._counts_of(task)
-            if _is_late(task, now_ms):
-                counts.timed_out += 1
-                dropped.append(Dropped(task, Refusal.DEADLINE_PASSED))
-            elif self._is_stale(task):
-                counts.stale += 1
-                dropped.append(Dropped(task, Refusal.STALE_TERM))
-            elif self._is_busy(task):
-                passed_over.append(task)
-            elif self._weight and self._weight + task.weight > self._limits.running_max:
-                passed_over.append(task)
-                must_wait = True
-            else:
-                found = task
-        waiting.extendleft(reversed(passed_over))
+    def _drop_useless(self, now_ms: int) -> tuple[Dropped, ...]:
+        """Drop what came too late or was ordered by an SCM that leads no more."""
+        stale, self._stale = self._stale, []
+        late = self._waiting.take_late(now_ms)
+        for task in late:
+            self._counts_of(task).timed_out += 1
+        return self._drop(late, Refusal.DEADLINE_PASSED) + self._drop(stale, Refusal.STALE_TERM)
+
+    def _drop(self, tasks: Iterable[Task], why: Refusal) -> tuple[Dropped, ...]:
+        """Forget tasks that do not wait any more."""
+        dropped = tuple(Dropped(task, why) for task in tasks)
         self._known.difference_update(item.task.identity for item in dropped)
-        return found, must_wait
+        return dropped
+
+    def _next(self) -> Task | None:
+        """Return the first task that may run; none if nobody may before a heavy one has room."""
+        if self._weight >= self._limits.running_max:
+            return None
+        for level in Priority:
+            for task in self._waiting.heads(level):
+                if not self._is_busy(task):
+                    has_room = self._weight + task.weight <= self._limits.running_max
+                    return task if has_room or not self._weight else None
+        return None
 
     def _is_busy(self, task: Task) -> bool:
         """Whether its type has its share, or its place is busy enough."""

@@ -9,6 +9,7 @@ of gRPC, and sends nothing: datanodes fetch their commands with heartbeats.
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +32,7 @@ from scm.nodes import Nodes, Registration
 from scm.options import ScmOptions
 from scm.orders import Orders
 from scm.plans import Plans
+from scm.previews import Previews, close_refusal
 from scm.reconciles import Reconciles
 from scm.replicas import Reports
 from scm.report import RmReport, Verified, rm_report
@@ -90,6 +92,7 @@ class ControlPlane:
         self._plans = Plans(
             state, self._nodes, self._reconciles, self._admin, cases, self._safe_mode, clock
         )
+        self._previews = Previews(state, cases, self._commands, self._reconciles, clock)
         self._views = Views(state, self._nodes, self._reports)
         self._last_copies = LastCopies(state, self._nodes)
 
@@ -102,8 +105,6 @@ class ControlPlane:
     def cluster_id(self) -> str:
         """The id every datanode of this cluster carries on its volumes."""
         return self._state.cluster_id
-
-    # Datanodes.
 
     def register(self, registration: Registration) -> None:
         """Let a datanode in. Raises Refused(WRONG_CLUSTER)."""
@@ -274,15 +275,21 @@ class ControlPlane:
             )
         return view
 
-    def close_containers(self, container_ids: Sequence[int]) -> list[Decision]:
-        """Close containers now, whatever their writers have in mind."""
+    def close_containers(
+        self, container_ids: Sequence[int], *, worlds: Sequence[int] = (), dry_run: bool = False
+    ) -> list[Decision]:
+        """Close containers now, whatever their writers have in mind; `worlds` as below."""
         with self._change() as change:
-            return [self._close_one(change, container_id) for container_id in container_ids]
+            do = self._previews.close if dry_run else partial(self._close_one, change)
+            return self._previews.each(container_ids, worlds, do)
 
-    def reconcile_containers(self, container_ids: Sequence[int]) -> list[Decision]:
-        """Order containers reconciled, as far as they are eligible."""
+    def reconcile_containers(
+        self, container_ids: Sequence[int], *, worlds: Sequence[int] = (), dry_run: bool = False
+    ) -> list[Decision]:
+        """Order containers reconciled, as far as they are eligible; `worlds` as below."""
         with self._change() as change:
-            return [self._reconciles.order(change, number) for number in container_ids]
+            do = self._previews.reconcile if dry_run else partial(self._reconciles.order, change)
+            return self._previews.each(container_ids, worlds, do)
 
     def apply_plan(self, rows: Sequence[PlanRow], *, dry_run: bool) -> list[Decision]:
         """Order what a plan asks for, row by row, if the world is still as the plan saw it."""
@@ -456,23 +463,17 @@ class ControlPlane:
 
     def _close_one(self, change: Change, container_id: int) -> Decision:
         container = self._state.containers.get(container_id)
-        if container is None:
-            return Decision(container_id, Code.CONTAINER_NOT_FOUND, "no such container")
-        if container.state in {ContainerState.DELETING, ContainerState.DELETED}:
-            return Decision(
-                container_id, "INELIGIBLE_CONTAINER_STATE", f"container is {container.state}"
-            )
+        refusal = close_refusal(container_id, container)
+        if refusal is not None or container is None:
+            return refusal or Decision(container_id, Code.CONTAINER_NOT_FOUND)
         if container.state is ContainerState.OPEN:
             self._writers.end(change, container, "closed by an operator")
         self._observe(change, [container_id])
         closed = self._state.containers.get(container_id)
         assert closed is not None
-        command_ids = tuple(
-            command.command_id
-            for command in self._state.commands.of_container(container_id)
-            if command.kind is Kind.CLOSE
-        )
-        return Decision(container_id, "OK", f"container is {closed.state}", command_ids)
+        commands = self._state.commands.of_container(container_id)
+        ids = tuple(command.command_id for command in commands if command.kind is Kind.CLOSE)
+        return Decision(container_id, "OK", f"container is {closed.state}", ids)
 
     def _close_planned(self, change: Change, row: PlanRow, *, dry_run: bool) -> Decision:
         container = self._state.containers.get(row.container_id)
@@ -480,7 +481,7 @@ class ControlPlane:
         if refusal is not None:
             return refusal
         if dry_run:
-            return Decision(row.container_id, "OK", "would go to " + ", ".join(row.targets))
+            return self._previews.close(row.container_id)
         return self._close_one(change, row.container_id)
 
     def _named_by(self, command: Pending) -> tuple[Endpoint, ...]:

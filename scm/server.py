@@ -147,15 +147,21 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         self, request: scm_pb2.CloseContainersRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ContainerDecisions:
         """Close containers now."""
-        container_ids = wire.container_ids_from(request.container_ids)
-        return answers.decisions_message(self._control.close_containers(container_ids))
+        ids = wire.container_ids_from(request.container_ids)
+        worlds = wire.worlds_from(request.worlds, ids)
+        return answers.decisions_message(
+            self._control.close_containers(ids, worlds=worlds, dry_run=request.dry_run)
+        )
 
     def ReconcileContainers(  # noqa: N802
         self, request: scm_pb2.ReconcileContainersRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ContainerDecisions:
         """Order containers reconciled."""
-        container_ids = wire.container_ids_from(request.container_ids)
-        return answers.decisions_message(self._control.reconcile_containers(container_ids))
+        ids = wire.container_ids_from(request.container_ids)
+        worlds = wire.worlds_from(request.worlds, ids)
+        return answers.decisions_message(
+            self._control.reconcile_containers(ids, worlds=worlds, dry_run=request.dry_run)
+        )
 
     def ApplyPlan(  # noqa: N802
         self, request: scm_pb2.ApplyPlanRequest, _context: grpc.ServicerContext

@@ -46,7 +46,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "volumes": ("agent.cli.node", "volumes"),
     "top": ("agent.cli.node", "top"),
     "diagnose": ("agent.cli.diagnose", "diagnose"),
-    "reconcile": ("agent.cli.scm", "reconcile"),
+    "reconcile": ("agent.cli.orders", "reconcile"),
     "verify-parity": ("agent.cli.parity", "verify_parity_command"),
     "fsck": ("agent.cli.offline", "fsck"),
     "demo": ("agent.cli.demo", "demo"),

@@ -1,7 +1,9 @@
-"""rm, scm replicate, delete, queues, safemode ...: orders, shown before they are given."""
+"""rm, reconcile, scm replicate, delete, close, apply ...: orders, shown before they are given."""
 
+import json
 import sys
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Annotated, Final, TypeVar
 
 import typer
@@ -20,12 +22,21 @@ from agent.cli.output import (
     show,
     size,
 )
-from agent.cli.scm import Containers, WaitOption, app, facts, show_decisions, wait_and_show
+from agent.cli.scm import (
+    Containers,
+    WaitOption,
+    app,
+    facts,
+    scan_decision,
+    show_decisions,
+    wait_and_show,
+)
 from agent.client import Client
 from agent.errors import Code, Refused
 from agent.rpc.v1 import scm_pb2
 
 MINUTE_MS: Final = 60_000
+PLAN_ROWS: Final = 5_000  # in one call
 
 YesFlag = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
 DryRunFlag = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
@@ -36,6 +47,15 @@ TargetOption = Annotated[
     str, typer.Option("--target", metavar="ID", help="Where to; the SCM chooses if not given.")
 ]
 
+ShownOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--as-shown",
+        metavar="FILE",
+        help="What --dry-run --json printed: containers that changed since are refused.",
+    ),
+]
+
 
 @app.command("replicate")
 def replicate(
@@ -44,6 +64,7 @@ def replicate(
     scm: ScmOption = SCM_DEFAULT,
     dry_run: DryRunFlag = False,
     yes: YesFlag = False,
+    as_shown: ShownOption = None,
     wait_s: WaitOption = 0,
     as_json: JsonFlag = False,
 ) -> int:
@@ -58,6 +79,7 @@ def replicate(
                 filled(request, worlds, dry_run=trial)
             ),
             "copy",
+            worlds=shown_worlds(as_shown, ids),
             dry_run=dry_run,
             yes=yes,
             wait_s=wait_s,
@@ -72,6 +94,7 @@ def delete(
     scm: ScmOption = SCM_DEFAULT,
     dry_run: DryRunFlag = False,
     yes: YesFlag = False,
+    as_shown: ShownOption = None,
     wait_s: WaitOption = 0,
     as_json: JsonFlag = False,
 ) -> int:
@@ -86,6 +109,7 @@ def delete(
                 filled(request, worlds, dry_run=trial)
             ),
             "delete",
+            worlds=shown_worlds(as_shown, ids),
             dry_run=dry_run,
             yes=yes,
             wait_s=wait_s,
@@ -93,7 +117,131 @@ def delete(
         )
 
 
-Request = TypeVar("Request", scm_pb2.ReplicateContainersRequest, scm_pb2.DeleteReplicasRequest)
+@app.command("close")
+def close(
+    ids: Containers,
+    scm: ScmOption = SCM_DEFAULT,
+    dry_run: DryRunFlag = False,
+    as_shown: ShownOption = None,
+    as_json: JsonFlag = False,
+) -> int:
+    """Close open containers: their writers go on in others."""
+    worlds = shown_worlds(as_shown, ids)
+    with connect(scm) as client:
+        request = scm_pb2.CloseContainersRequest(container_ids=ids)
+        answer = client.scm.close_containers(filled(request, worlds, dry_run=dry_run))
+    if dry_run:
+        return show_orders(answer, as_json=as_json)
+    return show_decisions(answer, as_json=as_json)
+
+
+@app.command("reconcile")
+def reconcile(
+    ids: Containers,
+    scm: ScmOption = SCM_DEFAULT,
+    dry_run: DryRunFlag = False,
+    as_shown: ShownOption = None,
+    wait_s: WaitOption = 600,
+    as_json: JsonFlag = False,
+) -> int:
+    """Make the replicas of containers equal again, chunk by chunk, from healthy peers."""
+    worlds = shown_worlds(as_shown, ids)
+    with connect(scm) as client:
+        request = scm_pb2.ReconcileContainersRequest(container_ids=ids)
+        answer = client.scm.reconcile_containers(filled(request, worlds, dry_run=dry_run))
+        if dry_run:
+            return show_orders(answer, as_json=as_json)
+        if not wait_s:
+            return show_decisions(answer, as_json=as_json)
+        return wait_and_show(client, answer, wait_s, as_json=as_json)
+
+
+@app.command("apply")
+def apply(
+    plan: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A run directory that suture-verify wrote.")
+    ],
+    scm: ScmOption = SCM_DEFAULT,
+    dry_run: DryRunFlag = False,
+    yes: YesFlag = False,
+    wait_s: WaitOption = 0,
+    as_json: JsonFlag = False,
+) -> int:
+    """Hand a plan to the SCM, which checks every row against the cluster as it is now.
+
+    A plan that deletes replicas needs a yes.
+    """
+    from agent.plan_file import read_plan
+
+    request = read_plan(plan)
+    delete_count = sum(row.action == "delete" for row in request.rows)
+    with connect(scm) as client:
+        if dry_run:
+            return show_orders(plan_decisions(client, request, dry_run=True), as_json=as_json)
+        if delete_count and not yes:
+            refuse_unasked(as_json=as_json)
+            show_orders(plan_decisions(client, request, dry_run=True), as_json=False)
+            if not typer.confirm(f"the plan deletes {delete_count} replicas; apply it?", err=True):
+                return Exit.FAILED
+        answer = plan_decisions(client, request, dry_run=False)
+        if not wait_s:
+            return show_decisions(answer, as_json=as_json)
+        return wait_and_show(client, answer, wait_s, as_json=as_json)
+
+
+def plan_decisions(
+    client: Client, request: scm_pb2.ApplyPlanRequest, *, dry_run: bool
+) -> scm_pb2.ContainerDecisions:
+    """Return what becomes of a plan's rows; scans are asked for here, the rest is the SCM's."""
+    from agent.plan_file import SCAN
+
+    rows = list(request.rows)
+    ordered = [row for row in rows if row.action != SCAN]
+    answer = scm_pb2.ContainerDecisions()
+    for first in range(0, len(ordered), PLAN_ROWS):
+        page = scm_pb2.ApplyPlanRequest(
+            snapshot_id=request.snapshot_id,
+            run_id=request.run_id,
+            rows=ordered[first : first + PLAN_ROWS],
+            dry_run=dry_run,
+        )
+        answer.decisions.extend(client.scm.apply_plan(page).decisions)
+    scans = [scan_decision(client, row, dry_run=dry_run) for row in rows if row.action == SCAN]
+    answer.decisions.extend(scans)
+    return answer
+
+
+def shown_worlds(path: Path | None, ids: list[int]) -> list[int]:
+    """Return the fingerprints of containers that a dry run printed; none without a file."""
+    if path is None:
+        return []
+    try:
+        shown = {int(str(d["container_id"])): int(str(d["world"])) for d in read_json(path)}
+        return [shown[container_id] for container_id in ids]
+    except (ValueError, TypeError, KeyError) as error:
+        raise Refused(
+            Code.MALFORMED_REQUEST,
+            f"{path} does not show what would become of these containers: "
+            f"{type(error).__name__} {error}",
+            hint="give what the same command printed with --dry-run --json",
+        ) from error
+
+
+def read_json(path: Path) -> list[dict[str, object]]:
+    """Return the documents in a file."""
+    read = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(read, list):
+        raise TypeError("it is no list")
+    return read
+
+
+Request = TypeVar(
+    "Request",
+    scm_pb2.ReplicateContainersRequest,
+    scm_pb2.DeleteReplicasRequest,
+    scm_pb2.CloseContainersRequest,
+    scm_pb2.ReconcileContainersRequest,
+)
 
 
 def filled(request: Request, worlds: list[int], *, dry_run: bool) -> Request:
@@ -109,6 +257,7 @@ def confirmed(
     order: Callable[[list[int], bool], scm_pb2.ContainerDecisions],
     verb: str,
     *,
+    worlds: list[int],
     dry_run: bool,
     yes: bool,
     wait_s: float,
@@ -116,11 +265,11 @@ def confirmed(
 ) -> int:
     """Show what an order would do, ask, and give it if the world is still the one that was shown.
 
-    With `yes` nothing is shown before; without, and without anybody to ask, it is refused.
+    `worlds`: fingerprints of what was shown before. With `yes` nothing is shown now; without, and
+    without anybody to ask, it is refused.
     """
-    worlds: list[int] = []
     if dry_run or not yes:
-        trial = order([], True)
+        trial = order(worlds, True)
         if dry_run:
             return show_orders(trial, as_json=as_json)
         refuse_unasked(as_json=as_json)

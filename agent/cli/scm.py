@@ -1,7 +1,6 @@
-"""scm ..., reconcile: what the control plane knows, and what it is asked to do."""
+"""scm nodes, containers, outcomes ...: what the control plane knows, and what became of orders."""
 
 import time
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -32,7 +31,6 @@ from agent.rpc.v1 import container_pb2, scm_pb2
 from merkle.replica import ContainerId
 
 POLL_S: Final = 0.2
-PLAN_ROWS: Final = 5_000  # in one call
 PAGE: Final = 1000
 HEALED: Final = frozenset({"converged", "nothing_to_do"})
 BEING_WRITTEN: Final = frozenset({"OPEN", "CLOSING"})  # states of a container that has no tree yet
@@ -163,14 +161,6 @@ def replica_table(info: scm_pb2.ContainerInfo) -> Table:
     return grid("", columns, rows)
 
 
-@app.command("close")
-def close(ids: Containers, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
-    """Close open containers."""
-    with connect(scm) as client:
-        answer = client.scm.close_containers(scm_pb2.CloseContainersRequest(container_ids=ids))
-    return show_decisions(answer, as_json=as_json)
-
-
 @app.command("snapshot")
 def snapshot(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> None:
     """Export what the SCM knows as Parquet, for `suture-verify`; print the directory."""
@@ -180,37 +170,6 @@ def snapshot(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> None:
         emit(facts(answer))
         return
     say(answer.path)
-
-
-@app.command("apply")
-def apply(
-    plan: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A run directory that suture-verify wrote.")
-    ],
-    scm: ScmOption = SCM_DEFAULT,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be done.")
-    ] = False,
-    wait_s: WaitOption = 0,
-    as_json: JsonFlag = False,
-) -> int:
-    """Hand a plan to the SCM, which checks every row against the cluster as it is now."""
-    from agent.plan_file import SCAN, read_plan
-
-    request = read_plan(plan)
-    request.dry_run = dry_run
-    scans = [row for row in request.rows if row.action == SCAN]
-    ordered = [row for row in request.rows if row.action != SCAN]
-    answer = scm_pb2.ContainerDecisions()
-    with connect(scm) as client:
-        for first in range(0, len(ordered), PLAN_ROWS):
-            del request.rows[:]
-            request.rows.extend(ordered[first : first + PLAN_ROWS])
-            answer.decisions.extend(client.scm.apply_plan(request).decisions)
-        answer.decisions.extend(scan_decision(client, row, dry_run=dry_run) for row in scans)
-        if dry_run or not wait_s:
-            return show_decisions(answer, as_json=as_json)
-        return wait_and_show(client, answer, wait_s, as_json=as_json)
 
 
 def scan_decision(
@@ -231,23 +190,6 @@ def scan_decision(
             for _progress in client.peer(held.datanode.address).scan(ContainerId(row.container_id)):
                 pass  # the finding, if any, is the datanode's to report
     return decision
-
-
-@app.command("reconcile")
-def reconcile(
-    ids: Containers,
-    scm: ScmOption = SCM_DEFAULT,
-    wait_s: WaitOption = 600,
-    as_json: JsonFlag = False,
-) -> int:
-    """Make the replicas of containers equal again, chunk by chunk, from healthy peers."""
-    with connect(scm) as client:
-        answer = client.scm.reconcile_containers(
-            scm_pb2.ReconcileContainersRequest(container_ids=ids)
-        )
-        if not wait_s:
-            return show_decisions(answer, as_json=as_json)
-        return wait_and_show(client, answer, wait_s, as_json=as_json)
 
 
 def show_decisions(answer: scm_pb2.ContainerDecisions, *, as_json: bool) -> int:

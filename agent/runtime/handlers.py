@@ -31,6 +31,7 @@ from agent.runtime.lease import Leases
 from agent.runtime.pace import ScanPace
 from agent.runtime.pool import TaskContext, TaskPool
 from agent.runtime.scanning import ScanReport
+from agent.runtime.turnstile import Turnstile
 from agent.store.nodestate import OP_STATES
 from agent.store.store import ReplicaStore
 from agent.tasks import TaskLimits
@@ -88,12 +89,13 @@ class Handlers:
         limits = TaskLimits(
             threads, config.queue_depth_max, shares, per_place_max=config.streams_per_volume
         )
-        self.work = TaskPool(limits, name="task", clock=tools.clock)
+        starts = Turnstile(tools.clock)
+        self.work = TaskPool(limits, name="task", clock=tools.clock, turnstile=starts)
         self.follow_node_state()
         quick = TaskLimits(QUICK_THREADS, config.queue_depth_max)
-        self.quick = TaskPool(quick, name="quick", clock=tools.clock)
+        self.quick = TaskPool(quick, name="quick", clock=tools.clock, turnstile=starts)
         removal = TaskLimits(REMOVAL_THREADS, config.queue_depth_max)
-        self.removal = TaskPool(removal, name="removal", clock=tools.clock)
+        self.removal = TaskPool(removal, name="removal", clock=tools.clock, turnstile=starts)
         self._fetchers = ThreadPoolExecutor(2 * share, thread_name_prefix="fetch")
         # Each rebuild has the cells of a few stripes under way, and its writes beside them.
         self._shards = ThreadPoolExecutor(rebuilds * SHARDS_MAX, thread_name_prefix="shard")

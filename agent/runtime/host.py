@@ -29,6 +29,7 @@ from agent.runtime.face import Face
 from agent.runtime.handlers import TRANSFER_THREADS, Handlers, Tools
 from agent.runtime.heartbeat import Heartbeat, Identity
 from agent.runtime.heartbeats import Heartbeats, Terms
+from agent.runtime.intake import Intake
 from agent.runtime.lease import Leases
 from agent.runtime.loop import Loop, LoopSet, Step, Throttled
 from agent.runtime.recovering import REASON, Recoveries
@@ -236,7 +237,7 @@ class Host:
                     scm,
                     self._observer,
                     identity,
-                    self._commands.submit,
+                    self._intake.accept,
                     self._clock,
                     leads=terms.leads,
                     spacing_s=NEWS_SPACING_S,
@@ -275,8 +276,9 @@ class Host:
             security=self.security,
         )
         self._handlers = Handlers(self._config.tasks, tools)
-        self._commands = Commands(self._handlers.routes(), self._answer, self._clock)
-        self._observer.pools = self._commands
+        commands = Commands(self._handlers.routes(), self._answer, self._clock)
+        self._intake = Intake(commands, self._clock)
+        self._observer.pools = self._intake
 
     def _answer(self, status: scm_pb2.CommandStatus) -> None:
         self._face.meters.answered(status)
@@ -294,6 +296,9 @@ class Host:
             loop = Loop(beat, clock=self._clock)
             beat.wake = loop.wake
             yield loop
+        intake = Loop(self._intake, clock=self._clock)
+        self._intake.wake = intake.wake
+        yield intake
         yield from self._scrub.loops()
         self._watch = None
         if self._config.scan.watch:

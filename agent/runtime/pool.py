@@ -14,6 +14,7 @@ import structlog
 from agent.errors import SutureError
 from agent.runtime.clock import Clock, SystemClock, monotonic_ms
 from agent.runtime.loop import ERROR_TEXT_MAX
+from agent.runtime.turnstile import Turnstile
 from agent.tasks import (
     Dropped,
     Refusal,
@@ -58,18 +59,27 @@ class TaskPool:
     """A bounded number of threads over a bounded queue."""
 
     def __init__(
-        self, limits: TaskLimits, *, name: str = "task", clock: Clock | None = None
+        self,
+        limits: TaskLimits,
+        *,
+        name: str = "task",
+        clock: Clock | None = None,
+        turnstile: Turnstile | None = None,
     ) -> None:
+        """`turnstile`: what bounds how many tasks begin in a second; none: nothing does."""
+        self._turnstile = turnstile
         _check_threads(limits)
         self._limits = limits
         self._name = name
         self._clock = clock or SystemClock()
-        self._changed = threading.Condition()
+        lock = threading.Lock()
+        self._work_came = threading.Condition(lock)  # for idle threads: each wakes the next
+        self._changed = threading.Condition(lock)  # for those who wait for the pool
         self._queue = TaskQueue(limits)
         self._entries: dict[tuple[str, Hashable], _Entry] = {}
         self._threads: list[threading.Thread] = []
         self._scale = 1
-        self._is_stopping = False
+        self._stopping = threading.Event()
         self._telling_count = 0  # threads that tell of dropped tasks: those are not done with
 
     def submit(
@@ -85,7 +95,7 @@ class TaskPool:
             if refusal is None:
                 self._entries[task.identity] = _Entry(body, on_drop)
                 self._add_thread()
-                self._changed.notify_all()
+                self._work_came.notify()
         if refusal is not None:
             log.debug("task_refused", task=task.task_type, key=str(task.key), why=refusal.value)
         return refusal
@@ -94,6 +104,7 @@ class TaskPool:
         """Note the leading SCM's term: older commands that still wait are dropped."""
         with self._changed:
             self._queue.set_term(term)
+            self._work_came.notify()
 
     def set_scale(self, factor: int) -> None:
         """Multiply threads, queue and shares: 2 while decommissioning, else 1."""
@@ -110,7 +121,7 @@ class TaskPool:
         with self._changed:
             self._scale = factor
             self._queue.set_limits(scaled)
-            self._changed.notify_all()
+            self._work_came.notify_all()
 
     def counts(self) -> dict[str, TaskCounts]:
         """Return the counts of every task type seen so far."""
@@ -142,9 +153,9 @@ class TaskPool:
     def ask_to_stop(self) -> None:
         """Drop what waits and ask what runs to stop; never waits."""
         with self._changed:
-            self._is_stopping = True
+            self._stopping.set()
             dropped = self._forget(self._queue.stop())
-            self._changed.notify_all()
+            self._work_came.notify_all()
         self._tell(dropped)
 
     def stop(self, deadline_s: float) -> bool:
@@ -181,16 +192,17 @@ class TaskPool:
                 with self._changed:
                     self._queue.finish(taken.task, outcome)
                     self._changed.notify_all()
-            elif self._is_stopping:
+            elif self._stopping.is_set():
                 return
 
     def _next(self) -> Taken:
         """Wait for a task that may run or was dropped; nothing of both when the pool stops."""
-        while not self._is_stopping:
+        while not self._stopping.is_set():
             taken = self._queue.take(monotonic_ms(self._clock))
             if taken.task is not None or taken.dropped:
+                self._work_came.notify()  # there may be more that can run
                 return taken
-            self._changed.wait(timeout=LATE_CHECK_S)
+            self._work_came.wait(timeout=LATE_CHECK_S)
         return Taken(None)
 
     def _forget(self, dropped: Sequence[Dropped]) -> list[tuple[Dropped, OnDrop | None]]:
@@ -216,6 +228,8 @@ class TaskPool:
 
     def _run(self, task: Task, body: TaskBody) -> TaskOutcome:
         context = TaskContext(lambda: self._must_stop(task), task.deadline_at_ms)
+        if self._turnstile is not None:
+            self._stopping.wait(self._turnstile.delay_s())
         try:
             outcome = body(context)
         except SutureError as error:
@@ -234,7 +248,7 @@ class TaskPool:
         return outcome
 
     def _must_stop(self, task: Task) -> bool:
-        return self._is_stopping or 0 < task.deadline_at_ms <= monotonic_ms(self._clock)
+        return self._stopping.is_set() or 0 < task.deadline_at_ms <= monotonic_ms(self._clock)
 
 
 def _check_threads(limits: TaskLimits) -> None:

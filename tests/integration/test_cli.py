@@ -266,6 +266,65 @@ class TestGet:
         assert "CONTAINER_NOT_FOUND" == refused["error"]["code"]
 
 
+class TestOrders:
+    def test_an_order_is_shown_and_given_only_while_the_world_is_the_same(
+        self, suture: CommandLine, files: Path, tmp_path: Path
+    ) -> None:
+        """
+        A dry run changes nothing; what it showed closes the container once, and never again.
+        """
+        stored = suture.json("put", str(files / "file0"), "--prefix", "shown/")
+        container_id = str(stored["container_ids"][0])
+        shown = suture.json("scm", "close", container_id, "--dry-run")
+        before = suture.json("scm", "container", container_id)["state"]
+        (tmp_path / "shown").write_text(json.dumps(shown))
+        close = ("scm", "close", container_id, "--as-shown", str(tmp_path / "shown"))
+
+        given = suture.json(*close)
+        suture.wait_until_closed([int(container_id)])
+        late = suture.json(*close, code=Exit.FAILED)
+
+        assert "OPEN" == before
+        assert 3 == len(shown[0]["orders"]) == len(given[0]["command_ids"])
+        assert {"close"} == {order["type"] for order in shown[0]["orders"]}
+        assert ["STALE_PLAN"] == [decision["code"] for decision in late]
+
+    def test_a_reconcile_is_shown_before_it_is_given(
+        self, suture: CommandLine, files: Path, tmp_path: Path
+    ) -> None:
+        """
+        The dry run names who reconciles, with bytes and copies; what it showed can be given.
+        """
+        [container_id] = store(suture, files, "reconciled/")
+        shown = suture.json("scm", "reconcile", str(container_id), "--dry-run")
+        (tmp_path / "shown").write_text(json.dumps(shown))
+
+        given = suture.json(
+            "scm", "reconcile", str(container_id), "--as-shown", str(tmp_path / "shown")
+        )
+
+        assert (3, 3) == (shown[0]["copies_before"], shown[0]["copies_after"])
+        assert all(order["bytes"] > 0 for order in shown[0]["orders"])
+        assert {"nothing_to_do"} == {
+            outcome["status"]["reconcile"]["result"] for outcome in given["outcomes"]
+        }
+
+    def test_what_shows_something_else_is_refused(
+        self, suture: CommandLine, tmp_path: Path
+    ) -> None:
+        """
+        A file that no dry run printed, or one about other containers, orders nothing.
+        """
+        for text in ("no JSON", "{}", "[]", '[{"container_id": 1}]'):
+            (tmp_path / "shown").write_text(text)
+
+            answer = suture.json(
+                "scm", "close", "1", "--as-shown", str(tmp_path / "shown"), code=Exit.FAILED
+            )
+
+            assert "MALFORMED_REQUEST" == answer["error"]["code"]
+
+
 class TestReplicas:
     def test_equal_replicas_have_nothing_to_differ_in(
         self, suture: CommandLine, files: Path

@@ -16,7 +16,8 @@ WAIT_S = 60.0
 class ScriptedScm(scm_pb2_grpc.ScmServicer):
     """Answers register and heartbeat; tests put commands in and wait for what comes back."""
 
-    def __init__(self, heartbeat_interval_ms: int = 50) -> None:
+    def __init__(self, heartbeat_interval_ms: int = 50, cluster_id: str = CLUSTER_ID) -> None:
+        self.cluster_id = cluster_id
         self.interval_ms = heartbeat_interval_ms
         self.changed = threading.Condition()
         self.commands: deque[scm_pb2.Command] = deque()
@@ -41,7 +42,7 @@ class ScriptedScm(scm_pb2_grpc.ScmServicer):
         self, _request: scm_pb2.ListNodesRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ListNodesResponse:
         """Answer from the script."""
-        return scm_pb2.ListNodesResponse(cluster_id=CLUSTER_ID, term=1)
+        return scm_pb2.ListNodesResponse(cluster_id=self.cluster_id, term=1)
 
     def Register(  # noqa: N802
         self, request: scm_pb2.RegisterRequest, _context: grpc.ServicerContext
@@ -51,7 +52,7 @@ class ScriptedScm(scm_pb2_grpc.ScmServicer):
             self.registrations.append(request)
             self.changed.notify_all()
         return scm_pb2.RegisterResponse(
-            cluster_id=CLUSTER_ID, term=self.term, heartbeat_interval_ms=self.interval_ms
+            cluster_id=self.cluster_id, term=self.term, heartbeat_interval_ms=self.interval_ms
         )
 
     def Heartbeat(  # noqa: N802

@@ -624,16 +624,24 @@ class GetContainerInfoResponse(_message.Message):
     def __init__(self, container: _Optional[_Union[ContainerInfo, _Mapping]] = ...) -> None: ...
 
 class CloseContainersRequest(_message.Message):
-    __slots__ = ("container_ids",)
+    __slots__ = ("container_ids", "dry_run", "worlds")
     CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    WORLDS_FIELD_NUMBER: _ClassVar[int]
     container_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, container_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    dry_run: bool
+    worlds: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, container_ids: _Optional[_Iterable[int]] = ..., dry_run: bool = ..., worlds: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ReconcileContainersRequest(_message.Message):
-    __slots__ = ("container_ids",)
+    __slots__ = ("container_ids", "dry_run", "worlds")
     CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    WORLDS_FIELD_NUMBER: _ClassVar[int]
     container_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, container_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    dry_run: bool
+    worlds: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, container_ids: _Optional[_Iterable[int]] = ..., dry_run: bool = ..., worlds: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ContainerDecision(_message.Message):
     __slots__ = ("container_id", "code", "message", "command_ids", "orders", "copies_before", "copies_after", "world")

@@ -1,0 +1,93 @@
+"""Commands on their way from the heartbeat to the pools, a few at a time.
+
+A heartbeat may bring thousands. Python runs one thread at a time: queued in one go, and started as
+fast as threads can, they would hold up every client's read. So they are queued in slices with
+pauses between, and started at a bounded rate. Real commands wait for disks and networks, and are
+far below both bounds; what is over them is a storm.
+"""
+
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from typing import Final
+
+import structlog
+
+from agent.commands import Commands, kind_of
+from agent.rpc.v1 import scm_pb2
+from agent.runtime.clock import Clock, monotonic_ms
+from agent.runtime.loop import Idle, Step, Throttled
+from agent.tasks import Refusal
+
+WAITING_MAX: Final = 20_000  # about 5 MB; more are refused at once
+SLICE_COUNT: Final = 5  # some 0.2 ms of work
+SLICE_PAUSE_S: Final = 0.005
+
+log = structlog.get_logger()
+
+
+class Intake:
+    """The worker behind the intake loop; `accept` may be called by any thread."""
+
+    name = "intake"
+
+    def __init__(self, commands: Commands, clock: Clock) -> None:
+        self._commands = commands
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[scm_pb2.Command, int]] = deque()  # and when it came
+        self._counts: Counter[str] = Counter()  # of those that are NORMAL
+        self._refused: Counter[str] = Counter()
+        self.wake: Callable[[], None] = lambda: None  # set to the loop's own
+
+    def accept(self, commands: Sequence[scm_pb2.Command], term: int) -> None:
+        """Take commands of an SCM with that term; never waits.
+
+        Those beyond what may wait here are refused like those that a full queue does not take.
+        """
+        self._commands.set_term(term)
+        now_ms = monotonic_ms(self._clock)
+        with self._lock:
+            room = WAITING_MAX - len(self._waiting)
+            self._waiting.extend((command, now_ms) for command in commands[:room])
+            self._counts.update(map(kind_of, filter(is_normal, commands[:room])))
+        for command in commands[room:]:
+            self._commands.refuse(command, Refusal.QUEUE_FULL)
+        self.wake()
+
+    def queue_counts(self) -> Iterable[scm_pb2.QueueCount]:
+        """Return queued and running commands by type, with those that wait here."""
+        with self._lock:
+            counts = Counter(self._counts)
+        # What is queued meanwhile is counted twice: better than to be taken for lost.
+        for queue in self._commands.queue_counts():
+            counts[queue.type] += queue.count
+        for task_type, count in counts.items():
+            yield scm_pb2.QueueCount(type=task_type, count=count)
+
+    def step(self) -> Step:
+        """Queue a few."""
+        with self._lock:
+            few = list(islice(self._waiting, SLICE_COUNT))
+        now_ms = monotonic_ms(self._clock)
+        for command, came_ms in few:
+            why = self._commands.queue(command, waited_ms=now_ms - came_ms)
+            self._refused[why] += 1
+        with self._lock:
+            for command, _ in few:
+                self._waiting.popleft()
+                self._counts[kind_of(command)] -= is_normal(command)
+            is_over = not self._waiting
+        if not is_over:
+            return Throttled(SLICE_PAUSE_S)
+        del self._refused[""]
+        if self._refused:  # one line, however many: each is answered
+            log.info("commands_refused", **self._refused)
+            self._refused.clear()
+        return Idle()
+
+
+def is_normal(command: scm_pb2.Command) -> bool:
+    """Whether a command counts in the reported queues."""
+    return command.priority != scm_pb2.LOW
