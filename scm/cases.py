@@ -1,11 +1,13 @@
 """The state as the pure rules see it: a container with its replicas' nodes, and nodes with room."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 
 from scm.allocate import Candidate
 from scm.clock import Clock
 from scm.counting import Placed, is_bad
-from scm.facts import Container, Health, Kind, OpState, Replica
+from scm.facts import Container, Kind, OpState, Replica
 from scm.nodes import Nodes
 from scm.options import ScmOptions
 from scm.replicas import Reports
@@ -25,6 +27,7 @@ class Cases:
         self._clock = clock
         self._options = options
         self._bad_since_s: dict[int, dict[str, float]] = {}
+        self._turn: dict[str, Candidate] | None = None
 
     def case(self, container: Container) -> Case:
         """Return a container with everything that counts for its health."""
@@ -43,23 +46,31 @@ class Cases:
             adds=tuple(adds),
             deletes=tuple(deletes),
             hopeful=self._hopeful(container, replicas),
-            cluster_rack_count=self.rack_count(),
+            cluster_rack_count=self._nodes.rack_count(),
             maintenance_min_count=self._options.maintenance_replica_min,
             add_racks=tuple(map(self._nodes.rack, adds)),
         )
 
-    def rack_count(self) -> int:
-        """Return the racks that have a node which is not dead."""
-        return len(
-            {
-                node.rack
-                for node in self._state.nodes.values()
-                if self._nodes.health(node.datanode_id) is not Health.DEAD
-            }
-        )
+    @contextmanager
+    def one_turn(self) -> Iterator[None]:
+        """Look at the nodes once for many decisions of one moment; see `promise`."""
+        self._turn = {candidate.datanode_id: candidate for candidate in self.candidates()}
+        try:
+            yield
+        finally:
+            self._turn = None
+
+    def promise(self, datanode_id: str, size_bytes: int) -> None:
+        """Count space that was promised in this turn."""
+        if self._turn is not None and datanode_id in self._turn:
+            known = self._turn[datanode_id]
+            scheduled_bytes = known.scheduled_bytes + size_bytes
+            self._turn[datanode_id] = replace(known, scheduled_bytes=scheduled_bytes)
 
     def candidates(self) -> list[Candidate]:
         """Return the nodes that may get replicas: answering, in service; with what is promised."""
+        if self._turn is not None:
+            return list(self._turn.values())
         scheduled: dict[str, int] = {}
         for container in self._state.containers.open_all():
             left_bytes = self._options.container_bytes_max - container.committed_bytes

@@ -7,7 +7,6 @@ whatever the number of targets. An UNHEALTHY shard is no source and counts as lo
 place had its time. The rules on index sets are Ozone's (S1.32-S1.38); the Spark job has them too.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -19,15 +18,13 @@ from scm.cases import Cases
 from scm.clock import Clock
 from scm.commands import Commands
 from scm.counting import Placed, is_bad, present
-from scm.facts import Container, ContainerState, Kind, OpState, Pending
+from scm.facts import Kind, OpState, Pending
 from scm.loads import RECONSTRUCT_WEIGHT
 from scm.nodes import Nodes
 from scm.options import ScmOptions
 from scm.placement import choose_targets
 from scm.replication import Case
-from scm.shards import gives_way
 from scm.state import Change, State
-from scm.upkeep import Upkeep
 
 QUIET_S: Final = 10.0  # after an order: reports of what it made are on their way
 IMPORT_SPACE_FACTOR: Final = 2
@@ -84,7 +81,6 @@ class Coding:
         nodes: Nodes,
         commands: Commands,
         cases: Cases,
-        upkeep: Upkeep,
         clock: Clock,
         options: ScmOptions,
     ) -> None:
@@ -92,19 +88,34 @@ class Coding:
         self._nodes = nodes
         self._commands = commands
         self._cases = cases
-        self._upkeep = upkeep
         self._clock = clock
         self._options = options
         self._ordered_at_s: dict[int, float] = {}
 
-    def look_at(self, change: Change, container_ids: Iterable[int]) -> None:
-        """Order what containers lack, as far as they are erasure-coded and it can be had now."""
-        for container_id in container_ids:
-            container = self._state.containers.get(container_id)
-            if container is None or not container.scheme:
-                continue
-            if container.state is ContainerState.CLOSED and not self._is_quiet(container_id):
-                self._rebuild(change, container)
+    def needed_weight(self, case: Case) -> int | None:
+        """Return how urgent it is to rebuild shards; None if there are none to rebuild now.
+
+        The smallest is the most urgent: it is how many more shards may be lost.
+        """
+        found = shortage(case)
+        if not found.lost or not found.is_repairable:
+            return None
+        return len(found.sources) - found.data_count
+
+    def rebuild(
+        self, change: Change, case: Case, *, count_max: int, is_in_place: bool = False
+    ) -> bool:
+        """Order what a container lacks, as far as it can be had now; whether that was all.
+
+        What was ordered before counts as done: it comes back here if it fails. `is_in_place` lets
+        a shard be made anew where a reconstruction left it unfinished.
+        """
+        found = shortage(case)
+        if not found.lost or not found.is_repairable or self._is_under_way(case):
+            return True
+        if self._is_quiet(case.container.container_id):
+            return False
+        return self._rebuild(change, case, found, count_max, is_in_place=is_in_place)
 
     def shards(self, command: Pending) -> tuple[tuple[int, str], ...]:
         """Return the sources of a command as they are now; none when it must not be sent."""
@@ -126,13 +137,14 @@ class Coding:
         sources = self.shards(command) if command.kind is Kind.RECONSTRUCT else ()
         return replace(command, sources=sources, scheme=container.scheme)
 
-    def _is_quiet(self, container_id: int) -> bool:
-        """Whether something is under way, was just ordered, or failed lately."""
-        if any(
+    def _is_under_way(self, case: Case) -> bool:
+        return any(
             command.kind is Kind.RECONSTRUCT
-            for command in self._state.commands.of_container(container_id)
-        ):
-            return True
+            for command in self._state.commands.of_container(case.container.container_id)
+        )
+
+    def _is_quiet(self, container_id: int) -> bool:
+        """Whether something was just ordered, or failed lately."""
         ordered_at_s = self._ordered_at_s.get(container_id)
         if ordered_at_s is not None:
             if self._clock.monotonic_s() - ordered_at_s < QUIET_S:
@@ -140,28 +152,29 @@ class Coding:
             del self._ordered_at_s[container_id]
         return self._commands.is_cooling(Kind.RECONSTRUCT, container_id)
 
-    def _rebuild(self, change: Change, container: Container) -> None:
-        case = self._cases.case(container)
-        found = shortage(case)
-        if not found.lost or not found.is_repairable:
-            return
-        holders = {p.datanode_id for p in case.placed}
-        targets = self._targets(case, found.lost, holders)
+    def _rebuild(
+        self, change: Change, case: Case, found: Shortage, count_max: int, *, is_in_place: bool
+    ) -> bool:
+        container = case.container
+        size_bytes = _needed_bytes(case)
+        excluded = {p.datanode_id for p in case.placed}
+        if is_in_place:
+            excluded -= _unfinished(case, found.lost)
+        targets = self._targets(case, found.lost, size_bytes, excluded)[:count_max]
         if not targets:
-            if case.deletes or self._make_room(change, case, found.lost):
-                return
-            targets = self._targets(case, found.lost, holders - _unfinished(case, found.lost))
-        if not targets:
-            return
+            return False
         shards = tuple(zip(found.lost, targets, strict=False))
         command_id = self._commands.queue(
             change,
             Kind.RECONSTRUCT,
             container.container_id,
-            targets[0],
+            min(targets, key=self._commands.replication_load),
             is_kept=False,  # a restarted control plane looks again
             shards=shards,
+            size_bytes=size_bytes,
         )
+        for node in targets:
+            self._cases.promise(node, size_bytes)
         self._ordered_at_s[container.container_id] = self._clock.monotonic_s()
         _log.info(
             "reconstruct_ordered",
@@ -169,50 +182,23 @@ class Coding:
             command_id=command_id,
             targets=dict(shards),
         )
-
-    def _make_room(self, change: Change, case: Case, lost: tuple[int, ...]) -> bool:
-        """Remove a bad replica where its shard can then be rebuilt, when there is no other node.
-
-        Returns whether one is removed.
-        """
-        victim = gives_way(case)
-        holders = {p.datanode_id for p in case.placed}
-        if victim is None or self._targets(case, lost, holders, is_load_counted=False):
-            return False
-        is_ordered = self._upkeep.delete(
-            change, case.container, victim.datanode_id, keep_count=case.container.data_count
-        )
-        if is_ordered:
-            _log.warning(
-                "unhealthy_shard_gives_way",
-                container_id=case.container.container_id,
-                datanode_id=victim.datanode_id,
-                index=victim.replica.replica_index,
-            )
-        return is_ordered
+        return len(targets) == len(found.lost)
 
     def _targets(
-        self,
-        case: Case,
-        lost: tuple[int, ...],
-        excluded: set[str],
-        *,
-        is_load_counted: bool = True,
+        self, case: Case, lost: tuple[int, ...], size_bytes: int, excluded: set[str]
     ) -> list[str]:
-        """Choose a node for each lost shard, as many as there are; the first one coordinates."""
-        sizes = [p.replica.bytes_used for p in case.placed]
+        """Choose a node for each lost shard, as many as there are."""
         candidates = [
             candidate
             for candidate in self._cases.candidates()
-            if not is_load_counted
-            or self._commands.replication_load(candidate.datanode_id) + RECONSTRUCT_WEIGHT
+            if self._commands.replication_load(candidate.datanode_id) + RECONSTRUCT_WEIGHT
             <= self._commands.replication_limit(candidate.datanode_id)
         ]
         return choose_targets(
             candidates,
             count=len(lost),
-            needed_bytes=IMPORT_SPACE_FACTOR * max(sizes, default=0),
-            used_racks=[p.rack for p in case.placed],
+            needed_bytes=size_bytes,
+            used_racks=[p.rack for p in present(case.placed)],
             excluded=excluded,
             container_id=case.container.container_id,
             seed=self._options.seed,
@@ -229,3 +215,7 @@ def _unfinished(case: Case, lost: tuple[int, ...]) -> set[str]:
         for p in case.placed
         if p.replica.state is ReplicaState.UNHEALTHY and (p.replica.replica_index,) == lost
     }
+
+
+def _needed_bytes(case: Case) -> int:
+    return IMPORT_SPACE_FACTOR * max((p.replica.bytes_used for p in case.placed), default=0)

@@ -8,7 +8,8 @@ Every command is durable before anyone is told its id; a command is gone when it
 durable. Callers hold the control plane's lock.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ from agent.errors import Code
 from scm import dispatch
 from scm.clock import Clock
 from scm.facts import Kind, OpState, Outcome, OutcomeState, Pending
-from scm.loads import load, replication_limit, replication_load
+from scm.loads import RECONSTRUCT_WEIGHT, load, replication_limit
 from scm.nodes import Nodes
 from scm.options import ScmOptions
 from scm.state import OUTCOMES_MAX, OUTCOMES_SLACK, Change, State
@@ -31,6 +32,8 @@ RATE_WEIGHT: Final = 0.2  # of the newest copy in that estimate
 # Words of a datanode that skips a command (`CommandStatus.code`).
 DUPLICATE: Final = "DUPLICATE"
 STALE_TERM: Final = "STALE_TERM"
+
+_REPAIRS: Final = frozenset({Kind.REPLICATE, Kind.RECONSTRUCT, Kind.RECONCILE})
 
 # Kinds that are over only when a report shows what they asked for.
 _SHOWN: Final = frozenset({Kind.REPLICATE, Kind.DELETE})
@@ -48,6 +51,7 @@ class Commands:
         self._options = options
         self._failures: dict[tuple[Kind, int, str], tuple[int, float]] = {}
         self._copy_bytes_per_s = COPY_BYTES_PER_S
+        self._loads: dict[str, int] | None = None  # in a turn: by datanode
         for command in state.commands.values():  # of an earlier term: their wait begins anew
             queued = replace(command, queued_at_s=clock.monotonic_s())
             state.commands.apply(command.command_id, queued)
@@ -76,6 +80,8 @@ class Commands:
             **details,
         )
         (change.put if is_kept else change.touch)(self._state.commands, command)
+        if self._loads is not None:
+            self._loads.pop(datanode_id, None)
         return command.command_id
 
     def has_room(self, datanode_id: str) -> bool:
@@ -96,8 +102,11 @@ class Commands:
 
     def replication_load(self, datanode_id: str) -> int:
         """Return the weighted replications at a datanode or waiting for it."""
-        reported = self._nodes.reported_queues(datanode_id)
-        return self._load(Kind.REPLICATE, datanode_id, replication_load(reported))
+        if self._loads is None:
+            return self._replication_load(datanode_id)
+        if datanode_id not in self._loads:
+            self._loads[datanode_id] = self._replication_load(datanode_id)
+        return self._loads[datanode_id]
 
     def delete_load(self, datanode_id: str) -> int:
         """Return the deletes at a datanode or waiting for it."""
@@ -108,6 +117,21 @@ class Commands:
         """Return how many weighted replications a datanode may have."""
         node = self._state.nodes.get(datanode_id)
         return replication_limit(OpState.IN_SERVICE if node is None else node.op_state)
+
+    @contextmanager
+    def one_turn(self) -> Iterator[None]:
+        """Count each datanode's load once for many decisions of one moment."""
+        self._loads = {}
+        try:
+            yield
+        finally:
+            self._loads = None
+
+    def _replication_load(self, datanode_id: str) -> int:
+        reported = self._nodes.reported_queues(datanode_id)
+        copies = self._load(Kind.REPLICATE, datanode_id, reported.get(Kind.REPLICATE, 0))
+        rebuilds = self._load(Kind.RECONSTRUCT, datanode_id, reported.get(Kind.RECONSTRUCT, 0))
+        return copies + RECONSTRUCT_WEIGHT * rebuilds
 
     def _load(self, kind: Kind, datanode_id: str, reported_count: int) -> int:
         return load(
@@ -262,6 +286,30 @@ class Commands:
         for command in self._state.commands.of_node(datanode_id):
             if command.sent_at_s is not None and not command.is_answered:
                 change.touch(self._state.commands, replace(command, sent_at_s=None, deadline_ms=0))
+
+    def node_died(self, change: Change, datanode_id: str) -> list[int]:
+        """Give up what a dead node was to send, make or get; return the containers.
+
+        What it was to do has passed its lifetime there. A delete that was sent stays pending: it is
+        not known whether it was done (S2.61).
+        """
+        commands = [
+            *self._state.commands.of_node(datanode_id),
+            *self._state.commands.adds_to(datanode_id),
+        ]
+        given_up = {
+            command.command_id: command
+            for command in commands
+            if command.kind in _REPAIRS
+            or (command.kind is Kind.DELETE and command.sent_at_s is None)
+        }
+        for command in given_up.values():
+            if command.is_answered:  # its outcome is kept; no report will show what came of it
+                change.remove(self._state.commands, command.command_id)
+            else:
+                message = f"{datanode_id} is dead"
+                self.drop(change, command, OutcomeState.FAILED, Code.UNAVAILABLE, message)
+        return [command.container_id for command in given_up.values()]
 
     def drop(
         self, change: Change, command: Pending, state: OutcomeState, code: Code, message: str

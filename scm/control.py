@@ -25,7 +25,7 @@ from scm.coding import Coding
 from scm.commands import Commands
 from scm.deletions import Deletions, KeyDeletion
 from scm.departures import Departure, Departures, Request
-from scm.facts import ContainerState, Key, Kind, OpState, Outcome, Pending
+from scm.facts import ContainerState, Health, Key, Kind, OpState, Outcome, Pending
 from scm.intake import Decision, PlanRow
 from scm.last_copies import LastCopies
 from scm.nodes import Nodes, Registration
@@ -68,9 +68,9 @@ class ControlPlane:
         self._deletions = Deletions(state, self._commands, clock)
         self._writers = Writers(state, self._nodes, cases, self._deletions, clock, options)
         self._reconciles = Reconciles(state, self._nodes, self._commands, clock, options)
-        self._upkeep = Upkeep(state, self._nodes, self._commands, cases, clock, options)
-        self._coding = Coding(
-            state, self._nodes, self._commands, cases, self._upkeep, clock, options
+        self._coding = Coding(state, self._nodes, self._commands, cases, clock, options)
+        self._upkeep = Upkeep(
+            state, self._nodes, self._commands, self._coding, cases, clock, options
         )
         self._orders = Orders(
             state,
@@ -159,6 +159,8 @@ class ControlPlane:
                 self._last_copies.recount(change, self._state.replicas.on(datanode_id))
                 self._changed_nodes.add(datanode_id)
                 self._upkeep.look_at_node(datanode_id)
+                if self._nodes.health(datanode_id) is Health.DEAD:
+                    self._upkeep.look_at(self._commands.node_died(change, datanode_id))
             self._upkeep.look_at(self._commands.expire(change))
             self._reconciles.forget_old()
             self._observe(change, self._writers.end_idle(change))
@@ -171,7 +173,6 @@ class ControlPlane:
                     self._changed_nodes.add(datanode_id)
                     self._upkeep.look_at_node(datanode_id)
                 looked_at = self._upkeep.turn(change)
-                self._coding.look_at(change, looked_at)
                 self._observe(change, self._deletions.tidy(change, looked_at))
 
     # Clients.

@@ -101,13 +101,19 @@ def drain(
 def _busy(
     kind: Kind, pending: Sequence[Pending], reported: Mapping[str, int], heard_at_s: float
 ) -> int:
-    reported_count = replication_load(reported) if kind is Kind.REPLICATE else reported.get(kind, 0)
+    reported_count = reported.get(kind, 0)
+    unseen_load = 0
+    if kind is Kind.REPLICATE:
+        reported_count = replication_load(reported)
+        rebuilding = _busy(Kind.RECONSTRUCT, pending, reported, heard_at_s)
+        unseen_load = RECONSTRUCT_WEIGHT * (rebuilding - reported.get(Kind.RECONSTRUCT, 0))
     low = sum(
         c.kind is kind and c.sent_at_s is not None and not c.is_answered
         for c in pending
         if c.priority is Priority.LOW
     )
-    return low + busy_count(kind, pending, reported_count=reported_count, heard_at_s=heard_at_s)
+    counted = busy_count(kind, pending, reported_count=reported_count, heard_at_s=heard_at_s)
+    return low + counted + unseen_load
 
 
 def lost(

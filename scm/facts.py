@@ -239,7 +239,7 @@ class Pending:
     force: bool = False  # close, delete
     created_at_ms: int = 0
     target_id: str = ""  # replicate: the datanode that gets the replica
-    size_bytes: int = 0  # replicate: space it needs there while it is made
+    size_bytes: int = 0  # replicate, reconstruct: space each target needs while it is made
     keep_count: int = 0  # delete: not sent unless so many good replicas stay
     op_state: str = ""  # set_operational_state
     op_expiry_ms: int = 0

@@ -54,6 +54,7 @@ class Nodes:
         self._live: dict[str, Liveness] = {}
         self._failed_at_s: dict[str, float] = {}
         self._seen_health: dict[str, Health] = {}
+        self._rack_count: int | None = None  # counted when it is asked for
 
     def register(self, change: Change, registration: Registration) -> bool:
         """Record a datanode; return whether it is another process than the one known before.
@@ -84,6 +85,7 @@ class Nodes:
             last_heartbeat_at_ms=now_ms,
         )
         change.put(self._state.nodes, node)
+        self._rack_count = None
         self.hear(node.datanode_id, registration.volumes, ())
         _log.info(
             "node_registered",
@@ -106,6 +108,8 @@ class Nodes:
         queues: Iterable[tuple[str, int]],
     ) -> None:
         """Remember that a node called just now, and what it said about its load."""
+        if self.health(datanode_id) is Health.DEAD:
+            self._rack_count = None
         self._live[datanode_id] = Liveness(
             heard_at_s=self._clock.monotonic_s(),
             heartbeat_at_ms=self._clock.wall_ms(),
@@ -150,6 +154,17 @@ class Nodes:
         node = self._state.nodes.get(datanode_id)
         return "" if node is None else node.rack
 
+    def rack_count(self) -> int:
+        """Return the racks that have a node which was not dead when nodes were looked at last."""
+        if self._rack_count is None:
+            racks = {
+                node.rack
+                for node in self._state.nodes.values()
+                if self.health(node.datanode_id) is not Health.DEAD
+            }
+            self._rack_count = len(racks)
+        return self._rack_count
+
     def write_failed(self, datanode_id: str) -> None:
         """Remember that a writer had to leave a replica behind on this node."""
         self._failed_at_s[datanode_id] = self._clock.monotonic_s()
@@ -164,6 +179,7 @@ class Nodes:
     def note_health(self, change: Change) -> list[str]:
         """Log every node whose health changed since the last call; return their ids."""
         changed = []
+        self._rack_count = None
         for node in self._state.nodes.values():
             health = self.health(node.datanode_id)
             before = self._seen_health.get(node.datanode_id)

@@ -5,7 +5,7 @@
 Callers hold the control plane's lock.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agent.errors import Code
 from scm import dispatch, lifecycle
@@ -13,12 +13,13 @@ from scm.cases import Cases
 from scm.clock import Clock
 from scm.coding import Coding
 from scm.commands import Commands
+from scm.counting import Placed
 from scm.facts import Container, Kind, Outcome, OutcomeState, Pending
 from scm.nodes import Nodes
 from scm.options import ScmOptions
 from scm.reconciles import Reconciles
-from scm.replication import may_remove, sources
-from scm.shards import may_remove_shard, to_copy
+from scm.replication import Case, may_remove, sources
+from scm.shards import may_remove_shard, to_copy, to_move
 from scm.state import Change, State
 
 
@@ -116,7 +117,8 @@ class Orders:
         if container is None:
             return "no such container any more"
         case = self._cases.case(container)
-        able = to_copy(case) if container.scheme else sources(case)
+        # The add that is this command hides from `to_move` that it is needed.
+        able = self._shard_sources(case) if container.scheme else sources(case)
         if command.datanode_id not in {p.datanode_id for p in able}:
             return "its replica is no source any more"
         if self._state.replicas.get((command.container_id, command.target_id)) is not None:
@@ -124,6 +126,10 @@ class Orders:
         if not self._nodes.is_reachable(command.target_id):
             return f"{command.target_id} cannot be reached"
         return ""
+
+    def _shard_sources(self, case: Case) -> list[Placed]:
+        moved = to_move(replace(case, adds=()))
+        return to_copy(case) + ([] if moved is None else [moved])
 
     def _delete_objection(self, command: Pending) -> str:
         """Deletes are decided once and looked at again: replicas may have gone meanwhile."""

@@ -1,7 +1,9 @@
 """Where a copy goes, and whether replicas are spread well enough. Pure.
 
-Rack aware as in Ozone (`SCMContainerPlacementRackAware`): replicas are on two racks, or on one
-if the cluster has no more, and never all but a few on one of them.
+Two policies, as in Ozone. Rack aware (`SCMContainerPlacementRackAware`), for whole copies: replicas
+are on two racks, or on one if the cluster has no more, and never all on one of them. Rack scatter
+(`SCMContainerPlacementRackScatter`), for shards: on as many racks as there are shards, or on all
+racks evenly, so that the loss of a rack costs as few shards as it can.
 """
 
 from collections import Counter
@@ -13,12 +15,27 @@ from scm.allocate import Candidate, tie
 RACKS_REQUIRED: Final = 2
 
 
-def required_racks(cluster_rack_count: int, required_count: int) -> int:
+def required_racks(cluster_rack_count: int, required_count: int, *, is_scattered: bool) -> int:
     """Return on how many racks a container must be."""
-    return 1 if required_count == 1 else max(1, min(RACKS_REQUIRED, cluster_rack_count))
+    wanted = required_count if is_scattered else min(RACKS_REQUIRED, required_count)
+    return max(1, min(wanted, cluster_rack_count))
 
 
-def misplaced_count(racks: Sequence[str], *, cluster_rack_count: int, required_count: int) -> int:
+def per_rack_max(cluster_rack_count: int, required_count: int, *, is_scattered: bool) -> int:
+    """Return how many of a container's required replicas may be on one rack."""
+    if not is_scattered:
+        return max(required_count - 1, 1)
+    racks = required_racks(cluster_rack_count, required_count, is_scattered=True)
+    return -(-required_count // racks)
+
+
+def misplaced_count(
+    racks: Sequence[str],
+    *,
+    cluster_rack_count: int,
+    required_count: int,
+    is_scattered: bool = False,
+) -> int:
     """Return how many replicas would have to be elsewhere; `racks` has one entry per replica.
 
     More replicas than required, while nodes leave or copies are not cleared away yet, never make
@@ -27,26 +44,30 @@ def misplaced_count(racks: Sequence[str], *, cluster_rack_count: int, required_c
     if not racks or required_count == 1 or cluster_rack_count <= 1:
         return 0
     surplus = max(0, len(racks) - required_count)
-    per_rack_max = max(required_count - 1, 1) + surplus
+    most = per_rack_max(cluster_rack_count, required_count, is_scattered=is_scattered) + surplus
     counts = Counter(racks)
-    lacking = required_racks(cluster_rack_count, required_count) - len(counts)
-    crowded = sum(max(0, count - per_rack_max) for count in counts.values())
-    return max(0, lacking, crowded)
+    needed = required_racks(cluster_rack_count, required_count, is_scattered=is_scattered)
+    crowded = sum(max(0, count - most) for count in counts.values())
+    return max(0, needed - len(counts), crowded)
 
 
 def is_removable(
-    racks: Sequence[str], rack: str, *, cluster_rack_count: int, required_count: int
+    racks: Sequence[str],
+    rack: str,
+    *,
+    cluster_rack_count: int,
+    required_count: int,
+    is_scattered: bool = False,
 ) -> bool:
-    """Whether a replica on `rack` may go without the placement getting worse."""
+    """Whether a replica on `rack` may go without the placement getting worse.
+
+    Worse is fewer racks than needed. That others are crowded does not keep it: while there is one
+    too many, nobody sees that they are (`misplaced_count`), and nothing would ever be moved.
+    """
+    needed = required_racks(cluster_rack_count, required_count, is_scattered=is_scattered)
     after = list(racks)
     after.remove(rack)
-    misplaced = [
-        misplaced_count(some, cluster_rack_count=cluster_rack_count, required_count=required_count)
-        for some in (racks, after)
-    ]
-    if misplaced[0] == 0:
-        return misplaced[1] == 0
-    return misplaced[1] <= misplaced[0] and len(set(after)) == len(set(racks))
+    return len(set(after)) >= min(needed, len(set(racks)))
 
 
 def choose_targets(
@@ -62,9 +83,10 @@ def choose_targets(
     """Choose up to `count` nodes for copies, best first; fewer if there are not that many.
 
     `used_racks` are the racks of the replicas that stay or come, `excluded` the nodes that must
-    not be chosen. The order is that of `allocate.choose_nodes`.
+    not be chosen. The order is that of `allocate.choose_nodes`: the rack with the fewest replicas
+    first, which satisfies either policy as far as the cluster can.
     """
-    racks = list(used_racks)
+    racks = Counter(used_racks)
     able = [c for c in candidates if c.datanode_id not in excluded and c.has_room(needed_bytes)]
     chosen: list[str] = []
     while able and len(chosen) < count:
@@ -72,12 +94,12 @@ def choose_targets(
             able,
             key=lambda c: (
                 c.has_failed_lately,
-                racks.count(c.rack),
+                racks[c.rack],
                 c.load,
                 tie(seed, container_id, c.datanode_id),
             ),
         )
         able.remove(best)
-        racks.append(best.rack)
+        racks[best.rack] += 1
         chosen.append(best.datanode_id)
     return chosen

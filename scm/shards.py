@@ -1,8 +1,9 @@
 """Shards of erasure-coded containers: how the container is, which to copy, which to remove. Pure.
 
 A lost shard is computed from the others (`scm.coding`); one that is only about to go is copied,
-which costs one transfer instead of as many as there are data shards (health-rules 2.7, 3.5). What
-is removed is one of two shards of the same index, and only while every index has a whole one.
+which costs one transfer instead of as many as there are data shards (health-rules 2.7, 3.5). So is
+one on a crowded rack. What is removed is one of two shards of the same index, and only while every
+index has a whole one.
 """
 
 from collections import Counter
@@ -13,6 +14,7 @@ from merkle.diff import Comparison, compare
 from merkle.replica import ReplicaState
 from scm.counting import LEAVING, RESTING, Placed, is_bad, present
 from scm.facts import ContainerState, Health, OpState
+from scm.placement import misplaced_count
 from scm.replication import Case, Condition, is_whole, stable_order
 
 ONLINE_SPARE_COUNT: Final = (
@@ -46,7 +48,9 @@ def condition(case: Case) -> Condition:
         return Condition.UNHEALTHY_UNDER_REPLICATED if has_offline_only else Condition.UNHEALTHY
     if any(count > 1 for count in serving.values()):
         return Condition.OVER_REPLICATED
-    return Condition.UNHEALTHY_OVER_REPLICATED if bad else Condition.HEALTHY
+    if bad:
+        return Condition.UNHEALTHY_OVER_REPLICATED
+    return Condition.MIS_REPLICATED if _misplaced(case, _racks(case)) else Condition.HEALTHY
 
 
 def surplus(case: Case) -> list[Placed]:
@@ -127,6 +131,26 @@ def to_copy(case: Case) -> list[Placed]:
     return [p for p in chosen if p.health is Health.HEALTHY]
 
 
+def to_move(case: Case) -> Placed | None:
+    """Return the shard to copy to another rack, if the shards are too many on one of theirs.
+
+    Only when nothing is on its way: the copy makes it one too many, and `surplus` then names the
+    one on the fullest rack.
+    """
+    if case.adds or case.deletes or condition(case) is not Condition.MIS_REPLICATED:
+        return None
+    crowd = Counter(_racks(case))
+    movable = [p for p in _good(case) if is_whole(case, p)]
+    return max(movable, key=lambda p: (crowd[p.rack], stable_order(p.replica)), default=None)
+
+
+def is_better_rack(case: Case, moved: Placed, rack: str) -> bool:
+    """Whether the shards are spread better once `moved` is on `rack` instead."""
+    after = _racks(case)
+    after.remove(moved.rack)
+    return _misplaced(case, [*after, rack]) < _misplaced(case, _racks(case))
+
+
 def may_do_without(case: Case) -> bool:
     """Whether the nodes of a container that leave or rest may be switched off."""
     resting = {p.replica.replica_index for p in _good(case) if p.op_state not in LEAVING}
@@ -144,6 +168,19 @@ def _good(case: Case) -> list[Placed]:
         and not is_bad(case.container, p.replica)
         and p.datanode_id not in case.deletes
     ]
+
+
+def _racks(case: Case) -> list[str]:
+    return [p.rack for p in _good(case)]
+
+
+def _misplaced(case: Case, racks: list[str]) -> int:
+    return misplaced_count(
+        racks,
+        cluster_rack_count=case.cluster_rack_count,
+        required_count=case.container.replication_factor,
+        is_scattered=True,
+    )
 
 
 def _counts(case: Case, p: Placed) -> bool:

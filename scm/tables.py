@@ -225,6 +225,8 @@ class PendingTable(Table[int, Pending]):
         self._by_target: dict[tuple[Kind, int, str], int] = {}
         self._by_container: dict[int, set[int]] = {}
         self._adds: dict[str, set[int]] = {}
+        self.add_count = 0
+        """Replicas on their way in the whole cluster, all targets of a reconstruction counted."""
 
     def apply(self, key: int, value: Pending | None) -> Pending | None:
         """Set or remove, and keep the indexes."""
@@ -234,8 +236,10 @@ class PendingTable(Table[int, Pending]):
             return None
         target = (pending.kind, pending.container_id, pending.subject_id)
         if value is not None:
-            if value.kind is Kind.REPLICATE:
-                self._adds.setdefault(value.target_id, set()).add(key)
+            for node in _targets(value):
+                adds = self._adds.setdefault(node, set())
+                self.add_count += key not in adds
+                adds.add(key)
             self._by_node.setdefault(value.datanode_id, {})[key] = None
             self._by_target[target] = key
             self._by_container.setdefault(value.container_id, set()).add(key)
@@ -246,7 +250,9 @@ class PendingTable(Table[int, Pending]):
                 del self._by_node[pending.datanode_id]
             self._by_target.pop(target, None)
             discard(self._by_container, pending.container_id, key)
-            discard(self._adds, pending.target_id, key)
+            for node in _targets(pending):
+                self.add_count -= key in self._adds.get(node, ())
+                discard(self._adds, node, key)
         return before
 
     def of_node(self, datanode_id: str) -> list[Pending]:
@@ -261,11 +267,6 @@ class PendingTable(Table[int, Pending]):
         """Return the commands that bring replicas to a datanode."""
         return [self._rows[key] for key in self._adds.get(datanode_id, ())]
 
-    @property
-    def add_count(self) -> int:
-        """Replicas on their way in the whole cluster."""
-        return sum(map(len, self._adds.values()))
-
     def about(self, kind: Kind, container_id: int, datanode_id: str) -> Pending | None:
         """Return the unanswered command of this kind for this replica, if any."""
         key = self._by_target.get((kind, container_id, datanode_id))
@@ -274,6 +275,13 @@ class PendingTable(Table[int, Pending]):
     def of_container(self, container_id: int) -> list[Pending]:
         """Return the commands about one container, oldest first."""
         return [self._rows[key] for key in sorted(self._by_container.get(container_id, ()))]
+
+
+def _targets(command: Pending) -> tuple[str, ...]:
+    """Return the datanodes that get a replica by this command."""
+    if command.kind is Kind.REPLICATE:
+        return (command.target_id,)
+    return tuple(dict.fromkeys(node for _index, node in command.shards))
 
 
 class TransactionTable(Table[tuple[int, int], Transaction]):

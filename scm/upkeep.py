@@ -1,7 +1,7 @@
 """The replication manager: looks at containers, and orders what they lack or have too much of.
 
-    report, node, time ──► look again ──judge──► under queue ──► replicate ──┐
-                                           └───► over queue  ──► delete    ──┴──► commands
+    report, node, time ──► look ──judge──► under queue ──► replicate, reconstruct ──┐
+                                     └───► over queue  ──► delete ──────────────────┴──► commands
 
 Every closed container is looked at when something about it changed, and in rounds besides. The
 most urgent goes first; what cannot be done now (no source with room, no target) waits in its queue,
@@ -16,16 +16,18 @@ from typing import Final
 
 import structlog
 
-from scm import shards
 from scm.cases import Cases
 from scm.clock import Clock
+from scm.coding import Coding
 from scm.commands import Commands
+from scm.counting import Placed
 from scm.facts import Container, ContainerState, Health, Kind
 from scm.loads import DELETE_LIMIT, in_flight_limit, least_loaded
 from scm.nodes import Nodes
 from scm.options import ScmOptions
 from scm.placement import choose_targets
 from scm.replication import (
+    MISPLACED_WEIGHT,
     OUT_OF_SERVICE_WEIGHT,
     OVER,
     UNDER,
@@ -38,10 +40,12 @@ from scm.replication import (
     unblock_victim,
     victims,
 )
+from scm.shards import condition, gives_way, is_better_rack, surplus, to_copy, to_move
 from scm.state import Change, State
 
 LOOKS_PER_TURN: Final = 2_000  # containers judged while the lock is held
 ATTEMPTS_PER_TURN: Final = 500
+UNLIMITED: Final = 1_000_000  # replicas on their way, where no limit is set
 IMPORT_SPACE_FACTOR: Final = 2  # a replica needs its size beside itself until it is whole
 
 _CLOSED: Final = frozenset({ContainerState.CLOSED})
@@ -66,6 +70,7 @@ class Upkeep:
         state: State,
         nodes: Nodes,
         commands: Commands,
+        coding: Coding,
         cases: Cases,
         clock: Clock,
         options: ScmOptions,
@@ -73,6 +78,7 @@ class Upkeep:
         self._state = state
         self._nodes = nodes
         self._commands = commands
+        self._coding = coding
         self._cases = cases
         self._clock = clock
         self._options = options
@@ -97,10 +103,10 @@ class Upkeep:
         Returns the containers that were looked at.
         """
         looked_at = self._look()
-        if self.under:
-            self._serve_under(change)
-        if self.over:
-            self._serve_over(change)
+        if self.under or self.over:
+            with self._cases.one_turn(), self._commands.one_turn():
+                self._serve_under(change)
+                self._serve_over(change)
         return looked_at
 
     def copies(self, case: Case, judgement: Judgement) -> list[Copy]:
@@ -152,13 +158,15 @@ class Upkeep:
 
     def order_copy(self, change: Change, case: Case, copy: Copy) -> int:
         """Queue a replicate command; return its id."""
+        size_bytes = self.needed_bytes(case)
+        self._cases.promise(copy.target_id, size_bytes)
         return self._commands.queue(
             change,
             Kind.REPLICATE,
             case.container.container_id,
             copy.source_id,
             target_id=copy.target_id,
-            size_bytes=self.needed_bytes(case),
+            size_bytes=size_bytes,
         )
 
     def in_flight_limit(self) -> int:
@@ -180,78 +188,93 @@ class Upkeep:
             if self._round_at >= end:
                 self._round_at, self.round_at_ms = 1, self._clock.wall_ms()
         for container_id in due:
-            self._look_at_one(container_id)
-            self._note_condition(container_id)
+            found = self._look_at_one(container_id)
+            if found is Condition.HEALTHY:
+                self.conditions.pop(container_id, None)
+            else:
+                self.conditions[container_id] = found
         return due
-
-    def _note_condition(self, container_id: int) -> None:
-        container = self._state.containers.get(container_id)
-        condition = Condition.HEALTHY
-        if container is not None and container.state in _JUDGED:
-            case = self._cases.case(container)
-            condition = shards.condition(case) if container.scheme else judge(case).condition
-        if condition is Condition.HEALTHY:
-            self.conditions.pop(container_id, None)
-        else:
-            self.conditions[container_id] = condition
 
     def _turns_per_round(self) -> int:
         return max(1, self._options.check_interval_ms // self._options.heartbeat_interval_ms)
 
-    def _look_at_one(self, container_id: int) -> None:
+    def _look_at_one(self, container_id: int) -> Condition:
+        """Put a container into the queues it belongs to; return what it is."""
         self.over.pop(container_id, None)
         container = self._state.containers.get(container_id)
-        if container is None or container.state not in _CLOSED:
+        if container is None or container.state not in _JUDGED:
             self.under.pop(container_id, None)
-            return
+            return Condition.HEALTHY
+        case = self._cases.case(container)
         if container.scheme:
-            self._look_at_shards(container_id, self._cases.case(container))
-            return
-        judgement = judge(self._cases.case(container))
-        if judgement.condition in UNDER and judgement.copies:
-            _weight, repeat = self.under.get(container_id, (0, 1))
-            self.under[container_id] = (judgement.weight, repeat)
+            found, weight, is_over = self._judge_shards(case)
         else:
+            judged = judge(case)
+            found = judged.condition
+            is_over = judged.condition in OVER and judged.surplus > 0
+            is_short = judged.condition in UNDER and judged.copies > 0
+            weight = judged.weight if is_short else None
+        if weight is None or not self._is_settled(container):
             self.under.pop(container_id, None)
-        if judgement.condition in OVER and judgement.surplus:
+        else:
+            self.under[container_id] = (weight, self.under.get(container_id, (0, 1))[1])
+        if is_over and container.state in _CLOSED:
             self.over[container_id] = None
+        return found
 
-    def _look_at_shards(self, container_id: int, case: Case) -> None:
-        """A lost shard is rebuilt, by `scm.coding`; here are those about to go, and the surplus."""
-        if shards.to_copy(case) and not case.adds:
-            self.under.setdefault(container_id, (OUT_OF_SERVICE_WEIGHT, 1))
-        else:
-            self.under.pop(container_id, None)
-        if shards.surplus(case):
-            self.over[container_id] = None
+    def _judge_shards(self, case: Case) -> tuple[Condition, int | None, bool]:
+        """Return the condition, the weight of what is to be made (None: nothing), and surplus."""
+        found = condition(case)
+        weight = self._coding.needed_weight(case)
+        if weight is None and not case.adds:
+            if to_copy(case):
+                weight = OUT_OF_SERVICE_WEIGHT
+            elif found is Condition.MIS_REPLICATED and to_move(case) is not None:
+                weight = MISPLACED_WEIGHT
+        return found, weight, bool(surplus(case))
+
+    def _is_settled(self, container: Container) -> bool:
+        """Whether a container is closed, or was not closed whole for so long that it may stay so.
+
+        A quasi-closed one is about to be closed for good, as a rule; until that is over, copies
+        would only be too many.
+        """
+        if container.state in _CLOSED:
+            return True
+        waited_ms = self._clock.wall_ms() - container.state_since_ms
+        return not container.scheme and waited_ms > self._options.check_interval_ms
 
     def _serve_under(self, change: Change) -> None:
-        limit = self.in_flight_limit()
         again: dict[int, tuple[int, int]] = {}
+        limit = self.in_flight_limit()
         urgent = heapq.nsmallest(
             ATTEMPTS_PER_TURN,
             ((weight + repeat, number) for number, (weight, repeat) in self.under.items()),
         )
         for _urgency, container_id in urgent:
-            if limit and self._state.commands.add_count >= limit:
+            room = limit - self._state.commands.add_count if limit else UNLIMITED
+            if room <= 0:
                 break
             weight, repeat = self.under.pop(container_id)
             container = self._state.containers.get(container_id)
-            if container is not None and not self._copy(change, container):
+            if container is not None and not self._copy(change, container, room):
                 again[container_id] = (weight, repeat + 1)
         self.under.update(again)
 
-    def _copy(self, change: Change, container: Container) -> bool:
-        """Order the copies a container lacks, as things are now; whether that is all of them."""
+    def _copy(self, change: Change, container: Container, room: int) -> bool:
+        """Order the copies a container lacks, as things are now; whether that is all of them.
+
+        `room` is how many more replicas may be on their way in the cluster.
+        """
         case = self._cases.case(container)
         if container.scheme:
-            return self._copy_shards(change, case)
+            return self._copy_shards(change, case, room)
         judgement = judge(case)
         if judgement.condition not in UNDER or not judgement.copies:
             return True
         if self._commands.is_cooling(Kind.REPLICATE, container.container_id):
             return False
-        copies = self.copies(case, judgement)
+        copies = self.copies(case, judgement)[:room]
         for copy in copies:
             command_id = self.order_copy(change, case, copy)
             _log.info(
@@ -265,19 +288,56 @@ class Upkeep:
             self._unblock(change, case)
         return len(copies) == judgement.copies
 
-    def _copy_shards(self, change: Change, case: Case) -> bool:
-        """Copy the shards that are about to go, each from its node; whether all were ordered."""
-        wanted = [] if case.adds else shards.to_copy(case)
+    def _copy_shards(self, change: Change, case: Case, room: int) -> bool:
+        """Rebuild the shards that are lost, copy those that are about to go or are crowded.
+
+        Returns whether all that is needed was ordered.
+        """
+        is_rebuilt = self._coding.rebuild(change, case, count_max=room)
+        wanted = [] if case.adds else to_copy(case)
         if self._commands.is_cooling(Kind.REPLICATE, case.container.container_id):
-            return not wanted
+            return is_rebuilt and not wanted
+        targets = self.targets(case, len(wanted))
+        if not wanted and is_rebuilt:
+            moved = to_move(case)
+            wanted = [] if moved is None else [moved]
+            targets = self._better_targets(case, wanted)
         copies = [
             copy
-            for shard, target_id in zip(wanted, self.targets(case, len(wanted)), strict=False)
+            for shard, target_id in zip(wanted[:room], targets, strict=False)
             for copy in self.pairs([shard.datanode_id], [target_id])
         ]
         for copy in copies:
             self.order_copy(change, case, copy)
-        return len(copies) == len(wanted)
+        if not is_rebuilt and not case.deletes and not self.targets(case, 1):
+            is_rebuilt = not self._make_room(change, case) and self._coding.rebuild(
+                change, case, count_max=room, is_in_place=True
+            )
+        return is_rebuilt and len(copies) == len(wanted)
+
+    def _better_targets(self, case: Case, moved: Sequence[Placed]) -> list[str]:
+        found = self.targets(case, 1)
+        return [
+            node for p in moved for node in found if is_better_rack(case, p, self._nodes.rack(node))
+        ]
+
+    def _make_room(self, change: Change, case: Case) -> bool:
+        """Remove a bad shard where its shard can then be rebuilt, when there is no other node.
+
+        Returns whether one is removed.
+        """
+        victim = gives_way(case)
+        is_ordered = victim is not None and self.delete(
+            change, case.container, victim.datanode_id, keep_count=case.container.data_count
+        )
+        if victim is not None and is_ordered:
+            _log.warning(
+                "unhealthy_shard_gives_way",
+                container_id=case.container.container_id,
+                datanode_id=victim.datanode_id,
+                index=victim.replica.replica_index,
+            )
+        return is_ordered
 
     def _unblock(self, change: Change, case: Case) -> None:
         """Remove a bad replica that takes the place of a good one, when there is no other place."""
@@ -305,7 +365,7 @@ class Upkeep:
                     victim.datanode_id,
                     keep_count=container.replication_factor,
                 )
-                for victim in (shards.surplus(case) if container.scheme else victims(case))
+                for victim in (surplus(case) if container.scheme else victims(case))
             ]
             if not all(done):
                 self.over[container_id] = None  # at the end: others may have less to do

@@ -1,109 +1,395 @@
-"""A cluster of light datanodes: real gRPC to a real control plane, replicas in dicts, no disks."""
+"""Light datanodes: real gRPC to a real control plane, replicas in dicts, no disks.
 
+Each has the queue and the pools of an agent: what it is told waits, runs for a while, and comes
+true in the world when it is over. What the control plane must never bring about is checked where it
+would happen: before a replica is removed, and after every heartbeat.
+"""
+
+import hashlib
+import random
+from collections import Counter
 from dataclasses import dataclass, field
 
 import grpc
 
-from agent.rpc.v1 import container_pb2, scm_pb2, scm_pb2_grpc
-from tests.support.fake_datanode import FakeDatanode, report
+from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2, scm_pb2_grpc
 
-ROOT = 7
+POOL = 10  # copies, reconstructions and reconciles at once, as an agent has it
+DELETE_POOL = 5
+COPY_S = (20, 90)
+DELETE_S = (5, 30)
+CAPACITY_BYTES = 40 * 10**12
+RECONSTRUCT_WEIGHT = 3
+REPLICATION_LIMIT, OUT_OF_SERVICE_LIMIT, DELETE_LIMIT = 20, 40, 40
+GOOD_ROOT = 7
+PUSHED = frozenset({"replicate", "reconstruct", "reconcile"})
 
 
 @dataclass
-class SimulatedCluster:
-    """Datanodes that do what they are told; `round` lets each living one call once."""
+class Task:
+    """A command at a datanode; it runs while `done_at_s` is set."""
 
-    address: str
-    count: int
-    rack_count: int = 4
-    nodes: dict[str, FakeDatanode] = field(default_factory=dict)
-    dead: set[str] = field(default_factory=set)
-    held_most: dict[str, int] = field(default_factory=dict)  # commands of a kind at one node
-    copied: list[int] = field(default_factory=list)  # containers, in the order of orders
+    command: scm_pb2.Command
+    kind: str
+    container_id: int
+    done_at_s: float | None = None
 
-    def start(self) -> None:
-        """Register all, on racks in turn."""
-        channel = grpc.insecure_channel(self.address)
-        for i in range(self.count):
-            node = FakeDatanode(
-                scm_pb2_grpc.ScmStub(channel), f"dn{i:03d}", rack=f"/rack{i % self.rack_count}"
+
+@dataclass
+class World:
+    """What all datanodes have in common: time, chance, and what has been seen of the orders."""
+
+    seed: int
+    now_s: float = 0.0
+    nodes: "dict[str, SimulatedNode]" = field(default_factory=dict)
+    holders: dict[int, set[str]] = field(default_factory=dict)
+    data_counts: dict[int, int] = field(default_factory=dict)  # of erasure-coded containers
+    orders: "hashlib._Hash" = field(default_factory=hashlib.sha256)
+    counts: Counter[str] = field(default_factory=Counter)
+    held_most: Counter[str] = field(default_factory=Counter)
+    broken: list[str] = field(default_factory=list)  # promises of the control plane
+    fewest_left: int = 99  # good copies that stayed when one was removed by order
+    first_order_s: dict[str, float] = field(default_factory=dict)
+    loss_percent: int = 0
+
+    def __post_init__(self) -> None:
+        """Begin the sequence of chances; nobody is called before there is somebody to call."""
+        self.stub: scm_pb2_grpc.ScmStub = scm_pb2_grpc.ScmStub(grpc.insecure_channel("localhost:0"))
+        self.chance = random.Random(self.seed)
+
+    def is_lost(self) -> bool:
+        """Whether this message is lost."""
+        return self.chance.randrange(100) < self.loss_percent
+
+    def spare(self, container_id: int, *, without: str) -> int:
+        """Return how many good copies answer now beside one node's.
+
+        Of an erasure-coded container: how many different shards beyond those that reading needs,
+        and one, so that 1 is the least with which it can still be read.
+        """
+        found = [
+            node.replicas[container_id].replica_index
+            for name in self.holders.get(container_id, ())
+            for node in [self.nodes[name]]
+            if name != without and node.is_alive and is_good(node.replicas[container_id])
+        ]
+        data_count = self.data_counts.get(container_id, 1)
+        return len(found) if data_count == 1 else len(set(found)) - data_count + 1
+
+    def has_another(self, container_id: int, index: int, *, without: str) -> bool:
+        """Whether another node, silent perhaps, has a good copy of this index."""
+        replicas = [
+            self.nodes[name].replicas[container_id]
+            for name in self.holders.get(container_id, ())
+            if name != without
+        ]
+        return any(is_good(r) and r.replica_index == index for r in replicas)
+
+
+def is_good(replica: container_pb2.ReplicaReport) -> bool:
+    """Whether a replica is whole."""
+    return replica.state == container_pb2.CLOSED and replica.tree.root == GOOD_ROOT
+
+
+def replica_report(
+    container_id: int,
+    *,
+    state: container_pb2.ReplicaState = container_pb2.CLOSED,
+    index: int = 0,
+    bytes_used: int = 10**9,
+    is_empty: bool = False,
+    bcsid: int = 5,
+) -> container_pb2.ReplicaReport:
+    """Build a replica."""
+    tree = container_pb2.TreeSummary(
+        algorithm=container_pb2.TREE_XXH3_64, root=GOOD_ROOT, generation=1, block_count=1
+    )
+    is_written_to = state in {container_pb2.OPEN, container_pb2.CLOSING}
+    return container_pb2.ReplicaReport(
+        container_id=container_id,
+        state=state,
+        bcsid=bcsid,
+        block_count=0 if is_empty else 1,
+        bytes_used=0 if is_empty else bytes_used,
+        replica_index=index,
+        is_empty=is_empty,
+        tree=None if is_written_to else tree,
+        volume_id="v",
+    )
+
+
+@dataclass
+class SimulatedNode:
+    """One datanode."""
+
+    world: World
+    datanode_id: str
+    rack: str
+    boot_id: int = 1
+    is_alive: bool = True
+    op_state: str = ""
+    op_expiry_ms: int = 0
+    term: int = 0
+    used_bytes: int = 0
+    replicas: dict[int, container_pb2.ReplicaReport] = field(default_factory=dict)
+    tasks: dict[int, Task] = field(default_factory=dict)
+    statuses: list[scm_pb2.CommandStatus] = field(default_factory=list)
+    changed: dict[int, container_pb2.ReplicaReport] = field(default_factory=dict)
+
+    def put(self, replica: container_pb2.ReplicaReport) -> None:
+        """Take a replica in, and remember to report it."""
+        self.used_bytes += replica.bytes_used - self._used_by(replica.container_id)
+        self.replicas[replica.container_id] = replica
+        self.changed[replica.container_id] = replica
+        self.world.holders.setdefault(replica.container_id, set()).add(self.datanode_id)
+
+    def drop(self, container_id: int) -> None:
+        """Lose a replica, and remember to report that."""
+        self.used_bytes -= self._used_by(container_id)
+        if self.replicas.pop(container_id, None) is not None:
+            self.world.holders[container_id].discard(self.datanode_id)
+        self.changed[container_id] = container_pb2.ReplicaReport(
+            container_id=container_id, state=container_pb2.DELETED
+        )
+
+    def register(self) -> None:
+        """Join, and report all there is."""
+        self.world.stub.Register(
+            scm_pb2.RegisterRequest(
+                datanode_id=self.datanode_id,
+                address=f"{self.datanode_id}:1",
+                rack=self.rack,
+                version="0.1.0",
+                volumes=self._volumes(),
+                boot_id=self.boot_id,
+                op_state=self.op_state,
+                op_expiry_ms=self.op_expiry_ms,
             )
-            self.nodes[node.datanode_id] = node
-            node.register()
-            node.report_full()
+        )
+        full = scm_pb2.ContainerReport(
+            full=True, report_id=self.boot_id, last=True, replicas=self.replicas.values()
+        )
+        self.changed.clear()
+        self._take(self._call([full]))
 
-    def restart_on(self, address: str) -> None:
-        """Register the living with a control plane that was started anew; all report all."""
-        channel = grpc.insecure_channel(address)
-        for node in self.living():
-            node.stub = scm_pb2_grpc.ScmStub(channel)
-            node.commands.clear()
-            node.register()
-            node.report_full(*node.replicas.values())
+    def restart(self) -> None:
+        """Begin anew: what was queued and running is gone, what is on disk is not."""
+        self.boot_id += 1
+        self.tasks.clear()
+        self.statuses.clear()
+        self.is_alive = True
+        self.register()
 
-    def living(self) -> list[FakeDatanode]:
-        """Return the datanodes that are not dead."""
-        return [node for name, node in self.nodes.items() if name not in self.dead]
+    def beat(self) -> None:
+        """Finish what is due, begin what may begin, call, and take the answer in."""
+        self._work()
+        if self.world.is_lost():
+            return  # the call never arrived: all of it is said again next time
+        changed = list(self.changed.values())
+        statuses = list(self.statuses)
+        response = self._call(
+            [scm_pb2.ContainerReport(replicas=changed)] if changed else [], statuses
+        )
+        if self.world.is_lost():
+            return  # the answer is lost: the commands in it never come
+        self.changed.clear()
+        self.statuses.clear()
+        if response.reregister:
+            self.register()
+            return
+        self._take(response)
 
-    def round(self) -> None:
-        """Let every living datanode execute what it has, and call."""
-        for node in self.living():
-            statuses, reports = self._execute(node)
-            node.heartbeat(*reports, statuses=tuple(statuses))
-            kinds = [command.WhichOneof("command") for command in node.commands]
-            for kind in set(kinds):
-                self.held_most[kind] = max(self.held_most.get(kind, 0), kinds.count(kind))
+    def queues(self) -> Counter[str]:
+        """Count what waits or runs; LOW copies are not told (S1.60)."""
+        return Counter(
+            task.kind for task in self.tasks.values() if task.command.priority != scm_pb2.LOW
+        )
 
-    def holders(self, container_id: int) -> list[str]:
-        """Return the living datanodes with a closed replica."""
+    def _used_by(self, container_id: int) -> int:
+        known = self.replicas.get(container_id)
+        return 0 if known is None else known.bytes_used
+
+    def _volumes(self) -> list[datanode_pb2.VolumeStatus]:
         return [
-            node.datanode_id
-            for node in self.living()
-            if container_id in node.replicas
-            and node.replicas[container_id].state == container_pb2.CLOSED
+            datanode_pb2.VolumeStatus(
+                volume_id="v",
+                path="/v",
+                capacity_bytes=CAPACITY_BYTES,
+                available_bytes=CAPACITY_BYTES - self.used_bytes,
+                used_bytes=self.used_bytes,
+            )
         ]
 
-    def _execute(
-        self, node: FakeDatanode
-    ) -> tuple[list[scm_pb2.CommandStatus], list[scm_pb2.ContainerReport]]:
-        statuses, changed = [], []
-        for command in node.commands:
+    def _call(
+        self,
+        reports: list[scm_pb2.ContainerReport],
+        statuses: list[scm_pb2.CommandStatus] | None = None,
+    ) -> scm_pb2.HeartbeatResponse:
+        self.world.counts["heartbeats"] += 1
+        return self.world.stub.Heartbeat(
+            scm_pb2.HeartbeatRequest(
+                datanode_id=self.datanode_id,
+                boot_id=self.boot_id,
+                volumes=self._volumes(),
+                reports=reports,
+                command_statuses=statuses or [],
+                queues=[
+                    scm_pb2.QueueCount(type=kind, count=count)
+                    for kind, count in sorted(self.queues().items())
+                ],
+                op_state=self.op_state,
+                op_expiry_ms=self.op_expiry_ms,
+            )
+        )
+
+    def _take(self, response: scm_pb2.HeartbeatResponse) -> None:
+        if response.term > self.term:
+            self.term = response.term
+            for task in list(self.tasks.values()):
+                if task.done_at_s is None:  # of a control plane that is not any more
+                    self._end(task, scm_pb2.CommandStatus.SKIPPED, "STALE_TERM")
+        for command in response.commands:
             kind = command.WhichOneof("command")
             inner = getattr(command, kind)
-            container_id = getattr(inner, "container_id", 0)
-            is_done = True
-            if kind == "close" and container_id in node.replicas:
-                old = node.replicas[container_id]
-                changed.append(
-                    report(container_id, container_pb2.CLOSED, bcsid=old.bcsid, root=ROOT)
-                )
-                node.replicas[container_id] = changed[-1]
-            elif kind == "replicate":
-                is_done = self._copy(node, inner)
-            elif kind == "delete":
-                node.replicas.pop(container_id, None)
-                changed.append(report(container_id, container_pb2.DELETED))
-            state = scm_pb2.CommandStatus.EXECUTED if is_done else scm_pb2.CommandStatus.FAILED
-            statuses.append(
-                scm_pb2.CommandStatus(
-                    command_id=command.command_id,
-                    state=state,
-                    type=kind,
-                    container_id=container_id,
-                    code="" if is_done else "UNAVAILABLE",
-                )
-            )
-        node.commands.clear()
-        return statuses, [scm_pb2.ContainerReport(replicas=changed)] if changed else []
+            task = Task(command, kind, getattr(inner, "container_id", 0))
+            self._note_order(task)
+            if command.command_id in self.tasks:
+                continue
+            self.tasks[command.command_id] = task
+            if kind == "set_operational_state":
+                self.op_state, self.op_expiry_ms = inner.op_state, inner.op_expiry_ms
+        self._check_limits()
 
-    def _copy(self, node: FakeDatanode, command: scm_pb2.ReplicateCommand) -> bool:
-        """Put the replica on the target, which reports it at once."""
-        target = self.nodes[command.target.datanode_id]
-        self.copied.append(command.container_id)
-        if target.datanode_id in self.dead or command.container_id not in node.replicas:
+    def _note_order(self, task: Task) -> None:
+        """Add an order to the sequence that the same seed must bring again."""
+        self.world.counts[task.kind] += 1
+        inner = getattr(task.command, task.kind)
+        inner = inner.SerializeToString(deterministic=True).hex()
+        line = (
+            f"{self.world.now_s} {self.datanode_id} {task.command.command_id} {task.kind} {inner}\n"
+        )
+        self.world.orders.update(line.encode())
+        self.world.first_order_s.setdefault(task.kind, self.world.now_s)
+
+    def _check_limits(self) -> None:
+        held = Counter(task.kind for task in self.tasks.values())
+        weighted = held["replicate"] + RECONSTRUCT_WEIGHT * held["reconstruct"]
+        is_out = self.op_state not in {"", "IN_SERVICE"}
+        limit = OUT_OF_SERVICE_LIMIT if is_out else REPLICATION_LIMIT
+        word = "out of service" if is_out else "in service"
+        self.world.held_most[word] = max(self.world.held_most[word], weighted)
+        self.world.held_most["delete"] = max(self.world.held_most["delete"], held["delete"])
+        if weighted > limit or held["delete"] > DELETE_LIMIT:
+            self.world.broken.append(
+                f"{self.datanode_id} ({self.op_state}) was given {dict(held)} at {self.world.now_s}"
+            )
+
+    def _work(self) -> None:
+        now_s = self.world.now_s
+        for task in list(self.tasks.values()):
+            if task.done_at_s is not None and task.done_at_s <= now_s:
+                self._end(task, *self._execute(task))
+        running = Counter(
+            task.kind in PUSHED for task in self.tasks.values() if task.done_at_s is not None
+        )
+        waiting = [task for task in self.tasks.values() if task.done_at_s is None]
+        for task in sorted(waiting, key=lambda t: t.command.priority == scm_pb2.LOW):
+            is_pushed = task.kind in PUSHED
+            if task.kind not in PUSHED | {"delete"}:
+                self._end(task, *self._execute(task))
+            elif running[is_pushed] < (POOL if is_pushed else DELETE_POOL):
+                running[is_pushed] += 1
+                took_s = self.world.chance.randint(*(COPY_S if is_pushed else DELETE_S))
+                task.done_at_s = now_s + took_s
+
+    def _end(self, task: Task, state: scm_pb2.CommandStatus.State, code: str) -> None:
+        self.tasks.pop(task.command.command_id, None)
+        self.statuses.append(
+            scm_pb2.CommandStatus(
+                command_id=task.command.command_id,
+                state=state,
+                type=task.kind,
+                container_id=task.container_id,
+                code=code,
+            )
+        )
+
+    def _execute(self, task: Task) -> tuple[scm_pb2.CommandStatus.State, str]:
+        done = scm_pb2.CommandStatus.EXECUTED, ""
+        match task.kind:
+            case "close":
+                return (
+                    done if self._close(task.command.close) else self._failed("CONTAINER_NOT_FOUND")
+                )
+            case "replicate":
+                return done if self._copy(task.command.replicate) else self._failed("UNAVAILABLE")
+            case "reconstruct":
+                is_done = self._reconstruct(task.command.reconstruct)
+                return done if is_done else self._failed("UNAVAILABLE")
+            case "delete":
+                if task.container_id not in self.replicas:
+                    return self._failed("CONTAINER_NOT_FOUND")
+                self._delete(task.command.delete)
+        return done
+
+    def _failed(self, code: str) -> tuple[scm_pb2.CommandStatus.State, str]:
+        return scm_pb2.CommandStatus.FAILED, code
+
+    def _close(self, command: scm_pb2.CloseCommand) -> bool:
+        known = self.replicas.get(command.container_id)
+        if known is None:
             return False
-        assert command.container_id not in target.replicas
-        replica = node.replicas[command.container_id]
-        target.report_some(replica)
+        is_whole = command.force or known.bcsid >= command.bcsid
+        self.put(
+            replica_report(
+                command.container_id,
+                state=container_pb2.CLOSED if is_whole else container_pb2.QUASI_CLOSED,
+                index=known.replica_index,
+                bytes_used=known.bytes_used,
+                bcsid=known.bcsid,
+            )
+        )
         return True
+
+    def _copy(self, command: scm_pb2.ReplicateCommand) -> bool:
+        target = self.world.nodes[command.target.datanode_id]
+        mine = self.replicas.get(command.container_id)
+        if mine is None or not target.is_alive or command.container_id in target.replicas:
+            return False
+        target.put(mine)
+        return True
+
+    def _reconstruct(self, command: scm_pb2.ReconstructCommand) -> bool:
+        sources = {
+            shard.replica_index
+            for shard in command.sources
+            for node in [self.world.nodes[shard.datanode.datanode_id]]
+            for replica in [node.replicas.get(command.container_id)]
+            if node.is_alive and replica and is_good(replica)
+            if replica.replica_index == shard.replica_index
+        }
+        targets = [
+            (self.world.nodes[s.datanode.datanode_id], s.replica_index) for s in command.targets
+        ]
+        if len(sources) < command.scheme.data or not all(
+            node.is_alive and command.container_id not in node.replicas for node, _ in targets
+        ):
+            return False
+        for node, index in targets:
+            node.put(replica_report(command.container_id, index=index))
+        return True
+
+    def _delete(self, command: scm_pb2.DeleteCommand) -> None:
+        mine = self.replicas[command.container_id]
+        if not command.force and not mine.is_empty:
+            return
+        if is_good(mine) and not mine.is_empty:
+            left = self.world.spare(command.container_id, without=self.datanode_id)
+            self.world.fewest_left = min(self.world.fewest_left, left)
+            if left < 1 or not self.world.has_another(
+                command.container_id, mine.replica_index, without=self.datanode_id
+            ):
+                self.world.broken.append(
+                    f"the last good replica of {command.container_id} was removed by order"
+                )
+        self.drop(command.container_id)

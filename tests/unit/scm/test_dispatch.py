@@ -44,10 +44,14 @@ COMMANDS = st.lists(
 
 def busy_of(kind: Kind, commands: list[Pending], reported: dict[str, int]) -> int:
     """Count what a node has of a kind: reported or sent, whichever is more; LOW not reported."""
-    told = replication_load(reported) if kind is Kind.REPLICATE else reported.get(kind, 0)
+    told, unseen = reported.get(kind, 0), 0
+    if kind is Kind.REPLICATE:  # a reconstruction that the datanode does not tell of weighs, too
+        told = replication_load(reported)
+        rebuilding = busy_of(Kind.RECONSTRUCT, commands, reported)
+        unseen = 3 * (rebuilding - reported.get(Kind.RECONSTRUCT, 0))
     sent = [c for c in commands if c.kind is kind and c.sent_at_s is not None]
     low = sum(c.priority is Priority.LOW for c in sent)
-    return low + max(len(sent) - low, told)
+    return low + max(len(sent) - low, told) + unseen
 
 
 class TestLimits:

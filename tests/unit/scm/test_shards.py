@@ -4,16 +4,26 @@ from dataclasses import replace
 
 import pytest
 
+from scm.placement import misplaced_count
 from scm.replication import Case, Condition
-from scm.shards import condition, gives_way, may_do_without, may_remove_shard, surplus, to_copy
+from scm.shards import (
+    condition,
+    gives_way,
+    is_better_rack,
+    may_do_without,
+    may_remove_shard,
+    surplus,
+    to_copy,
+    to_move,
+)
 from tests.support.replica_words import case
 from tests.support.scm_world import container, summary
 
 
-def shards(words: str) -> Case:
+def shards(words: str, racks: str = "") -> Case:
     """Read `C#1 C#2/d`: replicas of an RS(3,2) container with their indexes."""
     pairs = [word.partition("#") for word in words.split()]
-    plain = case(" ".join(state + rest[1:] for state, _, rest in pairs))
+    plain = case(" ".join(state + rest[1:] for state, _, rest in pairs), racks)
     placed = tuple(
         replace(p, replica=replace(p.replica, replica_index=int(rest[0])))
         for p, (_state, _, rest) in zip(plain.placed, pairs, strict=True)
@@ -154,3 +164,42 @@ def test_a_shard_that_may_be_healed_does_not_give_way() -> None:
 
     assert gives_way(replace(given, hopeful=frozenset({"dn5"}))) is None
     assert gives_way(replace(given, adds=("dn9",))) is None
+
+
+def test_crowded_shards_are_copied_to_another_rack_and_then_removed() -> None:
+    """Five shards, five racks, two on one: copy, then remove the one on the crowded rack."""
+    crowded = replace(shards("C#1 C#2 C#3 C#4 C#5", "aabcd"), cluster_rack_count=5)
+    moved = to_move(crowded)
+    assert moved is not None
+    copy = replace(moved, rack="/e", replica=replace(moved.replica, datanode_id="dn9"))
+    copied = replace(crowded, placed=(*crowded.placed, copy))
+
+    assert (Condition.MIS_REPLICATED, "/a") == (condition(crowded), moved.rack)
+    assert is_better_rack(crowded, moved, "/e")
+    assert not is_better_rack(crowded, moved, "/b")
+    assert to_move(replace(crowded, adds=("dn9",))) is None
+    assert [moved.datanode_id] == [p.datanode_id for p in surplus(copied)]
+
+
+@pytest.mark.parametrize(
+    ("racks", "cluster_rack_count", "expected"),
+    [
+        ("abcde", 5, 0),
+        ("aabcd", 5, 1),
+        ("aabcd", 4, 0),  # ceil(5 / 4) on each
+        ("aaabc", 3, 1),
+        ("aabbc", 3, 0),
+        ("aaaab", 2, 1),
+        ("aaaaa", 1, 0),
+        ("aaaaab", 2, 1),  # one too many never makes it look misplaced by itself
+    ],
+)
+def test_shards_are_scattered_over_all_racks(
+    racks: str, cluster_rack_count: int, expected: int
+) -> None:
+    """As many racks as shards, or the same number on each."""
+    found = misplaced_count(
+        racks, cluster_rack_count=cluster_rack_count, required_count=5, is_scattered=True
+    )
+
+    assert expected == found

@@ -1,0 +1,110 @@
+"""The real control plane behind real gRPC, as a process whose time somebody else moves.
+
+    python -m tests.support.simulated_scm DATA NOW_MS NAME=VALUE...
+
+Everything is `suture-scm` but the two clocks and the ticker: a line `advance MS` on stdin lets so
+much time pass and ticks once, as the ticker does every heartbeat interval; it is answered when that
+is done, with the seconds it took. So days pass in minutes, and nothing depends on how fast the
+machine is: the same calls in the same order get the same answers.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.observe import logs
+from scm import options as scm_options
+from scm.clock import Clock
+from scm.control import ControlPlane
+from scm.server import ScmService, build_server
+from scm.state import State
+from tests.support.clock import FakeClock
+
+
+@dataclass
+class SimulatedScm:
+    """The process, seen from the simulation."""
+
+    process: "subprocess.Popen[str]"
+    address: str
+    term: int
+
+    @classmethod
+    def start(cls, data: Path, now_ms: int, settings: dict[str, int]) -> "SimulatedScm":
+        """Start on `data` and wait until it answers calls."""
+        pairs = [f"{name}={value}" for name, value in settings.items()]
+        with (data / "scm.log").open("a") as log:
+            process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "tests.support.simulated_scm",
+                    str(data),
+                    str(now_ms),
+                    *pairs,
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+            )
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, f"the control plane did not start; see {data / 'scm.log'}"
+        found = json.loads(line)
+        return cls(process, found["address"], found["term"])
+
+    def advance(self, milliseconds: int) -> float:
+        """Let time pass there and tick; return how many seconds the tick took."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"advance {milliseconds}\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        assert line, "the control plane has died"
+        return float(line)
+
+    def kill(self) -> None:
+        """SIGKILL: no handler, no flush, no goodbye."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.communicate(timeout=30)
+
+
+def main(arguments: list[str]) -> None:
+    """Serve until stdin ends."""
+    data, now_ms, *pairs = arguments
+    logs.configure("warning")
+    options = scm_options.load(None, dict(pair.split("=") for pair in pairs))
+    moved = FakeClock(int(now_ms))
+    clock = Clock(moved.now_ms, moved.monotonic_s)
+    state = State.open(Path(data), map_bytes=options.lmdb_map_bytes)
+    control = ControlPlane(
+        state, clock=clock, options=options, snapshots_path=Path(data) / "snapshots"
+    )
+    with ThreadPoolExecutor(2) as executor:
+        service = ScmService(control, clock=clock, options=options)
+        built = build_server(service, "127.0.0.1:0", executor)
+        built.server.start()
+        _say(json.dumps({"address": built.address, "term": control.term}))
+        for line in sys.stdin:
+            moved.advance_s(int(line.split()[1]) / 1000)
+            started = time.perf_counter()
+            control.tick()
+            _say(f"{time.perf_counter() - started:.4f}")
+        built.server.stop(None).wait()
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
