@@ -68,12 +68,13 @@ def surplus(case: Case) -> list[Placed]:
 
 
 def gives_way(case: Case) -> Placed | None:
-    """Return the bad replica to remove because no other node has room for its shard, if any.
+    """Return the replica to remove because no other node has room for what lacks, if any.
 
-    Only while more whole shards stay than reading needs, nothing else is pending, and nobody
-    expects it to be healed.
+    A bad one, only while more whole shards stay than reading needs, nothing else is pending, and
+    nobody expects it to be healed; or one of two of the same index.
     """
-    indexes = {index for index, found in _whole(case).items() if found}
+    whole = _whole(case)
+    indexes = {index for index, found in whole.items() if found}
     if case.adds or case.deletes or len(indexes) <= case.container.data_count:
         return None
     bad = [
@@ -81,10 +82,11 @@ def gives_way(case: Case) -> Placed | None:
         for p in _removable(case)
         if is_bad(case.container, p.replica) and p.datanode_id not in case.hopeful
     ]
+    twins = list(_twins({index: found for index, found in whole.items() if found}))
     return min(
         bad,
         key=lambda p: (p.replica.replica_index not in indexes, stable_order(p.replica)),
-        default=None,
+        default=twins[0] if twins else None,
     )
 
 
@@ -101,7 +103,7 @@ def may_remove_shard(case: Case, datanode_id: str) -> bool:
     if is_bad(case.container, held.replica):
         return left_count > case.container.data_count
     twins = whole.get(held.replica.replica_index, [])
-    return left_count == len(whole) and any(_is_equal(held, twin) for twin in twins)
+    return left_count >= case.container.data_count and any(_is_equal(held, p) for p in twins)
 
 
 def staying_indexes(case: Case) -> set[int]:

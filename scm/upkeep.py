@@ -322,7 +322,7 @@ class Upkeep:
         ]
 
     def _make_room(self, change: Change, case: Case) -> bool:
-        """Remove a bad shard where its shard can then be rebuilt, when there is no other node.
+        """Remove a bad or double shard where one that lacks can then be made, if there is no node.
 
         Returns whether one is removed.
         """
@@ -332,7 +332,7 @@ class Upkeep:
         )
         if victim is not None and is_ordered:
             _log.warning(
-                "unhealthy_shard_gives_way",
+                "shard_gives_way",
                 container_id=case.container.container_id,
                 datanode_id=victim.datanode_id,
                 index=victim.replica.replica_index,

@@ -38,7 +38,7 @@ SETTINGS: Final = {
     "session_idle_ms": 600_000,
 }
 BUSY_STEP_S: Final = 10.0
-QUIET_STEP_S: Final = 120.0  # nothing to do: nodes call just often enough not to be stale
+QUIET_STEP_S: Final = 150.0  # nothing to do: nodes call just often enough not to be stale
 SLICES: Final = 10  # of a step: nodes do not all call at once
 
 # What share of the containers is what: (scheme, percent); the rest are whole copies in three.

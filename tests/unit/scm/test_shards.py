@@ -203,3 +203,15 @@ def test_shards_are_scattered_over_all_racks(
     )
 
     assert expected == found
+
+
+def test_a_double_shard_gives_way_to_one_that_lacks() -> None:
+    """Where no other node has room; the last whole copy of an index never does."""
+    given = shards("C#1 C#1 C#2 C#3 C#4")
+
+    victim = gives_way(given)
+
+    assert victim is not None
+    assert 1 == victim.replica.replica_index
+    assert may_remove_shard(given, victim.datanode_id)
+    assert gives_way(shards("C#1 C#2 C#3 C#4")) is None
