@@ -175,6 +175,10 @@ class RateControl:
         """Note the speed of the scan's own reads, without its waits."""
         self._reached = bytes_per_s
 
+    def begin_at(self, bytes_per_s: float) -> None:
+        """Begin at a rate that was found good, if it is higher than the lowest."""
+        self._rate = min(max(self._rate, bytes_per_s), self._highest)
+
     def need(self, bytes_per_s: float) -> None:
         """Note what the promise needs from now on."""
         self._needed = bytes_per_s

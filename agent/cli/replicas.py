@@ -337,24 +337,53 @@ def scan(
     container_id: ContainerArgument,
     scm: ScmOption = SCM_DEFAULT,
     datanode: DatanodeOption = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Read now, show how far it is, and say what was found.")
+    ] = False,
+    full_speed: Annotated[
+        bool, typer.Option("--full-speed", help="With --wait: clients' reads wait, not the scan.")
+    ] = False,
     as_json: JsonFlag = False,
 ) -> int:
-    """Read a container's replicas now, every byte, past the page cache.
+    """Have a container's replicas read soon, every byte, past the page cache.
 
-    2: damage was found, or some replica could not be read.
+    With --wait: read now. 2: damage was found, or some replica could not be read or queued.
     """
+    if full_speed and not wait:
+        raise Refused(
+            Code.MALFORMED_REQUEST,
+            "--full-speed is about a scan that somebody waits for",
+            hint="add --wait",
+        )
     with connect(scm) as client:
         info = container_info(client, container_id)
-        results, failures = scan_each(
-            client, chosen_replicas(info, datanode), container_id, as_json
-        )
+        wish = ScanWish(container_id=container_id, wait=wait, full_speed=full_speed, quiet=as_json)
+        results, failures = scan_each(client, chosen_replicas(info, datanode), wish)
+    return tell_scans(results, failures, wait=wait, as_json=as_json)
+
+
+def tell_scans(
+    results: list[tuple[str, datanode_pb2.ScanProgress]],
+    failures: list[tuple[str, SutureError]],
+    *,
+    wait: bool,
+    as_json: bool,
+) -> int:
+    """Print what scans gave, or where they are in line; return the exit code."""
     if not results:
         raise failures[0][1]
     if as_json:
-        documents = {datanode_id: facts(result) for datanode_id, result in results}
+        documents = {
+            datanode_id: facts(end.result) if wait else {"queued": end.queued}
+            for datanode_id, end in results
+        }
         emit(documents | {datanode_id: {"error": str(error)} for datanode_id, error in failures})
     else:
-        for datanode_id, result in results:
+        for datanode_id, end in results:
+            if not wait:
+                say(f"{short(datanode_id)}: in line, {size(end.bytes_total)} to read")
+                continue
+            result = end.result
             say(
                 f"{short(datanode_id)}: {size(result.bytes_read)} read, "
                 f"{counted(result.finding_count, 'finding')}, "
@@ -363,36 +392,53 @@ def scan(
             explain_findings(datanode_id, list(result.findings))
         for datanode_id, error in failures:
             say(f"{short(datanode_id)}: not scanned: {error}")
-    found = any(result.finding_count for _, result in results)
+        if results and not wait:
+            say("suture scrub status tells how many wait, suture explain what was found")
+    found = any(end.result.finding_count for _, end in results)
     return Exit.TO_DO if found or failures else Exit.OK
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanWish:
+    """How somebody wants a container to be scanned; `quiet`: without a bar."""
+
+    container_id: int
+    wait: bool
+    full_speed: bool
+    quiet: bool
+
+
 def scan_each(
-    client: Client, replicas: list[scm_pb2.ContainerInfoReplica], container_id: int, quiet: bool
-) -> tuple[list[tuple[str, datanode_pb2.ScanResult]], list[tuple[str, SutureError]]]:
-    """Scan replica after replica; return the results, and why others could not be scanned."""
+    client: Client, replicas: list[scm_pb2.ContainerInfoReplica], wish: ScanWish
+) -> tuple[list[tuple[str, datanode_pb2.ScanProgress]], list[tuple[str, SutureError]]]:
+    """Scan replica after replica; return how each ended, and why others could not be scanned."""
     results, failures = [], []
     for replica in replicas:
         datanode_id = replica.datanode.datanode_id
         try:
-            results.append((datanode_id, scan_one(client, replica, container_id, quiet=quiet)))
+            results.append((datanode_id, scan_one(client, replica, wish)))
         except SutureError as error:
             failures.append((datanode_id, error))
     return results, failures
 
 
 def scan_one(
-    client: Client, replica: scm_pb2.ContainerInfoReplica, container_id: int, *, quiet: bool
-) -> datanode_pb2.ScanResult:
-    """Scan one replica, with a bar; return the result."""
+    client: Client, replica: scm_pb2.ContainerInfoReplica, wish: ScanWish
+) -> datanode_pb2.ScanProgress:
+    """Scan one replica, with a bar, or put that in line; return the last word about it."""
     label = f"scanning on {replica.datanode.datanode_id}"
-    with bytes_progress(label, replica.replica.bytes_used, quiet=quiet) as bar:
-        for progress in client.peer(replica.datanode.address).scan(ContainerId(container_id)):
+    steps = client.peer(replica.datanode.address).scan(
+        ContainerId(wish.container_id), queue=not wish.wait, full_speed=wish.full_speed
+    )
+    with bytes_progress(
+        label, replica.replica.bytes_used, quiet=wish.quiet or not wish.wait
+    ) as bar:
+        for progress in steps:
             bar.update(
                 bar.task_ids[0], completed=progress.bytes_read, total=progress.bytes_total or None
             )
-            if progress.HasField("result"):
-                return progress.result
+            if progress.queued or progress.HasField("result"):
+                return progress
     raise Refused(
         Code.CONTAINER_NOT_FOUND, f"{replica.datanode.datanode_id} ended the scan without a result"
     )

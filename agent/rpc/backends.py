@@ -1,13 +1,37 @@
 """What the services need of those who do the work: the runtime hands them in."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agent.rpc.v1 import datanode_pb2 as pb
 from merkle.replica import ContainerId
 
 if TYPE_CHECKING:
-    from agent.store.facts import ReplicaFacts
+    from agent.store.facts import ReplicaFacts, ScanCommit
+
+
+@dataclass(frozen=True, slots=True)
+class ScanStep:
+    """How far a scan is; the last step has its result."""
+
+    bytes_read: int
+    bytes_total: int
+    commit: "ScanCommit | None" = None
+    is_queued: bool = False
+
+
+class ScanMode(Enum):
+    """How a scan is asked for."""
+
+    WAIT = "wait"  # now; clients go first
+    FULL_SPEED = "full speed"  # now; clients wait
+    QUEUE = "queue"  # after those that were asked for before; the only step says that it is in line
+
+
+Scan = Callable[[ContainerId, Callable[[], bool], ScanMode], Iterable[ScanStep]]
+"""Scan a container, yield steps, end early when the callable says so."""
 
 
 class Scrub(Protocol):

@@ -246,9 +246,16 @@ class Peer:
         answer: pb.ListHistoryResponse = self._ask(self.stub.ListHistory, request)
         return list(answer.entries)
 
-    def scan(self, container_id: ContainerId) -> Iterator[pb.ScanProgress]:
-        """Have the replica read whole, now; the last message has the result."""
-        request = pb.ScanContainerRequest(container_id=container_id)
+    def scan(
+        self, container_id: ContainerId, *, queue: bool = False, full_speed: bool = False
+    ) -> Iterator[pb.ScanProgress]:
+        """Have the replica read whole, now; the last message has the result.
+
+        With `queue` it only says that the scan is in line. With `full_speed` clients wait.
+        """
+        request = pb.ScanContainerRequest(
+            container_id=container_id, queue=queue, full_speed=full_speed
+        )
         yield from stream(self.stub.ScanContainer, request, timeout_s=SCAN_TIMEOUT_S)
 
     def status(self) -> pb.StatusResponse:

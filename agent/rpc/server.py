@@ -6,7 +6,7 @@ its lease, which is taken after the whole request is here and held for one call 
 slow or dead client holds nothing. Reads take no lease.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from time import perf_counter
@@ -19,13 +19,12 @@ from agent.errors import Code, Refused, Unavailable
 from agent.ports import Leases
 from agent.rpc import codec, hashes, reports
 from agent.rpc.access import Audit, Gate
-from agent.rpc.backends import Importer, Scrub
+from agent.rpc.backends import Importer, Scan, ScanMode, ScanStep, Scrub
 from agent.rpc.binding import bind, server_options
 from agent.rpc.errors import ErrorEdge
 from agent.rpc.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import container_pb2, datanode_pb2_grpc
 from agent.rpc.v1 import datanode_pb2 as pb
-from agent.store.facts import ScanCommit
 from merkle.replica import ID_MAX, BlockData, BlockId, ChunkInfo, ContainerId
 
 if TYPE_CHECKING:
@@ -49,18 +48,6 @@ class Limits:
     blocks_page_max: int = 1_000
     findings_page_max: int = 1_000
 
-
-@dataclass(frozen=True, slots=True)
-class ScanStep:
-    """How far a scan is; the last step has its result."""
-
-    bytes_read: int
-    bytes_total: int
-    commit: ScanCommit | None = None
-
-
-Scan = Callable[[ContainerId, Callable[[], bool]], Iterable[ScanStep]]
-"""Scan a container now, yield steps, end early when the callable says so."""
 
 Status = Callable[[], pb.StatusResponse]
 
@@ -302,11 +289,20 @@ class DatanodeService(datanode_pb2_grpc.DatanodeServicer):
     def ScanContainer(  # noqa: N802
         self, request: pb.ScanContainerRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.ScanProgress]:
-        """Read the replica whole, now, and say what was found. Ends early when the caller goes."""
+        """Read the replica whole, now, and say what was found; or queue that, and say so.
+
+        Ends early when the caller goes."""
         container_id = codec.parse_container_id(request.container_id)
+        if request.queue and request.full_speed:
+            raise codec.malformed("full_speed", "a scan that is queued has the pace of the queue")
+        mode = ScanMode.FULL_SPEED if request.full_speed else ScanMode.WAIT
+        if request.queue:
+            mode = ScanMode.QUEUE
         self._store.replica(container_id)  # an unknown container is refused before a scan begins
-        for step in self._scan(container_id, lambda: not context.is_active()):
-            progress = pb.ScanProgress(bytes_read=step.bytes_read, bytes_total=step.bytes_total)
+        for step in self._scan(container_id, lambda: not context.is_active(), mode):
+            progress = pb.ScanProgress(
+                bytes_read=step.bytes_read, bytes_total=step.bytes_total, queued=step.is_queued
+            )
             if step.commit is not None:
                 progress.result.CopyFrom(self._scan_result(container_id, step))
             yield progress

@@ -106,7 +106,9 @@ class Host:
         )
         self._scrub = Scrub(tools, self._config.scan, who.datanode_id, self._stopping)
         self._tools = self._scrub.tools
-        self._requested = RequestedScans(self._tools)
+        self._requested = RequestedScans(
+            self._tools, pace=self._scrub.requested_pace, queue=self._scrub.queue
+        )
         self._observer = Observer(
             about,
             self._store,

@@ -101,6 +101,10 @@ class ScanPace:
         """Keep to other limits from the next read on; another thread may do so."""
         self._pacer.change(limits)
 
+    def begin_at(self, bytes_per_s: float) -> None:
+        """Begin at a rate that another scan of the volume has found, if that is higher."""
+        self._pacer.rate.begin_at(bytes_per_s)
+
     def need(self, bytes_per_s: float) -> None:
         """Note what the promise needs."""
         self._pacer.rate.need(bytes_per_s)

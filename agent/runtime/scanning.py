@@ -101,8 +101,8 @@ def _never() -> bool:
     return False
 
 
-def _ignore(_length_bytes: int) -> None:
-    pass
+def ignore(_length_bytes: int) -> None:
+    """Do nothing about a read: of a scan without a pace or without somebody who watches."""
 
 
 def scan_container(
@@ -110,8 +110,8 @@ def scan_container(
     container_id: ContainerId,
     *,
     stop: Callable[[], bool] = _never,
-    progress: Callable[[int], None] = _ignore,
-    pace: Callable[[int], None] = _ignore,
+    progress: Callable[[int], None] = ignore,
+    pace: Callable[[int], None] = ignore,
     buffers: ReadBuffers | None = None,
     holds_lease: bool = False,
     resumable_s: float = 0.0,

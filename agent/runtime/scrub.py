@@ -118,6 +118,21 @@ class Scrub:
         self._on_demand_pulse = pulse
         return scans
 
+    def queue(self, container_id: ContainerId) -> bool:
+        """Put a scan that an operator asked for in line; return False when that is full."""
+        return self.on_demand.request(container_id, reason="asked for by an operator")
+
+    def requested_pace(self, volume_id: str) -> ScanPace:
+        """Return a pace for a scan that somebody waits for. It begins where the volume's own scan
+        is: what that has found is as true for this one."""
+        pace = self._pace(
+            PaceLimits(floor_bytes_per_s=ON_DEMAND_BYTES_PER_S), Pulse(self._tools.clock)
+        )
+        worker = self._workers.get(volume_id)
+        if worker is not None:
+            pace.begin_at(worker.status().rate_bytes_per_s)
+        return pace
+
     @cached_property
     def _metadata(self) -> MetadataScan:
         tools = self._tools

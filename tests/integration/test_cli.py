@@ -354,7 +354,7 @@ class TestReplicas:
         zero_page(target(cluster, 1, container_id, 2))
         append_garbage(target(cluster, 2, container_id, 3))
 
-        results = suture.json("scan", str(container_id), code=Exit.TO_DO)
+        results = suture.json("scan", str(container_id), "--wait", code=Exit.TO_DO)
         differences = suture.json("diff", str(container_id), code=Exit.TO_DO)
         explained = suture.json("explain", str(container_id), code=Exit.TO_DO)
         suture.json("status", code=Exit.TO_DO)
@@ -369,7 +369,9 @@ class TestReplicas:
         fetched = sum(int(o["status"]["reconcile"]["bytes_fetched"]) for o in healed["outcomes"])
         assert 2 * FILE_BYTES == fetched
         suture.json("diff", str(container_id))
-        assert 0 == sum(r["finding_count"] for r in suture.json("scan", str(container_id)).values())
+        assert 0 == sum(
+            r["finding_count"] for r in suture.json("scan", str(container_id), "--wait").values()
+        )
         suture.wait_until_closed([container_id])
 
     def test_tables_are_for_people(self, suture: CommandLine, files: Path) -> None:

@@ -11,6 +11,8 @@ import pytest
 from agent.cli.main import run
 from agent.cli.output import Exit
 from agent.demo.cluster import Cluster
+from agent.rpc.peer import Peer
+from merkle.replica import ContainerId
 from tests.support.command_line import CommandLine
 
 pytestmark = pytest.mark.slow
@@ -43,7 +45,7 @@ def damaged(cluster: Cluster, suture: CommandLine, tmp_path: Path) -> int:
     content = bytearray(block.read_bytes())
     content[70_000] ^= 8
     block.write_bytes(bytes(content))
-    suture("scan", str(container_id), code=Exit.TO_DO)
+    suture("scan", str(container_id), "--wait", code=Exit.TO_DO)
     return int(container_id)
 
 
@@ -59,6 +61,28 @@ def test_findings_are_listed_until_they_are_repaired(suture: CommandLine, damage
     assert ("CORRUPT", "CHUNK_CHECKSUM") == (found["verdict"], found["fault"])
     assert "1 finding on 3 datanodes" in said
     assert [] == suture.json("findings")
+
+
+def test_a_scan_that_nobody_waits_for_is_put_in_line(
+    cluster: Cluster, suture: CommandLine, damaged: int
+) -> None:
+    """
+    The command returns at once; the datanodes read, and what they find is there to be listed.
+    """
+    suture("reconcile", str(damaged))
+    (block,) = cluster.volume_paths(1)[0].rglob(f"{damaged}/chunks/*.block")
+    content = bytearray(block.read_bytes())
+    content[70_000] ^= 8
+    block.write_bytes(bytes(content))
+
+    queued = suture.json("scan", str(damaged))
+
+    assert [True] * 3 == [answer["queued"] for answer in queued.values()]
+    with Peer(cluster.nodes[1].address) as peer:
+        suture.wait_until(lambda: bool(peer.findings(ContainerId(damaged))))
+    assert "in line" in suture("scan", str(damaged))
+    assert "--wait" in suture.json("scan", "1", "--full-speed", code=1)["error"]["hint"]
+    suture("reconcile", str(damaged))
 
 
 def test_status_answers_in_one_line(

@@ -141,7 +141,7 @@ def test_a_damaged_shard_is_mended_in_place(
     block = next(path for path in shard_files(five) if path.stat().st_size == 196_608)
     written = block.read_bytes()
     block.write_bytes(written[:70_000] + bytes([written[70_000] ^ 1]) + written[70_001:])
-    suture("scan", str(container_id), code=Exit.TO_DO)
+    suture("scan", str(container_id), "--wait", code=Exit.TO_DO)
 
     suture("reconcile", str(container_id))
     suture.wait_until(lambda: shards_closed(five, container_id) == {1, 2, 3, 4, 5})

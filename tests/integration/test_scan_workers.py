@@ -8,12 +8,16 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Code, Refused, Unavailable
+from agent.rpc.backends import ScanMode
 from agent.runtime.loop import Busy, Idle, Pulse, Throttled
 from agent.runtime.ondemand import RETRIES_MAX, OnDemandScans
+from agent.runtime.pace import ScanPace
+from agent.runtime.requested import RequestedScans
 from agent.runtime.scanning import MarkingGuard, ScanTools, scan_container
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from scanner.breaker import Breaker, BreakerLimits
 from scanner.finding import Verdict
+from scanner.pacing import MIB, PaceLimits
 from scanner.verify import ScanOutcome
 from tests.support.clock import FakeClock
 from tests.support.replica_reader import MemoryReader, MemoryReplica, scan
@@ -176,6 +180,73 @@ def damaged_outcome() -> ScanOutcome:
     medium.put(1, b"x" * 100)
     medium.flip(1, 0)
     return scan(MemoryReader(medium))
+
+
+class TestRequestedScans:
+    """Scans that an operator asks for."""
+
+    @pytest.fixture
+    def requested(self, replica: StoredReplica) -> "Requested":
+        """Return what scans on demand, at a pace of a megabyte a second, and a queue of one."""
+        return Requested(replica)
+
+    def test_clients_go_first_while_somebody_waits_for_a_scan(self, requested: "Requested") -> None:
+        """What is asked for now is paced by the closed loop of its volume, like the background."""
+        *_, last = requested.scans.run(CONTAINER, lambda: False)
+
+        assert last.commit is not None
+        assert [requested.volume_id] == requested.paced
+        assert requested.waited_s > 0
+
+    def test_at_full_speed_nothing_is_waited_for(self, requested: "Requested") -> None:
+        """Who says so has the disk's whole speed, and the result is the same."""
+        *_, last = requested.scans.run(CONTAINER, lambda: False, ScanMode.FULL_SPEED)
+
+        assert last.commit is not None
+        assert ([], 0.0) == (requested.paced, requested.waited_s)
+
+    def test_a_scan_in_line_is_told_at_once(self, requested: "Requested") -> None:
+        """The only step says so; nothing was read yet; a line that is full refuses."""
+        (step,) = requested.scans.run(CONTAINER, lambda: False, ScanMode.QUEUE)
+
+        assert (True, 0, None) == (step.is_queued, step.bytes_read, step.commit)
+        assert [CONTAINER] == requested.queued
+        with pytest.raises(Unavailable) as refusal:
+            list(requested.scans.run(OTHER, lambda: False, ScanMode.QUEUE))
+        assert Code.BUSY == refusal.value.code
+
+    def test_a_caller_who_leaves_ends_a_wait_for_clients(self, requested: "Requested") -> None:
+        """However slow the pace: the scan ends, and nothing of it is kept."""
+        with pytest.raises(Unavailable, match="stopped"):
+            list(requested.scans.run(CONTAINER, lambda: requested.waited_s > 0))
+
+
+class Requested:
+    """Requested scans whose time passes only while they wait for clients."""
+
+    def __init__(self, replica: StoredReplica) -> None:
+        self.clock = FakeClock()
+        self.volume_id = replica.store.volume_id(CONTAINER)
+        self.paced: list[str] = []
+        self.queued: list[ContainerId] = []
+        self.waited_s = 0.0
+        self.scans = RequestedScans(tools(replica, self.clock), pace=self.pace, queue=self.queue)
+
+    def pace(self, volume_id: str) -> ScanPace:
+        """Return a pace far below what the disk gives."""
+        self.paced.append(volume_id)
+        return ScanPace(PaceLimits(fixed_bytes_per_s=MIB), self.wait, clock=self.clock)
+
+    def wait(self, seconds: float) -> bool:
+        """Let the time pass at once."""
+        self.waited_s += seconds
+        self.clock.advance_s(seconds)
+        return False
+
+    def queue(self, container_id: ContainerId) -> bool:
+        """Take one, and no more."""
+        self.queued.append(container_id)
+        return len(self.queued) == 1
 
 
 class TestOnDemandScans:

@@ -148,7 +148,7 @@ def test_a_cluster_works_over_mutual_tls(
     size = block.stat().st_size
     root = block.parents[1]
     flip_bit_under_warm_cache(Target(container_id, root, (int(block.stem),), (size,), (size,)))
-    admin("scan", str(container_id), code=Exit.TO_DO)
+    admin("scan", str(container_id), "--wait", code=Exit.TO_DO)
     mended = admin.json("reconcile", str(container_id))
     client("get", stored["stored"][0]["key"], "--output", str(back))
     for words in (("status",), ("volumes",), ("scm", "nodes"), ("scm", "outcomes"), ("findings",)):

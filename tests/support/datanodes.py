@@ -10,8 +10,9 @@ from agent.plan.outcome import ReconcileResult
 from agent.reconcile.mend import MendLimits
 from agent.reconcile.reconciler import Reconciler
 from agent.rpc.access import Audit
+from agent.rpc.backends import ScanStep
 from agent.rpc.peer import Peer, Timeouts
-from agent.rpc.server import BuiltServer, DatanodeService, Limits, ScanStep, build_server
+from agent.rpc.server import BuiltServer, DatanodeService, Limits, build_server
 from agent.rpc.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import datanode_pb2, scm_pb2
 from agent.runtime.clock import SystemClock
@@ -148,7 +149,7 @@ class CountingService(DatanodeService):
         super().__init__(
             datanode.replica.store,
             datanode.replica.leases,
-            scan=lambda container_id, _: scan_steps(datanode, container_id),
+            scan=lambda container_id, *_: scan_steps(datanode, container_id),
             status=lambda: datanode_pb2.StatusResponse(datanode_id=datanode.datanode_id),
             limits=Limits(lease_timeout_s=2.0),
             importer=datanode.importer,

@@ -106,7 +106,7 @@ class ShardService(RecoveringService):
         super().__init__(
             datanode.store,
             datanode.replica.leases,
-            scan=lambda container_id, _: scan_steps(datanode, container_id),
+            scan=lambda container_id, *_: scan_steps(datanode, container_id),
             status=lambda: datanode_pb2.StatusResponse(datanode_id=datanode.datanode_id),
             limits=Limits(lease_timeout_s=2.0),
             recoveries=datanode.recoveries,

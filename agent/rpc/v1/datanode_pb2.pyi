@@ -292,10 +292,14 @@ class ImportContainerResponse(_message.Message):
     def __init__(self, replica: _Optional[_Union[_container_pb2.ReplicaReport, _Mapping]] = ..., bytes_received: _Optional[int] = ..., damaged_chunk_count: _Optional[int] = ...) -> None: ...
 
 class ScanContainerRequest(_message.Message):
-    __slots__ = ("container_id",)
+    __slots__ = ("container_id", "queue", "full_speed")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    FULL_SPEED_FIELD_NUMBER: _ClassVar[int]
     container_id: int
-    def __init__(self, container_id: _Optional[int] = ...) -> None: ...
+    queue: bool
+    full_speed: bool
+    def __init__(self, container_id: _Optional[int] = ..., queue: bool = ..., full_speed: bool = ...) -> None: ...
 
 class Finding(_message.Message):
     __slots__ = ("container_id", "verdict", "fault", "local_id", "offset", "length", "found_at_ms", "evidence", "forensic")
@@ -332,14 +336,16 @@ class ScanResult(_message.Message):
     def __init__(self, replica: _Optional[_Union[_container_pb2.ReplicaReport, _Mapping]] = ..., findings: _Optional[_Iterable[_Union[Finding, _Mapping]]] = ..., finding_count: _Optional[int] = ..., bytes_read: _Optional[int] = ...) -> None: ...
 
 class ScanProgress(_message.Message):
-    __slots__ = ("bytes_read", "bytes_total", "result")
+    __slots__ = ("bytes_read", "bytes_total", "result", "queued")
     BYTES_READ_FIELD_NUMBER: _ClassVar[int]
     BYTES_TOTAL_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_FIELD_NUMBER: _ClassVar[int]
     bytes_read: int
     bytes_total: int
     result: ScanResult
-    def __init__(self, bytes_read: _Optional[int] = ..., bytes_total: _Optional[int] = ..., result: _Optional[_Union[ScanResult, _Mapping]] = ...) -> None: ...
+    queued: bool
+    def __init__(self, bytes_read: _Optional[int] = ..., bytes_total: _Optional[int] = ..., result: _Optional[_Union[ScanResult, _Mapping]] = ..., queued: bool = ...) -> None: ...
 
 class ListFindingsRequest(_message.Message):
     __slots__ = ("container_id", "start_container_id", "count")
