@@ -2,8 +2,7 @@
 
     call ──lock──► decide (nodes, reports, writers, lifecycle, orders) ──► commit ──► answer
 
-What is decided lives in the modules named; this one only says in which order. It knows nothing
-of gRPC, and sends nothing: datanodes fetch their commands with heartbeats.
+The modules named decide; this one says in which order. It sends nothing: datanodes fetch commands.
 """
 
 import threading
