@@ -10,12 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final
-
-import structlog
 
 from agent.errors import Code, Refused, Unavailable
-from scm import lifecycle, snapshot
+from scm import snapshot
 from scm.admin import Admin, NodeDecision
 from scm.calls import Endpoint, Heartbeat, HeartbeatAnswer, PromisedBlock, Queues
 from scm.cases import Cases
@@ -24,14 +21,15 @@ from scm.coding import Coding
 from scm.commands import Commands
 from scm.deletions import Deletions, KeyDeletion
 from scm.departures import Departure, Departures, Request
-from scm.facts import ContainerState, Health, Key, Kind, OpState, Outcome, Pending
+from scm.facts import Health, Key, Kind, OpState, Outcome, Pending
 from scm.intake import Decision, PlanRow
 from scm.last_copies import LastCopies
 from scm.nodes import Nodes, Registration
+from scm.observer import Observer
 from scm.options import ScmOptions
 from scm.orders import Orders
 from scm.plans import Plans
-from scm.previews import Previews, close_refusal
+from scm.previews import Previews
 from scm.reconciles import Reconciles
 from scm.replicas import Reports
 from scm.report import RmReport, Verified, rm_report
@@ -40,12 +38,6 @@ from scm.state import Change, State
 from scm.upkeep import Upkeep
 from scm.views import ContainerView, NodeView, Views, key_containers
 from scm.writers import Writers
-
-_COMMIT_OVER: Final = frozenset(
-    {ContainerState.QUASI_CLOSED, ContainerState.CLOSED, ContainerState.DELETED}
-)
-
-_log = structlog.get_logger("suture.scm")
 
 
 class ControlPlane:
@@ -92,6 +84,17 @@ class ControlPlane:
             state, self._nodes, self._reconciles, self._admin, cases, self._safe_mode, clock
         )
         self._previews = Previews(state, cases, self._commands, self._reconciles, clock)
+        self._observer = Observer(
+            state,
+            self._commands,
+            self._deletions,
+            self._orders,
+            self._upkeep,
+            self._writers,
+            self._plans,
+            self._previews,
+            clock,
+        )
         self._views = Views(state, self._nodes, self._reports)
         self._last_copies = LastCopies(state, self._nodes)
 
@@ -136,10 +139,10 @@ class ControlPlane:
                     changed.add(container.container_id)
             for report in call.reports:
                 changed |= self._reports.apply(change, call.datanode_id, report)
-            self._observe(change, changed)
+            self._observer.observe(change, changed)
             self._last_copies.recount(change, changed)
             if self._safe_mode.look(self._reports.confirmed).is_open:
-                self._observe(change, self._deletions.tidy(change, changed))
+                self._observer.observe(change, self._deletions.tidy(change, changed))
             self._deletions.offer(change, call.datanode_id)
             self._departures.hear(change, call.datanode_id, call.op_state, call.op_expiry_ms)
             sending = self._commands.drain(change, call.datanode_id, self._orders.objection)
@@ -162,7 +165,7 @@ class ControlPlane:
                     self._upkeep.look_at(self._commands.node_died(change, datanode_id))
             self._upkeep.look_at(self._commands.expire(change))
             self._reconciles.forget_old()
-            self._observe(change, self._writers.end_idle(change))
+            self._observer.observe(change, self._writers.end_idle(change))
             for container_id in self._state.containers.closing | self._state.replicas.unsettled:
                 container = self._state.containers.get(container_id)
                 if container is not None:
@@ -172,7 +175,7 @@ class ControlPlane:
                     self._changed_nodes.add(datanode_id)
                     self._upkeep.look_at_node(datanode_id)
                 looked_at = self._upkeep.turn(change)
-                self._observe(change, self._deletions.tidy(change, looked_at))
+                self._observer.observe(change, self._deletions.tidy(change, looked_at))
 
     # Clients.
 
@@ -186,7 +189,7 @@ class ControlPlane:
         with self._change() as change:
             containers_before = {c.container_id for c in self._state.containers.open_of(client_id)}
             promises = self._writers.allocate(change, client_id, sizes, names, scheme=scheme)
-            self._observe(change, containers_before)  # a full one may be closing now
+            self._observer.observe(change, containers_before)  # a full one may be closing now
             return [
                 PromisedBlock(
                     promise.allocation.container_id,
@@ -215,13 +218,13 @@ class ControlPlane:
             closing = self._writers.commit(
                 change, client_id, stamped, may_replace=may_replace, failed=failed
             )
-            self._observe(change, closing)
+            self._observer.observe(change, closing)
 
     def finish(self, client_id: str, *, close: bool) -> list[int]:
         """End a writer's session; return the ids of its open containers."""
         with self._change() as change:
             container_ids = self._writers.finish(change, client_id, close=close)
-            self._observe(change, container_ids)
+            self._observer.observe(change, container_ids)
             return container_ids
 
     def lookup(self, name: str) -> tuple[Key, list[tuple[int, tuple[Endpoint, ...], str]]]:
@@ -280,7 +283,7 @@ class ControlPlane:
     ) -> list[Decision]:
         """Close containers now, whatever their writers have in mind; `worlds` as below."""
         with self._change() as change:
-            do = self._previews.close if dry_run else partial(self._close_one, change)
+            do = self._previews.close if dry_run else partial(self._observer.close, change)
             return self._previews.each(container_ids, worlds, do)
 
     def reconcile_containers(
@@ -295,7 +298,7 @@ class ControlPlane:
         """Order what a plan asks for, row by row, if the world is still as the plan saw it."""
         with self._change() as change:
             return [
-                self._close_planned(change, row, dry_run=dry_run)
+                self._observer.close_planned(change, row, dry_run=dry_run)
                 if row.action == Kind.CLOSE
                 else self._plans.apply(change, row, dry_run=dry_run)
                 for row in rows
@@ -338,7 +341,7 @@ class ControlPlane:
                 opened = self._departures.open_containers_on(request.datanode_ids)
                 for container in opened:
                     self._writers.end(change, container, "one of its nodes is to leave")
-                self._observe(change, [container.container_id for container in opened])
+                self._observer.observe(change, [container.container_id for container in opened])
             for datanode_id in request.datanode_ids if is_done else ():
                 self._upkeep.look_at_node(datanode_id)
             return decisions
@@ -439,50 +442,6 @@ class ControlPlane:
     def _change(self) -> Iterator[Change]:
         with self._lock, self._state.change() as change:
             yield change
-
-    def _observe(self, change: Change, container_ids: Iterable[int]) -> None:
-        """Bring containers to where their replicas show them, and queue the closes that are due."""
-        now_ms = self._clock.wall_ms()
-        for container_id in container_ids:
-            container = self._state.containers.get(container_id)
-            if container is None:
-                continue  # unknown: recorded, never acted on
-            self._commands.review(change, container_id)
-            self._deletions.finish(change, container_id)
-            replicas = self._state.replicas.of(container_id)
-            seen = lifecycle.observe(container, replicas, now_ms=now_ms)
-            if seen != container:
-                change.put(self._state.containers, seen)
-            if seen.state is not container.state:
-                _log.info("container_state_changed", container_id=container_id, state=seen.state)
-                if seen.state in _COMMIT_OVER:
-                    for allocation in self._state.allocations.of(container_id):
-                        change.remove(self._state.allocations, (container_id, allocation.local_id))
-            self._orders.close(change, seen)
-            self._upkeep.look_at([container_id])
-
-    def _close_one(self, change: Change, container_id: int) -> Decision:
-        container = self._state.containers.get(container_id)
-        refusal = close_refusal(container_id, container)
-        if refusal is not None or container is None:
-            return refusal or Decision(container_id, Code.CONTAINER_NOT_FOUND)
-        if container.state is ContainerState.OPEN:
-            self._writers.end(change, container, "closed by an operator")
-        self._observe(change, [container_id])
-        closed = self._state.containers.get(container_id)
-        assert closed is not None
-        commands = self._state.commands.of_container(container_id)
-        ids = tuple(command.command_id for command in commands if command.kind is Kind.CLOSE)
-        return Decision(container_id, "OK", f"container is {closed.state}", ids)
-
-    def _close_planned(self, change: Change, row: PlanRow, *, dry_run: bool) -> Decision:
-        container = self._state.containers.get(row.container_id)
-        refusal = self._plans.close_objection(row, container)
-        if refusal is not None:
-            return refusal
-        if dry_run:
-            return self._previews.close(row.container_id)
-        return self._close_one(change, row.container_id)
 
     def _named_by(self, command: Pending) -> tuple[Endpoint, ...]:
         """Return the datanodes a command names, with their addresses of now."""
