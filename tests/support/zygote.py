@@ -1,7 +1,8 @@
 """A process that forks real agents which kill themselves at a chosen step.
 
     stdin   {"config": "...", "kill_at": N}      N = 0: never
-    stdout  {"event": "listening", ...}          from the agent
+    stdout  {"event": "forked", "pid": P}        from the child
+            {"event": "listening", ...}          from the agent
             {"event": "exited", "signal": S, "code": C, "steps": K}
 
 A step is one call that changes the disk: a write, a sync, a rename, an LMDB put or commit. The
@@ -52,6 +53,8 @@ def child(config: str, kill_at: int, counts: int) -> None:
     """Run the agent in this forked process; never return."""
     from agent.main import run
 
+    # Said here, not by the parent: that could be overtaken by what the agent says.
+    say({"event": "forked", "pid": os.getpid()})
     killer = Killer(kill_at, Path(config))
     threading.setprofile(killer)
     sys.setprofile(killer)
@@ -79,7 +82,6 @@ def main() -> None:
             os.close(reading)
             child(request["config"], request["kill_at"], writing)
         os.close(writing)
-        say({"event": "forked", "pid": pid})
         _, status = os.waitpid(pid, 0)
         steps = os.read(reading, 32)
         os.close(reading)
