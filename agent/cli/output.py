@@ -15,23 +15,18 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
 from rich.table import Table
 from rich.text import Text
 
 from agent.errors import SutureError, size_text
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 ID_SHOWN = 8  # characters of a UUID: 2^32 datanodes until two look alike
 
@@ -155,8 +150,17 @@ def grid(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -
 
 
 @contextmanager
-def bytes_progress(label: str, total_bytes: int, *, quiet: bool) -> Iterator[Progress]:
+def bytes_progress(label: str, total_bytes: int, *, quiet: bool) -> Iterator["Progress"]:
     """Show a bar of bytes on stderr while the block runs; task 0 is the bar."""
+    from rich.progress import (  # a quick answer has no bar, and waits for no import of one
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
     progress = Progress(
         TextColumn("{task.description}"),
         BarColumn(),

@@ -4,7 +4,6 @@ import time
 from typing import Annotated, Final
 
 import typer
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from agent.cli.connection import connect
@@ -275,6 +274,8 @@ def wait_for_outcomes(
     deadline_s = time.monotonic() + wait_s
     if not command_ids:
         return [], []
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
     bar = Progress(
         SpinnerColumn(),
         TextColumn("{task.description} {task.completed}/{task.total}"),

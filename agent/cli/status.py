@@ -7,7 +7,6 @@ import typer
 from rich.table import Table
 
 from agent.cli.connection import security
-from agent.cli.document import facts
 from agent.cli.output import (
     SCM_DEFAULT,
     Exit,
@@ -56,6 +55,8 @@ def status(
     now_ms = int(time.time() * 1000)
     line = sentence(answer_of([a for a in answers if not isinstance(a, str)], now_ms), now_ms)
     if as_json:
+        from agent.cli.document import facts
+
         emit(
             {
                 "answer": line,
@@ -183,6 +184,8 @@ def one_datanode(address: str, *, as_json: bool) -> int:
     now_ms = int(time.time() * 1000)
     line = sentence(answer_of([(answer, scrub)], now_ms), now_ms)
     if as_json:
+        from agent.cli.document import facts
+
         emit({"answer": line, **facts(answer)})
         return Exit.OK
     say(line)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar
 
 import grpc
-import tenacity
 
 from agent.errors import Code, Unavailable
 from agent.rpc.errors import error_from
@@ -117,6 +116,8 @@ def retried(work: Callable[[], T], *, timeout_s: float) -> T:
 
     Whether it is idempotent is the caller's knowledge.
     """
+    import tenacity  # brings asyncio along, which a single call can do without
+
     attempts = tenacity.Retrying(
         stop=tenacity.stop_after_attempt(ATTEMPTS_MAX) | tenacity.stop_after_delay(timeout_s),
         wait=tenacity.wait_random_exponential(multiplier=RETRY_WAIT_S, max=RETRY_WAIT_S_MAX),

@@ -14,11 +14,9 @@ from types import TracebackType
 from typing import Any, Final, NoReturn, TypeAlias
 
 import grpc
-import structlog
 from google.protobuf import any_pb2
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
-from grpc_status import rpc_status
 
 from agent.errors import Code, Refused, SutureError, Unavailable, VolumeFailed
 
@@ -101,8 +99,6 @@ _RETRY_GRPC_CODES: Final = frozenset(
 
 _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"
 
-_log = structlog.get_logger("suture.rpc")
-
 
 def error_class(code: Code) -> type[SutureError]:
     """Return the class that says what to do about `code`."""
@@ -154,6 +150,8 @@ def _parts(
     if not isinstance(rpc_error, grpc.Call):
         return grpc.StatusCode.UNKNOWN, str(rpc_error), None
     code, details = rpc_error.code(), rpc_error.details() or ""
+    from grpc_status import rpc_status  # not needed by a call that succeeds
+
     try:
         status = rpc_status.from_call(rpc_error)
     except (ValueError, DecodeError):  # trailers that contradict the status are not ours
@@ -296,7 +294,9 @@ class _Guard:
         if error is None or not isinstance(error, Exception):
             return  # GeneratorExit: the client went away; SystemExit: not ours
         if not isinstance(error, SutureError):
-            _log.error("rpc_failed", method=self._method, exc_info=error)
+            import structlog  # a client logs nothing, and is quicker without it
+
+            structlog.get_logger().error("rpc_failed", method=self._method, exc_info=error)
             error = Refused(
                 Code.CONTAINER_INTERNAL_ERROR,
                 "internal error",
@@ -305,5 +305,7 @@ class _Guard:
         self._abort(error)
 
     def _abort(self, error: SutureError) -> NoReturn:
+        from grpc_status import rpc_status
+
         self._context.abort_with_status(rpc_status.to_status(to_status(error)))
         raise AssertionError("abort_with_status always raises")
