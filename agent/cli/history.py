@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
+from agent.cli.connection import connect
 from agent.cli.document import facts
 from agent.cli.output import (
     ID_MAX,
@@ -51,7 +52,7 @@ def history(
 
     Each datanode keeps the last 64 changes of a replica. 2: a datanode could not be asked.
     """
-    with Client(scm) as client:
+    with connect(scm) as client:
         told = {
             replica.datanode.datanode_id: asked(client, replica.datanode.address, container_id)
             for replica in container_info(client, container_id).replicas

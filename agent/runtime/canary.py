@@ -96,7 +96,7 @@ class Canary:
 
     def _plant(self, store: ReplicaStore) -> None:
         """Write two blocks that were never seen before, and damage one on the medium."""
-        if store.replicas():  # a drill that was cut off
+        if store.replica_ids():  # a drill that was cut off
             store.delete_container(CONTAINER, force=True)
         store.create_container(CONTAINER)
         for block_id in (WHOLE, DAMAGED):

@@ -13,9 +13,9 @@ import structlog
 from agent.errors import Refused, VolumeFailed
 from agent.runtime.clock import Clock
 from agent.runtime.loop import Busy, Step, Throttled
-from agent.store.facts import ReplicaFacts
 from agent.store.glance import glance
 from agent.store.store import ReplicaStore
+from merkle.damaged import Damaged
 from merkle.replica import TREE_STATES, ContainerId
 
 INTERVAL_S: Final = 3 * 3600.0
@@ -49,7 +49,7 @@ class MetadataScan:
         self._scans = scans
         self._clock = clock
         self._on_unreadable = on_unreadable
-        self._left: deque[ReplicaFacts] | None = None
+        self._left: deque[ContainerId] | None = None
         self._begun_at_s = 0.0
         self._round_fault_count = 0
         self.scanned_at_ms = 0
@@ -58,7 +58,7 @@ class MetadataScan:
     def step(self) -> Step:
         """Look at some replicas; wait when a round is over."""
         if self._left is None:
-            self._left = deque(self._store.replicas())
+            self._left = deque(self._store.replica_ids())
             self._begun_at_s = self._clock.monotonic_s()
             self._round_fault_count = 0
         for _ in range(min(REPLICAS_PER_STEP, len(self._left))):
@@ -71,15 +71,18 @@ class MetadataScan:
         took_s = self._clock.monotonic_s() - self._begun_at_s
         return Throttled(max(1.0, INTERVAL_S - took_s))
 
-    def _look(self, facts: ReplicaFacts) -> None:
-        container_id = facts.container_id
+    def _look(self, container_id: ContainerId) -> None:
+        try:
+            facts = self._store.replica(container_id)
+        except (Refused, VolumeFailed, Damaged):
+            return  # deleted since it was listed, fenced, or reported as one that cannot be loaded
         try:
             paths = self._store.paths(container_id)
             faults = glance(paths, container_id, has_tree=facts.tree is not None)
             if faults and self._store.replica(container_id).state is not facts.state:
                 return  # it is being closed or deleted: what was seen may be half of that
         except (Refused, VolumeFailed):
-            return  # deleted since it was listed, or fenced
+            return
         except OSError as error:
             self._on_unreadable(facts.volume_id, f"container {container_id}: {error}")
             return

@@ -252,7 +252,7 @@ class VolumeScanWorker:
     def _candidates(self) -> Iterable[Candidate]:
         return (
             self._candidate(facts)
-            for facts in self._tools.store.replicas(volume_id=self.volume_id)
+            for facts in self._tools.store.each_replica(self.volume_id)
             if facts.state in TREE_STATES
         )
 

@@ -76,7 +76,7 @@ class ChangeWatch:
         self._scans = scans
         self._open_inotify = open_inotify
         self._inotify: InotifyFD | None = None
-        self._watched: dict[ContainerId, WatchDescriptor] = {}
+        self._watched: dict[WatchDescriptor, ContainerId] = {}
         self._unwatched_count = 0
         self._synced: tuple[tuple[tuple[str, int], ...], int] | None = None
         self._event_count = 0
@@ -105,13 +105,15 @@ class ChangeWatch:
         if version == self._synced and not self._unwatched_count:
             return Throttled(SYNC_S)  # a hundred thousand rows are not read for nothing
         closed = {
-            facts.container_id for facts in self._store.replicas() if facts.state in TREE_STATES
+            facts.container_id for facts in self._store.each_replica() if facts.state in TREE_STATES
         }
-        for container_id in self._watched.keys() - closed:
-            descriptor = self._watched.pop(container_id, None)
-            if descriptor is not None:  # else the kernel was faster
+        watched = self._watched.copy()
+        for descriptor in [
+            wd for wd, container_id in watched.items() if container_id not in closed
+        ]:
+            if self._watched.pop(descriptor, None) is not None:  # else the kernel was faster
                 inotify.remove_callbacks([(descriptor, CALLBACK_ID)])
-        self._add(inotify, closed - self._watched.keys())
+        self._add(inotify, closed.difference(watched.values()))
         self._synced = (version[0], len(self._watched))
         return Throttled(SYNC_S)
 
@@ -138,9 +140,8 @@ class ChangeWatch:
         missed_count = 0
         for container_id in sorted(wanted):
             path = os.fsencode(self._store.paths(container_id).chunks)
-            callback = _Directory(self, container_id)
             try:
-                descriptor = inotify.add_callback(path, WATCHED_EVENTS, callback, CALLBACK_ID)
+                descriptor = inotify.add_callback(path, WATCHED_EVENTS, self, CALLBACK_ID)
             except FileNotFoundError:
                 self._scans.request(container_id, reason="chunks directory is gone", is_hint=True)
                 missed_count += 1
@@ -155,14 +156,19 @@ class ChangeWatch:
                     )
                 break
             else:
-                self._watched[container_id] = descriptor
+                self._watched[descriptor] = container_id
         self._unwatched_count = missed_count
 
-    # called by the inotify thread: nothing here may raise or wait for long
+    # Called by the inotify thread: this is the callback (watchdog's WatchCallback) of every
+    # directory, because one object for each is megabytes on a large host. Nothing here may raise or
+    # wait for long.
 
-    def on_change(self, container_id: ContainerId, event: InotifyEvent) -> None:
+    def on_event(self, event: InotifyEvent) -> None:
         """Take one event of a container's chunks directory."""
+        container_id = self._watched.get(event.wd)
         name = os.fsdecode(event.name)
+        if container_id is None:
+            return  # no longer watched, or not yet: the scan of a fresh container comes by itself
         if not event.mask & SELF_EVENTS and block_id_of(name) is None:
             return
         if self._leases.written_within(container_id, OWN_WINDOW_S):
@@ -172,28 +178,11 @@ class ChangeWatch:
         what = f"{name or 'chunks directory'} changed on disk"
         self._scans.request(container_id, reason=what, is_hint=True)
 
-    def on_overflow(self) -> None:
+    def on_queue_overflow(self) -> None:
         """Note that the kernel dropped events."""
         self._overflow_count += 1
         log.warning("change_watch_overflowed", overflow_count=self._overflow_count)
 
-    def on_unwatched(self, container_id: ContainerId) -> None:
+    def on_watch_deleted(self, wd: WatchDescriptor) -> None:
         """Forget a directory that the kernel watches no more; the next step looks again."""
-        self._watched.pop(container_id, None)
-
-
-@dataclass(frozen=True, slots=True)
-class _Directory:
-    """The callback of one chunks directory (watchdog's WatchCallback)."""
-
-    watch: ChangeWatch
-    container_id: ContainerId
-
-    def on_event(self, event: InotifyEvent) -> None:
-        self.watch.on_change(self.container_id, event)
-
-    def on_watch_deleted(self, wd: WatchDescriptor) -> None:  # noqa: ARG002 - watchdog's signature
-        self.watch.on_unwatched(self.container_id)
-
-    def on_queue_overflow(self) -> None:
-        self.watch.on_overflow()
+        self._watched.pop(wd, None)

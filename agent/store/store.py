@@ -166,19 +166,22 @@ class ReplicaStore:
     ) -> list[ReplicaFacts]:
         """Return replicas from container `start` on, by ascending id, at most `count`; of one
         volume or, without `volume_id`, of all."""
-        facts: list[ReplicaFacts] = []
-        for volume in self._volumes:
-            if volume_id and volume.volume_id != volume_id:
-                continue
-            with volume.index.read() as rows:
-                here = (
-                    facts_of(container_id, volume.volume_id, row)
-                    for container_id, row in rows.replicas(start)
-                    if isinstance(row, ReplicaRow) and self._places.get(container_id) is volume
-                )
-                facts.extend(islice(here, count))
+        here = (v for v in self._volumes if volume_id in {"", v.volume_id})
+        facts = [one for v in here for one in islice(self._replicas_on(v, start), count)]
         facts.sort(key=lambda fact: fact.container_id)
         return facts[:count]
+
+    def each_replica(self, volume_id: str = "") -> Iterator[ReplicaFacts]:
+        """Yield replicas, volume by volume. Go through them at once: an index is read meanwhile."""
+        for volume in self._volumes:
+            if volume_id in {"", volume.volume_id}:
+                yield from self._replicas_on(volume)
+
+    def _replicas_on(self, volume: Volume, start: int = 0) -> Iterator[ReplicaFacts]:
+        with volume.index.read() as rows:
+            for container_id, row in rows.replicas(start):
+                if isinstance(row, ReplicaRow) and self._places.get(container_id) is volume:
+                    yield facts_of(container_id, volume.volume_id, row)
 
     def replica_ids(self) -> list[ContainerId]:
         """Return the ids of all replicas here, also of one whose row cannot be read any more."""

@@ -166,7 +166,7 @@ class TestLimits:
 
     def test_an_overflow_is_counted(self, watched: Watched) -> None:
         """The kernel dropped events: the background scan will see what they were about."""
-        watched.watch.on_overflow()
+        watched.watch.on_queue_overflow()
 
         assert 1 == watched.watch.status().overflow_count
 
