@@ -16,10 +16,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import grpc
-import structlog
 
 from agent.errors import Code, Refused
 from agent.loopback import is_loopback
@@ -29,7 +28,6 @@ LOOK_INTERVAL_S: Final = 1.0  # how often calls look whether the files are still
 KEY_MODES_REFUSED: Final = stat.S_IWGRP | stat.S_IXGRP | stat.S_IRWXO
 FILE_MODES_REFUSED: Final = stat.S_IWGRP | stat.S_IWOTH
 
-log = structlog.get_logger("suture.tls")
 
 Signature = tuple[tuple[int, int, int, int], ...]
 
@@ -155,7 +153,7 @@ class Certificates:
         try:
             self.reload()
         except Refused as error:
-            log.warning("certificate_not_reloaded", error=str(error), hint=error.hint)
+            _log().warning("certificate_not_reloaded", error=str(error), hint=error.hint)
 
     def reload(self) -> bool:
         """Read the files if they changed; return whether. Raise Refused, with nothing changed.
@@ -170,7 +168,7 @@ class Certificates:
         if material == self._material:
             return False
         self._material = material
-        log.info("certificate_reloaded", certificate=str(self.files.certificate))
+        _log().info("certificate_reloaded", certificate=str(self.files.certificate))
         return True
 
 
@@ -256,3 +254,9 @@ def secured(
 def channel_credentials(material: Material) -> grpc.ChannelCredentials:
     """Return what a client shows, and whom it believes."""
     return grpc.ssl_channel_credentials(material.ca, material.key, material.certificate)
+
+
+def _log() -> Any:  # structlog's types say no more
+    import structlog  # a command that asks once has nothing to log, and is quicker without
+
+    return structlog.get_logger("suture.tls")
