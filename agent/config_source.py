@@ -7,6 +7,8 @@ last one parses, so each is parsed by itself to find its line; the values are th
 file.
 """
 
+import os
+import stat
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -125,11 +127,18 @@ def _merge(values: dict[str, Any], later: Mapping[str, Any]) -> None:
 def _text(path: Path) -> str:
     try:
         with path.open("rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             content = file.read(FILE_BYTES_MAX + 1)
     except OSError as error:
         raise Refused(
             Code.INVALID_CONFIG, f"cannot read config file {path}: {error.strerror}"
         ) from error
+    if mode & stat.S_IWOTH:
+        raise Refused(
+            Code.INVALID_CONFIG,
+            f"config file {path} has mode {mode:04o}: every user may change it",
+            hint=f"chmod o-w {path}",
+        )
     if len(content) > FILE_BYTES_MAX:
         raise Refused(Code.INVALID_CONFIG, f"config file {path} has over {FILE_BYTES_MAX} bytes")
     try:

@@ -221,7 +221,8 @@ def write_whole(path: Path, pieces: Iterable[bytes]) -> None:
             return
         beside = path.with_name(f".suture-{os.getpid()}.part")
         try:
-            with beside.open("wb") as file:
+            beside.unlink(missing_ok=True)
+            with beside.open("xb") as file:  # in a directory of all, a link may wait here
                 file.writelines(pieces)
             beside.replace(path)
         except BaseException:

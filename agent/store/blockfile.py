@@ -4,8 +4,10 @@ Bytes behind the last recorded chunk belong to nobody: a write that was cut off 
 acknowledged. They are overwritten or cut off by the next write, never read.
 """
 
+import errno
 import mmap
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -15,19 +17,46 @@ from agent.store.durable import FILE_MODE, disk_errors, sync_directory, write_al
 
 ALIGNMENT_BYTES: Final = 4096  # of offset, length and memory for O_DIRECT; a multiple of any sector
 ABSENT: Final = -1
+DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
+FILE_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+NO_BLOCK_FILE: Final = frozenset({errno.ELOOP, errno.ENXIO, errno.EISDIR})
 
 
 def size_bytes(path: Path) -> int:
     """Return the size of a block file, `ABSENT` if there is none."""
     try:
-        return path.stat().st_size
+        facts = path.lstat()
     except FileNotFoundError:
         return ABSENT
+    return facts.st_size if stat.S_ISREG(facts.st_mode) else ABSENT
+
+
+def _open(path: Path, flags: int) -> int:
+    """Open a block's file and follow no link, neither in its place nor in its directory's.
+
+    Raises OSError; what is no regular file is not there: FileNotFoundError.
+    """
+    try:
+        directory_fd = os.open(path.parent, DIRECTORY_FLAGS)
+    except NotADirectoryError as error:  # also of a link to one
+        raise FileNotFoundError(errno.ENOENT, "no directory", str(path.parent)) from error
+    try:
+        fd = os.open(path.name, flags | FILE_FLAGS, FILE_MODE, dir_fd=directory_fd)
+    except OSError as error:
+        if error.errno not in NO_BLOCK_FILE:
+            raise
+        raise FileNotFoundError(errno.ENOENT, "no regular file", str(path)) from error
+    finally:
+        os.close(directory_fd)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise FileNotFoundError(errno.ENOENT, "no regular file", str(path))
+    return fd
 
 
 def read(path: Path, offset: int, length_bytes: int) -> bytes:
     """Return what the file holds there; shorter where the file ends. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = _open(path, os.O_RDONLY)
     try:
         return _read(fd, offset, length_bytes)
     finally:
@@ -40,7 +69,7 @@ def read_past_cache(path: Path, offset: int, length_bytes: int) -> bytes:
     A file system without O_DIRECT is asked to drop its pages first.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
+        fd = _open(path, os.O_RDONLY | os.O_DIRECT)
     except OSError:
         return _read_after_drop(path, offset, length_bytes)
     try:
@@ -65,7 +94,7 @@ def _read_aligned(fd: int, offset: int, length_bytes: int) -> bytes:
 
 
 def _read_after_drop(path: Path, offset: int, length_bytes: int) -> bytes:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = _open(path, os.O_RDONLY)
     try:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         return _read(fd, offset, length_bytes)
@@ -94,9 +123,10 @@ def append(path: Path, data: bytes, offset: int) -> None:
     created = False
     with disk_errors(path):
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            fd = _open(path, os.O_RDWR)
         except FileNotFoundError:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+            _clear_link(path)
+            fd = _open(path, os.O_RDWR | os.O_CREAT)
             created = True
         try:
             size = os.fstat(fd).st_size
@@ -114,6 +144,12 @@ def append(path: Path, data: bytes, offset: int) -> None:
             os.close(fd)
 
 
+def _clear_link(path: Path) -> None:
+    """Take away a link that somebody put into the place of a block file: it holds no bytes."""
+    if path.is_symlink():
+        path.unlink()
+
+
 def forget_tail(path: Path, offset: int) -> None:
     """Cut off what `append` wrote at `offset`: it could not be recorded. Best effort, because
     bytes behind the recorded part mean nothing anyway."""
@@ -121,7 +157,7 @@ def forget_tail(path: Path, offset: int) -> None:
         if offset == 0:
             path.unlink()
         else:
-            os.truncate(path, offset)
+            truncate(path, offset)
 
 
 def _take_back(fd: int, path: Path, offset: int, *, created: bool) -> None:
@@ -135,7 +171,8 @@ def _take_back(fd: int, path: Path, offset: int, *, created: bool) -> None:
 def overwrite(path: Path, data: bytes, offset: int) -> None:
     """Write `data` durably over what is there, or right behind it. Raises OSError, and
     `Refused(CHUNK_GAP)` for a hole."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+    _clear_link(path)
+    fd = _open(path, os.O_RDWR | os.O_CREAT)
     try:
         check_reached(path, os.fstat(fd).st_size, offset)
         write_all(fd, data, offset)
@@ -147,7 +184,7 @@ def overwrite(path: Path, data: bytes, offset: int) -> None:
 
 def truncate(path: Path, length_bytes: int) -> None:
     """Cut a file durably. Raises OSError."""
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    fd = _open(path, os.O_RDWR)
     try:
         os.ftruncate(fd, length_bytes)
         os.fdatasync(fd)

@@ -8,7 +8,9 @@ left as they are; Ozone's datanode is silent about it.
 """
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from agent.errors import SutureError
 from agent.store.adoption import adopt_directory, lost_directory
@@ -17,6 +19,7 @@ from agent.store.closing import follow_state
 from agent.store.deleting import finish_delete, record_tombstones, unlink_blocks
 from agent.store.durable import disk_errors, remove_file, remove_tree
 from agent.store.facts import RecoveryStep, Unloadable
+from agent.store.guard import linked
 from agent.store.index import Change
 from agent.store.layout import container_id_of, group_name
 from agent.store.options import StoreOptions
@@ -198,13 +201,18 @@ UNFINISHED = frozenset({ReplicaState.RECOVERING, ReplicaState.DELETED})
 def replica_directories(volume: Volume, shelf: Shelf) -> set[ContainerId]:
     """Return the replicas that have a directory; report what is at a wrong place.
 
-    Names only: a hundred thousand replicas are listed without a look into any of them.
+    Names only: a hundred thousand replicas are listed without a look into any of them. A link in
+    the place of a replica is nothing we made: raise Refused, and the volume is left out.
     """
     found = set()
     with disk_errors(volume.layout.current):
         for group in list(volume.layout.current.iterdir()):
-            for name in os.listdir(group) if group.is_dir() else []:  # noqa: PTH208 - see above
+            if group.is_symlink():
+                raise linked(group)
+            for name, is_link in entries_of(group):
                 container_id = container_id_of(name)
+                if is_link and container_id is not None:
+                    raise linked(group / name)
                 if container_id is None:
                     shelf.note(volume, ContainerId(0), f"{group / name} is no replica; left alone")
                 elif group.name != group_name(container_id):
@@ -212,6 +220,14 @@ def replica_directories(volume: Volume, shelf: Shelf) -> set[ContainerId]:
                 else:
                     found.add(container_id)
     return found
+
+
+def entries_of(group: Path) -> Iterator[tuple[str, bool]]:
+    """Yield the names in a directory, and whether each is a link; the listing itself says so."""
+    if group.is_dir():
+        with os.scandir(group) as entries:
+            for entry in entries:
+                yield entry.name, entry.is_symlink()
 
 
 def load_unusual(

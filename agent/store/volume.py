@@ -25,6 +25,7 @@ from agent.store.durable import (
     write_all,
 )
 from agent.store.facts import VolumeFacts
+from agent.store.guard import check_volume
 from agent.store.index import Index
 from agent.store.layout import (
     LAYOUT_VERSION,
@@ -98,6 +99,7 @@ def open_volume(path: Path, *, cluster_id: str, datanode_id: str, options: Store
     check_name(cluster_id, "cluster id")
     check_name(datanode_id, "datanode id")
     layout = Layout(path.resolve(), cluster_id)
+    check_volume(layout)
     with disk_errors(path):
         for directory in (layout.volume, layout.hdds):
             if not directory.is_dir():
