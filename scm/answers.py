@@ -25,7 +25,7 @@ from scm.facts import (
 from scm.intake import Decision, Order
 from scm.loads import DELETE_LIMIT
 from scm.report import RmReport
-from scm.views import ContainerView, NodeView, ReplicaView, checksums_hint
+from scm.views import ContainerView, NodeView, ReplicaView, checksums_hint, shards_hint
 
 _OUTCOME_NUMBERS: Final = {
     OutcomeState.EXECUTED: scm_pb2.CommandStatus.EXECUTED,
@@ -113,6 +113,7 @@ def node_message(view: NodeView) -> scm_pb2.NodeInfo:
 def container_message(view: ContainerView) -> scm_pb2.ContainerInfo:
     """Return a container with its replicas."""
     container = view.container
+    hint = shards_hint if container is not None and container.scheme else checksums_hint
     return scm_pb2.ContainerInfo(
         container_id=view.container_id,
         state=view.state,
@@ -120,9 +121,7 @@ def container_message(view: ContainerView) -> scm_pb2.ContainerInfo:
         sequence_id=0 if container is None else container.sequence_id,
         used_bytes=view.used_bytes,
         replicas=[_replica_info(replica) for replica in view.replicas],
-        checksums=checksums_hint([replica.replica for replica in view.replicas])
-        if container is None or not container.scheme
-        else "unknown",  # every shard has a tree of its own: there is nothing to compare
+        checksums=hint([replica.replica for replica in view.replicas]),
         scheme="" if container is None else container.scheme,
     )
 

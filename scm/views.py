@@ -81,6 +81,20 @@ def checksums_hint(replicas: Sequence[Replica]) -> str:
     return "match"
 
 
+def shards_hint(replicas: Sequence[Replica]) -> str:
+    """Say shards, differ or unknown of an erasure-coded container: no two shards are equal.
+
+    Only replicas of one index are compared.
+    """
+    by_index: dict[int, list[Replica]] = {}
+    for replica in replicas:
+        by_index.setdefault(replica.replica_index, []).append(replica)
+    answers = {checksums_hint(twins) for twins in by_index.values()}
+    if "differ" in answers:
+        return "differ"
+    return "unknown" if "unknown" in answers or not answers else "shards"
+
+
 class Views:
     """Builds the answers. Callers hold the control plane's lock."""
 

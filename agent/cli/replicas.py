@@ -61,6 +61,7 @@ class Replica:
     address: str
     tree: Tree | None
     error: str
+    index: int = 0  # of an erasure-coded container: which shard
 
 
 def replicas_of(client: Client, container_id: int, datanode: str | None) -> list[Replica]:
@@ -72,7 +73,8 @@ def replicas_of(client: Client, container_id: int, datanode: str | None) -> list
             tree, error = client.peer(endpoint.address).tree(ContainerId(container_id)), ""
         except SutureError as failure:
             tree, error = None, f"{failure} [{failure.code.value}]"
-        result.append(Replica(endpoint.datanode_id, endpoint.address, tree, error))
+        index = replica.replica.replica_index
+        result.append(Replica(endpoint.datanode_id, endpoint.address, tree, error, index))
     return result
 
 
@@ -186,15 +188,25 @@ def diff(
 ) -> int:
     """Show where replicas differ, and what each would do about it. 0: equal; 2: they differ."""
     with connect(scm) as client:
+        info = container_info(client, container_id)
         if datanode is not None:
-            chosen_replicas(container_info(client, container_id), datanode)
+            chosen_replicas(info, datanode)
         replicas = replicas_of(client, container_id, None)
     pairs = [
         (mine, theirs)
         for mine in replicas
         for theirs in replicas
-        if mine is not theirs and (datanode is None or mine.datanode_id.startswith(datanode))
+        if mine is not theirs
+        and mine.index == theirs.index
+        and (datanode is None or mine.datanode_id.startswith(datanode))
     ]
+    if info.scheme and not pairs:
+        raise Refused(
+            Code.INELIGIBLE,
+            f"container {container_id} is erasure-coded ({info.scheme}): no two of its replicas "
+            "are to be equal",
+            hint=f"`suture verify-parity {container_id}` computes its shards from each other",
+        )
     compared = [(mine, theirs, *compare_pair(mine, theirs)) for mine, theirs in pairs]
     if as_json:
         emit([pair_facts(*pair) for pair in compared])
@@ -274,7 +286,7 @@ def explain(
         }
         answer = client.scm.list_outcomes(scm_pb2.ListOutcomesRequest(count=OUTCOMES_LOOKED_AT))
     outcomes = [o for o in answer.outcomes if o.status.container_id == container_id]
-    agree = info.state in BEING_WRITTEN or info.checksums == "match"
+    agree = info.state in BEING_WRITTEN or info.checksums in {"match", "shards"}
     wrong = any(findings.values()) or not agree  # an error's text in place of findings is true, too
     if as_json:
         emit(
@@ -301,6 +313,8 @@ def checksums_text(info: scm_pb2.ContainerInfo) -> str:
     """Return in words whether the checksums of a container's replicas agree."""
     if info.state in BEING_WRITTEN:
         return "no checksums before it is closed"
+    if info.checksums == "shards":
+        return f"{info.scheme}, each shard with checksums of its own"
     return f"checksums {info.checksums}"
 
 

@@ -137,7 +137,8 @@ def container(
     if as_json:
         emit(facts(info))
         return
-    say(f"container {container_id}: {info.state}, bcsid {info.sequence_id}, {info.checksums}")
+    checksums = info.scheme if info.checksums == "shards" else info.checksums
+    say(f"container {container_id}: {info.state}, bcsid {info.sequence_id}, {checksums}")
     show(replica_table(info))
 
 
@@ -153,11 +154,12 @@ def replica_table(info: scm_pb2.ContainerInfo) -> Table:
             size(r.replica.bytes_used),
             checksum(r.replica.tree.root if r.replica.HasField("tree") else None),
             r.replica.finding_count,
+            *([r.replica.replica_index] if info.scheme else []),
         )
-        for r in info.replicas
+        for r in sorted(info.replicas, key=lambda r: r.replica.replica_index)
     ]
     columns = ["datanode", "address", "node", "state", "bcsid#", "bytes#", "root", "findings#"]
-    return grid("", columns, rows)
+    return grid("", columns + (["shard#"] if info.scheme else []), rows)
 
 
 @app.command("snapshot")

@@ -92,13 +92,20 @@ def count(containers: list[scm_pb2.ContainerInfo]) -> dict[str, int]:
         flags = {
             "unhealthy": container_pb2.UNHEALTHY in states,
             "differ": info.checksums == "differ",
-            "few_replicas": len(info.replicas) < (info.replication_factor or REPLICAS_WANTED),
+            "few_replicas": replica_count(info) < (info.replication_factor or REPLICAS_WANTED),
             "unknown": info.checksums == "unknown",
         }
         for name, is_set in flags.items():
             result[name] += is_set
         result["to_do" if any(flags.values()) else "whole"] += 1
     return result
+
+
+def replica_count(info: scm_pb2.ContainerInfo) -> int:
+    """Return how many replicas count: of an erasure-coded container, one a shard."""
+    if not info.scheme:
+        return len(info.replicas)
+    return len({replica.replica.replica_index for replica in info.replicas})
 
 
 def headline(counts: dict[str, int]) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from merkle.replica import ReplicaState
 from scm.facts import ContainerState, Key, KeyBlock, Replica
-from scm.views import checksums_hint, used_bytes
+from scm.views import checksums_hint, shards_hint, used_bytes
 from tests.support.scm_world import ScmWorld, container, replica
 
 QUASI_CLOSED, UNHEALTHY = ReplicaState.QUASI_CLOSED, ReplicaState.UNHEALTHY
@@ -59,3 +59,23 @@ class TestLocations:
 
         assert ["d", "c", "b", "a"] == [endpoint.datanode_id for endpoint in endpoints]
         assert "d:9859" == endpoints[0].address
+
+
+class TestShardsHint:
+    @pytest.mark.parametrize(
+        ("roots", "expected"),
+        [
+            (((1, 7), (2, 8), (3, 9)), "shards"),
+            (((1, 7), (2, 8), (2, 8)), "shards"),
+            (((1, 7), (2, 8), (2, 9)), "differ"),
+            (((1, 7), (2, None)), "unknown"),
+            ((), "unknown"),
+        ],
+    )
+    def test_only_shards_of_one_index_are_compared(
+        self, roots: tuple[tuple[int, int | None], ...], expected: str
+    ) -> None:
+        """Shards never match; two of one index may differ, and one may have no tree yet."""
+        shards = [replica(f"dn{i}", root=root, replica_index=i) for i, root in roots]
+
+        assert expected == shards_hint(shards)
