@@ -183,6 +183,19 @@ class ScanConfig(Section):
         description="Reads of one volume's scan per second; 0: no limit.",
         json_schema_extra=LIVE,
     )
+    parity_interval_s: WholeSeconds = Field(
+        30 * DAY_S,
+        ge=0,
+        le=365 * DAY_S,
+        description="The shards of every erasure-coded container are computed from each other once "
+        "in this time; 0: never.",
+    )
+    parity_bytes_per_s: BytesPerS = Field(
+        5 * MIB,
+        ge=64 * 1024,
+        le=1024 * MIB,
+        description="Read budget of that, over all datanodes that hold the shards.",
+    )
     windows: tuple[Window, ...] = Field(
         (),
         max_length=24,

@@ -20,6 +20,7 @@ from scm.loads import DELETE_LIMIT
 from scm.nodes import Nodes
 from scm.replication import Case, good_replicas, may_remove, neighbours, sources
 from scm.safemode import SafeMode
+from scm.shards import may_lose_shard, operator_keep_count, whole_count
 from scm.state import Change, State
 from scm.upkeep import Copy, Upkeep
 
@@ -106,15 +107,20 @@ class Admin:
         worlds: Sequence[int],
         dry_run: bool,
     ) -> list[Decision]:
-        """Remove one datanode's replicas, each only if enough whole ones stay."""
+        """Remove one datanode's replicas, each only if enough whole ones stay.
+
+        Of an erasure-coded container one shard more than reading needs: it is rebuilt from them.
+        """
 
         def decide(now: Change, case: Case) -> Decision:
             keep_count = min(KEEP_MIN, case.container.replication_factor)
+            if case.container.scheme:
+                keep_count = operator_keep_count(case.container)
             return self.remove(
                 now, case, datanode_id, keep_count=keep_count, force=True, dry_run=dry_run
             )
 
-        return self._each(change, container_ids, worlds, decide)
+        return self._each(change, container_ids, worlds, decide, is_for_shards=True)
 
     def order_nodes(
         self, change: Change, datanode_ids: Sequence[str], kind: Kind
@@ -191,12 +197,14 @@ class Admin:
             return self._decision(case, Code.CONTAINER_NOT_FOUND, message)
         if datanode_id in case.deletes:
             return self._decision(case, "OK", "was ordered before")
-        if not may_remove(case, datanode_id, keep_count=keep_count):
-            return self._decision(
-                case,
-                NOT_ENOUGH_REPLICAS,
-                f"fewer than {keep_count} whole, equal and confirmed replicas would stay",
-            )
+        if case.container.scheme:
+            is_safe, what = may_lose_shard(case, datanode_id), " shards"
+        else:
+            is_safe = may_remove(case, datanode_id, keep_count=keep_count)
+            what = ", equal and confirmed replicas"
+        if not is_safe:
+            message = f"fewer than {keep_count} whole{what} would stay"
+            return self._decision(case, NOT_ENOUGH_REPLICAS, message)
         if self._commands.delete_load(datanode_id) >= DELETE_LIMIT:
             message = f"{datanode_id} has {DELETE_LIMIT} deletes to do"
             return self._decision(case, Code.BUSY, message)
@@ -214,6 +222,9 @@ class Admin:
                 ),
             )
         decision = self._decision(case, "OK", "", orders=(order,), command_ids=command_ids)
+        if case.container.scheme:
+            left = replace(case, deletes=(*case.deletes, datanode_id))
+            return replace(decision, copies_after=whole_count(left))
         was_good = held in good_replicas(case)
         return replace(decision, copies_after=decision.copies_before - was_good)
 
@@ -223,6 +234,8 @@ class Admin:
         container_ids: Sequence[int],
         worlds: Sequence[int],
         decide: Decide,
+        *,
+        is_for_shards: bool = False,
     ) -> list[Decision]:
         decisions = []
         for i, container_id in enumerate(container_ids):
@@ -231,7 +244,11 @@ class Admin:
                 decision = Decision(container_id, Code.CONTAINER_NOT_FOUND, "no such container")
             else:
                 expected = worlds[i] if worlds else None
-                decision = self._one(change, container, expected, decide)
+                decision = (
+                    self._one(change, container, expected, decide)
+                    if is_for_shards or not container.scheme
+                    else _coded(container)
+                )
             decisions.append(decision)
         return decisions
 
@@ -241,9 +258,6 @@ class Admin:
         container_id = container.container_id
         if self._safe_mode.is_on:
             return Decision(container_id, Code.SAFE_MODE, "in safe mode nothing is ordered")
-        if container.scheme:
-            message = f"container is erasure-coded ({container.scheme}): its shards are rebuilt"
-            return Decision(container_id, "INELIGIBLE_REPLICATION_TYPE", message)
         if container.state not in _CLOSED:
             message = f"container is {container.state}, must be CLOSED or QUASI_CLOSED"
             return Decision(container_id, INELIGIBLE_STATE, message)
@@ -262,7 +276,7 @@ class Admin:
         orders: tuple[Order, ...] = (),
         command_ids: tuple[int, ...] = (),
     ) -> Decision:
-        copies = len(good_replicas(case))
+        copies = whole_count(case) if case.container.scheme else len(good_replicas(case))
         return Decision(
             case.container.container_id,
             code,
@@ -312,6 +326,11 @@ class Admin:
             tuple(sorted(sent.items())),
             tuple(sorted(waiting.items())),
         )
+
+
+def _coded(container: Container) -> Decision:
+    message = f"container is erasure-coded ({container.scheme}): its shards are rebuilt"
+    return Decision(container.container_id, "INELIGIBLE_REPLICATION_TYPE", message)
 
 
 def world_of(case: Case) -> int:

@@ -5,7 +5,7 @@
 Callers hold the control plane's lock.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from agent.errors import Code
 from scm import dispatch, lifecycle
@@ -19,7 +19,13 @@ from scm.nodes import Nodes
 from scm.options import ScmOptions
 from scm.reconciles import Reconciles
 from scm.replication import Case, may_remove, sources
-from scm.shards import may_remove_shard, to_copy, to_move
+from scm.shards import (
+    may_lose_shard,
+    may_remove_shard,
+    operator_keep_count,
+    to_copy,
+    to_move,
+)
 from scm.state import Change, State
 
 
@@ -138,7 +144,9 @@ class Orders:
             return ""
         case = self._cases.case(container)
         if container.scheme:
-            is_safe = may_remove_shard(case, command.datanode_id)
+            is_asked_for = command.keep_count == operator_keep_count(container)
+            may_go = may_lose_shard if is_asked_for else may_remove_shard
+            is_safe = may_go(case, command.datanode_id)
             return "" if is_safe else "too few whole shards would stay"
         if not may_remove(case, command.datanode_id, keep_count=command.keep_count):
             return f"fewer than {command.keep_count} whole replicas would stay"

@@ -8,12 +8,13 @@ index has a whole one.
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from merkle.diff import Comparison, compare
 from merkle.replica import ReplicaState
 from scm.counting import LEAVING, RESTING, Placed, is_bad, present
-from scm.facts import ContainerState, Health, OpState
+from scm.facts import Container, ContainerState, Health, OpState
 from scm.placement import misplaced_count
 from scm.replication import Case, Condition, is_whole, stable_order
 
@@ -104,6 +105,25 @@ def may_remove_shard(case: Case, datanode_id: str) -> bool:
         return left_count > case.container.data_count
     twins = whole.get(held.replica.replica_index, [])
     return left_count >= case.container.data_count and any(_is_equal(held, p) for p in twins)
+
+
+def may_lose_shard(case: Case, datanode_id: str) -> bool:
+    """Whether a replica may be removed although it looks right, because an operator says so.
+
+    More whole shards must stay than reading needs: it is rebuilt from them.
+    """
+    without = replace(case, deletes=(*case.deletes, datanode_id))
+    return whole_count(without) >= operator_keep_count(case.container)
+
+
+def operator_keep_count(container: Container) -> int:
+    """Return how many indexes keep a whole replica when an operator has one removed."""
+    return container.data_count + 1
+
+
+def whole_count(case: Case) -> int:
+    """Return how many indexes have a whole replica that is not being deleted."""
+    return sum(bool(found) for found in _whole(case).values())
 
 
 def staying_indexes(case: Case) -> set[int]:

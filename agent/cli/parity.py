@@ -142,6 +142,9 @@ def tell(report: ParityReport) -> None:
     ]
     if rows:
         show(grid("", ["block#", "stripe#", "wrong shard"], rows))
+    if report.unread:
+        where = ", ".join(f"block {b} stripe {n}" for b, n in report.unread[:ROWS_SHOWN_MAX])
+        remark(f"too few cells can be read of {counted(len(report.unread), 'stripe')}: {where}")
     for index in report.absent:
         remark(f"shard {index} is not there")
     for datanode_id, why in sorted(report.unreadable.items()):
@@ -168,6 +171,7 @@ def facts(report: ParityReport) -> dict[str, object]:
             for f in report.faults
         ],
         "absent_shards": report.absent,
+        "unread": [{"block_id": block_id, "stripe": n} for block_id, n in report.unread],
         "unreadable": report.unreadable,
         "orphans": {str(block_id): why for block_id, why in report.orphans.items()},
     }

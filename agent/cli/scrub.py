@@ -13,6 +13,7 @@ from agent.cli.output import (
     Exit,
     JsonFlag,
     ScmOption,
+    counted,
     emit,
     grid,
     say,
@@ -121,12 +122,33 @@ def tell(answers: Answers, *, as_json: bool) -> int:
         show(grid("", columns, rows))
         for datanode, answer in answers:
             say(f"{short(datanode)}: {headline(answer)}")
+            for line in parity_lines(answer.parity):
+                say(f"{short(datanode)}: {line}")
     return Exit.TO_DO if any(is_wrong(answer) for _, answer in answers) else Exit.OK
 
 
 def is_wrong(answer: pb.ScrubStatusResponse) -> bool:
-    """Whether somebody has to look: a promise broken, a canary not found, a disk in doubt."""
+    """Whether somebody has to look: at a broken promise, a canary, a disk, or parity."""
+    if answer.parity.fault_count:
+        return True
     return any(volume.lag_ms or volume.canary_overdue or volume.check for volume in answer.volumes)
+
+
+def parity_lines(parity: pb.ParityScrub) -> list[str]:
+    """Return what the verification of parity came to; nothing where there was none."""
+    if not parity.verified_count and not parity.container_id:
+        return []
+    lines = [
+        f"parity of {counted(parity.verified_count, 'container')} verified, "
+        f"{counted(parity.stripe_count, 'stripe')}, oldest {age(parity.oldest_verified_at_ms)}"
+    ]
+    for fault in parity.faults:
+        wrong = ", ".join(map(str, fault.wrong_shards)) or "cannot be told"
+        lines.append(
+            f"container {fault.container_id}, block {fault.local_id}, stripe {fault.stripe}: "
+            f"the shards do not fit together; wrong shard: {wrong}"
+        )
+    return lines
 
 
 def headline(answer: pb.ScrubStatusResponse) -> str:

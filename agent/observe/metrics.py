@@ -236,6 +236,23 @@ def _scans(
         scrub.metadata_scanned_at_ms / 1000,
     )
     yield _gauge("suture_metadata_faults", "Found by it.", float(scrub.metadata_fault_count))
+    yield from _parity(scrub.parity)
+
+
+def _parity(parity: datanode_pb2.ParityScrub) -> Iterator[Metric]:
+    yield _gauge(
+        "suture_parity_wrong_stripes",
+        "Stripes whose shards did not fit together when they were verified last.",
+        float(parity.fault_count),
+    )
+    yield _gauge(
+        "suture_parity_oldest_time_seconds",
+        "When the container was verified that waits for the longest time; 0: none yet.",
+        parity.oldest_verified_at_ms / 1000,
+    )
+    read = CounterMetricFamily("suture_parity_read_bytes", "Read to verify parity.")
+    read.add_metric([], parity.read_bytes)
+    yield read
 
 
 def _ages(observer: Observer) -> HistogramMetricFamily:

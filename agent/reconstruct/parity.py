@@ -6,14 +6,15 @@ all cells of a stripe are read and computed from each other, and a shard that is
 where redundancy or the writer's record allow it.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agent.ec.blockgroup import Agreed, Orphan, agree
 from agent.ec.cells import proof_of
 from agent.ec.scheme import Scheme
-from agent.ec.scrub import judge_stripe
+from agent.ec.scrub import StripeVerdict, judge_stripe
+from agent.errors import Unavailable
 from agent.reconstruct.order import Account, Shard
 from agent.reconstruct.sources import Sources
 from agent.rpc.peer import Peer
@@ -36,7 +37,8 @@ class StripeFault:
 class ParityReport:
     """What a parity scrub of one container found.
 
-    `absent` shards had no replica to read; `unreadable` says what datanodes gave instead of cells.
+    `absent` shards had no replica to read; `unreadable` says what datanodes gave instead of cells;
+    of the `unread` stripes, by block and number, too few cells could be read to tell anything.
     """
 
     container_id: ContainerId
@@ -46,11 +48,12 @@ class ParityReport:
     orphans: dict[int, str]
     absent: tuple[int, ...]
     unreadable: dict[str, str]
+    unread: tuple[tuple[int, int], ...] = ()
 
     @property
     def is_clean(self) -> bool:
         """Whether every stripe was there in full, and fits."""
-        return not (self.faults or self.orphans or self.absent or self.unreadable)
+        return not (self.faults or self.orphans or self.absent or self.unreadable or self.unread)
 
     @property
     def wrong(self) -> tuple[int, ...]:
@@ -76,15 +79,20 @@ def verify_parity(
     sources.open(shards, dial)
     absent = tuple(sorted(set(scheme.indexes) - set(sources.living)))
     faults: list[StripeFault] = []
+    unread: list[tuple[int, int]] = []
     stripe_count = paced_bytes = 0
     for block_id, known in sources.blocks():
         agreed = agree(scheme, block_id, known)
         if isinstance(agreed, Orphan):
             account.orphans[block_id] = agreed.reason
             continue
-        for fault in _faults_of(sources, agreed):
+        for stripe in range(agreed.group.stripe_count):
+            verdict = _verdict(sources, agreed, stripe)
             stripe_count += 1
-            faults += [fault] if fault is not None else []
+            if verdict is None:
+                unread.append((block_id, stripe))
+            elif not verdict.fits:
+                faults.append(StripeFault(block_id, stripe, verdict.wrong))
             pace(account.read_bytes - paced_bytes)
             paced_bytes = account.read_bytes
     return ParityReport(
@@ -95,13 +103,19 @@ def verify_parity(
         account.orphans,
         absent,
         account.replaced,
+        tuple(unread),
     )
 
 
-def _faults_of(sources: Sources, agreed: Agreed) -> Iterator[StripeFault | None]:
-    """Yield what is wrong with each stripe of a group, None where it fits."""
-    for stripe in range(agreed.group.stripe_count):
-        reading = sources.begin(agreed, stripe, count=agreed.group.scheme.shard_count)
+def _verdict(sources: Sources, agreed: Agreed, stripe: int) -> StripeVerdict | None:
+    """Judge one stripe by all cells that can be read; None where they are too few.
+
+    Raises Unavailable when whole shards are gone, so that no stripe can be read any more.
+    """
+    reading = sources.begin(agreed, stripe, count=agreed.group.scheme.shard_count)
+    try:
         cells = sources.finish_all(agreed, reading)
-        verdict = judge_stripe(agreed.group, stripe, cells, proof_of(agreed, stripe))
-        yield None if verdict.fits else StripeFault(agreed.block_id, stripe, verdict.wrong)
+    except Unavailable:
+        sources.require()
+        return None
+    return judge_stripe(agreed.group, stripe, cells, proof_of(agreed, stripe))

@@ -6,6 +6,7 @@ store ◄── server (gRPC threads)      ◄── peers, clients
   └────── observer ──► reports, status
 """
 
+import random
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import structlog
 
 from agent.commands import Commands
 from agent.config import AgentConfig, changed, with_live
+from agent.errors import Code, SutureError, Unavailable
 from agent.observe.audit import AuditLog
 from agent.observe.status import QUIET_MAX_S, About, Observer
 from agent.rpc.access import DONE
@@ -31,7 +33,8 @@ from agent.runtime.heartbeat import Heartbeat, Identity
 from agent.runtime.heartbeats import Heartbeats, Terms
 from agent.runtime.intake import Intake
 from agent.runtime.lease import Leases
-from agent.runtime.loop import Loop, LoopSet, Step, Throttled
+from agent.runtime.loop import Loop, LoopSet, Pulse, Step, Throttled
+from agent.runtime.parity import ParityPolicy, ParityScrub
 from agent.runtime.recovering import REASON, Recoveries
 from agent.runtime.requested import RequestedScans
 from agent.runtime.scanning import ScanReport, ScanTools, scan_container
@@ -151,6 +154,7 @@ class Host:
             audit=self._audit,
         )
         self._build_commands(who)
+        self._parity = self._build_parity(who)
         self._heartbeat = self._build_heartbeats(who, version, boot_id)
         self._store.on_trouble = self._scrub.trouble
         self._store.on_change = self._changed
@@ -215,6 +219,8 @@ class Host:
         self._writers.shutdown(wait=True, cancel_futures=True)
         if self._watch is not None:
             self._watch.close()
+        if self._parity is not None:
+            self._parity.close()
         self._handlers.close()
         for scm in self._scms:
             scm.close()
@@ -263,6 +269,38 @@ class Host:
             on_arrived=lambda container_id: self._ask_scan(container_id, "it has just arrived"),
         )
 
+    def _build_parity(self, who: Who) -> ParityScrub | None:
+        config = self._config.scan
+        if not config.enabled or not config.parity_interval_s:
+            return None
+        self._parity_pulse = Pulse(self._clock)
+        jitter_s = random.uniform(0.0, config.start_jitter_s)  # noqa: S311 - no secret
+        parity = ParityScrub(
+            self._store,
+            who.datanode_id,
+            ParityPolicy(config.parity_interval_s, jitter_s),
+            info=self._container_info,
+            dial=self._handlers.peer,
+            pace=self._scrub.fixed_pace(config.parity_bytes_per_s, self._parity_pulse),
+            is_held=self._scrub.is_held,
+            stop=self._stopping,
+            clock=self._clock,
+            pulse=self._parity_pulse,
+        )
+        self._scrub.parity_status = parity.status
+        return parity
+
+    def _container_info(self, container_id: ContainerId) -> scm_pb2.ContainerInfo:
+        """Ask the control planes, one after the other, what they know of a container."""
+        request = scm_pb2.GetContainerInfoRequest(container_id=container_id)
+        error: SutureError = Unavailable(Code.UNAVAILABLE, "no control plane is configured")
+        for scm in self._scms:
+            try:
+                return scm.get_container_info(request).container
+            except SutureError as failure:
+                error = failure
+        raise error
+
     def _build_commands(self, who: Who) -> None:
         tools = Tools(
             store=self._store,
@@ -302,6 +340,8 @@ class Host:
         self._intake.wake = intake.wake
         yield intake
         yield from self._scrub.loops()
+        if self._parity is not None:
+            yield Loop(self._parity, clock=self._clock, pulse=self._parity_pulse)
         self._watch = None
         if self._config.scan.watch:
             self._watch = ChangeWatch(self._store, self._leases, self._scrub.on_demand)

@@ -101,6 +101,7 @@ class Scrub:
         self._workers: dict[str, VolumeScanWorker] = {}
         self._schedule = Schedule(interval_s=config.data_interval_s, datanode_id=datanode_id)
         self._last_copy_since_ms: dict[ContainerId, int] = {}
+        self.parity_status: Callable[[], pb.ParityScrub] = pb.ParityScrub
 
     @cached_property
     def on_demand(self) -> OnDemandScans:
@@ -199,7 +200,20 @@ class Scrub:
             canary_overdue_count=sum(volume.canary_overdue for volume in volumes),
             interval_ms=self._config.data_interval_s * 1000,
             on_demand_waiting=self.on_demand.waiting_count(),
+            parity=self.parity_status(),
         )
+
+    def is_held(self) -> bool:
+        """Whether nothing is to be read in the background now: paused, or outside the windows."""
+        if any(worker.hold.left_s() for worker in self._workers.values()):
+            return True
+        return not windows_of(self._config).is_open(self._tools.clock.now_ms())
+
+    def fixed_pace(self, bytes_per_s: int, pulse: Pulse) -> ScanPace:
+        """Return the pace of background work of another kind, which has a budget of its own."""
+        pace = self._pace(PaceLimits(fixed_bytes_per_s=bytes_per_s), pulse)
+        pace.begin(self._stop.is_set)
+        return pace
 
     def pause(self, volume_id: str, duration_s: float) -> None:
         """Pause one volume's scan, or all with "". Raise Refused."""

@@ -21,7 +21,8 @@ SIZES_BYTES = {"empty": 0, "byte": 1, "cell": 65_536, "part": 100_000, "stripes"
 @pytest.fixture
 def five(tmp_path: Path) -> Iterator[Cluster]:
     """Return a cluster of five agents of its own: its agents are killed."""
-    with Cluster(tmp_path / "cluster", agents=5, volumes=1) as cluster:
+    sections = "[scan]\nstart_jitter_s = 0\nparity_interval_s = 1\n"
+    with Cluster(tmp_path / "cluster", agents=5, volumes=1, agent_sections=sections) as cluster:
         yield cluster
 
 
@@ -120,8 +121,12 @@ def test_a_lost_shard_is_rebuilt_and_fits(
     suture.wait_until(lambda: shards_closed(five, container_id) == {1, 2, 3, 4, 5})
     [after] = suture.json("verify-parity", "--all")
 
+    suture.wait_until(lambda: any(stripes_verified(suture)))
+    status = suture("scrub", "status")
+
     assert before["clean"]
     assert after["clean"]
+    assert "parity of 1 container verified" in status
     assert before["stripes"] == after["stripes"] == 1 + 1 + 1 + 3
     assert all(not told for told in read_all(suture, files, tmp_path).values())
 
@@ -182,6 +187,11 @@ def test_a_shard_is_asked_of_no_datanode_alone(
     assert "is erasure-coded" in refused["error"]["message"]
     assert "'rs-3-2-x' names no erasure code" in unknown["error"]["message"]
     assert 5 == len(five.nodes)
+
+
+def stripes_verified(suture: CommandLine) -> list[int]:
+    """Return how many stripes each datanode verified in the background."""
+    return [answer["parity"]["stripe_count"] for answer in suture.json("scrub", "status").values()]
 
 
 def shards_closed(cluster: Cluster, container_id: int) -> set[int]:

@@ -521,20 +521,54 @@ class VolumeScrub(_message.Message):
     def __init__(self, volume_id: _Optional[str] = ..., path: _Optional[str] = ..., state: _Optional[str] = ..., container_id: _Optional[int] = ..., container_bytes_read: _Optional[int] = ..., container_bytes: _Optional[int] = ..., scanned_bytes: _Optional[int] = ..., speed_bytes_per_s: _Optional[int] = ..., rate_bytes_per_s: _Optional[int] = ..., needed_bytes_per_s: _Optional[int] = ..., due_count: _Optional[int] = ..., due_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., never_read_count: _Optional[int] = ..., oldest_read_at_ms: _Optional[int] = ..., lag_ms: _Optional[int] = ..., eta_ms: _Optional[int] = ..., pause_left_ms: _Optional[int] = ..., promise: _Optional[str] = ..., promise_possible: bool = ..., canary_found_at_ms: _Optional[int] = ..., canary_overdue: bool = ..., check: _Optional[str] = ...) -> None: ...
 
 class ScrubStatusResponse(_message.Message):
-    __slots__ = ("volumes", "interval_ms", "on_demand_waiting", "metadata_scanned_at_ms", "metadata_fault_count", "canary_overdue_count")
+    __slots__ = ("volumes", "interval_ms", "on_demand_waiting", "metadata_scanned_at_ms", "metadata_fault_count", "canary_overdue_count", "parity")
     VOLUMES_FIELD_NUMBER: _ClassVar[int]
     INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
     ON_DEMAND_WAITING_FIELD_NUMBER: _ClassVar[int]
     METADATA_SCANNED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     METADATA_FAULT_COUNT_FIELD_NUMBER: _ClassVar[int]
     CANARY_OVERDUE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PARITY_FIELD_NUMBER: _ClassVar[int]
     volumes: _containers.RepeatedCompositeFieldContainer[VolumeScrub]
     interval_ms: int
     on_demand_waiting: int
     metadata_scanned_at_ms: int
     metadata_fault_count: int
     canary_overdue_count: int
-    def __init__(self, volumes: _Optional[_Iterable[_Union[VolumeScrub, _Mapping]]] = ..., interval_ms: _Optional[int] = ..., on_demand_waiting: _Optional[int] = ..., metadata_scanned_at_ms: _Optional[int] = ..., metadata_fault_count: _Optional[int] = ..., canary_overdue_count: _Optional[int] = ...) -> None: ...
+    parity: ParityScrub
+    def __init__(self, volumes: _Optional[_Iterable[_Union[VolumeScrub, _Mapping]]] = ..., interval_ms: _Optional[int] = ..., on_demand_waiting: _Optional[int] = ..., metadata_scanned_at_ms: _Optional[int] = ..., metadata_fault_count: _Optional[int] = ..., canary_overdue_count: _Optional[int] = ..., parity: _Optional[_Union[ParityScrub, _Mapping]] = ...) -> None: ...
+
+class ParityScrub(_message.Message):
+    __slots__ = ("interval_ms", "container_id", "verified_count", "oldest_verified_at_ms", "stripe_count", "read_bytes", "fault_count", "faults")
+    INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    VERIFIED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_VERIFIED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    STRIPE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    READ_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FAULT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    FAULTS_FIELD_NUMBER: _ClassVar[int]
+    interval_ms: int
+    container_id: int
+    verified_count: int
+    oldest_verified_at_ms: int
+    stripe_count: int
+    read_bytes: int
+    fault_count: int
+    faults: _containers.RepeatedCompositeFieldContainer[ParityFault]
+    def __init__(self, interval_ms: _Optional[int] = ..., container_id: _Optional[int] = ..., verified_count: _Optional[int] = ..., oldest_verified_at_ms: _Optional[int] = ..., stripe_count: _Optional[int] = ..., read_bytes: _Optional[int] = ..., fault_count: _Optional[int] = ..., faults: _Optional[_Iterable[_Union[ParityFault, _Mapping]]] = ...) -> None: ...
+
+class ParityFault(_message.Message):
+    __slots__ = ("container_id", "local_id", "stripe", "wrong_shards")
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_ID_FIELD_NUMBER: _ClassVar[int]
+    STRIPE_FIELD_NUMBER: _ClassVar[int]
+    WRONG_SHARDS_FIELD_NUMBER: _ClassVar[int]
+    container_id: int
+    local_id: int
+    stripe: int
+    wrong_shards: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, container_id: _Optional[int] = ..., local_id: _Optional[int] = ..., stripe: _Optional[int] = ..., wrong_shards: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ListHistoryRequest(_message.Message):
     __slots__ = ("container_id",)

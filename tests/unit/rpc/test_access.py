@@ -84,6 +84,17 @@ class TestTable:
         }
 
 
+    def test_who_computes_from_shards_may_ask_for_them(self) -> None:
+        """
+        A client that reads a block group asks each datanode which shard it has; a datanode that
+        verifies parity asks the control plane who has the others.
+        """
+        assert Role.CLIENT in DATANODE["GetContainer"].roles
+        assert {Role.PEER, Role.CLIENT} <= DATANODE["ReadChunk"].roles
+        assert {Role.PEER, Role.CLIENT} <= DATANODE["GetBlock"].roles
+        assert Role.PEER in SCM["GetContainerInfo"].roles
+
+
 class TestCheck:
     def test_the_role_decides(self) -> None:
         """

@@ -14,7 +14,7 @@ from scm.coding import shortage
 from scm.control import Endpoint, HeartbeatAnswer
 from scm.counting import Placed
 from scm.facts import ContainerState, Health, Kind, OpState, OutcomeState, Pending
-from scm.intake import PlanRow
+from scm.intake import Decision, PlanRow
 from scm.options import ScmOptions
 from scm.replication import Case
 from tests.support.scm_world import ScmWorld, container, outcome, replica
@@ -222,6 +222,31 @@ class TestSurplus:
         sent = world.call(delete.datanode_id).commands
 
         assert [] == [command for command, _ in sent if command.kind is Kind.DELETE]
+
+
+class TestOperators:
+    def test_may_have_a_wrong_shard_removed_while_more_stay_than_reading_needs(
+        self, world: ScmWorld
+    ) -> None:
+        """
+        A shard that verify-parity names: it is removed and rebuilt; a second one stays meanwhile.
+        """
+        nodes, container_id = closed(world, lost=[])
+
+        def remove(node: str) -> Decision:
+            [decision] = world.control.delete_replicas(
+                [container_id], datanode_id=node, worlds=[], dry_run=False
+            )
+            return decision
+
+        first, second = remove(nodes[2]), remove(nodes[3])
+
+        assert ("OK", 5, 4) == (first.code, first.copies_before, first.copies_after)
+        assert ("NOT_ENOUGH_REPLICAS", "fewer than 4 whole shards would stay") == (
+            second.code,
+            second.message,
+        )
+        assert [nodes[2]] == [c.datanode_id for c, _ in orders(world, Kind.DELETE)]
 
 
 class TestPlans:

@@ -1,0 +1,245 @@
+"""Parity in the background: what is verified, when, by whom, how fast, and what is told of it."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from agent.ec.scheme import CodecName, Scheme
+from agent.errors import Code, Unavailable
+from agent.rpc.v1 import container_pb2, scm_pb2
+from agent.runtime.loop import Busy, Pulse, Throttled
+from agent.runtime.parity import ParityPolicy, ParityScrub
+from merkle.replica import BlockId, ContainerId
+from tests.support.clock import FakeClock
+from tests.support.ec_cluster import CONTAINER, EcCluster, altered, ec_cluster, groups_of
+
+RS_3_2 = Scheme(CodecName.RS, 3, 2, 4096)
+LENGTHS = (1, 50_000)
+STRIPES = 1 + 5
+INTERVAL_S = 3600.0
+
+
+class Bench:
+    """The worker of one datanode of a cluster, with everything around it at hand."""
+
+    def __init__(self, cluster: EcCluster, *, node: int = 1) -> None:
+        self.cluster = cluster
+        self.clock = FakeClock()
+        self.stop = threading.Event()
+        self.is_held = False
+        self.is_away = False  # the control plane
+        self.paced: list[int] = []
+        self.asked: list[int] = []
+        self.on_pace: Callable[[], None] = lambda: None
+        self.worker = ParityScrub(
+            cluster.nodes[node].store,
+            cluster.nodes[node].datanode_id,
+            ParityPolicy(INTERVAL_S),
+            info=self._info,
+            dial=cluster.peer,
+            pace=self._pace,
+            is_held=lambda: self.is_held,
+            stop=self.stop,
+            clock=self.clock,
+            pulse=Pulse(self.clock),
+        )
+
+    def _pace(self, length_bytes: int) -> None:
+        self.paced.append(length_bytes)
+        self.on_pace()
+
+    def _info(self, container_id: ContainerId) -> scm_pb2.ContainerInfo:
+        self.asked.append(container_id)
+        if self.is_away:
+            raise Unavailable(Code.UNAVAILABLE, "no control plane")
+        return scm_pb2.ContainerInfo(
+            container_id=container_id,
+            scheme=str(RS_3_2),
+            replicas=[
+                scm_pb2.ContainerInfoReplica(
+                    datanode=container_pb2.DatanodeEndpoint(
+                        datanode_id=node.datanode_id, address=node.address
+                    ),
+                    node_health="HEALTHY",
+                    replica=container_pb2.ReplicaReport(
+                        container_id=container_id,
+                        state=container_pb2.CLOSED,
+                        replica_index=index,
+                    ),
+                )
+                for index, node in self.cluster.nodes.items()
+                if index in RS_3_2.indexes
+            ],
+        )
+
+
+def wrong_shard() -> dict[int, dict[int, object]]:
+    """Shard 3 of block 2, with wrong bytes in its second stripe and checksums that fit them."""
+    groups = groups_of(RS_3_2, LENGTHS)
+    return {3: {**groups, 2: altered(groups[2], 1, 3)}}
+
+
+def test_every_stripe_is_read_once_in_the_interval(tmp_path: Path) -> None:
+    """
+    A container is verified, then waits for its interval, and is verified again.
+    """
+    with ec_cluster(tmp_path, RS_3_2, LENGTHS, spare=0) as cluster:
+        cluster.serve()
+        bench = Bench(cluster)
+
+        first, early = bench.worker.step(), bench.worker.step()
+        bench.clock.advance_s(INTERVAL_S)
+        again = bench.worker.step()
+
+        assert (Busy(), Busy()) == (first, again)
+        assert isinstance(early, Throttled)
+        status = bench.worker.status()
+        assert (1, 2 * STRIPES, 0) == (
+            status.verified_count,
+            status.stripe_count,
+            status.fault_count,
+        )
+        assert sum(bench.paced) == status.read_bytes
+        bench.worker.close()
+
+
+def test_a_wrong_shard_is_named_until_it_is_right(tmp_path: Path) -> None:
+    """
+    The status tells container, block, stripe and shard; a later clean verification takes it back.
+    """
+    with ec_cluster(tmp_path, RS_3_2, LENGTHS, spare=0, instead=wrong_shard()) as cluster:
+        cluster.serve()
+        bench = Bench(cluster)
+
+        bench.worker.step()
+        [told] = bench.worker.status().faults
+        cluster.nodes[3].store.delete_container(CONTAINER, force=True)
+        bench.clock.advance_s(INTERVAL_S)
+        bench.worker.step()
+
+        assert (CONTAINER, 2, 1, [3]) == (
+            told.container_id,
+            told.local_id,
+            told.stripe,
+            list(told.wrong_shards),
+        )
+        assert 0 == bench.worker.status().fault_count
+        bench.worker.close()
+
+
+def test_one_of_the_holders_does_it(tmp_path: Path) -> None:
+    """
+    Only the datanode with the lowest shard reads; another one asks, and leaves it.
+    """
+    with ec_cluster(tmp_path, RS_3_2, LENGTHS, spare=0) as cluster:
+        cluster.serve()
+        bench = Bench(cluster, node=2)
+
+        bench.worker.step()
+
+        assert [CONTAINER] == bench.asked
+        assert [] == bench.paced
+        bench.worker.close()
+
+
+def test_nothing_is_read_while_the_scans_are_held(tmp_path: Path) -> None:
+    """
+    A pause or a closed window holds it before it begins, and between two stripes.
+    """
+    with ec_cluster(tmp_path, RS_3_2, LENGTHS, spare=0) as cluster:
+        cluster.serve()
+        bench = Bench(cluster)
+        bench.is_held = True
+
+        held = bench.worker.step()
+        bench.is_held = False
+        has_read = threading.Event()
+
+        def hold() -> None:
+            bench.is_held = True
+            has_read.set()
+
+        bench.on_pace = hold
+        step = threading.Thread(target=bench.worker.step)
+        step.start()
+        has_read.wait()
+        step.join(0.2)
+        was_waiting = step.is_alive()
+        bench.stop.set()
+        step.join()
+
+        assert isinstance(held, Throttled)
+        assert (True, 1) == (was_waiting, len(bench.paced))
+        bench.worker.close()
+
+
+def test_the_stop_ends_it_between_two_stripes(tmp_path: Path) -> None:
+    """
+    The agent's stop is not waited for by a container of gigabytes, and is no error.
+    """
+    with ec_cluster(tmp_path, RS_3_2, LENGTHS, spare=0) as cluster:
+        cluster.serve()
+        bench = Bench(cluster)
+        bench.on_pace = bench.stop.set
+
+        step = bench.worker.step()
+
+        assert isinstance(step, Throttled)
+        assert 1 == len(bench.paced)
+        assert 0 == bench.worker.status().verified_count
+        bench.worker.close()
+
+
+def test_a_container_that_could_not_be_verified_is_tried_again_soon(tmp_path: Path) -> None:
+    """
+    The control plane cannot be asked who has the shards: the next try is long before the interval.
+    """
+    with ec_cluster(tmp_path, RS_3_2, LENGTHS, spare=0) as cluster:
+        cluster.serve()
+        bench = Bench(cluster)
+        bench.is_away = True
+
+        bench.worker.step()
+        waiting = bench.worker.step()
+        bench.is_away = False
+        bench.clock.advance_s(INTERVAL_S / 10)
+        bench.worker.step()
+
+        assert isinstance(waiting, Throttled)
+        assert 1 == bench.worker.status().verified_count
+        bench.worker.close()
+
+
+def test_a_stripe_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
+    """
+    Too few cells of one stripe verify: it is told as unread, and all others are judged.
+    """
+    with ec_cluster(tmp_path, RS_3_2, LENGTHS, spare=0) as cluster:
+        for index in (1, 2, 4):
+            path = cluster.nodes[index].store.paths(CONTAINER).block_file(BlockId(2))
+            data = bytearray(path.read_bytes())
+            data[4096] ^= 1
+            path.write_bytes(data)
+        cluster.serve()
+
+        report = cluster.verify_parity()
+
+        assert ((2, 1),) == report.unread
+        assert (STRIPES, ()) == (report.stripe_count, report.faults)
+        assert not report.is_clean
+
+
+@pytest.mark.parametrize("down", [(1, 2, 3)])
+def test_too_few_shards_are_refused(tmp_path: Path, down: tuple[int, ...]) -> None:
+    """
+    With fewer shards than data shards there is nothing to tell of any stripe.
+    """
+    with ec_cluster(tmp_path, RS_3_2, LENGTHS, spare=0) as cluster:
+        cluster.serve()
+        for index in down:
+            cluster.nodes[index].stop_serving()
+
+        with pytest.raises(Unavailable, match="2 of the 3 sources"):
+            cluster.verify_parity()
