@@ -83,7 +83,6 @@ class TestTable:
             *("ListOutcomes", "GetQueues", "GetReport", "ListDepartures", "ListHistory"),
         }
 
-
     def test_who_computes_from_shards_may_ask_for_them(self) -> None:
         """
         A client that reads a block group asks each datanode which shard it has; a datanode that
