@@ -5,7 +5,7 @@
 Callers hold the control plane's lock.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agent.errors import Code
 from scm import dispatch, lifecycle
