@@ -266,6 +266,9 @@ class ServerConfig(Section):
         le=10_000,
         description="RPCs under way on one connection; more wait at the caller.",
     )
+    connections_max: Count = Field(
+        1_000, ge=2, le=100_000, description="Connections at once; more are closed at once."
+    )
     calls_per_s_max: Count = Field(
         5_000,
         ge=0,

@@ -77,7 +77,7 @@ def serve(data: Path, listen: str, options: ScmOptions, stop: StopRequest, verif
         options.tls_files(), allow_plaintext=options.allow_plaintext, inspect=_check_certificate
     )
     audit = AuditLog(Path(options.audit_file) if options.audit_file else None)
-    limits = Limits(options.streams_max, options.calls_per_s_max)
+    limits = Limits(options.streams_max, options.connections_max, options.calls_per_s_max)
     state = State.open(data, map_bytes=options.lmdb_map_bytes)
     try:
         clock = Clock()

@@ -144,6 +144,9 @@ class ScmOptions:
     streams_max: int = _option(
         128, "Calls under way on one connection; more wait at the caller.", low=1, high=10_000
     )
+    connections_max: int = _option(
+        10_000, "Connections at once; more are closed at once.", low=2, high=100_000
+    )
     calls_per_s_max: int = _option(
         5_000,
         "Calls of one caller per second; more are refused as BUSY; 0: no limit.",

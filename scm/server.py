@@ -283,6 +283,7 @@ class Limits:
     """Bounds of what one connection, and one caller, may ask for."""
 
     streams_max: int = 128
+    connections_max: int = 10_000
     calls_per_s_max: int = 0  # 0: no limit
 
 
@@ -312,7 +313,9 @@ def build_server(
     server = grpc.server(
         executor,
         interceptors=[ErrorEdge(), Gate(audit, calls_per_s_max=limits.calls_per_s_max)],
-        options=server_options(limits.streams_max, message_bytes_max=MESSAGE_BYTES_MAX),
+        options=server_options(
+            limits.streams_max, limits.connections_max, message_bytes_max=MESSAGE_BYTES_MAX
+        ),
         maximum_concurrent_rpcs=RPC_COUNT_MAX,
     )
     scm_pb2_grpc.add_ScmServicer_to_server(service, server)  # type: ignore[no-untyped-call]

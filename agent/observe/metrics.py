@@ -86,9 +86,12 @@ class Meters:
 class StatusCollector(Collector):
     """Reads the status of a datanode at each scrape."""
 
-    def __init__(self, observer: Observer, scrub: Scrub) -> None:
+    def __init__(
+        self, observer: Observer, scrub: Scrub, certificate_expires_at_s: Callable[[], float]
+    ) -> None:
         self._observer = observer
         self._scrub = scrub
+        self._certificate_expires_at_s = certificate_expires_at_s
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric."""
@@ -105,6 +108,13 @@ class StatusCollector(Collector):
             "Whether the control plane knows this datanode: 1 or 0.",
             float(status.scm_state == "registered"),
         )
+        expires_at_s = self._certificate_expires_at_s()
+        if expires_at_s:
+            yield _gauge(
+                "suture_certificate_expiry_time_seconds",
+                "When the certificate that is shown now expires.",
+                expires_at_s,
+            )
         yield from _volumes(status, scrub)
         yield from _scans(status, scrub)
         yield _ages(self._observer)
@@ -134,9 +144,14 @@ class StatusCollector(Collector):
         yield classes
 
 
-def registry_of(meters: Meters, observer: Observer, scrub: Scrub) -> CollectorRegistry:
-    """Return the registry with everything in it."""
-    meters.registry.register(StatusCollector(observer, scrub))
+def registry_of(
+    meters: Meters,
+    observer: Observer,
+    scrub: Scrub,
+    certificate_expires_at_s: Callable[[], float] = lambda: 0.0,
+) -> CollectorRegistry:
+    """Return the registry with everything in it. An expiry of 0: there is no certificate."""
+    meters.registry.register(StatusCollector(observer, scrub, certificate_expires_at_s))
     return meters.registry
 
 

@@ -22,7 +22,7 @@ CONNECTION_GRACE_MS: Final = 6 * 3_600_000
 
 
 def server_options(
-    streams_max: int, *, message_bytes_max: int = MESSAGE_BYTES_MAX
+    streams_max: int, connections_max: int, *, message_bytes_max: int = MESSAGE_BYTES_MAX
 ) -> list[tuple[str, int]]:
     """Return the channel options of our servers: what a stranger may cost us."""
     return [
@@ -30,6 +30,7 @@ def server_options(
         ("grpc.max_send_message_length", message_bytes_max),
         ("grpc.max_metadata_size", HEADERS_BYTES_MAX),
         ("grpc.max_concurrent_streams", streams_max),
+        ("grpc.max_allowed_incoming_connections", connections_max),
         ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS_MAX),
         ("grpc.max_connection_age_ms", CONNECTION_AGE_MS_MAX),
         ("grpc.max_connection_age_grace_ms", CONNECTION_GRACE_MS),

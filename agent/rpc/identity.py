@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from agent.errors import Code, Refused
+from agent.rpc.tls import Security
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
@@ -87,6 +88,13 @@ def uris_of(certificate: "Certificate") -> Iterator[str]:
     except x509.ExtensionNotFound:
         return
     yield from names.get_values_for_type(x509.UniformResourceIdentifier)
+
+
+def expires_at_s(security: Security) -> float:
+    """Return when the certificate that is shown now expires; 0 without one."""
+    if security.certificates is None:
+        return 0.0
+    return identity_of(security.certificates.material.certificate).expires_at_s
 
 
 def check_own(certificate: bytes, role: Role, now_s: float) -> Identity:

@@ -42,6 +42,7 @@ class Limits:
 
     rpc_count_max: int = 64
     streams_max: int = 64  # calls at once of one connection; the caller's gRPC holds more back
+    connections_max: int = 1_000
     calls_per_s_max: int = 0  # of one caller; 0: no limit
     lease_timeout_s: float = 30.0  # how long a call waits for a container that is being changed
     replicas_page_max: int = 1_000
@@ -435,7 +436,7 @@ def build_server(
     server = grpc.server(
         executor,
         interceptors=[ErrorEdge({IMPORT_METHOD: service.read_part}), gate],
-        options=server_options(limits.streams_max),
+        options=server_options(limits.streams_max, limits.connections_max),
         maximum_concurrent_rpcs=limits.rpc_count_max,
     )
     datanode_pb2_grpc.add_DatanodeServicer_to_server(service, server)  # type: ignore[no-untyped-call]

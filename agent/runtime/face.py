@@ -5,6 +5,8 @@ from typing import Final
 from agent.observe.metrics import CONTENT_TYPE, Meters, exposition, registry_of
 from agent.observe.page import health, health_text, status_page
 from agent.observe.status import Observer
+from agent.rpc.identity import expires_at_s
+from agent.rpc.tls import LOOPBACK_ONLY, Security
 from agent.runtime.clock import Clock
 from agent.runtime.scrub import Scrub
 from agent.runtime.web import Page, WebListener
@@ -15,13 +17,23 @@ JSON_TYPE: Final = "application/json"
 class Face:
     """One datanode as a browser and Prometheus see it; with no address, nobody sees it."""
 
-    def __init__(self, address: str, observer: Observer, scrub: Scrub, clock: Clock) -> None:
+    def __init__(
+        self,
+        address: str,
+        observer: Observer,
+        scrub: Scrub,
+        clock: Clock,
+        *,
+        security: Security = LOOPBACK_ONLY,
+    ) -> None:
         """Bind `address`; "" binds nothing. Raise Refused."""
         self._observer = observer
         self._scrub = scrub
         self._clock = clock
         self.meters = Meters()
-        self._registry = registry_of(self.meters, observer, scrub.status)
+        self._registry = registry_of(
+            self.meters, observer, scrub.status, lambda: expires_at_s(security)
+        )
         pages = {"/": self._page, "/metrics": self._metrics, "/healthz": self._health}
         self._listener = WebListener(address, pages) if address else None
 

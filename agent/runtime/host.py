@@ -121,7 +121,13 @@ class Host:
             now_ms=self._clock.now_ms,
         )
         self._writers = ThreadPoolExecutor(TRANSFER_THREADS, thread_name_prefix="import")
-        self._face = Face(self._config.observe.listen, self._observer, self._scrub, self._clock)
+        self._face = Face(
+            self._config.observe.listen,
+            self._observer,
+            self._scrub,
+            self._clock,
+            security=self.security,
+        )
         self._executor = ThreadPoolExecutor(self._config.server.threads, thread_name_prefix="rpc")
         self._recoveries = Recoveries(
             self._store,
@@ -135,12 +141,7 @@ class Host:
             self._leases,
             scan=self._requested.run,
             status=self._observer.status,
-            limits=Limits(
-                rpc_count_max=self._config.server.calls_max,
-                lease_timeout_s=self._config.server.lease_wait_s,
-                streams_max=self._config.server.streams_max,
-                calls_per_s_max=self._config.server.calls_per_s_max,
-            ),
+            limits=server_limits(self._config),
             scrub=self._scrub,
             recoveries=self._recoveries,
             importer=self._build_importer(who),
@@ -377,6 +378,18 @@ class Housekeeper:
         if count:
             log.info("quarantine_purged", count=count, older_than_s=self.keep_s)
         return Throttled(HOUSEKEEPING_INTERVAL_S)
+
+
+def server_limits(config: AgentConfig) -> Limits:
+    """Return the server's limits as the config has them."""
+    server = config.server
+    return Limits(
+        rpc_count_max=server.calls_max,
+        lease_timeout_s=server.lease_wait_s,
+        streams_max=server.streams_max,
+        connections_max=server.connections_max,
+        calls_per_s_max=server.calls_per_s_max,
+    )
 
 
 def store_options(config: AgentConfig, clock: SystemClock) -> StoreOptions:

@@ -351,6 +351,40 @@ class TestPermissions:
         finally:
             node.close()
 
+    def test_connections_are_counted(self, tmp_path: Path) -> None:
+        """
+        Beyond the limit a connection is closed at once; when others end there is room again.
+        """
+        node = Datanode("dn1", tmp_path)
+        node.replica.create()
+        node.serve(limits=Limits(connections_max=2))
+        try:
+            first, second, third = (connected(node.address, n) for n in range(3))
+            assert (True, True) == (is_answered(first), is_answered(second))
+            assert not is_answered(third)
+            first.close()
+            until(lambda: is_answered(third))
+            second.close()
+            third.close()
+        finally:
+            node.close()
+
+
+def connected(address: str, number: int) -> grpc.Channel:
+    """Return a channel that shares its connection with no other."""
+    own = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backoff_ms", 200 + number)]
+    return grpc.insecure_channel(address, own)
+
+
+def is_answered(channel: grpc.Channel) -> bool:
+    """Whether a question is answered on this channel."""
+    stub = datanode_pb2_grpc.DatanodeStub(channel)
+    try:
+        call(stub.ListFindings, pb.ListFindingsRequest(), timeout_s=1.0)
+    except Unavailable:
+        return False
+    return True
+
 
 def answer_of(stub: datanode_pb2_grpc.DatanodeStub) -> object:
     """Return the answer to one question, or the error."""

@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -237,6 +238,18 @@ def test_certificates_are_exchanged_under_a_running_cluster(
     with ScmClient(cluster.scm.address, security=late) as old, pytest.raises(SutureError) as caught:
         old.list_nodes(scm_pb2.ListNodesRequest())
     assert Code.UNAVAILABLE == caught.value.code
+
+
+def test_the_expiry_of_the_certificate_is_a_metric(cluster: SecuredCluster) -> None:
+    """
+    Who watches the cluster hears of a certificate that runs out before it has.
+    """
+    [shown] = pki.shown(cluster.authority.directory / "datanode1.pem")
+    with urlopen(f"http://{cluster.nodes[0].web_address}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+
+    [line] = [t for t in text.splitlines() if t.startswith("suture_certificate_expiry_time_sec")]
+    assert shown.expires_at.timestamp() == float(line.split()[1])
 
 
 def test_no_secret_is_in_any_log(cluster: SecuredCluster, authority: Authority) -> None:
