@@ -1,7 +1,8 @@
 """Lines that break or stall in the middle of a command: it succeeds, or fails cleanly, or is late.
 
 After each fault nothing half may be seen at the target, no room may be kept, and in the end no
-thread, descriptor or file is left over. SUTURE_PARTITION_REPEATS says how often (60).
+thread, descriptor or file is left over. SUTURE_PARTITION_REPEATS says how often (60; a tenth of it
+for what takes longer, unless it is given).
 """
 
 import os
@@ -12,17 +13,30 @@ from pathlib import Path
 
 import pytest
 
+from agent.ec.scheme import CodecName, Scheme
 from agent.errors import SutureError
+from agent.reconstruct.coordinator import Coordinator
+from agent.reconstruct.order import Order
 from agent.rpc.peer import Peer, Timeouts
+from agent.runtime.clock import SystemClock
+from merkle.replica import ReplicaState
 from tests.support.bad_line import BadLine
 from tests.support.datanodes import Datanode
+from tests.support.ec_cluster import CONTAINER as EC_CONTAINER
+from tests.support.ec_cluster import EcCluster, ec_cluster
 from tests.support.stored_replica import CONTAINER
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
 REPEATS = int(os.environ.get("SUTURE_PARTITION_REPEATS", "60"))
+FEWER_REPEATS = REPEATS if "SUTURE_PARTITION_REPEATS" in os.environ else REPEATS // 10
 SEED = 20261121
+POOLS = 24  # threads and descriptors of pools that fill up to their size, once
 BLOCKS = 2
+SCHEME = Scheme(CodecName.RS, 2, 1, 4096)
+LENGTHS = (1, 3 * 8192 + 100, 8192)
+GIVE_UP_S = 0.5  # without a write, a run that was cut off is taken for dead
+LOST, SPARE = 3, 4  # the shard that is lost, and the datanode that gets it
 STALL_S = 0.3
 QUICK = Timeouts(call_s=2.0, tree_s=2.0, chunk_s=2.0)
 
@@ -42,6 +56,11 @@ def datanodes(tmp_path: Path) -> Iterator[tuple[Datanode, Datanode]]:
 def left_over() -> tuple[int, int]:
     """Return the threads and descriptors of this process."""
     return threading.active_count(), len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+
+def is_no_more(before: tuple[int, int]) -> bool:
+    """Whether there are no more threads and descriptors than before, but for the pools'."""
+    return all(now <= then + POOLS for now, then in zip(left_over(), before, strict=True))
 
 
 def settle(condition: Callable[[], bool], wait_s: float = 20.0) -> bool:
@@ -97,8 +116,7 @@ def test_copies_over_a_bad_line(datanodes: tuple[Datanode, Datanode]) -> None:
 
     assert faults > REPEATS / 4
     assert copies > 0
-    allowed = (before[0] + 24, before[1] + 24)  # pools fill up to their size, once
-    assert settle(lambda: all(now <= most for now, most in zip(left_over(), allowed, strict=True)))
+    assert settle(lambda: is_no_more(before))
 
 
 def test_reconciles_over_a_bad_line(datanodes: tuple[Datanode, Datanode]) -> None:
@@ -109,8 +127,9 @@ def test_reconciles_over_a_bad_line(datanodes: tuple[Datanode, Datanode]) -> Non
     chosen = random.Random(SEED)
     source.replicate(target)
     whole = source.files()
+    before = left_over()
     with BadLine(source.address) as line:
-        for number in range(max(4, REPEATS // 10)):
+        for number in range(FEWER_REPEATS):
             target.replica.flip(1, 100)
             target.scan()
             line.breaks_after(chosen.randrange(100, 3_000), stalls=number % 2 == 0)
@@ -126,3 +145,65 @@ def test_reconciles_over_a_bad_line(datanodes: tuple[Datanode, Datanode]) -> Non
             assert result.result.value in {"converged", "nothing_to_do"}
             assert whole == target.files()
             assert 0 == target.replica.leases.held_count()
+
+    assert settle(lambda: is_no_more(before))
+
+
+def test_reconstructions_over_a_bad_line(tmp_path: Path) -> None:
+    """
+    Whether a source or the target is cut off, an order after the deadline makes the shard whole.
+    """
+    chosen = random.Random(SEED)
+    failed = 0
+    with ec_cluster(tmp_path, SCHEME, LENGTHS) as cluster:
+        cluster.serve()
+        order = cluster.order([LOST])
+        target = cluster.nodes[SPARE]
+        target.recoveries._timeout_s = GIVE_UP_S
+        cluster.reconstruct(order)
+        before = left_over()
+        lines = {
+            address: BadLine(address) for address in (cluster.nodes[1].address, target.address)
+        }
+        for number in range(FEWER_REPEATS):
+            target.store.delete_container(EC_CONTAINER, force=True)
+            victim = list(lines)[number % 2]
+            lines[victim].breaks_after(chosen.randrange(200, 40_000), stalls=number % 4 == 0)
+            failed += not reconstructed(cluster, order, lines)
+            for line in lines.values():
+                line.cut()
+                line.breaks_after(-1, stalls=False)
+            assert settle(lambda: reconstructed(cluster, order, lines) or is_closed(target))
+            cluster.assert_shard(SPARE, LOST)
+            assert 0 == target.replica.leases.held_count()
+        for line in lines.values():
+            line.__exit__(None, None, None)
+
+        assert failed > 0, "no line was cut in time"
+        assert settle(lambda: is_no_more(before))
+
+
+def reconstructed(cluster: EcCluster, order: Order, lines: dict[str, BadLine]) -> bool:
+    """Carry out an order over these lines, where there is one; return whether it succeeded."""
+    peers: dict[str, Peer] = {}
+
+    def dial(address: str) -> Peer:
+        where = lines[address].address if address in lines else address
+        return peers.setdefault(address, Peer(where, timeouts=QUICK))
+
+    try:
+        Coordinator(
+            cluster.executor, dial, now_ms=SystemClock().now_ms, slow_s=STALL_S
+        ).reconstruct(order, stop=lambda: False)
+    except SutureError:
+        return False
+    finally:
+        for peer in peers.values():
+            peer.close()
+    return True
+
+
+def is_closed(target: Datanode) -> bool:
+    """Whether the shard is there and closed, so that there is nothing to do."""
+    store = target.replica.store
+    return bool(store.replica_ids()) and store.replica(EC_CONTAINER).state is ReplicaState.CLOSED

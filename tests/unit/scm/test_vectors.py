@@ -1,0 +1,218 @@
+"""The vectors W of health-rules section 6 that no other test names: closing, deleting, deciding.
+
+Named elsewhere: W7 to W14, W59, W61 in test_emptying; W17 in the Spark job's tests; W20, W25 to W34
+and W50 in test_replication; W41 to W47 in test_loads; W35, W41, W49, W53, W62 in the integration
+tests of the control plane. Rows about a placement policy that fails (some of W28) or about who
+leads (some of W55) have no counterpart here; W19, W65 and W67 are the Spark job's to judge.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from merkle.replica import ReplicaState
+from scm.allocate import Candidate
+from scm.coding import shortage
+from scm.dispatch import drain
+from scm.eligibility import Eligibility, judge
+from scm.facts import Container, ContainerState, Kind, OpState, Replica
+from scm.lifecycle import CloseOrder, close_orders, observe
+from scm.loads import DELETE_LIMIT, load
+from scm.replication import Case, victims
+from scm.shards import may_do_without, surplus, to_copy
+from scm.views import checksums_hint
+from tests.support.replica_words import case
+from tests.support.scm_world import container, pending, replica
+
+GIB = 1024**3
+STATES = {
+    "O": ReplicaState.OPEN,
+    "G": ReplicaState.CLOSING,
+    "Q": ReplicaState.QUASI_CLOSED,
+    "C": ReplicaState.CLOSED,
+    "U": ReplicaState.UNHEALTHY,
+}
+CLOSING, QUASI_CLOSED, CLOSED = (
+    ContainerState.CLOSING,
+    ContainerState.QUASI_CLOSED,
+    ContainerState.CLOSED,
+)
+
+
+def replicas(letters: str, **more: object) -> list[Replica]:
+    """Return one replica a letter, on dn1, dn2, ..."""
+    found = [replica(f"dn{i + 1}", STATES[letter]) for i, letter in enumerate(letters)]
+    return [replace(one, **more) for one in found]  # type: ignore[arg-type]
+
+
+def shards(words: str) -> Case:
+    """Read `C#1 U#4 C#5/d`: replicas of an RS(3,2) container with their indexes."""
+    pairs = [word.partition("#") for word in words.split()]
+    plain = case(" ".join(state + rest[1:] for state, _, rest in pairs))
+    placed = tuple(
+        replace(p, replica=replace(p.replica, replica_index=int(rest[0])))
+        for p, (_state, _, rest) in zip(plain.placed, pairs, strict=True)
+    )
+    ec = replace(container(replication_factor=5), scheme="rs-3-2-1024k")
+    return replace(plain, container=ec, placed=placed)
+
+
+class TestClosing:
+    @pytest.mark.parametrize(
+        ("row", "state", "letters", "told"),
+        [
+            ("W1", CLOSING, "OOO", ["dn1", "dn2", "dn3"]),
+            ("W2", CLOSING, "OUO", ["dn1", "dn3"]),
+            ("W5", CLOSING, "UUUO", ["dn4"]),
+            ("W16", QUASI_CLOSED, "OGU", ["dn1", "dn2"]),
+        ],
+    )
+    def test_who_is_told_to_close(
+        self, row: str, state: ContainerState, letters: str, told: list[str]
+    ) -> None:
+        """Every replica that may still be written, none by force, none that is UNHEALTHY."""
+        orders = close_orders(container(state), replicas(letters))
+
+        assert [CloseOrder(node, 5, force=False) for node in told] == orders, row
+
+    @pytest.mark.parametrize(
+        ("row", "letters", "pipeline", "committed", "expected"),
+        [
+            ("W4: a chosen node may still have a replica", "", ("dn1",), 0, CLOSING),
+            ("W4: nobody has one", "", (), 0, ContainerState.DELETED),
+            ("W4: nobody has one, but a key says there was data", "", (), 1, CLOSING),
+            ("W5", "UUU", (), 1, QUASI_CLOSED),
+            ("W5: one can still be closed", "UUUO", (), 1, CLOSING),
+        ],
+    )
+    def test_what_a_closing_container_becomes(
+        self,
+        row: str,
+        letters: str,
+        pipeline: tuple[str, ...],
+        committed: int,
+        expected: ContainerState,
+    ) -> None:
+        """Nothing is waited for that nobody has, and no time is guessed."""
+        before = container(CLOSING, pipeline=pipeline, committed_count=committed)
+
+        assert expected is observe(before, replicas(letters), now_ms=9).state, row
+
+
+class TestOver:
+    def test_w23_an_unhealthy_replica_of_its_own_origin_is_not_surplus(self) -> None:
+        """Three quasi-closed ones behind, and one that has more but is unhealthy: all stay."""
+        given = case("Q@19 Q@19 Q@19 U@20")
+        given = replace(given, container=container(QUASI_CLOSED, sequence_id=20))
+
+        assert [] == victims(given)
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            "C#1 C#1 C#2 C#3 C#4 C#5?",  # one index is on a node that does not answer
+            "C#1 O#1 C#2 C#3 C#4 C#5",  # the second is no copy: it is not closed
+        ],
+    )
+    def test_w40_of_shards_nothing_goes_on_a_guess(self, words: str) -> None:
+        """While one index is not known whole, or the twin is none, all stay."""
+        assert [] == surplus(shards(words))
+
+    def test_w22_an_unhealthy_twin_goes(self) -> None:
+        """All indexes are whole without it."""
+        assert ["dn6"] == [p.datanode_id for p in surplus(shards("C#1 C#2 C#3 C#4 C#5 U#1"))]
+
+
+class TestShards:
+    def test_w37_what_is_lost_is_named_whole(self) -> None:
+        """Two of five: how many targets there are is another question."""
+        assert (4, 5) == shortage(shards("C#1 C#2 C#3")).lost
+
+    def test_w38_what_leaves_is_copied_though_nothing_can_be_rebuilt(self) -> None:
+        """Two shards and one that leaves: that one is copied, whatever else is lacking."""
+        given = shards("C#1 C#2 C#3/d")
+
+        assert [3] == [p.replica.replica_index for p in to_copy(given)]
+
+    def test_w64_a_leaving_shard_may_go_only_when_its_index_stays(self) -> None:
+        """Index 1 is on another node, too; index 3 is not."""
+        assert not may_do_without(shards("C#1 C#1/d C#2 C#3/d C#4 C#5"))
+        assert may_do_without(shards("C#1 C#1/d C#2 C#3 C#4 C#5"))
+
+
+class TestThrottles:
+    @pytest.mark.parametrize(("reported", "leaving"), [(41, 0), (40, 0), (39, 1), (0, 40)])
+    def test_w46_a_datanode_has_at_most_forty_deletes(self, reported: int, leaving: int) -> None:
+        """Out of service or not: deletes cost its disks the same."""
+        waiting = [pending(number, Kind.DELETE) for number in range(1, 51)]
+
+        for op_state in OpState:
+            sent = drain(waiting, reported={"delete": reported}, op_state=op_state)
+            assert leaving == len(sent)
+        busy = load(Kind.DELETE, [], reported_count=reported, heard_at_s=0.0)
+        assert (busy >= DELETE_LIMIT) is (leaving == 0)
+
+    @pytest.mark.parametrize(
+        ("row", "available_gib", "scheduled_gib", "fits"),
+        [
+            ("30 left, 20 of them spare, 10 promised", 30 - 20, 10, False),
+            ("40 left", 40 - 20, 10, True),
+            ("what was promised is over", 30 - 20, 0, True),
+        ],
+    )
+    def test_w52_what_is_promised_is_not_promised_again(
+        self, row: str, available_gib: int, scheduled_gib: int, fits: bool
+    ) -> None:
+        """A copy of 5 GiB needs twice that; datanodes report what is left above their reserve."""
+        node = Candidate(
+            datanode_id="dn1",
+            rack="/r",
+            capacity_bytes=100 * GIB,
+            available_bytes=available_gib * GIB,
+            largest_volume_bytes=available_gib * GIB,
+            used_bytes=0,
+            scheduled_bytes=scheduled_gib * GIB,
+        )
+
+        assert fits is node.has_room(2 * 5 * GIB), row
+
+
+class TestReconcile:
+    @pytest.mark.parametrize(
+        ("row", "made", "letters", "expected"),
+        [
+            ("unknown", None, "", Eligibility.CONTAINER_NOT_FOUND),
+            ("nobody has it", container(), "", Eligibility.NO_REPLICAS_FOUND),
+            (
+                "factor 1",
+                container(replication_factor=1),
+                "C",
+                Eligibility.NOT_ENOUGH_REQUIRED_NODES,
+            ),
+        ],
+    )
+    def test_w55_who_is_refused(
+        self, row: str, made: Container | None, letters: str, expected: Eligibility
+    ) -> None:
+        """Shards of a known code are reconciled here, which Ozone refuses."""
+        assert expected is judge(made, replicas(letters), lambda _: True).eligibility, row
+
+    @pytest.mark.parametrize("state", sorted(set(ContainerState) - {CLOSED, QUASI_CLOSED}))
+    def test_w56_only_what_is_closed_is_reconciled(self, state: ContainerState) -> None:
+        """Of a container in any other state nobody knows yet what it should be."""
+        found = judge(container(state), replicas("CCC"), lambda _: True)
+
+        assert Eligibility.INELIGIBLE_CONTAINER_STATE is found.eligibility
+
+
+class TestReports:
+    def test_w58_checksums_are_kept_as_reported_and_move_nothing(self) -> None:
+        """No checksum is none, not 0; different ones are shown and the state stays."""
+        none = replicas("CCC", tree=None)
+        different = [replica(f"dn{root}", root=root) for root in (1, 2, 3)]
+        before = container()
+
+        for reported in (none, different):
+            assert observe(before, reported, now_ms=9).state is before.state
+        assert [None] * 3 == [one.tree for one in none]
+        assert ("unknown", "differ") == (checksums_hint(none), checksums_hint(different))
