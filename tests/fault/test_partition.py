@@ -73,14 +73,27 @@ def settle(condition: Callable[[], bool], wait_s: float = 20.0) -> bool:
     return condition()
 
 
-def has_ended(target: Datanode) -> bool:
-    """Whether nothing is arriving at the target, and what is in its place is served."""
+def has_ended(target: Datanode, line: BadLine) -> bool:
+    """Cut the line, and what was dialled while it was cut before; return whether nothing is
+    arriving at the target, and what is in its place is served."""
+    line.cut()
     store = target.replica.store
     layout = store._volumes[0].layout
     return (
         [] == list(layout.importing.iterdir())
         and len(store.replica_ids()) == len(list(layout.current.glob("*/*")))
         and 0 == store._arrivals.reserved_bytes(store._volumes[0])
+    )
+
+
+def left_at(target: Datanode) -> str:
+    """Say what a copy has left."""
+    store = target.replica.store
+    layout = store._volumes[0].layout
+    return (
+        f"arriving: {list(layout.importing.iterdir())}, served: {store.replica_ids()}, "
+        f"there: {list(layout.current.glob('*/*'))}, "
+        f"reserved: {store._arrivals.reserved_bytes(store._volumes[0])}"
     )
 
 
@@ -106,8 +119,7 @@ def test_copies_over_a_bad_line(datanodes: tuple[Datanode, Datanode]) -> None:
                     copies += 1
                 except SutureError:
                     faults += 1
-            line.cut()
-            assert settle(lambda: has_ended(target))
+            assert settle(lambda: has_ended(target, line)), left_at(target)
             if target.replica.store.replica_ids():
                 assert source.files() == target.files()
                 target.replica.store.delete_container(CONTAINER, force=True)
