@@ -8,6 +8,7 @@ from agent.rpc.codec import state_number, summary_message
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from scm import wire
 from scm.admin import NodeDecision
+from scm.balancing import Balance
 from scm.calls import Endpoint, HeartbeatAnswer, PromisedBlock, Queues
 from scm.deletions import KeyDeletion
 from scm.departures import SHOWN_MAX, Departure
@@ -157,6 +158,32 @@ def deletions_message(deletions: Iterable[KeyDeletion]) -> scm_pb2.DeleteKeysRes
             )
             for deletion in deletions
         ]
+    )
+
+
+def balance_message(balance: Balance) -> scm_pb2.BalanceResponse:
+    """Return how far a balancing is."""
+    return scm_pb2.BalanceResponse(
+        running=balance.is_running,
+        iteration=balance.iteration,
+        iteration_count_max=balance.iteration_count_max,
+        threshold_permille=round(balance.threshold_percent * 10),
+        moves=[
+            scm_pb2.BalanceMove(
+                container_id=move.container_id,
+                source_datanode_id=move.source_id,
+                target_datanode_id=move.target_id,
+                bytes=move.size_bytes,
+            )
+            for move in balance.moves
+        ],
+        moved_count=balance.moved_count,
+        moved_bytes=balance.moved_bytes,
+        message=balance.message,
+        shares=[
+            scm_pb2.NodeShare(datanode_id=node, used_permille=round(share * 1000))
+            for node, share in balance.shares
+        ],
     )
 
 

@@ -159,13 +159,14 @@ class Commands:
             heard_at_s=self._nodes.heard_at_s(datanode_id),
         )
         now_s, now_ms = self._clock.monotonic_s(), self._clock.wall_ms()
-        lifetime_ms = self._options.command_deadline_ms - self._options.datanode_deadline_margin_ms
         sending = []
         for command in leaving:
             reason = objection(command)
             if reason:
                 self.drop(change, command, OutcomeState.SKIPPED, Code.INELIGIBLE, reason)
                 continue
+            deadline_s = dispatch.deadline_s(command, self._options.command_deadline_ms / 1000)
+            lifetime_ms = int(deadline_s * 1000) - self._options.datanode_deadline_margin_ms
             sent = replace(
                 command,
                 sent_at_s=now_s,

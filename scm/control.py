@@ -14,6 +14,7 @@ from pathlib import Path
 from agent.errors import Code, Refused, Unavailable
 from scm import snapshot
 from scm.admin import Admin, NodeDecision
+from scm.balancing import Balance, Balancer
 from scm.calls import Endpoint, Heartbeat, HeartbeatAnswer, PromisedBlock, Queues
 from scm.cases import Cases
 from scm.clock import Clock
@@ -94,6 +95,9 @@ class ControlPlane:
             self._plans,
             self._previews,
             clock,
+        )
+        self._balancer = Balancer(
+            state, self._commands, cases, self._upkeep, self._safe_mode, clock, options
         )
         self._views = Views(state, self._nodes, self._reports)
         self._last_copies = LastCopies(state, self._nodes)
@@ -176,6 +180,7 @@ class ControlPlane:
                     self._upkeep.look_at_node(datanode_id)
                 looked_at = self._upkeep.turn(change)
                 self._observer.observe(change, self._deletions.tidy(change, looked_at))
+                self._balancer.turn(change)
 
     # Clients.
 
@@ -350,6 +355,16 @@ class ControlPlane:
         """Return the nodes that are not in service, and what they wait for."""
         with self._lock:
             return self._departures.departures()
+
+    def balance(self, threshold_percent: float, iteration_count: int, *, dry_run: bool) -> Balance:
+        """Begin to move replicas from full nodes to empty ones. Raises Refused."""
+        with self._lock:
+            return self._balancer.start(threshold_percent, iteration_count, dry_run=dry_run)
+
+    def balance_status(self, *, stop: bool = False) -> Balance:
+        """Return how far the balancer is; `stop` ends it."""
+        with self._lock:
+            return self._balancer.stop() if stop else self._balancer.status()
 
     def take_changed_nodes(self) -> list[str]:
         """Return the nodes that came, went or changed since the last call.

@@ -26,6 +26,7 @@ CLOSE_LIMIT: Final = 100  # cheap, and writers wait for them
 
 QUEUE_MAX: Final = 5_000  # commands waiting for one datanode; more are refused
 COMMANDS_PER_HEARTBEAT_MAX: Final = 100
+LOW_DEADLINE_FACTOR: Final = 4  # 48 minutes for a balancer's copy, by the default
 QUEUED_AGE_S_MAX: Final = 1_800  # a plan this old is not this world's any more
 
 assert COMMANDS_PER_HEARTBEAT_MAX <= QUEUE_MAX
@@ -140,9 +141,21 @@ def expired(pending: Sequence[Pending], *, now_s: float, deadline_s: float) -> l
     return [
         command
         for command in pending
-        if (command.sent_at_s is not None and now_s - command.sent_at_s > deadline_s)
+        if is_late(command, now_s=now_s, first_s=deadline_s)
         or (command.sent_at_s is None and now_s - command.queued_at_s > QUEUED_AGE_S_MAX)
     ]
+
+
+def deadline_s(command: Pending, first_s: float) -> float:
+    """Return how long a command may be unanswered; a LOW one waits for others (S1.61)."""
+    return first_s * (LOW_DEADLINE_FACTOR if command.priority is Priority.LOW else 1)
+
+
+def is_late(command: Pending, *, now_s: float, first_s: float) -> bool:
+    """Whether a command was sent and is not answered in its time."""
+    if command.sent_at_s is None:
+        return False
+    return now_s - command.sent_at_s > deadline_s(command, first_s)
 
 
 def backoff_s(attempts: int, *, first_s: float) -> float:

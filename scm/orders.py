@@ -14,11 +14,11 @@ from scm.clock import Clock
 from scm.coding import Coding
 from scm.commands import Commands
 from scm.counting import Placed
-from scm.facts import Container, Kind, Outcome, OutcomeState, Pending
+from scm.facts import Container, Kind, Outcome, OutcomeState, Pending, Priority
 from scm.nodes import Nodes
 from scm.options import ScmOptions
 from scm.reconciles import Reconciles
-from scm.replication import Case, may_remove, sources
+from scm.replication import Case, is_whole, may_remove, sources
 from scm.shards import (
     may_lose_shard,
     may_remove_shard,
@@ -124,7 +124,7 @@ class Orders:
             return "no such container any more"
         case = self._cases.case(container)
         # The add that is this command hides from `to_move` that it is needed.
-        able = self._shard_sources(case) if container.scheme else sources(case)
+        able = self._shard_sources(case, command) if container.scheme else sources(case)
         if command.datanode_id not in {p.datanode_id for p in able}:
             return "its replica is no source any more"
         if self._state.replicas.get((command.container_id, command.target_id)) is not None:
@@ -133,7 +133,9 @@ class Orders:
             return f"{command.target_id} cannot be reached"
         return ""
 
-    def _shard_sources(self, case: Case) -> list[Placed]:
+    def _shard_sources(self, case: Case, command: Pending) -> list[Placed]:
+        if command.priority is Priority.LOW:  # a move, which needs no reason but a whole shard
+            return [p for p in case.placed if is_whole(case, p)]
         moved = to_move(replace(case, adds=()))
         return to_copy(case) + ([] if moved is None else [moved])
 

@@ -24,6 +24,7 @@ MESSAGE_BYTES_MAX: Final = 32 * 1024**2  # a page of 100,000 replicas, with room
 ANSWER_BYTES_MAX: Final = 8 * 1024**2  # outcomes beyond it are left for the next question
 RPC_COUNT_MAX: Final = 512  # running and waiting; more are refused with RESOURCE_EXHAUSTED
 PAGE_MAX: Final = 1_000
+ITERATIONS_DEFAULT: Final = 10  # of the balancer (Ozone's default)
 assert ANSWER_BYTES_MAX + wire.RECONCILE_BYTES_MAX < MESSAGE_BYTES_MAX
 
 
@@ -270,6 +271,20 @@ class ScmService(scm_pb2_grpc.ScmServicer):
     ) -> scm_pb2.GetReportResponse:
         """Return the replication manager's report."""
         return answers.report_message(self._control.report())
+
+    def Balance(  # noqa: N802
+        self, request: scm_pb2.BalanceRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.BalanceResponse:
+        """Begin, stop or show the moving of replicas from full nodes to empty ones."""
+        threshold = parse_int(request.threshold_permille, "threshold_permille", low=0, high=1_000)
+        count = parse_int(request.iteration_count, "iteration_count", low=0, high=1_000)
+        if request.stop or not threshold:
+            return answers.balance_message(self._control.balance_status(stop=request.stop))
+        return answers.balance_message(
+            self._control.balance(
+                threshold / 10, count or ITERATIONS_DEFAULT, dry_run=request.dry_run
+            )
+        )
 
     def ListDepartures(  # noqa: N802
         self, _request: scm_pb2.ListDeparturesRequest, _context: grpc.ServicerContext

@@ -21,7 +21,7 @@ from scm.clock import Clock
 from scm.coding import Coding
 from scm.commands import Commands
 from scm.counting import Placed
-from scm.facts import Container, ContainerState, Health, Kind
+from scm.facts import Container, ContainerState, Health, Kind, Priority
 from scm.loads import DELETE_LIMIT, in_flight_limit, least_loaded
 from scm.nodes import Nodes
 from scm.options import ScmOptions
@@ -87,6 +87,7 @@ class Upkeep:
         self.under: dict[int, tuple[int, int]] = {}  # id -> weight, times put back
         self.over: dict[int, None] = {}
         self.conditions: dict[int, Condition] = {}  # of those that are not HEALTHY
+        self.moving: set[int] = set()  # one too many on purpose, until the balancer removes it
         self.round_at_ms = 0  # when the last round through all containers ended
 
     def look_at(self, container_ids: Iterable[int]) -> None:
@@ -156,7 +157,9 @@ class Upkeep:
         sizes = [p.replica.bytes_used for p in case.placed]
         return IMPORT_SPACE_FACTOR * max(sizes, default=0)
 
-    def order_copy(self, change: Change, case: Case, copy: Copy) -> int:
+    def order_copy(
+        self, change: Change, case: Case, copy: Copy, *, priority: Priority = Priority.NORMAL
+    ) -> int:
         """Queue a replicate command; return its id."""
         size_bytes = self.needed_bytes(case)
         self._cases.promise(copy.target_id, size_bytes)
@@ -167,6 +170,7 @@ class Upkeep:
             copy.source_id,
             target_id=copy.target_id,
             size_bytes=size_bytes,
+            priority=priority,
         )
 
     def in_flight_limit(self) -> int:
@@ -218,7 +222,7 @@ class Upkeep:
             self.under.pop(container_id, None)
         else:
             self.under[container_id] = (weight, self.under.get(container_id, (0, 1))[1])
-        if is_over and container.state in _CLOSED:
+        if is_over and container.state in _CLOSED and container_id not in self.moving:
             self.over[container_id] = None
         return found
 
@@ -371,7 +375,13 @@ class Upkeep:
                 self.over[container_id] = None  # at the end: others may have less to do
 
     def delete(
-        self, change: Change, container: Container, datanode_id: str, *, keep_count: int
+        self,
+        change: Change,
+        container: Container,
+        datanode_id: str,
+        *,
+        keep_count: int,
+        priority: Priority = Priority.NORMAL,
     ) -> bool:
         """Order a replica removed; False while its node has enough of that to do."""
         if self._commands.delete_load(datanode_id) >= DELETE_LIMIT or self._commands.is_cooling(
@@ -385,6 +395,7 @@ class Upkeep:
             datanode_id,
             force=True,
             keep_count=keep_count,
+            priority=priority,
         )
         _log.info(
             "delete_ordered",

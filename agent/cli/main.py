@@ -54,7 +54,7 @@ GROUPS: Final[dict[str, tuple[str, str]]] = {
     "scrub": ("agent.cli.scrub", "See, pause and resume the background scans."),
     "tls": ("agent.cli.tls", "Make, issue and show certificates: mutual TLS for the cluster."),
     "config": ("agent.cli.config", "Check, show and explain the agent's options."),
-    "scm": ("agent.cli.nodes", "Ask the control plane, or give it a plan or an order."),
+    "scm": ("agent.cli.balance", "Ask the control plane, or give it a plan or an order."),
 }
 
 

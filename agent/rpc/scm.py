@@ -174,6 +174,11 @@ class ScmClient:
         answer: pb.ListDeparturesResponse = self._repeated(self._stub.ListDepartures, request)
         return answer
 
+    def balance(self, request: pb.BalanceRequest) -> pb.BalanceResponse:
+        """Begin, stop or show the moving of replicas from full datanodes to empty ones."""
+        answer: pb.BalanceResponse = self._once(self._stub.Balance, request)
+        return answer
+
     def _once(self, method: Method, request: object) -> Any:  # the method's answer
         party = f"the SCM at {self.address}"
         return call(method, request, timeout_s=self._timeout_s, party=party)

@@ -23,7 +23,12 @@ from agent.rpc.v1 import container_pb2, scm_pb2, scm_pb2_grpc
 from merkle.replica import ReplicaState
 from scm.facts import Container, ContainerState
 from scm.state import State
-from tests.support.simulated_nodes import SimulatedNode, World, replica_report
+from tests.support.simulated_nodes import (
+    CAPACITY_BYTES,
+    SimulatedNode,
+    World,
+    replica_report,
+)
 from tests.support.simulated_scm import SimulatedScm
 
 EPOCH_MS: Final = 1_800_000_000_000
@@ -62,6 +67,8 @@ class Days:
     rack_count: int
     container_count: int
     settings: dict[str, int] = field(default_factory=dict)
+    empty_count: int = 0  # nodes that have nothing, at the beginning
+    capacity_bytes: int = CAPACITY_BYTES
     tick_s_most: float = 0.0
     tick_s_since: float = 0.0
     steps: int = 0
@@ -81,7 +88,9 @@ class Days:
         for i in range(self.node_count):
             name = f"dn{i:03d}"
             rack = f"/rack{i % self.rack_count}"
-            self.world.nodes[name] = SimulatedNode(self.world, name, rack)
+            self.world.nodes[name] = SimulatedNode(
+                self.world, name, rack, capacity_bytes=self.capacity_bytes
+            )
         self.kinds = lay_out(self)
         self.start_scm()
 
@@ -305,7 +314,7 @@ def lay_out(days: Days) -> dict[int, Counter[int]]:
     """
     chance = random.Random(days.seed)
     by_rack: dict[str, list[SimulatedNode]] = {}
-    for node in days.world.nodes.values():
+    for node in list(days.world.nodes.values())[days.empty_count :]:
         by_rack.setdefault(node.rack, []).append(node)
     kinds: dict[int, Counter[int]] = {}
     state = State.open(days.path, map_bytes=1024**3)

@@ -17,8 +17,8 @@ from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2, scm_pb2_grpc
 POOL = 10  # copies, reconstructions and reconciles at once, as an agent has it
 DELETE_POOL = 5
 COPY_S = (20, 90)
-DELETE_S = (5, 30)
-CAPACITY_BYTES = 40 * 10**12
+DELETE_S = (3, 12)
+CAPACITY_BYTES = 40 * 10**12  # unless a script says otherwise
 RECONSTRUCT_WEIGHT = 3
 REPLICATION_LIMIT, OUT_OF_SERVICE_LIMIT, DELETE_LIMIT = 20, 40, 40
 GOOD_ROOT = 7
@@ -77,13 +77,17 @@ class World:
         return len(found) if data_count == 1 else len(set(found)) - data_count + 1
 
     def has_another(self, container_id: int, index: int, *, without: str) -> bool:
-        """Whether another node, silent perhaps, has a good copy of this index."""
-        replicas = [
-            self.nodes[name].replicas[container_id]
+        """Whether another node has a good copy of this index, as far as anybody could know.
+
+        One that is silent, or has just become bad and not told so yet, counts.
+        """
+        return any(
+            node.replicas[container_id].replica_index == index
+            and (is_good(node.replicas[container_id]) or container_id in node.changed)
             for name in self.holders.get(container_id, ())
             if name != without
-        ]
-        return any(is_good(r) and r.replica_index == index for r in replicas)
+            for node in [self.nodes[name]]
+        )
 
 
 def is_good(replica: container_pb2.ReplicaReport) -> bool:
@@ -130,6 +134,7 @@ class SimulatedNode:
     op_state: str = ""
     op_expiry_ms: int = 0
     term: int = 0
+    capacity_bytes: int = CAPACITY_BYTES
     used_bytes: int = 0
     replicas: dict[int, container_pb2.ReplicaReport] = field(default_factory=dict)
     tasks: dict[int, Task] = field(default_factory=dict)
@@ -214,8 +219,8 @@ class SimulatedNode:
             datanode_pb2.VolumeStatus(
                 volume_id="v",
                 path="/v",
-                capacity_bytes=CAPACITY_BYTES,
-                available_bytes=CAPACITY_BYTES - self.used_bytes,
+                capacity_bytes=self.capacity_bytes,
+                available_bytes=self.capacity_bytes - self.used_bytes,
                 used_bytes=self.used_bytes,
             )
         ]
@@ -261,7 +266,13 @@ class SimulatedNode:
         self._check_limits()
 
     def _note_order(self, task: Task) -> None:
-        """Add an order to the sequence that the same seed must bring again."""
+        """Add an order to the sequence that the same seed must bring again; look whether a delete
+        is right as far as anybody can know when it is given."""
+        mine = self.replicas.get(task.container_id)
+        if task.kind == "delete" and mine is not None and is_good(mine) and not mine.is_empty:
+            index = mine.replica_index
+            if not self.world.has_another(task.container_id, index, without=self.datanode_id):
+                self.world.broken.append(f"the last replica {task.container_id}#{index} is to go")
         self.world.counts[task.kind] += 1
         inner = getattr(task.command, task.kind)
         inner = inner.SerializeToString(deterministic=True).hex()
@@ -386,9 +397,7 @@ class SimulatedNode:
         if is_good(mine) and not mine.is_empty:
             left = self.world.spare(command.container_id, without=self.datanode_id)
             self.world.fewest_left = min(self.world.fewest_left, left)
-            if left < 1 or not self.world.has_another(
-                command.container_id, mine.replica_index, without=self.datanode_id
-            ):
+            if left < 1:
                 self.world.broken.append(
                     f"the last good replica of {command.container_id} was removed by order"
                 )

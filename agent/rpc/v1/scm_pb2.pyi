@@ -965,6 +965,60 @@ class ListDeparturesResponse(_message.Message):
     departures: _containers.RepeatedCompositeFieldContainer[Departure]
     def __init__(self, departures: _Optional[_Iterable[_Union[Departure, _Mapping]]] = ...) -> None: ...
 
+class BalanceRequest(_message.Message):
+    __slots__ = ("threshold_permille", "iteration_count", "dry_run", "stop")
+    THRESHOLD_PERMILLE_FIELD_NUMBER: _ClassVar[int]
+    ITERATION_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    threshold_permille: int
+    iteration_count: int
+    dry_run: bool
+    stop: bool
+    def __init__(self, threshold_permille: _Optional[int] = ..., iteration_count: _Optional[int] = ..., dry_run: bool = ..., stop: bool = ...) -> None: ...
+
+class BalanceMove(_message.Message):
+    __slots__ = ("container_id", "source_datanode_id", "target_datanode_id", "bytes")
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_DATANODE_ID_FIELD_NUMBER: _ClassVar[int]
+    TARGET_DATANODE_ID_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    container_id: int
+    source_datanode_id: str
+    target_datanode_id: str
+    bytes: int
+    def __init__(self, container_id: _Optional[int] = ..., source_datanode_id: _Optional[str] = ..., target_datanode_id: _Optional[str] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class NodeShare(_message.Message):
+    __slots__ = ("datanode_id", "used_permille")
+    DATANODE_ID_FIELD_NUMBER: _ClassVar[int]
+    USED_PERMILLE_FIELD_NUMBER: _ClassVar[int]
+    datanode_id: str
+    used_permille: int
+    def __init__(self, datanode_id: _Optional[str] = ..., used_permille: _Optional[int] = ...) -> None: ...
+
+class BalanceResponse(_message.Message):
+    __slots__ = ("running", "iteration", "iteration_count_max", "threshold_permille", "moves", "moved_count", "moved_bytes", "message", "shares")
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    ITERATION_FIELD_NUMBER: _ClassVar[int]
+    ITERATION_COUNT_MAX_FIELD_NUMBER: _ClassVar[int]
+    THRESHOLD_PERMILLE_FIELD_NUMBER: _ClassVar[int]
+    MOVES_FIELD_NUMBER: _ClassVar[int]
+    MOVED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    MOVED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    SHARES_FIELD_NUMBER: _ClassVar[int]
+    running: bool
+    iteration: int
+    iteration_count_max: int
+    threshold_permille: int
+    moves: _containers.RepeatedCompositeFieldContainer[BalanceMove]
+    moved_count: int
+    moved_bytes: int
+    message: str
+    shares: _containers.RepeatedCompositeFieldContainer[NodeShare]
+    def __init__(self, running: bool = ..., iteration: _Optional[int] = ..., iteration_count_max: _Optional[int] = ..., threshold_permille: _Optional[int] = ..., moves: _Optional[_Iterable[_Union[BalanceMove, _Mapping]]] = ..., moved_count: _Optional[int] = ..., moved_bytes: _Optional[int] = ..., message: _Optional[str] = ..., shares: _Optional[_Iterable[_Union[NodeShare, _Mapping]]] = ...) -> None: ...
+
 class SafeModeRequest(_message.Message):
     __slots__ = ("leave",)
     LEAVE_FIELD_NUMBER: _ClassVar[int]

@@ -1,0 +1,108 @@
+"""scm balance: move replicas from full datanodes to empty ones."""
+
+from typing import Annotated, Final
+
+import typer
+
+from agent.cli import nodes as nodes  # its commands are of the same group
+from agent.cli.orders import DryRunFlag, YesFlag, refuse_unasked
+from agent.cli.output import (
+    SCM_DEFAULT,
+    Exit,
+    JsonFlag,
+    ScmOption,
+    counted,
+    emit,
+    grid,
+    say,
+    short,
+    show,
+    size,
+)
+from agent.cli.scm import app, facts
+from agent.client import Client
+from agent.errors import Code, Refused
+from agent.rpc.v1 import scm_pb2
+
+PERMILLE: Final = 10
+
+
+@app.command("balance")
+def balance(
+    scm: ScmOption = SCM_DEFAULT,
+    threshold: Annotated[
+        str, typer.Option(metavar="PERCENT", help="How far from the average a datanode may be.")
+    ] = "10%",
+    iterations: Annotated[int, typer.Option(min=1, max=1_000, help="No more than so many.")] = 10,
+    status: Annotated[bool, typer.Option("--status", help="Only say how far it is.")] = False,
+    stop: Annotated[bool, typer.Option("--stop", help="Begin no more moves.")] = False,
+    dry_run: DryRunFlag = False,
+    yes: YesFlag = False,
+    as_json: JsonFlag = False,
+) -> int:
+    """Move replicas until every datanode is about as full as the average, behind all other work.
+
+    Shows what the first iteration would move, and asks. 2: datanodes are further apart.
+    """
+    permille = threshold_permille(threshold)
+    request = scm_pb2.BalanceRequest(
+        threshold_permille=0 if status or stop else permille,
+        iteration_count=iterations,
+        stop=stop,
+    )
+    with Client(scm) as client:
+        if not (status or stop) and (dry_run or not yes):
+            request.dry_run = True
+            trial = client.scm.balance(request)
+            if dry_run:
+                return show_balance(trial, permille, as_json=as_json)
+            refuse_unasked(as_json=as_json)
+            show_balance(trial, permille, as_json=False)
+            if not typer.confirm("begin?", err=True):
+                return Exit.FAILED
+            request.dry_run = False
+        return show_balance(client.scm.balance(request), permille, as_json=as_json)
+
+
+def threshold_permille(text: str) -> int:
+    """Return a percentage such as `10%` or `2.5` in thousandths."""
+    try:
+        permille = round(float(text.removesuffix("%")) * PERMILLE)
+    except ValueError:
+        permille = 0
+    if not 1 <= permille <= 100 * PERMILLE:
+        raise Refused(
+            Code.MALFORMED_REQUEST, f"--threshold {text}: write a percentage above 0", hint="10%"
+        )
+    return permille
+
+
+def show_balance(answer: scm_pb2.BalanceResponse, permille: int, *, as_json: bool) -> int:
+    """Print how full the datanodes are, and the moves."""
+    used = [share.used_permille for share in answer.shares]
+    spread = max(used, default=0) - min(used, default=0)
+    if as_json:
+        emit(facts(answer))
+    else:
+        rows = [
+            (short(s.datanode_id), f"{s.used_permille / PERMILLE:.1f} %") for s in answer.shares
+        ]
+        show(grid("", ["datanode", "used#"], rows))
+        moves = [
+            (
+                m.container_id,
+                short(m.source_datanode_id),
+                short(m.target_datanode_id),
+                size(m.bytes),
+            )
+            for m in answer.moves
+        ]
+        if moves:
+            show(grid("", ["container#", "from", "to", "bytes#"], moves))
+        say(
+            f"{'running' if answer.running else 'not running'}"
+            f"{': ' + answer.message if answer.message else ''}; "
+            f"{counted(answer.moved_count, 'replica')} moved ({size(answer.moved_bytes)}) "
+            f"in {counted(answer.iteration, 'iteration')}"
+        )
+    return Exit.TO_DO if spread > 2 * permille else Exit.OK

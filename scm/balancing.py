@@ -1,0 +1,206 @@
+"""The balancer at work: moves as LOW copies, each followed by the removal at its source.
+
+    plan ──► copy, LOW ──a report shows it──► delete the source's, LOW ──► done
+       ▲                                                                    │
+       └───────────────────────── next iteration ◄──────────────────────────┘
+
+It is a run that a person starts and that ends by itself: balanced, nothing helps, or enough
+iterations. It is not kept on disk: after a restart of the control plane nothing is moved until a
+person says so again, and a copy that was made is one too many, which `scm.upkeep` removes.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+import structlog
+
+from agent.errors import Code, Refused
+from scm.balance import Limits, Movable, Move, is_balanced, plan, used_share
+from scm.cases import Cases
+from scm.clock import Clock
+from scm.commands import Commands
+from scm.facts import ContainerState, Kind, Priority
+from scm.options import ScmOptions
+from scm.replication import Case, Condition, is_whole, judge
+from scm.safemode import SafeMode
+from scm.shards import condition
+from scm.state import Change, State
+from scm.upkeep import Copy, Upkeep
+
+MOVE_S_MAX: Final = 65 * 60.0  # a move that takes longer is left to itself
+LOOKED_AT_MAX: Final = 5_000  # replicas of one source, in one iteration
+
+_log = structlog.get_logger("suture.scm")
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """How far a run is."""
+
+    is_running: bool = False
+    iteration: int = 0
+    iteration_count_max: int = 0
+    threshold_percent: float = 0.0
+    moves: tuple[Move, ...] = ()  # under way; of a dry run: those of the first iteration
+    moved_count: int = 0
+    moved_bytes: int = 0
+    message: str = ""
+    shares: tuple[tuple[str, float], ...] = ()  # used share by node
+
+
+class Balancer:
+    """Runs at most one balancing at a time. Callers hold the control plane's lock."""
+
+    def __init__(
+        self,
+        state: State,
+        commands: Commands,
+        cases: Cases,
+        upkeep: Upkeep,
+        safe_mode: SafeMode,
+        clock: Clock,
+        options: ScmOptions,
+    ) -> None:
+        self._state = state
+        self._commands = commands
+        self._cases = cases
+        self._upkeep = upkeep
+        self._safe_mode = safe_mode
+        self._clock = clock
+        self._options = options
+        self._run = Balance()
+        self._moves: dict[int, tuple[Move, float]] = {}  # and when it began
+
+    def status(self) -> Balance:
+        """Return how far the run is, or what the last one came to."""
+        shares = sorted((c.datanode_id, used_share(c)) for c in self._cases.candidates())
+        moves = tuple(move for move, _ in self._moves.values())
+        return replace(self._run, moves=moves, shares=tuple(shares))
+
+    def start(
+        self, threshold_percent: float, iteration_count_max: int, *, dry_run: bool
+    ) -> Balance:
+        """Begin a run, or only say what its first iteration would move.
+
+        Raises Refused(SAFE_MODE), and Refused(BUSY) while one is running.
+        """
+        if self._safe_mode.is_on:
+            raise Refused(Code.SAFE_MODE, "in safe mode nothing is moved")
+        if dry_run:
+            moves = tuple(self._plan(threshold_percent))
+            return replace(self.status(), threshold_percent=threshold_percent, moves=moves)
+        if self._run.is_running:
+            raise Refused(Code.BUSY, "a balancing is running", hint="--stop ends it")
+        self._run = Balance(True, 0, iteration_count_max, threshold_percent)
+        _log.info("balance_started", threshold_percent=threshold_percent)
+        return self.status()
+
+    def stop(self) -> Balance:
+        """Begin no more moves; those that are copied already are finished."""
+        if self._run.is_running:
+            self._end("stopped by an operator")
+        return self.status()
+
+    def turn(self, change: Change) -> None:
+        """Follow the moves, and begin the next iteration when all of this one are over."""
+        for move, began_s in list(self._moves.values()):
+            self._follow(change, move, began_s)
+        if not self._run.is_running or self._moves:
+            return
+        if is_balanced(self._cases.candidates(), self._run.threshold_percent):
+            self._end("balanced")
+        elif self._run.iteration >= self._run.iteration_count_max:
+            self._end(f"{self._run.iteration} iterations are done")
+        else:
+            self._iterate(change)
+
+    def _iterate(self, change: Change) -> None:
+        moves = self._plan(self._run.threshold_percent)
+        if not moves:
+            self._end("no move makes it better")
+            return
+        self._run = replace(self._run, iteration=self._run.iteration + 1)
+        for move in moves:
+            case = self._case(move.container_id)
+            assert case is not None, "it was planned a moment ago"
+            copy = Copy(move.source_id, move.target_id)
+            self._upkeep.order_copy(change, case, copy, priority=Priority.LOW)
+            self._moves[move.container_id] = (move, self._clock.monotonic_s())
+            self._upkeep.moving.add(move.container_id)
+        _log.info("balance_iteration", iteration=self._run.iteration, move_count=len(moves))
+
+    def _follow(self, change: Change, move: Move, began_s: float) -> None:
+        """Take a move to its next step; let it go when it is over or failed."""
+        number = move.container_id
+        is_late = self._clock.monotonic_s() - began_s > MOVE_S_MAX
+        if self._state.commands.of_container(number) and not is_late:
+            return
+        is_copied = self._state.replicas.get((number, move.target_id)) is not None
+        is_left = self._state.replicas.get((number, move.source_id)) is None
+        case = self._case(number)
+        if is_copied and is_left:
+            self._run = replace(
+                self._run,
+                moved_count=self._run.moved_count + 1,
+                moved_bytes=self._run.moved_bytes + move.size_bytes,
+            )
+        elif is_copied and not is_late and case is not None and self._is_well_without(case, move):
+            keep_count = 1 if case.container.scheme else case.container.replication_factor
+            self._upkeep.delete(
+                change, case.container, move.source_id, keep_count=keep_count, priority=Priority.LOW
+            )
+            return
+        self._moves.pop(number)
+        self._upkeep.moving.discard(number)
+        self._upkeep.look_at([number])
+
+    def _is_well_without(self, case: Case, move: Move) -> bool:
+        left = tuple(p for p in case.placed if p.datanode_id != move.source_id)
+        return _condition(replace(case, placed=left)) is Condition.HEALTHY
+
+    def _plan(self, threshold_percent: float) -> list[Move]:
+        limits = Limits(threshold_percent=threshold_percent)
+        nodes = self._cases.candidates()
+        return plan(nodes, self._movable_on, limits, seed=self._options.seed)
+
+    def _movable_on(self, datanode_id: str) -> Iterator[Movable]:
+        for number in sorted(self._state.replicas.on(datanode_id))[:LOOKED_AT_MAX]:
+            case = self._case(number)
+            if (
+                case is None
+                or number in self._moves
+                or self._state.commands.of_container(number)
+                or self._commands.is_cooling(Kind.REPLICATE, number)
+                or _condition(case) is not Condition.HEALTHY
+            ):
+                continue
+            held = next(p for p in case.placed if p.datanode_id == datanode_id)
+            if is_whole(case, held):
+                yield Movable(
+                    number,
+                    held.replica.bytes_used,
+                    frozenset(p.datanode_id for p in case.placed),
+                    tuple(p.rack for p in case.placed if p.datanode_id != datanode_id),
+                    case.container.replication_factor,
+                    is_scattered=bool(case.container.scheme),
+                )
+
+    def _case(self, container_id: int) -> Case | None:
+        container = self._state.containers.get(container_id)
+        if container is None or container.state is not ContainerState.CLOSED:
+            return None
+        return self._cases.case(container)
+
+    def _end(self, message: str) -> None:
+        self._run = replace(self._run, is_running=False, message=message)
+        _log.info(
+            "balance_ended",
+            reason=message,
+            moved_count=self._run.moved_count,
+            moved_bytes=self._run.moved_bytes,
+        )
+
+
+def _condition(case: Case) -> Condition:
+    return condition(case) if case.container.scheme else judge(case).condition
