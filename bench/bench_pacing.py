@@ -25,7 +25,7 @@ from agent.runtime.pace import STALE_S
 from bench import scan_own
 from bench.bench_scan import compile_program, joined_list, run_c
 from bench.limited_disk import limited_disk, why_not
-from bench.measure import ROUNDS_DEFAULT, Measure, at_least, at_most
+from bench.measure import Measure, at_least, at_most
 from bench.real_agent import Agent, clients, running
 from bench.scan_world import WARM_UP, Shape, fill, repeat
 from bench.simulated_disk import simulated
@@ -45,13 +45,14 @@ COPIES: Final = 80  # so much that no run comes to an end of what was never read
 IDLE_COPIES: Final = 90
 CLIENT_THREADS: Final = 4
 CLIENT_READS_PER_S: Final = 100.0
-SETTLE_S: Final = 45.0
-TURN_S: Final = 8.0
-PAIRS: Final = 11
+SETTLE_S: Final = 30.0
+TURN_S: Final = 6.0  # six of its some six hundred reads are slower than the p99
+PAIRS: Final = 9
 LEAD_S: Final = 1.0  # of each turn is not counted: reads of the turn before have to end
 TURNS_IN_MEMORY: Final = 3
-MEMORY_TURN_S: Final = 6.0
+MEMORY_TURN_S: Final = 4.0
 IDLE_TURN_S: Final = 1.5
+IDLE_ROUNDS: Final = 5
 P99_RATIO_MAX: Final = 1.2
 IDLE_RATIO_MIN: Final = 0.9
 DEFAULTS: Final = ""
@@ -73,7 +74,7 @@ class Turn:
 
 
 def measures() -> list[Measure]:
-    """Measure everything; some six minutes on two cores."""
+    """Measure everything; some five minutes on two cores."""
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_SCAN_FOLDER")) as name:
         folder = Path(name)
         return [
@@ -190,7 +191,7 @@ def idle_disk(folder: Path) -> list[Measure]:
     ratios, speeds, plain = [], [], []
     with running(folder, volume, DEFAULTS) as agent:
         run_up(agent)
-        for _ in range(ROUNDS_DEFAULT):
+        for _ in range(IDLE_ROUNDS):
             agent.resume()
             time.sleep(LEAD_S)
             before, begun_s = agent.status().scanned_bytes, time.monotonic()
@@ -240,8 +241,8 @@ def thread_or_process(folder: Path) -> list[Measure]:
         ) as reads,
     ):
         for _ in range(TURNS_IN_MEMORY):
-            in_thread += p99_ratios(reads, turns(agent, 1, MEMORY_TURN_S))
-            alone = resting()
+            ((beside, alone),) = turns(agent, 1, MEMORY_TURN_S)
+            in_thread += p99_ratios(reads, [(beside, alone)])
             command = [sys.executable, "-m", scan_own.__name__, str(other), "1", *map(str, copies)]
             child = subprocess.Popen(command, stdout=subprocess.DEVNULL)
             try:

@@ -3,8 +3,8 @@
 The disk is simulated: one head, first come first served, a seek and then bytes at a rate; time is
 a number, so the result is the same on every machine and says what the closed loop does, not what
 this machine's disk does. Clients read 64 KiB at random moments. The scan reads 4 MiB at a time,
-paced by the real `scanner.pacing.Pacer`. Both latencies are of the same requests: beside the scan,
-and without it; the worst of several seeds counts.
+or the pieces that the pacer wants, paced by the real `scanner.pacing.Pacer`. Both latencies are of
+the same requests: beside the scan, and without it; the worst of several seeds counts.
 """
 
 from dataclasses import dataclass, field
@@ -85,15 +85,16 @@ def run(clients_per_s: float, limits: PaceLimits | None, seed: int = 1) -> Outco
             continue
         if scan_at_s >= DURATION_S:
             break
-        now_s = disk.serve(scan_at_s, SCAN_BYTES)
+        scan_bytes = pacer.piece_bytes(scan_at_s) or SCAN_BYTES
+        now_s = disk.serve(scan_at_s, scan_bytes)
         for sample in ended:
             seen.add(*sample)
         ended.clear()
         if scan_at_s >= WARM_UP_S:
-            outcome.scanned_bytes += SCAN_BYTES
+            outcome.scanned_bytes += scan_bytes
         if pacer.is_time_to_adjust(now_s):
             pacer.adjust(now_s, 0.0)
-        scan_at_s = now_s + pacer.delay_s(now_s, SCAN_BYTES, now_s - scan_at_s)
+        scan_at_s = now_s + pacer.delay_s(now_s, scan_bytes, now_s - scan_at_s)
     for at_s in reversed(waiting):
         done_s = disk.serve(at_s, CLIENT_BYTES)
         outcome.latencies_s.append(done_s - at_s)

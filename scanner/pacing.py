@@ -35,6 +35,8 @@ CALM_S: Final = 10.0  # so long without client or pressure, and the disk counts 
 KEPT_S: Final = 30.0  # a latency beside the scan counts so long
 KEPT_WITHOUT_S: Final = 180.0  # one without: there are fewer, and no rate of ours changed them
 ACTIVE_S: Final = 2.0  # a scan that has read nothing for so long disturbs nobody
+PIECE_BYTES: Final = 512 * 1024  # of one read while clients read: a disk of the old kind needs as
+# long to seek as for so much, and a client that comes meanwhile waits for no more than that
 SAMPLES_MIN: Final = 50  # of fewer reads the 99th percentile is an accident
 SAMPLES_MAX: Final = 4_000
 UNBOUNDED: Final = 2.0**40  # bytes a second, before anything was measured
@@ -254,6 +256,16 @@ class Pacer:
         """Keep to other limits from now on; another thread may do so."""
         self._limits = limits
         self.rate.change(limits)
+
+    def piece_bytes(self, now_s: float) -> int:
+        """Return how much to read at once at most; 0 for no limit.
+
+        While clients read, a large read is a convoy that all who come wait behind: at a low rate
+        few of them do, and those few are the slowest hundredth.
+        """
+        if self._limits.fixed_bytes_per_s or not self._latencies.are_recent(now_s):
+            return 0
+        return PIECE_BYTES
 
     def is_time_to_adjust(self, now_s: float) -> bool:
         """Whether `adjust` is due."""

@@ -63,6 +63,18 @@ class Structure:
     expected_blocks: U64s
 
 
+class Pieces(Protocol):
+    """How a large read is cut while others want the disk, too."""
+
+    def piece_bytes(self) -> int:
+        """Return how much to read at once at most; 0 for no limit."""
+        ...
+
+    def rest(self, length_bytes: int) -> None:
+        """Account for a piece that is not the read's last, and wait until the next one is due."""
+        ...
+
+
 class ReplicaReader(Protocol):
     """One replica as the scanner sees it."""
 

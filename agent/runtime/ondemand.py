@@ -14,6 +14,7 @@ from agent.runtime.loop import Busy, Idle, Pulse, Step, Throttled
 from agent.runtime.scanning import GONE, ScanTools, scan_container
 from agent.store.reader import ReadBuffers
 from merkle.replica import ContainerId
+from scanner.ports import Pieces
 
 REQUESTS_MAX: Final = 1_000  # on-demand scans that may wait
 RETRIES_MAX: Final = 5  # of an on-demand scan whose container is busy
@@ -50,6 +51,7 @@ class OnDemandScans:
         tools: ScanTools,
         *,
         pace: Callable[[int], None],
+        pieces: Pieces | None = None,
         stop: threading.Event,
         pulse: Pulse,
         gap_min_s: float = 60.0,
@@ -62,6 +64,7 @@ class OnDemandScans:
         self._stop = stop
         self._pulse = pulse
         self._pace = pace
+        self._pieces = pieces
         self._buffers = ReadBuffers()
         self._gaps_s = {Priority.HINT: gap_min_s, Priority.FAILURE: failure_gap_s}
         self._requests_max = requests_max
@@ -131,6 +134,7 @@ class OnDemandScans:
                 stop=self._stop.is_set,
                 progress=lambda _: self._pulse.beat(),
                 pace=self._pace,
+                pieces=self._pieces,
                 buffers=self._buffers,
             )
         except Unavailable:

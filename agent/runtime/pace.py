@@ -90,6 +90,7 @@ class ScanPace:
         self._pulse = pulse
         self._pacer = Pacer(limits, latencies or Latencies(), self._clock.monotonic_s())
         self._reading_since_s = 0.0
+        self._piece_bytes = 0  # of the read under way, accounted for already
         self._is_interrupted: Callable[[], bool] = lambda: False
 
     @property
@@ -112,10 +113,25 @@ class ScanPace:
     def begin(self, is_interrupted: Callable[[], bool]) -> None:
         """Note that a scan begins to read now; a wait ends when `is_interrupted` says so."""
         self._is_interrupted = is_interrupted
+        self._piece_bytes = 0
         self._reading_since_s = self._clock.monotonic_s()
 
+    def piece_bytes(self) -> int:
+        """Return how much to read at once at most; 0 for no limit (`scanner.ports.Pieces`)."""
+        return self._pacer.piece_bytes(self._clock.monotonic_s())
+
+    def rest(self, length_bytes: int) -> None:
+        """Account for a piece of a read, and wait until the next one is due."""
+        self._account(length_bytes)
+        self._piece_bytes += length_bytes
+
     def __call__(self, length_bytes: int) -> None:
-        """Account for a read, and wait until the next one is due."""
+        """Account for a read, less its pieces, and wait until the next one is due."""
+        last_bytes = max(0, length_bytes - self._piece_bytes)
+        self._piece_bytes = 0
+        self._account(last_bytes)
+
+    def _account(self, length_bytes: int) -> None:
         now_s = self._clock.monotonic_s()
         took_s = now_s - self._reading_since_s if self._reading_since_s else 0.0
         self._pressure.worked(took_s)

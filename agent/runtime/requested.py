@@ -81,12 +81,16 @@ class RequestedScans:
 
         def work() -> None:
             try:
-                pace = self._paced(container_id, is_over) if mode is ScanMode.WAIT else ignore
-                news.put(
-                    scan_container(
-                        self._tools, container_id, stop=is_over, progress=read.add, pace=pace
-                    )
+                paced = self._paced(container_id, is_over) if mode is ScanMode.WAIT else None
+                report = scan_container(
+                    self._tools,
+                    container_id,
+                    stop=is_over,
+                    progress=read.add,
+                    pace=paced or ignore,
+                    pieces=paced,
                 )
+                news.put(report)
             except BaseException as error:  # noqa: BLE001 - handed to the caller's thread
                 news.put(error)
 
@@ -105,9 +109,7 @@ class RequestedScans:
             left.set()
             thread.join()
 
-    def _paced(
-        self, container_id: ContainerId, is_over: Callable[[], bool]
-    ) -> Callable[[int], None]:
+    def _paced(self, container_id: ContainerId, is_over: Callable[[], bool]) -> ScanPace:
         """Return a pace that gives way to clients, and ends with the scan."""
         pace = self._pace(self._tools.store.volume_id(container_id))
         pace.begin(is_over)

@@ -279,6 +279,7 @@ class VolumeScanWorker:
                 stop=lambda: self._stops(container_id),
                 progress=self._progress,
                 pace=self._pace,
+                pieces=self._pace,
                 buffers=self._buffers,
                 resumable_s=self._resumable_s(),
             )

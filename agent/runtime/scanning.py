@@ -26,6 +26,7 @@ from merkle.checksum import Algorithm
 from merkle.replica import ContainerId
 from scanner.breaker import Breaker
 from scanner.finding import Finding, Verdict
+from scanner.ports import Pieces
 from scanner.resume import ScanMark, no_mark
 from scanner.verify import CHANGED, STOPPED, ScanOutcome, scan_replica
 
@@ -115,14 +116,16 @@ def scan_container(
     buffers: ReadBuffers | None = None,
     holds_lease: bool = False,
     resumable_s: float = 0.0,
+    pieces: Pieces | None = None,
 ) -> ScanReport:
     """Read one replica whole, judge it, and commit what was found.
 
-    `holds_lease` says that the calling thread holds the container's lease already. With
-    `resumable_s` the scan keeps a cursor, and goes on at one that is not older. Raise
-    Refused(CONTAINER_NOT_FOUND, UNCLOSED_CONTAINER_IO), Unavailable(BUSY), VolumeFailed.
+    `pieces` says how large reads are cut. `holds_lease` says that the calling thread holds the
+    container's lease already. With `resumable_s` the scan keeps a cursor, and goes on at one that
+    is not older. Raise Refused(CONTAINER_NOT_FOUND, UNCLOSED_CONTAINER_IO), Unavailable(BUSY),
+    VolumeFailed.
     """
-    hooks = _Hooks(stop, progress, pace)
+    hooks = _Hooks(stop, progress, pace, pieces)
     try:
         report = _scan_once(tools, container_id, hooks, buffers, holds_lease, resumable_s)
         for _ in range(SCAN_ATTEMPTS_MAX - 1):
@@ -149,6 +152,7 @@ class _Hooks:
     stop: Callable[[], bool]
     progress: Callable[[int], None]
     pace: Callable[[int], None]
+    pieces: Pieces | None
 
 
 class _CursorKeeper:
@@ -201,7 +205,7 @@ def _scan_once(
     with lease():
         base = tools.store.begin_scan(container_id)
     keeper = _CursorKeeper(tools, base, resumable_s)
-    reader = DiskReader(tools.store, container_id, base, buffers=buffers)
+    reader = DiskReader(tools.store, container_id, base, buffers=buffers, pieces=hooks.pieces)
     try:
         outcome = scan_replica(
             reader,

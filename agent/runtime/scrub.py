@@ -112,6 +112,7 @@ class Scrub:
         scans = OnDemandScans(
             self._tools,
             pace=pace,
+            pieces=pace,
             stop=self._stop,
             pulse=pulse,
             failure_gap_s=self._config.gap_min_s,

@@ -34,11 +34,12 @@ from merkle.replica import CHUNK_BYTES_MAX, BlockId, ContainerId
 from merkle.tree import Tree
 from scanner.finding import Fault, Verdict
 from scanner.judge import name_of, read_failure
-from scanner.ports import Structure, StructureFault
+from scanner.ports import Pieces, Structure, StructureFault
 
 FOREIGN_NAMES_MAX: Final = 100  # names kept of files that are none of ours
 BUFFER_BYTES: Final = CHUNK_BYTES_MAX + 2 * ALIGNMENT_BYTES  # address space; touched when used
 HUGE_PAGE_BYTES: Final = 2 * 1024**2
+SMALL_BYTES: Final = 64 * 1024  # no read so small is cut
 OPEN_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 DIRECT_FLAGS: Final = OPEN_FLAGS | os.O_DIRECT
 DIRECT_REFUSED: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP})
@@ -79,10 +80,17 @@ class BlockFile:
     """One open block file (`scanner.ports.BlockReader`)."""
 
     def __init__(
-        self, name: str, buffers: ReadBuffers, *, directory_fd: int, direct: bool = True
+        self,
+        name: str,
+        buffers: ReadBuffers,
+        *,
+        directory_fd: int,
+        direct: bool = True,
+        pieces: Pieces | None = None,
     ) -> None:
         """Open it; raise FileNotFoundError when there is no regular file of that name."""
         self._buffers = buffers
+        self._pieces = pieces
         self._fd, self._direct = _open_regular(name, directory_fd, direct=direct)
 
     @property
@@ -92,7 +100,7 @@ class BlockFile:
 
     def read(self, offset: int, length_bytes: int) -> memoryview:
         """Read into the first buffer; the view is valid until the next read of any block."""
-        return self._read(self._buffers.first, offset, length_bytes)
+        return self._read(self._buffers.first, offset, length_bytes, self._pieces)
 
     def reread_past_cache(self, offset: int, length_bytes: int) -> bytes:
         """Ask the medium again, into the second buffer."""
@@ -102,17 +110,19 @@ class BlockFile:
         """Close the file."""
         os.close(self._fd)
 
-    def _read(self, buffer: memoryview, offset: int, length_bytes: int) -> memoryview:
+    def _read(
+        self, buffer: memoryview, offset: int, length_bytes: int, pieces: Pieces | None = None
+    ) -> memoryview:
         if self._direct:
             try:
-                return _fill(self._fd, buffer, offset, length_bytes)
+                return _fill(self._fd, buffer, offset, length_bytes, pieces)
             except OSError as error:
                 if error.errno not in DIRECT_REFUSED:
                     raise
                 self._stop_direct()  # some file systems refuse only when read
         self._drop_pages(offset, length_bytes)
         try:
-            return _fill(self._fd, buffer, offset, length_bytes)
+            return _fill(self._fd, buffer, offset, length_bytes, pieces)
         finally:
             self._drop_pages(offset, length_bytes)
 
@@ -148,7 +158,9 @@ def _open_regular(name: str, directory_fd: int, *, direct: bool) -> tuple[int, b
     return fd, direct
 
 
-def _fill(fd: int, buffer: memoryview, offset: int, length_bytes: int) -> memoryview:
+def _fill(
+    fd: int, buffer: memoryview, offset: int, length_bytes: int, pieces: Pieces | None
+) -> memoryview:
     """Read the aligned range around what is asked; return the view of what is asked.
 
     Shorter where the file ends. Raise OSError.
@@ -159,10 +171,14 @@ def _fill(fd: int, buffer: memoryview, offset: int, length_bytes: int) -> memory
     wanted = -(-(offset + length_bytes) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES - start
     filled = 0
     while filled < wanted:
-        count = os.preadv(fd, [buffer[filled:wanted]], start + filled)
+        piece_bytes = (pieces.piece_bytes() if pieces else 0) or wanted
+        end = min(wanted, filled + piece_bytes)
+        count = os.preadv(fd, [buffer[filled:end]], start + filled)
         filled += count
         if not count or count % ALIGNMENT_BYTES:  # the file ends here
             break
+        if pieces and filled < wanted:
+            pieces.rest(count)
     head = offset - start
     return buffer[head : max(head, min(filled, head + length_bytes))]
 
@@ -182,6 +198,7 @@ class DiskReader:
         *,
         buffers: ReadBuffers | None = None,
         direct: bool = True,
+        pieces: Pieces | None = None,
     ) -> None:
         """Begin to read the replica whose scan began at `base`. Raise VolumeFailed, Refused."""
         self._store = store
@@ -189,6 +206,7 @@ class DiskReader:
         self._base = base
         self._buffers = buffers or ReadBuffers()
         self._direct = direct
+        self._pieces = pieces
         self._paths = store.paths(container_id)
         self._directory_fd = _open_directory(self._paths)
 
@@ -224,6 +242,7 @@ class DiskReader:
             self._buffers,
             directory_fd=self._directory_fd,
             direct=self._direct,
+            pieces=self._pieces,
         )
 
     def read_whole(self, block_id: BlockId, length_bytes: int) -> memoryview:
@@ -232,7 +251,7 @@ class DiskReader:
         One byte more than the block has is asked for, so that a file that is too long shows
         without asking for its size. Whatever is unusual, `open_block` deals with.
         """
-        if not self._direct or self._directory_fd == ABSENT_FD:
+        if not self._direct or self._directory_fd == ABSENT_FD or self._is_cut(length_bytes):
             return self._read_whole_slowly(block_id, length_bytes)
         buffer = self._buffers.first[
             : length_bytes - length_bytes % ALIGNMENT_BYTES + ALIGNMENT_BYTES
@@ -250,6 +269,12 @@ class DiskReader:
         if count < length_bytes:  # the file is short, or the read was interrupted
             return self._read_whole_slowly(block_id, length_bytes)
         return buffer[:count]
+
+    def _is_cut(self, length_bytes: int) -> bool:
+        """Whether a read is so large that others who want the disk are let in between."""
+        if self._pieces is None or length_bytes <= SMALL_BYTES:
+            return False
+        return 0 < self._pieces.piece_bytes() < length_bytes
 
     def _read_whole_slowly(self, block_id: BlockId, length_bytes: int) -> memoryview:
         file = self.open_block(block_id)

@@ -53,6 +53,44 @@ def test_a_whole_block_is_read(stored: StoredReplica, reader: DiskReader, block_
     assert stored.file(block_id).read_bytes() == view
 
 
+class Cut:
+    """Pieces of a fixed length (scanner.ports.Pieces)."""
+
+    def __init__(self, length_bytes: int) -> None:
+        self.length_bytes = length_bytes
+        self.rests: list[int] = []
+
+    def piece_bytes(self) -> int:
+        """Return the length."""
+        return self.length_bytes
+
+    def rest(self, length_bytes: int) -> None:
+        """Note the piece."""
+        self.rests.append(length_bytes)
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_a_large_read_is_cut_into_pieces(stored: StoredReplica, direct: bool) -> None:
+    """Others get the disk in between, the bytes are the same, and small reads stay whole."""
+    cut = Cut(256 * 1024)
+    base = stored.store.begin_scan(CONTAINER)
+    reader = DiskReader(stored.store, CONTAINER, base, direct=direct, pieces=cut)
+    large, small = len(LENGTHS), LENGTHS.index(10_000) + 1
+    content = stored.file(large).read_bytes()
+
+    assert content == reader.read_whole(BlockId(large), len(content))
+    assert {cut.length_bytes} == set(cut.rests)
+    file = reader.open_block(BlockId(large))
+    cut.rests.clear()
+    assert content[5_000:900_000] == file.read(5_000, 895_000)
+    assert [cut.length_bytes] * 3 == cut.rests
+    cut.rests.clear()
+    assert 10_000 <= len(reader.read_whole(BlockId(small), 10_000))
+    assert [] == cut.rests
+    file.close()
+    reader.close()
+
+
 @pytest.mark.parametrize("block_id", range(1, len(LENGTHS) + 1))
 def test_a_file_of_another_length_shows(
     stored: StoredReplica, reader: DiskReader, block_id: int

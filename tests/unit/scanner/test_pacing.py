@@ -14,6 +14,7 @@ from scanner.pacing import (
     CYCLE_S,
     INCREASE,
     PAUSE_S,
+    PIECE_BYTES,
     REACH,
     SAMPLES_MIN,
     Budget,
@@ -281,6 +282,18 @@ class TestPacer:
         pacer = Pacer(PaceLimits(), Latencies(), START_S - 1)
 
         assert 0.01 > pacer.delay_s(START_S + 0.25, 1000)
+
+    def test_large_reads_are_cut_while_clients_read(self) -> None:
+        """Nobody waits behind megabytes; an idle disk and a fixed rate are read in large pieces."""
+        latencies = Latencies()
+        pacer = Pacer(PaceLimits(), latencies, START_S)
+        fixed = Pacer(PaceLimits(fixed_bytes_per_s=MIB), latencies, START_S)
+
+        assert 0 == pacer.piece_bytes(START_S)
+        latencies.add(START_S + 1, 0.01)
+        assert PIECE_BYTES == pacer.piece_bytes(START_S + 2)
+        assert 0 == fixed.piece_bytes(START_S + 2)
+        assert 0 == pacer.piece_bytes(START_S + 1 + CYCLE_S)
 
     def test_decisions_are_a_second_apart(self) -> None:
         """Whatever the reads."""
