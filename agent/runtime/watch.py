@@ -137,26 +137,32 @@ class ChangeWatch:
         return self._inotify
 
     def _add(self, inotify: InotifyFD, wanted: set[ContainerId]) -> None:
-        missed_count = 0
-        for container_id in sorted(wanted):
+        """Watch what can be watched; count the others, and say why when their number changes."""
+        missed_count, why, hint = 0, "", ""
+        for index, container_id in enumerate(sorted(wanted)):
             path = os.fsencode(self._store.paths(container_id).chunks)
             try:
                 descriptor = inotify.add_callback(path, WATCHED_EVENTS, self, CALLBACK_ID)
             except FileNotFoundError:
                 self._scans.request(container_id, reason="chunks directory is gone", is_hint=True)
                 missed_count += 1
+            except PermissionError as error:  # of this one directory: the others can be watched
+                missed_count += 1
+                why, hint = str(error), "the agent must own its volumes' directories"
             except OSError as error:  # the kernel's limit of watches
-                missed_count = len(wanted)
-                if missed_count != self._unwatched_count:
-                    log.warning(
-                        "change_watch_limited",
-                        watched_count=len(self._watched),
-                        error=str(error),
-                        hint="raise fs.inotify.max_user_watches",
-                    )
+                missed_count += len(wanted) - index
+                why, hint = str(error), "raise fs.inotify.max_user_watches"
                 break
             else:
                 self._watched[descriptor] = container_id
+        if why and missed_count != self._unwatched_count:
+            log.warning(
+                "change_watch_limited",
+                watched_count=len(self._watched),
+                unwatched_count=missed_count,
+                error=why,
+                hint=hint,
+            )
         self._unwatched_count = missed_count
 
     # Called by the inotify thread: this is the callback (watchdog's WatchCallback) of every

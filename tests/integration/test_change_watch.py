@@ -5,7 +5,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 from watchdog.observers.inotify_c import InotifyFD
@@ -149,7 +149,37 @@ class LimitedInotify(InotifyFD):
         raise OSError(errno.ENOSPC, "inotify watch limit reached")
 
 
+class ForbiddingInotify(InotifyFD):
+    """An inotify that may not look into container 1, as another user's directory."""
+
+    def add_callback(self, path: bytes, *rest: Any) -> Any:
+        if f"/{CONTAINER}/".encode() in path:
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return super().add_callback(path, *rest)
+
+
 class TestLimits:
+    def test_a_directory_that_may_not_be_read_is_counted_and_the_others_watched(
+        self, watched: Watched, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        """One forbidden directory blinds nobody to the next ones, and is said once."""
+        watched.replica.create(ContainerId(2), blocks=1)
+        watch = ChangeWatch(
+            watched.replica.store,
+            watched.replica.leases,
+            watched.scans,
+            open_inotify=ForbiddingInotify,
+        )
+
+        for _ in range(2):
+            watch.step()
+
+        assert (1, 1) == (watch.status().watched_count, watch.status().unwatched_count)
+        said = capfd.readouterr().out
+        assert 1 == said.count("change_watch_limited")
+        assert "Permission denied" in said
+        watch.close()
+
     def test_no_watch_left_is_counted_and_harmless(self, watched: Watched) -> None:
         """It costs the hint, and the worker goes on."""
         watch = ChangeWatch(
