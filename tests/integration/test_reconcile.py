@@ -2,6 +2,7 @@
 
 import random
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,11 +10,15 @@ from pathlib import Path
 import pytest
 
 from agent.plan.outcome import ChunkResult, PeerState, ReconcileResult, Result
+from agent.reconcile.mend import MendLimits
+from agent.rpc.peer import Peer
 from merkle.replica import BlockId, ReplicaState
 from tests.support.datanodes import Datanode
 from tests.support.stored_replica import CHUNK_BYTES, CONTAINER
 
 BLOCK_COUNT = 6
+PAUSES = 20
+WAIT_S = 20.0
 Cluster = list[Datanode]
 
 
@@ -314,3 +319,28 @@ def hurt(datanode: Datanode, block: int, dice: random.Random) -> None:
             datanode.replica.damage_row(block)
         case _:
             pass
+
+
+def test_it_pauses_while_its_replica_is_copied_to_another_datanode(cluster: Cluster) -> None:
+    """
+    However often the lease's time is over, nothing is written before the copy is; then all is.
+    """
+    whole, asked = cluster[1].files(), threading.Semaphore(0)
+    flip(cluster[0])
+    serve_all(cluster)
+    damaged = cluster[0].files()
+    reconciler = cluster[0].reconciler(limits=MendLimits(lease_timeout_s=0.01))
+
+    def stop() -> bool:
+        asked.release()
+        return False
+
+    with Peer(cluster[1].address) as peer, ThreadPoolExecutor(1) as executor:
+        with cluster[0].replica.leases.share(CONTAINER):
+            running = executor.submit(reconciler.reconcile, CONTAINER, {"dn2": peer}, stop=stop)
+            assert all(asked.acquire(timeout=WAIT_S) for _ in range(PAUSES))
+            assert damaged == cluster[0].files()
+            assert not running.done()
+
+        assert Result.CONVERGED is running.result(WAIT_S).result
+    assert whole == cluster[0].files()
