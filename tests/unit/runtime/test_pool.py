@@ -6,7 +6,7 @@ import pytest
 
 from agent.errors import Code, Unavailable
 from agent.runtime.clock import monotonic_ms
-from agent.runtime.pool import TaskBody, TaskContext, TaskPool
+from agent.runtime.pool import LATE_CHECK_S, TaskBody, TaskContext, TaskPool
 from agent.tasks import Refusal, Task, TaskLimits, TaskOutcome
 from tests.support.clock import FakeClock
 
@@ -106,6 +106,26 @@ class TestRunning:
         gate.go_on.set()
         assert pool.wait_idle(WAIT_S)
         assert 2 == gate.running_max
+        assert pool.stop(WAIT_S)
+
+    def test_the_room_of_a_heavy_task_is_taken_by_many_at_once(self) -> None:
+        """When it ends, all threads that its weight kept idle find work, not only its own."""
+        pool, first, heavy, light = TaskPool(TaskLimits(3)), Gate(), Gate(), Gate()
+        for gate, tasks in (
+            (first, [Task("replicate", key) for key in range(3)]),
+            (heavy, [Task("reconstruct", 1, weight=3)]),
+        ):
+            for task in tasks:
+                pool.submit(task, gate.body)
+            assert all(gate.entered.acquire(timeout=WAIT_S) for _ in tasks)
+            first.go_on.set()
+            assert gate is heavy or pool.wait_idle(WAIT_S)
+        for key in range(3):
+            pool.submit(Task("reconcile", key), light.body)
+        heavy.go_on.set()
+
+        assert all(light.entered.acquire(timeout=LATE_CHECK_S / 2) for _ in range(3))
+        light.go_on.set()
         assert pool.stop(WAIT_S)
 
     def test_scale_doubles_what_runs(self) -> None:
