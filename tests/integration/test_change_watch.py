@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from structlog.testing import capture_logs
 from watchdog.observers.inotify_c import InotifyFD
 
 from agent.runtime.loop import Pulse, Throttled
@@ -160,7 +161,7 @@ class ForbiddingInotify(InotifyFD):
 
 class TestLimits:
     def test_a_directory_that_may_not_be_read_is_counted_and_the_others_watched(
-        self, watched: Watched, capfd: pytest.CaptureFixture[str]
+        self, watched: Watched
     ) -> None:
         """One forbidden directory blinds nobody to the next ones, and is said once."""
         watched.replica.create(ContainerId(2), blocks=1)
@@ -171,13 +172,13 @@ class TestLimits:
             open_inotify=ForbiddingInotify,
         )
 
-        for _ in range(2):
-            watch.step()
+        with capture_logs() as said:
+            for _ in range(2):
+                watch.step()
 
         assert (1, 1) == (watch.status().watched_count, watch.status().unwatched_count)
-        said = capfd.readouterr().out
-        assert 1 == said.count("change_watch_limited")
-        assert "Permission denied" in said
+        assert ["change_watch_limited"] == [line["event"] for line in said]
+        assert "Permission denied" in said[0]["error"]
         watch.close()
 
     def test_no_watch_left_is_counted_and_harmless(self, watched: Watched) -> None:
