@@ -173,17 +173,16 @@ def _run(spark: SparkSession, run: Run) -> dict[str, Any]:
     part, replica_count = _suspects(snapshot, run, rules)
     started_s = time.monotonic()
     with interpreted(spark, row_count=replica_count):
-        _write(judge(part, rules), run.work / "judged")
+        # Read back: what follows asks many small things of it, each planned on a file, not on
+        # the hundred expressions that made it.
+        judged = _kept(judge(part, rules), run.work / "judged")
     for table in (part.containers, part.replicas):
         table.unpersist()
-    # Read back: what follows asks many small things of it, each planned on a file, not on the
-    # hundred expressions that made it.
-    judged = spark.read.parquet(str(run.work / "judged"))
     _refuse_impossible(judged)
     _write(judged.select(*HEALTH), run.work / "health")
     run.timed("judge", started_s)
     run.say("planning")
-    summary = _conclude(spark, snapshot, judged, nodes, run)
+    summary = _conclude(snapshot, judged, nodes, run)
     summary["rules"] = asdict(rules)
     summary["exit_code"] = exit_code(summary)
     summary["text_report"] = text_report(summary)
@@ -247,9 +246,9 @@ def _screened(snapshot: Snapshot, run: Run, rules: Rules) -> DataFrame:
             "snapshot_id": f.lit(run.manifest.snapshot_id),
         }
     )
-    zstd = plain.select(*HEALTH, "tier").write.option("compression", "zstd")
-    zstd.partitionBy("tier").parquet(str(path))
-    screened = spark.read.parquet(str(path))
+    plain = plain.select(*HEALTH, "tier")
+    plain.write.option("compression", "zstd").partitionBy("tier").parquet(str(path))
+    screened = _read(plain, path)
     counted = screened.agg(
         f.coalesce(f.sum("replica_count"), f.lit(0)).alias("replicas"),
         f.count_if("is_known").alias("containers"),
@@ -266,7 +265,7 @@ def _screened(snapshot: Snapshot, run: Run, rules: Rules) -> DataFrame:
         (path / "tier=1").rename(run.work / "health")
     if not (path / "tier=0").is_dir():
         return spark.range(0).select(f.col("id").alias("container_id"))
-    return spark.read.parquet(str(path / "tier=0")).select("container_id")
+    return _read(plain.drop("tier"), path / "tier=0").select("container_id")
 
 
 def _only(snapshot: Snapshot, ids: DataFrame, run: Run) -> Snapshot:
@@ -318,23 +317,23 @@ def _refuse_impossible(judged: DataFrame) -> None:
 
 
 def _conclude(
-    spark: SparkSession, snapshot: Snapshot, judged: DataFrame, nodes: Sequence[Any], run: Run
+    snapshot: Snapshot, judged: DataFrame, nodes: Sequence[Any], run: Run
 ) -> dict[str, Any]:
     started_s = time.monotonic()
     manifest, work = run.manifest, run.work
     previous = previous_run(run.request.out, manifest, run.run_id)
     divergent = with_attempts(reconcile_plan(judged, **run.stamp()), previous)
-    _write(divergent, work / "divergent")
-    divergent = spark.read.parquet(str(work / "divergent"))
+    divergent = _kept(divergent, work / "divergent")
     wanted = divergent.filter("NOT is_backed_off").drop("attempts", "is_backed_off")
-    _write(wanted.orderBy("priority", "container_id").coalesce(1), work / "reconcile_plan")
+    wanted = wanted.orderBy("priority", "container_id").coalesce(1)
+    reconcile = _kept(wanted, work / "reconcile_plan")
     _write(replica_classes(judged), work / "replica_class")
     plan = action_plan(judged, **run.stamp())
     volumes = count_volumes(snapshot.replicas, manifest.as_of_ms)
     if not run.request.changed_nodes and any(v["tree_states"] > v["known"] for v in volumes):
         plan = plan.unionByName(scan_plan(located_replicas(snapshot), **run.stamp()))
-    _write(plan, work / "plan")
-    health = spark.read.parquet(str(work / "health"))
+    plan = _kept(plan, work / "plan")
+    health = _read(judged.select(*HEALTH), work / "health")
     counts = count_health(health)
     if not run.request.changed_nodes and counts["containers"] != manifest.rows["containers"]:
         raise SnapshotRefused(
@@ -342,7 +341,6 @@ def _conclude(
             hint="do its tables lie clustered and sorted as its manifest says?",
         )
     lost = count_lost(judged)
-    read = {name: spark.read.parquet(str(work / name)) for name in ("plan", "reconcile_plan")}
     backed_off = divergent.filter("is_backed_off").select("container_id").orderBy("container_id")
     summary = {
         **run.stamp(),
@@ -355,7 +353,7 @@ def _conclude(
         "no_progress": [
             row["container_id"] for row in backed_off.limit(EXAMPLES_MAX * 20).collect()
         ],
-        "plan": count_plan(read["plan"], read["reconcile_plan"]),
+        "plan": count_plan(plan, reconcile),
         "verification_age": verification_ages(volumes),
         "lost_by_volume": [
             {"datanode_id": d, "volume_id": v, "count": n} for (d, v), n in sorted(lost.items())
@@ -405,6 +403,17 @@ def replica_classes(judged: DataFrame) -> DataFrame:
 
 def _write(rows: DataFrame, path: Path) -> None:
     rows.write.option("compression", "zstd").mode("append").parquet(str(path))
+
+
+def _kept(rows: DataFrame, path: Path) -> DataFrame:
+    """Write rows and return them as they are read from there."""
+    _write(rows, path)
+    return _read(rows, path)
+
+
+def _read(like: DataFrame, path: Path) -> DataFrame:
+    """Return the rows at `path`; told what they look like, Spark need not open a file to see."""
+    return like.sparkSession.read.schema(like.schema).parquet(str(path))
 
 
 def _write_text(path: Path, text: str) -> None:

@@ -22,6 +22,8 @@ INTERPRETED_ROWS_MAX: Final = 500_000
 
 QUICK_START: Final = (
     "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 "
+    # Room from the start: else each step of growth is a collection of everything.
+    "-XX:MetaspaceSize=256m -Xmn256m "
     # Spark's own ten thousand classes, as installed, are not verified again at each start.
     "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
