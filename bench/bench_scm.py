@@ -1,25 +1,41 @@
-"""The control plane's replica map: memory, and how long a restart reads it.
+"""The control plane at scale: memory of a replica, a restart, and a full report.
 
-A restart must serve three million replicas within a minute, in at most 400 bytes each.
+A million containers with three replicas each: a restarted `suture-scm` must serve them within a
+minute, at most 400 bytes each in memory, and take a full report of 10,000 replicas in within one
+second, over gRPC and onto the disk.
 """
 
 import gc
+import os
 import random
+import resource
+import tempfile
+import time
 import tracemalloc
+from pathlib import Path
 from typing import Final
 
+import grpc
+
+from agent.rpc.v1 import container_pb2, scm_pb2_grpc
 from bench.measure import Measure, at_most, duration_s
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
 from merkle.tree import Summary
 from scm import records
-from scm.facts import Replica
+from scm.facts import Container, ContainerState, Node, OpState, Replica
 from scm.replica_table import ReplicaTable
+from scm.state import State
+from tests.support.fake_datanode import FakeDatanode
+from tests.support.scm_process import ScmProcess
 
 REPLICA_COUNT: Final = 60_000
 REPLICAS_PER_CONTAINER: Final = 3
 NODE_COUNT: Final = 100
 MEMORY_BYTES_MAX: Final = 400
+CONTAINER_COUNT: Final = int(os.environ.get("SCM_CONTAINERS", "1000000"))
+CLUSTER_NODES: Final = 300  # 10,000 replicas on each
+CHANGE_COUNT: Final = 20_000
 
 
 def measures() -> list[Measure]:
@@ -31,7 +47,124 @@ def measures() -> list[Measure]:
         at_most("replica map, memory", memory_bytes(rows), "bytes/replica", MEMORY_BYTES_MAX),
         Measure("replica map, reading a row at a restart", load_s / len(rows) * 1e6, "us"),
         Measure("replica map, a row", sum(map(len, rows)) / len(rows), "bytes"),
+        *restart_measures(),
     ]
+
+
+def restart_measures() -> list[Measure]:
+    """Write the state of a large cluster, start the control plane on it, and report to it."""
+    with tempfile.TemporaryDirectory(prefix="suture-scm-") as scratch:
+        path = Path(scratch)
+        write_state(path)
+        began_s = time.perf_counter()
+        process = ScmProcess.start(path, heartbeat_interval_ms=1_000, session_idle_ms=86_400_000)
+        try:
+            serving_s = time.perf_counter() - began_s
+            resident_bytes = resident(process.process.pid)
+            channel = grpc.insecure_channel(process.address)
+            stub = scm_pb2_grpc.ScmStub(channel)  # type: ignore[no-untyped-call]
+            same_s, changed_s = (report_s(stub, i, bcsid) for i, bcsid in ((0, 5), (1, 6)))
+        finally:
+            process.kill()
+    count = CONTAINER_COUNT * REPLICAS_PER_CONTAINER
+    name = f"{CONTAINER_COUNT:,} containers, "
+    return [
+        at_most(name + "restart to serving", serving_s, "s", 60),
+        at_most(name + "full report, nothing new", same_s, "s", 1),
+        at_most(name + "full report, all changed", changed_s, "s", 1),
+        Measure(name + "whole process", resident_bytes / count, "bytes/replica"),
+    ]
+
+
+def write_state(path: Path) -> None:
+    """Write a cluster at rest: node `i` has REPORT_COUNT replicas of the containers in turn."""
+    state = State.open(path, map_bytes=16 * 1024**3)
+    try:
+        with state.change() as change:  # all were online: after the start they are waited for
+            for i in range(CLUSTER_NODES):
+                name, op_state = f"dn{i:03d}", OpState.IN_SERVICE
+                change.put(
+                    state.nodes, Node(name, f"{name}:1", "/rack-1", "0.1.0", 1, op_state, 0, 1, 1)
+                )
+        for first in range(1, CONTAINER_COUNT + 1, CHANGE_COUNT):
+            with state.change() as change:
+                for _ in range(min(CHANGE_COUNT, CONTAINER_COUNT + 1 - first)):
+                    number = change.next_id("next_container_id")
+                    change.put(
+                        state.containers,
+                        Container(
+                            container_id=number,
+                            state=ContainerState.CLOSED,
+                            replication_factor=REPLICAS_PER_CONTAINER,
+                            sequence_id=5,
+                            state_since_ms=1,
+                            pipeline=(),
+                            committed_count=1,
+                        ),
+                    )
+                    for node in holders(number):
+                        change.put(state.replicas, replica_from(report_of(number, 5), node))
+    finally:
+        state.close()
+
+
+def holders(container_id: int) -> list[int]:
+    """Return the numbers of the nodes that have a container."""
+    third = CLUSTER_NODES // REPLICAS_PER_CONTAINER
+    return [container_id % third + i * third for i in range(REPLICAS_PER_CONTAINER)]
+
+
+def report_of(container_id: int, bcsid: int) -> container_pb2.ReplicaReport:
+    """Return a replica as its datanode reports it."""
+    return container_pb2.ReplicaReport(
+        container_id=container_id,
+        state=container_pb2.CLOSED,
+        bytes_used=10**9,
+        block_count=1_000,
+        bcsid=bcsid,
+        tree=container_pb2.TreeSummary(
+            algorithm=container_pb2.TREE_XXH3_64, root=container_id, generation=1, block_count=1_000
+        ),
+        volume_id="volume-1",
+    )
+
+
+def replica_from(message: container_pb2.ReplicaReport, node: int) -> Replica:
+    """Return a replica as the control plane keeps it."""
+    return Replica(
+        container_id=message.container_id,
+        datanode_id=f"dn{node:03d}",
+        state=ReplicaState.CLOSED,
+        bytes_used=message.bytes_used,
+        block_count=message.block_count,
+        bcsid=message.bcsid,
+        origin_datanode_id=f"dn{node:03d}",
+        replica_index=0,
+        is_empty=False,
+        tree=Summary(Algorithm.XXH3_64, message.container_id, 1, 1_000, 0, 0),
+        volume_id="volume-1",
+        data_scan_at_ms=0,
+        finding_count=0,
+        load_error="",
+        reported_at_ms=1,
+    )
+
+
+def report_s(stub: scm_pb2_grpc.ScmStub, number: int, bcsid: int) -> float:
+    """Let a node register and report all it has; return how long the report took."""
+    node = FakeDatanode(stub, f"dn{number:03d}")
+    node.register()
+    third = CLUSTER_NODES // REPLICAS_PER_CONTAINER
+    held = range(number or third, CONTAINER_COUNT + 1, third)
+    replicas = [report_of(container_id, bcsid) for container_id in held]
+    assert len(replicas) == CONTAINER_COUNT // third, "each node has as many"
+    return duration_s(lambda: node.report_full(*replicas))
+
+
+def resident(pid: int) -> int:
+    """Return the resident bytes of a process."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
 
 
 def made() -> list[Replica]:
