@@ -49,7 +49,13 @@ class Cases:
             cluster_rack_count=self._nodes.rack_count(),
             maintenance_min_count=self._options.maintenance_replica_min,
             add_racks=tuple(map(self._nodes.rack, adds)),
+            excluded=self._excluded(container_id),
         )
+
+    def _excluded(self, container_id: int) -> frozenset[str]:
+        if not len(self._state.holds):
+            return frozenset()
+        return frozenset(hold.datanode_id for hold in self._state.holds.of(container_id))
 
     @contextmanager
     def one_turn(self) -> Iterator[None]:

@@ -18,7 +18,7 @@ import structlog
 from agent.errors import Code
 from scm import dispatch
 from scm.clock import Clock
-from scm.facts import Kind, OpState, Outcome, OutcomeState, Pending
+from scm.facts import Hold, Kind, OpState, Outcome, OutcomeState, Pending
 from scm.loads import RECONSTRUCT_WEIGHT, load, replication_limit
 from scm.nodes import Nodes
 from scm.options import ScmOptions
@@ -35,6 +35,8 @@ STALE_TERM: Final = "STALE_TERM"
 
 _REPAIRS: Final = frozenset({Kind.REPLICATE, Kind.RECONSTRUCT, Kind.RECONCILE})
 
+_OF_A_REPLICA: Final = frozenset({Kind.REPLICATE, Kind.DELETE, Kind.RECONCILE})
+
 # Kinds that are over only when a report shows what they asked for.
 _SHOWN: Final = frozenset({Kind.REPLICATE, Kind.DELETE})
 
@@ -50,6 +52,7 @@ class Commands:
         self._clock = clock
         self._options = options
         self._failures: dict[tuple[Kind, int, str], tuple[int, float]] = {}
+        self._failed_in_a_row: dict[tuple[int, str], int] = {}
         self._copy_bytes_per_s = COPY_BYTES_PER_S
         self._loads: dict[str, int] | None = None  # in a turn: by datanode
         for command in state.commands.values():  # of an earlier term: their wait begins anew
@@ -202,6 +205,7 @@ class Commands:
             return None
         outcome = replace(outcome, kind=pending.kind, container_id=pending.container_id)
         self._note_failure(pending, outcome)
+        self._note_replica(change, pending, outcome)
         if outcome.state is OutcomeState.EXECUTED and not self._is_shown(pending):
             change.put(self._state.outcomes, outcome)
             change.touch(self._state.commands, replace(pending, is_answered=True))
@@ -236,6 +240,21 @@ class Commands:
         elif outcome.state is OutcomeState.FAILED:
             count, _at_s = self._failures.get(key, (0, 0.0))
             self._failures[key] = (count + 1, self._clock.monotonic_s())
+
+    def _note_replica(self, change: Change, command: Pending, outcome: Outcome) -> None:
+        """Exclude a replica on which orders fail again and again (S5.26)."""
+        key = (command.container_id, command.datanode_id)
+        if outcome.state is OutcomeState.EXECUTED:
+            self._failed_in_a_row.pop(key, None)
+        if outcome.state is not OutcomeState.FAILED or command.kind not in _OF_A_REPLICA:
+            return
+        count = self._failed_in_a_row[key] = self._failed_in_a_row.get(key, 0) + 1
+        if not 0 < self._options.exclude_failure_count <= count:
+            return
+        reason = f"{count} failures in a row, the last: {outcome.code} {outcome.message}".strip()
+        change.put(self._state.holds, Hold(*key, self._clock.wall_ms(), reason))
+        del self._failed_in_a_row[key]
+        _log.warning("replica_excluded", container_id=key[0], datanode_id=key[1], reason=reason)
 
     def review(self, change: Change, container_id: int) -> None:
         """Let go of the answered commands of a container that reports show done."""

@@ -22,7 +22,8 @@ from scm.coding import Coding
 from scm.commands import Commands
 from scm.deletions import Deletions, KeyDeletion
 from scm.departures import Departure, Departures, Request
-from scm.facts import Health, Key, Kind, OpState, Outcome, Pending
+from scm.facts import Health, Hold, Key, Kind, OpState, Outcome, Pending
+from scm.holding import Holding
 from scm.intake import Decision, PlanRow
 from scm.last_copies import LastCopies
 from scm.nodes import Nodes, Registration
@@ -96,6 +97,7 @@ class ControlPlane:
             self._previews,
             clock,
         )
+        self._holding = Holding(state, self._upkeep, clock)
         self._balancer = Balancer(
             state, self._commands, cases, self._upkeep, self._safe_mode, clock, options
         )
@@ -356,6 +358,21 @@ class ControlPlane:
         with self._lock:
             return self._departures.departures()
 
+    def hold(
+        self, container_ids: Sequence[int], datanode_id: str, *, release: bool
+    ) -> list[Decision]:
+        """Suppress containers or exclude replicas; or release them."""
+        with self._change() as change:
+            do = self._holding.release if release else self._holding.hold
+            return do(change, container_ids, datanode_id)
+
+    def holds(self) -> list[Hold]:
+        """Return what is suppressed or excluded."""
+        with self._lock:
+            return sorted(
+                self._state.holds.values(), key=lambda hold: (hold.container_id, hold.datanode_id)
+            )
+
     def balance(self, threshold_percent: float, iteration_count: int, *, dry_run: bool) -> Balance:
         """Begin to move replicas from full nodes to empty ones. Raises Refused."""
         with self._lock:
@@ -444,6 +461,9 @@ class ControlPlane:
                     containers=self._state.containers.values(),
                     replicas=self._state.replicas.values(),
                     pending=self._state.commands.values(),
+                    suppressed=frozenset(
+                        h.container_id for h in self._state.holds.values() if not h.datanode_id
+                    ),
                 )
             return snapshot.export(
                 world, self._snapshots_path, keep_count=self._options.snapshot_keep_count

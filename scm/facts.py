@@ -224,6 +224,16 @@ class Transaction:
 
 
 @dataclass(frozen=True, slots=True)
+class Hold:
+    """A container, or one datanode's replica of it, that nothing is ordered about."""
+
+    container_id: int
+    datanode_id: str  # empty: the whole container is suppressed
+    since_ms: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Pending:
     """A command that has not come true: queued while `sent_at_s` is None, else in flight.
 

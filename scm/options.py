@@ -108,6 +108,13 @@ class ScmOptions:
         low=0,
         high=86_400_000,
     )
+    exclude_failure_count: int = _option(
+        20,
+        "After so many failures in a row of orders to one replica it is excluded until a person "
+        "releases it; 0: never.",
+        low=0,
+        high=10_000,
+    )
     check_interval_ms: int = _option(
         300_000,
         "Every closed container is looked at in this time, besides when something changes.",

@@ -22,6 +22,7 @@ from scm.safemode import SafeMode
 from scm.shards import surplus, to_copy
 from scm.state import Change, State
 
+SUPPRESSED: Final = "SUPPRESSED"
 AWAITS_REPAIR: Final = "AWAITS_REPAIR"
 
 
@@ -127,6 +128,8 @@ class Plans:
             return _stale(row, "the plan's time is over; make a new snapshot")
         if container is None:
             return Decision(row.container_id, Code.CONTAINER_NOT_FOUND, "no such container")
+        if self._state.holds.is_suppressed(row.container_id):
+            return Decision(row.container_id, SUPPRESSED, "suppressed until a person releases it")
         return None
 
     def _reconcile(

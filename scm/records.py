@@ -22,6 +22,7 @@ from scm.facts import (
     Allocation,
     Container,
     ContainerState,
+    Hold,
     Key,
     KeyBlock,
     Kind,
@@ -309,6 +310,16 @@ def transaction_from(row: bytes) -> Transaction:
     fields[2] = tuple(fields[2])
     fields[4] = tuple(fields[4])
     return Transaction(*fields)
+
+
+def hold_row(hold: Hold) -> bytes:
+    """Encode a hold."""
+    return pack([hold.container_id, hold.datanode_id, hold.since_ms, hold.reason])
+
+
+def hold_from(row: bytes) -> Hold:
+    """Decode a hold."""
+    return Hold(*unpack(row, 4))
 
 
 def outcome_row(outcome: Outcome) -> bytes:

@@ -63,6 +63,7 @@ class Case:
     cluster_rack_count: int = 1
     maintenance_min_count: int = 2
     add_racks: tuple[str, ...] = ()
+    excluded: frozenset[str] = frozenset()  # nothing is ordered of these datanodes' replicas
 
     def count(self, *, with_unhealthy: bool, is_hopeful: bool = False) -> Tally:
         """Count the replicas."""
@@ -152,6 +153,7 @@ def sources(case: Case) -> list[Placed]:
         for p in case.placed
         if p.health is Health.HEALTHY
         and p.datanode_id not in case.deletes
+        and p.datanode_id not in case.excluded
         and not p.replica.load_error
     ]
     closed = [p for p in able if p.replica.state is ReplicaState.CLOSED]

@@ -272,6 +272,33 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         """Return the replication manager's report."""
         return answers.report_message(self._control.report())
 
+    def HoldContainers(  # noqa: N802
+        self, request: scm_pb2.HoldContainersRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ContainerDecisions:
+        """Take containers or replicas out of the manager's hands, or back into them."""
+        decisions = self._control.hold(
+            wire.container_ids_from(request.container_ids),
+            wire.parse_name(request.datanode_id, "datanode_id") if request.datanode_id else "",
+            release=request.release,
+        )
+        return answers.decisions_message(decisions)
+
+    def ListHolds(  # noqa: N802
+        self, _request: scm_pb2.ListHoldsRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ListHoldsResponse:
+        """Return what is suppressed or excluded."""
+        return scm_pb2.ListHoldsResponse(
+            holds=[
+                scm_pb2.Hold(
+                    container_id=hold.container_id,
+                    datanode_id=hold.datanode_id,
+                    since_ms=hold.since_ms,
+                    reason=hold.reason,
+                )
+                for hold in self._control.holds()
+            ]
+        )
+
     def Balance(  # noqa: N802
         self, request: scm_pb2.BalanceRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.BalanceResponse:

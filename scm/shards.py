@@ -150,7 +150,7 @@ def to_copy(case: Case) -> list[Placed]:
     )
     lacking = max(0, online_min - len(staying) - len(alone))
     chosen = [alone[i] for i in sorted(alone)] + [resting[i] for i in sorted(resting)][:lacking]
-    return [p for p in chosen if p.health is Health.HEALTHY]
+    return [p for p in chosen if p.health is Health.HEALTHY and p.datanode_id not in case.excluded]
 
 
 def to_move(case: Case) -> Placed | None:

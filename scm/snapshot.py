@@ -145,6 +145,7 @@ class World:
     containers: Sequence[Container]
     replicas: Sequence[Replica]
     pending: Sequence[Pending]
+    suppressed: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +271,7 @@ def _container_rows(world: World) -> Iterator[tuple[Any, ...]]:
             used_bytes(container, mine),
             container.state_since_ms,
             is_alive,
-            False,
+            container.container_id in world.suppressed,
         )
 
 

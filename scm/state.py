@@ -29,6 +29,7 @@ from scm.replica_table import ReplicaTable
 from scm.tables import (
     AllocationTable,
     ContainerTable,
+    HoldTable,
     KeyTable,
     NodeTable,
     OutcomeTable,
@@ -112,6 +113,7 @@ class State:
         self.commands: Final = PendingTable()
         self.outcomes: Final = OutcomeTable()
         self.transactions: Final = TransactionTable()
+        self.holds: Final = HoldTable()
         self.counters: Final[dict[str, int]] = dict.fromkeys(COUNTERS, 1)
         self.cluster_id = ""
         self._databases: dict[str, Any] = {"meta": environment.open_db(b"meta")}
@@ -178,6 +180,7 @@ class State:
             self.commands,
             self.outcomes,
             self.transactions,
+            self.holds,
         )
 
     def _commit(self, change: Change) -> None:

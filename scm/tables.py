@@ -15,6 +15,7 @@ from scm.facts import (
     Allocation,
     Container,
     ContainerState,
+    Hold,
     Key,
     Kind,
     Node,
@@ -314,6 +315,27 @@ class TransactionTable(Table[tuple[int, int], Transaction]):
     def container_ids(self) -> list[int]:
         """Return the containers in which something is to be deleted."""
         return list(self._by_container)
+
+
+class HoldTable(Table[tuple[int, str], Hold]):
+    """What nothing is ordered about, by container and datanode; no datanode: all of it."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "holds",
+            key_bytes=lambda key: id_key(key[0]) + key[1].encode(),
+            key_of=lambda hold: (hold.container_id, hold.datanode_id),
+            row=records.hold_row,
+            value=records.hold_from,
+        )
+
+    def of(self, container_id: int) -> list[Hold]:
+        """Return what is held of a container; there are few holds in all."""
+        return [hold for hold in self._rows.values() if hold.container_id == container_id]
+
+    def is_suppressed(self, container_id: int) -> bool:
+        """Whether a container is left alone as a whole."""
+        return (container_id, "") in self._rows
 
 
 class OutcomeTable(Table[int, Outcome]):

@@ -206,7 +206,8 @@ class Upkeep:
         """Put a container into the queues it belongs to; return what it is."""
         self.over.pop(container_id, None)
         container = self._state.containers.get(container_id)
-        if container is None or container.state not in _JUDGED:
+        is_held = self._state.holds.is_suppressed(container_id)
+        if is_held or container is None or container.state not in _JUDGED:
             self.under.pop(container_id, None)
             return Condition.HEALTHY
         case = self._cases.case(container)
@@ -384,6 +385,8 @@ class Upkeep:
         priority: Priority = Priority.NORMAL,
     ) -> bool:
         """Order a replica removed; False while its node has enough of that to do."""
+        if self._state.holds.get((container.container_id, datanode_id)) is not None:
+            return True  # nothing is to be done until a person releases it
         if self._commands.delete_load(datanode_id) >= DELETE_LIMIT or self._commands.is_cooling(
             Kind.DELETE, container.container_id
         ):

@@ -4,6 +4,7 @@ from typing import Annotated, Final
 
 import typer
 
+from agent.cli import holds as holds
 from agent.cli import nodes as nodes  # its commands are of the same group
 from agent.cli.orders import DryRunFlag, YesFlag, refuse_unasked
 from agent.cli.output import (

@@ -96,6 +96,8 @@ SCM: Final[Mapping[str, Rule]] = {
         ADMIN, "datanode_ids", "op_state", "op_expiry_ms", "force", "dry_run"
     ),
     "ListDepartures": Rule(ADMIN),
+    "HoldContainers": _audited(ADMIN, "container_ids", "datanode_id", "release"),
+    "ListHolds": Rule(ADMIN),
     "Balance": _audited(ADMIN, "threshold_permille", "dry_run", "stop"),
 }
 HEALTH: Final[Mapping[str, Rule]] = {"Check": Rule(ANYBODY), "Watch": Rule(ANYBODY)}

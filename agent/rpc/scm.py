@@ -174,6 +174,16 @@ class ScmClient:
         answer: pb.ListDeparturesResponse = self._repeated(self._stub.ListDepartures, request)
         return answer
 
+    def hold_containers(self, request: pb.HoldContainersRequest) -> pb.ContainerDecisions:
+        """Suppress containers, exclude replicas, or release them."""
+        answer: pb.ContainerDecisions = self._once(self._stub.HoldContainers, request)
+        return answer
+
+    def list_holds(self, request: pb.ListHoldsRequest) -> pb.ListHoldsResponse:
+        """Return what is suppressed or excluded."""
+        answer: pb.ListHoldsResponse = self._repeated(self._stub.ListHolds, request)
+        return answer
+
     def balance(self, request: pb.BalanceRequest) -> pb.BalanceResponse:
         """Begin, stop or show the moving of replicas from full datanodes to empty ones."""
         answer: pb.BalanceResponse = self._once(self._stub.Balance, request)

@@ -965,6 +965,38 @@ class ListDeparturesResponse(_message.Message):
     departures: _containers.RepeatedCompositeFieldContainer[Departure]
     def __init__(self, departures: _Optional[_Iterable[_Union[Departure, _Mapping]]] = ...) -> None: ...
 
+class HoldContainersRequest(_message.Message):
+    __slots__ = ("container_ids", "datanode_id", "release")
+    CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
+    DATANODE_ID_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    container_ids: _containers.RepeatedScalarFieldContainer[int]
+    datanode_id: str
+    release: bool
+    def __init__(self, container_ids: _Optional[_Iterable[int]] = ..., datanode_id: _Optional[str] = ..., release: bool = ...) -> None: ...
+
+class ListHoldsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Hold(_message.Message):
+    __slots__ = ("container_id", "datanode_id", "since_ms", "reason")
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    DATANODE_ID_FIELD_NUMBER: _ClassVar[int]
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    container_id: int
+    datanode_id: str
+    since_ms: int
+    reason: str
+    def __init__(self, container_id: _Optional[int] = ..., datanode_id: _Optional[str] = ..., since_ms: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ListHoldsResponse(_message.Message):
+    __slots__ = ("holds",)
+    HOLDS_FIELD_NUMBER: _ClassVar[int]
+    holds: _containers.RepeatedCompositeFieldContainer[Hold]
+    def __init__(self, holds: _Optional[_Iterable[_Union[Hold, _Mapping]]] = ...) -> None: ...
+
 class BalanceRequest(_message.Message):
     __slots__ = ("threshold_permille", "iteration_count", "dry_run", "stop")
     THRESHOLD_PERMILLE_FIELD_NUMBER: _ClassVar[int]

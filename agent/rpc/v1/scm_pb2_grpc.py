@@ -159,6 +159,16 @@ class ScmStub(object):
                 request_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.BalanceRequest.SerializeToString,
                 response_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.BalanceResponse.FromString,
                 _registered_method=True)
+        self.HoldContainers = channel.unary_unary(
+                '/suture.v1.Scm/HoldContainers',
+                request_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.HoldContainersRequest.SerializeToString,
+                response_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ContainerDecisions.FromString,
+                _registered_method=True)
+        self.ListHolds = channel.unary_unary(
+                '/suture.v1.Scm/ListHolds',
+                request_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ListHoldsRequest.SerializeToString,
+                response_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ListHoldsResponse.FromString,
+                _registered_method=True)
 
 
 class ScmServicer(object):
@@ -317,6 +327,18 @@ class ScmServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def HoldContainers(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListHolds(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ScmServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -444,6 +466,16 @@ def add_ScmServicer_to_server(servicer, server):
                     servicer.Balance,
                     request_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.BalanceRequest.FromString,
                     response_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.BalanceResponse.SerializeToString,
+            ),
+            'HoldContainers': grpc.unary_unary_rpc_method_handler(
+                    servicer.HoldContainers,
+                    request_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.HoldContainersRequest.FromString,
+                    response_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ContainerDecisions.SerializeToString,
+            ),
+            'ListHolds': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListHolds,
+                    request_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ListHoldsRequest.FromString,
+                    response_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ListHoldsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1121,6 +1153,60 @@ class Scm(object):
             '/suture.v1.Scm/Balance',
             agent_dot_rpc_dot_v1_dot_scm__pb2.BalanceRequest.SerializeToString,
             agent_dot_rpc_dot_v1_dot_scm__pb2.BalanceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def HoldContainers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/suture.v1.Scm/HoldContainers',
+            agent_dot_rpc_dot_v1_dot_scm__pb2.HoldContainersRequest.SerializeToString,
+            agent_dot_rpc_dot_v1_dot_scm__pb2.ContainerDecisions.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListHolds(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/suture.v1.Scm/ListHolds',
+            agent_dot_rpc_dot_v1_dot_scm__pb2.ListHoldsRequest.SerializeToString,
+            agent_dot_rpc_dot_v1_dot_scm__pb2.ListHoldsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,60 @@
+"""scm suppress, release, holds: what the control plane leaves alone until it is released."""
+
+from typing import Annotated
+
+import typer
+
+from agent.cli.orders import datanode_id
+from agent.cli.output import SCM_DEFAULT, JsonFlag, ScmOption, emit, grid, short, show
+from agent.cli.scm import Containers, app, facts, show_decisions
+from agent.client import Client
+from agent.rpc.v1 import scm_pb2
+
+ReplicaOption = Annotated[
+    str, typer.Option("--datanode", metavar="ID", help="Only its replicas; a prefix will do.")
+]
+
+
+@app.command("suppress")
+def suppress(
+    ids: Containers,
+    datanode: ReplicaOption = "",
+    scm: ScmOption = SCM_DEFAULT,
+    as_json: JsonFlag = False,
+) -> int:
+    """Order nothing about containers, or about one datanode's replicas, until they are released."""
+    return hold(scm, ids, datanode, release=False, as_json=as_json)
+
+
+@app.command("release")
+def release(
+    ids: Containers,
+    datanode: ReplicaOption = "",
+    scm: ScmOption = SCM_DEFAULT,
+    as_json: JsonFlag = False,
+) -> int:
+    """Take suppressed containers and excluded replicas back in hand."""
+    return hold(scm, ids, datanode, release=True, as_json=as_json)
+
+
+def hold(scm: str, ids: list[int], datanode: str, *, release: bool, as_json: bool) -> int:
+    """Ask the SCM to hold or release."""
+    with Client(scm) as client:
+        request = scm_pb2.HoldContainersRequest(
+            container_ids=ids,
+            datanode_id=datanode_id(client, datanode) if datanode else "",
+            release=release,
+        )
+        return show_decisions(client.scm.hold_containers(request), as_json=as_json)
+
+
+@app.command("holds")
+def holds(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> None:
+    """List what is suppressed, and which replicas are excluded and why."""
+    with Client(scm) as client:
+        answer = client.scm.list_holds(scm_pb2.ListHoldsRequest())
+    if as_json:
+        emit([facts(one) for one in answer.holds])
+        return
+    rows = [(h.container_id, short(h.datanode_id) or "all of it", h.reason) for h in answer.holds]
+    show(grid("", ["container#", "replica on", "why"], rows))

@@ -1,0 +1,96 @@
+"""What is suppressed or excluded is left alone, on disk, until a person releases it (S5.26)."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scm.facts import Container, Kind, OutcomeState
+from scm.intake import PlanRow
+from scm.options import ScmOptions
+from tests.support.scm_world import ScmWorld, outcome
+
+NODES = ("dn1", "dn2", "dn3", "dn4")
+OPTIONS = ScmOptions(
+    stale_after_ms=1_000_000,
+    dead_after_ms=2_000_000,
+    close_retry_ms=20,
+    check_interval_ms=1_000,
+    exclude_failure_count=3,
+)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ScmWorld]:
+    """Four nodes."""
+    with ScmWorld(tmp_path, OPTIONS).running() as made:
+        made.join(*NODES)
+        yield made
+
+
+@pytest.fixture
+def short(world: ScmWorld) -> Container:
+    """A closed container that has lost one of its three replicas."""
+    made = world.made_closed()
+    lost = world.state.replicas.of(made.container_id)[0].datanode_id
+    world.beat(lost, full=True)
+    return made
+
+
+def copies(world: ScmWorld) -> list[str]:
+    """Let a second pass; return the sources of the copies under way."""
+    world.clock.advance_s(1)
+    world.control.tick()
+    commands = world.state.commands.values()
+    return [command.datanode_id for command in commands if command.kind is Kind.REPLICATE]
+
+
+def test_a_suppressed_container_is_left_alone_until_released(
+    world: ScmWorld, short: Container
+) -> None:
+    """Also by plans, also after a restart, and it is not in the report."""
+    number = short.container_id
+    world.control.hold([number], "", release=False)
+    held = copies(world)
+    row = PlanRow(number, (), "", action="replicate", copies=1)
+    planned = world.control.apply_plan([row], dry_run=False)[0].code
+    report = world.control.report().conditions
+    world.restart()
+    kept = world.control.holds()
+    for replica in world.state.replicas.of(number):
+        world.join(replica.datanode_id)
+        world.beat(replica.datanode_id, replica, full=True)
+    world.control.leave_safe_mode()
+    still = copies(world)
+    world.control.hold([number], "", release=True)
+    world.join(*NODES)
+    for replica in world.state.replicas.of(number):
+        world.beat(replica.datanode_id, replica, full=True)
+
+    assert ([], "SUPPRESSED", {}, []) == (held, planned, dict(report), still)
+    assert [number] == [hold.container_id for hold in kept]
+    assert 1 == len(copies(world))
+
+
+def test_a_replica_that_fails_again_and_again_is_excluded(
+    world: ScmWorld, short: Container
+) -> None:
+    """Three failures in a row, and the other replica is copied; the release brings it back."""
+    failing = set()
+    for _ in range(20):
+        for source in copies(world):
+            for command, _named in world.call(source).commands:
+                failed = outcome(command, OutcomeState.FAILED, code="UNAVAILABLE")
+                world.beat(source, outcomes=(failed,))
+                failing.add(source)
+        world.clock.advance_s(5)
+    (first, second) = sorted(failing)
+    excluded = world.control.holds()
+
+    assert {(short.container_id, node) for node in (first, second)} == {
+        (hold.container_id, hold.datanode_id) for hold in excluded
+    }
+    assert all("3 failures in a row" in hold.reason for hold in excluded)
+    assert [] == copies(world)
+    world.control.hold([short.container_id], second, release=True)
+    assert [second] == copies(world)
