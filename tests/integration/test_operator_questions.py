@@ -95,7 +95,7 @@ def test_every_other_command_of_the_manuals_works(
     places = {
         "ADDRESS": cluster.nodes[0].address,
         "NUMBER": str(suture.json("scm", "containers")[-1]["container_id"]),
-        "DIR": str(tmp_path / "authority"),
+        "DIR": str(tmp_path / "private"),
     }
     asked = {command for _, command, _ in QUESTIONS}
 

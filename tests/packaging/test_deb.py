@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer._completion_shared import get_completion_script
 
-from tools import make_deb
+from tools import make_deb, try_deb
 from tools.man import escaped, page
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,3 +75,17 @@ def test_a_maintainer_script_is_a_shell_script(script: str) -> None:
 
     assert (0, "") == (checked.returncode, checked.stderr)
     assert "rm " not in script
+
+
+def test_the_manual_can_be_followed_by_a_program() -> None:
+    """
+    What `tools/try_deb.py` types on three hosts is found in the manual: every file, every step.
+    """
+    steps = try_deb.STEP.findall((ROOT / "docs" / "OPERATIONS.md").read_text())
+
+    files = [path for path, *_ in steps if path]
+    typed = [command for *_, block in steps for command in block.splitlines()]
+    assert ["scm.env", "scm.toml", "host.toml", "client.toml"] == [Path(f).name for f in files]
+    assert "# suture tls init authority" in typed
+    assert "# systemctl enable --now suture-scm" in typed
+    assert "$ suture put README.md --scm scm.example.org:9860" in typed

@@ -1,0 +1,285 @@
+"""Try the Debian package as its user would: three hosts, the first hour, then remove it.
+
+    python tools/try_deb.py dist/suture_*.deb [--base DIR]
+
+A host is a Debian root of its own: made once by debootstrap below --base, and an overlay of it for
+each host. No systemd runs in a root, so the commands of the units are started by hand, as the user
+and with the folders that the units name; each host has a loopback address of its own. What is typed
+comes from the operations manual in the package, `## Three hosts` and `## The first hour`.
+Needs root, debootstrap, and a minute. Exit code 1, and why, when something is not as documented.
+"""
+
+import argparse
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from string import Template
+
+HOST_COUNT = 3
+README = "usr/share/doc/suture/README.md"
+MANUAL = "usr/share/doc/suture/OPERATIONS.md"
+SCM = "--scm scm.example.org:9860"
+STEP = re.compile(  # a file and what is in it, or commands and what they print
+    r"^`(/[^`]+)`[^\n]*:\n\n```(sh|toml)\n(.*?)```|^```console\n(.*?)```", re.DOTALL | re.MULTILINE
+)
+START_S = 60
+STOP_S = 60
+GONE = ("opt/suture/venv", "usr/bin/suture", "lib/systemd/system/suture-agent.service",
+        "usr/share/man/man1/suture.1.gz")  # fmt: skip
+
+
+class Fault(Exception):
+    """Something is not as documented."""
+
+
+class Host:
+    """One Debian root, and the processes of its units."""
+
+    def __init__(self, root: Path, number: int) -> None:
+        self.root = root
+        self.address = f"127.0.0.{number}"
+        self.name = f"datanode{number}.example.org"
+        self._running: list[subprocess.Popen[str]] = []
+
+    def run(self, command: str) -> str:
+        """Type a command into a shell of this host; return what it prints. Raise Fault."""
+        done = subprocess.run(
+            ["chroot", self.root, "/bin/bash", "-c", command],  # noqa: S607
+            capture_output=True,
+            text=True,
+            timeout=300,
+            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+        )
+        if done.returncode not in {0, 2}:  # 2: there is something to do
+            raise Fault(f"{command}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+        return done.stdout
+
+    def start(self, unit: str) -> None:
+        """Start what a unit starts, and wait until it says that it listens. Raise Fault."""
+        text = (self.root / "lib/systemd/system" / unit).read_text()
+        (command,) = re.findall(r"^ExecStart=(.+)$", text, re.MULTILINE)
+        (folder,) = re.findall(r"^StateDirectory=(.+)$", text, re.MULTILINE)
+        self.run(f"install -d -m 0750 -o suture -g suture /var/lib/{folder}")
+        settings = dict(re.findall(r"^Environment=(\w+)=(.+)$", text, re.MULTILINE))
+        for path in re.findall(r"^EnvironmentFile=-(.+)$", text, re.MULTILINE):
+            file = self.root / path.removeprefix("/")
+            if file.exists():
+                settings |= dict(re.findall(r"^(\w+)=(.+)$", file.read_text(), re.MULTILINE))
+        log = self.root / "var/log" / f"{unit}.log"
+        process = subprocess.Popen(
+            ["chroot", "--userspec=suture:suture", self.root,  # noqa: S607
+             *Template(command).safe_substitute({"OPTIONS": "", **settings}).split()],
+            stdout=subprocess.PIPE,
+            stderr=log.open("w"),
+            text=True,
+        )  # fmt: skip
+        self._running.append(process)
+        assert process.stdout is not None
+        if "listening" not in process.stdout.readline():
+            raise Fault(f"{unit} does not listen: {log.read_text()}")
+
+    def stop(self) -> None:
+        """Stop the units' processes; they drain. Raise Fault where one does not end well."""
+        for process in reversed(self._running):
+            process.terminate()
+            if process.wait(STOP_S) != 0:
+                raise Fault(f"{process.args!r}: exit code {process.returncode} when stopped")
+        self._running.clear()
+
+    def kill(self) -> None:
+        """End whatever still runs."""
+        for process in self._running:
+            process.kill()
+            process.wait()
+
+
+def main() -> int:
+    """Try the package; say what was typed and what it printed."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("package", type=Path, help="the .deb")
+    parser.add_argument("--base", type=Path, default=Path("/var/tmp/suture-try-deb"))  # noqa: S108
+    arguments = parser.parse_args()
+    try:
+        with ExitStack() as stack:
+            hosts = [
+                stack.enter_context(a_host(made(arguments.base), number))
+                for number in range(1, HOST_COUNT + 1)
+            ]
+            tried(hosts, arguments.package)
+    except Fault as fault:
+        print(f"try_deb: {fault}", file=sys.stderr)
+        return 1
+    print("try_deb: installed, used, removed and purged on three hosts")
+    return 0
+
+
+def made(base: Path) -> Path:
+    """Return a Debian root, made by debootstrap unless it is there."""
+    if not (base / "usr/bin/dpkg").exists():
+        codename = re.search(r"VERSION_CODENAME=(\w+)", Path("/etc/os-release").read_text())
+        assert codename is not None
+        base.mkdir(parents=True, exist_ok=True)
+        subprocess.run(
+            ["debootstrap", "--variant=minbase", "--include=python3,systemd", codename[1], base],  # noqa: S607
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+    return base
+
+
+@contextmanager
+def a_host(base: Path, number: int) -> Iterator[Host]:
+    """Mount a root of its own over the common one; take it away in the end."""
+    with tempfile.TemporaryDirectory(prefix="suture-host-", dir=base.parent) as scratch:
+        upper, work, root = (Path(scratch) / name for name in ("upper", "work", "root"))
+        for folder in (upper, work, root):
+            folder.mkdir()
+        options = f"lowerdir={base},upperdir={upper},workdir={work}"
+        run("mount", "-t", "overlay", "overlay", "-o", options, root)
+        run("mount", "--bind", "/dev", root / "dev")
+        run("mount", "-t", "proc", "proc", root / "proc")
+        host = Host(root, number)
+        try:
+            yield host
+        finally:
+            host.kill()
+            for mounted in (root / "proc", root / "dev", root):
+                run("umount", mounted)
+
+
+def tried(hosts: Sequence[Host], package: Path) -> None:
+    """Install, use, remove, install again, and purge. Raise Fault."""
+    installed(hosts, package)
+    shutil.copy(hosts[0].root / README, hosts[0].root / "root/README.md")
+    registered(hosts[0])
+    follow(hosts[0], part("## The first hour", hosts[0]))
+    datanode_ids = [identity(host, hosts[0]) for host in hosts]
+    for host in hosts:
+        host.stop()
+        removed(host)
+        shown(host, "dpkg --install /suture.deb")
+    started(hosts)
+    registered(hosts[0])
+    if datanode_ids != [identity(host, hosts[0]) for host in hosts]:
+        raise Fault("a datanode is another one after the package was removed and installed")
+    there = (hosts[0].root / "root/README.md").read_text()
+    if there != hosts[0].run(f"suture get README.md {SCM}"):
+        raise Fault("README.md is not what was stored before the package was removed")
+    for host in hosts:
+        host.stop()
+        shown(host, "dpkg --purge suture")
+        if (host.root / "etc/suture/agent.toml").exists():
+            raise Fault("purging leaves /etc/suture/agent.toml")
+        if not (host.root / "var/lib/suture/volume1/hdds").is_dir():
+            raise Fault("purging took the data away")
+
+
+def installed(hosts: Sequence[Host], package: Path) -> None:
+    """Install everywhere, and do what `## Three hosts` says. Raise Fault."""
+    for host in hosts:
+        shutil.copy(package, host.root / "suture.deb")
+        shown(host, "dpkg --install /suture.deb")
+        with (host.root / "etc/hosts").open("a") as names:
+            names.write(f"{hosts[0].address} scm.example.org\n")
+            names.writelines(f"{h.address} {h.name}\n" for h in hosts)
+    follow(hosts[0], part("### On the first host", hosts[0]))
+    for host in hosts:
+        own = host.root / "etc/suture/conf.d/try.toml"  # they share the ports of one machine
+        own.parent.mkdir()
+        own.write_text(f'[observe]\nlisten = "{host.address}:9861"\n')
+        if host is not hosts[0]:
+            shutil.copytree(hosts[0].root / "root/authority", host.root / "root/authority")
+        follow(host, part("### On each host", host).replace("datanode1.example.org", host.name))
+    follow(hosts[0], part("### The operator", hosts[0]))
+
+
+def follow(host: Host, text: str) -> None:
+    """Write the files and type the commands of a part of the manual. Raise Fault."""
+    for path, _, content, commands in STEP.findall(text):
+        if path:
+            file = host.root / path.removeprefix("/")
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(content)
+            continue
+        for step in filter(None, re.split(r"^(?=[$#] )", commands, flags=re.MULTILINE)):
+            command, _, expected = step[2:].partition("\n")
+            unit = command.removeprefix("systemctl enable --now ")
+            if unit != command:
+                host.start(f"{unit}.service")
+                continue
+            missing = words_of(expected) - words_of(shown(host, command, folder="~"))
+            if missing:
+                raise Fault(f"{command}: the manual shows {sorted(missing)}, too")
+
+
+def part(heading: str, host: Host) -> str:
+    """Return what the manual in the package says below a heading. Raise Fault."""
+    text = (host.root / MANUAL).read_text().partition(f"\n{heading}\n")[2]
+    if not text:
+        raise Fault(f"the manual has no {heading}")
+    end = r"^##+ " if heading.startswith("###") else r"^## "
+    return re.split(end, text, flags=re.MULTILINE)[0]
+
+
+def started(hosts: Sequence[Host]) -> None:
+    """Start the control plane on the first host, and an agent on each."""
+    hosts[0].start("suture-scm.service")
+    for host in hosts:
+        host.start("suture-agent.service")
+
+
+def registered(operator: Host) -> None:
+    """Wait until the control plane knows every host. Raise Fault."""
+    deadline_s = time.monotonic() + START_S
+    while time.monotonic() < deadline_s:
+        nodes = json.loads(operator.run(f"suture scm nodes --json {SCM}"))
+        if [node["health"] for node in nodes] == ["HEALTHY"] * HOST_COUNT:
+            return
+        time.sleep(0.5)
+    raise Fault(f"not every datanode registers within {START_S} s")
+
+
+def removed(host: Host) -> None:
+    """Remove the package; the programs go, options and data stay."""
+    shown(host, "dpkg --remove suture")
+    left = [name for name in GONE if (host.root / name).exists()]
+    if left:
+        raise Fault(f"removing leaves {left}")
+    if not (host.root / "etc/suture/agent.toml").exists():
+        raise Fault("removing took the options away")
+
+
+def identity(host: Host, operator: Host) -> str:
+    """Return who the datanode says it is."""
+    told = operator.run(f"suture status --datanode {host.name}:9859 --json")
+    return str(json.loads(told)["datanode_id"])
+
+
+def shown(host: Host, command: str, *, folder: str = "/") -> str:
+    """Type a command, and show it with what it prints."""
+    printed = host.run(f"cd {folder} && {command}")
+    print(f"{host.name} # {command}\n{printed}", end="", flush=True)
+    return printed
+
+
+def words_of(text: str) -> set[str]:
+    """Return the words of a text that are not of the moment."""
+    return set(re.findall(r"[a-zA-Z]{4,}", text))
+
+
+def run(*command: str | Path) -> None:
+    """Run a command of this machine."""
+    subprocess.run(command, check=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
