@@ -387,8 +387,13 @@ def test_a_heartbeat_that_comes_too_late_changes_nothing(cluster: Cluster) -> No
         reports=[scm_pb2.ContainerReport(full=True, report_id=2, last=True, replicas=[report(1)])],
     )
 
-    with cluster.control._lock, pytest.raises(grpc.RpcError) as caught:  # something slow goes on
-        cluster.scm.Heartbeat(late, timeout=0.3)
+    with cluster.control._lock:  # something slow goes on
+        with pytest.raises(grpc.RpcError) as caught:
+            cluster.scm.Heartbeat(late, timeout=0.3)
+        # Its end goes over the same connection before this call, so it is heard before it.
+        health_pb2_grpc.HealthStub(cluster.channel).Check(
+            health_pb2.HealthCheckRequest(service="suture.v1.Scm")
+        )
     for _ in range(10):  # what waited for the lock before these has had its turn
         node.heartbeat()
 
