@@ -136,6 +136,10 @@ def tell(evidence: Evidence) -> None:
         f"fetched {evidence.fetched_bytes:,} bytes of chunks for {evidence.spoiled_bytes:,} bytes "
         f"spoiled: {ratio:.3f} times; {evidence.tree_bytes:,} bytes of trees to find them"
     )
+    say(
+        f"shards: 1 lost and rebuilt from {evidence.coded.rebuild_read_bytes:,} bytes, 1 damaged "
+        f"chunk computed from {evidence.coded_fetched_bytes:,} bytes of its stripe"
+    )
     say("seconds: " + ", ".join(f"{name} {s}" for name, s in evidence.seconds.items()))
     if evidence.not_healed:
         people.print("NOT HEALED:", style="bold red")
@@ -222,6 +226,15 @@ def as_facts(evidence: Evidence) -> dict[str, object]:
         "spoiled_bytes": evidence.spoiled_bytes,
         "fetched_bytes": evidence.fetched_bytes,
         "tree_bytes": evidence.tree_bytes,
+        "coded": {
+            "scheme": evidence.coded.scheme,
+            "container_ids": evidence.coded.containers,
+            "rebuilt_on": evidence.coded.rebuilt_on,
+            "rebuild_read_bytes": evidence.coded.rebuild_read_bytes,
+            "damaged_bytes": evidence.coded.harm.damage.spoiled_bytes if evidence.coded.harm else 0,
+            "fetched_bytes": evidence.coded_fetched_bytes,
+            "stripes": evidence.coded.stripes,
+        },
         "summary": evidence.summary,
         "report": str(evidence.report),
         "not_healed": evidence.not_healed,

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Final
 
 from agent.client import LANES_DEFAULT, Client
+from agent.demo import coded
 from agent.demo.cluster import Cluster
+from agent.demo.coded import Coded
 from agent.demo.harm import BLOCK_BYTES_MIN, BLOCKS_MIN, Harm, harm_cluster
 from agent.demo.readback import Checksums, read_back, source_checksums
 from agent.errors import Code, Refused, Unavailable
@@ -45,6 +47,7 @@ class Evidence:
     stored_bytes: int = 0
     containers: list[int] = field(default_factory=list)
     harms: list[Harm] = field(default_factory=list)
+    coded: Coded = field(default_factory=Coded)
     findings: dict[tuple[str, int], list[datanode_pb2.Finding]] = field(default_factory=dict)
     outcomes: list[scm_pb2.Outcome] = field(default_factory=list)
     report: Path = Path()
@@ -60,7 +63,20 @@ class Evidence:
     @property
     def fetched_bytes(self) -> int:
         """Chunk bytes that the repair fetched from peers."""
-        return sum(outcome.status.reconcile.bytes_fetched for outcome in self.outcomes)
+        return sum(
+            outcome.status.reconcile.bytes_fetched
+            for outcome in self.outcomes
+            if outcome.status.container_id not in self.coded.containers
+        )
+
+    @property
+    def coded_fetched_bytes(self) -> int:
+        """Cells that the repair of the damaged shard read from the others."""
+        return sum(
+            outcome.status.reconcile.bytes_fetched
+            for outcome in self.outcomes
+            if outcome.status.container_id in self.coded.containers
+        )
 
     @property
     def tree_bytes(self) -> int:
@@ -140,12 +156,14 @@ class Story:
     addresses: dict[str, str] = field(default_factory=dict)  # datanode id -> address
     indexes: dict[str, int] = field(default_factory=dict)  # datanode id -> number of the process
     checksums: Checksums = field(default_factory=dict)
+    sources: Sequence[Source] = ()
 
     def run(self, sources: Sequence[Source]) -> Evidence:
         """Tell the story from beginning to end; return what was seen."""
         steps: dict[str, Callable[[], None]] = {
             "store": lambda: self.store(sources),
             "close": self.wait_until_closed,
+            "shards": self.harm_shards,
             "damage": self.damage,
             "scan": self.scan_all,
             "verify": self.verify,
@@ -173,6 +191,13 @@ class Story:
             f"stored {len(stored)} files, {self.evidence.stored_bytes / 1e6:.1f} MB, three times, "
             f"in {len(self.evidence.containers)} containers on {len(self.addresses)} datanodes"
         )
+        self.sources = sources
+        self.evidence.coded = coded.store(self.client, sources, len(self.addresses))
+        self.say(
+            f"stored {self.evidence.coded.files} of them again, "
+            f"{self.evidence.coded.stored_bytes / 1e6:.1f} MB, erasure-coded as "
+            f"{self.evidence.coded.scheme}"
+        )
 
     def learn_addresses(self) -> None:
         """Map datanode ids to addresses and to the processes that serve them."""
@@ -187,18 +212,46 @@ class Story:
         self.indexes = {d: by_address[address] for d, address in self.addresses.items()}
 
     def infos(self) -> list[scm_pb2.ContainerInfo]:
-        """Return what the SCM knows of the demo's containers."""
+        """Return what the SCM knows of the demo's containers of whole copies."""
+        return self.infos_of(self.evidence.containers)
+
+    def coded_infos(self) -> list[scm_pb2.ContainerInfo]:
+        """Return what the SCM knows of the demo's erasure-coded containers."""
+        return self.infos_of(self.evidence.coded.containers)
+
+    def infos_of(self, container_ids: Sequence[int]) -> list[scm_pb2.ContainerInfo]:
+        """Return what the SCM knows of some containers."""
         request = scm_pb2.ListContainerInfosRequest(start_container_id=1, count=1000)
         answer = self.client.scm.list_container_infos(request)
-        wanted = set(self.evidence.containers)
-        return [info for info in answer.containers if info.container_id in wanted]
+        return [info for info in answer.containers if info.container_id in container_ids]
+
+    def is_all_whole(self) -> bool:
+        """Whether all copies are equal, and all shards there."""
+        shards = all(coded.is_complete(self.evidence.coded, i) for i in self.coded_infos())
+        return shards and all(is_whole(info) for info in self.infos())
 
     def wait_until_closed(self) -> None:
         """Wait until every replica is CLOSED, and every container's roots agree."""
-        wait_until(
-            lambda: all(is_whole(info) for info in self.infos()), "all containers close alike"
-        )
+        wait_until(self.is_all_whole, "all containers close alike")
         self.say("all containers are closed; the roots of their replicas agree")
+
+    def harm_shards(self) -> None:
+        """Lose a shard, which is rebuilt at once; then damage another one."""
+        told, [info, *_] = self.evidence.coded, self.coded_infos()
+        coded.harm(
+            told,
+            info,
+            self.client,
+            self.cluster,
+            self.indexes,
+            look=lambda: self.infos_of([info.container_id])[0],
+            wait_until=wait_until,
+        )
+        self.say(
+            f"lost shard {told.lost_index} of container {info.container_id}: the control plane "
+            f"had it rebuilt from {told.rebuild_read_bytes:,} bytes of the others; flipped a bit "
+            f"of shard {coded.DAMAGED_INDEX}"
+        )
 
     def damage(self) -> None:
         """Damage replicas on disk, in every way we know."""
@@ -229,7 +282,7 @@ class Story:
         """Scan every replica of the demo; datanodes work side by side."""
         places = [
             (replica.datanode.datanode_id, info.container_id)
-            for info in self.infos()
+            for info in [*self.infos(), *self.coded_infos()]
             for replica in info.replicas
         ]
         with ThreadPoolExecutor(len(self.addresses)) as pool:
@@ -290,7 +343,7 @@ class Story:
         }
         known = {
             (replica.datanode.datanode_id, info.container_id)
-            for info in self.infos()
+            for info in [*self.infos(), *self.coded_infos()]
             for replica in info.replicas
             if replica.replica.state == container_pb2.UNHEALTHY
         }
@@ -327,18 +380,30 @@ class Story:
                     f"{finding.local_id}: {finding.evidence}"
                 )
         try:
-            wait_until(lambda: all(is_whole(info) for info in self.infos()), "all roots agree", 20)
+            wait_until(self.is_all_whole, "all roots agree", 20)
         except Unavailable:
             self.evidence.not_healed += [
                 f"container {info.container_id}: {describe(info)}"
                 for info in self.infos()
                 if not is_whole(info)
             ]
+            self.evidence.not_healed += [
+                f"container {info.container_id}: {describe(info)}"
+                for info in self.coded_infos()
+                if not coded.is_complete(self.evidence.coded, info)
+            ]
         read_bytes, wrong = read_back(self.client, self.infos(), self.checksums)
         self.evidence.not_healed += wrong
         self.say(
             f"read every file back from each of its replicas: {read_bytes:,} bytes, "
             + (f"{len(wrong)} not as stored" if wrong else "all as stored")
+        )
+        told = self.evidence.coded
+        wrong = list(coded.prove(told, self.coded_infos(), self.client, self.sources))
+        self.evidence.not_healed += wrong
+        self.say(
+            f"computed the shards of {told.stripes} stripes from each other and read the "
+            f"erasure-coded files back: {f'{len(wrong)} wrong' if wrong else 'all as stored'}"
         )
 
 

@@ -93,7 +93,8 @@ def test_an_interrupt_that_a_library_swallows_ends_the_story_with_the_step() -> 
 
 def test_everything_is_healed(files: Path, tmp_path: Path) -> None:
     """
-    Each of ten ways of damage is found, repaired for the bytes it spoiled, and proven equal again.
+    Each of ten ways of damage is found, repaired for the bytes it spoiled, and proven equal again;
+    so are a lost and a damaged shard of erasure-coded files.
     """
     skip_without_java()
     work = tmp_path / "work"
@@ -114,6 +115,11 @@ def test_everything_is_healed(files: Path, tmp_path: Path) -> None:
     assert all(damage["results"] for damage in story["damages"])
     assert 0 < story["spoiled_bytes"]
     assert story["fetched_bytes"] <= 1.05 * story["spoiled_bytes"]
+    coded = story["coded"]
+    assert coded["rebuilt_on"]
+    assert 0 < coded["stripes"]
+    assert 0 < coded["damaged_bytes"] <= 65_536
+    assert coded["fetched_bytes"] <= 3 * 65_536
     assert Path(story["report"]).read_text().startswith("<!doctype html>")
     assert [] == list(work.glob("datanode*/"))
     assert [] == processes_below(tmp_path)

@@ -1,0 +1,163 @@
+"""The demo's erasure-coded files: one shard is lost, another damaged, and all of it is mended.
+
+store ─► close ─► lose a shard ─► rebuilt ─► flip a bit ─► (scan, plan, reconcile) ─► prove
+
+The lost shard is rebuilt by the control plane as soon as it hears of it. The flipped bit goes the
+way of all other damage: a scan finds it, Spark plans it, and the chunk is computed from its stripe.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from agent.client import Client
+from agent.demo.cluster import Cluster
+from agent.demo.damage import flip_bit_under_warm_cache
+from agent.demo.harm import Harm, target_of
+from agent.demo.readback import checksum_of
+from agent.ec.scheme import SHARDS_MAX, Scheme, parse_scheme
+from agent.reconstruct.order import Shard
+from agent.reconstruct.parity import ParityReport, verify_parity
+from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
+from agent.writer import Source, chunks_of, pieces_of
+from merkle.replica import ContainerId
+
+CODED_BYTES_MAX: Final = 8 * 1024**2
+SCHEMES: Final = ("rs-3-2-64k", "xor-2-1-64k")  # the first that the datanodes suffice for
+PREFIX: Final = "coded/"
+DAMAGED_INDEX: Final = 1
+
+OUTCOMES_LOOKED_AT: Final = 100
+
+WaitUntil = Callable[[Callable[[], bool], str], None]
+
+
+@dataclass(slots=True)
+class Coded:
+    """What was stored erasure-coded, what was done to it, and what became of that."""
+
+    scheme: str = ""
+    files: int = 0
+    stored_bytes: int = 0
+    containers: list[int] = field(default_factory=list)
+    harm: Harm | None = None
+    rebuilt_on: str = ""
+    rebuild_read_bytes: int = 0
+    stripes: int = 0
+
+    @property
+    def code(self) -> Scheme:
+        """The erasure code."""
+        return parse_scheme(self.scheme)
+
+    @property
+    def lost_index(self) -> int:
+        """The shard to lose: the first of parity, which has something of every file."""
+        return self.code.data_count + 1
+
+
+def scheme_for(datanode_count: int) -> str:
+    """Return the code that so many datanodes suffice for."""
+    return next(s for s in SCHEMES if parse_scheme(s).shard_count <= datanode_count)
+
+
+def chosen(sources: Sequence[Source]) -> list[Source]:
+    """Return the first sources, up to a few megabytes, under keys of their own."""
+    found: list[Source] = []
+    for source in sources:
+        if sum(item.size_bytes for item in found) + source.size_bytes <= CODED_BYTES_MAX:
+            found.append(replace(source, key=PREFIX + source.key))
+    return found
+
+
+def store(client: Client, sources: Sequence[Source], datanode_count: int) -> Coded:
+    """Store some of the sources erasure-coded, and have their containers closed."""
+    scheme = scheme_for(datanode_count)
+    wanted = chosen(sources)
+    stored, containers = client.put(wanted, lanes=1, close=True, scheme=parse_scheme(scheme))
+    size_bytes = sum(item.size_bytes for item in stored)
+    return Coded(scheme, len(stored), size_bytes, containers)
+
+
+def is_complete(coded: Coded, info: scm_pb2.ContainerInfo) -> bool:
+    """Whether every shard of a container is there, once, CLOSED and with a tree."""
+    indexes = [item.replica.replica_index for item in info.replicas]
+    return sorted(indexes) == list(coded.code.indexes) and all(
+        item.replica.state == container_pb2.CLOSED and item.replica.HasField("tree")
+        for item in info.replicas
+    )
+
+
+def harm(
+    coded: Coded,
+    info: scm_pb2.ContainerInfo,
+    client: Client,
+    cluster: Cluster,
+    indexes: dict[str, int],
+    *,
+    look: Callable[[], scm_pb2.ContainerInfo],
+    wait_until: WaitUntil,
+) -> None:
+    """Lose one shard and wait until it is rebuilt; then flip a bit of another one."""
+    lost = holder(info, coded.lost_index)
+    request = datanode_pb2.DeleteContainerRequest(container_id=info.container_id, force=True)
+    root = lost.replica.tree.root
+    client.peer(lost.datanode.address).stub.DeleteContainer(request)
+    wait_until(lambda: read_to_rebuild(client, info.container_id) > 0, "a shard is rebuilt")
+    wait_until(lambda: is_complete(coded, look()), "all shards are there again")
+    rebuilt = holder(look(), coded.lost_index)
+    assert rebuilt.replica.tree.root == root, "what was rebuilt is not what was lost"
+    coded.rebuilt_on = rebuilt.datanode.datanode_id
+    coded.rebuild_read_bytes = read_to_rebuild(client, info.container_id)
+    damaged = holder(look(), DAMAGED_INDEX)
+    blocks = client.peer(damaged.datanode.address).blocks_of(ContainerId(info.container_id))
+    largest = max(blocks, key=lambda block: block.length_bytes)
+    target = target_of(cluster, indexes, info.container_id, damaged, [largest])
+    coded.harm = Harm(damaged.datanode.datanode_id, flip_bit_under_warm_cache(target))
+
+
+def read_to_rebuild(client: Client, container_id: int) -> int:
+    """Return the bytes that reconstructions of a container read."""
+    answer = client.scm.list_outcomes(scm_pb2.ListOutcomesRequest(count=OUTCOMES_LOOKED_AT))
+    return sum(
+        outcome.status.reconstruct.bytes_read
+        for outcome in answer.outcomes
+        if outcome.status.container_id == container_id
+    )
+
+
+def prove(
+    coded: Coded, infos: Sequence[scm_pb2.ContainerInfo], client: Client, sources: Sequence[Source]
+) -> Iterator[str]:
+    """Compute all shards from each other, and read all files back; yield what is wrong."""
+    with ThreadPoolExecutor(SHARDS_MAX) as executor:
+        for info in infos:
+            report = parity_of(coded, info, client, executor)
+            coded.stripes += report.stripe_count
+            if not report.is_clean:
+                yield f"container {info.container_id}: its shards do not fit together"
+    for source in chosen(sources):
+        expected = checksum_of(c for piece in pieces_of(source) for c in chunks_of(piece))
+        degraded = dict(client.degraded)
+        if checksum_of(client.get(source.key)) != expected:
+            yield f"{source.key} is not what was stored"
+        if client.degraded != degraded:
+            yield f"{source.key} was read degraded"
+
+
+def parity_of(
+    coded: Coded, info: scm_pb2.ContainerInfo, client: Client, executor: ThreadPoolExecutor
+) -> ParityReport:
+    """Verify the parity of one container."""
+    shards = [
+        Shard(item.datanode.datanode_id, item.datanode.address, item.replica.replica_index)
+        for item in info.replicas
+    ]
+    container_id = ContainerId(info.container_id)
+    return verify_parity(container_id, coded.code, shards, client.peer, executor)
+
+
+def holder(info: scm_pb2.ContainerInfo, index: int) -> scm_pb2.ContainerInfoReplica:
+    """Return the replica that is the shard of this index."""
+    return next(item for item in info.replicas if item.replica.replica_index == index)
