@@ -256,16 +256,18 @@ def outcome_row(outcome: scm_pb2.Outcome) -> tuple[object, ...]:
     """Return one command's outcome as a table row."""
     status, done = outcome.status, outcome.status.reconcile
     repaired = sum(chunk.result in {"repaired", "salvaged", "trimmed"} for chunk in done.chunks)
+    rebuilt = status.reconstruct
+    orphans = f"{counted(rebuilt.orphan_count, 'orphan')} left out" if rebuilt.orphan_count else ""
     return (
         status.container_id,
         short(outcome.datanode_id),
         status.type,
         done.result or scm_pb2.CommandStatus.State.Name(status.state),
         repaired,
-        size(done.bytes_fetched),
+        size(done.bytes_fetched or rebuilt.bytes_read),
         size(done.tree_bytes_fetched),
         state_name(done.state_after) if done.state_after else "-",
-        f"{status.code} {status.message}".strip(),
+        f"{status.code} {status.message} {orphans}".strip(),
     )
 
 
