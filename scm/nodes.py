@@ -177,7 +177,10 @@ class Nodes:
         return (self._clock.monotonic_s() - failed_at_s) * 1000 < self._options.stale_after_ms
 
     def note_health(self, change: Change) -> list[str]:
-        """Log every node whose health changed since the last call; return their ids."""
+        """Log every node whose health changed since the last call; return their ids.
+
+        One that has not called yet is no change: a restart must not go through all replicas for it.
+        """
         changed = []
         self._rack_count = None
         for node in self._state.nodes.values():
@@ -186,6 +189,8 @@ class Nodes:
             if health is before:
                 continue
             self._seen_health[node.datanode_id] = health
+            if before is None and health is Health.STALE:
+                continue  # not heard since our own start: as its row has it, nothing has changed
             changed.append(node.datanode_id)
             # Keeps the row's idea of "last heard" useful after a restart, at no cost per call.
             heard_at_ms = self.heartbeat_at_ms(node)
