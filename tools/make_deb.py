@@ -99,7 +99,9 @@ def build_environment(stage: Path, python: str) -> None:
         if script.is_file() and not script.is_symlink():
             content = script.read_bytes()
             if content.startswith(b"#!"):
-                script.write_bytes(content.replace(bytes(environment), b"/" + bytes(VENV)))
+                content = content.replace(bytes(environment), b"/" + bytes(VENV))
+                # What root runs must not leave bytecode behind that dpkg does not know.
+                script.write_bytes(content.replace(b"\n", b" -B\n", 1))
     for activate in (environment / "bin").glob("[aA]ctivate*"):
         activate.unlink()  # for people; it names the staging place
 
