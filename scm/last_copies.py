@@ -18,6 +18,7 @@ from scm.nodes import Nodes
 from scm.state import Change, State
 
 LAST_COPIES_MAX: Final = 1_000  # told at once: some 5 KB of each heartbeat's answer
+COUNTED_MAX: Final = 2_000  # in one call, some 20 ms: after a restart all containers are to count
 WHOLE: Final = frozenset({ReplicaState.CLOSED, ReplicaState.QUASI_CLOSED})
 
 
@@ -39,8 +40,11 @@ class LastCopies:
 
     def on(self, datanode_id: str) -> tuple[int, ...]:
         """Return the containers of which this datanode has the last healthy copy, ascending; of
-        more than LAST_COPIES_MAX those that it read longest ago."""
-        while self._uncounted:
+        more than LAST_COPIES_MAX those that it read longest ago.
+
+        No more than COUNTED_MAX changed containers are counted in one call; the rest in the next.
+        """
+        for _ in range(min(COUNTED_MAX, len(self._uncounted))):
             self._count(self._uncounted.pop())
         held = self._held.get(datanode_id, set())
         if len(held) <= LAST_COPIES_MAX:

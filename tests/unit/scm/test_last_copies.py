@@ -1,6 +1,7 @@
 """Who is told that it has the last healthy copy: nobody too late, nobody without need."""
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,21 @@ def test_the_list_is_bounded_by_age(world: ScmWorld, monkeypatch: pytest.MonkeyP
     world.beat("a", *(aged(number, read_at_ms) for number, read_at_ms in ages.items()))
 
     assert {"a": (12, 13)} == told(world, "a")
+    world.state.close()
+
+
+def test_one_call_counts_few_and_all_are_counted_in_the_end(
+    world: ScmWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a restart no single heartbeat waits for the count of every container."""
+    monkeypatch.setattr(last_copies, "COUNTED_MAX", 1)
+    world.beat("a", *(replica("a", container_id=number) for number in range(11, 17)))
+
+    lengths = [len(world.call("a").last_copies) for _ in range(8)]
+
+    assert {0, 1} >= {later - earlier for earlier, later in pairwise(lengths)}
+    assert lengths[0] < lengths[-1]
+    assert 6 == lengths[-1]
     world.state.close()
 
 
