@@ -51,7 +51,7 @@ class FakeDatanode:
     @classmethod
     def dial(cls, address: str, datanode_id: str, **more: object) -> "FakeDatanode":
         """Open a channel of its own to the SCM at `address`."""
-        stub = scm_pb2_grpc.ScmStub(grpc.insecure_channel(address))
+        stub = scm_pb2_grpc.ScmStub(grpc.insecure_channel(address))  # type: ignore[no-untyped-call]
         return cls(stub, datanode_id, **more)  # type: ignore[arg-type]
 
     def volumes(self) -> list[datanode_pb2.VolumeStatus]:
@@ -67,7 +67,7 @@ class FakeDatanode:
 
     def register(self, *, cluster_id: str = "") -> scm_pb2.RegisterResponse:
         """Join the cluster."""
-        return self.stub.Register(
+        response: scm_pb2.RegisterResponse = self.stub.Register(
             scm_pb2.RegisterRequest(
                 datanode_id=self.datanode_id,
                 address=self.address,
@@ -78,6 +78,7 @@ class FakeDatanode:
                 boot_id=self.boot_id,
             )
         )
+        return response
 
     def heartbeat(
         self,
@@ -86,7 +87,7 @@ class FakeDatanode:
         queues: dict[str, int] | None = None,
     ) -> scm_pb2.HeartbeatResponse:
         """Call once; commands of the answer are remembered."""
-        response = self.stub.Heartbeat(
+        response: scm_pb2.HeartbeatResponse = self.stub.Heartbeat(
             scm_pb2.HeartbeatRequest(
                 datanode_id=self.datanode_id,
                 boot_id=self.boot_id,

@@ -98,7 +98,8 @@ class Days:
         """Start the control plane, again perhaps; the nodes find it at its new address."""
         settings = SETTINGS | self.settings | {"seed": self.seed}
         self.scm = SimulatedScm.start(self.path, self.now_ms, settings)
-        self.world.stub = scm_pb2_grpc.ScmStub(grpc.insecure_channel(self.scm.address))
+        channel = grpc.insecure_channel(self.scm.address)
+        self.world.stub = scm_pb2_grpc.ScmStub(channel)  # type: ignore[no-untyped-call]
         for node in self.living():
             node.register()
 
@@ -148,7 +149,8 @@ class Days:
 
     def queues(self) -> scm_pb2.GetQueuesResponse:
         """Ask the control plane what waits."""
-        return self.world.stub.GetQueues(scm_pb2.GetQueuesRequest())
+        queues: scm_pb2.GetQueuesResponse = self.world.stub.GetQueues(scm_pb2.GetQueuesRequest())
+        return queues
 
     def is_idle(self) -> bool:
         """Whether nothing waits or runs, neither there nor at a node."""

@@ -54,7 +54,8 @@ class World:
 
     def __post_init__(self) -> None:
         """Begin the sequence of chances; nobody is called before there is somebody to call."""
-        self.stub: scm_pb2_grpc.ScmStub = scm_pb2_grpc.ScmStub(grpc.insecure_channel("localhost:0"))
+        nowhere = grpc.insecure_channel("localhost:0")
+        self.stub = scm_pb2_grpc.ScmStub(nowhere)  # type: ignore[no-untyped-call]
         self.chance = random.Random(self.seed)
 
     def is_lost(self) -> bool:
@@ -231,7 +232,7 @@ class SimulatedNode:
         statuses: list[scm_pb2.CommandStatus] | None = None,
     ) -> scm_pb2.HeartbeatResponse:
         self.world.counts["heartbeats"] += 1
-        return self.world.stub.Heartbeat(
+        response: scm_pb2.HeartbeatResponse = self.world.stub.Heartbeat(
             scm_pb2.HeartbeatRequest(
                 datanode_id=self.datanode_id,
                 boot_id=self.boot_id,
@@ -246,6 +247,7 @@ class SimulatedNode:
                 op_expiry_ms=self.op_expiry_ms,
             )
         )
+        return response
 
     def _take(self, response: scm_pb2.HeartbeatResponse) -> None:
         if response.term > self.term:
