@@ -135,8 +135,14 @@ class Sources:
                 Code.UNAVAILABLE,
                 f"container {self.container_id}: {len(self.living)} of the "
                 f"{self.scheme.data_count} sources that {self.scheme} needs are left: {reasons}",
+                hint=self._hint,
                 container_id=self.container_id,
             )
+
+    @property
+    def _hint(self) -> str:
+        listing = f"`suture scm container {self.container_id}`"
+        return f"bring a datanode back that has another shard: {listing} lists them"
 
     # Which blocks there are.
 
@@ -293,6 +299,7 @@ class Sources:
             Code.UNAVAILABLE,
             f"container {self.container_id}, block {agreed.block_id}, stripe {reading.stripe}: "
             f"{len(reading.cells)} of {reading.wanted_count} cells can be read: {reasons}",
+            hint=self._hint,
             container_id=self.container_id,
         )
 

@@ -86,7 +86,8 @@ def test_a_corrupt_shard_is_passed_over_and_told(
     five: Cluster, suture: CommandLine, files: Path, tmp_path: Path
 ) -> None:
     """
-    A bit flipped in a data shard: the file is computed from the others.
+    A bit flipped in a data shard: the file is computed from the others. With two more away it is
+    refused, with the reasons, and no file appears.
     """
     suture("put", str(files / "stripes"), "--replication", SCHEME, "--prefix", "files/")
     first_cell = (files / "stripes").read_bytes()[:65_536]
@@ -100,6 +101,22 @@ def test_a_corrupt_shard_is_passed_over_and_told(
     assert (files / "stripes").read_bytes() == (tmp_path / "back").read_bytes()
     assert 1 == len(told["degraded"])
     assert "checksum" in next(iter(told["degraded"].values()))
+
+    others = [
+        index
+        for index in range(five.agents)
+        if not any(map(block.is_relative_to, five.volume_paths(index)))
+    ]
+    for index in others[:2]:
+        five.nodes[index].kill()
+    refused = suture.json(
+        "get", "files/stripes", "--output", str(tmp_path / "none"), code=Exit.UNAVAILABLE
+    )
+
+    assert "2 of 3 cells can be read" in refused["error"]["message"]
+    assert "checksum" in refused["error"]["message"]
+    assert "suture scm container" in refused["error"]["hint"]
+    assert not (tmp_path / "none").exists()
 
 
 def test_a_lost_shard_is_rebuilt_and_fits(

@@ -8,7 +8,10 @@ import pytest
 from agent.ec.scheme import CodecName, Scheme
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.plan.outcome import Result
+from agent.runtime.pace import ScanPace
 from merkle.replica import BlockId, ReplicaState
+from scanner.pacing import PaceLimits
+from tests.support.clock import FakeClock
 from tests.support.ec_cluster import (
     CONTAINER,
     RecoveringDatanode,
@@ -67,6 +70,28 @@ class TestLostShards:
 
             assert length_bytes == result.read_bytes
             assert length_bytes // 3 == result.written_bytes
+
+    def test_are_rebuilt_no_faster_than_is_allowed(self, tmp_path: Path) -> None:
+        """
+        At a fixed rate every byte read is waited for: none at the end at once, none before.
+        """
+        clock = FakeClock()
+        began_s = clock.monotonic_s()
+
+        def wait(seconds: float) -> bool:
+            clock.advance_s(seconds)
+            return False
+
+        limits = PaceLimits(fixed_bytes_per_s=RS_3_2.stripe_bytes)
+        with ec_cluster(tmp_path, RS_3_2, [20 * RS_3_2.stripe_bytes]) as cluster:
+            cluster.serve()
+
+            result = cluster.reconstruct(
+                cluster.order([2]), pace=ScanPace(limits, wait, clock=clock)
+            )
+
+        assert 20 * RS_3_2.stripe_bytes == result.read_bytes
+        assert 20 == pytest.approx(clock.monotonic_s() - began_s, rel=0.1)
 
     def test_come_back_without_stripe_checksums(self, tmp_path: Path) -> None:
         """

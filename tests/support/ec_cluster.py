@@ -180,11 +180,15 @@ class EcCluster:
         )
 
     def reconstruct(
-        self, order: Order, *, stop: Callable[[], bool] = lambda: False
+        self,
+        order: Order,
+        *,
+        pace: Callable[[int], None] = lambda _: None,
+        stop: Callable[[], bool] = lambda: False,
     ) -> Reconstruction:
         """Carry an order out."""
         coordinator = Coordinator(
-            self.executor, self.peer, now_ms=SystemClock().now_ms, slow_s=SLOW_S
+            self.executor, self.peer, now_ms=SystemClock().now_ms, pace=pace, slow_s=SLOW_S
         )
         return coordinator.reconstruct(order, stop=stop)
 
