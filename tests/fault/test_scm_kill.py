@@ -238,7 +238,7 @@ class TestProcess:
 
     def test_an_unbindable_address_is_named(self, tmp_path: Path) -> None:
         """And the state is given back."""
-        process = spawn(tmp_path, listen="256.0.0.1:1")
+        process = spawn(tmp_path, listen="256.0.0.1:1", allow_plaintext="true")
         _out, err = process.communicate(timeout=30)
 
         assert 1 == process.returncode

@@ -55,7 +55,9 @@ class ScmProcess:
         return self.process.returncode
 
 
-def spawn(data: Path, *, listen: str = "127.0.0.1:0", **settings: int) -> "subprocess.Popen[str]":
+def spawn(
+    data: Path, *, listen: str = "127.0.0.1:0", **settings: int | str
+) -> "subprocess.Popen[str]":
     """Start `python -m scm.main` without waiting for it."""
     pairs = [f"--set={name}={value}" for name, value in (FAST | settings).items()]
     return subprocess.Popen(
