@@ -48,7 +48,7 @@ MIB: Final = 1024**2
 GB: Final = 1e9
 PAGE_BYTES: Final = 4_096
 SMALL_ROUNDS: Final = 5
-SUM_ROUNDS: Final = 5
+SUM_ROUNDS: Final = 9
 SUBPROCESS_TIMEOUT_S: Final = 300
 
 CPU_RATIO_MAX: Final = 1.5
