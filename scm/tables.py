@@ -133,20 +133,23 @@ class ContainerTable(Table[int, Container]):
         return [self._rows[key] for keys in self._open_by_client.values() for key in keys]
 
 
-class AllocationTable(Table[tuple[int, int], Allocation]):
-    """Blocks promised and not committed, by container and block."""
+class PairTable(Table[tuple[int, int], V]):
+    """Rows by a container and a number in it, with the numbers of each container."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        key_of: Callable[[V], tuple[int, int]],
+        row: Callable[[V], bytes],
+        value: Callable[[bytes], V],
+    ) -> None:
         super().__init__(
-            "allocations",
-            key_bytes=lambda key: _ID_PAIR.pack(*key),
-            key_of=lambda allocation: (allocation.container_id, allocation.local_id),
-            row=records.allocation_row,
-            value=records.allocation_from,
+            name, key_bytes=lambda key: _ID_PAIR.pack(*key), key_of=key_of, row=row, value=value
         )
         self._by_container: dict[int, set[int]] = {}
 
-    def apply(self, key: tuple[int, int], value: Allocation | None) -> Allocation | None:
+    def apply(self, key: tuple[int, int], value: V | None) -> V | None:
         """Set or remove, and keep the index."""
         before = super().apply(key, value)
         if value is not None:
@@ -155,14 +158,30 @@ class AllocationTable(Table[tuple[int, int], Allocation]):
             discard(self._by_container, *key)
         return before
 
-    def of(self, container_id: int) -> list[Allocation]:
-        """Return what is promised in a container, by block id."""
-        local_ids = sorted(self._by_container.get(container_id, ()))
-        return [self._rows[(container_id, local_id)] for local_id in local_ids]
+    def of(self, container_id: int) -> list[V]:
+        """Return the rows of a container, lowest number first."""
+        numbers = sorted(self._by_container.get(container_id, ()))
+        return [self._rows[(container_id, number)] for number in numbers]
 
     def has_any(self, container_id: int) -> bool:
-        """Whether a writer still owes a commit in this container."""
+        """Whether there is a row of this container."""
         return container_id in self._by_container
+
+    def container_ids(self) -> list[int]:
+        """Return the containers that have rows."""
+        return list(self._by_container)
+
+
+class AllocationTable(PairTable[Allocation]):
+    """Blocks promised to writers and not committed, by container and block."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "allocations",
+            key_of=lambda allocation: (allocation.container_id, allocation.local_id),
+            row=records.allocation_row,
+            value=records.allocation_from,
+        )
 
 
 class KeyTable(Table[str, Key]):
@@ -285,36 +304,16 @@ def _targets(command: Pending) -> tuple[str, ...]:
     return tuple(dict.fromkeys(node for _index, node in command.shards))
 
 
-class TransactionTable(Table[tuple[int, int], Transaction]):
+class TransactionTable(PairTable[Transaction]):
     """Block deletes by container and transaction, oldest first."""
 
     def __init__(self) -> None:
         super().__init__(
             "transactions",
-            key_bytes=lambda key: _ID_PAIR.pack(*key),
             key_of=lambda transaction: (transaction.container_id, transaction.transaction_id),
             row=records.transaction_row,
             value=records.transaction_from,
         )
-        self._by_container: dict[int, set[int]] = {}
-
-    def apply(self, key: tuple[int, int], value: Transaction | None) -> Transaction | None:
-        """Set or remove, and keep the index."""
-        before = super().apply(key, value)
-        if value is not None:
-            self._by_container.setdefault(key[0], set()).add(key[1])
-        else:
-            discard(self._by_container, *key)
-        return before
-
-    def of(self, container_id: int) -> list[Transaction]:
-        """Return what is to be deleted in a container, oldest first."""
-        ids = sorted(self._by_container.get(container_id, ()))
-        return [self._rows[(container_id, number)] for number in ids]
-
-    def container_ids(self) -> list[int]:
-        """Return the containers in which something is to be deleted."""
-        return list(self._by_container)
 
 
 class HoldTable(Table[tuple[int, str], Hold]):
