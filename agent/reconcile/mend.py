@@ -6,11 +6,12 @@ turn between two chunks, and a stop is heeded there too.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from agent.errors import Code, Refused, SutureError, Unavailable, VolumeFailed
+from agent.errors import Code, Refused, SutureError, VolumeFailed
+from agent.pauses import held_between_copies
 from agent.plan.outcome import ChunkResult
 from agent.plan.reconcile import (
     AdoptTombstone,
@@ -179,22 +180,9 @@ class Mender:
             return error
         return None
 
-    @contextmanager
-    def _held(self) -> Iterator[None]:
-        """Hold the lease; pause while the container is copied to another datanode, however long
-        that takes: the copy is of the replica as it is."""
-        while True:
-            with ExitStack() as held:
-                try:
-                    held.enter_context(
-                        self.leases.hold(self.container_id, self.limits.lease_timeout_s)
-                    )
-                except Unavailable:
-                    if not self.leases.is_shared(self.container_id) or self.must_stop():
-                        raise
-                    continue
-                yield
-                return
+    def _held(self) -> AbstractContextManager[None]:
+        timeout_s = self.limits.lease_timeout_s
+        return held_between_copies(self.leases, self.container_id, timeout_s, self.must_stop)
 
     # Chunks.
 

@@ -5,7 +5,7 @@
 
 The row that the writer left here is the witness: what the others make of the chunk must have its
 checksums, or it is not written. No byte that verifies is overwritten: `agent.store.repair` asks the
-medium right before.
+medium right before. The lease is held for one chunk at a time, and not while the shard is copied.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +16,7 @@ from agent.ec.blockgroup import Agreed, Orphan, agree
 from agent.ec.codec import rebuild_checked
 from agent.ec.scheme import Scheme
 from agent.errors import Code, Refused, SutureError, VolumeFailed
+from agent.pauses import held_between_copies
 from agent.plan.outcome import (
     ChunkOutcome,
     ChunkResult,
@@ -25,6 +26,7 @@ from agent.plan.outcome import (
     Result,
 )
 from agent.ports import Leases
+from agent.reconcile.mend import GONE_CODES
 from agent.reconstruct.order import Account, Shard
 from agent.reconstruct.sources import Sources
 from agent.rpc.peer import Peer
@@ -46,6 +48,7 @@ CHUNK_FAULTS: Final = frozenset(
     }
 )
 OUTCOMES_MAX: Final = 1_000  # told one by one
+LEASE_TIMEOUT_S: Final = 30.0
 
 
 class ShardMender:
@@ -59,12 +62,14 @@ class ShardMender:
         *,
         scan: Callable[[ContainerId], object],
         now_ms: Callable[[], int],
+        lease_timeout_s: float = LEASE_TIMEOUT_S,
     ) -> None:
         self._store = store
         self._leases = leases
         self._executor = executor
         self._scan = scan
         self._now_ms = now_ms
+        self._lease_timeout_s = lease_timeout_s
 
     def mend(
         self,
@@ -90,7 +95,7 @@ class ShardMender:
             shards = [Shard(name, peer.address, 0) for name, peer in peers.items()]
             dials = {peer.address: peer for peer in peers.values()}
             sources.open(shards, dials.__getitem__)
-            for outcome in self._mend_all(sources, index, damaged):
+            for outcome in self._mend_all(sources, index, damaged, stop):
                 outcomes.append(outcome)
                 if stop():
                     break
@@ -118,8 +123,10 @@ class ShardMender:
         )
 
     def _mend_all(
-        self, sources: Sources, index: int, damaged: list[Finding]
+        self, sources: Sources, index: int, damaged: list[Finding], stop: Callable[[], bool]
     ) -> Iterator[ChunkOutcome]:
+        """Mend chunk by chunk. When our own side is not able to (a full disk, a lease that stays
+        taken), the rest is given up: reading on would only burden the peers."""
         groups: dict[BlockId, Agreed | Orphan] = {}
         for finding in damaged:
             blank = ChunkOutcome(
@@ -135,13 +142,17 @@ class ShardMender:
             for chunk in self._chunks_of(sources.container_id, finding):
                 told = replace(blank, offset=chunk.offset, length_bytes=chunk.length_bytes)
                 try:
-                    self._mend_chunk(sources, groups[block_id], index, chunk)
-                except VolumeFailed:
-                    raise
+                    data = self._computed(sources, groups[block_id], index, chunk)
                 except SutureError as error:
                     yield replace(told, result=ChunkResult.FAILED, message=str(error))
-                else:
+                    continue
+                error_here = self._install(sources.container_id, block_id, chunk, data, stop)
+                if error_here is None:
                     yield replace(told, result=ChunkResult.REPAIRED, source="its stripe")
+                    continue
+                yield replace(told, result=ChunkResult.FAILED, message=str(error_here))
+                if not isinstance(error_here, Refused):
+                    return
 
     def _chunks_of(self, container_id: ContainerId, finding: Finding) -> tuple[ChunkInfo, ...]:
         """Return the chunks that a finding is about: one, or all of a block that has no file."""
@@ -150,9 +161,34 @@ class ShardMender:
             return chunks
         return tuple(chunk for chunk in chunks if chunk.offset == finding.offset)
 
-    def _mend_chunk(
+    def _install(
+        self,
+        container_id: ContainerId,
+        block_id: BlockId,
+        chunk: ChunkInfo,
+        data: bytes,
+        stop: Callable[[], bool],
+    ) -> SutureError | None:
+        """Write a chunk between two copies; return why it could not be written.
+
+        Raises VolumeFailed, and Refused when the shard is gone.
+        """
+        try:
+            with held_between_copies(self._leases, container_id, self._lease_timeout_s, stop):
+                self._store.repair(container_id).install_chunk(block_id, chunk, data)
+        except VolumeFailed:
+            raise
+        except SutureError as error:
+            if error.code in GONE_CODES:
+                raise
+            return error
+        return None
+
+    def _computed(
         self, sources: Sources, agreed: Agreed | Orphan, index: int, chunk: ChunkInfo
-    ) -> None:
+    ) -> bytes:
+        """Return the chunk as the other shards make it; raise Refused if it is not the one that was
+        written here."""
         if isinstance(agreed, Orphan):
             raise Refused(Code.INELIGIBLE, f"block {agreed.block_id}: {agreed.reason}")
         stripe, rest_bytes = divmod(chunk.offset, sources.scheme.cell_bytes)
@@ -175,8 +211,7 @@ class ShardMender:
                 "it is not what was written here",
                 hint="`suture verify-parity` names the shard that is wrong",
             )
-        with self._leases.hold(sources.container_id):
-            self._store.repair(sources.container_id).install_chunk(agreed.block_id, chunk, data)
+        return data
 
 
 def _verdict(outcomes: list[ChunkOutcome], *, is_stopped: bool, left_count: int) -> Result:

@@ -1,6 +1,7 @@
 """Reconstruction between real datanodes: lost shards come back byte for byte, or nothing does."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,8 @@ from tests.support.ec_groups import SMALL_SCHEMES, EncodedGroup, lengths_bytes
 
 RS_3_2 = Scheme(CodecName.RS, 3, 2, 4096)
 LENGTHS = (1, 4096, 5000, 3 * 4096, 100_000)
+PAUSES = 5  # of a mend, before the copy ends
+WAIT_S = 20.0
 
 
 class TestLostShards:
@@ -262,6 +265,46 @@ class TestChunkRepair:
 
             with pytest.raises(Unavailable, match="2 of the 3 sources"):
                 cluster.mend(1, [2, 3])
+
+    def test_it_pauses_while_its_shard_is_copied(self, tmp_path: Path) -> None:
+        """
+        However often the lease's time is over, nothing is written before the copy is; then all is.
+        """
+        with ec_cluster(tmp_path, RS_3_2, [100_000]) as cluster, ThreadPoolExecutor(1) as running:
+            cluster.serve()
+            flip(cluster.nodes[2], 1, 5)
+            damaged, paused = cluster.nodes[2].files(CONTAINER), threading.Semaphore(0)
+
+            def stop() -> bool:
+                paused.release()
+                return False
+
+            with cluster.nodes[2].replica.leases.share(CONTAINER):
+                mending = running.submit(
+                    cluster.mend, 2, others(2), stop=stop, lease_timeout_s=0.01
+                )
+                assert all(paused.acquire(timeout=WAIT_S) for _ in range(PAUSES))
+                assert damaged == cluster.nodes[2].files(CONTAINER)
+                assert not mending.done()
+
+            assert Result.CONVERGED is mending.result(WAIT_S).result
+            cluster.assert_shard(2, 2)
+
+    def test_a_lease_that_stays_taken_ends_it(self, tmp_path: Path) -> None:
+        """
+        One chunk's stripe is read in vain, not those of all that are damaged.
+        """
+        with ec_cluster(tmp_path, RS_3_2, [100_000]) as cluster:
+            cluster.serve()
+            flip(cluster.nodes[2], 1, 5)
+            flip(cluster.nodes[2], 1, 4096 + 5)
+            cluster.nodes[2].scan(CONTAINER)
+
+            with cluster.nodes[2].replica.leases.share(CONTAINER):
+                result = cluster.mend(2, others(2), stop=lambda: True, lease_timeout_s=0.01)
+
+            assert (Result.INTERRUPTED, 1) == (result.result, result.chunk_count)
+            assert 3 * 4096 == result.fetched_bytes
 
 
 class TestParityScrub:

@@ -11,7 +11,7 @@ from agent.ec.blockgroup import group_metadata, stripe_checksum, stripe_metadata
 from agent.ec.scheme import Scheme
 from agent.plan.outcome import ReconcileResult
 from agent.reconstruct.coordinator import Coordinator
-from agent.reconstruct.mend import ShardMender
+from agent.reconstruct.mend import LEASE_TIMEOUT_S, ShardMender
 from agent.reconstruct.order import Order, Reconstruction, Shard
 from agent.reconstruct.parity import ParityReport, verify_parity
 from agent.rpc.peer import Peer
@@ -192,7 +192,14 @@ class EcCluster:
         )
         return coordinator.reconstruct(order, stop=stop)
 
-    def mend(self, index: int, peers: Iterable[int]) -> ReconcileResult:
+    def mend(
+        self,
+        index: int,
+        peers: Iterable[int],
+        *,
+        stop: Callable[[], bool] = lambda: False,
+        lease_timeout_s: float = LEASE_TIMEOUT_S,
+    ) -> ReconcileResult:
         """Scan one shard, and mend it from others."""
         node = self.nodes[index]
         node.scan(CONTAINER)
@@ -202,11 +209,12 @@ class EcCluster:
             self.executor,
             scan=lambda container_id: node.scan(container_id),
             now_ms=SystemClock().now_ms,
+            lease_timeout_s=lease_timeout_s,
         )
         others = {
             self.nodes[peer].datanode_id: self.peer(self.nodes[peer].address) for peer in peers
         }
-        return mender.mend(CONTAINER, self.scheme, others)
+        return mender.mend(CONTAINER, self.scheme, others, stop=stop)
 
     def verify_parity(self) -> ParityReport:
         """Scrub the parity of the container."""
