@@ -15,7 +15,7 @@ from scm.cases import Cases
 from scm.commands import Commands
 from scm.counting import Placed
 from scm.facts import Container, ContainerState, Kind, Node
-from scm.intake import Decision, Order
+from scm.intake import ASKED_FOR, Decision, Order
 from scm.loads import DELETE_LIMIT
 from scm.nodes import Nodes
 from scm.replication import Case, good_replicas, may_remove, neighbours, sources
@@ -94,7 +94,9 @@ class Admin:
         """Copy containers once more each, to `target_id` or where the rules say."""
 
         def decide(now: Change, case: Case) -> Decision:
-            return self.copy(now, case, count=1, target_id=target_id, dry_run=dry_run)
+            return self.copy(
+                now, case, why=ASKED_FOR, count=1, target_id=target_id, dry_run=dry_run
+            )
 
         return self._each(change, container_ids, worlds, decide)
 
@@ -117,7 +119,13 @@ class Admin:
             if case.container.scheme:
                 keep_count = operator_keep_count(case.container)
             return self.remove(
-                now, case, datanode_id, keep_count=keep_count, force=True, dry_run=dry_run
+                now,
+                case,
+                datanode_id,
+                why=ASKED_FOR,
+                keep_count=keep_count,
+                force=True,
+                dry_run=dry_run,
             )
 
         return self._each(change, container_ids, worlds, decide, is_for_shards=True)
@@ -134,7 +142,7 @@ class Admin:
             elif not self._commands.is_sendable(datanode_id):
                 decisions.append(NodeDecision(datanode_id, Code.UNAVAILABLE, "cannot be reached"))
             else:
-                command_id = self._commands.queue(change, kind, 0, datanode_id)
+                command_id = self._commands.queue(change, kind, 0, datanode_id, why=ASKED_FOR)
                 decisions.append(NodeDecision(datanode_id, "OK", "", command_id))
         return decisions
 
@@ -150,6 +158,7 @@ class Admin:
         change: Change,
         case: Case,
         *,
+        why: str,
         count: int,
         target_id: str = "",
         from_ids: Sequence[str] = (),
@@ -176,7 +185,9 @@ class Admin:
         orders = tuple(self._copy_order(case, copy) for copy in copies)
         command_ids: tuple[int, ...] = ()
         if not dry_run:
-            command_ids = tuple(self._upkeep.order_copy(change, case, copy) for copy in copies)
+            command_ids = tuple(
+                self._upkeep.order_copy(change, case, copy, why=why) for copy in copies
+            )
         decision = self._decision(case, "OK", "", orders=orders, command_ids=command_ids)
         return replace(decision, copies_after=decision.copies_before + len(copies))
 
@@ -186,6 +197,7 @@ class Admin:
         case: Case,
         datanode_id: str,
         *,
+        why: str,
         keep_count: int,
         force: bool,
         dry_run: bool,
@@ -217,6 +229,7 @@ class Admin:
                     Kind.DELETE,
                     case.container.container_id,
                     datanode_id,
+                    why=why,
                     force=force,
                     keep_count=keep_count,
                 ),

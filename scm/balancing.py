@@ -30,6 +30,7 @@ from scm.upkeep import Copy, Upkeep
 
 MOVE_S_MAX: Final = 65 * 60.0  # a move that takes longer is left to itself
 LOOKED_AT_MAX: Final = 5_000  # replicas of one source, in one iteration
+MOVE: Final = "a move of the balancer"
 
 _log = structlog.get_logger("suture.scm")
 
@@ -125,7 +126,7 @@ class Balancer:
             case = self._case(move.container_id)
             assert case is not None, "it was planned a moment ago"
             copy = Copy(move.source_id, move.target_id)
-            self._upkeep.order_copy(change, case, copy, priority=Priority.LOW)
+            self._upkeep.order_copy(change, case, copy, why=MOVE, priority=Priority.LOW)
             self._moves[move.container_id] = (move, self._clock.monotonic_s())
             self._upkeep.moving.add(move.container_id)
         _log.info("balance_iteration", iteration=self._run.iteration, move_count=len(moves))
@@ -148,7 +149,12 @@ class Balancer:
         elif is_copied and not is_late and case is not None and self._is_well_without(case, move):
             keep_count = 1 if case.container.scheme else case.container.replication_factor
             self._upkeep.delete(
-                change, case.container, move.source_id, keep_count=keep_count, priority=Priority.LOW
+                change,
+                case.container,
+                move.source_id,
+                why=MOVE,
+                keep_count=keep_count,
+                priority=Priority.LOW,
             )
             return
         self._moves.pop(number)

@@ -169,6 +169,7 @@ class Coding:
             Kind.RECONSTRUCT,
             container.container_id,
             min(targets, key=self._commands.replication_load),
+            why=f"shards {', '.join(map(str, found.lost))} are lost",
             is_kept=False,  # a restarted control plane looks again
             shards=shards,
             size_bytes=size_bytes,

@@ -16,7 +16,7 @@ from typing import Any, Final
 import structlog
 
 from agent.errors import Code
-from scm import dispatch
+from scm import dispatch, trail
 from scm.clock import Clock
 from scm.facts import Hold, Kind, OpState, Outcome, OutcomeState, Pending
 from scm.loads import RECONSTRUCT_WEIGHT, load, replication_limit
@@ -28,6 +28,7 @@ LOST_AFTER_S: Final = 10.0
 LOST_AFTER_HEARTBEATS: Final = 5
 COPY_BYTES_PER_S: Final = 50e6  # what a copy is taken to need before the first was seen
 RATE_WEIGHT: Final = 0.2  # of the newest copy in that estimate
+WHY_CHARACTERS_MAX: Final = 200  # a plan's reasons come from outside
 
 # Words of a datanode that skips a command (`CommandStatus.code`).
 DUPLICATE: Final = "DUPLICATE"
@@ -66,12 +67,14 @@ class Commands:
         container_id: int,
         datanode_id: str,
         *,
+        why: str,
         is_kept: bool = True,
         **details: Any,
     ) -> int:
         """Queue a command for a datanode; return its id. `details` are fields of `Pending`.
 
-        One that is not `is_kept` on disk is made again from its cause after a restart.
+        `why` is for the audit log. One that is not `is_kept` on disk is made again from its cause
+        after a restart.
         """
         command = Pending(
             command_id=change.next_id("next_command_id"),
@@ -80,6 +83,7 @@ class Commands:
             datanode_id=datanode_id,
             created_at_ms=self._clock.wall_ms(),
             queued_at_s=self._clock.monotonic_s(),
+            why=why[:WHY_CHARACTERS_MAX],
             **details,
         )
         (change.put if is_kept else change.touch)(self._state.commands, command)
@@ -177,6 +181,7 @@ class Commands:
                 deadline_ms=now_ms + lifetime_ms,
             )
             change.touch(self._state.commands, sent)
+            change.note(trail.sent(sent))
             sending.append(sent)
         return sending
 
@@ -208,6 +213,7 @@ class Commands:
         self._note_replica(change, pending, outcome)
         if outcome.state is OutcomeState.EXECUTED and not self._is_shown(pending):
             change.put(self._state.outcomes, outcome)
+            change.note(trail.ended(pending, outcome))
             change.touch(self._state.commands, replace(pending, is_answered=True))
         else:
             self._finish(change, pending, outcome)
@@ -366,6 +372,7 @@ class Commands:
     def _finish(self, change: Change, command: Pending, outcome: Outcome) -> None:
         change.remove(self._state.commands, command.command_id)
         change.put(self._state.outcomes, outcome)
+        change.note(trail.ended(command, outcome))
         surplus = len(self._state.outcomes) - OUTCOMES_MAX
         if surplus > OUTCOMES_SLACK:
             for command_id in self._state.outcomes.oldest(surplus):

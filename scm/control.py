@@ -12,7 +12,8 @@ from functools import partial
 from pathlib import Path
 
 from agent.errors import Code, Refused, Unavailable
-from scm import snapshot
+from agent.rpc.access import Audit, Unrecorded
+from scm import snapshot, trail
 from scm.admin import Admin, NodeDecision
 from scm.balancing import Balance, Balancer
 from scm.calls import Endpoint, Heartbeat, HeartbeatAnswer, PromisedBlock, Queues
@@ -46,8 +47,15 @@ class ControlPlane:
     """Single node, not highly available: the state directory has one owner."""
 
     def __init__(
-        self, state: State, *, clock: Clock, options: ScmOptions, snapshots_path: Path
+        self,
+        state: State,
+        *,
+        clock: Clock,
+        options: ScmOptions,
+        snapshots_path: Path,
+        audit: Audit | None = None,
     ) -> None:
+        self._audit = audit or Unrecorded()
         self._state = state
         self._clock = clock
         self._options = options
@@ -477,18 +485,11 @@ class ControlPlane:
     def _change(self) -> Iterator[Change]:
         with self._lock, self._state.change() as change:
             yield change
+        trail.write(self._audit, change.notes)
 
     def _named_by(self, command: Pending) -> tuple[Endpoint, ...]:
         """Return the datanodes a command names, with their addresses of now."""
-        match command.kind:
-            case Kind.RECONCILE:
-                return self._endpoints(self._reconciles.peers_of(command))
-            case Kind.REPLICATE:
-                return self._endpoints([command.target_id])
-            case Kind.RECONSTRUCT:
-                return self._endpoints(node for _, node in command.shards + command.sources)
-            case _:
-                return ()
+        return self._endpoints(self._orders.named_by(command))
 
     def _endpoints(self, datanode_ids: Iterable[str]) -> tuple[Endpoint, ...]:
         return tuple(Endpoint(node, self._views.address(node)) for node in datanode_ids)

@@ -83,6 +83,7 @@ class Deletions:
                 Kind.DELETE_BLOCKS,
                 owed[0].container_id,
                 datanode_id,
+                why="keys were deleted",
                 is_kept=False,  # the transactions are
                 transactions=owed,
             )
@@ -148,7 +149,8 @@ class Deletions:
         is_cooling = self._commands.is_cooling(Kind.DELETE, container_id)
         if is_pending or is_cooling or not self._commands.is_sendable(datanode_id):
             return
-        self._commands.queue(change, Kind.DELETE, container_id, datanode_id, force=force)
+        why = "all blocks of the container are deleted" if force else "the container is empty"
+        self._commands.queue(change, Kind.DELETE, container_id, datanode_id, why=why, force=force)
 
     def _is_unused(self, container_id: int) -> bool:
         return not (

@@ -111,6 +111,7 @@ class Departures:
             Kind.SET_OPERATIONAL_STATE,
             0,
             datanode_id,
+            why=f"the datanode says {op_state or 'nothing'}, the control plane {node.op_state}",
             op_state=node.op_state,
             op_expiry_ms=node.op_expiry_ms,
         )

@@ -263,6 +263,7 @@ class Pending:
     shards: tuple[tuple[int, str], ...] = ()  # reconstruct: index and target; never kept on disk
     sources: tuple[tuple[int, str], ...] = ()  # the same, when it is sent: index and source
     scheme: str = ""
+    why: str = ""  # for people: what it follows from
 
     @property
     def subject_id(self) -> str:

@@ -14,6 +14,8 @@ from merkle.replica import ReplicaState
 from scm.eligibility import Eligibility, Participants, judge
 from scm.facts import Container, Kind, Replica
 
+ASKED_FOR: Final = "an operator asked for it"  # in place of a reason; who: in the audit log
+
 
 @dataclass(frozen=True, slots=True)
 class PlanReplica:
@@ -40,6 +42,11 @@ class PlanRow:
     copies: int = 0  # replicate
     is_forced: bool = False  # delete
     expires_at_ms: int = 0  # 0: never
+
+    @property
+    def why(self) -> str:
+        """What its commands follow from."""
+        return f"plan: {self.reason}" if self.reason else "plan"
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,11 @@ def serve(data: Path, listen: str, options: ScmOptions, stop: StopRequest, verif
     try:
         clock = Clock()
         control = ControlPlane(
-            state, clock=clock, options=options, snapshots_path=data.absolute() / "snapshots"
+            state,
+            clock=clock,
+            options=options,
+            snapshots_path=data.absolute() / "snapshots",
+            audit=audit,
         )
         service = ScmService(control, clock=clock, options=options)
         with ThreadPoolExecutor(options.rpc_threads, thread_name_prefix="rpc") as executor:

@@ -83,7 +83,13 @@ class Orders:
                 continue
             command_ids.append(
                 self._commands.queue(
-                    change, Kind.CLOSE, container_id, node, bcsid=order.bcsid, force=order.force
+                    change,
+                    Kind.CLOSE,
+                    container_id,
+                    node,
+                    why=container.close_reason or f"the container is {container.state}",
+                    bcsid=order.bcsid,
+                    force=order.force,
                 )
             )
             pause_s = dispatch.backoff_s(
@@ -91,6 +97,18 @@ class Orders:
             )
             attempts[node] = _Attempt(attempt.count + 1, now_s + pause_s)
         return command_ids
+
+    def named_by(self, command: Pending) -> tuple[str, ...]:
+        """Return the datanodes that a command names beside the one it goes to."""
+        match command.kind:
+            case Kind.RECONCILE:
+                return self._reconciles.peers_of(command)
+            case Kind.REPLICATE:
+                return (command.target_id,)
+            case Kind.RECONSTRUCT:
+                return tuple(node for _, node in command.shards + command.sources)
+            case _:
+                return ()
 
     def objection(self, command: Pending) -> str:
         """Say what speaks against a command now that its turn has come; empty: nothing."""

@@ -139,7 +139,7 @@ class Plans:
         verdict = check(row, container, replicas, self._nodes.is_reachable)
         if isinstance(verdict, Decision):
             return verdict
-        return self._reconciles.order_planned(change, row.container_id, verdict, dry_run=dry_run)
+        return self._reconciles.order_planned(change, row, verdict, dry_run=dry_run)
 
     def _replicate(
         self, change: Change, row: PlanRow, container: Container, *, dry_run: bool
@@ -158,7 +158,9 @@ class Plans:
                 f"{len(case.adds)} copies are under way",
             )
         count = min(row.copies, judgement.copies)
-        return self._admin.copy(change, case, count=count, from_ids=row.sources, dry_run=dry_run)
+        return self._admin.copy(
+            change, case, why=row.why, count=count, from_ids=row.sources, dry_run=dry_run
+        )
 
     def _delete(
         self, change: Change, row: PlanRow, container: Container, *, dry_run: bool
@@ -174,6 +176,7 @@ class Plans:
             change,
             case,
             row.targets[0],
+            why=row.why,
             keep_count=container.replication_factor,
             force=True,
             dry_run=dry_run,

@@ -18,7 +18,7 @@ from scm.clock import Clock
 from scm.commands import Commands
 from scm.eligibility import Eligibility, Participants, judge
 from scm.facts import Container, Kind, Pending, Replica
-from scm.intake import Decision
+from scm.intake import ASKED_FOR, Decision, PlanRow
 from scm.nodes import Nodes
 from scm.options import ScmOptions
 from scm.state import Change, State
@@ -55,12 +55,13 @@ class Reconciles:
         if participants.eligibility is not Eligibility.OK:
             return Decision(container_id, participants.eligibility, participants.message)
         self._tries.pop(container_id, None)
-        return self._order(change, container_id, participants)
+        return self._order(change, container_id, participants, ASKED_FOR)
 
     def order_planned(
-        self, change: Change, container_id: int, participants: Participants, *, dry_run: bool
+        self, change: Change, row: PlanRow, participants: Participants, *, dry_run: bool
     ) -> Decision:
         """Order a container reconciled because a plan says so, if it is not too soon."""
+        container_id = row.container_id
         left_s = self._cooldown_left_s(container_id)
         if left_s > 0:
             return Decision(container_id, COOLDOWN, f"reconciled lately; again in {left_s:.0f} s")
@@ -75,7 +76,7 @@ class Reconciles:
             )
         if dry_run:
             return Decision(container_id, "OK", "would go to " + ", ".join(participants.targets))
-        decision = self._order(change, container_id, participants)
+        decision = self._order(change, container_id, participants, row.why)
         if decision.code == "OK":
             self._tries[container_id] = _Tries(world, count, self._clock.monotonic_s())
         return decision
@@ -124,7 +125,9 @@ class Reconciles:
         )
         return pause_s - (self._clock.monotonic_s() - ordered_at_s)
 
-    def _order(self, change: Change, container_id: int, participants: Participants) -> Decision:
+    def _order(
+        self, change: Change, container_id: int, participants: Participants, why: str
+    ) -> Decision:
         full = [node for node in participants.targets if not self._commands.has_room(node)]
         if full:
             return Decision(container_id, Code.BUSY, f"the queue of {full[0]} is full")
@@ -137,7 +140,12 @@ class Reconciles:
             known += pending is not None
             command_ids.append(
                 self._commands.queue(
-                    change, Kind.RECONCILE, container_id, node, is_second=node not in first
+                    change,
+                    Kind.RECONCILE,
+                    container_id,
+                    node,
+                    why=why,
+                    is_second=node not in first,
                 )
                 if pending is None
                 else pending.command_id

@@ -13,6 +13,7 @@ import json
 import struct
 import sys
 import zlib
+from dataclasses import replace
 from typing import Any, Final
 
 from merkle.checksum import Algorithm
@@ -36,7 +37,8 @@ from scm.facts import (
     Transaction,
 )
 
-FORMAT_VERSION: Final = 4
+FORMAT_VERSION: Final = 5
+FORMAT_VERSIONS_READ: Final = (4, FORMAT_VERSION)  # 4: commands without their cause
 
 _CRC: Final = struct.Struct(">I")
 _ID: Final = struct.Struct(">Q")
@@ -48,6 +50,7 @@ _NAMES: Final = 4
 _NUMBERS: Final = struct.Struct(">BBBB11Q")
 _STATES: Final = tuple(ReplicaState)
 _ALGORITHMS: Final = tuple(Algorithm)
+_PENDING_FIELDS: Final = (13, 14)  # of version 4, and of this one
 _EMPTY: Final = 1
 _HAS_TREE: Final = 2
 
@@ -62,14 +65,14 @@ def pack(fields: list[Any]) -> bytes:
     return _CRC.pack(zlib.crc32(body)) + body
 
 
-def unpack(row: bytes, field_count: int) -> list[Any]:
-    """Return the fields of `row`. Raises DamagedRow."""
+def unpack(row: bytes, *field_counts: int) -> list[Any]:
+    """Return the fields of `row`, which are as many as one of `field_counts`. Raises DamagedRow."""
     body = row[_CRC.size :]
     if len(row) < _CRC.size or _CRC.unpack_from(row)[0] != zlib.crc32(body):
         raise DamagedRow(f"row of {len(row)} bytes does not match its checksum")
     fields = json.loads(body)
-    if not isinstance(fields, list) or len(fields) != field_count:
-        raise DamagedRow(f"row does not have {field_count} fields")
+    if not isinstance(fields, list) or len(fields) not in field_counts:
+        raise DamagedRow(f"row does not have {' or '.join(map(str, field_counts))} fields")
     return fields
 
 
@@ -279,16 +282,18 @@ def pending_row(pending: Pending) -> bytes:
             pending.keep_count,
             pending.op_state,
             pending.op_expiry_ms,
+            pending.why,
         ]
     )
 
 
 def pending_from(row: bytes) -> Pending:
     """Decode a command as a queued one."""
-    fields = unpack(row, 13)
+    fields = unpack(row, *_PENDING_FIELDS)
     fields[1] = Kind(fields[1])
     fields[4] = Priority(fields[4])
-    return Pending(*fields)
+    why = fields.pop() if len(fields) == _PENDING_FIELDS[1] else ""
+    return replace(Pending(*fields), why=why)
 
 
 def transaction_row(transaction: Transaction) -> bytes:

@@ -37,6 +37,7 @@ from scm.tables import (
     Table,
     TransactionTable,
 )
+from scm.trail import Note
 
 OUTCOMES_MAX: Final = 10_000  # enough for days of questions, small enough to keep
 OUTCOMES_SLACK: Final = 256  # removed in batches, not one by one
@@ -60,6 +61,7 @@ class Change:
         self._state = state
         self._undo: list[Callable[[], object]] = []
         self.rows: dict[tuple[str, bytes], bytes | None] = {}
+        self.notes: list[Note] = []  # for the audit log, once the change is durable
 
     def put(self, table: Table[K, V], value: V) -> None:
         """Set a value, in memory now and on disk with the rest."""
@@ -83,6 +85,10 @@ class Change:
         self._state.counters[counter] = number + 1
         self.rows[("meta", counter.encode())] = records.pack([number + 1])
         return number
+
+    def note(self, note: Note) -> None:
+        """Have something written to the audit log, if this change comes to something."""
+        self.notes.append(note)
 
     def on_undo(self, action: Callable[[], object]) -> None:
         """Call `action` if this change comes to nothing."""
@@ -220,7 +226,7 @@ class State:
         if version is None:
             return  # a new state
         (found,) = records.unpack(bytes(version), 1)
-        if found != records.FORMAT_VERSION:
+        if found not in records.FORMAT_VERSIONS_READ:
             raise records.DamagedRow(
                 f"format version {found}, this program reads {records.FORMAT_VERSION}"
             )
@@ -240,7 +246,7 @@ class State:
                 self.cluster_id = f"CID-{uuid.uuid4()}"
                 self.counters["term"] = 0
                 transaction.put(b"cluster_id", records.pack([self.cluster_id]))
-                transaction.put(b"format_version", records.pack([records.FORMAT_VERSION]))
+            transaction.put(b"format_version", records.pack([records.FORMAT_VERSION]))
             self.counters["term"] += 1
             for counter in COUNTERS:
                 transaction.put(counter.encode(), records.pack([self.counters[counter]]))

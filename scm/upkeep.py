@@ -158,7 +158,13 @@ class Upkeep:
         return IMPORT_SPACE_FACTOR * max(sizes, default=0)
 
     def order_copy(
-        self, change: Change, case: Case, copy: Copy, *, priority: Priority = Priority.NORMAL
+        self,
+        change: Change,
+        case: Case,
+        copy: Copy,
+        *,
+        why: str,
+        priority: Priority = Priority.NORMAL,
     ) -> int:
         """Queue a replicate command; return its id."""
         size_bytes = self.needed_bytes(case)
@@ -168,6 +174,7 @@ class Upkeep:
             Kind.REPLICATE,
             case.container.container_id,
             copy.source_id,
+            why=why,
             target_id=copy.target_id,
             size_bytes=size_bytes,
             priority=priority,
@@ -281,7 +288,7 @@ class Upkeep:
             return False
         copies = self.copies(case, judgement)[:room]
         for copy in copies:
-            command_id = self.order_copy(change, case, copy)
+            command_id = self.order_copy(change, case, copy, why=judgement.condition.value)
             _log.info(
                 "replicate_ordered",
                 container_id=container.container_id,
@@ -303,6 +310,7 @@ class Upkeep:
         if self._commands.is_cooling(Kind.REPLICATE, case.container.container_id):
             return is_rebuilt and not wanted
         targets = self.targets(case, len(wanted))
+        moved = None
         if not wanted and is_rebuilt:
             moved = to_move(case)
             wanted = [] if moved is None else [moved]
@@ -312,8 +320,9 @@ class Upkeep:
             for shard, target_id in zip(wanted[:room], targets, strict=False)
             for copy in self.pairs([shard.datanode_id], [target_id])
         ]
+        why = "MIS_REPLICATED" if moved else "the datanode of a shard is to leave"
         for copy in copies:
-            self.order_copy(change, case, copy)
+            self.order_copy(change, case, copy, why=why)
         if not is_rebuilt and not case.deletes and not self.targets(case, 1):
             is_rebuilt = not self._make_room(change, case) and self._coding.rebuild(
                 change, case, count_max=room, is_in_place=True
@@ -333,7 +342,11 @@ class Upkeep:
         """
         victim = gives_way(case)
         is_ordered = victim is not None and self.delete(
-            change, case.container, victim.datanode_id, keep_count=case.container.data_count
+            change,
+            case.container,
+            victim.datanode_id,
+            why="gives way to a shard that is lost",
+            keep_count=case.container.data_count,
         )
         if victim is not None and is_ordered:
             _log.warning(
@@ -348,7 +361,11 @@ class Upkeep:
         """Remove a bad replica that takes the place of a good one, when there is no other place."""
         victim = unblock_victim(case)
         if victim is not None and self.delete(
-            change, case.container, victim.datanode_id, keep_count=1
+            change,
+            case.container,
+            victim.datanode_id,
+            why="is damaged and takes the place of a good replica",
+            keep_count=1,
         ):
             _log.warning(
                 "unhealthy_replica_gives_way",
@@ -368,6 +385,7 @@ class Upkeep:
                     change,
                     container,
                     victim.datanode_id,
+                    why=Condition.OVER_REPLICATED.value,
                     keep_count=container.replication_factor,
                 )
                 for victim in (surplus(case) if container.scheme else victims(case))
@@ -381,6 +399,7 @@ class Upkeep:
         container: Container,
         datanode_id: str,
         *,
+        why: str,
         keep_count: int,
         priority: Priority = Priority.NORMAL,
     ) -> bool:
@@ -396,6 +415,7 @@ class Upkeep:
             Kind.DELETE,
             container.container_id,
             datanode_id,
+            why=why,
             force=True,
             keep_count=keep_count,
             priority=priority,

@@ -2,9 +2,10 @@
 
     {"event": "audit", "at": "...", "action": "DeleteReplicas", "result": "OK", "who": "ann", ...}
 
-It goes to a file of its own, which may be rotated by renaming it, or to stderr beside the log of
-the process, whatever the level of that is. Nothing is dropped, however much happens, except
-refusals: who calls without permission must not be able to fill a disk.
+It goes to a file of its own, or to stderr beside the log of the process, whatever the level of that
+is. A file is put aside when it is full, and the oldest is removed: audit.jsonl, audit.jsonl.1, ...;
+it may also be rotated from outside, by renaming it. Nothing is dropped, except refusals: who calls
+without permission must not be able to push what counts out of the files.
 """
 
 import json
@@ -13,7 +14,8 @@ import os
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from logging.handlers import WatchedFileHandler
+from io import TextIOWrapper
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +26,9 @@ from agent.errors import Code, Refused
 from agent.observe.logs import Bounded
 
 FILE_MODE: Final = 0o640
+FILE_BYTES_MAX: Final = 64 * 1024**2  # some 200,000 actions
+KEPT_COUNT: Final = 15  # 1 GiB with the one that is written
+TEXT_CHARACTERS_MAX: Final = 1_000  # of one fact, which may come from another host
 REFUSALS: Final = frozenset({Code.PERMISSION_DENIED.value, Code.UNAUTHENTICATED.value})
 
 log = structlog.get_logger("suture.audit")
@@ -38,16 +43,20 @@ class AuditLog:
         *,
         now_s: Callable[[], float] = time.time,
         monotonic_s: Callable[[], float] = time.monotonic,
+        file_bytes_max: int = FILE_BYTES_MAX,
     ) -> None:
         """Open the file, if there is one. Raise Refused(INVALID_CONFIG) if it cannot be written."""
         self._now_s = now_s
         self._bounded = Bounded(monotonic_s)
-        self._handler = logging.StreamHandler() if path is None else _opened(path)
+        self._handler: logging.Handler = (
+            logging.StreamHandler() if path is None else _opened(path, file_bytes_max)
+        )
 
     def record(self, action: str, result: str, **facts: object) -> None:
         """Write down one action, and how it ended."""
         at = datetime.fromtimestamp(self._now_s(), UTC).isoformat(timespec="milliseconds")
-        event: EventDict = {"event": "audit", "at": at, "action": action, "result": result, **facts}
+        event: EventDict = {"event": "audit", "at": at, "action": action, "result": result}
+        event.update({name: _cut(value) for name, value in facts.items()})
         if result in REFUSALS:
             try:
                 event = self._bounded(None, "", event)
@@ -63,19 +72,50 @@ class AuditLog:
         self._handler.close()
 
 
-class _Handler(WatchedFileHandler):
+class _Handler(RotatingFileHandler):
     """Appends lines; a file that was renamed away is made anew."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line to the file that has the name now."""
+        try:
+            if self._is_renamed():
+                former, self.stream = self.stream, self._open()
+                if former is not None:
+                    former.close()
+        except OSError:
+            self.handleError(record)
+            return
+        super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
         """Say in the ordinary log what could not be written, and go on serving."""
         log.error("audit_not_written", path=self.baseFilename, line=record.getMessage())
 
+    def _is_renamed(self) -> bool:
+        if self.stream is None:  # rotating it failed; the next line opens it again
+            return False
+        ours = os.fstat(self.stream.fileno())
+        try:
+            named = Path(self.baseFilename).stat(follow_symlinks=False)
+        except FileNotFoundError:
+            return True
+        return (ours.st_dev, ours.st_ino) != (named.st_dev, named.st_ino)
 
-def _opened(path: Path) -> WatchedFileHandler:
+    def _open(self) -> TextIOWrapper:
+        """Open the file for ourselves and our group, and never through a link."""
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        return os.fdopen(os.open(self.baseFilename, flags, FILE_MODE), "a", encoding="utf-8")
+
+
+def _opened(path: Path, file_bytes_max: int) -> _Handler:
     try:
-        os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, FILE_MODE))
-        return _Handler(path, encoding="utf-8")
+        return _Handler(path, maxBytes=file_bytes_max, backupCount=KEPT_COUNT, encoding="utf-8")
     except OSError as error:
         raise Refused(
             Code.INVALID_CONFIG, f"cannot write the audit log {path}: {error.strerror}"
         ) from error
+
+
+def _cut(value: object) -> object:
+    is_long = isinstance(value, str) and len(value) > TEXT_CHARACTERS_MAX
+    return f"{str(value)[:TEXT_CHARACTERS_MAX]}..." if is_long else value

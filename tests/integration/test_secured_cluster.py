@@ -165,6 +165,15 @@ def test_a_cluster_works_over_mutual_tls(
     assert [("ada", ["admin"], [container_id], "OK")] == [
         (line["who"], line["roles"], line["container_ids"], line["result"]) for line in ordered
     ]
+    commands = [
+        (line["action"], line["result"], line["datanode_id"])
+        for line in audit(cluster.root / "scm-audit.jsonl")
+        if line["who"] == "scm" and line["container_id"] == container_id
+    ]
+    for node in admin.json("scm", "nodes"):
+        for action in ("command close", "command reconcile"):
+            for result in ("SENT", "OK"):
+                assert (action, result, node["datanode_id"]) in commands
     done = audit(cluster.root / "audit2.jsonl")
     assert ("ada", "ScanContainer", container_id) in [
         (line["who"], line["action"], line.get("container_id")) for line in done

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from agent.rpc.access import Audit
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
 from merkle.tree import Summary
@@ -105,6 +106,7 @@ class ScmWorld:
     clock: FakeClock = field(default_factory=FakeClock)
     queues: dict[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
     kept: dict[str, tuple[OpState, int]] = field(default_factory=dict)  # op states, by node
+    audit: Audit | None = None
 
     def __post_init__(self) -> None:
         """Open the state."""
@@ -118,6 +120,7 @@ class ScmWorld:
             clock=Clock(self.clock.now_ms, self.clock.monotonic_s),
             options=self.options,
             snapshots_path=self.path / "snapshots",
+            audit=self.audit,
         )
 
     def restart(self) -> None:

@@ -1,0 +1,126 @@
+"""The trail of commands: each that leaves and each that ends is noted, once it is durable."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.errors import Code, Unavailable
+from scm import records
+from scm.facts import Kind, OutcomeState
+from scm.options import ScmOptions
+from scm.records import FORMAT_VERSION
+from tests.support.scm_world import ScmWorld, outcome, pending
+
+NODES = ("dn1", "dn2", "dn3", "dn4")
+
+
+class Lines:
+    """An audit log in memory."""
+
+    def __init__(self) -> None:
+        self.lines: list[dict[str, object]] = []
+
+    def record(self, action: str, result: str, **facts: object) -> None:
+        """Keep it."""
+        self.lines.append({"action": action, "result": result, **facts})
+
+
+@pytest.fixture
+def audit() -> Lines:
+    """The audit log of the world."""
+    return Lines()
+
+
+def begun(path: Path, audit: Lines) -> ScmWorld:
+    """Begin a world of four nodes that writes to `audit`."""
+    world = ScmWorld(path, ScmOptions(safemode_wait_ms=0), audit=audit)
+    world.join(*NODES)
+    return world
+
+
+def test_what_is_sent_and_how_it_ended_are_in_the_audit_log(tmp_path: Path, audit: Lines) -> None:
+    """
+    A close and a copy: to whom, about what, with which target, why, and what became of it.
+    """
+    with begun(tmp_path, audit).running() as world:
+        made = world.made_closed()
+        [target] = set(NODES) - {r.datanode_id for r in world.state.replicas.of(made.container_id)}
+        world.control.leave_safe_mode()
+        [decision] = world.control.replicate_containers(
+            [made.container_id], target_id=target, worlds=(), dry_run=False
+        )
+        [command_id] = decision.command_ids
+        for node in NODES:
+            for command, _named in world.call(node).commands:
+                failed = outcome(command, OutcomeState.FAILED, code="BUSY")
+                world.call(command.datanode_id, outcomes=(failed,))
+
+    of_close = [line for line in audit.lines if line["action"] == "command close"]
+    assert sorted(["SENT", "OK"] * 3) == sorted(str(line["result"]) for line in of_close)
+    assert {made.container_id} == {line["container_id"] for line in of_close}
+    assert all(line["why"] for line in of_close if line["result"] == "SENT")
+    sent, ended = [line for line in audit.lines if line.get("command_id") == command_id]
+    assert ("command replicate", "SENT") == (sent["action"], sent["result"])
+    assert ("scm", "an operator asked for it", target) == tuple(
+        sent[name] for name in ("who", "why", "target_id")
+    )
+    assert sent["datanode_id"] == ended["datanode_id"]
+    assert ("BUSY", "FAILED") == (ended["result"], ended["state"])
+
+
+def test_what_is_given_up_is_noted_too(tmp_path: Path, audit: Lines) -> None:
+    """
+    A command that nobody answered ends in the audit log all the same, with the reason.
+    """
+    with begun(tmp_path, audit).running() as world:
+        made = world.made_closed(roots=(7, 7, 8))
+        world.control.reconcile_containers([made.container_id])
+        for node in NODES:
+            world.call(node)
+        world.clock.advance_s(world.options.command_deadline_ms / 1000 + 1)
+        world.control.tick()
+
+    results = [line["result"] for line in audit.lines if line["action"] == "command reconcile"]
+    assert "SENT" in results
+    assert "DEADLINE_PASSED" in results or "UNAVAILABLE" in results
+
+
+def test_a_change_that_is_undone_leaves_no_note(tmp_path: Path, audit: Lines) -> None:
+    """
+    What did not become durable was not sent.
+    """
+    with begun(tmp_path, audit).running() as world:
+        world.write("a", "k", 1)
+        world.control.finish("a", close=True)
+        [(command, _named)] = world.call("dn1").commands or world.call("dn4").commands
+        before = list(audit.lines)
+        world.state._environment.set_mapsize(512 * 1024)
+        too_large = replace(outcome(command), detail=b"x" * 1024**2)
+
+        with pytest.raises(Unavailable) as caught:
+            world.call(command.datanode_id, outcomes=(too_large,))
+
+    assert Code.DISK_OUT_OF_SPACE == caught.value.code
+    assert ["SENT"] == [line["result"] for line in before]
+    assert before == audit.lines
+
+
+def test_a_command_of_the_format_before_is_read(tmp_path: Path) -> None:
+    """
+    It has no reason; the state is of this version from then on.
+    """
+    command = pending(8, Kind.DELETE)
+    world = ScmWorld(tmp_path)
+    with world.running():
+        row = records.pending_row(command)
+        old = records.pack(records.unpack(row, 14)[:13])
+        with world.state._environment.begin(write=True) as transaction:
+            meta, commands = world.state._databases["meta"], world.state._databases["commands"]
+            transaction.put(b"format_version", records.pack([4]), db=meta)
+            transaction.put(world.state.commands.key_bytes(8), old, db=commands)
+        world.restart()
+
+        assert [(8, "")] == [(c.command_id, c.why) for c in world.state.commands.values()]
+        with world.state._environment.begin(db=world.state._databases["meta"]) as transaction:
+            assert [FORMAT_VERSION] == records.unpack(bytes(transaction.get(b"format_version")), 1)
