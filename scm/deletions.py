@@ -126,6 +126,8 @@ class Deletions:
 
     def _tidy_one(self, change: Change, container: Container) -> bool:
         container_id = container.container_id
+        if container.state in _DONE and not self._state.replicas.may_be_empty(container_id):
+            return False  # as nearly all: they are not even unpacked
         replicas = self._state.replicas.of(container_id)
         step = next_step(container, replicas, is_unused=self._is_unused(container_id))
         for nodes, force in ((step.deletes, False), (step.forced, True)):

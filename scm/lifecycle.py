@@ -90,10 +90,12 @@ def observe(container: Container, replicas: Sequence[Replica], *, now_ms: int) -
     if container.state in _OVER and is_written(container):
         return container  # what becomes of it is decided by `scm.emptying`
     if container.state not in _DECIDED:
-        container = replace(container, sequence_id=_sequence_id(container, replicas))
+        sequence_id = _sequence_id(container, replicas)
+        if sequence_id != container.sequence_id:
+            container = replace(container, sequence_id=sequence_id)
     for event in _events(container, replicas):
         container = advance(container, event, now_ms=now_ms)
-    if container.state is ContainerState.OPEN:
+    if container.state is ContainerState.OPEN or not container.pipeline:
         return container
     reported = {replica.datanode_id for replica in replicas}
     awaited = tuple(node for node in container.pipeline if node not in reported)

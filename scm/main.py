@@ -4,6 +4,7 @@ Single node: one process owns the state directory. While it is down, datanodes g
 scanning, and nothing is ordered.
 """
 
+import gc
 import json
 import shlex
 import sys
@@ -88,6 +89,7 @@ def serve(data: Path, listen: str, options: ScmOptions, stop: StopRequest, verif
             snapshots_path=data.absolute() / "snapshots",
             audit=audit,
         )
+        gc.freeze()  # what was read stays: later collections need not go through it
         service = ScmService(control, clock=clock, options=options)
         with ThreadPoolExecutor(options.rpc_threads, thread_name_prefix="rpc") as executor:
             built = build_server(

@@ -66,7 +66,9 @@ class Orders:
         """
         container_id = container.container_id
         now_s = self._clock.monotonic_s()
-        orders = lifecycle.close_orders(container, self._state.replicas.of(container_id))
+        orders: list[lifecycle.CloseOrder] = []
+        if container.pipeline or container_id in self._state.replicas.unsettled:
+            orders = lifecycle.close_orders(container, self._state.replicas.of(container_id))
         if not orders:
             self._close_attempts.pop(container_id, None)
             return []

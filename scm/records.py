@@ -14,6 +14,7 @@ import struct
 import sys
 import zlib
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Final
 
 from merkle.checksum import Algorithm
@@ -42,6 +43,7 @@ FORMAT_VERSIONS_READ: Final = (4, FORMAT_VERSION)  # 4: commands without their c
 
 _CRC: Final = struct.Struct(">I")
 _ID: Final = struct.Struct(">Q")
+_HEAD: Final = struct.Struct(">IQ")  # of a replica's row: checksum and container id
 _LENGTH: Final = struct.Struct(">H")
 _NAMES: Final = 4
 
@@ -53,6 +55,9 @@ _ALGORITHMS: Final = tuple(Algorithm)
 _PENDING_FIELDS: Final = (13, 14)  # of version 4, and of this one
 _EMPTY: Final = 1
 _HAS_TREE: Final = 2
+FLAGS_AT: Final = 2  # in the numbers
+_REPORTED_AT: Final = 4 + 5 * 8  # in the numbers: when it was reported, 8 bytes
+_NAMES_AT: Final = _HEAD.size + _NUMBERS.size
 
 
 class DamagedRow(ValueError):
@@ -133,36 +138,45 @@ def container_from(row: bytes) -> Container:
 
 def replica_row(replica: Replica) -> bytes:
     """Encode a replica: CRC32 ‖ container id ‖ numbers ‖ four strings, each behind its length."""
-    strings = [name.encode() for name in replica_names(replica)]
-    body = b"".join(
-        [
-            _ID.pack(replica.container_id),
-            replica_numbers(replica),
-            *(_LENGTH.pack(len(string)) + string for string in strings),
-        ]
-    )
+    names = _names_bytes(replica_names(replica))
+    body = _ID.pack(replica.container_id) + replica_numbers(replica) + names
     return _CRC.pack(zlib.crc32(body)) + body
 
 
-def replica_parts(row: bytes) -> tuple[int, bytes, tuple[str, str, str, str]]:
-    """Return a replica's container id, numbers and names. Raises DamagedRow."""
-    first = _CRC.size + _ID.size + _NUMBERS.size
-    if len(row) < first or _CRC.unpack_from(row)[0] != zlib.crc32(memoryview(row)[_CRC.size :]):
+@lru_cache(maxsize=65_536)
+def _names_bytes(names: tuple[str, str, str, str]) -> bytes:
+    strings = [name.encode() for name in names]
+    return b"".join(_LENGTH.pack(len(string)) + string for string in strings)
+
+
+def replica_split(row: bytes) -> tuple[int, bytes, bytes]:
+    """Return a replica's container id, numbers and names as they lie. Raises DamagedRow."""
+    if len(row) < _NAMES_AT:
+        raise DamagedRow(f"row of {len(row)} bytes is too short for a replica")
+    checksum, container_id = _HEAD.unpack_from(row)
+    if checksum != zlib.crc32(row[_CRC.size :]):
         raise DamagedRow(f"row of {len(row)} bytes does not match its checksum")
-    names, at = [], first
-    for _ in range(_NAMES):
-        (length,) = _LENGTH.unpack_from(row, at)
-        at += _LENGTH.size + length
-        names.append(sys.intern(row[at - length : at].decode()))
-    (container_id,) = _ID.unpack_from(row, _CRC.size)
+    return container_id, row[_HEAD.size : _NAMES_AT], row[_NAMES_AT:]
+
+
+def names_of(data: bytes) -> tuple[str, str, str, str]:
+    """Return the words of a replica. Raises DamagedRow."""
+    names, at = [], 0
+    try:
+        for _ in range(_NAMES):
+            (length,) = _LENGTH.unpack_from(data, at)
+            at += _LENGTH.size + length
+            names.append(sys.intern(data[at - length : at].decode()))
+    except (struct.error, UnicodeDecodeError) as error:
+        raise DamagedRow(f"its names cannot be read: {error}") from error
     datanode_id, origin_datanode_id, volume_id, load_error = names
-    numbers = row[_CRC.size + _ID.size : first]
-    return container_id, numbers, (datanode_id, origin_datanode_id, volume_id, load_error)
+    return datanode_id, origin_datanode_id, volume_id, load_error
 
 
 def replica_from(row: bytes) -> Replica:
     """Decode a replica."""
-    return replica_of(*replica_parts(row))
+    container_id, numbers, names = replica_split(row)
+    return replica_of(container_id, numbers, names_of(names))
 
 
 def replica_names(replica: Replica) -> tuple[str, str, str, str]:
@@ -233,6 +247,23 @@ def replica_of(container_id: int, numbers: bytes, names: tuple[str, str, str, st
 def replica_state(numbers: bytes) -> ReplicaState:
     """Return the state of a packed replica."""
     return _STATES[numbers[0]]
+
+
+def state_byte(state: ReplicaState) -> int:
+    """Return what a packed replica of this state begins with."""
+    return _STATES.index(state)
+
+
+def is_empty_byte(flags: int) -> bool:
+    """Whether the flags of a packed replica say that it holds nothing."""
+    return bool(flags & _EMPTY)
+
+
+def is_same_but_for_time(one: bytes, other: bytes, *, first: int) -> bool:
+    """Whether two packed replicas, whose numbers begin at `first`, differ in nothing but when they
+    were reported."""
+    at = first + _REPORTED_AT
+    return one[:at] == other[:at] and one[at + 8 :] == other[at + 8 :]
 
 
 def allocation_row(allocation: Allocation) -> bytes:

@@ -1,7 +1,8 @@
 """The replicas in memory: packed, because there are millions of them."""
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Final, overload
 
 from merkle.replica import ReplicaState
@@ -10,6 +11,7 @@ from scm.facts import Replica
 from scm.tables import Table, discard, id_key
 
 _WORD: Final = struct.Struct("=I")
+_NAMES_KNOWN_MAX: Final = 100_000  # while rows are read: different names of replicas, some 20 MB
 _WORDS: Final = struct.Struct("=4I")  # of a packed replica: datanode, origin, volume, error
 
 UNSETTLED_STATES: Final = frozenset(
@@ -52,19 +54,72 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
     def __len__(self) -> int:
         return self._count
 
-    def load(self, row: bytes) -> None:
-        """Take a row in as it was on disk."""
-        container_id, numbers, names = records.replica_parts(row)
-        self._place(container_id, names[0], self._words(names) + numbers)
+    def load(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """Take rows in as they were on disk, by ascending key, into an empty table.
+
+        A row is checked and packed, and nothing is made of it: there are millions, and everybody
+        waits. Raises DamagedRow.
+        """
+        known: dict[bytes, bytes] = {}
+        held_by: dict[bytes, list[int]] = {}
+        unsettled = {records.state_byte(state) for state in UNSETTLED_STATES}
+        current, group = -1, list[bytes]()
+        for key, row in rows:
+            try:
+                container_id, numbers, names = records.replica_split(row)
+                words = known.get(names)
+                if words is None:
+                    if len(known) >= _NAMES_KNOWN_MAX:
+                        known.clear()
+                    words = known[names] = self._words(records.names_of(names))
+            except ValueError as error:
+                raise self.damaged(key, error) from error
+            if container_id != current:
+                if group:
+                    self._packed[current] = tuple(group)
+                current, group = container_id, []
+            group.append(words + numbers)
+            held_by.setdefault(words[: _WORD.size], []).append(container_id)
+            if numbers[0] in unsettled:
+                self.unsettled.add(container_id)
+            self._count += 1
+        if group:
+            self._packed[current] = tuple(group)
+        self._by_node = {
+            self._names[_WORD.unpack(word)[0]]: set(ids) for word, ids in held_by.items()
+        }
 
     def apply(self, key: tuple[int, str], value: Replica | None) -> Replica | None:
         """Set or remove, and keep the indexes."""
-        container_id, datanode_id = key
-        packed = None
-        if value is not None:
-            packed = self._words(records.replica_names(value)) + records.replica_numbers(value)
-        before = self._place(container_id, datanode_id, packed)
-        return None if before is None else self._replica(container_id, before)
+        before = self._place(*key, self._pack(value))
+        return None if before is None else self._replica(key[0], before)
+
+    def swap(self, key: tuple[int, str], value: Replica | None) -> Callable[[], object]:
+        """Set or remove; return what puts back what was there before, which stays packed."""
+        return partial(self._place, *key, self._place(*key, self._pack(value)))
+
+    def confirm(self, replica: Replica) -> bool:
+        """Whether a replica is known just so; then only the time of the report is taken.
+
+        That is in memory only, and it stays whatever becomes of the change it came with.
+        """
+        held = self._packed.get(replica.container_id, ())
+        at = self._at(held, replica.datanode_id)
+        if at < 0:
+            return False
+        packed = self._pack(replica)
+        assert packed is not None
+        if not records.is_same_but_for_time(held[at], packed, first=_WORDS.size):
+            return False
+        self._packed[replica.container_id] = (*held[:at], packed, *held[at + 1 :])
+        return True
+
+    def may_be_empty(self, container_id: int) -> bool:
+        """Whether no replica of a container says that it holds anything."""
+        return all(
+            records.is_empty_byte(one[_WORDS.size + records.FLAGS_AT])
+            for one in self._packed.get(container_id, ())
+        )
 
     def of(self, container_id: int) -> tuple[Replica, ...]:
         """Return all replicas of a container, by datanode id."""
@@ -88,31 +143,48 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         return (self._replica(container_id, one) for one in packed)
 
     def _place(self, container_id: int, datanode_id: str, packed: bytes | None) -> bytes | None:
-        before = self._find(container_id, datanode_id)
-        others = [one for one in self._packed.get(container_id, ()) if one is not before]
-        if packed is not None:
-            others.append(packed)
-            others.sort(key=self._node_of)
+        held = self._packed.get(container_id, ())
+        at = self._at(held, datanode_id)
+        before = None if at < 0 else held[at]
+        others = held if at < 0 else held[:at] + held[at + 1 :]
+        if packed is None:
+            held = others
+            discard(self._by_node, datanode_id, container_id)
+        elif before is not None:
+            held = (*held[:at], packed, *held[at + 1 :])
+        else:
+            held = tuple(sorted((*others, packed), key=self._node_of))
+            self._by_node.setdefault(datanode_id, set()).add(container_id)
         self._count += (packed is not None) - (before is not None)
-        if others:
-            self._packed[container_id] = tuple(others)
+        if held:
+            self._packed[container_id] = held
         else:
             self._packed.pop(container_id, None)
-        if packed is not None:
-            self._by_node.setdefault(datanode_id, set()).add(container_id)
-        else:
-            discard(self._by_node, datanode_id, container_id)
-        if any(records.replica_state(one[_WORDS.size :]) in UNSETTLED_STATES for one in others):
+        if any(records.replica_state(one[_WORDS.size :]) in UNSETTLED_STATES for one in held):
             self.unsettled.add(container_id)
         else:
             self.unsettled.discard(container_id)
         return before
 
     def _find(self, container_id: int, datanode_id: str) -> bytes | None:
-        for one in self._packed.get(container_id, ()):
-            if self._node_of(one) == datanode_id:
-                return one
-        return None
+        held = self._packed.get(container_id, ())
+        at = self._at(held, datanode_id)
+        return None if at < 0 else held[at]
+
+    def _at(self, held: Sequence[bytes], datanode_id: str) -> int:
+        """Return where a datanode's replica is among those of a container; -1 if nowhere."""
+        number = self._name_numbers.get(datanode_id)
+        if number is not None:
+            word = _WORD.pack(number)
+            for i, one in enumerate(held):
+                if one.startswith(word):
+                    return i
+        return -1
+
+    def _pack(self, value: Replica | None) -> bytes | None:
+        if value is None:
+            return None
+        return self._words(records.replica_names(value)) + records.replica_numbers(value)
 
     def _node_of(self, packed: bytes) -> str:
         number: int = _WORD.unpack_from(packed)[0]
@@ -120,14 +192,12 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
 
     def _words(self, names: Sequence[str]) -> bytes:
         """Return the numbers that stand for words; a new word gets the next number."""
-        numbers = []
+        known = self._name_numbers
         for name in names:
-            number = self._name_numbers.get(name)
-            if number is None:
-                number = self._name_numbers[name] = len(self._names)
+            if name not in known:
+                known[name] = len(self._names)
                 self._names.append(name)
-            numbers.append(number)
-        return _WORDS.pack(*numbers)
+        return _WORDS.pack(*(known[name] for name in names))
 
     def _replica(self, container_id: int, packed: bytes) -> Replica:
         a, b, c, d = _WORDS.unpack_from(packed)

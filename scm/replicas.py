@@ -10,7 +10,7 @@ about it: deleting what one does not know is how data is lost.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 import structlog
@@ -119,16 +119,13 @@ class Reports:
         changed = set()
         for replica in replicas:
             key = (replica.container_id, replica.datanode_id)
-            known = self._state.replicas.get(key)
             if replica.state is ReplicaState.DELETED:
-                if known is not None:
+                if self._state.replicas.get(key) is not None:
                     change.remove(self._state.replicas, key)
                     changed.add(replica.container_id)
                 continue
             self._note_unknown(replica)
-            if known == replace(replica, reported_at_ms=known.reported_at_ms if known else 0):
-                change.touch(self._state.replicas, replica)  # only the time is new: no disk write
-            else:
+            if not self._state.replicas.confirm(replica):  # else there is nothing for the disk
                 change.put(self._state.replicas, replica)
                 changed.add(replica.container_id)
         return changed

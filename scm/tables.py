@@ -7,7 +7,7 @@ only way to change one, so that an undo is an `apply` of the value before.
 import hashlib
 import struct
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Final, Generic, TypeVar
 
 from scm import records
@@ -67,10 +67,18 @@ class Table(Generic[K, V]):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def load(self, row: bytes) -> None:
-        """Take a row in as it was on disk. Raises DamagedRow."""
-        value = self.value(row)
-        self.apply(self.key_of(value), value)
+    def load(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """Take rows in as they were on disk. Raises DamagedRow."""
+        for key, row in rows:
+            try:
+                value = self.value(row)
+            except (ValueError, TypeError) as error:
+                raise self.damaged(key, error) from error
+            self.apply(self.key_of(value), value)
+
+    def damaged(self, key: bytes, error: Exception) -> records.DamagedRow:
+        """Return what to raise for a row that cannot be understood."""
+        return records.DamagedRow(f"table {self.name}, key {key.hex()}: {error}")
 
     def apply(self, key: K, value: V | None) -> V | None:
         """Set or, with None, remove; return what was there before."""
@@ -80,6 +88,11 @@ class Table(Generic[K, V]):
         else:
             self._rows[key] = value
         return before
+
+    def swap(self, key: K, value: V | None) -> Callable[[], object]:
+        """Set or remove; return what puts back what was there before."""
+        before = self.apply(key, value)
+        return lambda: self.apply(key, before)
 
 
 class NodeTable(Table[str, Node]):
