@@ -11,17 +11,15 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from agent.errors import Code
-from scm.cases import Cases
-from scm.commands import Commands
+from scm.basis import Basis
 from scm.counting import Placed
 from scm.facts import Container, ContainerState, Kind, Node
 from scm.intake import ASKED_FOR, Decision, Order
 from scm.loads import DELETE_LIMIT
-from scm.nodes import Nodes
 from scm.replication import Case, good_replicas, may_remove, neighbours, sources
 from scm.safemode import SafeMode
 from scm.shards import may_lose_shard, operator_keep_count, whole_count
-from scm.state import Change, State
+from scm.state import Change
 from scm.upkeep import Copy, Upkeep
 
 INELIGIBLE_STATE: Final = "INELIGIBLE_CONTAINER_STATE"
@@ -66,19 +64,11 @@ class Queue:
 class Admin:
     """Carries out single orders. Callers hold the control plane's lock."""
 
-    def __init__(
-        self,
-        state: State,
-        nodes: Nodes,
-        commands: Commands,
-        cases: Cases,
-        upkeep: Upkeep,
-        safe_mode: SafeMode,
-    ) -> None:
-        self._state = state
-        self._nodes = nodes
-        self._commands = commands
-        self._cases = cases
+    def __init__(self, basis: Basis, upkeep: Upkeep, safe_mode: SafeMode) -> None:
+        self._state = basis.state
+        self._nodes = basis.nodes
+        self._commands = basis.commands
+        self._cases = basis.cases
         self._upkeep = upkeep
         self._safe_mode = safe_mode
 

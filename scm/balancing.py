@@ -17,15 +17,12 @@ import structlog
 
 from agent.errors import Code, Refused
 from scm.balance import Limits, Movable, Move, is_balanced, plan, used_share
-from scm.cases import Cases
-from scm.clock import Clock
-from scm.commands import Commands
+from scm.basis import Basis
 from scm.facts import ContainerState, Kind, Priority
-from scm.options import ScmOptions
 from scm.replication import Case, Condition, is_whole, judge
 from scm.safemode import SafeMode
 from scm.shards import condition
-from scm.state import Change, State
+from scm.state import Change
 from scm.upkeep import Copy, Upkeep
 
 MOVE_S_MAX: Final = 65 * 60.0  # a move that takes longer is left to itself
@@ -53,23 +50,14 @@ class Balance:
 class Balancer:
     """Runs at most one balancing at a time. Callers hold the control plane's lock."""
 
-    def __init__(
-        self,
-        state: State,
-        commands: Commands,
-        cases: Cases,
-        upkeep: Upkeep,
-        safe_mode: SafeMode,
-        clock: Clock,
-        options: ScmOptions,
-    ) -> None:
-        self._state = state
-        self._commands = commands
-        self._cases = cases
+    def __init__(self, basis: Basis, upkeep: Upkeep, safe_mode: SafeMode) -> None:
+        self._state = basis.state
+        self._commands = basis.commands
+        self._cases = basis.cases
+        self._clock = basis.clock
+        self._options = basis.options
         self._upkeep = upkeep
         self._safe_mode = safe_mode
-        self._clock = clock
-        self._options = options
         self._run = Balance()
         self._moves: dict[int, tuple[Move, float]] = {}  # and when it began
 

@@ -14,17 +14,13 @@ import structlog
 
 from agent.ec.scheme import parse_scheme
 from merkle.replica import ReplicaState
-from scm.cases import Cases
-from scm.clock import Clock
-from scm.commands import Commands
+from scm.basis import Basis
 from scm.counting import Placed, is_bad, present
 from scm.facts import Kind, OpState, Pending
 from scm.loads import RECONSTRUCT_WEIGHT
-from scm.nodes import Nodes
-from scm.options import ScmOptions
 from scm.placement import choose_targets
 from scm.replication import Case
-from scm.state import Change, State
+from scm.state import Change
 
 QUIET_S: Final = 10.0  # after an order: reports of what it made are on their way
 IMPORT_SPACE_FACTOR: Final = 2
@@ -75,21 +71,13 @@ def _by_readiness(placed: Placed) -> tuple[object, ...]:
 class Coding:
     """Keeps erasure-coded containers whole. Callers hold the control's lock."""
 
-    def __init__(
-        self,
-        state: State,
-        nodes: Nodes,
-        commands: Commands,
-        cases: Cases,
-        clock: Clock,
-        options: ScmOptions,
-    ) -> None:
-        self._state = state
-        self._nodes = nodes
-        self._commands = commands
-        self._cases = cases
-        self._clock = clock
-        self._options = options
+    def __init__(self, basis: Basis) -> None:
+        self._state = basis.state
+        self._nodes = basis.nodes
+        self._commands = basis.commands
+        self._cases = basis.cases
+        self._clock = basis.clock
+        self._options = basis.options
         self._ordered_at_s: dict[int, float] = {}
 
     def needed_weight(self, case: Case) -> int | None:

@@ -14,15 +14,11 @@ import structlog
 
 from agent.errors import Code
 from scm.admin import NodeDecision
-from scm.cases import Cases
-from scm.clock import Clock
-from scm.commands import Commands
+from scm.basis import Basis
 from scm.counting import present
 from scm.facts import Container, Health, Kind, Node, OpState, Pending
 from scm.leaving import DONE, Obstacle, Plan, obstacle, violations
-from scm.nodes import Nodes
-from scm.options import ScmOptions
-from scm.state import Change, State
+from scm.state import Change
 
 REQUESTED_STATES: Final = frozenset(
     {OpState.IN_SERVICE, OpState.DECOMMISSIONING, OpState.ENTERING_MAINTENANCE}
@@ -73,21 +69,13 @@ class _Watch:
 class Departures:
     """Lets nodes leave and return. Callers hold the control plane's lock."""
 
-    def __init__(
-        self,
-        state: State,
-        nodes: Nodes,
-        commands: Commands,
-        cases: Cases,
-        clock: Clock,
-        options: ScmOptions,
-    ) -> None:
-        self._state = state
-        self._nodes = nodes
-        self._commands = commands
-        self._cases = cases
-        self._clock = clock
-        self._options = options
+    def __init__(self, basis: Basis) -> None:
+        self._state = basis.state
+        self._nodes = basis.nodes
+        self._commands = basis.commands
+        self._cases = basis.cases
+        self._clock = basis.clock
+        self._options = basis.options
         self._watches: dict[str, _Watch] = {}
         self._told: dict[str, tuple[OpState | None, int]] = {}
 

@@ -9,14 +9,10 @@ from dataclasses import dataclass, replace
 
 from agent.errors import Code
 from scm import dispatch, lifecycle
-from scm.cases import Cases
-from scm.clock import Clock
+from scm.basis import Basis
 from scm.coding import Coding
-from scm.commands import Commands
 from scm.counting import Placed
 from scm.facts import Container, Kind, Outcome, OutcomeState, Pending, Priority
-from scm.nodes import Nodes
-from scm.options import ScmOptions
 from scm.reconciles import Reconciles
 from scm.replication import Case, is_whole, may_remove, sources
 from scm.shards import (
@@ -26,7 +22,7 @@ from scm.shards import (
     to_copy,
     to_move,
 )
-from scm.state import Change, State
+from scm.state import Change
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,25 +34,15 @@ class _Attempt:
 class Orders:
     """Orders that follow from a container's state."""
 
-    def __init__(
-        self,
-        state: State,
-        nodes: Nodes,
-        commands: Commands,
-        reconciles: Reconciles,
-        coding: Coding,
-        cases: Cases,
-        clock: Clock,
-        options: ScmOptions,
-    ) -> None:
-        self._state = state
-        self._nodes = nodes
-        self._commands = commands
+    def __init__(self, basis: Basis, reconciles: Reconciles, coding: Coding) -> None:
+        self._state = basis.state
+        self._nodes = basis.nodes
+        self._commands = basis.commands
+        self._cases = basis.cases
+        self._clock = basis.clock
+        self._options = basis.options
         self._reconciles = reconciles
         self._coding = coding
-        self._cases = cases
-        self._clock = clock
-        self._options = options
         self._close_attempts: dict[int, dict[str, _Attempt]] = {}
 
     def close(self, change: Change, container: Container) -> list[int]:

@@ -9,18 +9,16 @@ from typing import Final
 from agent.errors import Code
 from scm import lifecycle
 from scm.admin import Admin
-from scm.cases import Cases
-from scm.clock import Clock
+from scm.basis import Basis
 from scm.coding import shortage
 from scm.emptying import next_step
 from scm.facts import Container, ContainerState, Kind
 from scm.intake import Decision, PlanRow, check
-from scm.nodes import Nodes
 from scm.reconciles import Reconciles
 from scm.replication import UNDER, Case, judge, victims
 from scm.safemode import SafeMode
 from scm.shards import surplus, to_copy
-from scm.state import Change, State
+from scm.state import Change
 
 SUPPRESSED: Final = "SUPPRESSED"
 AWAITS_REPAIR: Final = "AWAITS_REPAIR"
@@ -30,22 +28,15 @@ class Plans:
     """Applies plans. Callers hold the control plane's lock."""
 
     def __init__(
-        self,
-        state: State,
-        nodes: Nodes,
-        reconciles: Reconciles,
-        admin: Admin,
-        cases: Cases,
-        safe_mode: SafeMode,
-        clock: Clock,
+        self, basis: Basis, reconciles: Reconciles, admin: Admin, safe_mode: SafeMode
     ) -> None:
-        self._state = state
-        self._nodes = nodes
+        self._state = basis.state
+        self._nodes = basis.nodes
+        self._cases = basis.cases
+        self._clock = basis.clock
         self._reconciles = reconciles
         self._admin = admin
-        self._cases = cases
         self._safe_mode = safe_mode
-        self._clock = clock
 
     def apply(self, change: Change, row: PlanRow, *, dry_run: bool) -> Decision:
         """Order what a row asks for, if the world is still such that it is right."""

@@ -16,15 +16,11 @@ from typing import Final
 
 import structlog
 
-from scm.cases import Cases
-from scm.clock import Clock
+from scm.basis import Basis
 from scm.coding import Coding
-from scm.commands import Commands
 from scm.counting import Placed
 from scm.facts import Container, ContainerState, Health, Kind, Priority
 from scm.loads import DELETE_LIMIT, in_flight_limit, least_loaded
-from scm.nodes import Nodes
-from scm.options import ScmOptions
 from scm.placement import choose_targets
 from scm.replication import (
     MISPLACED_WEIGHT,
@@ -41,7 +37,7 @@ from scm.replication import (
     victims,
 )
 from scm.shards import condition, gives_way, is_better_rack, surplus, to_copy, to_move
-from scm.state import Change, State
+from scm.state import Change
 
 LOOKS_PER_TURN: Final = 2_000  # containers judged while the lock is held
 ATTEMPTS_PER_TURN: Final = 500
@@ -65,23 +61,14 @@ class Copy:
 class Upkeep:
     """Keeps closed containers at their number of replicas. Callers hold the control's lock."""
 
-    def __init__(
-        self,
-        state: State,
-        nodes: Nodes,
-        commands: Commands,
-        coding: Coding,
-        cases: Cases,
-        clock: Clock,
-        options: ScmOptions,
-    ) -> None:
-        self._state = state
-        self._nodes = nodes
-        self._commands = commands
+    def __init__(self, basis: Basis, coding: Coding) -> None:
+        self._state = basis.state
+        self._nodes = basis.nodes
+        self._commands = basis.commands
+        self._cases = basis.cases
+        self._clock = basis.clock
+        self._options = basis.options
         self._coding = coding
-        self._cases = cases
-        self._clock = clock
-        self._options = options
         self._due: dict[int, None] = {}
         self._round_at = 1
         self.under: dict[int, tuple[int, int]] = {}  # id -> weight, times put back
