@@ -6,6 +6,7 @@ import typer
 
 from agent.cli import holds as holds
 from agent.cli import nodes as nodes  # its commands are of the same group
+from agent.cli import plan as plan
 from agent.cli.orders import DryRunFlag, YesFlag, refuse_unasked
 from agent.cli.output import (
     SCM_DEFAULT,
