@@ -143,6 +143,7 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         return (self._replica(container_id, one) for one in packed)
 
     def _place(self, container_id: int, datanode_id: str, packed: bytes | None) -> bytes | None:
+        self._stir(container_id)
         held = self._packed.get(container_id, ())
         at = self._at(held, datanode_id)
         before = None if at < 0 else held[at]
