@@ -5,7 +5,6 @@ A size without a prefix of two letters is decimal, as on the box of a disk: `1GB
 """
 
 import re
-from decimal import Decimal
 from typing import Final
 
 SIZES_BYTES: Final = {
@@ -13,25 +12,27 @@ SIZES_BYTES: Final = {
     **{f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGTP", start=1)},
     **{f"{prefix}B": 1000**power for power, prefix in enumerate("kMGTP", start=1)},
 }
-TIMES_S: Final = {
-    "ms": Decimal("0.001"),
-    "s": Decimal(1),
-    "min": Decimal(60),
-    "h": Decimal(3600),
-    "d": Decimal(86_400),
-    "w": Decimal(604_800),
+TIMES_MS: Final = {
+    "ms": 1,
+    "s": 1000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+    "w": 604_800_000,
 }
 SHOWN_BYTES: Final = ("PiB", "TiB", "GiB", "MiB", "KiB", "B")
-SHOWN_S: Final = ("d", "h", "min", "s", "ms")
+SHOWN_TIMES: Final = ("d", "h", "min", "s", "ms")
 TEXT_CHARACTERS_MAX: Final = 64
 
 _NUMBER: Final = r"\d+(?:\.\d+)?"
 _SIZE: Final = re.compile(rf"({_NUMBER}) ?({'|'.join(SIZES_BYTES)})")
-_PART: Final = re.compile(rf"({_NUMBER}) ?({'|'.join(sorted(TIMES_S, key=len, reverse=True))}) ?")
+_PART: Final = re.compile(rf"({_NUMBER}) ?({'|'.join(sorted(TIMES_MS, key=len, reverse=True))}) ?")
 
 
 def parse_bytes(text: str) -> int:
     """Return the bytes that `500GiB` means. Raise ValueError: no such unit, or no whole number."""
+    from decimal import Decimal  # to show a size or a time does without
+
     match = _SIZE.fullmatch(text[:TEXT_CHARACTERS_MAX])
     if match is None:
         raise ValueError(f"{text!r} is no size; write it like 500GiB, 20MiB or 4096B")
@@ -54,16 +55,18 @@ def parse_bytes_per_s(text: str) -> int:
 
 def parse_duration_s(text: str) -> float:
     """Return the seconds that `7d` or `1d12h` means. Raise ValueError."""
-    total_s, at = Decimal(0), 0
+    from decimal import Decimal
+
+    total_ms, at = Decimal(0), 0
     limited = text[:TEXT_CHARACTERS_MAX]
-    seen: list[Decimal] = []
+    seen: list[int] = []
     while match := _PART.match(limited, at):
-        seen.append(TIMES_S[match[2]])
-        total_s += Decimal(match[1]) * TIMES_S[match[2]]
+        seen.append(TIMES_MS[match[2]])
+        total_ms += Decimal(match[1]) * TIMES_MS[match[2]]
         at = match.end()
     if not at or at != len(text) or seen != sorted(set(seen), reverse=True):
         raise ValueError(f"{text!r} is no time; write it like 7d, 1d12h, 90s or 250ms")
-    return float(total_s)
+    return float(total_ms / 1000)
 
 
 def bytes_text(value_bytes: int) -> str:
@@ -78,9 +81,8 @@ def duration_text(duration_s: float) -> str:
     """Return the time in whole units, largest first: what `parse_duration_s` reads."""
     left_ms = round(duration_s * 1000)
     parts = []
-    for unit in SHOWN_S:
-        unit_ms = int(TIMES_S[unit] * 1000)
-        count, left_ms = divmod(left_ms, unit_ms)
+    for unit in SHOWN_TIMES:
+        count, left_ms = divmod(left_ms, TIMES_MS[unit])
         if count:
             parts.append(f"{count}{unit}")
     return "".join(parts) or "0s"

@@ -1,6 +1,7 @@
 """The control plane's values as answers on the wire."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Final, assert_never
 
 from agent.ec.scheme import parse_scheme
@@ -26,7 +27,8 @@ from scm.facts import (
 from scm.intake import Decision, Order
 from scm.loads import DELETE_LIMIT
 from scm.report import RmReport
-from scm.views import ContainerView, NodeView, ReplicaView, checksums_hint, shards_hint
+from scm.totals import Counts
+from scm.views import ContainerView, NodeView, ReplicaView, comparison
 
 _OUTCOME_NUMBERS: Final = {
     OutcomeState.EXECUTED: scm_pb2.CommandStatus.EXECUTED,
@@ -114,7 +116,6 @@ def node_message(view: NodeView) -> scm_pb2.NodeInfo:
 def container_message(view: ContainerView) -> scm_pb2.ContainerInfo:
     """Return a container with its replicas."""
     container = view.container
-    hint = shards_hint if container is not None and container.scheme else checksums_hint
     return scm_pb2.ContainerInfo(
         container_id=view.container_id,
         state=view.state,
@@ -122,9 +123,14 @@ def container_message(view: ContainerView) -> scm_pb2.ContainerInfo:
         sequence_id=0 if container is None else container.sequence_id,
         used_bytes=view.used_bytes,
         replicas=[_replica_info(replica) for replica in view.replicas],
-        checksums=hint([replica.replica for replica in view.replicas]),
+        checksums=comparison(container, [replica.replica for replica in view.replicas]),
         scheme="" if container is None else container.scheme,
     )
+
+
+def counts_message(counts: Counts) -> scm_pb2.CountContainersResponse:
+    """Return how many containers are how."""
+    return scm_pb2.CountContainersResponse(**asdict(counts))
 
 
 def decisions_message(decisions: Iterable[Decision]) -> scm_pb2.ContainerDecisions:

@@ -24,7 +24,6 @@ class ControlPlane(Operators):
         with self._change() as change:
             is_new_process = self._nodes.register(change, registration)
             self._reports.forget(registration.datanode_id)
-            self._state.stir(self._state.replicas.on(registration.datanode_id))  # a new rack?
             if is_new_process:
                 self._commands.node_restarted(change, registration.datanode_id)
 
@@ -76,9 +75,13 @@ class ControlPlane(Operators):
                 if self._nodes.health(datanode_id) is Health.DEAD:
                     self._upkeep.look_at(self._commands.node_died(change, datanode_id))
             self._upkeep.look_at(self._commands.expire(change))
+            self._totals.turn()
             self._reconciles.forget_old()
             self._observer.observe(change, self._writers.end_idle(change))
-            self._orders.close_due(change)
+            for container_id in self._state.containers.closing | self._state.replicas.unsettled:
+                container = self._state.containers.get(container_id)
+                if container is not None:
+                    self._orders.close(change, container)
             if self._safe_mode.look(self._reports.confirmed).is_open:
                 for datanode_id in self._departures.turn(change):
                     self._changed_nodes.add(datanode_id)

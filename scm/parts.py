@@ -29,6 +29,7 @@ from scm.replicas import Reports
 from scm.report import Verified
 from scm.safemode import SafeMode
 from scm.state import Change, State
+from scm.totals import Totals
 from scm.upkeep import Upkeep
 from scm.views import Views
 from scm.writers import Writers
@@ -86,6 +87,7 @@ class Parts:
         self._balancer = Balancer(basis, self._upkeep, self._safe_mode)
         self._views = Views(state, self._nodes, self._reports)
         self._last_copies = LastCopies(state, self._nodes)
+        self._totals = Totals(state)
 
     @property
     def term(self) -> int:

@@ -41,6 +41,8 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         self._name_numbers: dict[str, int] = {}
         self._count = 0
         self.unsettled: set[int] = set()
+        self.touched: set[int] = set()
+        """Containers whose replicas were set or removed since `scm.totals` took these."""
 
     def get(self, key: tuple[int, str]) -> Replica | None:
         """Return one datanode's replica of a container, if reported."""
@@ -143,7 +145,7 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         return (self._replica(container_id, one) for one in packed)
 
     def _place(self, container_id: int, datanode_id: str, packed: bytes | None) -> bytes | None:
-        self._stir(container_id)
+        self.touched.add(container_id)
         held = self._packed.get(container_id, ())
         at = self._at(held, datanode_id)
         before = None if at < 0 else held[at]

@@ -144,6 +144,12 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         view = self._control.container(parse_container_id(request.container_id))
         return scm_pb2.GetContainerInfoResponse(container=answers.container_message(view))
 
+    def CountContainers(  # noqa: N802
+        self, _request: scm_pb2.CountContainersRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.CountContainersResponse:
+        """Return how many containers are how."""
+        return answers.counts_message(self._control.count_containers())
+
     def CloseContainers(  # noqa: N802
         self, request: scm_pb2.CloseContainersRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ContainerDecisions:
@@ -169,10 +175,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
     ) -> scm_pb2.ContainerDecisions:
         """Order what a plan asks for, as far as it is still true."""
         rows = wire.plan_rows_from(request)
-        worlds = wire.worlds_from(request.worlds, rows)
-        return answers.decisions_message(
-            self._control.apply_plan(rows, worlds=worlds, dry_run=request.dry_run)
-        )
+        return answers.decisions_message(self._control.apply_plan(rows, dry_run=request.dry_run))
 
     def ExportSnapshot(  # noqa: N802
         self, _request: scm_pb2.ExportSnapshotRequest, _context: grpc.ServicerContext

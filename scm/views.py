@@ -95,6 +95,12 @@ def shards_hint(replicas: Sequence[Replica]) -> str:
     return "unknown" if "unknown" in answers or not answers else "shards"
 
 
+def comparison(container: Container | None, replicas: Sequence[Replica]) -> str:
+    """Say how a container's replicas compare: match, shards, differ or unknown."""
+    is_coded = container is not None and bool(container.scheme)
+    return shards_hint(replicas) if is_coded else checksums_hint(replicas)
+
+
 class Views:
     """Builds the answers. Callers hold the control plane's lock."""
 

@@ -6,21 +6,9 @@ import typer
 
 from agent.cli import holds as holds
 from agent.cli import nodes as nodes  # its commands are of the same group
-from agent.cli import plan as plan
+from agent.cli.options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.cli.orders import DryRunFlag, YesFlag, refuse_unasked
-from agent.cli.output import (
-    SCM_DEFAULT,
-    Exit,
-    JsonFlag,
-    ScmOption,
-    counted,
-    emit,
-    grid,
-    say,
-    short,
-    show,
-    size,
-)
+from agent.cli.output import Exit, counted, emit, grid, say, short, show, size
 from agent.cli.scm import app, facts
 from agent.client import Client
 from agent.errors import Code, Refused

@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from agent import config_reference
-from agent.cli.output import Exit, JsonFlag, counted, emit, grid, say, show
+from agent.cli.options import JsonFlag
+from agent.cli.output import Exit, counted, emit, grid, say, show
 from agent.config import CONFIG_PATH, AgentConfig, load_written
 from agent.config_source import Written
 

@@ -12,12 +12,12 @@ With none of it, commands speak plaintext, and only to this machine.
 """
 
 import os
-import tomllib
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
+from agent.cli.declared import Option
 from agent.errors import Code, Refused
 
 if TYPE_CHECKING:
@@ -46,9 +46,37 @@ class Wanted:
 _wanted: ContextVar[Wanted] = ContextVar("wanted", default=Wanted())  # noqa: B039 - it is frozen
 
 
-def choose(wanted: Wanted) -> None:
-    """Use these settings for the commands of this run."""
-    _wanted.set(wanted)
+def choose(
+    certificate: Annotated[
+        Path | None,
+        Option("--tls-certificate", "Your certificate, in PEM.", "FILE", "SUTURE_TLS_CERTIFICATE"),
+    ] = None,
+    key: Annotated[
+        Path | None, Option("--tls-key", "Its private key, in PEM.", "FILE", "SUTURE_TLS_KEY")
+    ] = None,
+    ca: Annotated[
+        Path | None, Option("--tls-ca", "Whom to believe, in PEM.", "FILE", "SUTURE_TLS_CA")
+    ] = None,
+    client_config: Annotated[
+        Path | None,
+        Option(
+            "--client-config",
+            "Where else these are written; default: ~/.config/suture/client.toml.",
+            "FILE",
+            "SUTURE_CLIENT_CONFIG",
+        ),
+    ] = None,
+    allow_plaintext: Annotated[
+        bool,
+        Option(
+            "--allow-plaintext",
+            "Without certificates, call other hosts all the same.",
+            envvar="SUTURE_ALLOW_PLAINTEXT",
+        ),
+    ] = False,
+) -> None:
+    """Keeps the replicas of a storage container equal and whole."""
+    _wanted.set(Wanted(certificate, key, ca, allow_plaintext, client_config))
 
 
 def is_secured() -> bool:
@@ -104,6 +132,8 @@ def _default_file() -> Path | None:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    import tomllib  # most have no such file
+
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

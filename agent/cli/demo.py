@@ -12,7 +12,8 @@ from typing import Annotated, Final
 import typer
 from rich.markup import escape
 
-from agent.cli.output import Exit, JsonFlag, aside, emit, grid, people, say, short, show
+from agent.cli.options import JsonFlag
+from agent.cli.output import Exit, aside, emit, grid, people, say, short, show
 from agent.client import Client
 from agent.demo.cluster import Cluster
 from agent.demo.harm import Harm

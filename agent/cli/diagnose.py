@@ -13,7 +13,8 @@ import typer
 
 from agent.cli.connection import connect
 from agent.cli.document import facts
-from agent.cli.output import ID_MAX, SCM_DEFAULT, Exit, JsonFlag, ScmOption, emit, say
+from agent.cli.options import SCM_DEFAULT, JsonFlag, ScmOption
+from agent.cli.output import ID_MAX, Exit, emit, say
 from agent.client import Client
 from agent.errors import Code, Refused, SutureError
 from agent.rpc.peer import Peer

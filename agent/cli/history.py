@@ -8,21 +8,8 @@ import typer
 
 from agent.cli.connection import connect
 from agent.cli.document import facts
-from agent.cli.output import (
-    ID_MAX,
-    SCM_DEFAULT,
-    Exit,
-    JsonFlag,
-    ScmOption,
-    checksum,
-    counted,
-    emit,
-    grid,
-    say,
-    short,
-    show,
-    size,
-)
+from agent.cli.options import SCM_DEFAULT, JsonFlag, ScmOption
+from agent.cli.output import ID_MAX, Exit, checksum, counted, emit, grid, say, short, show, size
 from agent.cli.scm import container_info, state_name
 from agent.client import Client
 from agent.errors import SutureError

@@ -4,8 +4,9 @@ from typing import Annotated
 
 import typer
 
+from agent.cli.options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.cli.orders import datanode_id
-from agent.cli.output import SCM_DEFAULT, JsonFlag, ScmOption, emit, grid, short, show
+from agent.cli.output import emit, grid, short, show
 from agent.cli.scm import Containers, app, facts, show_decisions
 from agent.client import Client
 from agent.rpc.v1 import scm_pb2

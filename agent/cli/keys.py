@@ -11,19 +11,8 @@ import typer
 from rich.progress import Progress
 
 from agent.cli.connection import connect
-from agent.cli.output import (
-    SCM_DEFAULT,
-    JsonFlag,
-    ScmOption,
-    bytes_progress,
-    counted,
-    emit,
-    grid,
-    remark,
-    say,
-    show,
-    size,
-)
+from agent.cli.options import SCM_DEFAULT, JsonFlag, ScmOption
+from agent.cli.output import bytes_progress, counted, emit, grid, remark, say, show, size
 from agent.client import LANES_DEFAULT, Client
 from agent.ec.scheme import parse_scheme
 from agent.errors import Code, Refused, SutureError

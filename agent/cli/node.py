@@ -9,19 +9,8 @@ import typer
 from agent.cli.ask import Answered, NodeOption, ask_each, nodes_of, told
 from agent.cli.connection import connect
 from agent.cli.document import facts
-from agent.cli.output import (
-    SCM_DEFAULT,
-    Exit,
-    JsonFlag,
-    ScmOption,
-    counted,
-    emit,
-    grid,
-    people,
-    say,
-    short,
-    show,
-)
+from agent.cli.options import SCM_DEFAULT, JsonFlag, ScmOption
+from agent.cli.output import Exit, counted, emit, grid, people, say, short, show
 from agent.errors import size_text
 from agent.observe.answer import Told, percent
 from agent.quantity import spoken_duration

@@ -8,20 +8,9 @@ from typing import Annotated, Final
 import typer
 
 from agent.cli.connection import connect
+from agent.cli.options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.cli.orders import DryRunFlag, YesFlag, datanode_id, refuse_unasked
-from agent.cli.output import (
-    SCM_DEFAULT,
-    Exit,
-    JsonFlag,
-    ScmOption,
-    counted,
-    emit,
-    grid,
-    remark,
-    say,
-    short,
-    show,
-)
+from agent.cli.output import Exit, counted, emit, grid, remark, say, short, show
 from agent.cli.scm import app, facts
 from agent.client import Client
 from agent.errors import Code, Refused

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from agent.cli.output import Exit, JsonFlag, emit, grid, say, show
+from agent.cli.options import JsonFlag
+from agent.cli.output import Exit, emit, grid, say, show
 from agent.store.fsck import fsck as check
 
 

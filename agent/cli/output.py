@@ -1,28 +1,20 @@
 """How commands speak: tables and progress for people, one JSON document for machines.
 
-Results go to stdout, progress and errors to stderr. Exit codes are the same for every command:
-
-    0   done, and nothing is wrong
-    1   refused or failed; the message says why
-    2   done, and there is something to do: damage, differences, replicas not healed
-    3   not possible now; try again later
-    64  the command line was wrong
-    130 stopped by Ctrl-C
+Results go to stdout, progress and errors to stderr.
 """
 
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from enum import IntEnum
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
-import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from agent.cli.exits import Exit as Exit
 from agent.errors import SutureError, size_text
 
 if TYPE_CHECKING:
@@ -31,24 +23,7 @@ if TYPE_CHECKING:
 ID_SHOWN = 8  # characters of a UUID: 2^32 datanodes until two look alike
 
 
-class Exit(IntEnum):
-    """Exit codes of `suture`."""
-
-    OK = 0
-    FAILED = 1
-    TO_DO = 2
-    UNAVAILABLE = 3
-    USAGE = 64
-
-
 ID_MAX: Final = 2**63 - 1  # of a container, on the wire
-
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document, for machines.")]
-ScmOption = Annotated[
-    str,
-    typer.Option("--scm", metavar="HOST:PORT", envvar="SUTURE_SCM", help="Address of the SCM."),
-]
-SCM_DEFAULT = "127.0.0.1:9860"
 
 LAST_COLUMN_MIN = 24  # columns that a remark needs
 TABLE_WIDTH_MAX = 1000  # columns: wider than any table

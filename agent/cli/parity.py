@@ -8,20 +8,8 @@ from typing import Annotated
 import typer
 
 from agent.cli.connection import connect
-from agent.cli.output import (
-    ID_MAX,
-    SCM_DEFAULT,
-    Exit,
-    JsonFlag,
-    ScmOption,
-    counted,
-    emit,
-    grid,
-    remark,
-    say,
-    show,
-    size,
-)
+from agent.cli.options import SCM_DEFAULT, JsonFlag, ScmOption
+from agent.cli.output import ID_MAX, Exit, counted, emit, grid, remark, say, show, size
 from agent.client import Client
 from agent.ec.scheme import SHARDS_MAX, parse_scheme
 from agent.errors import Code, Refused

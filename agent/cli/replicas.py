@@ -8,12 +8,10 @@ from typing import Annotated, Final
 import typer
 
 from agent.cli.connection import connect
+from agent.cli.options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.cli.output import (
     ID_MAX,
-    SCM_DEFAULT,
     Exit,
-    JsonFlag,
-    ScmOption,
     bytes_progress,
     checksum,
     counted,

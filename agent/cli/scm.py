@@ -8,12 +8,10 @@ from rich.table import Table
 
 from agent.cli.connection import connect
 from agent.cli.document import facts as facts
+from agent.cli.options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.cli.output import (
     ID_MAX,
-    SCM_DEFAULT,
     Exit,
-    JsonFlag,
-    ScmOption,
     aside,
     checksum,
     counted,

@@ -8,19 +8,8 @@ import typer
 
 from agent.cli.connection import connect
 from agent.cli.document import facts
-from agent.cli.output import (
-    SCM_DEFAULT,
-    Exit,
-    JsonFlag,
-    ScmOption,
-    counted,
-    emit,
-    grid,
-    say,
-    short,
-    show,
-    size,
-)
+from agent.cli.options import SCM_DEFAULT, JsonFlag, ScmOption
+from agent.cli.output import Exit, counted, emit, grid, say, short, show, size
 from agent.errors import Code, Refused
 from agent.quantity import spoken_duration
 from agent.rpc.peer import Peer

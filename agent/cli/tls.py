@@ -7,7 +7,8 @@ from typing import Annotated, Final
 import typer
 
 from agent import pki
-from agent.cli.output import Exit, JsonFlag, counted, emit, grid, remark, say, show
+from agent.cli.options import JsonFlag
+from agent.cli.output import Exit, counted, emit, grid, remark, say, show
 from agent.quantity import spoken_duration
 from agent.rpc.identity import Role
 

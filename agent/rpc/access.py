@@ -80,6 +80,7 @@ SCM: Final[Mapping[str, Rule]] = {
     "ListNodes": Rule(PEER | ADMIN),
     "ListContainerInfos": Rule(ADMIN),
     "GetContainerInfo": Rule(PEER | ADMIN),
+    "CountContainers": Rule(ADMIN),
     "CloseContainers": _audited(ADMIN, "container_ids"),
     "ReconcileContainers": _audited(ADMIN, "container_ids"),
     "ApplyPlan": _audited(ADMIN, "run_id", "rows", "dry_run"),

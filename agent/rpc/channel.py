@@ -4,12 +4,13 @@ Every call has a deadline. Only what may be asked twice is retried, only when th
 again later", and only while its deadline lasts. What comes back as an error is a `SutureError`.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar
 
 import grpc
 
-from agent.errors import Code, Unavailable
+from agent.errors import Code, SutureError, Unavailable
 from agent.rpc.errors import error_from
 from agent.rpc.renewing import RenewingChannel
 from agent.rpc.tls import LOOPBACK_ONLY, Material, Security, channel_credentials
@@ -116,15 +117,28 @@ def retried(work: Callable[[], T], *, timeout_s: float) -> T:
 
     Whether it is idempotent is the caller's knowledge.
     """
-    import tenacity  # brings asyncio along, which a single call can do without
+    began_s = time.monotonic()
+    try:
+        return work()
+    except SutureError as error:
+        if not _is_worth_repeating(error):
+            raise
+        failures = [error]
+    import tenacity  # a call that succeeds at once can do without
 
+    def again() -> T:
+        if failures:
+            raise failures.pop()  # counts as the first attempt
+        return work()
+
+    left_s = timeout_s - (time.monotonic() - began_s)
     attempts = tenacity.Retrying(
-        stop=tenacity.stop_after_attempt(ATTEMPTS_MAX) | tenacity.stop_after_delay(timeout_s),
+        stop=tenacity.stop_after_attempt(ATTEMPTS_MAX) | tenacity.stop_after_delay(left_s),
         wait=tenacity.wait_random_exponential(multiplier=RETRY_WAIT_S, max=RETRY_WAIT_S_MAX),
         retry=tenacity.retry_if_exception(_is_worth_repeating),
         reraise=True,
     )
-    return attempts(work)
+    return attempts(again)
 
 
 def _is_worth_repeating(error: BaseException) -> bool:

@@ -102,6 +102,11 @@ class ScmClient:
         answer: pb.GetContainerInfoResponse = self._repeated(self._stub.GetContainerInfo, request)
         return answer
 
+    def count_containers(self, request: pb.CountContainersRequest) -> pb.CountContainersResponse:
+        """Return how many containers are how."""
+        answer: pb.CountContainersResponse = self._repeated(self._stub.CountContainers, request)
+        return answer
+
     def close_containers(self, request: pb.CloseContainersRequest) -> pb.ContainerDecisions:
         """Order containers to be closed."""
         answer: pb.ContainerDecisions = self._once(self._stub.CloseContainers, request)

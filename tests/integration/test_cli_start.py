@@ -36,3 +36,23 @@ def test_without_an_interrupt_it_runs() -> None:
 
     assert 0 == ended.returncode
     assert ended.stdout.startswith("suture ")
+
+
+NEEDLESS = ("typer", "pydantic", "numpy", "lmdb", "xxhash", "structlog", "prometheus_client")
+IMPORTED = f"""
+import sys
+from agent.cli.main import plain
+assert plain(["status", "--datanode", "127.0.0.1:1"]) and plain(["status", "--json"])
+import agent.cli.overview, agent.rpc.scm
+print([name for name in {NEEDLESS} if name in sys.modules])
+"""
+
+
+def test_status_imports_nothing_that_it_does_not_use() -> None:
+    """Half of a quick answer is importing: what parses unusual command lines, and what reads disks,
+    is not on its way."""
+    ended = subprocess.run(
+        [sys.executable, "-c", IMPORTED], capture_output=True, text=True, timeout=60
+    )
+
+    assert "[]\n" == ended.stdout, ended.stderr

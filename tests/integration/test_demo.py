@@ -100,7 +100,16 @@ def test_everything_is_healed(files: Path, tmp_path: Path) -> None:
     work = tmp_path / "work"
 
     done = subprocess.run(
-        [sys.executable, "-m", "agent.cli.main", "demo", str(files), "--work", str(work), "--json"],
+        [
+            sys.executable,
+            "-m",
+            "agent.cli.start",
+            "demo",
+            str(files),
+            "--work",
+            str(work),
+            "--json",
+        ],
         capture_output=True,
         text=True,
         timeout=DEMO_TIMEOUT_S,
@@ -131,7 +140,7 @@ def test_an_interrupt_ends_it_cleanly(files: Path, tmp_path: Path) -> None:
     """
     work = tmp_path / "work"
     with subprocess.Popen(
-        [sys.executable, "-m", "agent.cli.main", "demo", str(files), "--work", str(work)],
+        [sys.executable, "-m", "agent.cli.start", "demo", str(files), "--work", str(work)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -623,6 +623,30 @@ class GetContainerInfoResponse(_message.Message):
     container: ContainerInfo
     def __init__(self, container: _Optional[_Union[ContainerInfo, _Mapping]] = ...) -> None: ...
 
+class CountContainersRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CountContainersResponse(_message.Message):
+    __slots__ = ("all", "open", "whole", "to_do", "unhealthy", "differ", "few_replicas", "unknown")
+    ALL_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_FIELD_NUMBER: _ClassVar[int]
+    TO_DO_FIELD_NUMBER: _ClassVar[int]
+    UNHEALTHY_FIELD_NUMBER: _ClassVar[int]
+    DIFFER_FIELD_NUMBER: _ClassVar[int]
+    FEW_REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    all: int
+    open: int
+    whole: int
+    to_do: int
+    unhealthy: int
+    differ: int
+    few_replicas: int
+    unknown: int
+    def __init__(self, all: _Optional[int] = ..., open: _Optional[int] = ..., whole: _Optional[int] = ..., to_do: _Optional[int] = ..., unhealthy: _Optional[int] = ..., differ: _Optional[int] = ..., few_replicas: _Optional[int] = ..., unknown: _Optional[int] = ...) -> None: ...
+
 class CloseContainersRequest(_message.Message):
     __slots__ = ("container_ids", "dry_run", "worlds")
     CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -718,18 +742,16 @@ class PlanReplica(_message.Message):
     def __init__(self, datanode_id: _Optional[str] = ..., state: _Optional[_Union[_container_pb2.ReplicaState, str]] = ..., root: _Optional[int] = ...) -> None: ...
 
 class ApplyPlanRequest(_message.Message):
-    __slots__ = ("snapshot_id", "run_id", "rows", "dry_run", "worlds")
+    __slots__ = ("snapshot_id", "run_id", "rows", "dry_run")
     SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
-    WORLDS_FIELD_NUMBER: _ClassVar[int]
     snapshot_id: str
     run_id: str
     rows: _containers.RepeatedCompositeFieldContainer[PlanRow]
     dry_run: bool
-    worlds: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, snapshot_id: _Optional[str] = ..., run_id: _Optional[str] = ..., rows: _Optional[_Iterable[_Union[PlanRow, _Mapping]]] = ..., dry_run: bool = ..., worlds: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, snapshot_id: _Optional[str] = ..., run_id: _Optional[str] = ..., rows: _Optional[_Iterable[_Union[PlanRow, _Mapping]]] = ..., dry_run: bool = ...) -> None: ...
 
 class ExportSnapshotRequest(_message.Message):
     __slots__ = ()

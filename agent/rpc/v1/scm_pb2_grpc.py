@@ -84,6 +84,11 @@ class ScmStub(object):
                 request_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.GetContainerInfoRequest.SerializeToString,
                 response_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.GetContainerInfoResponse.FromString,
                 _registered_method=True)
+        self.CountContainers = channel.unary_unary(
+                '/suture.v1.Scm/CountContainers',
+                request_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.CountContainersRequest.SerializeToString,
+                response_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.CountContainersResponse.FromString,
+                _registered_method=True)
         self.CloseContainers = channel.unary_unary(
                 '/suture.v1.Scm/CloseContainers',
                 request_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.CloseContainersRequest.SerializeToString,
@@ -232,6 +237,12 @@ class ScmServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetContainerInfo(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CountContainers(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -391,6 +402,11 @@ def add_ScmServicer_to_server(servicer, server):
                     servicer.GetContainerInfo,
                     request_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.GetContainerInfoRequest.FromString,
                     response_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.GetContainerInfoResponse.SerializeToString,
+            ),
+            'CountContainers': grpc.unary_unary_rpc_method_handler(
+                    servicer.CountContainers,
+                    request_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.CountContainersRequest.FromString,
+                    response_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.CountContainersResponse.SerializeToString,
             ),
             'CloseContainers': grpc.unary_unary_rpc_method_handler(
                     servicer.CloseContainers,
@@ -748,6 +764,33 @@ class Scm(object):
             '/suture.v1.Scm/GetContainerInfo',
             agent_dot_rpc_dot_v1_dot_scm__pb2.GetContainerInfoRequest.SerializeToString,
             agent_dot_rpc_dot_v1_dot_scm__pb2.GetContainerInfoResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CountContainers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/suture.v1.Scm/CountContainers',
+            agent_dot_rpc_dot_v1_dot_scm__pb2.CountContainersRequest.SerializeToString,
+            agent_dot_rpc_dot_v1_dot_scm__pb2.CountContainersResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,117 @@
+"""How `suture status` is shown: its headline and its tables."""
+
+import time
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from agent.cli.output import Exit, grid, say, short, show, size
+from agent.observe.answer import Told
+from agent.quantity import spoken_duration
+from agent.rpc.v1 import datanode_pb2, scm_pb2
+
+
+def show_cluster(
+    counts: scm_pb2.CountContainersResponse,
+    nodes: Sequence[scm_pb2.NodeInfo],
+    answers: Sequence[Told | str],
+    line: str,
+) -> None:
+    """Show all datanodes below two lines: what was verified, and what became of containers."""
+    say(line)
+    say(headline(counts))
+    show(node_table(nodes, answers))
+
+
+def headline(counts: scm_pb2.CountContainersResponse) -> str:
+    """Return the one line that a person asks for."""
+    closed = counts.all - counts.open
+    if not counts.all:
+        return "no containers yet"
+    words = {
+        "with damaged replicas": counts.unhealthy,
+        "whose replicas differ": counts.differ,
+        "with too few replicas": counts.few_replicas,
+        "not compared yet": counts.unknown,
+    }
+    wrong = ", ".join(f"{count} {text}" for text, count in words.items() if count)
+    text = f"{counts.whole} of {closed} closed containers are equal and whole on all replicas"
+    return text + (f"; {wrong}" if wrong else "") + f"; {counts.open} open"
+
+
+def node_table(nodes: Sequence[scm_pb2.NodeInfo], answers: Sequence[Told | str]) -> Table:
+    """Return the table of datanodes."""
+    columns = ["datanode", "address", "health", "containers#", "used#", "free#", "oldest scan"]
+    return grid(
+        "",
+        [*columns, "findings#", "tasks#", "remark"],
+        [node_row(node, answer) for node, answer in zip(nodes, answers, strict=True)],
+    )
+
+
+def node_row(node: scm_pb2.NodeInfo, told_by: Told | str) -> tuple[object, ...]:
+    """Return one datanode's row."""
+    if isinstance(told_by, str):
+        return (short(node.datanode_id), node.address, node.health, *["-"] * 6, told_by)
+    answer, scrub = told_by
+    failed = [f"{v.path}: {v.error or 'failed'}" for v in answer.volumes if v.failed]
+    errors = [f"{w.name} is stalled" for w in answer.workers if w.stalled]
+    errors += [f"{w.name}: {w.last_error}" for w in answer.workers if w.last_error]
+    blind = [
+        f"{v.path}: the planted fault was not found" for v in scrub.volumes if v.canary_overdue
+    ]
+    return (
+        short(node.datanode_id),
+        node.address,
+        node.health,
+        sum(answer.containers_by_state.values()),
+        size(sum(v.used_bytes for v in answer.volumes)),
+        size(sum(v.available_bytes for v in answer.volumes)),
+        oldest_scan(answer),
+        answer.finding_count,
+        answer.tasks_queued + answer.tasks_running,
+        "; ".join(failed + errors + blind),
+    )
+
+
+def oldest_scan(answer: datanode_pb2.StatusResponse) -> str:
+    """Return the age of the byte that was not read for the longest time."""
+    with_data = [volume for volume in answer.volumes if volume.container_count]
+    if not with_data:
+        return "-"
+    oldest_ms = min(volume.oldest_scan_at_ms for volume in with_data)
+    return (
+        "never"
+        if not oldest_ms
+        else f"{spoken_duration(max(0.0, time.time() - oldest_ms / 1000))} ago"
+    )
+
+
+def show_datanode(answer: datanode_pb2.StatusResponse, line: str) -> int:
+    """Show one datanode: volumes and workers."""
+    say(line)
+    say(f"datanode {answer.datanode_id}, version {answer.version}, SCM: {answer.scm_state}")
+    volumes = [
+        (
+            volume.path,
+            volume.container_count,
+            size(volume.used_bytes),
+            size(volume.available_bytes),
+            volume.error or ("failed" if volume.failed else "good"),
+        )
+        for volume in answer.volumes
+    ]
+    show(grid("volumes", ["path", "containers#", "used#", "free#", "state"], volumes))
+    workers = [
+        (
+            w.name,
+            f"{w.state}, stalled" if w.stalled else w.state,
+            w.steps,
+            w.error_count,
+            w.last_error,
+        )
+        for w in answer.workers
+    ]
+    show(grid("workers", ["worker", "state", "steps#", "errors#", "last error"], workers))
+    is_wrong = any(v.failed for v in answer.volumes) or any(w.stalled for w in answer.workers)
+    return Exit.TO_DO if is_wrong else Exit.OK

@@ -1,0 +1,129 @@
+"""All commands of `suture`: what typer parses, completes, and shows with --help."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import import_module
+from inspect import Parameter
+from typing import Annotated, Final
+
+import typer
+
+from agent.cli.connection import choose
+from agent.cli.main import QUICK
+from agent.cli.options import for_typer
+from agent.cli.output import Exit, fail_usage, remark
+from agent.observe import logs
+
+HELP: Final = "Keeps the replicas of a storage container equal and whole."
+CODES: Final = (
+    "Exit codes: 0 done; 1 refused or failed; 2 done, and there is something to do; "
+    "3 not possible now, try again; 64 wrong command line; 130 stopped by Ctrl-C."
+)
+
+# Only the module of the command that is run is imported: half of a quick answer is importing.
+COMMANDS: Final[dict[str, tuple[str, str]]] = {
+    "put": ("agent.cli.keys", "put"),
+    "get": ("agent.cli.keys", "get"),
+    "ls": ("agent.cli.keys", "ls"),
+    "rm": ("agent.cli.orders", "rm"),
+    **QUICK,
+    "tree": ("agent.cli.replicas", "tree"),
+    "diff": ("agent.cli.replicas", "diff"),
+    "explain": ("agent.cli.replicas", "explain"),
+    "history": ("agent.cli.history", "history"),
+    "scan": ("agent.cli.replicas", "scan"),
+    "findings": ("agent.cli.node", "findings"),
+    "volumes": ("agent.cli.node", "volumes"),
+    "top": ("agent.cli.node", "top"),
+    "diagnose": ("agent.cli.diagnose", "diagnose"),
+    "reconcile": ("agent.cli.orders", "reconcile"),
+    "verify-parity": ("agent.cli.parity", "verify_parity_command"),
+    "fsck": ("agent.cli.offline", "fsck"),
+    "demo": ("agent.cli.demo", "demo"),
+}
+GROUPS: Final[dict[str, tuple[str, str]]] = {
+    "scrub": ("agent.cli.scrub", "See, pause and resume the background scans."),
+    "tls": ("agent.cli.tls", "Make, issue and show certificates: mutual TLS for the cluster."),
+    "config": ("agent.cli.config", "Check, show and explain the agent's options."),
+    "scm": ("agent.cli.balance", "Ask the control plane, or give it a plan or an order."),
+}
+
+
+def print_version(wanted: bool) -> None:
+    """Print the version and stop, if asked to."""
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"suture {version('suture')}")
+        raise typer.Exit
+
+
+VERSION: Final = Parameter(
+    "version",
+    Parameter.KEYWORD_ONLY,
+    default=False,
+    annotation=Annotated[
+        bool,
+        typer.Option("--version", callback=print_version, is_eager=True, help="Print the version."),
+    ],
+)
+
+
+def program(arguments: Sequence[str]) -> typer.Typer:
+    """Return the command line with the command that `arguments` name; with all, to show them."""
+    app = typer.Typer(
+        name="suture",
+        help=HELP,
+        epilog=CODES,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(for_typer(choose, VERSION))
+    known = {*COMMANDS, *GROUPS}
+    wanted = {word for word in _commands_named(arguments) if word in known} or known
+    for name, (module, function) in COMMANDS.items():
+        if name in wanted:
+            command = getattr(import_module(module), function)
+            app.command(name)(for_typer(command) if name in QUICK else command)
+    for name, (module, text) in GROUPS.items():
+        if name in wanted:
+            app.add_typer(import_module(module).app, name=name, help=text)
+    return app
+
+
+def _commands_named(arguments: Sequence[str]) -> Sequence[str]:
+    """Return the command, behind the options that go before it; each of those takes a value."""
+    at = 0
+    while at < len(arguments) and arguments[at].startswith(("--tls-", "--client-config")):
+        at += 1 if "=" in arguments[at] else 2
+    return arguments[at : at + 1]
+
+
+def prepare(arguments: Sequence[str]) -> Callable[[], int]:
+    """Import what a command line needs, whatever it is; return its call."""
+    logs.configure("warning")  # to stderr: stdout is for results
+    return partial(call, program(arguments), arguments)
+
+
+def call(app: typer.Typer, arguments: Sequence[str]) -> int:
+    """Run a command line; return its exit code. Raises SutureError."""
+    as_json = "--json" in arguments
+    try:
+        result = app(list(arguments), prog_name="suture", standalone_mode=False)
+    except typer.TyperException as error:
+        show_usage(error, as_json=as_json)
+        return Exit.USAGE
+    except typer.Abort:
+        return 130  # as a shell reports a SIGINT
+    return result if isinstance(result, int) else Exit.OK
+
+
+def show_usage(error: typer.TyperException, *, as_json: bool) -> None:
+    """Say what is wrong with the command line; no command at all is a question for help."""
+    if type(error).__name__ == "NoArgsIsHelpError":  # typer does not export it
+        remark(error.format_message())
+        return
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "suture"
+    fail_usage(error.format_message(), f"see {command} --help", as_json=as_json)
