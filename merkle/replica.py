@@ -15,6 +15,7 @@ ContainerId = NewType("ContainerId", int)
 BlockId = NewType("BlockId", int)  # Ozone: localID; unique within its container
 Bcsid = NewType("Bcsid", int)  # block commit sequence id
 
+LAYOUT_VERSION: Final = 1  # of what a datanode keeps on its volumes and gives to others
 ID_MAX: Final = 2**63 - 1  # Ozone's ids are signed 64-bit; we refuse what it cannot name
 CONTAINER_BYTES_MAX: Final = 5 * 1024**3
 BLOCK_BYTES_MAX: Final = CONTAINER_BYTES_MAX

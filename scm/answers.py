@@ -110,6 +110,8 @@ def node_message(view: NodeView) -> scm_pb2.NodeInfo:
         container_count=view.container_count,
         volumes=[] if live is None else [_volume(volume) for volume in live.volumes],
         queues=[] if live is None else _counts(live.queues),
+        layout_version=view.node.layout_version,
+        read_only=view.node.is_read_only,
     )
 
 

@@ -94,7 +94,7 @@ class Cases:
         if (
             node is None
             or live is None
-            or not self._nodes.is_reachable(datanode_id)
+            or not self._nodes.takes_replicas(datanode_id)
             or node.op_state is not OpState.IN_SERVICE
         ):
             return None

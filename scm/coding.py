@@ -114,6 +114,8 @@ class Coding:
         targets = dict(command.shards)
         if not found.is_repairable or not set(targets) <= set(found.lost):
             return ()
+        if not all(map(self._nodes.takes_replicas, targets.values())):
+            return ()
         reachable = [(i, node) for i, node in found.sources if self._nodes.is_reachable(node)]
         return tuple(reachable) if len(reachable) >= found.data_count else ()
 

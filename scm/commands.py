@@ -8,7 +8,7 @@ Every command is durable before anyone is told its id; a command is gone when it
 durable. Callers hold the control plane's lock.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
@@ -149,16 +149,25 @@ class Commands:
         )
 
     def drain(
-        self, change: Change, datanode_id: str, objection: Callable[[Pending], str]
+        self,
+        change: Change,
+        datanode_id: str,
+        objection: Callable[[Pending], str],
+        kinds: Collection[Kind] = frozenset(Kind),
     ) -> list[Pending]:
         """Return the commands that leave with this heartbeat's answer, marked as sent.
 
-        `objection` says what speaks against a command by now; it is dropped then.
+        `objection` says what speaks against a command by now; it is dropped then. Those of other
+        `kinds` wait.
         """
         node = self._state.nodes.get(datanode_id)
         assert node is not None, "only registered datanodes are answered with commands"
         self._repeat_lost(change, datanode_id)
-        pending = [c for c in self._state.commands.of_node(datanode_id) if not self._waits(c)]
+        pending = [
+            c
+            for c in self._state.commands.of_node(datanode_id)
+            if not self._waits(c) and (c.kind in kinds or c.sent_at_s is not None)
+        ]
         leaving = dispatch.drain(
             pending,
             reported=self._nodes.reported_queues(datanode_id),

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from agent.errors import Code, Refused, Unavailable
 from scm.calls import Endpoint, Heartbeat, HeartbeatAnswer, PromisedBlock
-from scm.facts import Health, Key, Pending
+from scm.dispatch import HARMLESS
+from scm.facts import Health, Key, Kind, Pending
 from scm.nodes import Registration
 from scm.operators import Operators
 from scm.report import Verified
@@ -26,6 +27,9 @@ class ControlPlane(Operators):
             self._reports.forget(registration.datanode_id)
             if is_new_process:
                 self._commands.node_restarted(change, registration.datanode_id)
+            node = self._state.nodes.get(registration.datanode_id)
+            if node is not None and node.is_read_only:
+                self._end_writes_on(change, [node.datanode_id], "one of its nodes is read-only")
 
     def heartbeat(
         self, call: Heartbeat, is_awaited: Callable[[], bool] = lambda: True
@@ -52,11 +56,13 @@ class ControlPlane(Operators):
                 changed |= self._reports.apply(change, call.datanode_id, report)
             self._observer.observe(change, changed)
             self._last_copies.recount(change, changed)
-            if self._safe_mode.look(self._reports.confirmed).is_open:
+            is_open = self._safe_mode.look(self._reports.confirmed).is_open
+            if is_open:
                 self._observer.observe(change, self._deletions.tidy(change, changed))
-            self._deletions.offer(change, call.datanode_id)
+                self._deletions.offer(change, call.datanode_id)
             self._departures.hear(change, call.datanode_id, call.op_state, call.op_expiry_ms)
-            sending = self._commands.drain(change, call.datanode_id, self._orders.objection)
+            kinds = frozenset(Kind) if is_open else HARMLESS
+            sending = self._commands.drain(change, call.datanode_id, self._orders.objection, kinds)
             return HeartbeatAnswer(
                 is_known=True,
                 commands=tuple(

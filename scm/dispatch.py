@@ -45,6 +45,11 @@ _ORDER: Final = (
 )
 assert len(_ORDER) == len(Kind)
 
+HARMLESS: Final = frozenset(
+    {Kind.SET_OPERATIONAL_STATE, Kind.REREGISTER, Kind.REFRESH_VOLUME_USAGE, Kind.CLOSE}
+)
+"""What may be sent in safe mode: nothing that copies, changes or deletes a replica's data."""
+
 
 def limit(kind: Kind, op_state: OpState, replication_count: int) -> int:
     """Return how many commands of a kind a datanode may have at once.

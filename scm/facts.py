@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from agent.ec.scheme import parse_scheme
-from merkle.replica import ReplicaState
+from merkle.replica import LAYOUT_VERSION, ReplicaState
 from merkle.tree import Summary
 
 
@@ -99,6 +99,15 @@ class Node:
     registered_at_ms: int
     last_heartbeat_at_ms: int  # at the last durable change of this row
     was_online: bool = True  # at that time: a restarted SCM waits for those that were
+    layout_version: int = LAYOUT_VERSION  # of its volumes
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether it gets no new replicas, because it keeps them in another way than is known here.
+
+        It is half-way through an upgrade; what it has is read and copied like any other's.
+        """
+        return self.layout_version != LAYOUT_VERSION
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,14 +72,22 @@ class Ticker(threading.Thread):
         self.join()
 
 
-def serve(data: Path, listen: str, options: ScmOptions, stop: StopRequest, verify: str = "") -> int:
+def serve(
+    data: Path,
+    listen: str,
+    options: ScmOptions,
+    stop: StopRequest,
+    *,
+    verify: str = "",
+    is_cold: bool = False,
+) -> int:
     """Serve until `stop` is set; return the exit code. `verify` is the command line of the loop."""
     security = secured(
         options.tls_files(), allow_plaintext=options.allow_plaintext, inspect=_check_certificate
     )
     audit = AuditLog(Path(options.audit_file) if options.audit_file else None)
     limits = Limits(options.streams_max, options.connections_max, options.calls_per_s_max)
-    state = State.open(data, map_bytes=options.lmdb_map_bytes)
+    state = State.open(data, map_bytes=options.lmdb_map_bytes, is_cold=is_cold)
     try:
         clock = Clock()
         control = ControlPlane(
@@ -194,6 +202,13 @@ def run(
             "for instance 'suture-verify --master local[2]'.",
         ),
     ] = "",
+    cold_start: Annotated[
+        bool,
+        typer.Option(
+            "--cold-start",
+            help="Forget where replicas are, and wait until all nodes have reported theirs.",
+        ),
+    ] = False,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
     explain: Annotated[
         bool, typer.Option("--explain", help="Print every option and stop.")
@@ -212,7 +227,7 @@ def run(
         options = scm_options.load(config, _settings(setting or []))
         stop = StopRequest()
         stop.on_signals()
-        code = serve(data, listen, options, stop, verify)
+        code = serve(data, listen, options, stop, verify=verify, is_cold=cold_start)
     except SutureError as error:
         hint = f" ({error.hint})" if error.hint else ""
         typer.echo(f"suture-scm: {error}{hint}", err=True)

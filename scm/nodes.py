@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from agent.errors import Code, Refused
+from merkle.replica import LAYOUT_VERSION
 from scm.clock import Clock
 from scm.facts import Health, Liveness, Node, OpState, Volume
 from scm.options import ScmOptions
@@ -32,6 +33,7 @@ class Registration:
     volumes: tuple[Volume, ...]
     op_state: OpState | None = None  # as the datanode keeps it; None: never told
     op_expiry_ms: int = 0
+    layout_version: int = LAYOUT_VERSION
 
 
 def health_of(age_s: float, *, has_called: bool, options: ScmOptions) -> Health:
@@ -83,6 +85,7 @@ class Nodes:
             op_expiry_ms=registration.op_expiry_ms if known is None else known.op_expiry_ms,
             registered_at_ms=now_ms if known is None else known.registered_at_ms,
             last_heartbeat_at_ms=now_ms,
+            layout_version=registration.layout_version,
         )
         change.put(self._state.nodes, node)
         self._rack_count = None
@@ -94,6 +97,13 @@ class Nodes:
             rack=node.rack,
             is_new=known is None,
         )
+        if node.is_read_only:
+            _log.warning(
+                "node_read_only",
+                datanode_id=node.datanode_id,
+                layout_version=node.layout_version,
+                layout_version_here=LAYOUT_VERSION,
+            )
         return known is None or known.boot_id != node.boot_id
 
     def is_current(self, datanode_id: str, boot_id: int) -> bool:
@@ -125,6 +135,11 @@ class Nodes:
         since_s = self._started_at_s if live is None else live.heard_at_s
         age_s = self._clock.monotonic_s() - since_s
         return health_of(age_s, has_called=live is not None, options=self._options)
+
+    def takes_replicas(self, datanode_id: str) -> bool:
+        """Whether a node may get a replica: it answers, and is not read-only."""
+        node = self._state.nodes.get(datanode_id)
+        return node is not None and not node.is_read_only and self.is_reachable(datanode_id)
 
     def is_reachable(self, datanode_id: str) -> bool:
         """Whether a node may be sent to or named as a peer."""

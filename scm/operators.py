@@ -111,10 +111,7 @@ class Operators(Parts):
             decisions = self._departures.request(change, request)
             is_done = not request.is_dry_run and all(d.code == "OK" for d in decisions)
             if is_done and request.op_state is not OpState.IN_SERVICE:
-                opened = self._departures.open_containers_on(request.datanode_ids)
-                for container in opened:
-                    self._writers.end(change, container, "one of its nodes is to leave")
-                self._observer.observe(change, [container.container_id for container in opened])
+                self._end_writes_on(change, request.datanode_ids, "one of its nodes is to leave")
             for datanode_id in request.datanode_ids if is_done else ():
                 self._upkeep.look_at_node(datanode_id)
             return decisions

@@ -133,6 +133,12 @@ class ScmOptions:
         low=0,
         high=86_400_000,
     )
+    cold_start_wait_ms: int = _option(
+        1_200_000,
+        "The same after a cold start, when all that are known are waited for.",
+        low=0,
+        high=86_400_000,
+    )
     safemode_quorum_percent: int = _option(
         80, "Less than this share of them never opens safe mode by itself.", low=0, high=100
     )

@@ -135,8 +135,8 @@ class Orders:
             return "its replica is no source any more"
         if self._state.replicas.get((command.container_id, command.target_id)) is not None:
             return f"{command.target_id} has a replica already"
-        if not self._nodes.is_reachable(command.target_id):
-            return f"{command.target_id} cannot be reached"
+        if not self._nodes.takes_replicas(command.target_id):
+            return f"{command.target_id} cannot be reached, or is read-only"
         return ""
 
     def _shard_sources(self, case: Case, command: Pending) -> list[Placed]:

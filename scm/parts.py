@@ -1,7 +1,7 @@
 """What the control plane consists of, put together once, behind one lock."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -98,6 +98,13 @@ class Parts:
     def cluster_id(self) -> str:
         """The id every datanode of this cluster carries on its volumes."""
         return self._state.cluster_id
+
+    def _end_writes_on(self, change: Change, datanode_ids: Sequence[str], reason: str) -> None:
+        """Close the containers that are being written on these nodes."""
+        opened = self._departures.open_containers_on(datanode_ids)
+        for container in opened:
+            self._writers.end(change, container, reason)
+        self._observer.observe(change, [container.container_id for container in opened])
 
     @contextmanager
     def _change(self) -> Iterator[Change]:

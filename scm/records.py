@@ -38,8 +38,8 @@ from scm.facts import (
     Transaction,
 )
 
-FORMAT_VERSION: Final = 5
-FORMAT_VERSIONS_READ: Final = (4, FORMAT_VERSION)  # 4: commands without their cause
+FORMAT_VERSION: Final = 6
+FORMAT_VERSIONS_READ: Final = (4, 5, FORMAT_VERSION)  # 4: commands without their cause
 
 _CRC: Final = struct.Struct(">I")
 _ID: Final = struct.Struct(">Q")
@@ -52,6 +52,7 @@ _NAMES: Final = 4
 _NUMBERS: Final = struct.Struct(">BBBB11Q")
 _STATES: Final = tuple(ReplicaState)
 _ALGORITHMS: Final = tuple(Algorithm)
+_NODE_FIELDS: Final = (10, 11)  # of version 5, and of this one
 _PENDING_FIELDS: Final = (13, 14)  # of version 4, and of this one
 _EMPTY: Final = 1
 _HAS_TREE: Final = 2
@@ -95,13 +96,14 @@ def node_row(node: Node) -> bytes:
             node.registered_at_ms,
             node.last_heartbeat_at_ms,
             node.was_online,
+            node.layout_version,
         ]
     )
 
 
 def node_from(row: bytes) -> Node:
     """Decode a node."""
-    fields = unpack(row, 10)
+    fields = unpack(row, *_NODE_FIELDS)
     fields[5] = OpState(fields[5])
     return Node(*fields)
 

@@ -11,6 +11,7 @@ from scm.facts import Replica
 from scm.tables import Table, discard, id_key
 
 _WORD: Final = struct.Struct("=I")
+_END: Final = b"\0"  # of a datanode's id in a key: no id has it, and it sorts before all others
 _NAMES_KNOWN_MAX: Final = 100_000  # while rows are read: different names of replicas, some 20 MB
 _WORDS: Final = struct.Struct("=4I")  # of a packed replica: datanode, origin, volume, error
 
@@ -24,13 +25,15 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
     """Replicas by container and datanode, and container ids by datanode.
 
     There are millions of them: each is kept as packed numbers, behind the numbers that stand for
-    its words, and becomes a `Replica` when it is asked for.
+    its words, and becomes a `Replica` when it is asked for. On disk those of one datanode lie
+    together, because they are reported together: a report of 10,000 changes hundreds of pages, and
+    not as many as there are replicas in it.
     """
 
     def __init__(self) -> None:
         super().__init__(
-            "replicas",
-            key_bytes=lambda key: id_key(key[0]) + key[1].encode(),
+            "replicas_by_node",
+            key_bytes=lambda key: key[1].encode() + _END + id_key(key[0]),
             key_of=lambda replica: (replica.container_id, replica.datanode_id),
             row=records.replica_row,
             value=records.replica_from,
@@ -65,7 +68,7 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         known: dict[bytes, bytes] = {}
         held_by: dict[bytes, list[int]] = {}
         unsettled = {records.state_byte(state) for state in UNSETTLED_STATES}
-        current, group = -1, list[bytes]()
+        packed = self._packed
         for key, row in rows:
             try:
                 container_id, numbers, names = records.replica_split(row)
@@ -76,17 +79,11 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
                     words = known[names] = self._words(records.names_of(names))
             except ValueError as error:
                 raise self.damaged(key, error) from error
-            if container_id != current:
-                if group:
-                    self._packed[current] = tuple(group)
-                current, group = container_id, []
-            group.append(words + numbers)
+            packed[container_id] = (*packed.get(container_id, ()), words + numbers)
             held_by.setdefault(words[: _WORD.size], []).append(container_id)
             if numbers[0] in unsettled:
                 self.unsettled.add(container_id)
             self._count += 1
-        if group:
-            self._packed[current] = tuple(group)
         self._by_node = {
             self._names[_WORD.unpack(word)[0]]: set(ids) for word, ids in held_by.items()
         }
@@ -99,6 +96,16 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
     def swap(self, key: tuple[int, str], value: Replica | None) -> Callable[[], object]:
         """Set or remove; return what puts back what was there before, which stays packed."""
         return partial(self._place, *key, self._place(*key, self._pack(value)))
+
+    @staticmethod
+    def node_of_key(key: bytes) -> bytes:
+        """Return the datanode id in a key."""
+        return key[: -len(_END + id_key(0))]
+
+    @staticmethod
+    def key_since_6(key: bytes) -> bytes:
+        """Return the key of what had `key` before version 6: then the container came first."""
+        return key[8:] + _END + key[:8]
 
     def confirm(self, replica: Replica) -> bool:
         """Whether a replica is known just so; then only the time of the report is taken.

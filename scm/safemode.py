@@ -1,19 +1,27 @@
 """The start: nothing is decided, copied or deleted before the cluster is known again.
 
-After a restart the replica map is what was true when the control plane stopped. Acting on it
+    hot restart   the replica map is read back; whoever was online is waited for
+    cold start    the replica map is forgotten, and made anew from reports; all are waited for
+
+After a hot restart the replica map is what was true when the control plane stopped. Acting on it
 would copy what is there and delete what is the last; so the nodes that were online then must have
 connected, and named all their replicas, once (they need not stay: S5.16, S5.17). A node that was
-dead or in maintenance is not waited for. If not all come, a quorum is enough after a while; with
-less than that, only a person opens the gate.
+dead or in maintenance is not waited for. After a cold start, which an operator asks for (S5.15),
+every node that may be up is waited for, and longer. If not all come, a quorum is enough after a
+while; with less than that, only a person opens the gate.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from scm.clock import Clock
 from scm.facts import OpState
 from scm.options import ScmOptions
 from scm.state import State
+
+_OFF: Final = frozenset({OpState.IN_MAINTENANCE, OpState.DECOMMISSIONED})
+"""States in which a node may be switched off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +31,9 @@ class Gate:
     is_open: bool
     reason: str
     missing: tuple[str, ...] = ()
+    is_cold: bool = False
+    expected_count: int = 0
+    left_s: float = 0.0  # until a quorum will do
 
 
 def gate(
@@ -32,18 +43,31 @@ def gate(
     waited_s: float,
     wait_s: float,
     quorum_percent: int,
+    is_cold: bool = False,
 ) -> Gate:
-    """Judge the start by the nodes that were online before it and those that have reported."""
+    """Judge the start by the nodes that are expected and those that have reported.
+
+    Expected are those that were online before it; at a cold start those that are known. Is nobody
+    known then, the whole time is waited for whoever comes.
+    """
     missing = tuple(sorted(set(expected) - set(seen)))
-    there = len(expected) - len(missing)
+    count, there = len(expected), len(expected) - len(missing)
+    left_s = max(0.0, wait_s - waited_s)
+    which = "known nodes" if is_cold else "nodes that were online"
+
+    def answer(is_open: bool, reason: str) -> Gate:
+        return Gate(is_open, reason, missing, is_cold, count, 0.0 if is_open else left_s)
+
+    if is_cold and not count and left_s:
+        return answer(False, f"no node is known; {left_s:.0f} s more for those that come")
     if not missing:
-        return Gate(True, f"all {len(expected)} nodes that were online have reported")
-    share = f"{there} of {len(expected)} nodes that were online have reported"
-    if there * 100 < len(expected) * quorum_percent:
-        return Gate(False, f"{share}, {quorum_percent} % must", missing)
-    if waited_s < wait_s:
-        return Gate(False, f"{share}; {wait_s - waited_s:.0f} s more for the others", missing)
-    return Gate(True, f"{share}, and the others had their time", missing)
+        return answer(True, f"all {count} {which} have reported")
+    share = f"{there} of {count} {which} have reported"
+    if there * 100 < count * quorum_percent:
+        return answer(False, f"{share}, {quorum_percent} % must")
+    if left_s:
+        return answer(False, f"{share}; {left_s:.0f} s more for the others")
+    return answer(True, f"{share}, and the others had their time")
 
 
 class SafeMode:
@@ -51,12 +75,15 @@ class SafeMode:
 
     def __init__(self, state: State, clock: Clock, options: ScmOptions) -> None:
         self._clock = clock
-        self._options = options
+        self._is_cold = state.is_cold
+        wait_ms = options.cold_start_wait_ms if state.is_cold else options.safemode_wait_ms
+        self._wait_s = wait_ms / 1000
+        self._quorum_percent = options.safemode_quorum_percent
         self._started_at_s = clock.monotonic_s()
         self._expected = frozenset(
             node.datanode_id
             for node in state.nodes.values()
-            if node.was_online and node.op_state is not OpState.IN_MAINTENANCE
+            if node.op_state not in _OFF and (node.was_online or state.is_cold)
         )
         self._seen: set[str] = set()
         self._gate = Gate(False, "just started")
@@ -74,13 +101,14 @@ class SafeMode:
                 self._expected,
                 self._seen,
                 waited_s=self._clock.monotonic_s() - self._started_at_s,
-                wait_s=self._options.safemode_wait_ms / 1000,
-                quorum_percent=self._options.safemode_quorum_percent,
+                wait_s=self._wait_s,
+                quorum_percent=self._quorum_percent,
+                is_cold=self._is_cold,
             )
         return self._gate
 
     def leave(self) -> Gate:
         """Open the gate because a person says so."""
         if not self._gate.is_open:
-            self._gate = Gate(True, "opened by an operator", self._gate.missing)
+            self._gate = replace(self._gate, is_open=True, reason="opened by an operator", left_s=0)
         return self._gate

@@ -262,7 +262,12 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         """Say whether decisions are made yet, or begin with them."""
         gate = self._control.leave_safe_mode() if request.leave else self._control.safe_mode()
         return scm_pb2.SafeModeResponse(
-            on=not gate.is_open, reason=gate.reason, missing_datanode_ids=gate.missing
+            on=not gate.is_open,
+            reason=gate.reason,
+            missing_datanode_ids=gate.missing,
+            cold_start=gate.is_cold,
+            expected_count=gate.expected_count,
+            left_ms=int(gate.left_s * 1000),
         )
 
     def SetOperationalStates(  # noqa: N802

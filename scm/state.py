@@ -25,7 +25,7 @@ import lmdb
 from agent.errors import Code, Refused, Unavailable
 from merkle.replica import ID_MAX
 from scm import records
-from scm.facts import Outcome
+from scm.facts import OpState, Outcome
 from scm.replica_table import ReplicaTable
 from scm.tables import (
     AllocationTable,
@@ -42,6 +42,8 @@ from scm.trail import Note
 
 OUTCOMES_MAX: Final = 10_000  # enough for days of questions, small enough to keep
 OUTCOMES_SLACK: Final = 256  # removed in batches, not one by one
+
+_BY_CONTAINER: Final = (4, 5)  # versions of the format in which replicas lay by containers
 
 COUNTERS: Final = (
     "next_container_id",
@@ -122,13 +124,17 @@ class State:
         self.holds: Final = HoldTable()
         self.counters: Final[dict[str, int]] = dict.fromkeys(COUNTERS, 1)
         self.cluster_id = ""
+        self.is_cold = False
         self._databases: dict[str, Any] = {"meta": environment.open_db(b"meta")}
         for table in self._tables():
             self._databases[table.name] = environment.open_db(table.name.encode())
 
     @classmethod
-    def open(cls, directory: Path, *, map_bytes: int) -> Self:
+    def open(cls, directory: Path, *, map_bytes: int, is_cold: bool = False) -> Self:
         """Open or create the state in `directory` and begin a new term.
+
+        A cold start forgets the replicas, which are reported anew, but those on nodes that are in
+        maintenance and cannot report; and the commands, which followed from them.
 
         Raises Refused(VOLUME_IN_USE) naming the owner if another process has it, and
         Refused(INCONSISTENT_VOLUME) if it holds rows that cannot be understood.
@@ -138,6 +144,9 @@ class State:
         try:
             state = cls(_environment(directory / "state", map_bytes), owner)
             with without_collection():
+                state._bring_up()
+                if is_cold:
+                    state._forget()
                 state._load()
             state._begin_term()
         except (records.DamagedRow, lmdb.Error) as error:
@@ -208,6 +217,40 @@ class State:
             ) from error
         except lmdb.Error as error:
             raise Unavailable(Code.UNAVAILABLE, f"the state cannot be written: {error}") from error
+
+    def _bring_up(self) -> None:
+        """Bring a state of an earlier version to this one: replicas lie by their datanodes now."""
+        replicas = self._databases[self.replicas.name]
+        meta = self._databases["meta"]
+        with self._environment.begin(write=True) as transaction:
+            version = transaction.get(b"format_version", db=meta)
+            if version is None or records.unpack(bytes(version), 1)[0] not in _BY_CONTAINER:
+                return
+            old = self._environment.open_db(b"replicas", txn=transaction)
+            for key, row in transaction.cursor(db=old):
+                transaction.put(self.replicas.key_since_6(key), row, db=replicas)
+            transaction.drop(old)
+            transaction.put(b"format_version", records.pack([records.FORMAT_VERSION]), db=meta)
+
+    def _forget(self) -> None:
+        """Remove the replicas that can be reported again, and the commands, in one transaction."""
+        self.is_cold = True
+        nodes, replicas = self._databases[self.nodes.name], self._databases[self.replicas.name]
+        with self._environment.begin(write=True) as transaction:
+            resting = {
+                node.datanode_id.encode()
+                for _key, row in transaction.cursor(db=nodes)
+                if (node := self.nodes.value(row)).op_state is OpState.IN_MAINTENANCE
+            }
+            kept = [
+                (key, row)
+                for key, row in transaction.cursor(db=replicas)
+                if resting and self.replicas.node_of_key(key) in resting
+            ]
+            transaction.drop(replicas, delete=False)
+            transaction.drop(self._databases[self.commands.name], delete=False)
+            for key, row in kept:
+                transaction.put(key, row, db=replicas)
 
     def _load(self) -> None:
         with self._environment.begin() as transaction:

@@ -28,6 +28,7 @@ from scm.intake import ACTIONS, PlanReplica, PlanRow
 from scm.nodes import Registration
 from scm.replicas import Report
 
+LAYOUT_BEFORE_SAID: Final = 1  # of agents so old that they do not say
 KEY_BYTES_MAX: Final = 1_024
 NAME_CHARS_MAX: Final = 128  # ids of datanodes, volumes, sessions
 TEXT_CHARS_MAX: Final = 1_024  # messages; longer ones are cut
@@ -63,6 +64,7 @@ def registration_from(message: scm_pb2.RegisterRequest) -> Registration:
         volumes=_volumes(message.volumes),
         op_state=op_state_from(message.op_state, "op_state") if message.op_state else None,
         op_expiry_ms=parse_int(message.op_expiry_ms, "op_expiry_ms", low=0, high=ID_MAX),
+        layout_version=message.layout_version or LAYOUT_BEFORE_SAID,
     )
 
 

@@ -370,12 +370,18 @@ def safemode(
             if not typer.confirm("decide without those that have not reported?", err=True):
                 return Exit.FAILED
         answer = client.scm.safe_mode(scm_pb2.SafeModeRequest(leave=leave))
+        nodes = client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes
     if as_json:
         emit(facts(answer))
     else:
-        say(f"safe mode is {'on' if answer.on else 'off'}: {answer.reason}")
-        for node in answer.missing_datanode_ids:
-            say(f"  not seen since the start: {node}")
+        start = "cold start" if answer.cold_start else "restart"
+        say(f"safe mode is {'on' if answer.on else 'off'} ({start}): {answer.reason}")
+        missing = set(answer.missing_datanode_ids)
+        for node in nodes:
+            if node.datanode_id in missing:
+                has_called = node.health == "HEALTHY"
+                what = "has called, not named all it has" if has_called else "has not called"
+                say(f"  waits for {node.datanode_id} ({node.address}, {node.rack}): {what}")
     return Exit.TO_DO if answer.on else Exit.OK
 
 

@@ -17,6 +17,7 @@ from agent.cli.output import (
     counted,
     emit,
     grid,
+    remark,
     say,
     short,
     show,
@@ -56,7 +57,7 @@ def nodes(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> None:
             short(node.datanode_id),
             node.address,
             node.rack,
-            node.health,
+            node.health + (", read-only" if node.read_only else ""),
             node.op_state,
             node.container_count,
             size(sum(v.available_bytes for v in node.volumes)),
@@ -67,6 +68,12 @@ def nodes(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> None:
     ]
     columns = ["datanode", "address", "rack", "health", "state", "containers#", "free#", "tasks#"]
     show(grid("", [*columns, "heartbeat"], rows))
+    for node in answer.nodes:
+        if node.read_only:
+            remark(
+                f"{short(node.datanode_id)} is read-only: its layout is version "
+                f"{node.layout_version}, not the control plane's; it gets no new replicas"
+            )
 
 
 def all_containers(client: Client) -> list[scm_pb2.ContainerInfo]:

@@ -24,7 +24,7 @@ from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.clock import Clock
 from agent.runtime.loop import Busy, Step, Throttled
 from agent.store.nodestate import NodeState
-from merkle.replica import ContainerId
+from merkle.replica import LAYOUT_VERSION, ContainerId
 
 REPLICAS_PER_HEARTBEAT_MAX: Final = 5_000  # about 0.5 MB
 STATUSES_KEPT_MAX: Final = 10_000  # while the SCM is away; older ones are dropped and counted
@@ -209,6 +209,7 @@ class Heartbeat:
                 boot_id=me.boot_id,
                 op_state=state.op_state,
                 op_expiry_ms=state.op_expiry_ms,
+                layout_version=LAYOUT_VERSION,
             )
         )
         if answer.cluster_id != me.cluster_id:

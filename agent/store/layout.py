@@ -20,8 +20,8 @@ from typing import Final
 
 from agent.errors import Code, Refused
 from merkle.replica import ID_MAX, BlockId, ContainerId
+from merkle.replica import LAYOUT_VERSION as LAYOUT_VERSION
 
-LAYOUT_VERSION: Final = 1
 QUARANTINE: Final = "quarantine"  # below the cluster's directory
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _BLOCK_FILE: Final = re.compile(r"([1-9][0-9]{0,18})\.block")

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import grpc
 
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2, scm_pb2_grpc
+from merkle.replica import LAYOUT_VERSION
 
 GIB = 1024**3
 
@@ -43,6 +44,7 @@ class FakeDatanode:
     rack: str = "/rack-1"
     address: str = "127.0.0.1:1"
     boot_id: int = 1
+    layout_version: int = LAYOUT_VERSION
     capacity_bytes: int = 100 * GIB
     available_bytes: int = 90 * GIB
     commands: list[scm_pb2.Command] = field(default_factory=list)
@@ -76,6 +78,7 @@ class FakeDatanode:
                 cluster_id=cluster_id,
                 volumes=self.volumes(),
                 boot_id=self.boot_id,
+                layout_version=self.layout_version,
             )
         )
         return response

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from agent.rpc.access import Audit
 from merkle.checksum import Algorithm
-from merkle.replica import ReplicaState
+from merkle.replica import LAYOUT_VERSION, ReplicaState
 from merkle.tree import Summary
 from scm.calls import Heartbeat, HeartbeatAnswer, PromisedBlock
 from scm.clock import Clock
@@ -112,9 +112,9 @@ class ScmWorld:
         """Open the state."""
         self.start()
 
-    def start(self) -> None:
+    def start(self, *, is_cold: bool = False) -> None:
         """Open the state and build a control plane on it."""
-        self.state = State.open(self.path, map_bytes=MAP_BYTES)
+        self.state = State.open(self.path, map_bytes=MAP_BYTES, is_cold=is_cold)
         self.control = ControlPlane(
             self.state,
             clock=Clock(self.clock.now_ms, self.clock.monotonic_s),
@@ -123,17 +123,30 @@ class ScmWorld:
             audit=self.audit,
         )
 
-    def restart(self) -> None:
+    def restart(self, *, is_cold: bool = False) -> None:
         """Stop and start; what was only in memory is gone."""
         self.state.close()
-        self.start()
+        self.start(is_cold=is_cold)
 
-    def join(self, *nodes: str, racks: Sequence[str] = ("/rack-1",), boot_id: int = 1) -> None:
+    def join(
+        self,
+        *nodes: str,
+        racks: Sequence[str] = ("/rack-1",),
+        boot_id: int = 1,
+        layout_version: int = LAYOUT_VERSION,
+    ) -> None:
         """Register nodes, on these racks in turn."""
         for i, node in enumerate(nodes):
             self.control.register(
                 Registration(
-                    node, f"{node}:9859", racks[i % len(racks)], "0.1.0", "", boot_id, (volume(),)
+                    node,
+                    f"{node}:9859",
+                    racks[i % len(racks)],
+                    "0.1.0",
+                    "",
+                    boot_id,
+                    (volume(),),
+                    layout_version=layout_version,
                 )
             )
 

@@ -19,7 +19,7 @@ NORMAL: Priority
 LOW: Priority
 
 class RegisterRequest(_message.Message):
-    __slots__ = ("datanode_id", "address", "rack", "version", "cluster_id", "volumes", "boot_id", "op_state", "op_expiry_ms")
+    __slots__ = ("datanode_id", "address", "rack", "version", "cluster_id", "volumes", "boot_id", "op_state", "op_expiry_ms", "layout_version")
     DATANODE_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     RACK_FIELD_NUMBER: _ClassVar[int]
@@ -29,6 +29,7 @@ class RegisterRequest(_message.Message):
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     OP_STATE_FIELD_NUMBER: _ClassVar[int]
     OP_EXPIRY_MS_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_VERSION_FIELD_NUMBER: _ClassVar[int]
     datanode_id: str
     address: str
     rack: str
@@ -38,7 +39,8 @@ class RegisterRequest(_message.Message):
     boot_id: int
     op_state: str
     op_expiry_ms: int
-    def __init__(self, datanode_id: _Optional[str] = ..., address: _Optional[str] = ..., rack: _Optional[str] = ..., version: _Optional[str] = ..., cluster_id: _Optional[str] = ..., volumes: _Optional[_Iterable[_Union[_datanode_pb2.VolumeStatus, _Mapping]]] = ..., boot_id: _Optional[int] = ..., op_state: _Optional[str] = ..., op_expiry_ms: _Optional[int] = ...) -> None: ...
+    layout_version: int
+    def __init__(self, datanode_id: _Optional[str] = ..., address: _Optional[str] = ..., rack: _Optional[str] = ..., version: _Optional[str] = ..., cluster_id: _Optional[str] = ..., volumes: _Optional[_Iterable[_Union[_datanode_pb2.VolumeStatus, _Mapping]]] = ..., boot_id: _Optional[int] = ..., op_state: _Optional[str] = ..., op_expiry_ms: _Optional[int] = ..., layout_version: _Optional[int] = ...) -> None: ...
 
 class RegisterResponse(_message.Message):
     __slots__ = ("cluster_id", "term", "heartbeat_interval_ms")
@@ -526,7 +528,7 @@ class FinishWritesResponse(_message.Message):
     def __init__(self, container_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class NodeInfo(_message.Message):
-    __slots__ = ("datanode_id", "address", "rack", "version", "health", "op_state", "last_heartbeat_at_ms", "container_count", "volumes", "queues")
+    __slots__ = ("datanode_id", "address", "rack", "version", "health", "op_state", "last_heartbeat_at_ms", "container_count", "volumes", "queues", "layout_version", "read_only")
     DATANODE_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     RACK_FIELD_NUMBER: _ClassVar[int]
@@ -537,6 +539,8 @@ class NodeInfo(_message.Message):
     CONTAINER_COUNT_FIELD_NUMBER: _ClassVar[int]
     VOLUMES_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    READ_ONLY_FIELD_NUMBER: _ClassVar[int]
     datanode_id: str
     address: str
     rack: str
@@ -547,7 +551,9 @@ class NodeInfo(_message.Message):
     container_count: int
     volumes: _containers.RepeatedCompositeFieldContainer[_datanode_pb2.VolumeStatus]
     queues: _containers.RepeatedCompositeFieldContainer[QueueCount]
-    def __init__(self, datanode_id: _Optional[str] = ..., address: _Optional[str] = ..., rack: _Optional[str] = ..., version: _Optional[str] = ..., health: _Optional[str] = ..., op_state: _Optional[str] = ..., last_heartbeat_at_ms: _Optional[int] = ..., container_count: _Optional[int] = ..., volumes: _Optional[_Iterable[_Union[_datanode_pb2.VolumeStatus, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueCount, _Mapping]]] = ...) -> None: ...
+    layout_version: int
+    read_only: bool
+    def __init__(self, datanode_id: _Optional[str] = ..., address: _Optional[str] = ..., rack: _Optional[str] = ..., version: _Optional[str] = ..., health: _Optional[str] = ..., op_state: _Optional[str] = ..., last_heartbeat_at_ms: _Optional[int] = ..., container_count: _Optional[int] = ..., volumes: _Optional[_Iterable[_Union[_datanode_pb2.VolumeStatus, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueCount, _Mapping]]] = ..., layout_version: _Optional[int] = ..., read_only: bool = ...) -> None: ...
 
 class ListNodesRequest(_message.Message):
     __slots__ = ()
@@ -1082,14 +1088,20 @@ class SafeModeRequest(_message.Message):
     def __init__(self, leave: bool = ...) -> None: ...
 
 class SafeModeResponse(_message.Message):
-    __slots__ = ("on", "reason", "missing_datanode_ids")
+    __slots__ = ("on", "reason", "missing_datanode_ids", "cold_start", "expected_count", "left_ms")
     ON_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     MISSING_DATANODE_IDS_FIELD_NUMBER: _ClassVar[int]
+    COLD_START_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    LEFT_MS_FIELD_NUMBER: _ClassVar[int]
     on: bool
     reason: str
     missing_datanode_ids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, on: bool = ..., reason: _Optional[str] = ..., missing_datanode_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+    cold_start: bool
+    expected_count: int
+    left_ms: int
+    def __init__(self, on: bool = ..., reason: _Optional[str] = ..., missing_datanode_ids: _Optional[_Iterable[str]] = ..., cold_start: bool = ..., expected_count: _Optional[int] = ..., left_ms: _Optional[int] = ...) -> None: ...
 
 class GetQueuesRequest(_message.Message):
     __slots__ = ()

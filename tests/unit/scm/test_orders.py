@@ -305,8 +305,11 @@ class TestAnswers:
         world.join(*NODES)
         world.control.tick()
 
+        in_safe_mode = world.call("dn1")
+        world.control.leave_safe_mode()
         again = world.call("dn1")
 
+        assert () == in_safe_mode.commands
         assert [c.command_id for c, _ in first.commands] == [
             c.command_id for c, _ in again.commands
         ]

@@ -1,0 +1,215 @@
+"""Starts of the control plane: hot, cold, from an older state; nothing is done before it knows."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from scm import records
+from scm.departures import Request
+from scm.facts import Kind, Node, OpState
+from scm.options import ScmOptions
+from scm.state import State
+from scm.tables import id_key
+from tests.support.scm_world import MAP_BYTES, ScmWorld, replica
+
+POOLS = tuple(f"dn{i}" for i in range(10))
+OPTIONS = ScmOptions(
+    stale_after_ms=30_000,
+    dead_after_ms=60_000,
+    check_interval_ms=1_000,
+    safemode_wait_ms=300_000,
+    cold_start_wait_ms=1_200_000,
+)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ScmWorld]:
+    """Ten nodes that have called."""
+    with ScmWorld(tmp_path, OPTIONS).running() as made:
+        made.join(*POOLS)
+        confirm(made, *POOLS)
+        made.control.tick()
+        yield made
+
+
+def confirm(world: ScmWorld, *nodes: str) -> None:
+    """Let nodes report all they have, as it is known."""
+    for node in nodes:
+        mine = [r for r in world.state.replicas.values() if r.datanode_id == node]
+        world.beat(node, *mine, full=True)
+
+
+def pass_time(world: ScmWorld, seconds: int, *alive: str) -> None:
+    """Let time pass second by second; these nodes call."""
+    for _ in range(seconds):
+        world.clock.advance_s(1)
+        for node in alive:
+            world.call(node)
+        world.control.tick()
+
+
+def rest(world: ScmWorld, node: str) -> None:
+    """Let a node go into maintenance, as far as it goes."""
+    request = Request((node,), OpState.ENTERING_MAINTENANCE)
+    assert ["OK"] == [d.code for d in world.control.set_operational_states(request)]
+    for state in (OpState.ENTERING_MAINTENANCE, OpState.IN_MAINTENANCE):
+        world.kept[node] = (state, 0)
+        pass_time(world, 3, *POOLS)
+    assert OpState.IN_MAINTENANCE is world.state.nodes.get(node).op_state  # type: ignore[union-attr]
+
+
+class TestHot:
+    def test_s5_17_of_ten_nodes_only_the_eight_that_were_online_are_waited_for(
+        self, world: ScmWorld
+    ) -> None:
+        """One is dead, one rests; and one that reported and went again has been seen."""
+        dead, resting, *online = POOLS
+        rest(world, resting)
+        pass_time(world, 61, *online)
+        world.restart()
+        world.join(*online)
+        before = world.control.safe_mode()
+        confirm(world, *online[:7])
+        pass_time(world, 40, *online[1:])  # the first dropped out
+        seven = world.control.safe_mode()
+        confirm(world, online[7])
+
+        after = world.control.safe_mode()
+
+        assert (False, 8, tuple(sorted(online))) == (
+            before.is_open,
+            before.expected_count,
+            before.missing,
+        )
+        assert (False, (online[7],)) == (seven.is_open, seven.missing)
+        assert "7 of 8 nodes that were online have reported" in seven.reason
+        assert (True, ()) == (after.is_open, after.missing)
+        assert dead not in before.missing
+
+    def test_a_node_that_calls_but_names_nothing_is_waited_for(self, world: ScmWorld) -> None:
+        """Its replicas are not known to be there."""
+        world.restart()
+        world.join(*POOLS)
+        confirm(world, *POOLS[:9])
+        world.call(POOLS[9])
+
+        assert (POOLS[9],) == world.control.safe_mode().missing
+
+    def test_what_was_ordered_before_does_not_leave_before_the_gate_opens(
+        self, world: ScmWorld
+    ) -> None:
+        """Neither copies nor deletes of any kind, and no decisions; a close does no harm."""
+        made = world.made_closed()
+        held = [r.datanode_id for r in world.state.replicas.of(made.container_id)]
+        target = next(node for node in POOLS if node not in held)
+        (copy,) = world.control.replicate_containers(
+            [made.container_id], target_id=target, worlds=(), dry_run=False
+        )
+        (delete,) = world.control.delete_replicas(
+            [made.container_id], datanode_id=held[-1], worlds=(), dry_run=False
+        )
+        world.control.reconcile_containers([made.container_id])
+        world.control.delete_keys([key.name for key in world.state.keys.values()], dry_run=False)
+        world.control.allocate("open", [10])
+        (opened,) = world.state.containers.open_all()
+        for node in opened.pipeline:
+            world.beat(node, replica(node, container_id=opened.container_id, bcsid=1))
+        world.restart()
+        world.join(*POOLS)
+        confirm(world, *POOLS[:-1])
+        world.control.tick()
+
+        answered = [c.kind for node in POOLS for c, _named in world.call(node).commands]
+        refused = world.control.replicate_containers(
+            [made.container_id], target_id=target, worlds=(), dry_run=False
+        )
+        sent = {c.kind for c in world.state.commands.values() if c.sent_at_s is not None}
+        waiting = {c.command_id for c in world.state.commands.values() if c.sent_at_s is None}
+        world.control.leave_safe_mode()
+        then = {c.kind for node in POOLS for c, _named in world.call(node).commands}
+
+        assert {Kind.CLOSE} >= sent | set(answered)
+        assert ["SAFE_MODE"] == [d.code for d in refused]
+        assert {*copy.command_ids, *delete.command_ids} <= waiting
+        assert {Kind.REPLICATE, Kind.RECONCILE, Kind.DELETE_BLOCKS} <= then
+
+
+class TestCold:
+    def test_where_replicas_are_is_forgotten_and_nothing_else(self, world: ScmWorld) -> None:
+        """But a node in maintenance cannot report: what it has is kept."""
+        made = world.made_closed()
+        held = [r.datanode_id for r in world.state.replicas.of(made.container_id)]
+        rest(world, held[0])
+        world.control.reconcile_containers([made.container_id])
+
+        world.restart(is_cold=True)
+
+        assert [held[0]] == [r.datanode_id for r in world.state.replicas.values()]
+        assert [] == world.state.commands.values()
+        assert made == world.state.containers.get(made.container_id)
+        assert 1 == len(world.state.keys)
+        assert OpState.IN_MAINTENANCE is world.state.nodes.get(held[0]).op_state  # type: ignore[union-attr]
+
+    def test_all_known_nodes_are_waited_for_and_longer(self, world: ScmWorld) -> None:
+        """The dead one, too: nobody knows what it has."""
+        dead, resting, *online = POOLS
+        rest(world, resting)
+        pass_time(world, 61, *online)
+        made = world.made_closed()
+        whole = world.state.replicas.of(made.container_id)
+        world.restart(is_cold=True)
+        world.join(*online)
+        for node in online:
+            world.beat(node, *(r for r in whole if r.datanode_id == node), full=True)
+
+        pass_time(world, 600, *online)
+        early = world.control.safe_mode()
+        ordered = world.state.commands.values()
+        pass_time(world, 601, *online)
+        late = world.control.safe_mode()
+
+        assert (False, True, (dead,)) == (early.is_open, early.is_cold, early.missing)
+        assert [] == ordered
+        assert late.is_open
+
+    def test_without_a_known_node_it_waits_for_those_that_come(self, tmp_path: Path) -> None:
+        """A hot start on an empty state has nothing to lose and opens at once."""
+        with ScmWorld(tmp_path, OPTIONS).running() as world:
+            hot = world.control.safe_mode()
+            world.restart(is_cold=True)
+            cold = world.control.safe_mode()
+
+            assert (True, False) == (hot.is_open, cold.is_open)
+            assert "no node is known" in cold.reason
+
+
+def test_a_state_of_the_version_before_is_brought_up(tmp_path: Path) -> None:
+    """Replicas lay by containers, and nodes did not say their layout."""
+    with State.open(tmp_path, map_bytes=MAP_BYTES).change() as change:
+        for node in ("dn1", "dn2"):
+            row = Node(node, "a:1", "/r", "0.1", 1, OpState.IN_SERVICE, 0, 1, 1)
+            change.put(change._state.nodes, row)
+        state = change._state
+    cluster_id = state.cluster_id
+    state.close()
+    kept = [replica(node, container_id=number) for number in (1, 2) for node in ("dn1", "dn2")]
+    with lmdb.open(str(tmp_path / "state"), map_size=MAP_BYTES, max_dbs=16) as environment:
+        old, meta, nodes = (environment.open_db(name) for name in (b"replicas", b"meta", b"nodes"))
+        with environment.begin(write=True) as transaction:
+            for r in kept:
+                key = id_key(r.container_id) + r.datanode_id.encode()
+                transaction.put(key, records.replica_row(r), db=old)
+            for node in (b"dn1", b"dn2"):
+                fields = records.unpack(transaction.get(node, db=nodes), 11)
+                transaction.put(node, records.pack(fields[:10]), db=nodes)
+            transaction.put(b"format_version", records.pack([5]), db=meta)
+
+    for _start in range(2):
+        state = State.open(tmp_path, map_bytes=MAP_BYTES)
+        found = sorted(state.replicas.values(), key=lambda r: (r.container_id, r.datanode_id))
+        layouts = {node.layout_version for node in state.nodes.values()}
+        state.close()
+
+        assert (kept, {1}, cluster_id) == (found, layouts, state.cluster_id)
