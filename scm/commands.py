@@ -55,7 +55,8 @@ class Commands:
         self._failures: dict[tuple[Kind, int, str], tuple[int, float]] = {}
         self._failed_in_a_row: dict[tuple[int, str], int] = {}
         self._copy_bytes_per_s = COPY_BYTES_PER_S
-        self._loads: dict[str, int] | None = None  # in a turn: by datanode
+        self._loads: dict[str, int] | None = None  # in a turn: of replications, by datanode
+        self._delete_loads: dict[str, int] = {}  # the same, of deletes
         for command in state.commands.values():  # of an earlier term: their wait begins anew
             queued = replace(command, queued_at_s=clock.monotonic_s())
             state.commands.apply(command.command_id, queued)
@@ -89,6 +90,7 @@ class Commands:
         (change.put if is_kept else change.touch)(self._state.commands, command)
         if self._loads is not None:
             self._loads.pop(datanode_id, None)
+            self._delete_loads.pop(datanode_id, None)
         return command.command_id
 
     def has_room(self, datanode_id: str) -> bool:
@@ -117,6 +119,13 @@ class Commands:
 
     def delete_load(self, datanode_id: str) -> int:
         """Return the deletes at a datanode or waiting for it."""
+        if self._loads is None:
+            return self._delete_load(datanode_id)
+        if datanode_id not in self._delete_loads:
+            self._delete_loads[datanode_id] = self._delete_load(datanode_id)
+        return self._delete_loads[datanode_id]
+
+    def _delete_load(self, datanode_id: str) -> int:
         reported = self._nodes.reported_queues(datanode_id)
         return self._load(Kind.DELETE, datanode_id, reported.get(Kind.DELETE, 0))
 
@@ -128,7 +137,7 @@ class Commands:
     @contextmanager
     def one_turn(self) -> Iterator[None]:
         """Count each datanode's load once for many decisions of one moment."""
-        self._loads = {}
+        self._loads, self._delete_loads = {}, {}
         try:
             yield
         finally:

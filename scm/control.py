@@ -25,6 +25,7 @@ class ControlPlane(Operators):
         with self._change() as change:
             is_new_process = self._nodes.register(change, registration)
             self._reports.forget(registration.datanode_id)
+            self._state.stir(self._state.replicas.on(registration.datanode_id))  # a new rack?
             if is_new_process:
                 self._commands.node_restarted(change, registration.datanode_id)
             node = self._state.nodes.get(registration.datanode_id)
@@ -84,10 +85,7 @@ class ControlPlane(Operators):
             self._totals.turn()
             self._reconciles.forget_old()
             self._observer.observe(change, self._writers.end_idle(change))
-            for container_id in self._state.containers.closing | self._state.replicas.unsettled:
-                container = self._state.containers.get(container_id)
-                if container is not None:
-                    self._orders.close(change, container)
+            self._orders.close_due(change)
             if self._safe_mode.look(self._reports.confirmed).is_open:
                 for datanode_id in self._departures.turn(change):
                     self._changed_nodes.add(datanode_id)

@@ -1,8 +1,8 @@
 """Nodes on their way out and back: checked, watched, finished, or called back at any time.
 
-The monitor goes through the containers of each leaving node in small turns. A container that is
-safe without the node is not looked at again until all are; then all are looked at once more,
-because what was safe then may not be now.
+The monitor goes through the containers of each leaving node in small turns. One that needs the node
+is looked at again when something about it changed. One that is safe without the node is not until
+all are; then all are looked at once more, because what was safe then may not be now.
 """
 
 from collections.abc import Sequence
@@ -78,6 +78,7 @@ class Departures:
         self._options = basis.options
         self._watches: dict[str, _Watch] = {}
         self._told: dict[str, tuple[OpState | None, int]] = {}
+        self._seen = self._state.settled()  # blocked containers about which nothing changed since
 
     def hear(
         self, change: Change, datanode_id: str, op_state: OpState | None, op_expiry_ms: int
@@ -124,6 +125,7 @@ class Departures:
 
     def turn(self, change: Change) -> list[str]:
         """Look after the nodes that are leaving; return those whose state changed."""
+        self._look_again()
         changed = []
         now_ms = self._clock.wall_ms()
         for node in self._state.nodes.values():
@@ -174,10 +176,8 @@ class Departures:
         if watch is None:
             watch = _Watch(set(self._state.replicas.on(node.datanode_id)))
             self._watches[node.datanode_id] = watch
-        due = list(islice(watch.todo, LOOKS_PER_TURN)) or list(watch.blocked)[:LOOKS_PER_TURN]
-        for container_id in due:
+        for container_id in list(islice(watch.todo, LOOKS_PER_TURN)):
             watch.todo.discard(container_id)
-            watch.blocked.pop(container_id, None)
             why = self._obstacle(container_id)
             if why is not None:
                 watch.blocked[container_id] = why
@@ -192,6 +192,26 @@ class Departures:
             watch.todo = set(self._state.replicas.on(node.datanode_id))
             return not watch.todo
         return True
+
+    def _look_again(self) -> None:
+        """Look at the containers that need a node and about which something changed."""
+        stirred = (
+            number
+            for watch in self._watches.values()
+            for number in watch.blocked
+            if number not in self._seen
+        )
+        due = dict.fromkeys(islice(stirred, LOOKS_PER_TURN * len(self._watches)))
+        for container_id in due:
+            self._seen.add(container_id)
+            why = self._obstacle(container_id)
+            for watch in self._watches.values():
+                if container_id not in watch.blocked:
+                    continue
+                if why is None:
+                    del watch.blocked[container_id]
+                else:
+                    watch.blocked[container_id] = why
 
     def _obstacle(self, container_id: int) -> Obstacle | None:
         container = self._state.containers.get(container_id)

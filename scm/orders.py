@@ -15,6 +15,7 @@ from scm.counting import Placed
 from scm.facts import Container, Kind, Outcome, OutcomeState, Pending, Priority
 from scm.reconciles import Reconciles
 from scm.replication import Case, is_whole, may_remove, sources
+from scm.settled import Settled
 from scm.shards import (
     may_lose_shard,
     may_remove_shard,
@@ -44,6 +45,14 @@ class Orders:
         self._reconciles = reconciles
         self._coding = coding
         self._close_attempts: dict[int, dict[str, _Attempt]] = {}
+        self._closed: Settled = self._state.settled()
+
+    def close_due(self, change: Change) -> None:
+        """Queue the close commands that are due in any container; no look where none can be."""
+        for container_id in self._state.containers.closing | self._state.replicas.unsettled:
+            container = self._state.containers.get(container_id)
+            if container is not None and container_id not in self._closed:
+                self.close(change, container)
 
     def close(self, change: Change, container: Container) -> list[int]:
         """Queue the close commands that are due; return the ids of all that are pending.
@@ -57,6 +66,7 @@ class Orders:
             orders = lifecycle.close_orders(container, self._state.replicas.of(container_id))
         if not orders:
             self._close_attempts.pop(container_id, None)
+            self._closed.add(container_id)
             return []
         attempts = self._close_attempts.setdefault(container_id, {})
         command_ids = []

@@ -153,6 +153,7 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
 
     def _place(self, container_id: int, datanode_id: str, packed: bytes | None) -> bytes | None:
         self.touched.add(container_id)
+        self._stir(container_id)
         held = self._packed.get(container_id, ())
         at = self._at(held, datanode_id)
         before = None if at < 0 else held[at]

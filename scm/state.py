@@ -15,7 +15,7 @@ import gc
 import os
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
@@ -27,6 +27,7 @@ from merkle.replica import ID_MAX
 from scm import records
 from scm.facts import OpState, Outcome
 from scm.replica_table import ReplicaTable
+from scm.settled import Settled
 from scm.tables import (
     AllocationTable,
     ContainerTable,
@@ -173,6 +174,18 @@ class State:
         except BaseException:
             change.undo()
             raise
+
+    def settled(self) -> Settled:
+        """Return an empty set of containers that loses those about which a row changes."""
+        made = Settled()
+        for table in self._tables():
+            table.settled.append(made)
+        return made
+
+    def stir(self, container_ids: Iterable[int]) -> None:
+        """Note that something about containers changes that no row of theirs shows: a node."""
+        for settled in self.containers.settled:
+            settled.discard_all(container_ids)
 
     def outcome(self, command_id: int) -> Outcome | None:
         """Read an outcome from disk."""

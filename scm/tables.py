@@ -1,7 +1,8 @@
 """The state in memory: one table per noun, with the indexes that calls need.
 
 A table knows how its rows lie on disk but never touches it; `scm/state.py` does. `apply` is the
-only way to change one, so that an undo is an `apply` of the value before.
+only way to change one, so that an undo is an `apply` of the value before; and it tells those who
+keep count of what is settled (`State.settled`) which container is concerned.
 """
 
 import hashlib
@@ -24,6 +25,7 @@ from scm.facts import (
     Pending,
     Transaction,
 )
+from scm.settled import Settled
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -55,6 +57,7 @@ class Table(Generic[K, V]):
         self.row: Final = row
         self.value: Final = value
         self._rows: dict[K, V] = {}
+        self.settled: list[Settled] = []
 
     def get(self, key: K) -> V | None:
         """Return the value under `key`, if any."""
@@ -94,6 +97,11 @@ class Table(Generic[K, V]):
         before = self.apply(key, value)
         return lambda: self.apply(key, before)
 
+    def _stir(self, container_id: int) -> None:
+        """Note that something about a container changes."""
+        for settled in self.settled:
+            settled.discard(container_id)
+
 
 class NodeTable(Table[str, Node]):
     """Registered datanodes by id."""
@@ -128,6 +136,7 @@ class ContainerTable(Table[int, Container]):
         """Set or remove, and keep the indexes."""
         self.touched.add(key)
         before = super().apply(key, value)
+        self._stir(key)
         if before is not None and before.state is ContainerState.OPEN:
             discard(self._open_by_client, before.client_id, key)
         if value is not None and value.state is ContainerState.OPEN:
@@ -168,6 +177,7 @@ class PairTable(Table[tuple[int, int], V]):
     def apply(self, key: tuple[int, int], value: V | None) -> V | None:
         """Set or remove, and keep the index."""
         before = super().apply(key, value)
+        self._stir(key[0])
         if value is not None:
             self._by_container.setdefault(key[0], set()).add(key[1])
         else:
@@ -219,8 +229,10 @@ class KeyTable(Table[str, Key]):
         before = super().apply(key, value)
         for block in () if value is None else value.blocks:
             self._blocks_in[block.container_id] = self._blocks_in.get(block.container_id, 0) + 1
+            self._stir(block.container_id)
         for block in () if before is None else before.blocks:
             self._blocks_in[block.container_id] -= 1
+            self._stir(block.container_id)
             if not self._blocks_in[block.container_id]:
                 del self._blocks_in[block.container_id]
         if before is None and value is not None:
@@ -270,6 +282,7 @@ class PendingTable(Table[int, Pending]):
         pending = value or before
         if pending is None:
             return None
+        self._stir(pending.container_id)
         target = (pending.kind, pending.container_id, pending.subject_id)
         if value is not None:
             for node in _targets(value):
@@ -343,6 +356,11 @@ class HoldTable(Table[tuple[int, str], Hold]):
             row=records.hold_row,
             value=records.hold_from,
         )
+
+    def apply(self, key: tuple[int, str], value: Hold | None) -> Hold | None:
+        """Set or remove."""
+        self._stir(key[0])
+        return super().apply(key, value)
 
     def of(self, container_id: int) -> list[Hold]:
         """Return what is held of a container; there are few holds in all."""

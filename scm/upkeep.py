@@ -3,14 +3,16 @@
     report, node, time ──► look ──judge──► under queue ──► replicate, reconstruct ──┐
                                      └───► over queue  ──► delete ──────────────────┴──► commands
 
-Every closed container is looked at when something about it changed, and in rounds besides. The
-most urgent goes first; what cannot be done now (no source with room, no target) waits in its queue,
-a little less urgent each time, so that it does not stand in the way of what can be done.
+Every closed container is looked at when something about it changed, and again in rounds until it is
+settled (`scm.settled`): a cluster at rest costs nothing. The most urgent goes first; what cannot be
+done now (no source with room, no target) waits in its queue, a little less urgent each time, so
+that it does not stand in the way of what can be done.
 """
 
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from math import ceil
 from typing import Final
 
@@ -71,8 +73,12 @@ class Upkeep:
         self._coding = coding
         self._due: dict[int, None] = {}
         self._round_at = 1
+        self._settled = self._state.settled()
+        self._rack_count = 0
         self.under: dict[int, tuple[int, int]] = {}  # id -> weight, times put back
         self.over: dict[int, None] = {}
+        self._busy_sources: dict[int, tuple[str, ...]] = {}  # id -> all had enough to copy
+        self._busy_holders: dict[int, tuple[str, ...]] = {}  # id -> all had enough to delete
         self.conditions: dict[int, Condition] = {}  # of those that are not HEALTHY
         self.moving: set[int] = set()  # one too many on purpose, until the balancer removes it
         self.round_at_ms = 0  # when the last round through all containers ended
@@ -83,7 +89,9 @@ class Upkeep:
 
     def look_at_node(self, datanode_id: str) -> None:
         """Have all containers of a node looked at: it came, went, or is to leave."""
-        self.look_at(self._state.replicas.on(datanode_id))
+        held = self._state.replicas.on(datanode_id)
+        self._state.stir(held)
+        self.look_at(held)
 
     def turn(self, change: Change) -> list[int]:
         """Look at what is due and a part of the rest, and order what can be ordered.
@@ -176,22 +184,36 @@ class Upkeep:
         return in_flight_limit(healthy, self._options.inflight_factor_percent)
 
     def _look(self) -> list[int]:
-        due = list(self._due)[:LOOKS_PER_TURN]
+        if self._rack_count != self._nodes.rack_count():  # what is spread enough has changed
+            self._rack_count = self._nodes.rack_count()
+            self._settled.clear()
+        due = list(islice(self._due, LOOKS_PER_TURN))
         for container_id in due:
             del self._due[container_id]
-        end = self._state.counters["next_container_id"]
-        for _ in range(min(LOOKS_PER_TURN - len(due), ceil(end / self._turns_per_round()))):
-            due.append(self._round_at)
-            self._round_at += 1
-            if self._round_at >= end:
-                self._round_at, self.round_at_ms = 1, self._clock.wall_ms()
+        self._go_round(due)
         for container_id in due:
             found = self._look_at_one(container_id)
-            if found is Condition.HEALTHY:
-                self.conditions.pop(container_id, None)
-            else:
+            if found is not Condition.HEALTHY:
                 self.conditions[container_id] = found
+                continue
+            self.conditions.pop(container_id, None)
+            is_ours = container_id < self._state.counters["next_container_id"]
+            if is_ours and container_id not in self.under and container_id not in self.over:
+                self._settled.add(container_id)
         return due
+
+    def _go_round(self, due: list[int]) -> None:
+        """Add this turn's part of all containers to those that are due, but what is settled."""
+        end = self._state.counters["next_container_id"]
+        stop = min(end, self._round_at + ceil(end / self._turns_per_round()))
+        while self._round_at < stop:
+            self._round_at = self._settled.first_missing(self._round_at, stop)
+            if self._round_at == stop or len(due) >= LOOKS_PER_TURN:
+                break
+            due.append(self._round_at)
+            self._round_at += 1
+        if self._round_at >= end:
+            self._round_at, self.round_at_ms = 1, self._clock.wall_ms()
 
     def _turns_per_round(self) -> int:
         return max(1, self._options.check_interval_ms // self._options.heartbeat_interval_ms)
@@ -199,6 +221,8 @@ class Upkeep:
     def _look_at_one(self, container_id: int) -> Condition:
         """Put a container into the queues it belongs to; return what it is."""
         self.over.pop(container_id, None)
+        self._busy_sources.pop(container_id, None)
+        self._busy_holders.pop(container_id, None)
         container = self._state.containers.get(container_id)
         is_held = self._state.holds.is_suppressed(container_id)
         if is_held or container is None or container.state not in _JUDGED:
@@ -248,7 +272,11 @@ class Upkeep:
         limit = self.in_flight_limit()
         urgent = heapq.nsmallest(
             ATTEMPTS_PER_TURN,
-            ((weight + repeat, number) for number, (weight, repeat) in self.under.items()),
+            (
+                (weight + repeat, number)
+                for number, (weight, repeat) in self.under.items()
+                if number not in self._busy_sources or self._has_room(self._busy_sources[number])
+            ),
         )
         for _urgency, container_id in urgent:
             room = limit - self._state.commands.add_count if limit else UNLIMITED
@@ -273,6 +301,8 @@ class Upkeep:
             return True
         if self._commands.is_cooling(Kind.REPLICATE, container.container_id):
             return False
+        if self._is_waiting_for(case, [p.datanode_id for p in sources(case)]):
+            return False
         copies = self.copies(case, judgement)[:room]
         for copy in copies:
             command_id = self.order_copy(change, case, copy, why=judgement.condition.value)
@@ -296,6 +326,8 @@ class Upkeep:
         wanted = [] if case.adds else to_copy(case)
         if self._commands.is_cooling(Kind.REPLICATE, case.container.container_id):
             return is_rebuilt and not wanted
+        if is_rebuilt and self._is_waiting_for(case, [shard.datanode_id for shard in wanted]):
+            return False
         targets = self.targets(case, len(wanted))
         moved = None
         if not wanted and is_rebuilt:
@@ -315,6 +347,19 @@ class Upkeep:
                 change, case, count_max=room, is_in_place=True
             )
         return is_rebuilt and len(copies) == len(wanted)
+
+    def _is_waiting_for(self, case: Case, from_ids: Sequence[str]) -> bool:
+        """Whether all sources have enough to do; then nobody asks again until one has room."""
+        if not from_ids or self._has_room(from_ids):
+            return False
+        self._busy_sources[case.container.container_id] = tuple(from_ids)
+        return True
+
+    def _has_room(self, datanode_ids: Iterable[str]) -> bool:
+        return any(
+            self._commands.replication_load(node) < self._commands.replication_limit(node)
+            for node in datanode_ids
+        )
 
     def _better_targets(self, case: Case, moved: Sequence[Placed]) -> list[str]:
         found = self.targets(case, 1)
@@ -361,24 +406,35 @@ class Upkeep:
             )
 
     def _serve_over(self, change: Change) -> None:
-        for container_id in list(self.over)[:ATTEMPTS_PER_TURN]:
+        due = (number for number in self.over if not self._is_waiting_to_delete(number))
+        for container_id in list(islice(due, ATTEMPTS_PER_TURN)):
             del self.over[container_id]
             container = self._state.containers.get(container_id)
             if container is None or container.state not in _CLOSED:
                 continue
             case = self._cases.case(container)
-            done = [
-                self.delete(
+            found = surplus(case) if container.scheme else victims(case)
+            left = [
+                victim.datanode_id
+                for victim in found
+                if not self.delete(
                     change,
                     container,
                     victim.datanode_id,
                     why=Condition.OVER_REPLICATED.value,
                     keep_count=container.replication_factor,
                 )
-                for victim in (surplus(case) if container.scheme else victims(case))
             ]
-            if not all(done):
+            if left:
                 self.over[container_id] = None  # at the end: others may have less to do
+                self._busy_holders[container_id] = tuple(left)
+
+    def _is_waiting_to_delete(self, container_id: int) -> bool:
+        """Whether the nodes that had enough to delete at the last attempt still have."""
+        nodes = self._busy_holders.get(container_id)
+        return nodes is not None and all(
+            self._commands.delete_load(node) >= DELETE_LIMIT for node in nodes
+        )
 
     def delete(
         self,

@@ -1,0 +1,68 @@
+"""What is settled is not looked at again until a row about it changes."""
+
+import pytest
+
+from merkle.replica import ReplicaState
+from scm.facts import Allocation, Hold, Key, KeyBlock, Transaction
+from scm.replica_table import ReplicaTable
+from scm.settled import Settled
+from scm.tables import (
+    AllocationTable,
+    ContainerTable,
+    HoldTable,
+    KeyTable,
+    PendingTable,
+    Table,
+    TransactionTable,
+)
+from tests.support.scm_world import container, pending, replica
+
+
+def test_the_first_that_is_not_settled_is_found() -> None:
+    """Also behind all that was ever marked, and never at or behind the end."""
+    settled = Settled()
+    for container_id in (1, 2, 4):
+        settled.add(container_id)
+
+    found = [settled.first_missing(first, 7) for first in (1, 3, 4, 5, 6)]
+
+    assert [3, 3, 5, 5, 6] == found
+    assert 2 == settled.first_missing(1, 2)
+
+
+def test_an_id_that_is_nobodys_costs_nothing() -> None:
+    """Datanodes may report containers of any number."""
+    settled = Settled()
+    settled.add(3)
+
+    settled.discard_all([2**62, 3])
+
+    assert 2**62 not in settled
+    assert 3 not in settled
+
+
+ROWS = (
+    (ContainerTable(), container(container_id=3)),
+    (ReplicaTable(), replica("dn1", ReplicaState.CLOSED, container_id=3)),
+    (PendingTable(), pending(9, container_id=3)),
+    (AllocationTable(), Allocation(3, 1, 1, 10, "a")),
+    (TransactionTable(), Transaction(1, 3, (1,), 0)),
+    (KeyTable(), Key("k", 10, 0, (KeyBlock(3, 1, 1, 10),))),
+    (HoldTable(), Hold(3, "", 0, "")),
+)
+
+
+@pytest.mark.parametrize(("table", "row"), ROWS, ids=[table.name for table, _ in ROWS])
+def test_any_row_about_a_container_unsettles_it(table: Table[object, object], row: object) -> None:
+    """One that comes as well as one that goes; and no other container."""
+    settled = Settled()
+    table.settled.append(settled)
+    states = []
+
+    for value in (row, None):
+        settled.add(2)
+        settled.add(3)
+        table.apply(table.key_of(row), value)
+        states.append((2 in settled, 3 in settled))
+
+    assert [(True, False)] * 2 == states
