@@ -275,13 +275,15 @@ class Upkeep:
             (
                 (weight + repeat, number)
                 for number, (weight, repeat) in self.under.items()
-                if number not in self._busy_sources or self._has_room(self._busy_sources[number])
+                if not self._is_still_waiting(number)
             ),
         )
         for _urgency, container_id in urgent:
             room = limit - self._state.commands.add_count if limit else UNLIMITED
             if room <= 0:
                 break
+            if self._is_still_waiting(container_id):
+                continue  # others took the room of its sources in this turn
             weight, repeat = self.under.pop(container_id)
             container = self._state.containers.get(container_id)
             if container is not None and not self._copy(change, container, room):
@@ -354,6 +356,10 @@ class Upkeep:
             return False
         self._busy_sources[case.container.container_id] = tuple(from_ids)
         return True
+
+    def _is_still_waiting(self, container_id: int) -> bool:
+        busy = self._busy_sources.get(container_id)
+        return busy is not None and not self._has_room(busy)
 
     def _has_room(self, datanode_ids: Iterable[str]) -> bool:
         return any(

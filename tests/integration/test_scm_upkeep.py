@@ -1,6 +1,7 @@
 """Replicas are kept at their number: copied when they lack, removed when that is safe."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,22 @@ def world(tmp_path: Path) -> Iterator[ScmWorld]:
     with ScmWorld(tmp_path, OPTIONS).running() as made:
         made.join(*NODES, racks=("/r1", "/r2"))
         yield made
+
+
+@pytest.fixture
+def rarely_looking(tmp_path: Path) -> Iterator[ScmWorld]:
+    """The same, but rounds are slow: one container a second is looked at unasked, in order."""
+    options = replace(OPTIONS, check_interval_ms=86_400_000)
+    with ScmWorld(tmp_path, options).running() as made:
+        made.join(*NODES, racks=("/r1", "/r2"))
+        yield made
+
+
+def add_others(world: ScmWorld) -> None:
+    """Make more containers than rounds get to while a test lasts."""
+    for _ in range(8):
+        world.made_closed()
+    confirm(world, *NODES)
 
 
 def holders(world: ScmWorld, made: Container) -> list[str]:
@@ -204,6 +221,25 @@ class TestCopies:
         assert 20 == len(queued(world, Kind.REPLICATE)) == len(world.call("dn1").commands)
         assert {"dn1"} == {c.datanode_id for c in queued(world, Kind.REPLICATE)}
 
+    def test_what_waited_for_a_busy_source_is_copied_when_it_has_room(
+        self, rarely_looking: ScmWorld
+    ) -> None:
+        """Nobody asks for it in between; what was told to wait is not forgotten."""
+        world = rarely_looking
+        made, _victim = self.lost_one(world)
+        add_others(world)
+        for node in holders(world, made):
+            world.queues[node] = (("replicate", 20),)
+        pass_time(world, 3, *NODES)
+        while_busy = queued(world, Kind.REPLICATE)
+
+        world.queues[holders(world, made)[1]] = (("replicate", 19),)
+        pass_time(world, 1, *NODES)
+        (command,) = queued(world, Kind.REPLICATE)
+
+        assert [] == while_busy
+        assert holders(world, made)[1] == command.datanode_id
+
     @staticmethod
     def lost_one(world: ScmWorld) -> tuple[Container, str]:
         """Make a container and let one of its nodes report that the replica is gone."""
@@ -239,6 +275,24 @@ class TestDeletes:
         assert [command.command_id] == [c.command_id for c in still]
         assert [] == queued(world, Kind.DELETE)
         assert [] == queued(world, Kind.REPLICATE)
+
+    def test_what_waited_for_a_busy_node_is_deleted_when_it_has_room(
+        self, rarely_looking: ScmWorld
+    ) -> None:
+        """Which replica goes does not depend on who is busy; when it goes, does."""
+        world = rarely_looking
+        made = self.over(world)
+        add_others(world)
+        for node in holders(world, made):
+            world.queues[node] = (("delete", 40),)
+        pass_time(world, 3, *NODES)
+        while_busy = queued(world, Kind.DELETE)
+
+        world.queues.clear()
+        pass_time(world, 2, *NODES)
+
+        assert [] == while_busy
+        assert 1 == len(queued(world, Kind.DELETE))
 
     def test_w49_an_expired_delete_is_sent_again(self, world: ScmWorld) -> None:
         """The same command with a new deadline: nobody knows whether it will still be executed."""

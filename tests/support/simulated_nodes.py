@@ -1,28 +1,22 @@
 """Light datanodes: real gRPC to a real control plane, replicas in dicts, no disks.
 
 Each has the queue and the pools of an agent: what it is told waits, runs for a while, and comes
-true in the world when it is over. What the control plane must never bring about is checked where it
-would happen: before a replica is removed, and after every heartbeat.
+true in the world when it is over. Who watches the orders is `World`.
 """
 
-import hashlib
-import random
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Final
 
-import grpc
+from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
+from tests.support.simulated_world import World, is_good, replica_report
 
-from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2, scm_pb2_grpc
-
-POOL = 10  # copies, reconstructions and reconciles at once, as an agent has it
-DELETE_POOL = 5
-COPY_S = (20, 90)
-DELETE_S = (3, 12)
-CAPACITY_BYTES = 40 * 10**12  # unless a script says otherwise
-RECONSTRUCT_WEIGHT = 3
-REPLICATION_LIMIT, OUT_OF_SERVICE_LIMIT, DELETE_LIMIT = 20, 40, 40
-GOOD_ROOT = 7
-PUSHED = frozenset({"replicate", "reconstruct", "reconcile"})
+POOL: Final = 10  # copies, reconstructions and reconciles at once, as an agent has it
+DELETE_POOL: Final = 5
+COPY_S: Final = (20, 90)
+DELETE_S: Final = (3, 12)
+CAPACITY_BYTES: Final = 40 * 10**12  # unless a script says otherwise
+PUSHED: Final = frozenset({"replicate", "reconstruct", "reconcile"})
 
 
 @dataclass
@@ -34,93 +28,12 @@ class Task:
     container_id: int
     done_at_s: float | None = None
 
-
-@dataclass
-class World:
-    """What all datanodes have in common: time, chance, and what has been seen of the orders."""
-
-    seed: int
-    now_s: float = 0.0
-    nodes: "dict[str, SimulatedNode]" = field(default_factory=dict)
-    holders: dict[int, set[str]] = field(default_factory=dict)
-    data_counts: dict[int, int] = field(default_factory=dict)  # of erasure-coded containers
-    orders: "hashlib._Hash" = field(default_factory=hashlib.sha256)
-    counts: Counter[str] = field(default_factory=Counter)
-    held_most: Counter[str] = field(default_factory=Counter)
-    broken: list[str] = field(default_factory=list)  # promises of the control plane
-    fewest_left: int = 99  # good copies that stayed when one was removed by order
-    first_order_s: dict[str, float] = field(default_factory=dict)
-    loss_percent: int = 0
-
-    def __post_init__(self) -> None:
-        """Begin the sequence of chances; nobody is called before there is somebody to call."""
-        nowhere = grpc.insecure_channel("localhost:0")
-        self.stub = scm_pb2_grpc.ScmStub(nowhere)  # type: ignore[no-untyped-call]
-        self.chance = random.Random(self.seed)
-
-    def is_lost(self) -> bool:
-        """Whether this message is lost."""
-        return self.chance.randrange(100) < self.loss_percent
-
-    def spare(self, container_id: int, *, without: str) -> int:
-        """Return how many good copies answer now beside one node's.
-
-        Of an erasure-coded container: how many different shards beyond those that reading needs,
-        and one, so that 1 is the least with which it can still be read.
-        """
-        found = [
-            node.replicas[container_id].replica_index
-            for name in self.holders.get(container_id, ())
-            for node in [self.nodes[name]]
-            if name != without and node.is_alive and is_good(node.replicas[container_id])
-        ]
-        data_count = self.data_counts.get(container_id, 1)
-        return len(found) if data_count == 1 else len(set(found)) - data_count + 1
-
-    def has_another(self, container_id: int, index: int, *, without: str) -> bool:
-        """Whether another node has a good copy of this index, as far as anybody could know.
-
-        One that is silent, or has just become bad and not told so yet, counts.
-        """
-        return any(
-            node.replicas[container_id].replica_index == index
-            and (is_good(node.replicas[container_id]) or container_id in node.changed)
-            for name in self.holders.get(container_id, ())
-            if name != without
-            for node in [self.nodes[name]]
-        )
-
-
-def is_good(replica: container_pb2.ReplicaReport) -> bool:
-    """Whether a replica is whole."""
-    return replica.state == container_pb2.CLOSED and replica.tree.root == GOOD_ROOT
-
-
-def replica_report(
-    container_id: int,
-    *,
-    state: container_pb2.ReplicaState = container_pb2.CLOSED,
-    index: int = 0,
-    bytes_used: int = 10**9,
-    is_empty: bool = False,
-    bcsid: int = 5,
-) -> container_pb2.ReplicaReport:
-    """Build a replica."""
-    tree = container_pb2.TreeSummary(
-        algorithm=container_pb2.TREE_XXH3_64, root=GOOD_ROOT, generation=1, block_count=1
-    )
-    is_written_to = state in {container_pb2.OPEN, container_pb2.CLOSING}
-    return container_pb2.ReplicaReport(
-        container_id=container_id,
-        state=state,
-        bcsid=bcsid,
-        block_count=0 if is_empty else 1,
-        bytes_used=0 if is_empty else bytes_used,
-        replica_index=index,
-        is_empty=is_empty,
-        tree=None if is_written_to else tree,
-        volume_id="v",
-    )
+    @property
+    def made_count(self) -> int:
+        """How many replicas come of it."""
+        if self.kind == "reconstruct":
+            return len(self.command.reconstruct.targets)
+        return int(self.kind == "replicate")
 
 
 @dataclass
@@ -132,6 +45,7 @@ class SimulatedNode:
     rack: str
     boot_id: int = 1
     is_alive: bool = True
+    silent_since_s: float = 0.0  # while it is not alive
     op_state: str = ""
     op_expiry_ms: int = 0
     term: int = 0
@@ -177,6 +91,11 @@ class SimulatedNode:
         )
         self.changed.clear()
         self._take(self._call([full]))
+
+    def fall_silent(self) -> None:
+        """Die, with everything on disk as it is."""
+        self.is_alive, self.silent_since_s = False, self.world.now_s
+        self.world.note_coming(self)
 
     def restart(self) -> None:
         """Begin anew: what was queued and running is gone, what is on disk is not."""
@@ -259,43 +178,13 @@ class SimulatedNode:
             kind = command.WhichOneof("command")
             inner = getattr(command, kind)
             task = Task(command, kind, getattr(inner, "container_id", 0))
-            self._note_order(task)
+            self.world.judge_order(self, command, kind)
             if command.command_id in self.tasks:
                 continue
             self.tasks[command.command_id] = task
             if kind == "set_operational_state":
                 self.op_state, self.op_expiry_ms = inner.op_state, inner.op_expiry_ms
-        self._check_limits()
-
-    def _note_order(self, task: Task) -> None:
-        """Add an order to the sequence that the same seed must bring again; look whether a delete
-        is right as far as anybody can know when it is given."""
-        mine = self.replicas.get(task.container_id)
-        if task.kind == "delete" and mine is not None and is_good(mine) and not mine.is_empty:
-            index = mine.replica_index
-            if not self.world.has_another(task.container_id, index, without=self.datanode_id):
-                self.world.broken.append(f"the last replica {task.container_id}#{index} is to go")
-        self.world.counts[task.kind] += 1
-        inner = getattr(task.command, task.kind)
-        inner = inner.SerializeToString(deterministic=True).hex()
-        line = (
-            f"{self.world.now_s} {self.datanode_id} {task.command.command_id} {task.kind} {inner}\n"
-        )
-        self.world.orders.update(line.encode())
-        self.world.first_order_s.setdefault(task.kind, self.world.now_s)
-
-    def _check_limits(self) -> None:
-        held = Counter(task.kind for task in self.tasks.values())
-        weighted = held["replicate"] + RECONSTRUCT_WEIGHT * held["reconstruct"]
-        is_out = self.op_state not in {"", "IN_SERVICE"}
-        limit = OUT_OF_SERVICE_LIMIT if is_out else REPLICATION_LIMIT
-        word = "out of service" if is_out else "in service"
-        self.world.held_most[word] = max(self.world.held_most[word], weighted)
-        self.world.held_most["delete"] = max(self.world.held_most["delete"], held["delete"])
-        if weighted > limit or held["delete"] > DELETE_LIMIT:
-            self.world.broken.append(
-                f"{self.datanode_id} ({self.op_state}) was given {dict(held)} at {self.world.now_s}"
-            )
+        self.world.judge_load(self)
 
     def _work(self) -> None:
         now_s = self.world.now_s
@@ -396,11 +285,5 @@ class SimulatedNode:
         mine = self.replicas[command.container_id]
         if not command.force and not mine.is_empty:
             return
-        if is_good(mine) and not mine.is_empty:
-            left = self.world.spare(command.container_id, without=self.datanode_id)
-            self.world.fewest_left = min(self.world.fewest_left, left)
-            if left < 1:
-                self.world.broken.append(
-                    f"the last good replica of {command.container_id} was removed by order"
-                )
+        self.world.judge_removal(self, command.container_id)
         self.drop(command.container_id)
