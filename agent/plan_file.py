@@ -4,9 +4,6 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow
-import pyarrow.parquet
-
 from agent.errors import Code, Refused
 from agent.rpc.v1 import scm_pb2
 
@@ -23,6 +20,8 @@ def read_plan(run: Path, *, only: str = "") -> scm_pb2.ApplyPlanRequest:
     Roots are signed in Parquet, which has no unsigned 64-bit type for Spark; here they become
     unsigned again. A run without `_SUCCESS` is unfinished and refused.
     """
+    import pyarrow.parquet  # only where a plan is read: other commands begin without it
+
     if not (run / "_SUCCESS").is_file():
         raise Refused(
             Code.STALE_PLAN,

@@ -1,6 +1,6 @@
 """Containers brought to where their replicas show them, and closed when people or plans say so."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import structlog
@@ -87,7 +87,24 @@ class Observer:
         ids = tuple(command.command_id for command in commands if command.kind is Kind.CLOSE)
         return Decision(container_id, "OK", f"container is {closed.state}", ids)
 
-    def close_planned(self, change: Change, row: PlanRow, *, dry_run: bool) -> Decision:
+    def apply_plan(
+        self, change: Change, rows: Sequence[PlanRow], worlds: Sequence[int], *, dry_run: bool
+    ) -> list[Decision]:
+        """Order what the rows ask for, each if it is still right; none if a world is another."""
+        aborted = self._previews.aborted(rows, worlds)
+        if aborted:
+            return aborted
+        decisions = [
+            self._close_planned(change, row, dry_run=dry_run)
+            if row.action == Kind.CLOSE
+            else self._plans.apply(change, row, dry_run=dry_run)
+            for row in rows
+        ]
+        if not dry_run:
+            return decisions
+        return [self._previews.planned(*one) for one in zip(rows, decisions, strict=True)]
+
+    def _close_planned(self, change: Change, row: PlanRow, *, dry_run: bool) -> Decision:
         """Close what a plan asks for, if that is still right."""
         container = self._state.containers.get(row.container_id)
         refusal = self._plans.close_objection(row, container)

@@ -67,15 +67,15 @@ class Operators(Parts):
             do = self._previews.reconcile if dry_run else partial(self._reconciles.order, change)
             return self._previews.each(container_ids, worlds, do)
 
-    def apply_plan(self, rows: Sequence[PlanRow], *, dry_run: bool) -> list[Decision]:
-        """Order what a plan asks for, row by row, if the world is still as the plan saw it."""
+    def apply_plan(
+        self, rows: Sequence[PlanRow], *, worlds: Sequence[int] = (), dry_run: bool
+    ) -> list[Decision]:
+        """Order what a plan asks for, row by row, if the world is still as the plan saw it.
+
+        `worlds` are those of a dry run of the same rows: if any changed since, nothing is ordered.
+        """
         with self._change() as change:
-            return [
-                self._observer.close_planned(change, row, dry_run=dry_run)
-                if row.action == Kind.CLOSE
-                else self._plans.apply(change, row, dry_run=dry_run)
-                for row in rows
-            ]
+            return self._observer.apply_plan(change, rows, worlds, dry_run=dry_run)
 
     def replicate_containers(
         self, container_ids: Sequence[int], *, target_id: str, worlds: Sequence[int], dry_run: bool

@@ -1,7 +1,8 @@
-"""What closing or reconciling containers would do, and whether the world is still the one shown."""
+"""What orders and plans would do, and whether the world is still the one that was shown."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Final
 
 from agent.errors import Code
 from scm import lifecycle
@@ -11,10 +12,13 @@ from scm.clock import Clock
 from scm.commands import Commands
 from scm.eligibility import Eligibility
 from scm.facts import Container, ContainerState, Kind
-from scm.intake import Decision, Order
+from scm.intake import Decision, Order, PlanRow
 from scm.reconciles import Reconciles
-from scm.replication import good_replicas
+from scm.replication import Case, good_replicas
+from scm.shards import whole_count
 from scm.state import State
+
+CHANGED_TOLD_MAX: Final = 5  # containers by which a plan that is refused is told why
 
 
 class Previews:
@@ -76,16 +80,95 @@ class Previews:
         )
         return self._shown(container, "fetches what differs, no more", orders, len(orders))
 
+    def aborted(self, rows: Sequence[PlanRow], worlds: Sequence[int]) -> list[Decision]:
+        """Refuse all rows of a plan if one's world is not the one that was shown; empty: go on.
+
+        A person said yes to the whole of what was shown.
+        """
+        changed = {
+            row.container_id
+            for row, world in zip(rows, worlds, strict=bool(worlds))
+            if world != self._world_now(row.container_id)
+        }
+        if not changed:
+            return []
+        told = ", ".join(map(str, sorted(changed)[:CHANGED_TOLD_MAX]))
+        more = ", ..." if len(changed) > CHANGED_TOLD_MAX else ""
+        others = f"not done either: since this was shown changed {told}{more}"
+        mine = "its replicas are not as they were when this was shown"
+        return [
+            Decision(
+                row.container_id, Code.STALE_PLAN, mine if row.container_id in changed else others
+            )
+            for row in rows
+        ]
+
+    def planned(self, row: PlanRow, decision: Decision) -> Decision:
+        """Add to what was decided on a row, without doing it, what the decision itself does not
+        say: copies, bytes, time, and the world it holds for."""
+        container = self._state.containers.get(row.container_id)
+        if container is None or decision.world:
+            return decision
+        case = self._cases.case(container)
+        copies = _whole(case)
+        shown = replace(
+            decision, copies_before=copies, copies_after=copies, world=self._world(container)
+        )
+        if decision.code != "OK":
+            return shown
+        if row.action == Kind.RECONCILE:
+            full = self.reconcile(row.container_id)
+            return full if full.code == "OK" else shown
+        return replace(
+            shown, orders=self._own_orders(row, case), copies_after=_whole_after(case, row)
+        )
+
+    def _own_orders(self, row: PlanRow, case: Case) -> tuple[Order, ...]:
+        """Return what the control plane does about a row by itself, and the plan only confirms."""
+        sizes = {p.datanode_id: p.replica.bytes_used for p in case.placed}
+        if row.action == Kind.DELETE:
+            return tuple(
+                Order(Kind.DELETE, node, size_bytes=sizes.get(node, 0)) for node in row.targets
+            )
+        if row.action == Kind.RECONSTRUCT:
+            read_bytes = max(sizes.values(), default=0) * (len(row.sources) + row.copies)
+            return (self._timed(Order(Kind.RECONSTRUCT, "", size_bytes=read_bytes)),)
+        return tuple(
+            self._timed(Order(Kind.REPLICATE, node, size_bytes=sizes.get(node, 0)))
+            for node in row.sources
+        )
+
+    def _timed(self, order: Order) -> Order:
+        return replace(order, duration_ms=self._commands.estimate_ms(order.size_bytes))
+
+    def _world_now(self, container_id: int) -> int:
+        container = self._state.containers.get(container_id)
+        return 0 if container is None else self._world(container)
+
     def _shown(
         self, container: Container, message: str, orders: tuple[Order, ...], at_best_count: int
     ) -> Decision:
-        copies = len(good_replicas(self._cases.case(container)))
+        copies = _whole(self._cases.case(container))
         shown = Decision(container.container_id, "OK", message, (), orders, copies)
         after = max(copies, at_best_count)
         return replace(shown, copies_after=after, world=self._world(container))
 
     def _world(self, container: Container) -> int:
         return world_of(self._cases.case(container))
+
+
+def _whole(case: Case) -> int:
+    return whole_count(case) if case.container.scheme else len(good_replicas(case))
+
+
+def _whole_after(case: Case, row: PlanRow) -> int:
+    match row.action:
+        case Kind.DELETE:
+            return _whole(replace(case, deletes=(*case.deletes, *row.targets)))
+        case Kind.RECONSTRUCT:
+            return min(case.container.replication_factor, _whole(case) + row.copies)
+        case _:
+            return _whole(case)
 
 
 def close_refusal(container_id: int, container: Container | None) -> Decision | None:

@@ -175,7 +175,10 @@ class ScmService(scm_pb2_grpc.ScmServicer):
     ) -> scm_pb2.ContainerDecisions:
         """Order what a plan asks for, as far as it is still true."""
         rows = wire.plan_rows_from(request)
-        return answers.decisions_message(self._control.apply_plan(rows, dry_run=request.dry_run))
+        worlds = wire.worlds_from(request.worlds, rows)
+        return answers.decisions_message(
+            self._control.apply_plan(rows, worlds=worlds, dry_run=request.dry_run)
+        )
 
     def ExportSnapshot(  # noqa: N802
         self, _request: scm_pb2.ExportSnapshotRequest, _context: grpc.ServicerContext

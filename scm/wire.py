@@ -220,10 +220,10 @@ def doomed_keys_from(message: scm_pb2.DeleteKeysRequest) -> list[str]:
     return list(dict.fromkeys(parse_key(k, f"keys[{i}]") for i, k in enumerate(message.keys)))
 
 
-def worlds_from(worlds: Sequence[int], container_ids: Sequence[int]) -> list[int]:
-    """Check the fingerprints of a dry run: none, or one per container."""
-    if worlds and len(worlds) != len(container_ids):
-        raise malformed("worlds", f"{len(worlds)} for {len(container_ids)} containers")
+def worlds_from(worlds: Sequence[int], shown: Sequence[object]) -> list[int]:
+    """Check the fingerprints of a dry run: none, or one for each container or row it showed."""
+    if worlds and len(worlds) != len(shown):
+        raise malformed("worlds", f"{len(worlds)} for {len(shown)} containers or rows")
     return list(worlds)
 
 

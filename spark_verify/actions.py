@@ -15,6 +15,7 @@ from pyspark.sql import functions as f
 
 from spark_verify.case import IN_SERVICE
 from spark_verify.plan import PLAN_LIFE_MS
+from spark_verify.ratis import is_bad
 from spark_verify.replicas import adds, bcsid, deletes, highest, is_unhealthy
 from spark_verify.rows import ACTION_PLAN, TREE_STATES
 
@@ -283,7 +284,11 @@ def _move_indexes() -> Column:
 
 
 def _deletable() -> Column:
-    """In service, answering, not being deleted already; in an order everyone agrees on."""
+    """In service, answering, not being deleted already; in the order of the control plane.
+
+    The bad ones by what they lack, then by a checksum of container and datanode: it confirms only
+    the victim that it would choose itself (HDDS-4589).
+    """
     usable = f.filter(
         "present",
         lambda r: (
@@ -292,11 +297,16 @@ def _deletable() -> Column:
             & ~f.array_contains(_leaving(), r["datanode_id"])
         ),
     )
+
+    def place(replica: Column) -> Column:
+        return f.crc32(f.concat_ws(":", f.col("container_id"), replica["datanode_id"]))
+
+    def has(replica: Column) -> Column:
+        return f.when(is_bad(replica), bcsid(replica)).otherwise(f.col("sequence_id"))
+
     keyed = f.transform(
         usable,
-        lambda r: f.struct(
-            f.xxhash64(f.col("container_id"), r["datanode_id"]).alias("order"), r.alias("r")
-        ),
+        lambda r: f.struct(has(r).alias("has"), place(r).alias("place"), r.alias("r")),
     )
     return f.transform(f.array_sort(keyed), lambda k: k["r"])
 

@@ -13,7 +13,7 @@ from spark_verify.replicas import adds, bcsid, count, deletes, deletes_of_health
 
 def count_ratis(cases: DataFrame) -> DataFrame:
     """Add a struct `ratis` with the counts and what follows from them."""
-    bad = _is_bad
+    bad = is_bad
 
     def good(replica: Column) -> Column:
         return ~bad(replica)
@@ -36,7 +36,7 @@ def count_ratis(cases: DataFrame) -> DataFrame:
     return cases.withColumn("n", counts).withColumn("ratis", _conclusions()).drop("n")
 
 
-def _is_bad(replica: Column) -> Column:
+def is_bad(replica: Column) -> Column:
     """UNHEALTHY, or quasi-closed at another BCSID than the closed container's: stale."""
     stale = (
         (f.col("state") == "CLOSED")

@@ -6,6 +6,7 @@ import typer
 
 from agent.cli import holds as holds
 from agent.cli import nodes as nodes  # its commands are of the same group
+from agent.cli import plan as plan
 from agent.cli.options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.cli.orders import DryRunFlag, YesFlag, refuse_unasked
 from agent.cli.output import Exit, counted, emit, grid, say, short, show, size

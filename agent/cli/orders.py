@@ -1,4 +1,4 @@
-"""rm, reconcile, scm replicate, delete, close, apply ...: orders, shown before they are given."""
+"""rm, reconcile, scm replicate, delete, close ...: orders, shown before they are given."""
 
 import json
 import sys
@@ -16,7 +16,6 @@ from agent.cli.scm import (
     WaitOption,
     app,
     facts,
-    scan_decision,
     show_decisions,
     wait_and_show,
 )
@@ -25,7 +24,6 @@ from agent.errors import Code, Refused
 from agent.rpc.v1 import scm_pb2
 
 MINUTE_MS: Final = 60_000
-PLAN_ROWS: Final = 5_000  # in one call
 
 YesFlag = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
 DryRunFlag = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
@@ -145,61 +143,6 @@ def reconcile(
         return wait_and_show(client, answer, wait_s, as_json=as_json)
 
 
-@app.command("apply")
-def apply(
-    plan: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A run directory that suture-verify wrote.")
-    ],
-    scm: ScmOption = SCM_DEFAULT,
-    dry_run: DryRunFlag = False,
-    yes: YesFlag = False,
-    wait_s: WaitOption = 0,
-    as_json: JsonFlag = False,
-) -> int:
-    """Hand a plan to the SCM, which checks every row against the cluster as it is now.
-
-    A plan that deletes replicas needs a yes.
-    """
-    from agent.plan_file import read_plan
-
-    request = read_plan(plan)
-    delete_count = sum(row.action == "delete" for row in request.rows)
-    with connect(scm) as client:
-        if dry_run:
-            return show_orders(plan_decisions(client, request, dry_run=True), as_json=as_json)
-        if delete_count and not yes:
-            refuse_unasked(as_json=as_json)
-            show_orders(plan_decisions(client, request, dry_run=True), as_json=False)
-            if not typer.confirm(f"the plan deletes {delete_count} replicas; apply it?", err=True):
-                return Exit.FAILED
-        answer = plan_decisions(client, request, dry_run=False)
-        if not wait_s:
-            return show_decisions(answer, as_json=as_json)
-        return wait_and_show(client, answer, wait_s, as_json=as_json)
-
-
-def plan_decisions(
-    client: Client, request: scm_pb2.ApplyPlanRequest, *, dry_run: bool
-) -> scm_pb2.ContainerDecisions:
-    """Return what becomes of a plan's rows; scans are asked for here, the rest is the SCM's."""
-    from agent.plan_file import SCAN
-
-    rows = list(request.rows)
-    ordered = [row for row in rows if row.action != SCAN]
-    answer = scm_pb2.ContainerDecisions()
-    for first in range(0, len(ordered), PLAN_ROWS):
-        page = scm_pb2.ApplyPlanRequest(
-            snapshot_id=request.snapshot_id,
-            run_id=request.run_id,
-            rows=ordered[first : first + PLAN_ROWS],
-            dry_run=dry_run,
-        )
-        answer.decisions.extend(client.scm.apply_plan(page).decisions)
-    scans = [scan_decision(client, row, dry_run=dry_run) for row in rows if row.action == SCAN]
-    answer.decisions.extend(scans)
-    return answer
-
-
 def shown_worlds(path: Path | None, ids: list[int]) -> list[int]:
     """Return the fingerprints of containers that a dry run printed; none without a file."""
     if path is None:
@@ -316,7 +259,7 @@ def order_text(order: scm_pb2.Order) -> str:
     """Return an order in words."""
     if order.target_datanode_id:
         return f"{order.type} {short(order.datanode_id)} to {short(order.target_datanode_id)}"
-    return f"{order.type} on {short(order.datanode_id)}"
+    return f"{order.type} on {short(order.datanode_id)}" if order.datanode_id else order.type
 
 
 @app.command("queues")

@@ -5,11 +5,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from scm.replication import stable_order
 from spark_verify.actions import action_plan
 from spark_verify.pipeline import judge
 from spark_verify.plan import reconcile_plan
 from spark_verify.rules import Rules
 from spark_verify.snapshot import open_snapshot, read_manifest
+from tests.support.scm_world import replica
 from tests.support.snapshots import SnapshotRows, container, gather
 
 pytestmark = pytest.mark.spark
@@ -100,6 +102,7 @@ TABLE: tuple[tuple[str, str, str, list[Row]], ...] = (*REPLICATE, *RECONSTRUCT, 
 
 
 VICTIM = len(TABLE) + 1
+EQUAL = range(VICTIM + 1, VICTIM + 6)  # more like it
 
 
 def parts() -> list[SnapshotRows]:
@@ -108,6 +111,7 @@ def parts() -> list[SnapshotRows]:
         *(container(i, *line[:3]) for i, line in enumerate(TABLE)),
         container(len(TABLE), "R CLOSED 10", "C C", suppressed=True),
         container(VICTIM, "R CLOSED 10", "C=7&a C=7&b C=7&a C=7&b"),
+        *(container(number, "R CLOSED 10", "C=7x4") for number in EQUAL),
     ]
 
 
@@ -139,6 +143,18 @@ def test_the_plan_is_the_same_whoever_plans(
 
     assert other == found
     assert [row[0] for row in found[VICTIM]] == ["delete"]
+
+
+def test_the_victim_is_the_one_that_the_control_plane_would_choose(
+    found: dict[int, list[Row]],
+) -> None:
+    """
+    It confirms no other row: both put equal replicas in the same order.
+    """
+    for number in (VICTIM, *EQUAL):
+        order = [stable_order(replica(f"dn-{number}-{i}", container_id=number)) for i in range(4)]
+        [(action, _, targets, *_)] = found[number]
+        assert ("delete", [order.index(min(order))]) == (action, targets), number
 
 
 MENDED = (

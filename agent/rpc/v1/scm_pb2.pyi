@@ -748,16 +748,18 @@ class PlanReplica(_message.Message):
     def __init__(self, datanode_id: _Optional[str] = ..., state: _Optional[_Union[_container_pb2.ReplicaState, str]] = ..., root: _Optional[int] = ...) -> None: ...
 
 class ApplyPlanRequest(_message.Message):
-    __slots__ = ("snapshot_id", "run_id", "rows", "dry_run")
+    __slots__ = ("snapshot_id", "run_id", "rows", "dry_run", "worlds")
     SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    WORLDS_FIELD_NUMBER: _ClassVar[int]
     snapshot_id: str
     run_id: str
     rows: _containers.RepeatedCompositeFieldContainer[PlanRow]
     dry_run: bool
-    def __init__(self, snapshot_id: _Optional[str] = ..., run_id: _Optional[str] = ..., rows: _Optional[_Iterable[_Union[PlanRow, _Mapping]]] = ..., dry_run: bool = ...) -> None: ...
+    worlds: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, snapshot_id: _Optional[str] = ..., run_id: _Optional[str] = ..., rows: _Optional[_Iterable[_Union[PlanRow, _Mapping]]] = ..., dry_run: bool = ..., worlds: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ExportSnapshotRequest(_message.Message):
     __slots__ = ()

@@ -1,0 +1,155 @@
+"""scm apply: show what a plan of suture-verify would do, ask, and hand it to the control plane."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from agent.cli.connection import connect
+from agent.cli.orders import (
+    DryRunFlag,
+    ShownOption,
+    YesFlag,
+    read_json,
+    refuse_unasked,
+    show_orders,
+)
+from agent.cli.output import SCM_DEFAULT, Exit, JsonFlag, ScmOption, counted
+from agent.cli.scm import WaitOption, app, scan_decision, show_decisions, wait_and_show
+from agent.client import Client
+from agent.errors import Code, Refused
+from agent.plan_file import SCAN, read_plan
+from agent.rpc.v1 import scm_pb2
+
+PLAN_ROWS: Final = 5_000  # in one call
+
+Rows = Sequence[scm_pb2.PlanRow]
+
+
+@app.command("apply")
+def apply(
+    plan: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A run directory that suture-verify wrote.")
+    ],
+    scm: ScmOption = SCM_DEFAULT,
+    dry_run: DryRunFlag = False,
+    yes: YesFlag = False,
+    as_shown: ShownOption = None,
+    wait_s: WaitOption = 0,
+    as_json: JsonFlag = False,
+) -> int:
+    """Hand a plan to the SCM, which checks every row against the cluster as it is now.
+
+    A plan that deletes replicas needs a yes. If anything changed since it was shown, nothing is
+    done.
+    """
+    request = read_plan(plan)
+    rows: Rows = sorted(request.rows, key=lambda row: row.action == SCAN)
+    with connect(scm) as client:
+        handed = Handed(client, request.snapshot_id, request.run_id)
+        if dry_run:
+            return show_orders(handed.decide(rows, [], dry_run=True), as_json=as_json)
+        code, worlds = Exit.OK, list[int]()
+        if as_shown is not None:
+            rows, worlds = still_wanted(rows, decisions_in(as_shown, rows))
+        if not yes and any(row.action == "delete" for row in rows):
+            refuse_unasked(as_json=as_json)
+            trial = handed.decide(rows, worlds, dry_run=True)
+            code = Exit(show_orders(trial, as_json=False))
+            rows, worlds = still_wanted(rows, trial.decisions)
+            if not rows or not typer.confirm(question(rows), err=True):
+                return Exit.FAILED
+        answer = handed.decide(rows, worlds, dry_run=False)
+        if wait_s:
+            done = wait_and_show(client, answer, wait_s, as_json=as_json)
+        else:
+            done = show_decisions(answer, as_json=as_json)
+        return code or done
+
+
+class Handed:
+    """A plan in the hands of the control plane."""
+
+    def __init__(self, client: Client, snapshot_id: str, run_id: str) -> None:
+        self._client = client
+        self._snapshot_id = snapshot_id
+        self._run_id = run_id
+
+    def decide(
+        self, rows: Rows, worlds: Sequence[int], *, dry_run: bool
+    ) -> scm_pb2.ContainerDecisions:
+        """Return what becomes of rows; scans are asked for here, the rest is the SCM's.
+
+        `worlds` are what the rows were shown with: if any changed, nothing is done. The SCM sees to
+        that within one call; rows for several calls are all looked at before the first is done.
+        """
+        ordered = [row for row in rows if row.action != SCAN]
+        if worlds and len(ordered) > PLAN_ROWS and not dry_run:
+            again = self._ordered(ordered, worlds, dry_run=True)
+            if any(decision.code != "OK" for decision in again.decisions):
+                return again
+        answer = self._ordered(ordered, worlds, dry_run=dry_run)
+        is_begun = not ordered or any(decision.code == "OK" for decision in answer.decisions)
+        if dry_run or not worlds or is_begun:
+            answer.decisions.extend(
+                scan_decision(self._client, row, dry_run=dry_run) for row in rows[len(ordered) :]
+            )
+        return answer
+
+    def _ordered(
+        self, rows: Rows, worlds: Sequence[int], *, dry_run: bool
+    ) -> scm_pb2.ContainerDecisions:
+        answer = scm_pb2.ContainerDecisions()
+        for first in range(0, len(rows), PLAN_ROWS):
+            page = scm_pb2.ApplyPlanRequest(
+                snapshot_id=self._snapshot_id,
+                run_id=self._run_id,
+                rows=rows[first : first + PLAN_ROWS],
+                dry_run=dry_run,
+                worlds=worlds[: len(rows)][first : first + PLAN_ROWS],
+            )
+            answer.decisions.extend(self._client.scm.apply_plan(page).decisions)
+        return answer
+
+
+def still_wanted(rows: Rows, shown: Sequence[scm_pb2.ContainerDecision]) -> tuple[Rows, list[int]]:
+    """Return the rows that would be done, and what they were shown with."""
+    wanted = [pair for pair in zip(rows, shown, strict=True) if pair[1].code == "OK"]
+    return [row for row, _ in wanted], [decision.world for _, decision in wanted]
+
+
+def question(rows: Rows) -> str:
+    """Say what is about to be done, the worst first."""
+    doomed = sum(len(row.targets) for row in rows if row.action == "delete")
+    others = sum(row.action != "delete" for row in rows)
+    also = f" and does {counted(others, 'other thing')}" if others else ""
+    return f"the plan deletes {counted(doomed, 'replica')}{also}; apply it as shown?"
+
+
+def decisions_in(path: Path, rows: Rows) -> list[scm_pb2.ContainerDecision]:
+    """Return the decisions on `rows` that a dry run printed. Raises Refused."""
+    try:
+        shown = [
+            scm_pb2.ContainerDecision(
+                container_id=int(str(found["container_id"])),
+                code=str(found["code"]),
+                world=int(str(found.get("world", 0))),
+            )
+            for found in read_json(path)
+        ]
+    except (ValueError, TypeError, KeyError) as error:
+        raise not_this_plan(path, f"{type(error).__name__} {error}") from error
+    ids = [row.container_id for row in rows]
+    if ids != [decision.container_id for decision in shown]:
+        raise not_this_plan(path, "its containers are others")
+    return shown
+
+
+def not_this_plan(path: Path, reason: str) -> Refused:
+    """Return the error about a file that does not show what would become of this plan."""
+    return Refused(
+        Code.MALFORMED_REQUEST,
+        f"{path} does not show what would become of this plan: {reason}",
+        hint="give what the same command printed with --dry-run --json",
+    )

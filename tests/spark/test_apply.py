@@ -1,0 +1,275 @@
+"""Plans that `suture-verify` made of a real snapshot, handed over by `suture scm apply`.
+
+The control plane is real, behind a real server; only its datanodes are words in a test. Whoever is
+asked sits at a real terminal.
+"""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from agent.cli.output import Exit
+from scm.clock import Clock
+from scm.facts import Kind, Replica
+from scm.options import ScmOptions
+from scm.server import ScmService, build_server
+from spark_verify.pipeline import Request, verify
+from tests.support.command_line import CommandLine
+from tests.support.scm_world import ScmWorld, replica
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+ROOT = Path(__file__).parents[2]
+NODES = ("dn1", "dn2", "dn3", "dn4")
+OPTIONS = ScmOptions(stale_after_ms=1_000_000, dead_after_ms=2_000_000)
+SURPLUS, SHORT, DIFFERENT = 1, 2, 3  # containers
+READ_BYTES = 4096
+WAIT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A served control plane, and what it has ordered."""
+
+    world: ScmWorld
+    address: str
+
+    def ordered(self) -> list[tuple[int, str]]:
+        """Return what waits for datanodes, as container and kind."""
+        commands = self.world.state.commands.values()
+        return sorted((command.container_id, str(command.kind)) for command in commands)
+
+    def change(self, *, findings: int) -> None:
+        """Let one datanode report of the container that is short what a scan found."""
+        held = self.world.state.replicas.of(SHORT)[0]
+        self.world.beat(held.datanode_id, replace(held, finding_count=findings))
+
+
+def build(world: ScmWorld) -> None:
+    """Make three containers: of four replicas, of two, and of three that differ."""
+    world.join(*NODES)
+    for roots in ((7, 7, 7), (7, 7, 7), (7, 7, 8)):
+        world.made_closed(roots=roots)
+    held = {number: world.state.replicas.of(number) for number in (SURPLUS, SHORT, DIFFERENT)}
+    now: dict[str, list[Replica]] = {
+        node: [r for replicas in held.values() for r in replicas if r.datanode_id == node]
+        for node in NODES
+    }
+    [spare] = set(NODES) - {r.datanode_id for r in held[SURPLUS]}
+    one = held[SURPLUS][0]
+    now[spare].append(replica(spare, container_id=SURPLUS, bcsid=one.bcsid))
+    now[held[SHORT][0].datanode_id].remove(held[SHORT][0])
+    for node in NODES:
+        world.beat(node, *now[node], full=True)
+
+
+@pytest.fixture(scope="module")
+def plan(spark: object, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the directory of what the job makes of these containers."""
+    del spark
+    path = tmp_path_factory.mktemp("plan")
+    with ScmWorld(path / "scm", OPTIONS).running() as world:
+        build(world)
+        snapshot = world.control.export_snapshot().path
+    return verify(Request(str(snapshot), path / "out")).directory
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    """The same containers again, served, out of safe mode; nothing is decided by itself."""
+    with (
+        ScmWorld(tmp_path / "scm", OPTIONS).running() as world,
+        ThreadPoolExecutor(4) as executor,
+    ):
+        build(world)
+        world.control.leave_safe_mode()
+        clock = Clock(world.clock.now_ms, world.clock.monotonic_s)
+        built = build_server(
+            ScmService(world.control, clock=clock, options=OPTIONS), "127.0.0.1:0", executor
+        )
+        built.server.start()
+        yield Stage(world, built.address)
+        built.server.stop(0).wait()
+
+
+@pytest.fixture
+def suture(stage: Stage, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    """Return the command line."""
+    return CommandLine(stage.address, capsys)
+
+
+class Terminal:
+    """`suture scm apply` at a terminal: what it shows, up to its question, and the answer."""
+
+    def __init__(self, plan: Path, stage: Stage) -> None:
+        self._command = [sys.executable, "-m", "agent.cli.main", "scm", "apply", str(plan)]
+        self._command += ["--scm", stage.address]
+        self._text = ""
+
+    @property
+    def shown(self) -> str:
+        """What was on the screen, wherever its lines were broken."""
+        return " ".join(self._text.split())
+
+    def __enter__(self) -> "Terminal":
+        self._mine, theirs = pty.openpty()
+        self._process = subprocess.Popen(
+            self._command,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env={**os.environ, "TERM": "dumb", "PYTHONPATH": str(ROOT)},
+        )
+        os.close(theirs)
+        self._read_until("[y/N]")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._mine)
+        self._process.kill()
+        self._process.wait(WAIT_S)
+
+    def answer(self, word: str) -> int:
+        """Type a word; return the exit code."""
+        os.write(self._mine, f"{word}\n".encode())
+        self._read_until("\0")
+        return self._process.wait(WAIT_S)
+
+    def _read_until(self, end: str) -> None:
+        seen = ""
+        while end not in seen:
+            try:
+                seen += os.read(self._mine, READ_BYTES).decode()
+            except OSError:  # so a terminal says that nobody is at its other end any more
+                break
+        self._text += seen
+
+
+ALL = [
+    (SURPLUS, "delete"),
+    (SHORT, "replicate"),
+    (DIFFERENT, "reconcile"),
+    (DIFFERENT, "reconcile"),
+    (DIFFERENT, "reconcile"),
+]
+
+
+def test_a_dry_run_shows_bytes_minutes_and_copies_of_every_row(
+    suture: CommandLine, stage: Stage, plan: Path
+) -> None:
+    """
+    Of a delete, a copy and a reconcile; nothing is ordered.
+    """
+    shown = {d["container_id"]: d for d in suture.json("scm", "apply", str(plan), "--dry-run")}
+
+    told = {
+        number: (
+            {order["type"] for order in decision["orders"]},
+            decision["copies_before"],
+            decision["copies_after"],
+        )
+        for number, decision in shown.items()
+    }
+    assert ({"delete"}, 4, 3) == told[SURPLUS]
+    assert ({"replicate"}, 2, 3) == told[SHORT]
+    assert ({"reconcile"}, 0, 3) == told[DIFFERENT]
+    orders = [order for decision in shown.values() for order in decision["orders"]]
+    assert {1_000} == {order["bytes"] for order in orders}
+    assert [] == stage.ordered()
+
+
+def test_nobody_to_ask_is_a_no(suture: CommandLine, stage: Stage, plan: Path) -> None:
+    """
+    Without a terminal and without --yes a plan that deletes is refused whole.
+    """
+    answer = suture.json("scm", "apply", str(plan), code=Exit.FAILED)
+
+    assert "--yes" in answer["error"]["hint"]
+    assert [] == stage.ordered()
+
+
+@pytest.mark.parametrize(("word", "code"), [("n", Exit.FAILED), ("y", Exit.OK)])
+def test_who_is_asked_decides(word: str, code: Exit, stage: Stage, plan: Path) -> None:
+    """
+    All rows are on the screen before the question; a no orders nothing, a yes what was shown.
+    """
+    with Terminal(plan, stage) as terminal:
+        assert "the plan deletes 1 replica and does 2 other things" in terminal.shown
+        for row in (r"delete on dn\d", r"replicate dn\d to dn\d", r"reconcile on dn\d"):
+            assert re.search(
+                row + r", bytes 1000 B, minutes 0.0, copies \d -> \d", terminal.shown
+            ), terminal.shown
+        assert code == terminal.answer(word), terminal.shown
+    assert (ALL if word == "y" else []) == stage.ordered()
+
+
+def test_a_world_that_changed_while_somebody_thought_aborts_all(stage: Stage, plan: Path) -> None:
+    """
+    The change is about a container of which nothing is deleted: nothing at all is done.
+    """
+    with Terminal(plan, stage) as terminal:
+        stage.change(findings=1)
+
+        assert Exit.FAILED == terminal.answer("y")
+
+    assert 3 == terminal.shown.count("STALE_PLAN"), terminal.shown
+    assert f"since this was shown changed {SHORT}" in terminal.shown
+    assert [] == stage.ordered()
+
+
+def test_what_was_shown_is_applied_once_and_only_to_the_same_world(
+    suture: CommandLine, stage: Stage, plan: Path, tmp_path: Path
+) -> None:
+    """
+    For programs: the output of the dry run stands for what the person saw.
+    """
+    shown = suture.json("scm", "apply", str(plan), "--dry-run")
+    (tmp_path / "shown").write_text(json.dumps(shown))
+    (tmp_path / "short").write_text(json.dumps(shown[1:]))
+    apply = ("scm", "apply", str(plan), "--yes", "--as-shown")
+
+    other = suture.json(*apply, str(tmp_path / "short"), code=Exit.FAILED)
+    stage.change(findings=1)
+    changed = suture.json(*apply, str(tmp_path / "shown"), code=Exit.FAILED)
+    before = stage.ordered()
+    stage.change(findings=0)
+    given = suture.json(*apply, str(tmp_path / "shown"))
+    late = suture.json(*apply, str(tmp_path / "shown"), code=Exit.FAILED)
+
+    assert "MALFORMED_REQUEST" == other["error"]["code"]
+    assert ["STALE_PLAN"] * 3 == [decision["code"] for decision in changed]
+    assert [] == before
+    assert ["OK"] * 3 == [decision["code"] for decision in given]
+    assert ["STALE_PLAN"] * 3 == [decision["code"] for decision in late]
+    assert ALL == stage.ordered()
+
+
+def test_without_a_question_each_row_stands_for_itself(
+    suture: CommandLine, stage: Stage, plan: Path
+) -> None:
+    """
+    The victim has gone since the snapshot: its row is refused by name, the others are done.
+    """
+    [victim] = [
+        order["datanode_id"]
+        for decision in suture.json("scm", "apply", str(plan), "--dry-run")
+        for order in decision["orders"]
+        if order["type"] == Kind.DELETE
+    ]
+    mine = [r for r in stage.world.state.replicas.values() if r.datanode_id == victim]
+    stage.world.beat(victim, *[r for r in mine if r.container_id != SURPLUS], full=True)
+
+    given = suture.json("scm", "apply", str(plan), "--yes", code=Exit.FAILED)
+
+    codes = {decision["container_id"]: decision["code"] for decision in given}
+    assert {SURPLUS: "STALE_PLAN", SHORT: "OK", DIFFERENT: "OK"} == codes
+    assert ALL[1:] == stage.ordered()
