@@ -82,6 +82,8 @@ class Totals:
         self._state = state
         self._due = set(state.replicas.container_ids())
         self._due.update(container.container_id for container in state.containers.values())
+        for table in (state.containers, state.replicas):
+            table.touched.clear()  # reading them back
         self._flags: dict[int, Flag] = {}  # of those that have any: most have none
         self._counts: Counter[Flag] = Counter()
 

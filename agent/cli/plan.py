@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from agent.cli.connection import connect
+from agent.cli.options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.cli.orders import (
     DryRunFlag,
     ShownOption,
@@ -15,7 +16,7 @@ from agent.cli.orders import (
     refuse_unasked,
     show_orders,
 )
-from agent.cli.output import SCM_DEFAULT, Exit, JsonFlag, ScmOption, counted
+from agent.cli.output import Exit, counted
 from agent.cli.scm import WaitOption, app, scan_decision, show_decisions, wait_and_show
 from agent.client import Client
 from agent.errors import Code, Refused

@@ -111,7 +111,7 @@ class Terminal:
     """`suture scm apply` at a terminal: what it shows, up to its question, and the answer."""
 
     def __init__(self, plan: Path, stage: Stage) -> None:
-        self._command = [sys.executable, "-m", "agent.cli.main", "scm", "apply", str(plan)]
+        self._command = [sys.executable, "-m", "agent.cli.start", "scm", "apply", str(plan)]
         self._command += ["--scm", stage.address]
         self._text = ""
 
