@@ -325,7 +325,10 @@ class AgentConfig(Section):
     tls: TlsConfig = Field(default_factory=TlsConfig)
     observe: ObserveConfig = Field(default_factory=ObserveConfig)
     stop_deadline_s: Seconds = Field(
-        20.0, gt=0, le=600, description="How long a clean stop may take before it is forced."
+        20.0,
+        gt=0,
+        le=600,
+        description="How long a clean stop may take; keep it below TimeoutStopSec of the unit.",
     )
 
 

@@ -20,7 +20,7 @@ from agent.errors import size_text
 from scm.allocate import Candidate
 from scm.counting import is_bad, present
 from scm.facts import Container, ContainerState, OpState
-from scm.replication import Case
+from scm.replication import Case, vulnerable
 from scm.shards import may_do_without
 
 _IGNORED: Final = frozenset({ContainerState.DELETING, ContainerState.DELETED})
@@ -51,7 +51,8 @@ def obstacle(case: Case) -> Obstacle | None:
     here = present(case.placed)
     with_unhealthy = all(is_bad(case.container, p.replica) for p in here)
     counted = case.count(with_unhealthy=with_unhealthy)
-    if counted.available_count < 1 or not counted.is_sufficient(with_adds=False):
+    is_short = counted.available_count < 1 or not counted.is_sufficient(with_adds=False)
+    if is_short or vulnerable(case):
         return Obstacle.TOO_FEW
     return None
 

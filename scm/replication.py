@@ -103,6 +103,12 @@ def judge(case: Case) -> Judgement:
             copies=min(good.needed_count, expected.needed_count),
             weight=_weight(good),
         )
+    if vulnerable(case):
+        return Judgement(
+            Condition.UNHEALTHY_UNDER_REPLICATED,
+            copies=0 if case.adds else 1,
+            weight=OUT_OF_SERVICE_WEIGHT,
+        )
     if every.excess_count(with_deletes=False):
         return Judgement(Condition.OVER_REPLICATED, surplus=every.excess_count(with_deletes=True))
     return _judge_places(case)
@@ -146,8 +152,11 @@ def sources(case: Case) -> list[Placed]:
     """Return the replicas to copy from: the best kind there is, with the highest bcsid.
 
     The node must answer; what the operator wants of it does not matter. An unhealthy replica is
-    copied only when there is no other.
+    copied only when there is no other, or when it is about to leave with what no other has.
     """
+    alone = vulnerable(case)
+    if alone:
+        return alone[:1]
     able = [
         p
         for p in case.placed
@@ -165,6 +174,38 @@ def sources(case: Case) -> list[Placed]:
         chosen = [p for p in able if p.replica.state is ReplicaState.UNHEALTHY] or quasi
     highest = max((p.replica.bcsid for p in chosen), default=0)
     return [p for p in chosen if p.replica.bcsid == highest]
+
+
+def vulnerable(case: Case) -> list[Placed]:
+    """Return the UNHEALTHY replicas that would take the last commits with them (health-rules 2.8).
+
+    Of a quasi-closed container that has others: damaged, but with all that was committed, on an
+    answering node that is not in service, and no replica of the same origin in service has as much.
+    """
+    here = present(case.placed)
+    is_open_question = case.container.state is ContainerState.QUASI_CLOSED
+    if not is_open_question or all(p.replica.state is ReplicaState.UNHEALTHY for p in here):
+        return []
+    last = [
+        p
+        for p in here
+        if p.health is Health.HEALTHY and p.replica.bcsid == case.container.sequence_id
+    ]
+    kept = {_origin(p) for p in last if p.op_state is OpState.IN_SERVICE}
+    return [
+        p
+        for p in last
+        if p.replica.state is ReplicaState.UNHEALTHY
+        and _origin(p) not in kept
+        and not p.replica.is_empty
+        and not p.replica.load_error
+        and p.datanode_id not in case.deletes
+        and p.datanode_id not in case.excluded
+    ]
+
+
+def _origin(p: Placed) -> str:
+    return p.replica.origin_datanode_id or p.datanode_id
 
 
 def neighbours(case: Case, *, to_remove: Collection[str] = ()) -> tuple[set[str], set[str]]:

@@ -121,6 +121,8 @@ class TaskPool:
         with self._changed:
             self._scale = factor
             self._queue.set_limits(scaled)
+            while self._add_thread():  # for what waits already
+                pass
             self._work_came.notify_all()
 
     def counts(self) -> dict[str, TaskCounts]:
@@ -169,16 +171,18 @@ class TaskPool:
             log.warning("tasks_still_running", running_count=self.running_count())
         return drained
 
-    def _add_thread(self) -> None:
-        """Start one more thread when a task may need it; threads never outnumber the limit."""
+    def _add_thread(self) -> bool:
+        """Start one more thread if a task may need it; threads never outnumber the limit."""
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         allowed = min(self._limits.running_max * self._scale, THREADS_MAX)
         busy = self._queue.running_count + self._queue.queued_count
-        if len(self._threads) < min(allowed, busy):
-            name = f"{self._name}-{len(self._threads)}"
-            thread = threading.Thread(target=self._work, name=name, daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        if len(self._threads) >= min(allowed, busy) or self._stopping.is_set():
+            return False
+        name = f"{self._name}-{len(self._threads)}"
+        thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+        return True
 
     def _work(self) -> None:
         while True:

@@ -24,6 +24,7 @@ from merkle.replica import BlockId, ReplicaState
 from tests.support.store_victim import (
     ARRIVED,
     CLOSED,
+    COMMANDS,
     DAMAGED,
     DOOMED,
     LATER,
@@ -33,6 +34,7 @@ from tests.support.store_victim import (
     SCENARIOS,
     THREE,
     TWO,
+    lasting,
     prepare,
 )
 from tests.support.stores import CHUNK_BYTES, content, open_store, private_directory
@@ -40,6 +42,7 @@ from tests.support.stores import CHUNK_BYTES, content, open_store, private_direc
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
 STEPS_MAX: Final = 400
+COMMAND_POINTS_MIN: Final = 50
 
 
 class Victims:
@@ -295,6 +298,21 @@ def test_a_write_that_is_torn_in_the_middle_is_no_write(
 
         assert (signal.SIGKILL, True) == (report["signal"], report["torn"])
         survive(life, scenario, report["acknowledged"], f"{kill_at}: torn")
+
+
+def test_commands_are_killed_at_more_than_fifty_lasting_steps(
+    victims: Victims, prepared: Path
+) -> None:
+    """
+    Import, delete, deleteBlocks and close: `python -m tests.support.store_victim count` shows them.
+    """
+    points = [
+        step
+        for scenario in COMMANDS
+        for step in lasting(victims.run(copied(prepared), scenario, 0, tear=False)["steps"])
+    ]
+
+    assert len(points) >= COMMAND_POINTS_MIN
 
 
 def copied(prepared: Path) -> Path:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.config import AgentConfig
 from tests.support.commands import BIN, faults_of
 
 FOLDER = Path(__file__).resolve().parents[2] / "systemd"
@@ -85,6 +86,16 @@ def test_a_unit_passes_options_that_exist(service: Path) -> None:
 
     assert commands
     assert [] == [fault for command in commands for fault in faults_of(command)]
+
+
+def test_systemd_waits_longer_than_the_agent_takes_to_stop() -> None:
+    """
+    A clean stop is not cut off by the unit.
+    """
+    unit = (FOLDER / "suture-agent.service").read_text()
+    (waited_s,) = re.findall(r"^TimeoutStopSec=(\d+)s$", unit, re.MULTILINE)
+
+    assert 2 * AgentConfig.model_fields["stop_deadline_s"].default < int(waited_s)
 
 
 @needs_root

@@ -138,6 +138,25 @@ VECTORS: tuple[Vector, ...] = (
         {"ec_redundancy": 2},
     ),
     (
+        "W65",  # more redundancy than there is parity is as much as there is
+        "EC CLOSED",
+        "C#1/e C#2/e C#3 C#4 C#5",
+        "",
+        "UNDER_REPLICATED",
+        "U",
+        {"ec_redundancy": 5},
+    ),
+    ("W65", "EC CLOSED", "C#1 C#2 C#3 C#4 C#5", "", "HEALTHY", "-", {"ec_redundancy": 5}),
+    (
+        "W67",
+        "R QUASI_CLOSED 20",
+        "Q@10^ax3 Q@20^c",
+        "",
+        "QUASI_CLOSED_STUCK + QUASI_CLOSED_STUCK_UNDER_REPLICATED",
+        "U",
+        {},
+    ),
+    (
         "V79",
         "EC CLOSED",
         "C#1/m C#2/e C#3/m C#4/m C#5/m",
@@ -200,6 +219,19 @@ class TestVectorsV:
         found = [(v[0], counted(rows[i]), rows[i]["queue"]) for i, v in enumerate(VECTORS)]
         assert found == [(v[0], v[4], v[5]) for v in VECTORS]
 
+    def test_w67_one_origin_may_lack_while_another_has_too_many(
+        self, spark: SparkSession, tmp_path: Path
+    ) -> None:
+        """
+        A new best origin appears: two copies of it lack, and the old best one has one too many.
+        """
+        rows = judged(
+            spark, tmp_path, [container(1, "R QUASI_CLOSED 20", "Q@10^ax3 Q@5^bx2 Q@20^c")]
+        )
+
+        found = {o["origin_id"]: (o["under"], o["over"]) for o in rows[1]["qc"]["origins"]}
+        assert [(0, 1), (0, 0), (2, 0)] == [found[origin] for origin in sorted(found)]
+
 
 DECOMMISSION: tuple[tuple[str, str, str, int, int], ...] = (
     # which, replicas, ops, replicas needed, needed after pending ops
@@ -260,6 +292,13 @@ FLAGGED: tuple[tuple[str, str, str, set[str], str], ...] = (
         "Q@9x3 U@10/d",
         {"VULNERABLE", "QUASI_CLOSED_STUCK", BAD},
         "QUASI_CLOSED_STUCK + UNHEALTHY_UNDER_REPLICATED",
+    ),
+    (
+        "W19",
+        "R QUASI_CLOSED 10",
+        "Q@9x3 U@10^z/d U@10^z",
+        {"QUASI_CLOSED_STUCK", BAD},
+        "QUASI_CLOSED_STUCK",
     ),
 )
 """Where one state hides what the flags show."""

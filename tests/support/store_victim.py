@@ -3,6 +3,8 @@
     stdin   {"path": "...", "scenario": "repair", "kill_at": N, "tear": false}      N = 0: never
     stdout  {"signal": 9, "code": 0, "steps": ["pwrite", ...], "acknowledged": ["..."]}
 
+With the argument `count` it says before how many steps the tests kill each scenario, and which.
+
 A step is a call into the kernel, or an LMDB commit, seen by `sys.setprofile`: production code has
 no hook. The child dies right before its N-th step; with `tear` it first writes half of what that
 step was to write.
@@ -12,6 +14,7 @@ import json
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -38,6 +41,7 @@ from tests.support.stores import (
     damage,
     flip_bit,
     open_store,
+    private_directory,
     write_block,
 )
 
@@ -224,6 +228,8 @@ SCENARIOS: Final[dict[str, Callable[[ReplicaStore, Acknowledge], None]]] = {
     "arrive": arrive,
     "delete_container": delete_container,
 }
+COMMANDS: Final = ("arrive", "delete_container", "delete_blocks", "transactions", "close")
+"""Those that are what a command makes a datanode do: import, delete, deleteBlocks, close."""
 
 
 @contextmanager
@@ -236,7 +242,7 @@ def suppress_refusal(code: Code) -> Iterator[None]:
             raise
 
 
-class Counter:
+class StepCounter:
     """Counts steps and ends the process before one of them."""
 
     def __init__(self, log_fd: int, kill_at: int, *, tear: bool) -> None:
@@ -269,7 +275,7 @@ class Counter:
 def child(request: dict[str, Any], log_fd: int) -> None:
     """Run one scenario."""
     store = open_store(Path(request["path"]))
-    counter = Counter(log_fd, request["kill_at"], tear=request["tear"])
+    counter = StepCounter(log_fd, request["kill_at"], tear=request["tear"])
 
     def acknowledge(what: str) -> None:
         sys.setprofile(None)
@@ -306,8 +312,38 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def counted() -> dict[str, list[str]]:
+    """Return the steps of each scenario, from one life of it that is not ended."""
+    found = {}
+    for scenario in SCENARIOS:
+        with private_directory() as directory:
+            prepare(directory)
+            request = {"path": str(directory), "scenario": scenario, "kill_at": 0, "tear": False}
+            found[scenario] = run(request)["steps"]
+    return found
+
+
+def show_counts() -> None:
+    """Print the matrix."""
+    found = counted()
+    for scenario, steps in found.items():
+        kinds = ", ".join(f"{count} {name}" for name, count in sorted(Counter(steps).items()))
+        sys.stdout.write(f"{scenario:18}{len(steps):4}  {kinds}\n")
+    of_commands = sum(len(lasting(found[scenario])) for scenario in COMMANDS)
+    sys.stdout.write(f"{'lasting':18}{of_commands:4}  of {', '.join(COMMANDS)}\n")
+
+
+def lasting(steps: list[str]) -> list[str]:
+    """Return the steps that change what a volume holds, or make it lasting; not what fills buffers
+    (`write`) or may be a text's (`replace`)."""
+    return [step for step in steps if step not in {"write", "replace"}]
+
+
 def main() -> None:
     """Serve requests until stdin ends."""
+    if sys.argv[1:] == ["count"]:
+        show_counts()
+        return
     for line in sys.stdin:
         sys.stdout.write(json.dumps(run(json.loads(line))) + "\n")
         sys.stdout.flush()

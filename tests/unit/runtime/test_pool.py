@@ -143,6 +143,24 @@ class TestRunning:
         assert 2 == gate.running_max
         assert pool.stop(WAIT_S)
 
+    def test_a_pool_that_grows_begins_what_waits_and_one_that_shrinks_ends_nothing(self) -> None:
+        """Nobody has to submit anything for it; what runs goes on, and then the old bound holds."""
+        pool, gate = TaskPool(TaskLimits(1)), Gate()
+        for number in range(3):
+            pool.submit(Task("x", number), gate.body)
+        assert gate.entered.acquire(timeout=WAIT_S)
+
+        pool.set_scale(2)
+
+        assert gate.entered.acquire(timeout=WAIT_S)
+        assert (2, 1) == (pool.running_count(), pool.queued_count())
+        pool.set_scale(1)
+        assert 2 == pool.running_count()
+        gate.go_on.set()
+        assert pool.wait_idle(WAIT_S)
+        assert 2 == gate.running_max
+        assert pool.stop(WAIT_S)
+
     def test_an_absurd_scale_is_refused(self) -> None:
         """A scale is 1 to 10, as at the incumbent."""
         pool = TaskPool(TaskLimits(1))

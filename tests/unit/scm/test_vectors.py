@@ -1,9 +1,12 @@
 """The vectors W of health-rules section 6 that no other test names: closing, deleting, deciding.
 
-Named elsewhere: W7 to W14, W59, W61 in test_emptying; W17 in the Spark job's tests; W20, W25 to W34
-and W50 in test_replication; W41 to W47 in test_loads; W35, W41, W49, W53, W62 in the integration
-tests of the control plane. Rows about a placement policy that fails (some of W28) or about who
-leads (some of W55) have no counterpart here; W19, W65 and W67 are the Spark job's to judge.
+Named elsewhere: W7 to W14, W59, W61 in test_emptying; W20, W25 to W34 and W50 in test_replication;
+W41 to W47 in test_loads; W35, W49, W53, W62 in the integration tests of the control plane; W17,
+W19, W65 and W67 also in the Spark job's. `tests/packaging/test_vectors.py` sees that none is lost.
+
+What has no counterpart here: a placement policy that fails as a test wants it (W28: ours counts
+racks, and of five replicas on two racks one can always go), and a control plane that is not the
+leader (W55: there is one; what an older one still sends is refused by datanodes for its term).
 """
 
 from dataclasses import replace
@@ -16,9 +19,11 @@ from scm.coding import shortage
 from scm.dispatch import drain
 from scm.eligibility import Eligibility, judge
 from scm.facts import Container, ContainerState, Kind, OpState, Replica
+from scm.leaving import Obstacle, obstacle
 from scm.lifecycle import CloseOrder, close_orders, observe
 from scm.loads import DELETE_LIMIT, load
-from scm.replication import Case, victims
+from scm.replication import Case, Condition, sources, victims
+from scm.replication import judge as judge_case
 from scm.shards import may_do_without, surplus, to_copy
 from scm.views import checksums_hint
 from tests.support.replica_words import case
@@ -108,6 +113,26 @@ class TestOver:
         assert [] == victims(given)
 
     @pytest.mark.parametrize(
+        ("racks", "cluster_rack_count", "gone"),
+        [
+            ("aaaa", 3, 1),  # on too few racks before and after: no worse
+            ("aabb", 3, 1),
+            ("aaab", 2, 1),
+        ],
+    )
+    def test_w28_one_of_four_goes_if_the_racks_are_no_fewer(
+        self, racks: str, cluster_rack_count: int, gone: int
+    ) -> None:
+        """Two racks are wanted; where there were fewer, as many as there were."""
+        given = case("C C C C", racks, cluster_rack_count=cluster_rack_count)
+        chosen = {p.datanode_id for p in victims(given)}
+
+        left = {p.rack for p in given.placed if p.datanode_id not in chosen}
+
+        assert gone == len(chosen)
+        assert min(2, len(set(racks))) == len(left)
+
+    @pytest.mark.parametrize(
         "words",
         [
             "C#1 C#1 C#2 C#3 C#4 C#5?",  # one index is on a node that does not answer
@@ -123,6 +148,52 @@ class TestOver:
         assert ["dn6"] == [p.datanode_id for p in surplus(shards("C#1 C#2 C#3 C#4 C#5 U#1"))]
 
 
+VULNERABLE = (
+    # row, replicas, is a copy made of the last one named
+    ("W17", "Q@9 Q@9 Q@9 U@10/d", True),
+    ("W17: on its way into maintenance", "Q@9 Q@9 Q@9 U@10/e", True),
+    ("it stays", "Q@9 Q@9 Q@9 U@10", False),
+    ("it has no more than others", "Q@9 Q@9 Q@9 U@9/d", False),
+    ("its node does not answer", "Q@9 Q@9 Q@9 U@10/d?", False),
+    ("it has nothing but others of its kind", "U@9 U@9 U@9 U@10/d", False),
+)
+
+
+class TestVulnerable:
+    @pytest.mark.parametrize(("row", "words", "is_copied"), VULNERABLE)
+    def test_the_last_commits_do_not_leave_with_a_damaged_replica(
+        self, row: str, words: str, is_copied: bool
+    ) -> None:
+        """It is copied, as it is, and its node waits for that; three others have less."""
+        given = replace(case(words), container=container(QUASI_CLOSED, sequence_id=10))
+
+        found = judge_case(given)
+
+        assert is_copied == (found.condition is Condition.UNHEALTHY_UNDER_REPLICATED), row
+        if is_copied:
+            assert 1 == found.copies
+            assert ["dn4"] == [p.datanode_id for p in sources(given)]
+            assert Obstacle.TOO_FEW is obstacle(given)
+            assert 0 == judge_case(replace(given, adds=("dn9",))).copies
+
+    def test_w19_another_of_the_same_origin_that_stays_is_enough(self) -> None:
+        """Its damage is the same: both have what that writer's datanode had."""
+        given = replace(
+            case("Q@9 Q@9 Q@9 U@10/d U@10"), container=container(QUASI_CLOSED, sequence_id=10)
+        )
+        origin = [
+            replace(p, replica=replace(p.replica, origin_datanode_id="z"))
+            if p.replica.state is ReplicaState.UNHEALTHY
+            else p
+            for p in given.placed
+        ]
+        alone = judge_case(given).condition
+        together = judge_case(replace(given, placed=tuple(origin))).condition
+
+        assert alone is Condition.UNHEALTHY_UNDER_REPLICATED
+        assert together is not Condition.UNHEALTHY_UNDER_REPLICATED
+
+
 class TestShards:
     def test_w37_what_is_lost_is_named_whole(self) -> None:
         """Two of five: how many targets there are is another question."""
@@ -133,6 +204,15 @@ class TestShards:
         given = shards("C#1 C#2 C#3/d")
 
         assert [3] == [p.replica.replica_index for p in to_copy(given)]
+
+    @pytest.mark.parametrize(("words", "copied"), [("/m", 1), ("/e", 1), ("", 0)])
+    def test_w65_more_redundancy_than_parity_is_never_asked_for(
+        self, words: str, copied: int
+    ) -> None:
+        """Two of RS(3,2) rest: one more than reading needs stays online, whatever is configured."""
+        given = shards(f"C#1{words} C#2{words} C#3 C#4 C#5")
+
+        assert copied == len(to_copy(given))
 
     def test_w64_a_leaving_shard_may_go_only_when_its_index_stays(self) -> None:
         """Index 1 is on another node, too; index 3 is not."""
@@ -184,6 +264,12 @@ class TestReconcile:
             ("unknown", None, "", Eligibility.CONTAINER_NOT_FOUND),
             ("nobody has it", container(), "", Eligibility.NO_REPLICAS_FOUND),
             (
+                "shards of an unknown code",
+                container(),
+                "CCC#",
+                Eligibility.INELIGIBLE_REPLICATION_TYPE,
+            ),
+            (
                 "factor 1",
                 container(replication_factor=1),
                 "C",
@@ -195,7 +281,9 @@ class TestReconcile:
         self, row: str, made: Container | None, letters: str, expected: Eligibility
     ) -> None:
         """Shards of a known code are reconciled here, which Ozone refuses."""
-        assert expected is judge(made, replicas(letters), lambda _: True).eligibility, row
+        found = replicas(letters.removesuffix("#"), replica_index=letters.count("#"))
+
+        assert expected is judge(made, found, lambda _: True).eligibility, row
 
     @pytest.mark.parametrize("state", sorted(set(ContainerState) - {CLOSED, QUASI_CLOSED}))
     def test_w56_only_what_is_closed_is_reconciled(self, state: ContainerState) -> None:
