@@ -7,15 +7,16 @@ a replica, and its sums are numpy's.
 
 import struct
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from agent.store.columns import ReplicaColumns
 from agent.store.facts import ReplicaFacts
-from merkle.replica import TREE_STATES, ContainerId, ReplicaState
+from agent.store.rows import STATES
+from merkle.replica import TREE_STATES, ContainerId
 
 HOUR_S: Final = 3600
 DAY_S: Final = 24 * HOUR_S
@@ -32,9 +33,8 @@ _COLUMNS: Final = np.dtype(
      ("scan_at_ms", "u8")]
 )  # fmt: skip
 assert _COLUMNS.itemsize == _PACKED.size
-_STATES: Final = tuple(ReplicaState)
-_NUMBERS: Final = {state: number for number, state in enumerate(_STATES)}
-_CLOSED: Final = np.array([state in TREE_STATES for state in _STATES])
+_NUMBERS: Final = {state: number for number, state in enumerate(STATES)}
+_CLOSED: Final = np.array([state in TREE_STATES for state in STATES])
 _BOUNDS_S: Final = np.array(AGE_BOUNDS_S, dtype=np.float64)
 
 Rows: TypeAlias = npt.NDArray[Any]  # of _COLUMNS
@@ -90,13 +90,25 @@ class Census:
     """The replicas of this host. `put` and `drop` may come from any thread, as may `summary`:
     a dictionary's single operations and its copy are atomic under the interpreter's lock."""
 
-    def __init__(self, facts: Iterable[ReplicaFacts], *, interval_s: float) -> None:
+    def __init__(self, *, interval_s: float) -> None:
         """`interval_s`: every byte is to be verified once in this time."""
         self._interval_s = interval_s
         self._volume_numbers: dict[str, int] = {}
-        self._entries = {item.container_id: self._packed(item) for item in facts}
+        self._entries: dict[ContainerId, bytes] = {}
         self._version = 0
         self._kept: tuple[int, int, Summary] | None = None
+
+    def fill(self, volume_id: str, replicas: ReplicaColumns) -> None:
+        """Note all replicas of a volume at once: at the start."""
+        rows = np.zeros(len(replicas), _COLUMNS)
+        rows["volume"] = self._number_of(volume_id)
+        rows["state"] = replicas.states
+        rows["findings"] = replicas.finding_counts
+        rows["bytes"] = replicas.bytes_used
+        rows["scan_at_ms"] = replicas.data_scan_at_ms
+        packed = (row.tobytes() for row in rows)
+        self._entries.update(zip(replicas.container_ids.tolist(), packed, strict=True))
+        self._version += 1
 
     def put(self, facts: ReplicaFacts) -> None:
         """Note what a replica is now."""
@@ -118,19 +130,22 @@ class Census:
         return summary
 
     def _packed(self, facts: ReplicaFacts) -> bytes:
-        numbers = self._volume_numbers
         return _PACKED.pack(
-            numbers.setdefault(facts.volume_id, len(numbers)),
+            self._number_of(facts.volume_id),
             _NUMBERS[facts.state],
             facts.finding_count,
             facts.bytes_used,
             facts.data_scan_at_ms,
         )
 
+    def _number_of(self, volume_id: str) -> int:
+        numbers = self._volume_numbers
+        return numbers.setdefault(volume_id, len(numbers))
+
     def _summarise(self, entries: dict[ContainerId, bytes], now_ms: int) -> Summary:
         rows = np.frombuffer(b"".join(entries.values()), dtype=_COLUMNS)
         container_ids = np.fromiter(entries, dtype=np.uint64, count=len(entries))
-        counts = np.bincount(rows["state"], minlength=len(_STATES)).tolist()
+        counts = np.bincount(rows["state"], minlength=len(STATES)).tolist()
         closed = rows[_CLOSED[rows["state"]]]
         volumes = {
             volume_id: volume_summary(closed[mine], now_ms, self._interval_s)
@@ -139,7 +154,7 @@ class Census:
         }
         return Summary(
             volumes,
-            Counter({_STATES[n].value: count for n, count in enumerate(counts) if count}),
+            Counter({STATES[n].value: count for n, count in enumerate(counts) if count}),
             int(rows["findings"].sum(dtype=np.uint64)),
             tuple(sorted(container_ids[rows["findings"] > 0].tolist())),
         )

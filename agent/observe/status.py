@@ -60,7 +60,9 @@ class Observer:
         self._scm_state = scm_state
         self._interval_s = interval_s
         self._now_ms = now_ms
-        self._census = Census(store.each_replica(), interval_s=interval_s)
+        self._census = Census(interval_s=interval_s)
+        for volume_id, replicas in store.columns():
+            self._census.fill(volume_id, replicas)
         self.pools: Pools | None = None  # set once the commands are wired
 
     def note(self, container_id: ContainerId) -> None:

@@ -146,11 +146,10 @@ class ParityScrub:
 
     def _next(self) -> ContainerId | None:
         """Return the shard's container to look at now; forget those that are not here any more."""
-        here = {
-            facts.container_id
-            for facts in self._store.replicas()
-            if facts.replica_index and facts.state is ReplicaState.CLOSED
-        }
+        here: set[ContainerId] = set()
+        for _, replicas in self._store.columns():
+            is_shard = replicas.are({ReplicaState.CLOSED}) & (replicas.replica_indexes > 0)
+            here.update(replicas.container_ids[is_shard].tolist())
         with self._lock:
             for known in (self._verified_at_ms, self._reports):
                 for gone in set(known) - here:

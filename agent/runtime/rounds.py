@@ -19,7 +19,6 @@ from agent.runtime.clock import Clock
 from agent.runtime.loop import Busy, Idle, Pulse, Step, Throttled
 from agent.runtime.pace import ScanPace
 from agent.runtime.scanning import GONE, ScanTools, scan_container
-from agent.store.facts import ReplicaFacts
 from agent.store.reader import ReadBuffers
 from merkle.replica import TREE_STATES, ContainerId
 from scanner.finding import Verdict
@@ -250,20 +249,15 @@ class VolumeScanWorker:
         self._pace.need(agenda.needed_bytes_per_s / max(self._policy.windows.share, 0.01))
 
     def _candidates(self) -> Iterable[Candidate]:
-        return (
-            self._candidate(facts)
-            for facts in self._tools.store.each_replica(self.volume_id)
-            if facts.state in TREE_STATES
-        )
-
-    def _candidate(self, facts: ReplicaFacts) -> Candidate:
-        return Candidate(
-            facts.container_id,
-            facts.bytes_used,
-            facts.data_scan_at_ms,
-            self._doubt_since_ms,
-            self._policy.last_copy_since_ms(facts.container_id),
-        )
+        for _, replicas in self._tools.store.columns(self.volume_id):
+            closed = replicas.where(replicas.are(TREE_STATES))
+            columns = (closed.container_ids, closed.bytes_used, closed.data_scan_at_ms)
+            for number, bytes_used, scan_at_ms in zip(*(c.tolist() for c in columns), strict=True):
+                container_id = ContainerId(number)
+                last_copy_ms = self._policy.last_copy_since_ms(container_id)
+                yield Candidate(
+                    container_id, bytes_used, scan_at_ms, self._doubt_since_ms, last_copy_ms
+                )
 
     def _scan(self, candidate: Candidate) -> None:
         container_id = candidate.container_id

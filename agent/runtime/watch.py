@@ -104,9 +104,9 @@ class ChangeWatch:
         version = (self._store.version(), len(self._watched))
         if version == self._synced and not self._unwatched_count:
             return Throttled(SYNC_S)  # a hundred thousand rows are not read for nothing
-        closed = {
-            facts.container_id for facts in self._store.each_replica() if facts.state in TREE_STATES
-        }
+        closed: set[ContainerId] = set()
+        for _, replicas in self._store.columns():
+            closed.update(replicas.container_ids[replicas.are(TREE_STATES)].tolist())
         watched = self._watched.copy()
         for descriptor in [
             wd for wd, container_id in watched.items() if container_id not in closed

@@ -26,6 +26,7 @@ from typing import Final, TypeVar
 import lmdb
 
 from agent.errors import Code, SutureError, Unavailable, VolumeFailed
+from agent.store.columns import DamagedRows, ReplicaColumns, decode_columns
 from agent.store.durable import OUT_OF_SPACE, SHORT_OF_RESOURCES
 from agent.store.history import KEPT_COUNT, HistoryEntry, decode_entry, encode_entry, entry_of
 from agent.store.mapgate import MapGate
@@ -104,6 +105,11 @@ class Snapshot:
                 yield container_id, decode_replica(container_id, row)
             except Damaged as damage:
                 yield container_id, damage
+
+    def columns(self) -> tuple[ReplicaColumns, DamagedRows]:
+        """Return all replicas as columns, and what is wrong with damaged rows."""
+        with self._txn.cursor(self._dbs.replicas) as cursor:
+            return decode_columns(cursor)
 
     def version(self) -> int:
         """Return a number that grows with every change of this index."""

@@ -5,12 +5,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final
 
+import numpy as np
+
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.store import blockfile
 from agent.store.blocks import known_block
+from agent.store.columns import ReplicaColumns
 from agent.store.durable import disk_errors
 from agent.store.facts import VolumeFacts
-from agent.store.rows import ReplicaRow
 from agent.store.volume import Counted, Volume
 from merkle.blockrow import decode_block
 from merkle.damaged import Damaged
@@ -154,6 +156,14 @@ def volume_facts(volume: Volume) -> VolumeFacts:
     )
 
 
+def served_columns(volume: Volume, places: Mapping[ContainerId, Volume]) -> ReplicaColumns:
+    """Return the replicas that a volume serves as columns."""
+    with volume.index.read() as rows:
+        columns, _ = rows.columns()
+    is_here = (places.get(number) is volume for number in columns.container_ids.tolist())
+    return columns.where(np.fromiter(is_here, np.bool_, len(columns)))
+
+
 def index_version(volume: Volume) -> int:
     """Return a number that grows with every change of the volume's index."""
     with volume.index.read() as rows:
@@ -176,7 +186,7 @@ def _used(volume: Volume) -> tuple[int, int]:
                 is_costly and began_s - kept.at_s < COUNTED_FOR * kept.cost_s
             ):
                 return kept.used_bytes, kept.container_count
-        sizes = [row.bytes_used for _, row in rows.replicas() if isinstance(row, ReplicaRow)]
-    now_s = time.monotonic()
-    volume.counted[USED] = Counted(version, now_s, now_s - began_s, sum(sizes), len(sizes))
-    return sum(sizes), len(sizes)
+        columns, _ = rows.columns()
+    used_bytes, now_s = int(columns.bytes_used.sum()), time.monotonic()
+    volume.counted[USED] = Counted(version, now_s, now_s - began_s, used_bytes, len(columns))
+    return used_bytes, len(columns)

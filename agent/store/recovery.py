@@ -176,22 +176,28 @@ def load_volume(volume: Volume, options: StoreOptions, shelf: Shelf) -> None:
     """Account for every row and every directory of a volume."""
     directories = replica_directories(volume, shelf)
     with volume.index.read() as rows:
-        unusual = []
-        for container_id, row in rows.replicas():
-            is_usual = isinstance(row, ReplicaRow) and row.state not in UNFINISHED
-            if is_usual and container_id in directories:
-                place(volume, container_id, shelf)
-            else:
-                unusual.append((container_id, row))
-            if isinstance(row, ReplicaRow):
-                directories.discard(container_id)
-    for container_id, row in unusual:
-        if isinstance(row, ReplicaRow):
-            load_unusual(volume, options, container_id, row, shelf)
-        elif container_id not in directories:
-            shelf.leave(volume, container_id, f"{row}, and there is no directory")
+        known, damaged = rows.columns()
+        finished = known.where(~known.are(UNFINISHED)).container_ids.tolist()
+        usual = directories.intersection(finished)
+        unusual = [i for i in known.container_ids.tolist() if i not in usual]
+        unusual_rows = [(container_id, rows.replica(container_id)) for container_id in unusual]
+    place_usual(volume, usual, shelf)
+    directories.difference_update(usual, unusual)
+    for container_id, row in unusual_rows:
+        load_unusual(volume, options, container_id, row, shelf)
+    for container_id, damage in damaged:
+        if container_id not in directories:
+            shelf.leave(volume, container_id, f"{damage}, and there is no directory")
     for container_id in sorted(directories):
         load_directory(volume, options, container_id, shelf)
+
+
+def place_usual(volume: Volume, container_ids: set[ContainerId], shelf: Shelf) -> None:
+    """Serve replicas from this volume; one that another volume has, too, from the better."""
+    twice = container_ids.intersection(shelf.places)
+    shelf.places.update(dict.fromkeys(container_ids - twice, volume))
+    for container_id in sorted(twice):
+        place(volume, container_id, shelf)
 
 
 UNFINISHED = frozenset({ReplicaState.RECOVERING, ReplicaState.DELETED})
@@ -209,13 +215,14 @@ def replica_directories(volume: Volume, shelf: Shelf) -> set[ContainerId]:
         for group in list(volume.layout.current.iterdir()):
             if group.is_symlink():
                 raise linked(group)
+            name_of_group = group.name
             for name, is_link in entries_of(group):
                 container_id = container_id_of(name)
                 if is_link and container_id is not None:
                     raise linked(group / name)
                 if container_id is None:
                     shelf.note(volume, ContainerId(0), f"{group / name} is no replica; left alone")
-                elif group.name != group_name(container_id):
+                elif name_of_group != group_name(container_id):
                     shelf.leave(volume, container_id, f"{group / name} is not where it belongs")
                 else:
                     found.add(container_id)

@@ -30,10 +30,12 @@ ROW_VERSION: Final = 1
 NO_BCSID: Final = Bcsid(0)
 _SEAL: Final = struct.Struct(">I")
 _REPLICA: Final = struct.Struct(">BBBBIQQQQQIQQQQQQ")
-_STATES: Final = tuple(ReplicaState)  # the position is the number on disk: append only
-_ALGORITHMS: Final = (None, *Algorithm)  # likewise
+REPLICA_BYTES: Final = _REPLICA.size  # of a row, before the name of the origin
+SEAL_BYTES: Final = _SEAL.size
+STATES: Final = tuple(ReplicaState)  # the position is the number on disk: append only
+ALGORITHMS: Final = (None, *Algorithm)  # likewise
 
-assert [state.value for state in _STATES] == [
+assert [state.value for state in STATES] == [
     "OPEN",
     "CLOSING",
     "QUASI_CLOSED",
@@ -42,7 +44,7 @@ assert [state.value for state in _STATES] == [
     "RECOVERING",
     "DELETED",
 ], "the order of ReplicaState is on disk"
-assert list(_ALGORITHMS) == [None, "crc32c", "xxh3_64"], "the order of Algorithm is on disk"
+assert list(ALGORITHMS) == [None, "crc32c", "xxh3_64"], "the order of Algorithm is on disk"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +92,9 @@ def encode_replica(row: ReplicaRow) -> bytes:
     tree = row.tree
     body = _REPLICA.pack(
         ROW_VERSION,
-        _STATES.index(row.state),
-        0 if row.former_state is None else 1 + _STATES.index(row.former_state),
-        0 if tree is None else _ALGORITHMS.index(tree.algorithm),
+        STATES.index(row.state),
+        0 if row.former_state is None else 1 + STATES.index(row.former_state),
+        0 if tree is None else ALGORITHMS.index(tree.algorithm),
         row.replica_index,
         row.bcsid,
         row.bytes_used,
@@ -128,8 +130,8 @@ def decode_replica(container_id: ContainerId, row: bytes) -> ReplicaRow:
     scan_at_ms, finding_count, created_at_ms, *tree = _REPLICA.unpack_from(body)[9:]
     try:
         return ReplicaRow(
-            state=_STATES[state],
-            former_state=_STATES[former - 1] if former else None,
+            state=STATES[state],
+            former_state=STATES[former - 1] if former else None,
             replica_index=replica_index,
             bcsid=Bcsid(bcsid),
             bytes_used=bytes_used,
@@ -146,7 +148,7 @@ def decode_replica(container_id: ContainerId, row: bytes) -> ReplicaRow:
 
 
 def _summary(algorithm_number: int, fields: list[int]) -> Summary | None:
-    algorithm = _ALGORITHMS[algorithm_number]
+    algorithm = ALGORITHMS[algorithm_number]
     if algorithm is None:
         return None
     root, generation, block_count, tombstone_count, tombstones_checksum = fields

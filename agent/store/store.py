@@ -16,6 +16,7 @@ from agent.errors import Code, Refused, Unavailable, VolumeFailed
 from agent.store.arrival import Announced, Arrival, Arrivals, Received
 from agent.store.blocks import check_id
 from agent.store.closing import close_replica, create_replica, move_state
+from agent.store.columns import ReplicaColumns
 from agent.store.deleting import delete_blocks, delete_replica
 from agent.store.evidence import keep_evidence, purge_quarantine
 from agent.store.facts import (
@@ -42,6 +43,7 @@ from agent.store.reading import (
     index_version,
     read_block,
     readable_blocks,
+    served_columns,
 )
 from agent.store.recovery import Shelf
 from agent.store.repair import Repair
@@ -168,14 +170,12 @@ class ReplicaStore:
         volume or, without `volume_id`, of all."""
         here = (v for v in self._volumes if volume_id in {"", v.volume_id})
         facts = [one for v in here for one in islice(self._replicas_on(v, start), count)]
-        facts.sort(key=lambda fact: fact.container_id)
-        return facts[:count]
+        return sorted(facts, key=lambda fact: fact.container_id)[:count]
 
-    def each_replica(self, volume_id: str = "") -> Iterator[ReplicaFacts]:
-        """Yield replicas, volume by volume. Go through them at once: an index is read meanwhile."""
-        for volume in self._volumes:
-            if volume_id in {"", volume.volume_id}:
-                yield from self._replicas_on(volume)
+    def columns(self, volume_id: str = "") -> Iterator[tuple[str, ReplicaColumns]]:
+        """Yield the id and all replicas of each volume, or of one."""
+        here = (v for v in self._volumes if volume_id in {"", v.volume_id})
+        return ((volume.volume_id, served_columns(volume, self._places)) for volume in here)
 
     def _replicas_on(self, volume: Volume, start: int = 0) -> Iterator[ReplicaFacts]:
         with volume.index.read() as rows:

@@ -3,7 +3,9 @@
 from dataclasses import replace
 
 from agent.observe.census import AGE_BOUNDS_S, Census
+from agent.store.columns import decode_columns
 from agent.store.facts import ReplicaFacts
+from agent.store.rows import ReplicaRow, encode_replica
 from merkle.replica import Bcsid, ContainerId, ReplicaState
 
 NOW_MS = 1_000 * 86_400_000
@@ -29,14 +31,20 @@ def replica(number: int, *, scanned_at_ms: int, **other: object) -> ReplicaFacts
     return replace(facts, **other)  # type: ignore[arg-type]
 
 
+def census_of(*replicas: ReplicaFacts, interval_s: float = 60) -> Census:
+    """Return a census of these replicas."""
+    census = Census(interval_s=interval_s)
+    for one in replicas:
+        census.put(one)
+    return census
+
+
 def test_bytes_are_counted_by_the_age_of_their_verification() -> None:
     """In time is what is younger than the interval; what was never read is beyond all bounds."""
-    census = Census(
-        [
-            replica(1, scanned_at_ms=NOW_MS - DAY_MS),
-            replica(2, scanned_at_ms=NOW_MS - 9 * DAY_MS),
-            replica(3, scanned_at_ms=0),
-        ],
+    census = census_of(
+        replica(1, scanned_at_ms=NOW_MS - DAY_MS),
+        replica(2, scanned_at_ms=NOW_MS - 9 * DAY_MS),
+        replica(3, scanned_at_ms=0),
         interval_s=7 * 86_400,
     )
 
@@ -55,7 +63,7 @@ def test_bytes_are_counted_by_the_age_of_their_verification() -> None:
 
 def test_an_open_replica_is_no_part_of_the_promise() -> None:
     """What is still written has no tree, and is not scanned."""
-    census = Census([replica(1, scanned_at_ms=0, state=ReplicaState.OPEN)], interval_s=60)
+    census = census_of(replica(1, scanned_at_ms=0, state=ReplicaState.OPEN))
 
     summary = census.summary(NOW_MS)
 
@@ -65,7 +73,7 @@ def test_an_open_replica_is_no_part_of_the_promise() -> None:
 
 def test_a_change_is_seen_at_once() -> None:
     """A summary is kept only while nothing changes."""
-    census = Census([replica(1, scanned_at_ms=NOW_MS)], interval_s=60)
+    census = census_of(replica(1, scanned_at_ms=NOW_MS))
     before = census.summary(NOW_MS)
 
     census.put(replica(2, scanned_at_ms=NOW_MS, finding_count=3))
@@ -79,9 +87,39 @@ def test_a_change_is_seen_at_once() -> None:
 
 def test_ages_grow_although_nothing_changes() -> None:
     """A summary is not kept for long: time alone breaks a promise."""
-    census = Census([replica(1, scanned_at_ms=NOW_MS)], interval_s=60)
+    census = census_of(replica(1, scanned_at_ms=NOW_MS))
     assert 100 == census.summary(NOW_MS).volumes["v1"].in_time_bytes
 
     later = census.summary(NOW_MS + 61_000)
 
     assert 0 == later.volumes["v1"].in_time_bytes
+
+
+def test_many_at_once_are_what_they_are_one_by_one() -> None:
+    """A start fills in whole volumes; the sums are those of replicas that came one by one."""
+    facts = [
+        replica(number, scanned_at_ms=NOW_MS - number * DAY_MS, state=state, finding_count=number)
+        for number, state in enumerate(ReplicaState, start=1)
+    ]
+    filled = Census(interval_s=60)
+    filled.put(replica(99, scanned_at_ms=0, volume_id="v0"))
+    columns, damaged = decode_columns(
+        (
+            one.container_id.to_bytes(8),
+            encode_replica(
+                ReplicaRow(
+                    state=one.state,
+                    bytes_used=one.bytes_used,
+                    data_scan_at_ms=one.data_scan_at_ms,
+                    finding_count=one.finding_count,
+                )
+            ),
+        )
+        for one in facts
+    )
+
+    filled.fill("v1", columns)
+
+    assert [] == damaged
+    expected = census_of(replica(99, scanned_at_ms=0, volume_id="v0"), *facts)
+    assert expected.summary(NOW_MS) == filled.summary(NOW_MS)
