@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Final
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from agent.rpc.access import Audit, Gate
-from agent.rpc.binding import bind, server_options
+from agent.rpc.binding import PATIENCE, Patience, bind, server_options
 from agent.rpc.codec import parse_container_id, parse_int
 from agent.rpc.errors import ErrorEdge
+from agent.rpc.health import Health
 from agent.rpc.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import scm_pb2, scm_pb2_grpc
 from merkle.replica import ID_MAX
@@ -341,6 +341,7 @@ class Limits:
     streams_max: int = 128
     connections_max: int = 10_000
     calls_per_s_max: int = 0  # 0: no limit
+    patience: Patience = PATIENCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,7 +350,7 @@ class BuiltServer:
 
     server: grpc.Server
     address: str  # with the port that was chosen
-    health: health.HealthServicer
+    health: Health
 
 
 def build_server(
@@ -370,15 +371,16 @@ def build_server(
         executor,
         interceptors=[ErrorEdge(), Gate(audit, calls_per_s_max=limits.calls_per_s_max)],
         options=server_options(
-            limits.streams_max, limits.connections_max, message_bytes_max=MESSAGE_BYTES_MAX
+            limits.streams_max,
+            limits.connections_max,
+            message_bytes_max=MESSAGE_BYTES_MAX,
+            patience=limits.patience,
         ),
         maximum_concurrent_rpcs=RPC_COUNT_MAX,
     )
     scm_pb2_grpc.add_ScmServicer_to_server(service, server)  # type: ignore[no-untyped-call]
-    checks = health.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(checks, server)
-    for name in ("", SERVICE_NAME):
-        checks.set(name, health_pb2.HealthCheckResponse.SERVING)
+    checks = Health([SERVICE_NAME])
+    checks.add_to(server)
     port = bind(server, address, security)
     host = address.rpartition(":")[0]
     return BuiltServer(server, f"{host}:{port}", checks)

@@ -1,5 +1,6 @@
 """What our servers share: the limits of what a stranger may cost, and binding an address."""
 
+from dataclasses import dataclass
 from typing import Final
 
 import grpc
@@ -14,15 +15,31 @@ from agent.rpc.channel import (
 from agent.rpc.tls import Security
 
 PING_INTERVAL_MS_MIN: Final = 10_000  # a client that pings more often is sent away
-HANDSHAKE_MS_MAX: Final = 20_000  # who connects and says nothing is cut off
-# A connection is made anew now and then, so that who lost our trust does not stay connected; the
-# calls under way may end: the longest is a scan of a full container on a busy disk.
-CONNECTION_AGE_MS_MAX: Final = 3_600_000
-CONNECTION_GRACE_MS: Final = 6 * 3_600_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long a connection may last.
+
+    It is made anew now and then, so that who lost our trust does not stay connected; the calls
+    under way may end: the longest is a scan of a full container on a busy disk.
+    """
+
+    handshake_ms_max: int = 20_000  # who connects and says nothing is cut off
+    idle_ms_max: int = 900_000  # without a call; heartbeats keep an agent's connection
+    age_ms_max: int = 3_600_000
+    grace_ms: int = 6 * 3_600_000
+
+
+PATIENCE: Final = Patience()
 
 
 def server_options(
-    streams_max: int, connections_max: int, *, message_bytes_max: int = MESSAGE_BYTES_MAX
+    streams_max: int,
+    connections_max: int,
+    *,
+    message_bytes_max: int = MESSAGE_BYTES_MAX,
+    patience: Patience = PATIENCE,
 ) -> list[tuple[str, int]]:
     """Return the channel options of our servers: what a stranger may cost us."""
     return [
@@ -31,9 +48,10 @@ def server_options(
         ("grpc.max_metadata_size", HEADERS_BYTES_MAX),
         ("grpc.max_concurrent_streams", streams_max),
         ("grpc.max_allowed_incoming_connections", connections_max),
-        ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS_MAX),
-        ("grpc.max_connection_age_ms", CONNECTION_AGE_MS_MAX),
-        ("grpc.max_connection_age_grace_ms", CONNECTION_GRACE_MS),
+        ("grpc.server_handshake_timeout_ms", patience.handshake_ms_max),
+        ("grpc.max_connection_idle_ms", patience.idle_ms_max),
+        ("grpc.max_connection_age_ms", patience.age_ms_max),
+        ("grpc.max_connection_age_grace_ms", patience.grace_ms),
         ("grpc.so_reuseport", 0),  # two servers on one port would share its calls, silently
         ("grpc.http2.min_recv_ping_interval_without_data_ms", PING_INTERVAL_MS_MIN),
         ("grpc.keepalive_permit_without_calls", 1),

@@ -13,15 +13,15 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from agent.errors import Code, Refused, Unavailable
 from agent.ports import Leases
 from agent.rpc import codec, hashes, reports
 from agent.rpc.access import Audit, Gate
 from agent.rpc.backends import Importer, Scan, ScanMode, ScanStep, Scrub
-from agent.rpc.binding import bind, server_options
+from agent.rpc.binding import PATIENCE, Patience, bind, server_options
 from agent.rpc.errors import ErrorEdge
+from agent.rpc.health import Health
 from agent.rpc.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import container_pb2, datanode_pb2_grpc
 from agent.rpc.v1 import datanode_pb2 as pb
@@ -44,6 +44,7 @@ class Limits:
     streams_max: int = 64  # calls at once of one connection; the caller's gRPC holds more back
     connections_max: int = 1_000
     calls_per_s_max: int = 0  # of one caller; 0: no limit
+    patience: Patience = PATIENCE
     lease_timeout_s: float = 30.0  # how long a call waits for a container that is being changed
     replicas_page_max: int = 1_000
     blocks_page_max: int = 1_000
@@ -415,7 +416,7 @@ class BuiltServer:
 
     server: grpc.Server
     port: int
-    health: health.HealthServicer
+    health: Health
 
 
 def build_server(
@@ -436,12 +437,12 @@ def build_server(
     server = grpc.server(
         executor,
         interceptors=[ErrorEdge({IMPORT_METHOD: service.read_part}), gate],
-        options=server_options(limits.streams_max, limits.connections_max),
+        options=server_options(
+            limits.streams_max, limits.connections_max, patience=limits.patience
+        ),
         maximum_concurrent_rpcs=limits.rpc_count_max,
     )
     datanode_pb2_grpc.add_DatanodeServicer_to_server(service, server)  # type: ignore[no-untyped-call]
-    checks = health.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(checks, server)
-    for name in ("", SERVICE_NAME):
-        checks.set(name, health_pb2.HealthCheckResponse.SERVING)
+    checks = Health([SERVICE_NAME])
+    checks.add_to(server)
     return BuiltServer(server, bind(server, address, security), checks)

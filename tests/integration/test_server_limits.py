@@ -1,0 +1,227 @@
+"""What a stranger may cost our servers: both of them, over real sockets, by hand where gRPC's own
+client would be too polite."""
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from agent.rpc.binding import Patience
+from agent.rpc.channel import HEADERS_BYTES_MAX
+from agent.rpc.channel import MESSAGE_BYTES_MAX as DATANODE_MESSAGE_BYTES_MAX
+from agent.rpc.identity import Role
+from agent.rpc.server import Limits
+from agent.rpc.tls import LOOPBACK_ONLY, Security
+from agent.rpc.v1 import datanode_pb2, datanode_pb2_grpc, scm_pb2, scm_pb2_grpc
+from scm.clock import Clock
+from scm.server import MESSAGE_BYTES_MAX as SCM_MESSAGE_BYTES_MAX
+from scm.server import Limits as ScmLimits
+from scm.server import ScmService, build_server
+from tests.support.authority import Authority
+from tests.support.datanodes import Datanode
+from tests.support.raw_http2 import (
+    ENHANCE_YOUR_CALM,
+    REFUSED_STREAM,
+    STREAMS_MAX,
+    RawHttp2,
+    Type,
+    error_of,
+    frame,
+)
+from tests.support.scm_world import ScmWorld
+
+CHECK = "/grpc.health.v1.Health/Check"
+WATCH = "/grpc.health.v1.Health/Watch"
+STREAM_COUNT = 3
+CONNECTION_COUNT = 4
+SHORT = Patience(handshake_ms_max=200)
+Served = AbstractContextManager[str]
+Serve = Callable[[Path, Patience, Security], Served]
+
+
+@contextmanager
+def datanode(
+    path: Path, patience: Patience = SHORT, security: Security = LOOPBACK_ONLY
+) -> Iterator[str]:
+    """Serve a datanode; yield its address."""
+    node = Datanode("dn1", path)
+    try:
+        node.replica.create()
+        node.serve(
+            limits=Limits(
+                streams_max=STREAM_COUNT, connections_max=CONNECTION_COUNT, patience=patience
+            ),
+            security=security,
+        )
+        yield node.address
+    finally:
+        node.close()
+
+
+@contextmanager
+def control_plane(
+    path: Path, patience: Patience = SHORT, security: Security = LOOPBACK_ONLY
+) -> Iterator[str]:
+    """Serve a control plane; yield its address."""
+    limits = ScmLimits(STREAM_COUNT, CONNECTION_COUNT, 0, patience)
+    with ScmWorld(path).running() as world, ThreadPoolExecutor(4) as threads:
+        service = ScmService(world.control, clock=Clock(), options=world.options)
+        built = build_server(service, "127.0.0.1:0", threads, security=security, limits=limits)
+        built.server.start()
+        try:
+            yield built.address
+        finally:
+            built.server.stop(0).wait()
+
+
+both = pytest.mark.parametrize("serve", [datanode, control_plane])
+
+
+@both
+def test_streams_beyond_the_limit_are_refused(serve: Serve, tmp_path: Path) -> None:
+    """
+    A connection has so many calls at once; a client that was told and begins more is refused each
+    of them, and those under way go on.
+    """
+    with serve(tmp_path, SHORT, LOOPBACK_ONLY) as address, RawHttp2(address) as raw:
+        settings = raw.greet()
+        for number in range(STREAM_COUNT + 2):
+            raw.begin(2 * number + 1, CHECK)
+        refused: dict[int, int] = {}
+        answered: set[int] = set()
+        for found in raw.frames():
+            if found.type == Type.RST_STREAM:
+                refused[found.stream_id] = error_of(found)
+                for number in range(STREAM_COUNT) if len(refused) == 2 else ():
+                    raw.finish(2 * number + 1)
+            elif found.type == Type.DATA:
+                answered.add(found.stream_id)
+            if len(answered) == STREAM_COUNT:
+                break
+
+    assert STREAM_COUNT == settings[STREAMS_MAX]
+    assert {1, 3, 5} == answered
+    assert {7: REFUSED_STREAM, 9: REFUSED_STREAM} == refused
+
+
+@both
+def test_who_connects_and_says_nothing_is_cut_off(serve: Serve, tmp_path: Path) -> None:
+    """
+    And its place is free again: as many silent ones as there are places do not keep others out.
+    """
+    with serve(tmp_path, SHORT, LOOPBACK_ONLY) as address, ExitStack() as opened:
+        silent = [opened.enter_context(RawHttp2(address)) for _ in range(CONNECTION_COUNT)]
+
+        assert all(raw.is_closed() for raw in silent)
+        with RawHttp2(address) as raw:
+            assert raw.greet()
+
+
+@both
+def test_silence_is_cut_off_over_tls_too(serve: Serve, tmp_path: Path) -> None:
+    """
+    Before the handshake of TLS the same bound holds.
+    """
+    authority = Authority(tmp_path / "authority")
+    security = authority.security("server", Role.PEER, Role.SCM)
+    with serve(tmp_path / "data", SHORT, security) as address, RawHttp2(address) as raw:
+        assert raw.is_closed()
+
+
+@both
+def test_a_connection_ends_by_age_and_by_idleness(serve: Serve, tmp_path: Path) -> None:
+    """
+    Whoever it is: a call under way may end, then the connection is made anew or not at all.
+    """
+    for patience in (
+        Patience(age_ms_max=200, grace_ms=200),
+        Patience(idle_ms_max=200, age_ms_max=3_600_000),
+    ):
+        with (
+            serve(tmp_path / str(patience.age_ms_max), patience, LOOPBACK_ONLY) as address,
+            RawHttp2(address) as raw,
+        ):
+            raw.greet()
+            if patience.idle_ms_max > patience.age_ms_max:
+                raw.begin(1, CHECK)  # it does not keep the connection beyond the grace
+
+            assert any(found.type == Type.GOAWAY for found in raw.frames())
+            assert raw.is_closed()
+
+
+@both
+def test_a_client_that_pings_without_end_is_sent_away(serve: Serve, tmp_path: Path) -> None:
+    """
+    Pings cost an answer each; more often than every ten seconds is too often.
+    """
+    with serve(tmp_path, SHORT, LOOPBACK_ONLY) as address, RawHttp2(address) as raw:
+        raw.greet()
+        raw.socket.sendall(frame(Type.PING, struct.pack(">Q", 7)) * 12)
+
+        assert ENHANCE_YOUR_CALM == error_of(raw.until(Type.GOAWAY))
+        assert raw.is_closed()
+
+
+@both
+def test_watchers_that_come_and_go_stop_nothing(serve: Serve, tmp_path: Path) -> None:
+    """
+    The library's own Watch could be made to stop a whole server; ours says that there is none.
+    """
+    with serve(tmp_path, SHORT, LOOPBACK_ONLY) as address:
+        for _ in range(30):
+            with RawHttp2(address) as raw:
+                raw.greet()
+                for number in range(STREAM_COUNT):
+                    raw.begin(2 * number + 1, WATCH)
+                    raw.finish(2 * number + 1)
+        with grpc.insecure_channel(address) as channel:
+            stub = health_pb2_grpc.HealthStub(channel)
+            request = health_pb2.HealthCheckRequest()
+            health = stub.Check(request, timeout=30.0, wait_for_ready=True)
+            watching = outcome(lambda *a, **k: list(stub.Watch(*a, **k)), request)
+
+    assert health_pb2.HealthCheckResponse.SERVING == health.status
+    assert grpc.StatusCode.UNIMPLEMENTED == watching
+
+
+@pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
+def test_messages_and_headers_have_a_size(tmp_path: Path, compression: grpc.Compression) -> None:
+    """
+    What is larger is refused, also what is large only when it is unpacked; what is within the
+    bounds is looked at.
+    """
+    unbounded = [("grpc.max_send_message_length", -1), ("grpc.max_metadata_size", 2**20)]
+    headers = [("x-large", "x" * HEADERS_BYTES_MAX * 2)]
+    large = datanode_pb2.WriteChunkRequest(data=bytes(DATANODE_MESSAGE_BYTES_MAX + 1))
+    long = scm_pb2.AllocateBlocksRequest(client_id="x" * (SCM_MESSAGE_BYTES_MAX + 1))
+    with (
+        datanode(tmp_path / "datanode") as node,
+        control_plane(tmp_path / "scm") as scm,
+        grpc.insecure_channel(node, unbounded, compression) as to_node,
+        grpc.insecure_channel(scm, unbounded, compression) as to_scm,
+    ):
+        write = datanode_pb2_grpc.DatanodeStub(to_node).WriteChunk
+        allocate = scm_pb2_grpc.ScmStub(to_scm).AllocateBlocks
+        for method, message in ((write, large), (allocate, long)):
+            small = type(message)()
+
+            assert grpc.StatusCode.RESOURCE_EXHAUSTED == outcome(method, message)
+            assert grpc.StatusCode.INVALID_ARGUMENT == outcome(method, small)
+            assert grpc.StatusCode.RESOURCE_EXHAUSTED == outcome(method, small, headers)
+
+
+def outcome(
+    method: Callable[..., object], request: object, headers: Sequence[tuple[str, str]] = ()
+) -> grpc.StatusCode:
+    """Return the status of a call."""
+    try:
+        method(request, timeout=30.0, metadata=headers)
+    except grpc.RpcError as error:
+        status: grpc.StatusCode = error.code()  # type: ignore[attr-defined]
+        return status
+    return grpc.StatusCode.OK

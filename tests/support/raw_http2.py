@@ -1,0 +1,132 @@
+"""HTTP/2 by hand, over a socket: a client that keeps to no rule but those a test wants kept."""
+
+import socket
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from types import TracebackType
+from typing import Final, Self
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+ACK: Final = 0x1
+END_STREAM: Final = 0x1
+END_HEADERS: Final = 0x4
+STREAMS_MAX: Final = 0x3  # of SETTINGS
+REFUSED_STREAM: Final = 0x7
+ENHANCE_YOUR_CALM: Final = 0xB
+EMPTY_MESSAGE: Final = bytes(5)  # of gRPC: not compressed, no bytes
+TIMEOUT_S: Final = 30.0
+
+
+class Type(IntEnum):
+    """Types of frames."""
+
+    DATA = 0
+    HEADERS = 1
+    RST_STREAM = 3
+    SETTINGS = 4
+    PING = 6
+    GOAWAY = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame as it came."""
+
+    type: int
+    flags: int
+    stream_id: int
+    payload: bytes
+
+
+class RawHttp2:
+    """One connection. Reads raise TimeoutError rather than wait for ever."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self.socket = socket.create_connection((host, int(port)), timeout=TIMEOUT_S)
+
+    def __enter__(self) -> Self:
+        """Return the connection."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self.socket.close()
+
+    def greet(self) -> dict[int, int]:
+        """Exchange settings; return the server's."""
+        self.socket.sendall(PREFACE + frame(Type.SETTINGS))
+        settings = self.until(Type.SETTINGS).payload
+        self.socket.sendall(frame(Type.SETTINGS, flags=ACK))
+        return dict(struct.iter_unpack(">HI", settings))
+
+    def begin(self, stream_id: int, path: str) -> None:
+        """Begin a call, and send nothing of its message yet."""
+        headers = (
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":path", path),
+            (":authority", "localhost"),
+            ("te", "trailers"),
+            ("content-type", "application/grpc"),
+        )
+        block = b"".join(b"\x00" + _text(name) + _text(value) for name, value in headers)
+        self.socket.sendall(frame(Type.HEADERS, block, flags=END_HEADERS, stream_id=stream_id))
+
+    def finish(self, stream_id: int) -> None:
+        """Send an empty message, and that it was all."""
+        self.socket.sendall(frame(Type.DATA, EMPTY_MESSAGE, flags=END_STREAM, stream_id=stream_id))
+
+    def frames(self) -> Iterator[Frame]:
+        """Yield what comes until the server closes the connection."""
+        while header := self._read(9):
+            length = int.from_bytes(header[:3], "big")
+            kind, flags, stream_id = struct.unpack(">BBI", header[3:])
+            payload = self._read(length) if length else b""
+            yield Frame(kind, flags, stream_id, payload)
+
+    def until(self, kind: Type) -> Frame:
+        """Return the first frame of a type."""
+        return next(frame for frame in self.frames() if frame.type == kind)
+
+    def is_closed(self) -> bool:
+        """Wait until the server closes the connection, whatever comes before."""
+        return all(True for _ in self.frames())
+
+    def _read(self, count: int) -> bytes:
+        """Return that many bytes; none if the connection ends before."""
+        parts, missing = [], count
+        while missing:
+            try:
+                part = self.socket.recv(missing)
+            except ConnectionError:
+                return b""
+            if not part:
+                return b""
+            parts.append(part)
+            missing -= len(part)
+        return b"".join(parts)
+
+
+def frame(kind: Type, payload: bytes = b"", *, flags: int = 0, stream_id: int = 0) -> bytes:
+    """Return a frame as it goes out."""
+    header = len(payload).to_bytes(3, "big") + struct.pack(">BBI", kind, flags, stream_id)
+    return header + payload
+
+
+def error_of(goaway: Frame) -> int:
+    """Return the error of a GOAWAY or RST_STREAM frame."""
+    return int.from_bytes(goaway.payload[-4:] if len(goaway.payload) == 4 else goaway.payload[4:8])
+
+
+def _text(text: str) -> bytes:
+    """Return a string as HPACK has it, shorter than 127 bytes and not Huffman-coded."""
+    data = text.encode()
+    return bytes([len(data)]) + data
