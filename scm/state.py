@@ -13,6 +13,7 @@ lmdb.
 import fcntl
 import gc
 import os
+import stat
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -40,6 +41,8 @@ from scm.tables import (
     TransactionTable,
 )
 from scm.trail import Note
+
+DIRECTORY_MODE: Final = 0o750
 
 OUTCOMES_MAX: Final = 10_000  # enough for days of questions, small enough to keep
 OUTCOMES_SLACK: Final = 256  # removed in batches, not one by one
@@ -138,9 +141,12 @@ class State:
         maintenance and cannot report; and the commands, which followed from them.
 
         Raises Refused(VOLUME_IN_USE) naming the owner if another process has it, and
-        Refused(INCONSISTENT_VOLUME) if it holds rows that cannot be understood.
+        Refused(INCONSISTENT_VOLUME) if others may change it or it holds rows that cannot be
+        understood.
         """
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
+        _check(directory.resolve())
+        _check(directory / "state")
         owner = Ownership.take(directory / "LOCK")
         try:
             state = cls(_environment(directory / "state", map_bytes), owner)
@@ -312,7 +318,11 @@ class Ownership:
     @classmethod
     def take(cls, path: Path) -> Self:
         """Take the lock. Raises Refused(VOLUME_IN_USE) naming the process that has it."""
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            descriptor = os.open(path, flags, 0o640)
+        except OSError as error:
+            raise Refused(Code.INCONSISTENT_VOLUME, f"{path}: {error.strerror}") from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -330,6 +340,27 @@ class Ownership:
     def release(self) -> None:
         """Give the directory back; the kernel does so too when the process dies."""
         os.close(self._descriptor)
+
+
+def _check(path: Path) -> None:
+    """Refuse a directory that others may change: they could give this process another state."""
+    try:
+        facts = path.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISDIR(facts.st_mode):
+        raise Refused(Code.INCONSISTENT_VOLUME, f"{path} is no directory")
+    if facts.st_mode & stat.S_IWOTH:
+        raise Refused(
+            Code.INCONSISTENT_VOLUME,
+            f"{path} has mode {stat.S_IMODE(facts.st_mode):04o}: every user may change it",
+            hint=f"chmod o-w {path}",
+        )
+    if facts.st_uid not in {0, os.geteuid()}:
+        raise Refused(
+            Code.INCONSISTENT_VOLUME,
+            f"{path} belongs to user {facts.st_uid}, neither to root nor to us",
+        )
 
 
 def _environment(path: Path, map_bytes: int) -> lmdb.Environment:

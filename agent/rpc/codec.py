@@ -5,6 +5,7 @@ Every function here is total: whatever a stranger sends is either a value that k
 same door is used for requests and for answers of peers, because a peer is a stranger too.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Final, cast
 
@@ -34,6 +35,7 @@ from merkle.tree import Summary
 METADATA_PAIRS_MAX: Final = 64  # per block; Ozone's clients set two
 METADATA_CHARS_MAX: Final = 4_096  # an object's key may be 1,024 and more
 METADATA_PAIR_BYTES: Final = 8  # what a pair costs a row beside its text
+_PLAIN_NAME: Final = re.compile(r"|[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 NAME_CHARS_MAX: Final = 255  # ids, addresses, states: what a file name may be
 UNSTATED: Final = cast(ChecksumType, None)
 """In a chunk to be written: the store computes CRC32C. Never in a chunk that is recorded."""
@@ -91,6 +93,13 @@ def parse_text(value: str, where: str, *, chars_max: int = NAME_CHARS_MAX) -> st
         raise malformed(where, f"{len(value)} characters are more than {chars_max}")
     if "\0" in value:
         raise malformed(where, "contains a zero character")
+    return value
+
+
+def parse_datanode_id(value: str, where: str) -> str:
+    """Return `value` if it is a plain name or empty: it becomes a line of files and of logs."""
+    if not _PLAIN_NAME.fullmatch(value):
+        raise malformed(where, "is not up to 128 of letters, digits, '.', '_', '-'")
     return value
 
 

@@ -47,7 +47,7 @@ def parse_order(command: scm_pb2.ReconstructCommand) -> Order:
 
 def _shard(message: scm_pb2.EcShard, where: str) -> Shard:
     return Shard(
-        codec.parse_text(message.datanode.datanode_id, f"{where}.datanode.datanode_id"),
+        codec.parse_datanode_id(message.datanode.datanode_id, f"{where}.datanode.datanode_id"),
         codec.parse_text(message.datanode.address, f"{where}.datanode.address"),
         codec.parse_int(
             message.replica_index,

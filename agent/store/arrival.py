@@ -25,6 +25,7 @@ from agent.store.durable import (
     disk_errors,
     make_directories,
     move,
+    open_new,
     remove_tree,
     sync_file_system,
 )
@@ -170,7 +171,7 @@ class Arrival:
             self._paths.root.mkdir(DIRECTORY_MODE)
             self._paths.chunks.mkdir(DIRECTORY_MODE)
             self._paths.descriptor.parent.mkdir(DIRECTORY_MODE)
-            self._rows: BinaryIO = self._rows_path.open("wb")
+            self._rows: BinaryIO = os.fdopen(open_new(self._rows_path), "wb")
             self._directory_fd = os.open(
                 self._paths.chunks, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
             )

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import yaml
 
-from agent.store.durable import replace_file
+from agent.store.durable import read_file, replace_file
 from agent.store.layout import LAYOUT_VERSION
 from agent.store.rows import ReplicaRow
 from merkle.damaged import Damaged
@@ -105,7 +105,7 @@ def _descriptor(fields: dict[str, Any], container_id: ContainerId, what: str) ->
 
 def read_descriptor(path: Path, container_id: ContainerId) -> Descriptor:
     """Read a descriptor file. Raises `Damaged`, and OSError where there is none to read."""
-    return decode_descriptor(path.read_bytes(), container_id)
+    return decode_descriptor(read_file(path), container_id)
 
 
 def write_descriptor(path: Path, descriptor: Descriptor) -> None:

@@ -10,6 +10,7 @@ too: a full disk, a busy host or a failing volume.
 import ctypes
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -57,6 +58,39 @@ def write_all(fd: int, data: bytes | memoryview, offset: int) -> None:
         written = os.pwrite(fd, view, offset)
         view = view[written:]
         offset += written
+
+
+def open_file(path: Path) -> int:
+    """Open a file of ours to be read; returns its descriptor. Raises OSError.
+
+    What is no regular file is no file of ours: a link or a pipe that somebody put in its place is
+    FileNotFoundError, and nothing of what it leads to is read.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise FileNotFoundError(errno.ENOENT, "is a symbolic link", str(path)) from error
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise FileNotFoundError(errno.ENOENT, "is no regular file", str(path))
+    return fd
+
+
+def read_file(path: Path) -> bytes:
+    """Return the content of a file of ours, see `open_file`. Raises OSError."""
+    with os.fdopen(open_file(path), "rb") as file:
+        return file.read()
+
+
+def open_new(path: Path) -> int:
+    """Open an empty file under a name that only we use; returns its descriptor. Raises OSError.
+
+    What has the name is taken away, whatever it is: nothing is written to where a link leads.
+    """
+    remove_file(path)
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
 
 
 def sync_directory(path: Path) -> None:
@@ -124,8 +158,7 @@ def stage(path: Path, data: bytes) -> Staged:
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     staged = Staged(path, temporary)
     try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        fd = os.open(temporary, flags, FILE_MODE)
+        fd = open_new(temporary)
         try:
             write_all(fd, data, 0)
             os.fsync(fd)
@@ -165,8 +198,11 @@ def remove_file(path: Path) -> bool:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory with all that is in it; never follows a symbolic link."""
+    """Remove a directory with all that is in it; never follows a symbolic link, nor is one kept."""
     with suppress(FileNotFoundError):
+        if path.is_symlink():
+            path.unlink()
+            return
         with os.scandir(path) as entries:
             for entry in list(entries):
                 if entry.is_dir(follow_symlinks=False):

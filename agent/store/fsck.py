@@ -17,7 +17,7 @@ from agent.errors import Code, Refused, SutureError
 from agent.store import blockfile
 from agent.store.closing import file_sizes
 from agent.store.descriptor import descriptor_of, read_descriptor
-from agent.store.durable import TEMPORARY_SUFFIX
+from agent.store.durable import TEMPORARY_SUFFIX, read_file
 from agent.store.index import Index, Snapshot
 from agent.store.layout import (
     Layout,
@@ -126,7 +126,7 @@ def volume_layout(path: Path) -> Layout:
     """Return the layout that the volume's VERSION calls for."""
     version = Layout(path, "").version
     try:
-        data = version.read_bytes()
+        data = read_file(version)
     except OSError as error:
         raise Refused(
             Code.INCONSISTENT_VOLUME,
@@ -236,7 +236,7 @@ class _Check:
                 self._tally.add(path, "TREE_MISSING", f"a {self._row.state} replica has a tree")
             return
         try:
-            tree = decode_tree(path.read_bytes(), self._container_id)
+            tree = decode_tree(read_file(path), self._container_id)
             tree.verify()
         except OSError as error:
             self._tally.add(path, "TREE_MISSING", str(error.strerror))

@@ -7,7 +7,8 @@ What it sees is a reason to scan, never a verdict.
 import os
 from collections.abc import Iterator
 
-from agent.store.descriptor import decode_descriptor
+from agent.store.descriptor import read_descriptor
+from agent.store.durable import open_file
 from agent.store.layout import ReplicaPaths
 from merkle.codec import MAGIC
 from merkle.damaged import Damaged
@@ -26,7 +27,7 @@ def _faults(paths: ReplicaPaths, container_id: ContainerId, *, has_tree: bool) -
         if not directory.is_dir():
             yield f"{directory.name} is no directory"
     try:
-        decode_descriptor(paths.descriptor.read_bytes(), container_id)
+        read_descriptor(paths.descriptor, container_id)
     except (FileNotFoundError, NotADirectoryError):
         yield f"{paths.descriptor.name} does not exist"
     except Damaged as damage:
@@ -37,7 +38,7 @@ def _faults(paths: ReplicaPaths, container_id: ContainerId, *, has_tree: bool) -
 
 def _tree_faults(paths: ReplicaPaths, container_id: ContainerId) -> Iterator[str]:
     try:
-        fd = os.open(paths.tree, os.O_RDONLY | os.O_CLOEXEC)
+        fd = open_file(paths.tree)
     except (FileNotFoundError, NotADirectoryError):
         yield f"{paths.tree.name} does not exist"
         return

@@ -21,7 +21,8 @@ def check_volume(layout: Layout) -> None:
     """
     if layout.volume.exists():
         _check_writers(layout.volume, layout.volume.stat())
-    for path in (layout.hdds, layout.cluster, layout.cluster / "tmp", *layout.directories()):
+    made = (layout.hdds, layout.cluster, layout.cluster / "tmp", layout.probes, layout.canary)
+    for path in (*made, *layout.directories()):
         _check(path)
 
 

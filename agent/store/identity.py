@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agent.errors import Code, Refused
-from agent.store.durable import disk_errors
+from agent.store.durable import disk_errors, read_file
 from agent.store.layout import Layout, VolumeVersion, decode_version
 
 
@@ -19,7 +19,7 @@ def remembered(volumes: Sequence[Path]) -> VolumeVersion | None:
         file = Layout(path.resolve(), "").version
         with disk_errors(file):
             try:
-                data = file.read_bytes()
+                data = read_file(file)
             except FileNotFoundError:
                 continue
         version = decode_version(data, file)

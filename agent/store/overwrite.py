@@ -15,7 +15,13 @@ from typing import TypeAlias
 
 from agent.errors import Code, SutureError, VolumeFailed
 from agent.store import blockfile, quarantine
-from agent.store.durable import disk_errors, make_directories, remove_file, sync_directory
+from agent.store.durable import (
+    disk_errors,
+    make_directories,
+    read_file,
+    remove_file,
+    sync_directory,
+)
 from agent.store.index import Change
 from agent.store.options import StoreOptions
 from agent.store.quarantine import Note
@@ -125,7 +131,7 @@ def roll_back(volume: Volume, container_id: ContainerId, entry: InstallEntry) ->
             sync_directory(path.parent)
         elif blockfile.size_bytes(path) != blockfile.ABSENT:
             if entry.quarantine:
-                old = quarantine.content_path(volume.layout, entry.quarantine).read_bytes()
+                old = read_file(quarantine.content_path(volume.layout, entry.quarantine))
                 blockfile.overwrite(path, old, entry.chunk.offset)
             if blockfile.size_bytes(path) > entry.old_length_bytes:
                 blockfile.truncate(path, entry.old_length_bytes)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.store.blockfile import read_past_cache
-from agent.store.durable import DIRECTORY_MODE, FILE_MODE, OUT_OF_SPACE, write_all
+from agent.store.durable import DIRECTORY_MODE, OUT_OF_SPACE, open_new, write_all
 from agent.store.layout import Layout
 
 PROBE_BYTES: Final = 4096
@@ -43,7 +43,7 @@ def probe(layout: Layout) -> Probe:
     doing = "writing"
     try:
         layout.probes.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+        fd = open_new(path)
         try:
             write_all(fd, data, 0)
             os.fsync(fd)

@@ -14,7 +14,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from agent.store.durable import TEMPORARY_SUFFIX, disk_errors, move, remove_file, replace_file
+from agent.store.durable import (
+    TEMPORARY_SUFFIX,
+    disk_errors,
+    move,
+    open_new,
+    remove_file,
+    replace_file,
+)
 from agent.store.layout import Layout
 from merkle.replica import BlockId, ContainerId
 
@@ -52,7 +59,7 @@ def keep_tail(layout: Layout, note: Note, path: Path) -> str:
     temporary = target.with_name(target.name + TEMPORARY_SUFFIX)
     with disk_errors(target):
         try:
-            with path.open("rb") as source, temporary.open("wb") as copy:
+            with path.open("rb") as source, os.fdopen(open_new(temporary), "wb") as copy:
                 source.seek(note.offset)
                 shutil.copyfileobj(source, copy, COPY_BYTES)
                 copy.flush()

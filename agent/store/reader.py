@@ -22,7 +22,7 @@ import numpy as np
 
 from agent.store.blockfile import ALIGNMENT_BYTES, read_past_cache
 from agent.store.descriptor import decode_descriptor
-from agent.store.durable import disk_errors
+from agent.store.durable import disk_errors, read_file
 from agent.store.facts import ScanBase
 from agent.store.layout import QUARANTINE, ReplicaPaths, block_id_of
 from agent.store.quarantine import BYTES_SUFFIX
@@ -291,7 +291,7 @@ class DiskReader:
             found = sorted(folder.glob(f"{prefix}*{BYTES_SUFFIX}"), reverse=True)
             for path in found[:FORMER_MAX]:
                 if path.stat().st_size <= CHUNK_BYTES_MAX:
-                    yield path.read_bytes()
+                    yield read_file(path)
 
     def is_current(self) -> bool:
         """Whether the replica still has the generation at which the scan began."""
@@ -388,7 +388,7 @@ def _open_directory(paths: ReplicaPaths) -> int:
 def _twice(path: Path, decode: Callable[[bytes], Decoded]) -> Decoded:
     """Read and decode a small file; a damaged one is read again before that is believed."""
     try:
-        return decode(path.read_bytes())
+        return decode(read_file(path))
     except Damaged:
         data = read_past_cache(path, 0, path.stat().st_size)
         return decode(data)

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from agent.errors import Code, Refused, SutureError
-from agent.store.durable import disk_errors, stage
+from agent.store.durable import disk_errors, read_file, stage
 from agent.store.index import Change, Snapshot
 from agent.store.options import StoreOptions
 from agent.store.rows import ReplicaRow, TreeEntry
@@ -70,7 +70,7 @@ def read_tree(volume: Volume, container_id: ContainerId) -> Tree | None:
     """Return the tree in the file, None if there is none that can be believed."""
     path = volume.paths(container_id).tree
     try:
-        return decode_tree(path.read_bytes(), container_id)
+        return decode_tree(read_file(path), container_id)
     except (OSError, Damaged):
         return None
 

@@ -20,6 +20,7 @@ from agent.store.durable import (
     TEMPORARY_SUFFIX,
     disk_errors,
     make_directories,
+    read_file,
     replace_file,
     sync_directory,
     write_all,
@@ -121,7 +122,7 @@ def open_volume(path: Path, *, cluster_id: str, datanode_id: str, options: Store
 def _version(layout: Layout, datanode_id: str, options: StoreOptions) -> VolumeVersion:
     with disk_errors(layout.version):
         try:
-            data = layout.version.read_bytes()
+            data = read_file(layout.version)
         except FileNotFoundError:
             return _format(layout, datanode_id, options)
     version = decode_version(data, layout.version)
@@ -170,7 +171,7 @@ def lock_volume(layout: Layout) -> int:
     Raises `Refused(VOLUME_IN_USE)` naming the process that has it.
     """
     with disk_errors(layout.lock):
-        fd = os.open(layout.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        fd = os.open(layout.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

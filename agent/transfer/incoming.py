@@ -29,6 +29,7 @@ from merkle.damaged import Damaged
 from merkle.replica import (
     BLOCK_BYTES_MAX,
     CONTAINER_BYTES_MAX,
+    ID_MAX,
     TREE_STATES,
     BlockData,
     BlockId,
@@ -115,8 +116,12 @@ def parse_header(header: pb.ImportHeader, cluster_id: str) -> Announced:
         former_state=former,
         replica_index=codec.parse_replica_index(header.replica_index, "header.replica_index"),
         bcsid=codec.parse_bcsid(header.bcsid, "header.bcsid"),
-        origin_datanode_id=codec.parse_text(header.origin_datanode_id, "header.origin_datanode_id"),
-        created_at_ms=header.created_at_ms,
+        origin_datanode_id=codec.parse_datanode_id(
+            header.origin_datanode_id, "header.origin_datanode_id"
+        ),
+        created_at_ms=codec.parse_int(
+            header.created_at_ms, "header.created_at_ms", low=0, high=ID_MAX
+        ),
         data_bytes=codec.parse_int(
             header.data_bytes, "header.data_bytes", low=0, high=2 * CONTAINER_BYTES_MAX
         ),

@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from agent.errors import Refused, SutureError, Unavailable
+from agent.rpc.v1 import container_pb2
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.store.arrival import Announced, Arrival
 from agent.store.fsck import fsck
 from agent.transfer.outgoing import Export
-from agent.transfer.parts import Part, read_part
+from agent.transfer.parts import PART_BYTES, Part, read_part
 from merkle.checksum import Algorithm
 from merkle.replica import Bcsid, BlockId, ChecksumType, ContainerId, ReplicaState
 from tests.support.datanodes import Datanode, code_of
@@ -488,5 +490,68 @@ class TestMalformedStreams:
         """
         parts = list(decoded(pair.source))
         parts[0].header.data_bytes = 1
+
+        assert "MALFORMED_REQUEST" == self.refused(pair, parts)
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [
+            ("container_id", 0),
+            ("container_id", 2**63),
+            ("replica_index", 2**31),
+            ("bcsid", 2**63),
+            ("data_bytes", 2**63),
+            ("created_at_ms", 2**64 - 1),
+            ("origin_datanode_id", "../" * 30 + "etc"),
+            ("origin_datanode_id", "dn\nstate: OPEN"),
+            ("origin_datanode_id", "x" * 100_000),
+            ("state", 999),
+            ("former_state", 1),
+        ],
+    )
+    def test_a_header_of_hostile_values_is_refused(
+        self, pair: Pair, field: str, value: int | str
+    ) -> None:
+        """
+        What becomes a directory, a row or a line of the descriptor is a number, or a plain name.
+        """
+        parts = list(decoded(pair.source))
+        if field == "former_state":
+            parts[0].header.state = container_pb2.UNHEALTHY
+        setattr(parts[0].header, field, value)
+
+        assert "MALFORMED_REQUEST" == self.refused(pair, parts)
+
+    @pytest.mark.parametrize("local_id", [0, 2**63, 2**64 - 1])
+    def test_block_ids_that_are_none_are_refused(self, pair: Pair, local_id: int) -> None:
+        """
+        A file is named by the number of its block, and by nothing else of what comes.
+        """
+        parts = list(decoded(pair.source))
+        small = next(part.blocks for part in parts if len(part.blocks.local_ids) == 4)
+        small.local_ids[3] = local_id
+
+        assert "MALFORMED_REQUEST" == self.refused(pair, parts)
+
+    @pytest.mark.parametrize("harm", ["bomb", "size unknown", "no frame", "lying size"])
+    def test_what_unpacks_to_more_than_a_part_is_refused(self, pair: Pair, harm: str) -> None:
+        """
+        A few bytes that would become gigabytes are not unpacked to find out.
+        """
+        parts = list(decoded(pair.source))
+        parts[0].header.compressed = True
+        blocks = next(part.blocks for part in parts if part.blocks.data)
+        match harm:
+            case "bomb":
+                blocks.data = zstandard.compress(bytes(PART_BYTES * 64), 19)
+            case "size unknown":
+                packer = zstandard.ZstdCompressor(write_content_size=False)
+                blocks.data = packer.compress(bytes(PART_BYTES * 64))
+            case "no frame":
+                blocks.data = b"x" * 100
+            case "lying size":
+                whole = bytearray(zstandard.compress(bytes(PART_BYTES - 1)))
+                blocks.data = bytes(whole[:5]) + b"\x07" + bytes(whole[6:])
+        assert len(blocks.data) < PART_BYTES
 
         assert "MALFORMED_REQUEST" == self.refused(pair, parts)

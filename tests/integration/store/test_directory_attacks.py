@@ -9,10 +9,14 @@ import pytest
 
 from agent.config import load
 from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.store.arrival import ROWS_SUFFIX, Announced
+from agent.store.durable import TEMPORARY_SUFFIX
+from agent.store.glance import glance
 from agent.store.layout import Layout, check_name
 from agent.store.options import StoreOptions
+from agent.store.probe import probe
 from agent.store.volume import open_volume
-from merkle.replica import BlockId
+from merkle.replica import Bcsid, BlockId, ContainerId, ReplicaState
 from scanner.finding import Fault
 from tests.support.datanodes import Datanode
 from tests.support.stored_replica import CHUNK_BYTES, CLUSTER, CONTAINER, DATANODE, StoredReplica
@@ -104,10 +108,17 @@ class TestLinks:
             lambda layout: layout.database,
             lambda layout: layout.quarantine,
             lambda layout: layout.importing,
+            lambda layout: layout.deleting,
+            lambda layout: layout.cluster / "tmp",
+            lambda layout: layout.probes,
+            lambda layout: layout.canary,
             lambda layout: layout.replica(CONTAINER).root.parent,
             lambda layout: layout.replica(CONTAINER).root,
         ],
-        ids=["hdds", "cluster", "current", "db", "quarantine", "importing", "group", "replica"],
+        ids=[
+            *("hdds", "cluster", "current", "db", "quarantine", "importing", "deleting", "tmp"),
+            *("probe", "canary", "group", "replica"),
+        ],
     )
     def test_a_link_in_the_place_of_a_directory_starts_nothing(
         self, tmp_path: Path, place: Callable[[Layout], Path]
@@ -118,6 +129,7 @@ class TestLinks:
         replica, layout = stored(tmp_path / "volume")
         replica.close()
         path = place(layout)
+        path.mkdir(exist_ok=True)
         path.rename(tmp_path / "elsewhere")
         path.symlink_to(tmp_path / "elsewhere")
 
@@ -125,6 +137,73 @@ class TestLinks:
             opened(tmp_path / "volume")
 
         assert Code.INCONSISTENT_VOLUME == refused.value.code
+
+    @pytest.mark.parametrize("kind", ["link", "pipe"])
+    def test_a_small_file_that_is_none_is_missing_and_made_anew(
+        self, tmp_path: Path, kind: str
+    ) -> None:
+        """
+        Descriptor and tree as links to good ones, or as pipes on which a reader would wait for
+        ever: nothing is read through them, a scan says so and puts files in their place.
+        """
+        replica, layout = stored(tmp_path / "volume")
+        paths = layout.replica(CONTAINER)
+        for path in (paths.descriptor, paths.tree):
+            path.rename(tmp_path / path.name)
+            if kind == "link":
+                path.symlink_to(tmp_path / path.name)
+            else:
+                os.mkfifo(path)
+        before = [(tmp_path / path.name).read_bytes() for path in (paths.descriptor, paths.tree)]
+        try:
+            seen = glance(paths, CONTAINER, has_tree=True)
+            replica.scan()
+        finally:
+            replica.close()
+
+        assert [f"{path.name} does not exist" for path in (paths.descriptor, paths.tree)] == seen
+        assert stat.S_ISREG(paths.descriptor.lstat().st_mode)
+        assert stat.S_ISREG(paths.tree.lstat().st_mode)
+        assert before == [
+            (tmp_path / path.name).read_bytes() for path in (paths.descriptor, paths.tree)
+        ]
+
+    def test_nothing_is_written_through_a_link_under_a_temporary_name(
+        self, tmp_path: Path, outside: Path
+    ) -> None:
+        """
+        Names that we shall use are known: whoever puts links there has them taken away.
+        """
+        replica, layout = stored(tmp_path / "volume")
+        paths = layout.replica(CONTAINER)
+        layout.probes.mkdir(exist_ok=True)
+        doors = [
+            paths.descriptor.with_name(paths.descriptor.name + TEMPORARY_SUFFIX),
+            paths.tree.with_name(paths.tree.name + TEMPORARY_SUFFIX),
+            layout.importing / f"2{ROWS_SUFFIX}",
+            layout.probes / "probe",
+        ]
+        for door in doors:
+            door.symlink_to(outside)
+        (tmp_path / "elsewhere").mkdir()
+        outside.rename(tmp_path / "elsewhere" / outside.name)
+        outside.symlink_to(tmp_path / "elsewhere" / outside.name)
+        (layout.importing / "2").symlink_to(tmp_path / "elsewhere")
+        try:
+            paths.tree.unlink()
+            paths.descriptor.unlink()
+            replica.scan()
+            probe(layout)
+            arrival = replica.store.begin_arrival(announced(2))
+            arrival.keep_row(BlockId(1), b"row")
+            arrival.discard()
+        finally:
+            replica.close()
+
+        assert SECRET == outside.read_bytes()
+        assert paths.descriptor.is_file()
+        assert not [door for door in doors if door.is_symlink()]
+        assert [outside.name] == [path.name for path in (tmp_path / "elsewhere").iterdir()]
 
     def test_a_volume_itself_may_be_a_link(self, tmp_path: Path) -> None:
         """
@@ -139,6 +218,20 @@ class TestLinks:
             assert 3 == again.store.tree(CONTAINER).block_count
         finally:
             again.close()
+
+
+def announced(container_id: int) -> Announced:
+    """Return the announcement of a small replica that comes from a peer."""
+    return Announced(
+        container_id=ContainerId(container_id),
+        state=ReplicaState.CLOSED,
+        former_state=None,
+        replica_index=0,
+        bcsid=Bcsid(1),
+        origin_datanode_id="dn-x",
+        created_at_ms=0,
+        data_bytes=1_000,
+    )
 
 
 class TestPermissions:

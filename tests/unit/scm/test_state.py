@@ -158,6 +158,30 @@ class TestAtomicity:
         state.close()
 
 
+class TestStrangers:
+    @pytest.mark.parametrize("harm", ["writable", "state is a link", "lock is a link"])
+    def test_a_directory_that_others_may_change_is_refused(self, tmp_path: Path, harm: str) -> None:
+        """Nobody else chooses what this process reads as its state, or where it writes."""
+        directory = tmp_path / "scm"
+        open_state(directory).close()
+        match harm:
+            case "writable":
+                directory.chmod(0o777)
+            case "state is a link":
+                (directory / "state").rename(tmp_path / "elsewhere")
+                (directory / "state").symlink_to(tmp_path / "elsewhere")
+            case "lock is a link":
+                (directory / "LOCK").unlink()
+                (directory / "LOCK").symlink_to(tmp_path / "made")
+
+        with pytest.raises(Refused) as caught:
+            open_state(directory)
+
+        assert Code.INCONSISTENT_VOLUME == caught.value.code
+        assert str(directory) in str(caught.value)
+        assert not (tmp_path / "made").exists()
+
+
 class TestOwnership:
     def test_a_second_owner_is_refused_and_told_who_has_it(self, tmp_path: Path) -> None:
         """Two control planes on one state would both give out the same ids."""
