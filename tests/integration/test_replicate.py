@@ -2,57 +2,28 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import zstandard
 
-from agent.errors import Refused, SutureError, Unavailable
-from agent.rpc.v1 import container_pb2
+from agent.errors import SutureError, Unavailable
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.store.arrival import Announced, Arrival
 from agent.store.fsck import fsck
-from agent.transfer.outgoing import Export
-from agent.transfer.parts import PART_BYTES, Part, read_part
 from merkle.checksum import Algorithm
 from merkle.replica import Bcsid, BlockId, ChecksumType, ContainerId, ReplicaState
 from tests.support.datanodes import Datanode, code_of
-from tests.support.stored_replica import CHUNK_BYTES, CLUSTER, CONTAINER
+from tests.support.pushed import Pair, decoded, encoded, exported, put_mixed, refused, serving_pair
+from tests.support.stored_replica import CHUNK_BYTES, CONTAINER
 
 MIB = 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """A datanode with a replica, and one without."""
-
-    source: Datanode
-    target: Datanode
-    path: Path
-
-    def target_is_untouched(self) -> None:
-        """Assert that nothing of the replica can be seen at the target, and no room is kept."""
-        store = self.target.replica.store
-        assert [] == store.replica_ids()
-        layout = store._volumes[0].layout
-        assert [] == list(layout.importing.iterdir())
-        assert [] == list(layout.current.glob("*/*"))
-        assert 0 == store._arrivals.reserved_bytes(store._volumes[0])
-        with store._volumes[0].index.read() as rows:
-            assert [] == list(rows.blocks(CONTAINER))
-            assert [] == list(rows.journal())
 
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Pair]:
     """Two datanodes that serve; the source has no replica yet."""
-    source, target = Datanode("dn-a", tmp_path / "a"), Datanode("dn-b", tmp_path / "b")
-    source.serve()
-    target.serve()
-    yield Pair(source, target, tmp_path)
-    source.close()
-    target.close()
+    with serving_pair(tmp_path) as made:
+        yield made
 
 
 def assert_same(pair: Pair) -> None:
@@ -372,48 +343,13 @@ def announce(
     )
 
 
-def exported(source: Datanode) -> Export:
-    """Return the export of the source's replica."""
-    return Export(
-        store=source.replica.store,
-        container_id=CONTAINER,
-        cluster_id=CLUSTER,
-        datanode_id=source.datanode_id,
-        executor=source._fetchers,
-    )
-
-
-def decoded(source: Datanode) -> Iterator[pb.ImportPart]:
-    """Yield the messages of the source's replica."""
-    for part in exported(source).stream():
-        yield pb.ImportPart.FromString(part)
-
-
-def encoded(messages: list[pb.ImportPart]) -> Iterator[Part]:
-    """Yield messages as they come from a sender that encodes them in protobuf's own order."""
-    for message in messages:
-        yield read_part(message.SerializeToString())
-
-
 class TestMalformedStreams:
     """Whatever a stranger sends is refused with a reason, and leaves nothing behind."""
 
     @pytest.fixture(autouse=True)
     def _replica(self, pair: Pair) -> None:
         """The source has a replica of large and small blocks."""
-        replica = pair.source.replica
-        replica.store.create_container(CONTAINER)
-        replica.put(1, 2 * MIB, 100_000)
-        for number in range(2, 6):
-            replica.put(number, 5_000)
-        replica.store.close_container(CONTAINER, bcsid=0, force=True)
-
-    def refused(self, pair: Pair, parts: list[pb.ImportPart]) -> str:
-        """Return the code with which the stream is refused; nothing must be left."""
-        with pytest.raises(Refused) as refusal:
-            pair.target.importer.receive(encoded(parts))
-        pair.target_is_untouched()
-        return refusal.value.code.value
+        put_mixed(pair.source)
 
     def test_a_stream_cut_anywhere_leaves_nothing(self, pair: Pair) -> None:
         """
@@ -422,7 +358,7 @@ class TestMalformedStreams:
         parts = list(decoded(pair.source))
 
         for count in range(len(parts)):
-            assert "MALFORMED_REQUEST" == self.refused(pair, parts[:count])
+            assert "MALFORMED_REQUEST" == refused(pair, parts[:count])
 
     def test_flipped_data_is_refused(self, pair: Pair) -> None:
         """
@@ -438,7 +374,7 @@ class TestMalformedStreams:
                 data[at] ^= 1
                 parts[number].blocks.data = bytes(data)
 
-                assert "CHECKSUM_MISMATCH" == self.refused(pair, parts)
+                assert "CHECKSUM_MISMATCH" == refused(pair, parts)
 
     def test_rows_that_are_not_of_the_tree_are_refused(self, pair: Pair) -> None:
         """
@@ -452,7 +388,7 @@ class TestMalformedStreams:
         parts[-1].end.block_count -= 1
         parts[-1].end.data_bytes -= size
 
-        assert "CHECKSUM_MISMATCH" == self.refused(pair, parts)
+        assert "CHECKSUM_MISMATCH" == refused(pair, parts)
 
     @pytest.mark.parametrize(
         "harm",
@@ -482,7 +418,7 @@ class TestMalformedStreams:
             case "tree":
                 parts[1].tree.block_checksums[0] ^= 1
 
-        assert "MALFORMED_REQUEST" == self.refused(pair, parts)
+        assert "MALFORMED_REQUEST" == refused(pair, parts)
 
     def test_more_than_was_announced_is_refused(self, pair: Pair) -> None:
         """
@@ -491,67 +427,4 @@ class TestMalformedStreams:
         parts = list(decoded(pair.source))
         parts[0].header.data_bytes = 1
 
-        assert "MALFORMED_REQUEST" == self.refused(pair, parts)
-
-    @pytest.mark.parametrize(
-        ("field", "value"),
-        [
-            ("container_id", 0),
-            ("container_id", 2**63),
-            ("replica_index", 2**31),
-            ("bcsid", 2**63),
-            ("data_bytes", 2**63),
-            ("created_at_ms", 2**64 - 1),
-            ("origin_datanode_id", "../" * 30 + "etc"),
-            ("origin_datanode_id", "dn\nstate: OPEN"),
-            ("origin_datanode_id", "x" * 100_000),
-            ("state", 999),
-            ("former_state", 1),
-        ],
-    )
-    def test_a_header_of_hostile_values_is_refused(
-        self, pair: Pair, field: str, value: int | str
-    ) -> None:
-        """
-        What becomes a directory, a row or a line of the descriptor is a number, or a plain name.
-        """
-        parts = list(decoded(pair.source))
-        if field == "former_state":
-            parts[0].header.state = container_pb2.UNHEALTHY
-        setattr(parts[0].header, field, value)
-
-        assert "MALFORMED_REQUEST" == self.refused(pair, parts)
-
-    @pytest.mark.parametrize("local_id", [0, 2**63, 2**64 - 1])
-    def test_block_ids_that_are_none_are_refused(self, pair: Pair, local_id: int) -> None:
-        """
-        A file is named by the number of its block, and by nothing else of what comes.
-        """
-        parts = list(decoded(pair.source))
-        small = next(part.blocks for part in parts if len(part.blocks.local_ids) == 4)
-        small.local_ids[3] = local_id
-
-        assert "MALFORMED_REQUEST" == self.refused(pair, parts)
-
-    @pytest.mark.parametrize("harm", ["bomb", "size unknown", "no frame", "lying size"])
-    def test_what_unpacks_to_more_than_a_part_is_refused(self, pair: Pair, harm: str) -> None:
-        """
-        A few bytes that would become gigabytes are not unpacked to find out.
-        """
-        parts = list(decoded(pair.source))
-        parts[0].header.compressed = True
-        blocks = next(part.blocks for part in parts if part.blocks.data)
-        match harm:
-            case "bomb":
-                blocks.data = zstandard.compress(bytes(PART_BYTES * 64), 19)
-            case "size unknown":
-                packer = zstandard.ZstdCompressor(write_content_size=False)
-                blocks.data = packer.compress(bytes(PART_BYTES * 64))
-            case "no frame":
-                blocks.data = b"x" * 100
-            case "lying size":
-                whole = bytearray(zstandard.compress(bytes(PART_BYTES - 1)))
-                blocks.data = bytes(whole[:5]) + b"\x07" + bytes(whole[6:])
-        assert len(blocks.data) < PART_BYTES
-
-        assert "MALFORMED_REQUEST" == self.refused(pair, parts)
+        assert "MALFORMED_REQUEST" == refused(pair, parts)
