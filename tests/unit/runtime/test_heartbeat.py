@@ -309,6 +309,21 @@ class TestReports:
 
         assert [True] == [report.full for request in scm.heard for report in request.reports]
 
+    def test_the_full_reports_of_a_cluster_spread(self) -> None:
+        """
+        Datanodes that began together report again at different times, each within the hour.
+        """
+        clock, again = FakeClock(), 0
+        for _ in range(40):
+            scm = Scm()
+            beat = heartbeat(scm, Replicas(1), clock)
+            run_until_quiet(beat)
+            clock.advance_s(module.FULL_REPORT_INTERVAL_S * 7 / 8)
+            run_until_quiet(beat)
+            again += sum(report.full for request in scm.heard[1:] for report in request.reports)
+
+        assert 0 < again < 40
+
 
 class TestScmAway:
     def test_it_waits_longer_after_each_failure(self) -> None:
@@ -326,6 +341,7 @@ class TestScmAway:
         assert 50 == len(waits)
         assert module.RETRY_S_MIN <= min(waits)
         assert max(waits) <= module.RETRY_S_MAX
+        assert len(set(waits[25:])) > 1, "all datanodes would come back at the same moment"
         assert "away" in beat.state
 
     def test_an_scm_that_forgot_us_is_registered_with_again(self) -> None:
