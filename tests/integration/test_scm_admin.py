@@ -174,6 +174,39 @@ class TestPlanRows:
         assert ["OK", "STALE_PLAN"] == codes
         assert [Kind.REPLICATE] == kinds(world)
 
+    def test_what_was_shown_is_done_as_a_whole_or_not_at_all(
+        self, world: ScmWorld, made: Container
+    ) -> None:
+        """One of two containers changes: the other is not touched either, and both say why."""
+        second = world.made_closed()
+        confirm(world)
+        rows = [
+            row(c, "replicate", sources=tuple(holders(world, c)[1:]), copies=1)
+            for c in (made, second)
+        ]
+        for container in (made, second):
+            first = holders(world, container)[0]
+            kept = [
+                r
+                for r in world.state.replicas.values()
+                if (r.datanode_id, r.container_id) != (first, container.container_id)
+                and r.datanode_id == first
+            ]
+            world.beat(first, *kept, full=True)
+        shown = [d.world for d in world.control.apply_plan(rows, dry_run=True)]
+        left = world.state.replicas.of(second.container_id)[0]
+        world.beat(left.datanode_id, replace(left, finding_count=1))
+
+        aborted = world.control.apply_plan(rows, worlds=shown, dry_run=False)
+        before = kinds(world)
+        world.beat(left.datanode_id, left)
+        done = world.control.apply_plan(rows, worlds=shown, dry_run=False)
+
+        assert ["STALE_PLAN"] * 2 == [decision.code for decision in aborted]
+        assert f"changed {second.container_id}" in aborted[0].message
+        assert [] == before
+        assert ["OK"] * 2 == [decision.code for decision in done]
+
     def test_only_the_replica_that_everyone_would_choose_is_deleted(
         self, world: ScmWorld, made: Container
     ) -> None:

@@ -8,6 +8,7 @@ from agent.errors import Code, Refused, Unavailable, VolumeFailed
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime import heartbeat as module
 from agent.runtime.heartbeat import Heartbeat, Identity
+from agent.runtime.heartbeats import Terms
 from agent.runtime.loop import Busy, Throttled
 from agent.store.nodestate import NodeState
 from merkle.replica import ContainerId
@@ -467,3 +468,25 @@ def test_last_copies_are_heard_with_each_answer_and_bounded(
         beat.step()
 
     assert [[7], [], [1, 2]] == heard
+
+
+def test_who_leads_no_more_is_not_listened_to() -> None:
+    """Several control planes: the one with the highest term that was ever shown leads."""
+    terms, heard = Terms(), list[tuple[str, int]]()
+    beats = {}
+    for name in ("old", "new"):
+        scm = Scm()
+        scm.answers = [
+            scm_pb2.HeartbeatResponse(term=term, sole_healthy_container_ids=[term])
+            for term in ({"old": 3, "new": 4}[name],) * 2
+        ]
+        identity = Identity("dn1", CLUSTER, "127.0.0.1:1", "/rack", "1", 42)
+        beats[name] = Heartbeat(
+            scm, Replicas(0), identity, lambda *_: None, FakeClock(), leads=terms.leads
+        )
+        beats[name].on_last_copies = lambda ids, name=name: heard.append((name, *ids))
+
+    for name in ("old", "new", "old", "new"):
+        beats[name].step()
+
+    assert [("old", 3), ("new", 4), ("new", 4)] == heard

@@ -1,5 +1,7 @@
 """Throttles: the vectors of Ozone's replication manager, and its numbers."""
 
+from dataclasses import replace
+
 import pytest
 
 from scm.facts import Kind, OpState, Pending, Priority
@@ -63,7 +65,7 @@ def test_w47_the_cluster_has_a_limit_of_its_own(percent: int, expected: int) -> 
 def command(command_id: int, *, sent_at_s: float | None = None, low: bool = False) -> Pending:
     """Build a replicate command."""
     made = pending(command_id, Kind.REPLICATE, sent_at_s=sent_at_s)
-    return made if not low else Pending(command_id, Kind.REPLICATE, 1, "dn1", Priority.LOW)
+    return replace(made, priority=Priority.LOW) if low else made
 
 
 @pytest.mark.parametrize(
@@ -75,6 +77,7 @@ def command(command_id: int, *, sent_at_s: float | None = None, low: bool = Fals
         ([command(1, sent_at_s=4.0)], 4, 4),  # before it: the report knows
         ([command(i, sent_at_s=4.0) for i in range(6)], 4, 6),  # the report is behind
         ([command(1, low=True)], 4, 4),
+        ([command(1, sent_at_s=5.0, low=True)], 4, 4),
     ],
 )
 def test_load_is_what_was_reported_sent_since_and_waits(
