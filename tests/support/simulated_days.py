@@ -66,6 +66,7 @@ class Days:
     empty_count: int = 0  # nodes that have nothing, at the beginning
     capacity_bytes: int = CAPACITY_BYTES
     day_s: float = 0.0  # each day is so long at least; what is left of it, nothing happens
+    evenings: list[str] = field(default_factory=list)  # digests of all orders until then
     tick_s_most: float = 0.0
     tick_s_since: float = 0.0
     steps: int = 0
@@ -138,6 +139,7 @@ class Days:
 
     def end_day(self) -> int:
         """Let the rest of the day go by, healed; return how many replicas were ordered about."""
+        self.evenings.append(self.world.orders.hexdigest())
         before = self.copies_ordered() + self.world.counts["delete"]
         self.pass_time(self.day_s - self.world.now_s % self.day_s if self.day_s else 0)
         return self.copies_ordered() + self.world.counts["delete"] - before
