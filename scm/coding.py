@@ -160,7 +160,6 @@ class Coding:
             container.container_id,
             min(targets, key=self._commands.replication_load),
             why=f"shards {', '.join(map(str, found.lost))} are lost",
-            is_kept=False,  # a restarted control plane looks again
             shards=shards,
             size_bytes=size_bytes,
         )

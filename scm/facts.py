@@ -269,8 +269,8 @@ class Pending:
     is_answered: bool = False  # EXECUTED, not yet seen in a report; forgotten at a restart
     is_second: bool = False  # reconcile: leaves when those of the minority are answered
     transactions: tuple[Transaction, ...] = ()  # delete_blocks, which is never kept on disk
-    shards: tuple[tuple[int, str], ...] = ()  # reconstruct: index and target; never kept on disk
-    sources: tuple[tuple[int, str], ...] = ()  # the same, when it is sent: index and source
+    shards: tuple[tuple[int, str], ...] = ()  # reconstruct: index and target
+    sources: tuple[tuple[int, str], ...] = ()  # its index and source when it is sent; not kept
     scheme: str = ""
     why: str = ""  # for people: what it follows from
 

@@ -38,8 +38,9 @@ from scm.facts import (
     Transaction,
 )
 
-FORMAT_VERSION: Final = 6
-FORMAT_VERSIONS_READ: Final = (4, 5, FORMAT_VERSION)  # 4: commands without their cause
+FORMAT_VERSION: Final = 7
+# 4: commands without their cause; 6: without their shards
+FORMAT_VERSIONS_READ: Final = (4, 5, 6, FORMAT_VERSION)
 
 _CRC: Final = struct.Struct(">I")
 _ID: Final = struct.Struct(">Q")
@@ -53,7 +54,7 @@ _NUMBERS: Final = struct.Struct(">BBBB11Q")
 _STATES: Final = tuple(ReplicaState)
 _ALGORITHMS: Final = tuple(Algorithm)
 _NODE_FIELDS: Final = (10, 11)  # of version 5, and of this one
-_PENDING_FIELDS: Final = (13, 14)  # of version 4, and of this one
+_PENDING_FIELDS: Final = (13, 14, 15)  # of version 4, of version 6, and of this one
 _EMPTY: Final = 1
 _HAS_TREE: Final = 2
 FLAGS_AT: Final = 2  # in the numbers
@@ -316,6 +317,7 @@ def pending_row(pending: Pending) -> bytes:
             pending.op_state,
             pending.op_expiry_ms,
             pending.why,
+            pending.shards,
         ]
     )
 
@@ -325,8 +327,10 @@ def pending_from(row: bytes) -> Pending:
     fields = unpack(row, *_PENDING_FIELDS)
     fields[1] = Kind(fields[1])
     fields[4] = Priority(fields[4])
-    why = fields.pop() if len(fields) == _PENDING_FIELDS[1] else ""
-    return replace(Pending(*fields), why=why)
+    always_count = _PENDING_FIELDS[0]
+    why, shards = fields[always_count:] + ["", []][len(fields) - always_count :]
+    made_of = tuple((index, datanode_id) for index, datanode_id in shards)
+    return replace(Pending(*fields[:always_count]), why=why, shards=made_of)
 
 
 def transaction_row(transaction: Transaction) -> bytes:

@@ -437,10 +437,12 @@ def third_day(days: Days) -> dict[str, float]:
     days.corrupt(max(5, days.container_count // 100))
     dying = days.on_rack(3)[:2]
     days.kill(dying)
-    days.pass_time(660)
-    for _ in range(4):
-        days.step()
-    days.kill_scm()
+    days.pass_time(600)
+    before = days.world.counts["reconstruct"]
+    days.run_until(lambda: days.world.counts["reconstruct"] > before, within_s=600)
+    days.step()
+    days.kill_scm()  # while shards are rebuilt
+    days.step()
     days.revive(dying[:1])
     measured = {"all healed": days.run_until(days.is_healed, within_s=6 * HOUR_S)}
     days.revive(dying[1:])

@@ -4,6 +4,7 @@ What the control plane must never bring about is looked for where it would happe
 
     an order to delete comes       another good copy of that index is there, as far as one can know
     a replica is removed by it     and there it still is; and the container can still be read
+    an order to rebuild comes      nobody is rebuilding the same shards already
     any heartbeat is answered      no datanode has more to do than it may, nor the cluster
 """
 
@@ -66,12 +67,27 @@ class World:
             self.counts["deletes of good replicas"] += 1
             if not self._is_elsewhere(mine, without=node.datanode_id, is_knowable=True):
                 self._note(f"{mine.container_id}#{mine.replica_index} is to go, it is the last")
+        if kind == "reconstruct":
+            self._judge_rebuilding(command)
         self.counts[kind] += 1
         self.orders.update(
             f"{self.now_s} {node.datanode_id} {command.command_id} {kind} ".encode()
             + inner.SerializeToString(deterministic=True)
         )
         self.first_order_s.setdefault(kind, self.now_s)
+
+    def _judge_rebuilding(self, command: scm_pb2.Command) -> None:
+        """Look whether another datanode is rebuilding the same shards."""
+        wanted = {shard.replica_index for shard in command.reconstruct.targets}
+        for node in self.nodes.values():
+            for task in node.tasks.values() if node.is_alive else ():
+                made = task.command.reconstruct
+                if (
+                    task.command.command_id != command.command_id
+                    and made.container_id == command.reconstruct.container_id
+                    and wanted.intersection(shard.replica_index for shard in made.targets)
+                ):
+                    self._note(f"{made.container_id}: shards {sorted(wanted)} are made twice")
 
     def judge_removal(self, node: "SimulatedNode", container_id: int) -> None:
         """Look at what an order to delete leaves."""

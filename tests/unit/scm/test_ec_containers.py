@@ -110,6 +110,26 @@ class TestLostShards:
         assert {Kind.RECONSTRUCT} == kinds - {Kind.CLOSE}
         assert container_id == command.container_id
 
+    def test_are_not_ordered_twice_because_of_a_restart(self, world: ScmWorld) -> None:
+        """
+        What a datanode was told before goes on there, and counts: it is sent again as it was.
+        """
+        nodes, container_id = closed(world, lost=[2])
+        [(command, named)] = orders(world)
+        world.restart()
+        adds_before = world.state.commands.add_count
+        world.join(*NODES)
+        for node in NODES:
+            shards = [r for r in world.state.replicas.of(container_id) if r.datanode_id == node]
+            world.beat(node, *shards, full=True)
+
+        [(again, named_again)] = orders(world)
+
+        assert 1 == adds_before == world.state.commands.add_count
+        assert (command.command_id, command.shards) == (again.command_id, again.shards)
+        assert named == named_again
+        assert nodes[1] not in {r.datanode_id for r in world.state.replicas.of(container_id)}
+
     def test_two_are_rebuilt_by_one_command(self, tmp_path: Path) -> None:
         """
         The command names both targets; its message says who makes which shard.
