@@ -12,10 +12,12 @@ import statistics
 import tempfile
 import time
 import tracemalloc
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import grpc
+import lmdb
 
 from agent.rpc.v1 import container_pb2, scm_pb2_grpc
 from bench.measure import Measure, at_most, duration_s
@@ -26,6 +28,7 @@ from scm import records
 from scm.facts import Container, ContainerState, Node, OpState, Replica
 from scm.replica_table import ReplicaTable
 from scm.state import State
+from scm.tables import Table
 from tests.support.fake_datanode import FakeDatanode
 from tests.support.scm_process import ScmProcess
 
@@ -35,7 +38,7 @@ NODE_COUNT: Final = 100
 MEMORY_BYTES_MAX: Final = 400
 CONTAINER_COUNT: Final = int(os.environ.get("SCM_CONTAINERS", "1000000"))
 CLUSTER_NODES: Final = 300  # 10,000 replicas on each
-CHANGE_COUNT: Final = 20_000
+MAP_BYTES: Final = 16 * 1024**3
 REPORT_COUNT: Final = 5  # of each kind, from different nodes
 
 
@@ -90,41 +93,44 @@ def of_reports(name: str, taken: list[tuple[float, float]]) -> list[Measure]:
 
 
 def write_state(path: Path) -> None:
-    """Write a cluster at rest: node `i` has REPORT_COUNT replicas of the containers in turn."""
-    state = State.open(path, map_bytes=16 * 1024**3)
-    try:
-        with state.change() as change:  # all were online: after the start they are waited for
-            for i in range(CLUSTER_NODES):
-                name, op_state = f"dn{i:03d}", OpState.IN_SERVICE
-                change.put(
-                    state.nodes, Node(name, f"{name}:1", "/rack-1", "0.1.0", 1, op_state, 0, 1, 1)
-                )
-        for first in range(1, CONTAINER_COUNT + 1, CHANGE_COUNT):
-            with state.change() as change:
-                for _ in range(min(CHANGE_COUNT, CONTAINER_COUNT + 1 - first)):
-                    number = change.next_id("next_container_id")
-                    change.put(
-                        state.containers,
-                        Container(
-                            container_id=number,
-                            state=ContainerState.CLOSED,
-                            replication_factor=REPLICAS_PER_CONTAINER,
-                            sequence_id=5,
-                            state_since_ms=1,
-                            pipeline=(),
-                            committed_count=1,
-                        ),
-                    )
-                    for node in holders(number):
-                        change.put(state.replicas, replica_from(report_of(number, 5), node))
-    finally:
-        state.close()
+    """Write a cluster at rest: each node has a third of a hundredth of the replicas.
+
+    The rows go into the database in the order of their keys: a control plane would take minutes.
+    """
+    state = State.open(path, map_bytes=MAP_BYTES)
+    with state.change() as change:  # all were online: after the start they are waited for
+        for i in range(CLUSTER_NODES):
+            name, op_state = f"dn{i:03d}", OpState.IN_SERVICE
+            change.put(
+                state.nodes, Node(name, f"{name}:1", "/rack-1", "0.1.0", 1, op_state, 0, 1, 1)
+            )
+    state.close()
+    with lmdb.open(str(path / "state"), map_size=MAP_BYTES, max_dbs=16) as environment:
+        append(environment, state.containers, map(container_of, range(1, CONTAINER_COUNT + 1)))
+        for i in range(CLUSTER_NODES):
+            append(environment, state.replicas, (replica_of(number, i) for number in held_by(i)))
+        with environment.begin(write=True, db=environment.open_db(b"meta")) as transaction:
+            transaction.put(b"next_container_id", records.pack([CONTAINER_COUNT + 1]))
 
 
-def holders(container_id: int) -> list[int]:
-    """Return the numbers of the nodes that have a container."""
+def append(environment: lmdb.Environment, table: Table[Any, Any], values: Iterable[Any]) -> None:
+    """Write values whose keys come after all that are there."""
+    with environment.begin(write=True, db=environment.open_db(table.name.encode())) as transaction:
+        for value in values:
+            key = table.key_bytes(table.key_of(value))
+            transaction.put(key, table.row(value), append=True)
+
+
+def container_of(number: int) -> Container:
+    """Return a container at rest."""
+    state = ContainerState.CLOSED
+    return Container(number, state, REPLICAS_PER_CONTAINER, 5, 1, (), committed_count=1)
+
+
+def held_by(node: int) -> range:
+    """Return the containers of which a node has a replica."""
     third = CLUSTER_NODES // REPLICAS_PER_CONTAINER
-    return [container_id % third + i * third for i in range(REPLICAS_PER_CONTAINER)]
+    return range(node % third or third, CONTAINER_COUNT + 1, third)
 
 
 def report_of(container_id: int, bcsid: int) -> container_pb2.ReplicaReport:
@@ -142,24 +148,13 @@ def report_of(container_id: int, bcsid: int) -> container_pb2.ReplicaReport:
     )
 
 
-def replica_from(message: container_pb2.ReplicaReport, node: int) -> Replica:
+def replica_of(number: int, node: int) -> Replica:
     """Return a replica as the control plane keeps it."""
+    name = f"dn{node:03d}"
+    tree = Summary(Algorithm.XXH3_64, number, 1, 1_000, 0, 0)
+    state = ReplicaState.CLOSED
     return Replica(
-        container_id=message.container_id,
-        datanode_id=f"dn{node:03d}",
-        state=ReplicaState.CLOSED,
-        bytes_used=message.bytes_used,
-        block_count=message.block_count,
-        bcsid=message.bcsid,
-        origin_datanode_id=f"dn{node:03d}",
-        replica_index=0,
-        is_empty=False,
-        tree=Summary(Algorithm.XXH3_64, message.container_id, 1, 1_000, 0, 0),
-        volume_id="volume-1",
-        data_scan_at_ms=0,
-        finding_count=0,
-        load_error="",
-        reported_at_ms=1,
+        number, name, state, 10**9, 1_000, 5, name, 0, False, tree, "volume-1", 0, 0, "", 1
     )
 
 
@@ -172,10 +167,7 @@ def report_s(
     """
     node = FakeDatanode(stub, f"dn{number:03d}")
     node.register()
-    third = CLUSTER_NODES // REPLICAS_PER_CONTAINER
-    held = range(number or third, CONTAINER_COUNT + 1, third)
-    replicas = [report_of(container_id, bcsid) for container_id in held]
-    assert len(replicas) == CONTAINER_COUNT // third, "each node has as many"
+    replicas = [report_of(container_id, bcsid) for container_id in held_by(number)]
     before_s = cpu_s(pid)
     wall_s = duration_s(lambda: node.report_full(*replicas))
     return wall_s, cpu_s(pid) - before_s
