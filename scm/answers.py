@@ -238,6 +238,7 @@ def departures_message(departures: Iterable[Departure]) -> scm_pb2.ListDeparture
                 copying_count=departure.copying_count,
                 required_count=len(departure.required),
                 unclosed_count=departure.unclosed_count,
+                locked_count=departure.locked_count,
                 container_ids=departure.required[:SHOWN_MAX],
                 switch_off=departure.may_be_switched_off,
                 persisted=departure.is_persisted,

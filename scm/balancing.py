@@ -170,7 +170,7 @@ class Balancer:
             ):
                 continue
             held = next(p for p in case.placed if p.datanode_id == datanode_id)
-            if is_whole(case, held):
+            if is_whole(case, held) and datanode_id not in case.excluded:
                 yield Movable(
                     number,
                     held.replica.bytes_used,

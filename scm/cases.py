@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from scm.allocate import Candidate
 from scm.clock import Clock
-from scm.counting import Placed, is_bad
+from scm.counting import Band, Placed, is_bad
 from scm.facts import Container, Kind, OpState, Replica
 from scm.nodes import Nodes
 from scm.options import ScmOptions
@@ -27,6 +27,7 @@ class Cases:
         self._clock = clock
         self._options = options
         self._bad_since_s: dict[int, dict[str, float]] = {}
+        self._band = Band(options.band_min_count, options.band_max_count)
         self._turn: dict[str, Candidate] | None = None
 
     def case(self, container: Container) -> Case:
@@ -50,6 +51,8 @@ class Cases:
             maintenance_min_count=self._options.maintenance_replica_min,
             add_racks=tuple(map(self._nodes.rack, adds)),
             excluded=self._excluded(container_id),
+            owes_deletes=self._state.transactions.has_any(container_id),
+            band=self._band,
         )
 
     def _excluded(self, container_id: int) -> frozenset[str]:

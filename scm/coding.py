@@ -46,7 +46,8 @@ def shortage(case: Case) -> Shortage:
     """Return what a container lacks. Pure.
 
     A replica counts unless its node is dead; a bad one counts while it may be healed in place, and
-    one on a node that leaves is a source but no replica that stays.
+    one on a node that leaves is a source but no replica that stays. One that is excluded counts,
+    and is read from by no order of ours.
     """
     scheme = parse_scheme(case.container.scheme)
     there = [p for p in present(case.placed) if p.datanode_id not in case.deletes]
@@ -56,6 +57,8 @@ def shortage(case: Case) -> Shortage:
     staying |= {p.replica.replica_index for p in there if p.datanode_id in case.hopeful}
     sources: dict[int, str] = {}
     for p in sorted(closed, key=_by_readiness):
+        if p.datanode_id in case.excluded:
+            continue
         sources.setdefault(p.replica.replica_index, p.datanode_id)
     return Shortage(
         tuple(index for index in scheme.indexes if index not in staying),

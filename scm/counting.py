@@ -57,10 +57,25 @@ def is_bad(container: Container, replica: Replica) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class Band:
+    """How many replicas are enough, and how many are too many (S5.3); 0: what is required.
+
+    Between the two nothing is copied and nothing deleted: a node that comes and goes costs nothing.
+    """
+
+    low_count: int = 0
+    high_count: int = 0
+
+
+NO_BAND: Final = Band()
+
+
+@dataclass(frozen=True, slots=True)
 class Tally:
     """Replicas by what they are worth, and what is pending."""
 
-    required_count: int
+    required_count: int  # fewer lack
+    allowed_count: int  # more are too many
     maintenance_min_count: int
     available_count: int  # on nodes in service
     leaving_count: int  # on nodes that are decommissioned
@@ -77,7 +92,7 @@ class Tally:
         """
         delta = self.required_count - self.available_count
         if delta <= 0:
-            return delta
+            return min(0, self.allowed_count - self.available_count)
         online_min = min(self.required_count, self.maintenance_min_count)
         return max(0, online_min - self.available_count, delta - self.resting_count)
 
@@ -122,6 +137,7 @@ def tally(
     with_unhealthy: bool,
     maintenance_min_count: int = 2,
     hopeful: Collection[str] = (),
+    band: Band = NO_BAND,
 ) -> Tally:
     """Count the replicas of a container.
 
@@ -137,8 +153,10 @@ def tally(
     names = {p.datanode_id for p in counted}
     unhealthy = {p.datanode_id for p in here if p.replica.state is ReplicaState.UNHEALTHY}
     gone = [node for node in deletes if node in names or node not in unhealthy]
+    required = container.replication_factor
     return Tally(
-        required_count=container.replication_factor,
+        required_count=min(required, band.low_count or required),
+        allowed_count=max(required, band.high_count),
         maintenance_min_count=maintenance_min_count,
         available_count=sum(p.op_state is OpState.IN_SERVICE for p in counted),
         leaving_count=sum(p.op_state in LEAVING for p in counted),

@@ -5,7 +5,7 @@ is looked at again when something about it changed. One that is safe without the
 all are; then all are looked at once more, because what was safe then may not be now.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final
@@ -15,9 +15,8 @@ import structlog
 from agent.errors import Code
 from scm.admin import NodeDecision
 from scm.basis import Basis
-from scm.counting import present
 from scm.facts import Container, Health, Kind, Node, OpState, Pending
-from scm.leaving import DONE, Obstacle, Plan, obstacle, violations
+from scm.leaving import DONE, Need, Obstacle, lock_out, need, obstacle, violations
 from scm.state import Change
 
 REQUESTED_STATES: Final = frozenset(
@@ -53,6 +52,7 @@ class Departure:
     copying_count: int
     required: tuple[int, ...]  # containers that need it yet; the rest was not looked at or is safe
     unclosed_count: int
+    locked_count: int  # nobody could read them without it
     may_be_switched_off: bool
     is_persisted: bool
 
@@ -113,14 +113,18 @@ class Departures:
         unknown = [n for n in request.datanode_ids if self._state.nodes.get(n) is None]
         if unknown:
             return [NodeDecision(n, Code.WRONG_DATANODE, "never registered") for n in unknown]
-        against = self._violations(request)
+        needs = self._needs(request)
+        leaving = frozenset(request.datanode_ids)
+        remaining = [c for c in self._cases.candidates() if c.datanode_id not in leaving]
+        against = violations(needs, remaining)
         if against and not request.is_forced:
             message = "; ".join(against)
             return [NodeDecision(n, VIOLATED, message) for n in request.datanode_ids]
         if not request.is_dry_run:
             for datanode_id in request.datanode_ids:
                 self._set(change, datanode_id, request.op_state, request.op_expiry_ms)
-        note = "in spite of: " + "; ".join(against) if against else ""
+        notes = ["in spite of: " + "; ".join(against)] if against else []
+        note = "; ".join(filter(None, [*notes, lock_out(needs)]))
         return [NodeDecision(n, "OK", note) for n in request.datanode_ids]
 
     def turn(self, change: Change) -> list[str]:
@@ -222,33 +226,26 @@ class Departures:
         kept = (op_state or OpState.IN_SERVICE, op_expiry_ms)
         return kept == (node.op_state, node.op_expiry_ms)
 
-    def _violations(self, request: Request) -> list[str]:
+    def _needs(self, request: Request) -> list[Need]:
+        """Return what the containers of the nodes need that are to leave, all at once."""
         if request.op_state is OpState.IN_SERVICE:
             return []
         leaving = frozenset(request.datanode_ids)
         held = {number for node in leaving for number in self._state.replicas.on(node)}
-        containers = [c for number in held if (c := self._state.containers.get(number)) is not None]
-        is_maintenance = request.op_state is OpState.ENTERING_MAINTENANCE
-        plan = Plan(
-            leaving,
-            is_maintenance,
-            containers,
-            sum(self._bytes_to_copy(c, leaving, request.op_state) for c in containers),
-            self._options.maintenance_replica_min,
-        )
-        remaining = [c for c in self._cases.candidates() if c.datanode_id not in leaving]
-        return violations(plan, remaining)
+        return [
+            need(self._cases.case(container), leaving, request.op_state)
+            for number in sorted(held)
+            if (container := self._state.containers.get(number)) is not None
+        ]
 
-    def _bytes_to_copy(
-        self, container: Container, leaving: frozenset[str], op_state: OpState
-    ) -> int:
-        """Return the bytes that would be copied if these nodes went, beside what is under way."""
-        case = self._cases.case(container)
-        gone = tuple(
-            replace(p, op_state=op_state) if p.datanode_id in leaving else p for p in case.placed
+    def _locked_count(self, node: Node, container_ids: Iterable[int]) -> int:
+        """Return how many of these containers nobody could read without the node (S5.12)."""
+        leaving = frozenset({node.datanode_id})
+        return sum(
+            need(self._cases.case(container), leaving, node.op_state).is_locked
+            for number in islice(container_ids, LOOKS_PER_TURN)
+            if (container := self._state.containers.get(number)) is not None
         )
-        needed = replace(case, placed=gone).count(with_unhealthy=True).needed_count
-        return needed * max((p.replica.bytes_used for p in present(case.placed)), default=0)
 
     def _departure(self, node: Node) -> Departure:
         watch = self._watches.get(node.datanode_id)
@@ -261,6 +258,7 @@ class Departures:
             sum(command.container_id in held for command in self._copies()),
             tuple(sorted(blocked)),
             sum(why is Obstacle.UNCLOSED for why in blocked.values()),
+            self._locked_count(node, blocked),
             may_be_switched_off=node.op_state in DONE.values(),
             is_persisted=self._is_persisted(node),
         )

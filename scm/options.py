@@ -96,6 +96,30 @@ class ScmOptions:
         low=1,
         high=10,
     )
+    band_min_count: int = _option(
+        0,
+        "Copies of a container that are enough, although more are written; 0: what was written.",
+        low=0,
+        high=10,
+    )
+    band_max_count: int = _option(
+        0,
+        "Copies of a container beyond which they are removed; 0: beyond what was written.",
+        low=0,
+        high=20,
+    )
+    copy_count_max: int = _option(
+        0,
+        "Replicas on their way at once, besides the limit that grows with the nodes; 0: none.",
+        low=0,
+        high=1_000_000,
+    )
+    delete_count_max: int = _option(
+        0,
+        "Surplus replicas that are being removed at once in the whole cluster; 0: no limit.",
+        low=0,
+        high=1_000_000,
+    )
     inflight_factor_percent: int = _option(
         75,
         "Replicas on their way in the whole cluster, of 20 per healthy node; 0: no limit.",
@@ -185,6 +209,18 @@ class ScmOptions:
                 Code.INVALID_CONFIG,
                 f"datanode_deadline_margin_ms {self.datanode_deadline_margin_ms} must be below "
                 f"command_deadline_ms {self.command_deadline_ms}",
+            )
+        if self.band_min_count > self.replication_factor:
+            raise Refused(
+                Code.INVALID_CONFIG,
+                f"band_min_count {self.band_min_count} must not exceed "
+                f"replication_factor {self.replication_factor}",
+            )
+        if 0 < self.band_max_count < self.replication_factor:
+            raise Refused(
+                Code.INVALID_CONFIG,
+                f"band_max_count {self.band_max_count} must not be below "
+                f"replication_factor {self.replication_factor}",
             )
         if len({bool(path) for path in (self.tls_certificate, self.tls_key, self.tls_ca)}) > 1:
             raise Refused(

@@ -151,7 +151,8 @@ class Orders:
 
     def _shard_sources(self, case: Case, command: Pending) -> list[Placed]:
         if command.priority is Priority.LOW:  # a move, which needs no reason but a whole shard
-            return [p for p in case.placed if is_whole(case, p)]
+            movable = (p for p in case.placed if p.datanode_id not in case.excluded)
+            return [p for p in movable if is_whole(case, p)]
         moved = to_move(replace(case, adds=()))
         return to_copy(case) + ([] if moved is None else [moved])
 

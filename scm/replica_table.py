@@ -66,7 +66,6 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         waits. Raises DamagedRow.
         """
         known: dict[bytes, bytes] = {}
-        held_by: dict[bytes, list[int]] = {}
         unsettled = {records.state_byte(state) for state in UNSETTLED_STATES}
         packed = self._packed
         for key, row in rows:
@@ -80,10 +79,13 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
             except ValueError as error:
                 raise self.damaged(key, error) from error
             packed[container_id] = (*packed.get(container_id, ()), words + numbers)
-            held_by.setdefault(words[: _WORD.size], []).append(container_id)
             if numbers[0] in unsettled:
                 self.unsettled.add(container_id)
             self._count += 1
+        held_by: dict[bytes, list[int]] = {}
+        for container_id, held in packed.items():  # one int for all of its replicas
+            for one in held:
+                held_by.setdefault(one[: _WORD.size], []).append(container_id)
         self._by_node = {
             self._names[_WORD.unpack(word)[0]]: set(ids) for word, ids in held_by.items()
         }

@@ -13,7 +13,7 @@ from typing import Final
 
 from merkle.diff import Comparison, compare
 from merkle.replica import ReplicaState
-from scm.counting import LEAVING, Placed, Tally, is_bad, present, tally
+from scm.counting import LEAVING, NO_BAND, Band, Placed, Tally, is_bad, present, tally
 from scm.facts import Container, ContainerState, Health, OpState, Replica
 from scm.lifecycle import is_complete
 from scm.placement import is_removable, misplaced_count
@@ -35,6 +35,9 @@ class Condition(StrEnum):
     UNHEALTHY = "UNHEALTHY"
     UNHEALTHY_UNDER_REPLICATED = "UNHEALTHY_UNDER_REPLICATED"
     UNHEALTHY_OVER_REPLICATED = "UNHEALTHY_OVER_REPLICATED"
+    EMPTY = "EMPTY"  # about to be deleted as a whole
+    OPEN_UNHEALTHY = "OPEN_UNHEALTHY"  # a replica is not open: it is about to be closed
+    QUASI_CLOSED_STUCK = "QUASI_CLOSED_STUCK"  # nothing can be closed for good
 
 
 UNDER: Final = frozenset(
@@ -64,6 +67,8 @@ class Case:
     maintenance_min_count: int = 2
     add_racks: tuple[str, ...] = ()
     excluded: frozenset[str] = frozenset()  # nothing is ordered of these datanodes' replicas
+    owes_deletes: bool = False  # blocks are deleted that not every holder knows of yet
+    band: Band = NO_BAND
 
     def count(self, *, with_unhealthy: bool, is_hopeful: bool = False) -> Tally:
         """Count the replicas."""
@@ -75,6 +80,7 @@ class Case:
             with_unhealthy=with_unhealthy,
             maintenance_min_count=self.maintenance_min_count,
             hopeful=self.hopeful if is_hopeful else (),
+            band=self.band,
         )
 
 
@@ -270,6 +276,7 @@ def victims(case: Case) -> list[Placed]:
         deletes=case.deletes,
         cluster_rack_count=case.cluster_rack_count,
         maintenance_min_count=case.maintenance_min_count,
+        band=case.band,
     )
     surplus = seen.count(with_unhealthy=True).excess_count(with_deletes=True)
     good = good_replicas(case)

@@ -58,14 +58,14 @@ def surplus(case: Case) -> list[Placed]:
     """Return the replicas to remove now, in the order everyone would choose.
 
     Bad ones, and all but one of those with the same index and an equal tree; each only while every
-    index has a whole replica that stays. Two of one index whose trees differ both stay: nobody
-    knows which of them is right.
+    index has a whole replica that stays. Two of one index whose trees differ both stay, because
+    nobody knows which of them is right; unless one only lacks the other's tombstones (`_covers`).
     """
     whole = _whole(case)
     if case.container.state is not ContainerState.CLOSED or any(not w for w in whole.values()):
         return []
     bad = [p for p in _removable(case) if is_bad(case.container, p.replica)]
-    return sorted(bad, key=lambda p: stable_order(p.replica)) + list(_twins(whole))
+    return sorted(bad, key=lambda p: stable_order(p.replica)) + list(_twins(case, whole))
 
 
 def gives_way(case: Case) -> Placed | None:
@@ -83,7 +83,7 @@ def gives_way(case: Case) -> Placed | None:
         for p in _removable(case)
         if is_bad(case.container, p.replica) and p.datanode_id not in case.hopeful
     ]
-    twins = list(_twins({index: found for index, found in whole.items() if found}))
+    twins = list(_twins(case, {index: found for index, found in whole.items() if found}))
     return min(
         bad,
         key=lambda p: (p.replica.replica_index not in indexes, stable_order(p.replica)),
@@ -104,7 +104,7 @@ def may_remove_shard(case: Case, datanode_id: str) -> bool:
     if is_bad(case.container, held.replica):
         return left_count > case.container.data_count
     twins = whole.get(held.replica.replica_index, [])
-    return left_count >= case.container.data_count and any(_is_equal(held, p) for p in twins)
+    return left_count >= case.container.data_count and any(_covers(case, p, held) for p in twins)
 
 
 def may_lose_shard(case: Case, datanode_id: str) -> bool:
@@ -162,7 +162,7 @@ def to_move(case: Case) -> Placed | None:
     if case.adds or case.deletes or condition(case) is not Condition.MIS_REPLICATED:
         return None
     crowd = Counter(_racks(case))
-    movable = [p for p in _good(case) if is_whole(case, p)]
+    movable = [p for p in _good(case) if is_whole(case, p) and p.datanode_id not in case.excluded]
     return max(movable, key=lambda p: (crowd[p.rack], stable_order(p.replica)), default=None)
 
 
@@ -180,6 +180,24 @@ def may_do_without(case: Case) -> bool:
     data_count, total = case.container.data_count, case.container.replication_factor
     is_all_there = len(staying | resting) >= total
     return is_all_there and len(staying) >= min(total, data_count + ONLINE_SPARE_COUNT)
+
+
+def lacking(case: Case) -> tuple[int, bool]:
+    """Return how many shards must be made so that the nodes that leave or rest may be off.
+
+    And whether one of them can be made from nothing: it can neither be copied nor computed.
+    """
+    staying = staying_indexes(case)
+    resting = {p.replica.replica_index for p in _good(case) if p.op_state in RESTING}
+    data_count, total = case.container.data_count, case.container.replication_factor
+    able = [
+        p for p in _good(case) if p.health is Health.HEALTHY and p.datanode_id not in case.excluded
+    ]
+    readable = {p.replica.replica_index for p in able}
+    online_min = min(total, data_count + ONLINE_SPARE_COUNT)
+    lost = set(range(1, total + 1)) - staying - resting
+    count = max(len(lost), online_min - len(staying))
+    return count, len(readable) < data_count and not lost <= readable
 
 
 def _good(case: Case) -> list[Placed]:
@@ -235,18 +253,46 @@ def _removable(case: Case) -> list[Placed]:
     ]
 
 
-def _twins(whole: dict[int, list[Placed]]) -> Iterator[Placed]:
-    """Yield what is too much of each index: from the fullest racks first."""
+def _twins(case: Case, whole: dict[int, list[Placed]]) -> Iterator[Placed]:
+    """Yield what is too much of each index: what others cover, then from the fullest racks."""
     racks = Counter(p.rack for found in whole.values() for p in found)
     for found in whole.values():
-        if not all(_is_equal(found[0], p) for p in found[1:]):
-            continue
         left = sorted(found, key=lambda p: stable_order(p.replica))
+        best = max(left, key=_tombstone_count)
+        if not all(_covers(case, best, p) for p in left):
+            continue
         while len(left) > 1:
-            victim = max(left, key=lambda p: racks[p.rack])
+            behind = [p for p in left if not _is_equal(best, p)]
+            victim = max(behind or left, key=lambda p: racks[p.rack])
             left.remove(victim)
             racks[victim.rack] -= 1
             yield victim
+
+
+def _covers(case: Case, one: Placed, other: Placed) -> bool:
+    """Whether `one` makes another whole shard of its index needless.
+
+    Equal trees do. So does a shard that came back beside one that was rebuilt meanwhile: a rebuilt
+    shard has the blocks that live, and no tombstones of those deleted before, hence another root
+    for ever. It holds nothing more once no delete is owed, both hold as many live blocks, and both
+    hold all that was committed (`is_whole`). The one with the tombstones stays: its root is the one
+    that every replica of this index had.
+    """
+    if _is_equal(one, other):
+        return True
+    mine, theirs = one.replica.tree, other.replica.tree
+    return (
+        mine is not None
+        and theirs is not None
+        and not case.owes_deletes
+        and mine.algorithm == theirs.algorithm
+        and mine.block_count == theirs.block_count
+        and mine.tombstone_count > theirs.tombstone_count == 0
+    )
+
+
+def _tombstone_count(p: Placed) -> int:
+    return 0 if p.replica.tree is None else p.replica.tree.tombstone_count
 
 
 def _is_equal(one: Placed, other: Placed) -> bool:

@@ -275,6 +275,8 @@ class PendingTable(Table[int, Pending]):
         self._adds: dict[str, set[int]] = {}
         self.add_count = 0
         """Replicas on their way in the whole cluster, all targets of a reconstruction counted."""
+        self.delete_count = 0
+        """Replicas that are being removed in the whole cluster."""
 
     def apply(self, key: int, value: Pending | None) -> Pending | None:
         """Set or remove, and keep the indexes."""
@@ -283,6 +285,8 @@ class PendingTable(Table[int, Pending]):
         if pending is None:
             return None
         self._stir(pending.container_id)
+        if pending.kind is Kind.DELETE:
+            self.delete_count += (value is not None) - (before is not None)
         target = (pending.kind, pending.container_id, pending.subject_id)
         if value is not None:
             for node in _targets(value):

@@ -18,10 +18,12 @@ from typing import Final
 
 import structlog
 
+from merkle.replica import ReplicaState
 from scm.basis import Basis
 from scm.coding import Coding
 from scm.counting import Placed
 from scm.facts import Container, ContainerState, Health, Kind, Priority
+from scm.lifecycle import close_orders
 from scm.loads import DELETE_LIMIT, in_flight_limit, least_loaded
 from scm.placement import choose_targets
 from scm.replication import (
@@ -47,6 +49,7 @@ UNLIMITED: Final = 1_000_000  # replicas on their way, where no limit is set
 IMPORT_SPACE_FACTOR: Final = 2  # a replica needs its size beside itself until it is whole
 
 _CLOSED: Final = frozenset({ContainerState.CLOSED})
+_STILL_OPEN: Final = frozenset({ReplicaState.OPEN, ReplicaState.RECOVERING})
 _JUDGED: Final = frozenset({ContainerState.CLOSED, ContainerState.QUASI_CLOSED})
 
 _log = structlog.get_logger("suture.scm")
@@ -176,12 +179,16 @@ class Upkeep:
         )
 
     def in_flight_limit(self) -> int:
-        """Return how many replicas may be on their way; 0: no limit."""
+        """Return how many replicas may be on their way (S1.87, S5.22); 0: no limit."""
         healthy = sum(
             self._nodes.health(node.datanode_id) is Health.HEALTHY
             for node in self._state.nodes.values()
         )
-        return in_flight_limit(healthy, self._options.inflight_factor_percent)
+        limits = (
+            in_flight_limit(healthy, self._options.inflight_factor_percent),
+            self._options.copy_count_max,
+        )
+        return min((limit for limit in limits if limit), default=0)
 
     def _look(self) -> list[int]:
         if self._rack_count != self._nodes.rack_count():  # what is spread enough has changed
@@ -227,7 +234,9 @@ class Upkeep:
         is_held = self._state.holds.is_suppressed(container_id)
         if is_held or container is None or container.state not in _JUDGED:
             self.under.pop(container_id, None)
-            return Condition.HEALTHY
+            if container is None or is_held:
+                return Condition.HEALTHY
+            return self._unjudged(container)
         case = self._cases.case(container)
         if container.scheme:
             found, weight, is_over = self._judge_shards(case)
@@ -243,7 +252,22 @@ class Upkeep:
             self.under[container_id] = (weight, self.under.get(container_id, (0, 1))[1])
         if is_over and container.state in _CLOSED and container_id not in self.moving:
             self.over[container_id] = None
+        if found is Condition.HEALTHY and container.state is ContainerState.QUASI_CLOSED:
+            is_stuck = not close_orders(container, [p.replica for p in case.placed])
+            return Condition.QUASI_CLOSED_STUCK if is_stuck else found
         return found
+
+    def _unjudged(self, container: Container) -> Condition:
+        """Return what the report says of a container that is not closed yet, or not any more."""
+        replicas = self._state.replicas.of(container.container_id)
+        match container.state:
+            case ContainerState.OPEN if any(r.state not in _STILL_OPEN for r in replicas):
+                return Condition.OPEN_UNHEALTHY
+            case ContainerState.CLOSING if not replicas:
+                return Condition.MISSING
+            case ContainerState.DELETING:
+                return Condition.EMPTY
+        return Condition.HEALTHY
 
     def _judge_shards(self, case: Case) -> tuple[Condition, int | None, bool]:
         """Return the condition, the weight of what is to be made (None: nothing), and surplus."""
@@ -268,6 +292,10 @@ class Upkeep:
         return not container.scheme and waited_ms > self._options.check_interval_ms
 
     def _serve_under(self, change: Change) -> None:
+        """Order what lacks, the most urgent first, and one copy of each container in a round.
+
+        A container that lacks two gets the second after all others got their first (S5.25).
+        """
         again: dict[int, tuple[int, int]] = {}
         limit = self.in_flight_limit()
         urgent = heapq.nsmallest(
@@ -278,22 +306,34 @@ class Upkeep:
                 if not self._is_still_waiting(number)
             ),
         )
-        for _urgency, container_id in urgent:
-            room = limit - self._state.commands.add_count if limit else UNLIMITED
-            if room <= 0:
-                break
-            if self._is_still_waiting(container_id):
-                continue  # others took the room of its sources in this turn
-            weight, repeat = self.under.pop(container_id)
-            container = self._state.containers.get(container_id)
-            if container is not None and not self._copy(change, container, room):
-                again[container_id] = (weight, repeat + 1)
+        is_all = len(urgent) < ATTEMPTS_PER_TURN
+        waiting = [number for _urgency, number in urgent]
+        while waiting:
+            unfinished = []
+            for container_id in waiting:
+                room = limit - self._state.commands.add_count if limit else UNLIMITED
+                if room <= 0:
+                    break
+                if self._is_still_waiting(container_id):
+                    continue  # others took the room of its sources in this turn
+                weight, repeat = self.under.pop(container_id)
+                container = self._state.containers.get(container_id)
+                before = self._state.commands.add_count
+                if container is None or self._copy(change, container, room):
+                    continue
+                if self._state.commands.add_count > before:
+                    self.under[container_id] = (weight, repeat + 1)
+                    unfinished.append(container_id)
+                else:
+                    again[container_id] = (weight, repeat + 1)
+            waiting = unfinished if is_all else []
         self.under.update(again)
 
     def _copy(self, change: Change, container: Container, room: int) -> bool:
-        """Order the copies a container lacks, as things are now; whether that is all of them.
+        """Order a copy that a container lacks, as things are now; whether that is all of them.
 
-        `room` is how many more replicas may be on their way in the cluster.
+        `room` is how many more replicas may be on their way in the cluster. Shards are different
+        data: of a group all that lack are ordered together.
         """
         case = self._cases.case(container)
         if container.scheme:
@@ -305,7 +345,7 @@ class Upkeep:
             return False
         if self._is_waiting_for(case, [p.datanode_id for p in sources(case)]):
             return False
-        copies = self.copies(case, judgement)[:room]
+        copies = self.copies(case, judgement)[:1]
         for copy in copies:
             command_id = self.order_copy(change, case, copy, why=judgement.condition.value)
             _log.info(
@@ -412,32 +452,47 @@ class Upkeep:
             )
 
     def _serve_over(self, change: Change) -> None:
-        due = (number for number in self.over if not self._is_waiting_to_delete(number))
-        for container_id in list(islice(due, ATTEMPTS_PER_TURN)):
-            del self.over[container_id]
-            container = self._state.containers.get(container_id)
-            if container is None or container.state not in _CLOSED:
-                continue
-            case = self._cases.case(container)
-            found = surplus(case) if container.scheme else victims(case)
-            left = [
-                victim.datanode_id
-                for victim in found
-                if not self.delete(
-                    change,
-                    container,
-                    victim.datanode_id,
-                    why=Condition.OVER_REPLICATED.value,
-                    keep_count=container.replication_factor,
-                )
-            ]
-            if left:
-                self.over[container_id] = None  # at the end: others may have less to do
-                self._busy_holders[container_id] = tuple(left)
+        """Order what is too much removed, one replica of each container in a round (S5.25)."""
+        due = list(
+            islice((n for n in self.over if not self._is_waiting_to_delete(n)), ATTEMPTS_PER_TURN)
+        )
+        while due:
+            due = [number for number in due if self._remove_one(change, number)]
+
+    def _remove_one(self, change: Change, container_id: int) -> bool:
+        """Order one replica of a container removed; whether that was done and more are to go."""
+        self.over.pop(container_id, None)
+        container = self._state.containers.get(container_id)
+        if container is None or container.state not in _CLOSED:
+            return False
+        case = self._cases.case(container)
+        found = surplus(case) if container.scheme else victims(case)
+        nodes = [p.datanode_id for p in found if p.datanode_id not in case.excluded]
+        if not nodes:
+            return False
+        is_ordered = any(
+            self.delete(
+                change,
+                container,
+                node,
+                why=Condition.OVER_REPLICATED.value,
+                keep_count=container.replication_factor,
+            )
+            for node in nodes
+        )
+        if not is_ordered:
+            self.over[container_id] = None  # at the end: others may have less to do
+            self._busy_holders[container_id] = tuple(nodes)
+        elif len(nodes) > 1:
+            self.over[container_id] = None
+        return is_ordered and len(nodes) > 1
 
     def _is_waiting_to_delete(self, container_id: int) -> bool:
         """Whether the nodes that had enough to delete at the last attempt still have."""
         nodes = self._busy_holders.get(container_id)
+        limit = self._options.delete_count_max
+        if limit and self._state.commands.delete_count >= limit:
+            return True
         return nodes is not None and all(
             self._commands.delete_load(node) >= DELETE_LIMIT for node in nodes
         )
@@ -455,6 +510,9 @@ class Upkeep:
         """Order a replica removed; False while its node has enough of that to do."""
         if self._state.holds.get((container.container_id, datanode_id)) is not None:
             return True  # nothing is to be done until a person releases it
+        limit = self._options.delete_count_max
+        if limit and self._state.commands.delete_count >= limit:
+            return False
         if self._commands.delete_load(datanode_id) >= DELETE_LIMIT or self._commands.is_cooling(
             Kind.DELETE, container.container_id
         ):

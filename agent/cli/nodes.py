@@ -17,6 +17,19 @@ from agent.errors import Code, Refused
 from agent.rpc.v1 import scm_pb2
 
 STATES: Final = ("OPEN", "CLOSING", "QUASI_CLOSED", "CLOSED", "DELETING", "DELETED")
+CONDITIONS: Final = (
+    "UNDER_REPLICATED",
+    "MIS_REPLICATED",
+    "OVER_REPLICATED",
+    "MISSING",
+    "MISSING_UNDER_REPLICATED",
+    "UNHEALTHY",
+    "UNHEALTHY_UNDER_REPLICATED",
+    "UNHEALTHY_OVER_REPLICATED",
+    "EMPTY",
+    "OPEN_UNHEALTHY",
+    "QUASI_CLOSED_STUCK",
+)
 UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 Datanodes = Annotated[
@@ -134,13 +147,14 @@ def departures(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
                 d.copying_count,
                 d.required_count,
                 d.unclosed_count,
+                d.locked_count,
                 "yes" if d.switch_off else "no",
                 until_text(d.op_expiry_ms),
             )
             for d in answer.departures
         ]
         columns = ["datanode", "state", "health", "containers#", "copying#", "required#"]
-        show(grid("", [*columns, "unclosed#", "switch off", "back in"], rows))
+        show(grid("", [*columns, "unclosed#", "locked#", "switch off", "back in"], rows))
     waiting = sum(not d.switch_off for d in answer.departures)
     if not as_json:
         ready = [short(d.datanode_id) for d in answer.departures if d.switch_off]
@@ -171,7 +185,11 @@ def report_text(answer: scm_pb2.GetReportResponse) -> str:
     lines = [heading, "=" * len(heading), "", "Container State Summary"]
     lines += [f"{state}: {answer.states[state]}" for state in STATES]
     lines += ["", "Container Health Summary"]
-    lines += [f"{c.condition}: {c.count}" for c in answer.conditions] or ["all are well"]
+    counts = {c.condition: c.count for c in answer.conditions}
+    names = [*CONDITIONS, *sorted(set(counts) - set(CONDITIONS))]
+    lines += [f"{name}: {counts.get(name, 0)}" for name in names]
+    total, degraded = sum(answer.states.values()), sum(counts.values())
+    lines.append(f"none of these: {total - degraded} of {total}")
     for sample in answer.conditions:
         ids = ", ".join(map(str, sample.container_ids))
         lines += ["", f"First {len(sample.container_ids)} {sample.condition} containers:", ids]

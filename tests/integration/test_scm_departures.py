@@ -198,3 +198,78 @@ def test_an_unknown_node_is_named_and_nothing_is_done(world: ScmWorld) -> None:
     """All or none."""
     assert ["WRONG_DATANODE"] == ask(world, OpState.DECOMMISSIONING, "dn1", "dn9")
     assert OpState.IN_SERVICE is state_of(world, "dn1")
+
+
+def test_s5_12_what_is_locked_out_is_said_before_and_meanwhile(world: ScmWorld) -> None:
+    """The only whole replicas are on nodes that are to rest together."""
+    made = world.made_closed()
+    two = [r.datanode_id for r in world.state.replicas.of(made.container_id)][:2]
+    third = world.state.replicas.of(made.container_id)[2].datanode_id
+    world.beat(third, full=True)
+    request = Request(tuple(two), OpState.ENTERING_MAINTENANCE, is_dry_run=True)
+
+    before = world.control.set_operational_states(request)
+    one = world.control.set_operational_states(
+        Request((two[0],), OpState.ENTERING_MAINTENANCE, is_dry_run=True)
+    )
+    world.beat(two[1], full=True)
+    ask(world, OpState.ENTERING_MAINTENANCE, two[0], is_forced=True)
+    world.control.tick()
+    (meanwhile,) = world.control.departures()
+
+    locked = f"1 containers cannot be read without them until they are copied: {made.container_id}"
+    assert [("OK", locked)] * 2 == [(d.code, d.message) for d in before]
+    assert [("OK", "")] == [(d.code, d.message) for d in one]
+    assert (1, (made.container_id,)) == (meanwhile.locked_count, meanwhile.required)
+
+
+def test_s2_17_all_holders_may_leave_at_once(tmp_path: Path) -> None:
+    """Three flows; each of the three is only off when three others have copies."""
+    with ScmWorld(tmp_path, OPTIONS).running() as world:
+        world.join(*(f"dn{i}" for i in range(1, 7)))
+        made = world.made_closed()
+        holders = [r.datanode_id for r in world.state.replicas.of(made.container_id)]
+        others = {f"dn{i}" for i in range(1, 7)} - set(holders)
+        assert ["OK"] * 3 == ask(world, OpState.DECOMMISSIONING, *holders)
+        for _ in range(3):
+            world.clock.advance_s(1)
+            world.control.tick()
+        copies = [c for c in world.state.commands.values() if c.kind is Kind.REPLICATE]
+        early = [state_of(world, node) for node in holders]
+        copy_all(world, made)
+        for _ in range(6):
+            for node in holders:
+                world.kept[node] = (state_of(world, node), 0)
+                world.call(node)
+            world.control.tick()
+
+        assert others == {c.target_id for c in copies}
+        assert [OpState.DECOMMISSIONING] * 3 == early
+        assert [OpState.DECOMMISSIONED] * 3 == [state_of(world, node) for node in holders]
+
+
+def test_s2_18_a_decommissioned_node_that_comes_back_is_like_a_new_one(
+    world: ScmWorld, made: Container
+) -> None:
+    """Not by itself: it is taken back by a person; then what it has counts, and is one too many."""
+    node = first_holder(world, made)
+    ask(world, OpState.DECOMMISSIONING, node)
+    run_turns(world)
+    copy_all(world, made)
+    run_turns(world)
+    held = next(r for r in world.state.replicas.of(made.container_id) if r.datanode_id == node)
+    world.join(node, boot_id=2)
+    world.beat(node, held, full=True, boot_id=2)
+    still = state_of(world, node)
+    ask(world, OpState.IN_SERVICE, node)
+    for other in NODES:
+        mine = [r for r in world.state.replicas.values() if r.datanode_id == other]
+        world.beat(other, *mine, full=True, boot_id=2 if other == node else 1)
+    world.clock.advance_s(1)
+    world.control.tick()
+
+    deletes = [c for c in world.state.commands.values() if c.kind is Kind.DELETE]
+    assert OpState.DECOMMISSIONED is still
+    assert OpState.IN_SERVICE is state_of(world, node)
+    assert 4 == len(world.state.replicas.of(made.container_id))
+    assert [made.container_id] == [c.container_id for c in deletes]

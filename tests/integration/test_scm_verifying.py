@@ -9,8 +9,12 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from agent.cli.nodes import report_text
+from agent.rpc.v1 import scm_pb2
+from merkle.replica import ReplicaState
 from scm.facts import Kind
 from scm.options import ScmOptions
+from scm.replication import Condition
 from scm.verifying import VerifyLoop
 from tests.support.scm_world import ScmWorld, replica
 
@@ -64,6 +68,43 @@ def plan(directory: Path, world: ScmWorld) -> Path:
         table = pyarrow.Table.from_pylist(rows)
         pyarrow.parquet.write_table(table, directory / name / "part-0.parquet")
     return directory
+
+
+REPORT = """\
+Container Summary Report generated at 1970-01-01T00:00:01Z
+==========================================================
+
+Container State Summary
+OPEN: 1
+CLOSING: 0
+QUASI_CLOSED: 0
+CLOSED: 6
+DELETING: 0
+DELETED: 0
+
+Container Health Summary
+UNDER_REPLICATED: 2
+MIS_REPLICATED: 0
+OVER_REPLICATED: 0
+MISSING: 0
+MISSING_UNDER_REPLICATED: 0
+UNHEALTHY: 0
+UNHEALTHY_UNDER_REPLICATED: 0
+UNHEALTHY_OVER_REPLICATED: 0
+EMPTY: 0
+OPEN_UNHEALTHY: 0
+QUASI_CLOSED_STUCK: 0
+NEW_IN_A_LATER_SCM: 1
+none of these: 4 of 7
+
+First 2 UNDER_REPLICATED containers:
+4, 7
+
+First 1 NEW_IN_A_LATER_SCM containers:
+9
+
+Verification
+rows of the plan: OK: 3, STALE_PLAN: 1"""
 
 
 def loop(world: ScmWorld, tmp_path: Path, program: str) -> VerifyLoop:
@@ -128,3 +169,38 @@ def test_the_report_counts_what_is_not_well(world: ScmWorld) -> None:
     assert {"MISSING": (1, (1,))} == report.conditions
     assert 1 == sum(report.states.values())
     assert report.generated_at_ms == world.clock.now_ms()
+
+
+def test_a_container_that_nothing_can_close_is_reported_as_stuck(world: ScmWorld) -> None:
+    """S1.43: none of its replicas has all that was committed; and an open one is no news."""
+    blocks = world.write("a", "behind", 10)
+    number = blocks[0].container_id
+    world.control.finish("a", close=True)
+    for endpoint in blocks[0].replicas:
+        node = endpoint.datanode_id
+        late = replica(node, ReplicaState.QUASI_CLOSED, container_id=number, bcsid=0)
+        world.beat(node, late)
+    world.control.allocate("b", [10])
+    world.clock.advance_s(1)
+    world.control.tick()
+
+    found = world.control.report().conditions
+
+    assert (1, (number,)) == found.get(Condition.QUASI_CLOSED_STUCK)
+    assert {Condition.QUASI_CLOSED_STUCK, Condition.MISSING} >= set(found)
+
+
+def test_the_report_has_the_sections_that_operators_know() -> None:
+    """States, then what is not well with zeros, then the rest, then samples (S1.7 to S1.44)."""
+    answer = scm_pb2.GetReportResponse(
+        generated_at_ms=1_000,
+        states={"CLOSED": 6, "OPEN": 1},
+        conditions=[
+            scm_pb2.ConditionSample(condition="UNDER_REPLICATED", count=2, container_ids=[4, 7]),
+            scm_pb2.ConditionSample(condition="NEW_IN_A_LATER_SCM", count=1, container_ids=[9]),
+        ],
+        verified_at_ms=1,
+        decisions={"OK": 3, "STALE_PLAN": 1},
+    )
+
+    assert REPORT == report_text(answer)

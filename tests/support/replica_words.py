@@ -42,3 +42,15 @@ def case(words: str, racks: str = "", **more: object) -> Case:
     replicas = placed(words, racks)
     made = Case(container(), replicas, cluster_rack_count=len({p.rack for p in replicas}) or 1)
     return replace(made, **more)  # type: ignore[arg-type]
+
+
+def shards(words: str, racks: str = "") -> Case:
+    """Read `C#1 C#2/d`: replicas of an RS(3,2) container with their indexes."""
+    pairs = [word.partition("#") for word in words.split()]
+    plain = case(" ".join(state + rest[1:] for state, _, rest in pairs), racks)
+    placed = tuple(
+        replace(p, replica=replace(p.replica, replica_index=int(rest[0])))
+        for p, (_state, _, rest) in zip(plain.placed, pairs, strict=True)
+    )
+    ec = replace(container(replication_factor=5), scheme="rs-3-2-1024k")
+    return replace(plain, container=ec, placed=placed)

@@ -966,7 +966,7 @@ class ListDeparturesRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Departure(_message.Message):
-    __slots__ = ("datanode_id", "op_state", "op_expiry_ms", "health", "container_count", "copying_count", "required_count", "unclosed_count", "container_ids", "switch_off", "persisted")
+    __slots__ = ("datanode_id", "op_state", "op_expiry_ms", "health", "container_count", "copying_count", "required_count", "unclosed_count", "container_ids", "switch_off", "persisted", "locked_count")
     DATANODE_ID_FIELD_NUMBER: _ClassVar[int]
     OP_STATE_FIELD_NUMBER: _ClassVar[int]
     OP_EXPIRY_MS_FIELD_NUMBER: _ClassVar[int]
@@ -978,6 +978,7 @@ class Departure(_message.Message):
     CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
     SWITCH_OFF_FIELD_NUMBER: _ClassVar[int]
     PERSISTED_FIELD_NUMBER: _ClassVar[int]
+    LOCKED_COUNT_FIELD_NUMBER: _ClassVar[int]
     datanode_id: str
     op_state: str
     op_expiry_ms: int
@@ -989,7 +990,8 @@ class Departure(_message.Message):
     container_ids: _containers.RepeatedScalarFieldContainer[int]
     switch_off: bool
     persisted: bool
-    def __init__(self, datanode_id: _Optional[str] = ..., op_state: _Optional[str] = ..., op_expiry_ms: _Optional[int] = ..., health: _Optional[str] = ..., container_count: _Optional[int] = ..., copying_count: _Optional[int] = ..., required_count: _Optional[int] = ..., unclosed_count: _Optional[int] = ..., container_ids: _Optional[_Iterable[int]] = ..., switch_off: bool = ..., persisted: bool = ...) -> None: ...
+    locked_count: int
+    def __init__(self, datanode_id: _Optional[str] = ..., op_state: _Optional[str] = ..., op_expiry_ms: _Optional[int] = ..., health: _Optional[str] = ..., container_count: _Optional[int] = ..., copying_count: _Optional[int] = ..., required_count: _Optional[int] = ..., unclosed_count: _Optional[int] = ..., container_ids: _Optional[_Iterable[int]] = ..., switch_off: bool = ..., persisted: bool = ..., locked_count: _Optional[int] = ...) -> None: ...
 
 class ListDeparturesResponse(_message.Message):
     __slots__ = ("departures",)

@@ -312,6 +312,24 @@ class TestPlans:
         assert [] == orders(world)
 
 
+def test_an_excluded_shard_is_no_source_of_a_reconstruction() -> None:
+    """It counts as there, and nothing is ordered of it until a person releases it (S5.26)."""
+    coded = facts_replace(container(), scheme=SCHEME, replication_factor=5)
+    placed = tuple(
+        Placed(replica(f"dn{i}", replica_index=i), Health.HEALTHY, OpState.IN_SERVICE, "/r1")
+        for i in (1, 2, 3, 4)
+    )
+    one_out = shortage(Case(coded, placed, excluded=frozenset({"dn2"})))
+    two_out = shortage(Case(coded, placed, excluded=frozenset({"dn2", "dn3"})))
+
+    assert ((5,), [1, 3, 4], True) == (
+        one_out.lost,
+        [index for index, _node in one_out.sources],
+        one_out.is_repairable,
+    )
+    assert not two_out.is_repairable
+
+
 class TestShortage:
     """Ozone's table of index sets, S1.33 to S1.38: H healthy, U unhealthy, - absent."""
 

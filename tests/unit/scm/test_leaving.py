@@ -4,11 +4,13 @@ import pytest
 
 from scm.allocate import Candidate
 from scm.facts import ContainerState, OpState
-from scm.leaving import DONE, Obstacle, Plan, obstacle, violations
-from tests.support.replica_words import case
+from scm.leaving import DONE, Need, Obstacle, lock_out, need, obstacle, violations
+from scm.replication import Case
+from tests.support.replica_words import case, shards
 from tests.support.scm_world import container
 
 GIB = 1024**3
+LEAVE, REST = OpState.DECOMMISSIONING, OpState.ENTERING_MAINTENANCE
 
 
 @pytest.mark.parametrize(
@@ -71,37 +73,77 @@ def test_pending_copies_are_not_counted_on() -> None:
     assert Obstacle.TOO_FEW is obstacle(case("C C C/d", adds=("dn9",)))
 
 
-class TestViolations:
-    def plan(self, *, is_maintenance: bool = False, copied_bytes: int = 0) -> Plan:
-        """One container of three replicas."""
-        return Plan(frozenset({"dn1"}), is_maintenance, [container()], copied_bytes)
+class TestNeeds:
+    """What is asked of the nodes that stay, for every scheme."""
 
+    @pytest.mark.parametrize(
+        ("row", "given", "op_state", "expected"),
+        [
+            ("three copies, one leaves", case("C C C"), LEAVE, (3, 1_000, False, False)),
+            ("a node that rests costs nothing", case("C C C"), REST, (2, 0, False, False)),
+            ("the only one", case("C"), LEAVE, (3, 3_000, False, True)),
+            ("the only one rests", case("C"), REST, (2, 2_000, False, True)),
+            ("one is dead, one silent", case("C C! C?"), LEAVE, (3, 2_000, False, True)),
+            ("it is dead itself", case("C! C! C!"), LEAVE, (3, 0, True, False)),
+            ("five shards", shards("C#1 C#2 C#3 C#4 C#5"), LEAVE, (5, 1_000, False, False)),
+            ("four stay online", shards("C#1 C#2 C#3 C#4 C#5"), REST, (4, 0, False, False)),
+            ("three are left", shards("C#1 C#2 C#3"), REST, (4, 2_000, False, True)),
+            ("too few to compute", shards("C#1 C#2 C#3!"), LEAVE, (5, 4_000, True, False)),
+        ],
+    )
+    def test_of_one_container(
+        self, row: str, given: Case, op_state: OpState, expected: tuple[int, int, bool, bool]
+    ) -> None:
+        """Nodes, bytes to copy, whether that cannot be done, and whether it is locked out."""
+        found = need(given, frozenset({"dn1"}), op_state)
+
+        assert expected == (
+            found.online_count,
+            found.copied_bytes,
+            found.is_stuck,
+            found.is_locked,
+        ), row
+
+    @pytest.mark.parametrize(
+        ("words", "locked"), [("C C C", 0), ("C C", 1), ("C C? C", 0), ("C C U", 1)]
+    )
+    def test_several_nodes_at_once_lock_out_what_one_would_not(
+        self, words: str, locked: int
+    ) -> None:
+        """S5.11, S5.12, S2.81."""
+        both = need(case(words), frozenset({"dn1", "dn2"}), REST)
+
+        assert bool(locked) is both.is_locked
+        assert bool(locked) is bool(lock_out([both]))
+
+
+class TestViolations:
     def nodes(self, count: int) -> list[Candidate]:
         """Nodes that are left, with one GiB each."""
         return [Candidate(f"dn{i}", "/r", GIB, GIB, GIB, 0, 0) for i in range(count)]
 
-    @pytest.mark.parametrize(
-        ("is_maintenance", "left", "copied_bytes", "words"),
-        [
-            (False, 3, 0, []),
-            (False, 2, 0, ["3 nodes in service are needed for 1 containers, 2 would be left"]),
-            (True, 2, 0, []),
-            (True, 1, 0, ["2 nodes in service are needed for 1 containers, 1 would be left"]),
-            (
-                False,
-                3,
-                4 * GIB,
-                ["4.0 GiB would have to be copied, the nodes that are left have 3.0 GiB free"],
-            ),
-        ],
-    )
-    def test_what_lacks_is_named(
-        self, is_maintenance: bool, left: int, copied_bytes: int, words: list[str]
-    ) -> None:
-        """Nodes for each kind of container, and space (S2.76)."""
-        plan = self.plan(is_maintenance=is_maintenance, copied_bytes=copied_bytes)
+    def test_each_scheme_is_named_with_what_it_lacks(self) -> None:
+        """Nodes for each, copies that cannot be made, and space for all (S2.76)."""
+        needs = [
+            Need(1, "3 replicas", 3, 2 * GIB),
+            Need(2, "3 replicas", 3, 0),
+            Need(3, "rs-3-2-1024k", 5, GIB),
+            Need(4, "rs-6-3-1024k", 9, GIB, is_stuck=True),
+        ]
 
-        assert words == violations(plan, self.nodes(left))
+        assert [
+            "rs-3-2-1024k: 5 nodes in service are needed for 1 containers, 3 would be left",
+            "rs-6-3-1024k: 9 nodes in service are needed for 1 containers, 3 would be left",
+            "rs-6-3-1024k: 1 containers lack replicas that can be made from nothing: 4",
+            "4.0 GiB would have to be copied (3 replicas: 2.0 GiB, rs-3-2-1024k: 1.0 GiB, "
+            "rs-6-3-1024k: 1.0 GiB), the nodes that are left have 3.0 GiB free",
+        ] == violations(needs, self.nodes(3))
+
+    def test_what_fits_is_no_violation(self) -> None:
+        """Just enough nodes and just enough space."""
+        needs = [Need(1, "3 replicas", 3, 2 * GIB), Need(3, "rs-3-2-1024k", 5, 3 * GIB)]
+
+        assert [] == violations(needs, self.nodes(5))
 
 
 def test_each_way_out_has_one_end() -> None:

@@ -29,6 +29,8 @@ class TestLoad:
             ({"seed": True}, "seed: True is not a whole number"),
             ({"replication_factor": 0}, "replication_factor: 0 is outside 1..10"),
             ({"stale_after_ms": 60_000}, "dead_after_ms 60000 must exceed stale_after_ms 60000"),
+            ({"band_min_count": 4}, "band_min_count 4 must not exceed replication_factor 3"),
+            ({"band_max_count": 2}, "band_max_count 2 must not be below replication_factor 3"),
             ({"command_deadline_ms": 2_000}, "must be below command_deadline_ms 2000"),
         ],
     )

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from merkle.replica import ReplicaState
-from scm.counting import Placed, tally
+from scm.counting import Band, Placed, tally
 from scm.placement import misplaced_count
 from scm.replication import (
     Condition,
@@ -40,6 +40,7 @@ def names(chosen: list[Placed]) -> list[str]:
         ("S2.48", "C C/D C/m", 1),
         ("S2.49", "C/d C/d C/d", 3),
         ("S2.50", "C! C! C/d", 3),
+        ("S2.51", "C! C! C!", 3),
         ("S2.52", "C! C/m C!", 2),
         ("S2.53", "C/m C/m C/m", 2),
         ("S2.54", "C C C C", -1),
@@ -287,3 +288,24 @@ def test_an_unhealthy_replica_that_may_be_healed_is_not_replaced_yet() -> None:
 
     assert (Condition.UNDER_REPLICATED, 0) == (judge(hoping).condition, judge(hoping).copies)
     assert 1 == judge(lost_one).copies
+
+
+@pytest.mark.parametrize(
+    ("words", "condition", "copies", "surplus"),
+    [
+        ("C", Condition.UNDER_REPLICATED, 1, 0),
+        ("C C", Condition.HEALTHY, 0, 0),
+        ("C C C", Condition.HEALTHY, 0, 0),
+        ("C C C C", Condition.HEALTHY, 0, 0),
+        ("C C C C C", Condition.OVER_REPLICATED, 0, 1),
+        ("C C/d C/d", Condition.UNDER_REPLICATED, 1, 0),
+        ("C C/e C/e C/e", Condition.UNDER_REPLICATED, 1, 0),
+    ],
+)
+def test_inside_a_band_nothing_is_copied_and_nothing_removed(
+    words: str, condition: Condition, copies: int, surplus: int
+) -> None:
+    """S5.3, [2, 4] around three: a node that comes and goes costs nothing."""
+    judged = judge(case(words, band=Band(2, 4)))
+
+    assert (condition, copies, surplus) == (judged.condition, judged.copies, judged.surplus)

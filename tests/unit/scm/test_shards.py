@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from merkle.checksum import Algorithm
+from merkle.tree import Summary
 from scm.placement import misplaced_count
-from scm.replication import Case, Condition
+from scm.replication import Condition
 from scm.shards import (
     condition,
     gives_way,
@@ -16,20 +18,8 @@ from scm.shards import (
     to_copy,
     to_move,
 )
-from tests.support.replica_words import case
-from tests.support.scm_world import container, summary
-
-
-def shards(words: str, racks: str = "") -> Case:
-    """Read `C#1 C#2/d`: replicas of an RS(3,2) container with their indexes."""
-    pairs = [word.partition("#") for word in words.split()]
-    plain = case(" ".join(state + rest[1:] for state, _, rest in pairs), racks)
-    placed = tuple(
-        replace(p, replica=replace(p.replica, replica_index=int(rest[0])))
-        for p, (_state, _, rest) in zip(plain.placed, pairs, strict=True)
-    )
-    ec = replace(container(replication_factor=5), scheme="rs-3-2-1024k")
-    return replace(plain, container=ec, placed=placed)
+from tests.support.replica_words import shards
+from tests.support.scm_world import summary
 
 
 @pytest.mark.parametrize(
@@ -117,6 +107,53 @@ def test_of_two_unequal_shards_none_goes() -> None:
     assert [] == surplus(unequal)
     assert not may_remove_shard(unequal, "dn5")
     assert Condition.OVER_REPLICATED is condition(unequal)
+
+
+@pytest.mark.parametrize(
+    ("row", "block_counts", "tombstone_counts", "owes_deletes", "removed"),
+    [
+        ("dn5 was rebuilt, dn6 came back with its tombstones", (3, 3), (0, 2), False, ["dn5"]),
+        ("the same, seen from the other side", (3, 3), (2, 0), False, ["dn6"]),
+        ("a delete is owed: one may have what the other has not", (3, 3), (0, 2), True, []),
+        ("not as many blocks live", (3, 2), (0, 2), False, []),
+        ("no tombstones explain the difference", (3, 3), (0, 0), False, []),
+        ("both have some, and not the same", (3, 3), (1, 2), False, []),
+    ],
+)
+def test_a_rebuilt_shard_goes_when_its_twin_with_tombstones_is_back(
+    row: str,
+    block_counts: tuple[int, int],
+    tombstone_counts: tuple[int, int],
+    owes_deletes: bool,
+    removed: list[str],
+) -> None:
+    """Their roots differ for ever, for a rebuilt shard knows no deleted blocks."""
+    given = shards("C#1 C#2 C#3 C#4 C#5 C#5")
+    trees = [
+        Summary(Algorithm.XXH3_64, 10 + i, 1, blocks, tombs, tombs)
+        for i, (blocks, tombs) in enumerate(zip(block_counts, tombstone_counts, strict=True))
+    ]
+    twins = tuple(
+        replace(p, replica=replace(p.replica, tree=tree))
+        for p, tree in zip(given.placed[4:], trees, strict=True)
+    )
+    unequal = replace(given, placed=(*given.placed[:4], *twins), owes_deletes=owes_deletes)
+
+    assert removed == [p.datanode_id for p in surplus(unequal)], row
+    assert removed == [n for n in ("dn5", "dn6") if may_remove_shard(unequal, n)], row
+
+
+def test_an_excluded_shard_is_neither_copied_nor_moved() -> None:
+    """Orders about it failed again and again: a person looks at it first (S5.26)."""
+    leaving = shards("C#1 C#2 C#3 C#4/d C#5/d")
+    crowded = shards("C#1 C#2 C#3 C#4 C#5", "aaaab")
+    names = frozenset(p.datanode_id for p in crowded.placed)
+
+    assert [5] == [
+        p.replica.replica_index for p in to_copy(replace(leaving, excluded=frozenset({"dn4"})))
+    ]
+    assert to_move(replace(crowded, cluster_rack_count=5)) is not None
+    assert to_move(replace(crowded, cluster_rack_count=5, excluded=names)) is None
 
 
 def test_a_shard_goes_from_the_fullest_rack() -> None:

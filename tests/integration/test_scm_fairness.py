@@ -1,0 +1,126 @@
+"""Who gets what there is room for: each container its first, copies and deletes by limits of their
+own, and nothing inside the band."""
+
+from pathlib import Path
+
+import pytest
+
+from scm.facts import Container, Kind
+from scm.options import ScmOptions
+from tests.support.scm_world import ScmWorld, replica
+
+NODES = tuple(f"dn{i}" for i in range(8))
+MINUTE_MS = 60_000
+
+
+def options(**more: int) -> ScmOptions:
+    """Nodes that stay healthy without calling; what lacks is seen at once."""
+    return ScmOptions(
+        stale_after_ms=100 * MINUTE_MS,
+        dead_after_ms=200 * MINUTE_MS,
+        check_interval_ms=1_000,
+        container_bytes_max=1024**2,
+        **more,
+    )
+
+
+def filled(world: ScmWorld, count: int) -> list[Container]:
+    """Make closed containers, and let every node name all that it has."""
+    world.join(*NODES)
+    made = [world.made_closed() for _ in range(count)]
+    confirm(world)
+    return made
+
+
+def confirm(world: ScmWorld) -> None:
+    """Let every node name all that it has."""
+    for node in NODES:
+        held = [r for r in world.state.replicas.values() if r.datanode_id == node]
+        world.beat(node, *held, full=True)
+
+
+def lose(world: ScmWorld, made: list[Container], count: int) -> None:
+    """Let containers lose replicas, the first `count` of each."""
+    for container in made:
+        for lost in world.state.replicas.of(container.container_id)[:count]:
+            held = [
+                r
+                for r in world.state.replicas.values()
+                if r.datanode_id == lost.datanode_id and r.container_id != lost.container_id
+            ]
+            world.beat(lost.datanode_id, *held, full=True)
+
+
+def ordered(world: ScmWorld, kind: Kind) -> list[int]:
+    """Let a second pass; return the containers of the pending commands of a kind."""
+    world.clock.advance_s(1)
+    world.control.tick()
+    return sorted(c.container_id for c in world.state.commands.values() if c.kind is kind)
+
+
+def surplus(world: ScmWorld, made: list[Container], count: int) -> None:
+    """Let replicas appear that are too many, `count` of each container."""
+    for container in made:
+        known = world.state.replicas.of(container.container_id)
+        free = [node for node in NODES if node not in {r.datanode_id for r in known}]
+        for node in free[:count]:
+            held = [r for r in world.state.replicas.values() if r.datanode_id == node]
+            more = replica(node, container_id=container.container_id, bcsid=known[0].bcsid, root=7)
+            world.beat(node, *held, more, full=True)
+
+
+@pytest.mark.parametrize(
+    ("copy_count_max", "expected"),
+    [(3, [1, 2, 3]), (4, [1, 1, 2, 3]), (5, [1, 1, 2, 2, 3]), (0, [1, 1, 2, 2, 3, 3])],
+)
+def test_each_container_gets_its_first_copy_before_any_gets_its_second(
+    tmp_path: Path, copy_count_max: int, expected: list[int]
+) -> None:
+    """S5.25: three containers lack two replicas each, and there is room for so many copies."""
+    with ScmWorld(tmp_path, options(copy_count_max=copy_count_max)).running() as world:
+        made = filled(world, 3)
+        lose(world, made, 2)
+
+        assert expected == ordered(world, Kind.REPLICATE)
+        assert expected == ordered(world, Kind.REPLICATE)  # none is ordered twice
+
+
+@pytest.mark.parametrize(
+    ("delete_count_max", "expected"), [(2, [1, 2]), (3, [1, 1, 2]), (0, [1, 1, 2, 2])]
+)
+def test_each_container_loses_its_first_surplus_before_any_its_second(
+    tmp_path: Path, delete_count_max: int, expected: list[int]
+) -> None:
+    """S5.22, S5.25: two containers have two too many each."""
+    with ScmWorld(tmp_path, options(delete_count_max=delete_count_max)).running() as world:
+        made = filled(world, 2)
+        surplus(world, made, 2)
+
+        assert expected == ordered(world, Kind.DELETE)
+
+
+def test_copies_and_deletes_have_limits_of_their_own(tmp_path: Path) -> None:
+    """S5.22: who may do no more of the one may do the other."""
+    with ScmWorld(tmp_path, options(copy_count_max=1, delete_count_max=1)).running() as world:
+        made = filled(world, 4)
+        surplus(world, made[2:], 1)
+        lose(world, made[:2], 1)
+
+        assert 1 == len(ordered(world, Kind.REPLICATE))
+        assert 1 == len(ordered(world, Kind.DELETE))
+
+
+def test_inside_the_band_nothing_is_ordered(tmp_path: Path) -> None:
+    """S5.3: with two to four replicas instead of three; outside the band it is."""
+    with ScmWorld(tmp_path, options(band_min_count=2, band_max_count=4)).running() as world:
+        made = filled(world, 4)
+        lose(world, made[:2], 1)
+        surplus(world, made[2:], 1)
+        inside = ordered(world, Kind.REPLICATE), ordered(world, Kind.DELETE)
+        lose(world, made[:1], 1)
+        surplus(world, made[3:], 1)
+
+        outside = ordered(world, Kind.REPLICATE), ordered(world, Kind.DELETE)
+
+        assert ([], []) == inside
+        assert ([made[0].container_id], [made[3].container_id]) == outside

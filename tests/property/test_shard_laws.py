@@ -1,0 +1,117 @@
+"""Whatever shards there are, no order of ours takes the last whole one of an index, or of a group
+as many as reading needs."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from merkle.replica import ReplicaState
+from scm.counting import Placed
+from scm.facts import Health, OpState
+from scm.replication import Case, is_whole
+from scm.shards import (
+    gives_way,
+    may_lose_shard,
+    may_remove_shard,
+    operator_keep_count,
+    surplus,
+    whole_count,
+)
+from tests.support.scm_world import container, replica, summary
+
+DATA_COUNT, TOTAL = 3, 5
+STATES = (
+    ReplicaState.CLOSED,
+    ReplicaState.CLOSED,
+    ReplicaState.CLOSED,
+    ReplicaState.UNHEALTHY,
+    ReplicaState.RECOVERING,
+)
+OPS = (OpState.IN_SERVICE,) * 4 + (OpState.DECOMMISSIONING, OpState.IN_MAINTENANCE)
+HEALTHS = (Health.HEALTHY,) * 4 + (Health.STALE, Health.DEAD)
+
+
+@st.composite
+def groups(draw: st.DrawFn) -> Case:
+    """Draw a closed RS(3,2) container: any shards anywhere, some being deleted."""
+    placed = []
+    for i in range(draw(st.integers(0, 9))):
+        index = draw(st.integers(1, TOTAL))
+        made = replica(
+            f"dn{i}",
+            draw(st.sampled_from(STATES)),
+            bcsid=draw(st.sampled_from((5, 5, 5, 4))),
+            replica_index=index,
+            finding_count=draw(st.sampled_from((0, 0, 0, 1))),
+        )
+        tree = draw(
+            st.sampled_from((summary(index), summary(index), summary(index, tombstones=9), None))
+        )
+        placed.append(
+            Placed(
+                replace(made, tree=tree),
+                draw(st.sampled_from(HEALTHS)),
+                draw(st.sampled_from(OPS)),
+                draw(st.sampled_from(("/a", "/b", "/c"))),
+                is_confirmed=draw(st.sampled_from((True, True, True, False))),
+            )
+        )
+    names = [p.datanode_id for p in placed]
+    coded = replace(container(replication_factor=TOTAL), scheme="rs-3-2-1024k")
+    deletes = draw(st.lists(st.sampled_from(names), unique=True, max_size=2)) if names else []
+    return Case(
+        coded,
+        tuple(placed),
+        deletes=tuple(deletes),
+        cluster_rack_count=3,
+        owes_deletes=draw(st.booleans()),
+    )
+
+
+def whole_indexes(case: Case) -> set[int]:
+    """Return the indexes with a whole shard that is not being deleted."""
+    return {p.replica.replica_index for p in case.placed if is_whole(case, p)}
+
+
+@given(groups())
+def test_surplus_leaves_every_index_as_it_is(case: Case) -> None:
+    """All of it deleted at once, each index that had a whole shard still has one."""
+    gone = [p.datanode_id for p in surplus(case)]
+
+    after = replace(case, deletes=(*case.deletes, *gone))
+
+    assert whole_indexes(case) == whole_indexes(after)
+    assert len(gone) == len(set(gone))
+
+
+@given(groups())
+def test_what_gives_way_leaves_what_reading_needs(case: Case) -> None:
+    """And no index loses its last whole shard by it."""
+    victim = gives_way(case)
+    if victim is None:
+        return
+
+    after = replace(case, deletes=(*case.deletes, victim.datanode_id))
+
+    assert whole_indexes(case) == whole_indexes(after)
+    assert whole_count(after) > DATA_COUNT
+
+
+@given(groups(), st.data())
+def test_a_delete_that_leaves_at_its_turn_leaves_a_whole_twin_or_was_bad(
+    case: Case, data: st.DataObject
+) -> None:
+    """Whoever ordered it: upkeep, the balancer, a move between racks, an operator."""
+    if not case.placed:
+        return
+    doomed = data.draw(st.sampled_from(case.placed))
+    after = replace(case, deletes=(*case.deletes, doomed.datanode_id))
+
+    if may_remove_shard(case, doomed.datanode_id):
+        left = whole_indexes(after)
+        was_whole = is_whole(case, doomed)
+        assert len(left) >= DATA_COUNT
+        assert not was_whole or doomed.replica.replica_index in left
+    if may_lose_shard(case, doomed.datanode_id):
+        assert whole_count(after) >= operator_keep_count(case.container)
