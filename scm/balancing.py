@@ -19,6 +19,7 @@ from agent.errors import Code, Refused
 from scm.balance import Limits, Movable, Move, is_balanced, plan, used_share
 from scm.basis import Basis
 from scm.facts import ContainerState, Kind, Priority
+from scm.removals import Removals
 from scm.replication import Case, Condition, is_whole, judge
 from scm.safemode import SafeMode
 from scm.shards import condition
@@ -50,13 +51,16 @@ class Balance:
 class Balancer:
     """Runs at most one balancing at a time. Callers hold the control plane's lock."""
 
-    def __init__(self, basis: Basis, upkeep: Upkeep, safe_mode: SafeMode) -> None:
+    def __init__(
+        self, basis: Basis, upkeep: Upkeep, removals: Removals, safe_mode: SafeMode
+    ) -> None:
         self._state = basis.state
         self._commands = basis.commands
         self._cases = basis.cases
         self._clock = basis.clock
         self._options = basis.options
         self._upkeep = upkeep
+        self._removals = removals
         self._safe_mode = safe_mode
         self._run = Balance()
         self._moves: dict[int, tuple[Move, float]] = {}  # and when it began
@@ -136,7 +140,7 @@ class Balancer:
             )
         elif is_copied and not is_late and case is not None and self._is_well_without(case, move):
             keep_count = 1 if case.container.scheme else case.container.replication_factor
-            self._upkeep.delete(
+            self._removals.delete(
                 change,
                 case.container,
                 move.source_id,

@@ -179,7 +179,7 @@ class ControlPlane(Operators):
         None while containers wait for commands: what they need is known already (W62).
         """
         with self._lock:
-            if self._upkeep.under or self._upkeep.over:
+            if self._upkeep.under or self._removals.over:
                 return []
             changed, self._changed_nodes = sorted(self._changed_nodes), set()
             return changed

@@ -159,7 +159,7 @@ class Operators(Parts):
                 self._state.commands.add_count,
                 self._upkeep.in_flight_limit(),
                 len(self._upkeep.under),
-                len(self._upkeep.over),
+                len(self._removals.over),
                 len(self._state.transactions),
             )
 

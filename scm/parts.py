@@ -25,6 +25,7 @@ from scm.orders import Orders
 from scm.plans import Plans
 from scm.previews import Previews
 from scm.reconciles import Reconciles
+from scm.removals import Removals
 from scm.replicas import Reports
 from scm.report import Verified
 from scm.safemode import SafeMode
@@ -63,7 +64,8 @@ class Parts:
         self._writers = Writers(state, self._nodes, cases, self._deletions, clock, options)
         self._reconciles = Reconciles(state, self._nodes, self._commands, clock, options)
         self._coding = Coding(basis)
-        self._upkeep = Upkeep(basis, self._coding)
+        self._removals = Removals(basis)
+        self._upkeep = Upkeep(basis, self._coding, self._removals)
         self._orders = Orders(basis, self._reconciles, self._coding)
         self._changed_nodes: set[str] = set()
         self._verified = Verified()
@@ -84,7 +86,7 @@ class Parts:
             clock,
         )
         self._holding = Holding(state, self._upkeep, clock)
-        self._balancer = Balancer(basis, self._upkeep, self._safe_mode)
+        self._balancer = Balancer(basis, self._upkeep, self._removals, self._safe_mode)
         self._views = Views(state, self._nodes, self._reports)
         self._last_copies = LastCopies(state, self._nodes)
         self._totals = Totals(state)

@@ -24,8 +24,9 @@ from scm.coding import Coding
 from scm.counting import Placed
 from scm.facts import Container, ContainerState, Health, Kind, Priority
 from scm.lifecycle import close_orders
-from scm.loads import DELETE_LIMIT, in_flight_limit, least_loaded
+from scm.loads import in_flight_limit, least_loaded
 from scm.placement import choose_targets
+from scm.removals import Removals
 from scm.replication import (
     MISPLACED_WEIGHT,
     OUT_OF_SERVICE_WEIGHT,
@@ -37,10 +38,8 @@ from scm.replication import (
     judge,
     neighbours,
     sources,
-    unblock_victim,
-    victims,
 )
-from scm.shards import condition, gives_way, is_better_rack, surplus, to_copy, to_move
+from scm.shards import condition, is_better_rack, surplus, to_copy, to_move
 from scm.state import Change
 
 LOOKS_PER_TURN: Final = 2_000  # containers judged while the lock is held
@@ -66,7 +65,7 @@ class Copy:
 class Upkeep:
     """Keeps closed containers at their number of replicas. Callers hold the control's lock."""
 
-    def __init__(self, basis: Basis, coding: Coding) -> None:
+    def __init__(self, basis: Basis, coding: Coding, removals: Removals) -> None:
         self._state = basis.state
         self._nodes = basis.nodes
         self._commands = basis.commands
@@ -79,9 +78,8 @@ class Upkeep:
         self._settled = self._state.settled()
         self._rack_count = 0
         self.under: dict[int, tuple[int, int]] = {}  # id -> weight, times put back
-        self.over: dict[int, None] = {}
+        self._removals = removals
         self._busy_sources: dict[int, tuple[str, ...]] = {}  # id -> all had enough to copy
-        self._busy_holders: dict[int, tuple[str, ...]] = {}  # id -> all had enough to delete
         self.conditions: dict[int, Condition] = {}  # of those that are not HEALTHY
         self.moving: set[int] = set()  # one too many on purpose, until the balancer removes it
         self.round_at_ms = 0  # when the last round through all containers ended
@@ -102,10 +100,10 @@ class Upkeep:
         Returns the containers that were looked at.
         """
         looked_at = self._look()
-        if self.under or self.over:
+        if self.under or self._removals.over:
             with self._cases.one_turn(), self._commands.one_turn():
                 self._serve_under(change)
-                self._serve_over(change)
+                self._removals.serve(change)
         return looked_at
 
     def copies(self, case: Case, judgement: Judgement) -> list[Copy]:
@@ -205,7 +203,11 @@ class Upkeep:
                 continue
             self.conditions.pop(container_id, None)
             is_ours = container_id < self._state.counters["next_container_id"]
-            if is_ours and container_id not in self.under and container_id not in self.over:
+            if (
+                is_ours
+                and container_id not in self.under
+                and container_id not in self._removals.over
+            ):
                 self._settled.add(container_id)
         return due
 
@@ -227,9 +229,8 @@ class Upkeep:
 
     def _look_at_one(self, container_id: int) -> Condition:
         """Put a container into the queues it belongs to; return what it is."""
-        self.over.pop(container_id, None)
+        self._removals.forget(container_id)
         self._busy_sources.pop(container_id, None)
-        self._busy_holders.pop(container_id, None)
         container = self._state.containers.get(container_id)
         is_held = self._state.holds.is_suppressed(container_id)
         if is_held or container is None or container.state not in _JUDGED:
@@ -251,7 +252,7 @@ class Upkeep:
         else:
             self.under[container_id] = (weight, self.under.get(container_id, (0, 1))[1])
         if is_over and container.state in _CLOSED and container_id not in self.moving:
-            self.over[container_id] = None
+            self._removals.over[container_id] = None
         if found is Condition.HEALTHY and container.state is ContainerState.QUASI_CLOSED:
             is_stuck = not close_orders(container, [p.replica for p in case.placed])
             return Condition.QUASI_CLOSED_STUCK if is_stuck else found
@@ -356,7 +357,7 @@ class Upkeep:
                 target_id=copy.target_id,
             )
         if not copies and not self.targets(case, 1):
-            self._unblock(change, case)
+            self._removals.unblock(change, case)
         return len(copies) == judgement.copies
 
     def _copy_shards(self, change: Change, case: Case, room: int) -> bool:
@@ -385,7 +386,7 @@ class Upkeep:
         for copy in copies:
             self.order_copy(change, case, copy, why=why)
         if not is_rebuilt and not case.deletes and not self.targets(case, 1):
-            is_rebuilt = not self._make_room(change, case) and self._coding.rebuild(
+            is_rebuilt = not self._removals.make_room(change, case) and self._coding.rebuild(
                 change, case, count_max=room, is_in_place=True
             )
         return is_rebuilt and len(copies) == len(wanted)
@@ -412,125 +413,3 @@ class Upkeep:
         return [
             node for p in moved for node in found if is_better_rack(case, p, self._nodes.rack(node))
         ]
-
-    def _make_room(self, change: Change, case: Case) -> bool:
-        """Remove a bad or double shard where one that lacks can then be made, if there is no node.
-
-        Returns whether one is removed.
-        """
-        victim = gives_way(case)
-        is_ordered = victim is not None and self.delete(
-            change,
-            case.container,
-            victim.datanode_id,
-            why="gives way to a shard that is lost",
-            keep_count=case.container.data_count,
-        )
-        if victim is not None and is_ordered:
-            _log.warning(
-                "shard_gives_way",
-                container_id=case.container.container_id,
-                datanode_id=victim.datanode_id,
-                index=victim.replica.replica_index,
-            )
-        return is_ordered
-
-    def _unblock(self, change: Change, case: Case) -> None:
-        """Remove a bad replica that takes the place of a good one, when there is no other place."""
-        victim = unblock_victim(case)
-        if victim is not None and self.delete(
-            change,
-            case.container,
-            victim.datanode_id,
-            why="is damaged and takes the place of a good replica",
-            keep_count=1,
-        ):
-            _log.warning(
-                "unhealthy_replica_gives_way",
-                container_id=case.container.container_id,
-                datanode_id=victim.datanode_id,
-            )
-
-    def _serve_over(self, change: Change) -> None:
-        """Order what is too much removed, one replica of each container in a round (S5.25)."""
-        due = list(
-            islice((n for n in self.over if not self._is_waiting_to_delete(n)), ATTEMPTS_PER_TURN)
-        )
-        while due:
-            due = [number for number in due if self._remove_one(change, number)]
-
-    def _remove_one(self, change: Change, container_id: int) -> bool:
-        """Order one replica of a container removed; whether that was done and more are to go."""
-        self.over.pop(container_id, None)
-        container = self._state.containers.get(container_id)
-        if container is None or container.state not in _CLOSED:
-            return False
-        case = self._cases.case(container)
-        found = surplus(case) if container.scheme else victims(case)
-        nodes = [p.datanode_id for p in found if p.datanode_id not in case.excluded]
-        if not nodes:
-            return False
-        is_ordered = any(
-            self.delete(
-                change,
-                container,
-                node,
-                why=Condition.OVER_REPLICATED.value,
-                keep_count=container.replication_factor,
-            )
-            for node in nodes
-        )
-        if not is_ordered:
-            self.over[container_id] = None  # at the end: others may have less to do
-            self._busy_holders[container_id] = tuple(nodes)
-        elif len(nodes) > 1:
-            self.over[container_id] = None
-        return is_ordered and len(nodes) > 1
-
-    def _is_waiting_to_delete(self, container_id: int) -> bool:
-        """Whether the nodes that had enough to delete at the last attempt still have."""
-        nodes = self._busy_holders.get(container_id)
-        limit = self._options.delete_count_max
-        if limit and self._state.commands.delete_count >= limit:
-            return True
-        return nodes is not None and all(
-            self._commands.delete_load(node) >= DELETE_LIMIT for node in nodes
-        )
-
-    def delete(
-        self,
-        change: Change,
-        container: Container,
-        datanode_id: str,
-        *,
-        why: str,
-        keep_count: int,
-        priority: Priority = Priority.NORMAL,
-    ) -> bool:
-        """Order a replica removed; False while its node has enough of that to do."""
-        if self._state.holds.get((container.container_id, datanode_id)) is not None:
-            return True  # nothing is to be done until a person releases it
-        limit = self._options.delete_count_max
-        if limit and self._state.commands.delete_count >= limit:
-            return False
-        if self._commands.delete_load(datanode_id) >= DELETE_LIMIT or self._commands.is_cooling(
-            Kind.DELETE, container.container_id
-        ):
-            return False
-        command_id = self._commands.queue(
-            change,
-            Kind.DELETE,
-            container.container_id,
-            datanode_id,
-            why=why,
-            force=True,
-            keep_count=keep_count,
-            priority=priority,
-        )
-        _log.info(
-            "delete_ordered",
-            container_id=container.container_id,
-            command_id=command_id,
-            datanode_id=datanode_id,
-        )
-        return True

@@ -72,6 +72,7 @@ def test_what_is_not_acknowledged_is_sent_again_after_a_restart(world: ScmWorld)
 
     world.restart()
     world.join(*NODES, boot_id=2)
+    world.control.leave_safe_mode()
     again = {node: [c.kind for c, _named in world.call(node, boot_id=2).commands] for node in NODES}
 
     assert {"dn1": [Kind.DELETE_BLOCKS], "dn2": [], "dn3": [Kind.DELETE_BLOCKS]} == again
