@@ -219,10 +219,15 @@ class Handlers:
     ) -> None:
         command = order.reconcile
         container_id = codec.parse_container_id(command.container_id)
+        ends_at_s = self._clock.monotonic_s() + self._config.reconcile_deadline_s
+
+        def stop() -> bool:
+            return context.stop() or self._clock.monotonic_s() >= ends_at_s
+
         peers = {peer.datanode_id: self.peer(peer.address) for peer in command.peers}
         if command.scheme:
             scheme = parse_scheme(command.scheme)
-            result = self._mender.mend(container_id, scheme, peers, stop=context.stop)
+            result = self._mender.mend(container_id, scheme, peers, stop=stop)
         elif self._tools.store.replica(container_id).replica_index:
             raise Refused(
                 Code.MALFORMED_REQUEST,
@@ -230,7 +235,7 @@ class Handlers:
                 hint="the command must name the erasure code",
             )
         else:
-            result = self._reconciler.reconcile(container_id, peers, stop=context.stop)
+            result = self._reconciler.reconcile(container_id, peers, stop=stop)
         status.reconcile.CopyFrom(outcome_message(result))
 
     def _replicate(

@@ -164,14 +164,15 @@ class TestPlanRows:
         assert [] == kinds(world)
 
     def test_a_copy_that_is_needed_is_ordered_once(self, world: ScmWorld, made: Container) -> None:
-        """The second time it is under way already."""
+        """Not by a plan whose time is over; and the second time it is under way already."""
         lost, *left = holders(world, made)
         world.beat(lost, full=True)
         planned = row(made, "replicate", sources=tuple(left), copies=1)
+        plans = (replace(planned, expires_at_ms=1), planned, planned)
 
-        codes = [world.control.apply_plan([planned], dry_run=False)[0].code for _ in range(2)]
+        codes = [world.control.apply_plan([one], dry_run=False)[0].code for one in plans]
 
-        assert ["OK", "STALE_PLAN"] == codes
+        assert ["STALE_PLAN", "OK", "STALE_PLAN"] == codes
         assert [Kind.REPLICATE] == kinds(world)
 
     def test_what_was_shown_is_done_as_a_whole_or_not_at_all(

@@ -9,6 +9,7 @@ from agent.runtime.clock import monotonic_ms
 from agent.runtime.pool import LATE_CHECK_S, TaskBody, TaskContext, TaskPool
 from agent.tasks import Refusal, Task, TaskLimits, TaskOutcome
 from tests.support.clock import FakeClock
+from tests.support.gate import Gate
 
 WAIT_S = 10.0
 
@@ -16,29 +17,6 @@ WAIT_S = 10.0
 def done(_context: TaskContext) -> TaskOutcome:
     """Do nothing, well."""
     return TaskOutcome.DONE
-
-
-class Gate:
-    """A task body that waits until the test lets it go on."""
-
-    def __init__(self) -> None:
-        self.entered = threading.Semaphore(0)
-        self.go_on = threading.Event()
-        self.running_max = 0
-        self._running = 0
-        self._lock = threading.Lock()
-
-    def body(self, context: TaskContext) -> TaskOutcome:
-        with self._lock:
-            self._running += 1
-            self.running_max = max(self.running_max, self._running)
-        self.entered.release()
-        while not self.go_on.wait(0.01):
-            if context.stop():
-                break
-        with self._lock:
-            self._running -= 1
-        return TaskOutcome.SKIPPED if context.stop() else TaskOutcome.DONE
 
 
 def failing(error: Exception) -> TaskBody:

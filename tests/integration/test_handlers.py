@@ -1,0 +1,192 @@
+"""What a command's pool does for it: shares, weights, streams of a disk, and more while leaving."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from agent.config import TaskConfig
+from agent.rpc.v1 import container_pb2, scm_pb2
+from agent.runtime.clock import Clock, SystemClock
+from agent.runtime.handlers import Handlers, Tools
+from agent.runtime.pool import TaskContext
+from agent.runtime.scanning import scan_container
+from agent.tasks import Task
+from tests.support.clock import FakeClock
+from tests.support.datanodes import Datanode
+from tests.support.gate import Gate
+from tests.support.stored_replica import CLUSTER, CONTAINER, DATANODE, StoredReplica
+
+WAIT_S = 10.0
+THREADS = 4
+
+
+@pytest.fixture
+def replica(tmp_path: Path) -> Iterator[StoredReplica]:
+    """A store with one closed container."""
+    made = StoredReplica(tmp_path / "volume")
+    made.create(blocks=1)
+    yield made
+    made.close()
+
+
+@contextmanager
+def handling(replica: StoredReplica, config: TaskConfig, clock: Clock) -> Iterator[Handlers]:
+    """Build the handlers of an agent, and end them."""
+    tools = Tools(
+        store=replica.store,
+        leases=replica.leases,
+        clock=clock,
+        cluster_id=CLUSTER,
+        datanode_id=DATANODE,
+        scan_now=lambda container_id: scan_container(replica.tools, container_id),
+        ask_scan=lambda *_: None,
+        wait=lambda _: False,
+        report_soon=lambda: None,
+        reregister=lambda: None,
+    )
+    made = Handlers(config, tools)
+    yield made
+    assert [] == made.stop(WAIT_S)
+    made.close()
+
+
+@pytest.fixture
+def handlers(replica: StoredReplica) -> Iterator[Handlers]:
+    """The handlers of an agent with four threads."""
+    with handling(replica, TaskConfig(threads=THREADS), SystemClock()) as made:
+        yield made
+
+
+def tasks_of(handlers: Handlers, kind: str, orders: list[scm_pb2.Command]) -> list[Task]:
+    """Return the tasks that these orders become."""
+    route = handlers.routes()[kind]
+    return [
+        Task(kind, number, weight=route.weight, place=route.place_of(order))
+        for number, order in enumerate(orders)
+    ]
+
+
+def running_at_once(handlers: Handlers, tasks: list[Task], count: int) -> int:
+    """Submit tasks that wait; return how many of them run together, `count` or more."""
+    gate = Gate()
+    for task in tasks:
+        assert handlers.work.submit(task, gate.body) is None
+    for _ in range(count):
+        assert gate.entered.acquire(timeout=WAIT_S)
+    gate.go_on.set()
+    assert handlers.work.wait_idle(WAIT_S)
+    return gate.running_max
+
+
+def running_before_another(handlers: Handlers, tasks: list[Task]) -> int:
+    """Return how many of these tasks run when one that came after them may run beside them."""
+    gate, other = Gate(), Gate()
+    for task in tasks:
+        assert handlers.work.submit(task, gate.body) is None
+    assert handlers.work.submit(Task("other", 0), other.body) is None
+    assert other.entered.acquire(timeout=WAIT_S)
+    running = handlers.work.counts()[tasks[0].task_type].running
+    gate.go_on.set()
+    other.go_on.set()
+    assert handlers.work.wait_idle(WAIT_S)
+    return running
+
+
+def decide(handlers: Handlers, op_state: str) -> None:
+    """Have the control plane's word on this datanode carried out."""
+    order = scm_pb2.Command(
+        set_operational_state=scm_pb2.SetOperationalStateCommand(op_state=op_state)
+    )
+    context = TaskContext(lambda: False, 0)
+    handlers.routes()["set_operational_state"].carry_out(order, context, scm_pb2.CommandStatus())
+
+
+def test_a_datanode_that_leaves_works_on_twice_as_much(handlers: Handlers) -> None:
+    """
+    From the word of the control plane on until the word that it is back.
+    """
+    tasks = [Task("other", number) for number in range(4 * THREADS)]
+
+    before = running_at_once(handlers, tasks, THREADS)
+    decide(handlers, "DECOMMISSIONING")
+    leaving = running_at_once(handlers, tasks, 2 * THREADS)
+    decide(handlers, "IN_SERVICE")
+    after = running_at_once(handlers, tasks, THREADS)
+
+    assert [THREADS, 2 * THREADS, THREADS] == [before, leaving, after]
+
+
+@pytest.mark.parametrize(("kind", "most"), [("reconcile", 2), ("reconstruct", 1)])
+def test_a_share_is_all_that_reconcile_and_reconstruct_get(
+    handlers: Handlers, kind: str, most: int
+) -> None:
+    """
+    Half of the threads, and a third: copies of what is missing always find one.
+    """
+    tasks = tasks_of(handlers, kind, [scm_pb2.Command()] * THREADS)
+
+    assert most == running_before_another(handlers, tasks)
+
+
+def test_a_reconstruction_weighs_three(handlers: Handlers) -> None:
+    """
+    It reads from several datanodes: of four threads it leaves one.
+    """
+    [heavy] = tasks_of(handlers, "reconstruct", [scm_pb2.Command()])
+    light = [Task("other", number) for number in range(THREADS)]
+
+    assert 2 == running_at_once(handlers, [heavy, *light], 2)
+
+
+def test_a_disk_is_read_by_two_copies_at_once(handlers: Handlers) -> None:
+    """
+    Their sources lie on one volume; copies of what is not here are not held up by it.
+    """
+    orders = [
+        scm_pb2.Command(
+            replicate=scm_pb2.ReplicateCommand(
+                container_id=CONTAINER,
+                target=container_pb2.DatanodeEndpoint(datanode_id=f"dn-{number}"),
+            )
+        )
+        for number in range(THREADS - 1)
+    ]
+
+    assert 2 == running_before_another(handlers, tasks_of(handlers, "replicate", orders))
+
+
+class Hasty(FakeClock):
+    """A clock by which every look at it takes a second."""
+
+    def monotonic_s(self) -> float:
+        """Let a second pass."""
+        self.advance_s(1)
+        return super().monotonic_s()
+
+
+@pytest.mark.parametrize(("deadline_s", "result"), [(2, "interrupted"), (3600, "converged")])
+def test_a_reconcile_ends_between_two_chunks_when_its_time_is_over(
+    replica: StoredReplica, tmp_path: Path, deadline_s: int, result: str
+) -> None:
+    """
+    What it may take at most is this datanode's to say, whatever the control plane allows.
+    """
+    peer = Datanode("dn-2", tmp_path / "peer")
+    peer.replica.create(blocks=1)
+    peer.serve()
+    replica.flip(1, 100)
+    replica.scan(CONTAINER)
+    endpoint = container_pb2.DatanodeEndpoint(datanode_id="dn-2", address=peer.address)
+    order = scm_pb2.Command(
+        reconcile=scm_pb2.ReconcileCommand(container_id=CONTAINER, peers=[endpoint])
+    )
+    status = scm_pb2.CommandStatus()
+    config = TaskConfig(threads=1, reconcile_deadline_s=deadline_s)
+
+    with handling(replica, config, Hasty()) as handlers:
+        handlers.routes()["reconcile"].carry_out(order, TaskContext(lambda: False, 0), status)
+    peer.close()
+
+    assert result == status.reconcile.result

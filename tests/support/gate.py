@@ -1,0 +1,29 @@
+"""A task that runs until it is let go."""
+
+import threading
+
+from agent.runtime.pool import TaskContext
+from agent.tasks import TaskOutcome
+
+
+class Gate:
+    """A task body that waits until the test lets it go on."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Semaphore(0)
+        self.go_on = threading.Event()
+        self.running_max = 0
+        self._running = 0
+        self._lock = threading.Lock()
+
+    def body(self, context: TaskContext) -> TaskOutcome:
+        with self._lock:
+            self._running += 1
+            self.running_max = max(self.running_max, self._running)
+        self.entered.release()
+        while not self.go_on.wait(0.01):
+            if context.stop():
+                break
+        with self._lock:
+            self._running -= 1
+        return TaskOutcome.SKIPPED if context.stop() else TaskOutcome.DONE
