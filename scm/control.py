@@ -91,7 +91,8 @@ class ControlPlane(Operators):
                     self._changed_nodes.add(datanode_id)
                     self._upkeep.look_at_node(datanode_id)
                 looked_at = self._upkeep.turn(change)
-                self._observer.observe(change, self._deletions.tidy(change, looked_at))
+                empty = dict.fromkeys([*looked_at, *self._deletions.unfinished()])
+                self._observer.observe(change, self._deletions.tidy(change, empty))
                 self._balancer.turn(change)
 
     # Clients.

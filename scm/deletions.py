@@ -10,7 +10,7 @@ its way that was copied before.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Final
 
 import structlog
@@ -27,6 +27,7 @@ from scm.state import Change, State
 TRANSACTIONS_PER_COMMAND: Final = 100
 BLOCKS_PER_COMMAND: Final = 20_000
 BLOCKS_PER_TRANSACTION: Final = 1_000
+LOOKS_PER_TURN: Final = 2_000  # containers that are being deleted, while the lock is held
 
 _DONE: Final = frozenset({ContainerState.CLOSED, ContainerState.QUASI_CLOSED})
 
@@ -50,8 +51,8 @@ class Deletions:
         self._state = state
         self._commands = commands
         self._clock = clock
-        self._unfinished: set[int] = {
-            container.container_id
+        self._unfinished: dict[int, None] = {
+            container.container_id: None
             for container in state.containers.values()
             if container.state in {ContainerState.DELETING, ContainerState.DELETED}
             and state.replicas.of(container.container_id)
@@ -118,15 +119,23 @@ class Deletions:
     def tidy(self, change: Change, container_ids: Iterable[int]) -> list[int]:
         """Delete containers that are empty, or let them come back; return those that changed."""
         changed = []
-        for container_id in [*container_ids, *self._unfinished]:
+        for container_id in container_ids:
             container = self._state.containers.get(container_id)
             if container is not None and self._tidy_one(change, container):
                 changed.append(container_id)
         return changed
 
+    def unfinished(self) -> list[int]:
+        """Return containers whose replicas have yet to go, those first that waited longest."""
+        due = list(islice(self._unfinished, LOOKS_PER_TURN))
+        for container_id in due:
+            self._unfinished[container_id] = self._unfinished.pop(container_id)
+        return due
+
     def _tidy_one(self, change: Change, container: Container) -> bool:
         container_id = container.container_id
         if container.state in _DONE and not self._state.replicas.may_be_empty(container_id):
+            self._unfinished.pop(container_id, None)
             return False  # as nearly all: they are not even unpacked
         replicas = self._state.replicas.of(container_id)
         step = next_step(container, replicas, is_unused=self._is_unused(container_id))
@@ -138,10 +147,10 @@ class Deletions:
             seen = lifecycle.advance(container, step.event, now_ms=self._clock.wall_ms())
             change.put(self._state.containers, seen)
             _log.info("container_state_changed", container_id=container_id, state=seen.state)
-        if replicas and seen.state not in _DONE and (step.deletes or step.forced):
-            self._unfinished.add(container_id)
+        if replicas and (step.deletes or step.forced):
+            self._unfinished[container_id] = None
         else:
-            self._unfinished.discard(container_id)
+            self._unfinished.pop(container_id, None)
         return step.event is not None
 
     def _delete_replica(

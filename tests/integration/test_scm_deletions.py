@@ -7,7 +7,16 @@ from pathlib import Path
 import pytest
 
 from scm.calls import HeartbeatAnswer
-from scm.facts import Container, ContainerState, Kind, Outcome, Pending, Replica, Transaction
+from scm.facts import (
+    Container,
+    ContainerState,
+    Kind,
+    Outcome,
+    OutcomeState,
+    Pending,
+    Replica,
+    Transaction,
+)
 from scm.options import ScmOptions
 from tests.support.scm_world import ScmWorld, key, outcome, replica
 
@@ -147,6 +156,36 @@ def test_replicas_that_claim_to_be_empty_stay_while_a_key_needs_them(world: ScmW
 
     assert ContainerState.CLOSED is state_of(world, made)
     assert [] == [c for c in world.state.commands.values() if c.kind is Kind.DELETE]
+
+
+def fail_deletes(world: ScmWorld, node: str, answer: HeartbeatAnswer) -> int:
+    """Answer that no replica could be deleted; return how many were to be."""
+    deletes = [command for command, _ in answer.commands if command.kind is Kind.DELETE]
+    failed = [outcome(command, OutcomeState.FAILED, code="BUSY") for command in deletes]
+    world.beat(node, outcomes=tuple(failed))
+    return len(deletes)
+
+
+def test_a_delete_of_an_empty_replica_that_failed_is_ordered_again(tmp_path: Path) -> None:
+    """After a pause, also where nothing proves that the container itself is empty."""
+    options = ScmOptions(stale_after_ms=1_000_000, dead_after_ms=2_000_000, close_retry_ms=1_000)
+    with ScmWorld(tmp_path, options).running() as world:
+        world.join(*NODES)
+        made = world.made_closed()
+        world.control.delete_keys([name_of(world)], dry_run=False)
+        for node in NODES:
+            world.beat(node, outcomes=(done(sent(world, node)[0]),))
+            empty = replace(replica(node, bcsid=made.sequence_id + 1), is_empty=True)
+            fail_deletes(world, node, world.beat(node, empty, full=True))
+        counts = dict.fromkeys(NODES, 0)
+        for _second in range(60):
+            world.clock.advance_s(1)
+            world.control.tick()
+            for node in NODES:
+                counts[node] += fail_deletes(world, node, world.call(node))
+
+        assert ContainerState.CLOSED is state_of(world, made)
+        assert min(counts.values()) >= 2
 
 
 def state_of(world: ScmWorld, made: Container) -> ContainerState:
