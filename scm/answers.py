@@ -271,6 +271,8 @@ def queues_message(queues: Queues) -> scm_pb2.GetQueuesResponse:
         under_replicated_count=queues.under_count,
         over_replicated_count=queues.over_count,
         delete_transaction_count=queues.transaction_count,
+        pending_delete_count=queues.delete_count,
+        pending_delete_limit=queues.delete_limit,
     )
 
 

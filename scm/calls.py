@@ -50,6 +50,8 @@ class Queues:
     under_count: int
     over_count: int
     transaction_count: int
+    delete_count: int
+    delete_limit: int  # of surplus replicas; 0: none
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,6 +161,8 @@ class Operators(Parts):
                 len(self._upkeep.under),
                 len(self._removals.over),
                 len(self._state.transactions),
+                self._state.commands.delete_count,
+                self._options.delete_count_max,
             )
 
     def safe_mode(self) -> Gate:

@@ -284,12 +284,18 @@ def queues(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> None:
     ]
     columns = ["datanode", "state", "replications", "deletes", "reported", "sent", "waiting"]
     show(grid("", columns, rows))
-    limit = f" of {answer.pending_add_limit}" if answer.pending_add_limit else ""
     say(
-        f"replicas on their way: {answer.pending_add_count}{limit}; containers that wait for a "
-        f"copy: {answer.under_replicated_count}, for a delete: {answer.over_replicated_count}; "
-        f"deletes of blocks not acknowledged: {answer.delete_transaction_count}"
+        f"replicas on their way: {answer.pending_add_count}{of_limit(answer.pending_add_limit)}, "
+        f"to be removed: {answer.pending_delete_count}{of_limit(answer.pending_delete_limit)}; "
+        f"containers that wait for a copy: {answer.under_replicated_count}, for a delete: "
+        f"{answer.over_replicated_count}; deletes of blocks not acknowledged: "
+        f"{answer.delete_transaction_count}"
     )
+
+
+def of_limit(limit: int) -> str:
+    """Return a limit in words, nothing for none."""
+    return f" of {limit}" if limit else ""
 
 
 def counts(queue: Iterable[scm_pb2.QueueCount]) -> str:

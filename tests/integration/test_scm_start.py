@@ -1,17 +1,23 @@
 """Starts of the control plane: hot, cold, from an older state; nothing is done before it knows."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import lmdb
 import pytest
 
+from agent.cli.output import Exit
+from merkle.replica import LAYOUT_VERSION
 from scm import records
+from scm.clock import Clock
 from scm.departures import Request
 from scm.facts import Kind, Node, OpState
 from scm.options import ScmOptions
+from scm.server import ScmService, build_server
 from scm.state import State
 from scm.tables import id_key
+from tests.support.command_line import CommandLine
 from tests.support.scm_world import MAP_BYTES, ScmWorld, replica
 
 POOLS = tuple(f"dn{i}" for i in range(10))
@@ -134,6 +140,33 @@ class TestHot:
         assert ["SAFE_MODE"] == [d.code for d in refused]
         assert {*copy.command_ids, *delete.command_ids} <= waiting
         assert {Kind.REPLICATE, Kind.RECONCILE, Kind.DELETE_BLOCKS} <= then
+
+
+def test_the_operator_is_told_who_is_waited_for(
+    world: ScmWorld, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With its address and what is missing of it; and that a node is read-only."""
+    world.restart()
+    world.join(*POOLS[:9])
+    confirm(world, *POOLS[:8])
+    world.join("dn10", layout_version=LAYOUT_VERSION + 1)
+    service = ScmService(world.control, clock=Clock(), options=OPTIONS)
+    with ThreadPoolExecutor(4) as executor:
+        built = build_server(service, "127.0.0.1:0", executor)
+        built.server.start()
+        suture = CommandLine(built.address, capsys)
+        text = suture("scm", "safemode", code=Exit.TO_DO)
+        facts = suture.json("scm", "safemode", code=Exit.TO_DO)
+        nodes = suture("scm", "nodes")
+        left = suture("scm", "safemode", "--leave", "--yes")
+        built.server.stop(0).wait()
+
+    assert "safe mode is on (restart): 8 of 10 nodes that were online have reported" in text
+    assert "waits for dn8 (dn8:9859, /rack-1): has called, not named all it has" in text
+    assert "waits for dn9 (dn9:9859, /rack-1): has not called" in text
+    assert (["dn8", "dn9"], 10) == (facts["missing_datanode_ids"], facts["expected_count"])
+    assert 1 == nodes.count("read-only")
+    assert "safe mode is off (restart): opened by an operator" in left
 
 
 class TestCold:

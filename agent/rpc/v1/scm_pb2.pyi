@@ -1112,17 +1112,21 @@ class GetQueuesRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetQueuesResponse(_message.Message):
-    __slots__ = ("nodes", "pending_add_count", "pending_add_limit", "under_replicated_count", "over_replicated_count", "delete_transaction_count")
+    __slots__ = ("nodes", "pending_add_count", "pending_add_limit", "under_replicated_count", "over_replicated_count", "delete_transaction_count", "pending_delete_count", "pending_delete_limit")
     NODES_FIELD_NUMBER: _ClassVar[int]
     PENDING_ADD_COUNT_FIELD_NUMBER: _ClassVar[int]
     PENDING_ADD_LIMIT_FIELD_NUMBER: _ClassVar[int]
     UNDER_REPLICATED_COUNT_FIELD_NUMBER: _ClassVar[int]
     OVER_REPLICATED_COUNT_FIELD_NUMBER: _ClassVar[int]
     DELETE_TRANSACTION_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PENDING_DELETE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PENDING_DELETE_LIMIT_FIELD_NUMBER: _ClassVar[int]
     nodes: _containers.RepeatedCompositeFieldContainer[QueueInfo]
     pending_add_count: int
     pending_add_limit: int
     under_replicated_count: int
     over_replicated_count: int
     delete_transaction_count: int
-    def __init__(self, nodes: _Optional[_Iterable[_Union[QueueInfo, _Mapping]]] = ..., pending_add_count: _Optional[int] = ..., pending_add_limit: _Optional[int] = ..., under_replicated_count: _Optional[int] = ..., over_replicated_count: _Optional[int] = ..., delete_transaction_count: _Optional[int] = ...) -> None: ...
+    pending_delete_count: int
+    pending_delete_limit: int
+    def __init__(self, nodes: _Optional[_Iterable[_Union[QueueInfo, _Mapping]]] = ..., pending_add_count: _Optional[int] = ..., pending_add_limit: _Optional[int] = ..., under_replicated_count: _Optional[int] = ..., over_replicated_count: _Optional[int] = ..., delete_transaction_count: _Optional[int] = ..., pending_delete_count: _Optional[int] = ..., pending_delete_limit: _Optional[int] = ...) -> None: ...

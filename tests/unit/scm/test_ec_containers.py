@@ -8,16 +8,26 @@ import pyarrow.parquet as pq
 import pytest
 
 from agent.errors import Refused, Unavailable
+from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
+from merkle.tree import Summary
 from scm.answers import heartbeat_response
 from scm.coding import shortage
 from scm.control import Endpoint, HeartbeatAnswer
 from scm.counting import Placed
-from scm.facts import ContainerState, Health, Kind, OpState, OutcomeState, Pending
+from scm.facts import (
+    ContainerState,
+    Health,
+    Kind,
+    OpState,
+    OutcomeState,
+    Pending,
+    Transaction,
+)
 from scm.intake import Decision, PlanRow
 from scm.options import ScmOptions
 from scm.replication import Case
-from tests.support.scm_world import ScmWorld, container, outcome, replica
+from tests.support.scm_world import ScmWorld, container, outcome, replica, summary
 
 MIB = 1024**2
 SCHEME = "rs-3-2-1024k"
@@ -310,6 +320,32 @@ class TestPlans:
 
         assert "AWAITS_REPAIR" == decision.code
         assert [] == orders(world)
+
+
+def test_a_rebuilt_shard_goes_when_its_twin_with_tombstones_is_back_and_none_owes_a_delete(
+    world: ScmWorld,
+) -> None:
+    """While a delete of blocks is owed, neither is known to have all that the other has."""
+    nodes, container_id = closed(world, lost=[])
+    [spare] = set(NODES) - set(nodes)
+    owed = Transaction(1, container_id, (9,), 1)
+    with world.state.change() as change:
+        change.put(world.state.transactions, owed)
+    for node, index, tree in [
+        *((node, i, summary(i)) for i, node in enumerate(nodes, start=1) if i != 2),
+        (spare, 2, Summary(Algorithm.XXH3_64, 21, 1, 1, 0, 0)),
+        (nodes[1], 2, Summary(Algorithm.XXH3_64, 22, 1, 1, 3, 9)),
+    ]:
+        shard = replica(node, container_id=container_id, bcsid=1, replica_index=index)
+        world.beat(node, facts_replace(shard, tree=tree), full=True)
+
+    while_owed = orders(world, Kind.DELETE)
+    with world.state.change() as change:
+        change.remove(world.state.transactions, (container_id, 1))
+    after = orders(world, Kind.DELETE)
+
+    assert [] == while_owed
+    assert [spare] == [command.datanode_id for command, _named in after]
 
 
 def test_an_excluded_shard_is_no_source_of_a_reconstruction() -> None:
