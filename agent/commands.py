@@ -96,6 +96,7 @@ class Commands:
             term=command.term,
             weight=route.weight,
             place=route.place_of(command),
+            about=ids_of(command),
         )
 
         def skip(why: Refusal) -> None:
@@ -144,6 +145,13 @@ def container_of(command: scm_pb2.Command) -> int:
     """Return the container that the command names, 0 if it names none."""
     kind = command.WhichOneof("command")
     return 0 if kind is None else int(getattr(getattr(command, kind), "container_id", 0))
+
+
+def ids_of(command: scm_pb2.Command) -> tuple[tuple[str, int], ...]:
+    """Return what every line of the log says that belongs to a command."""
+    container_id = container_of(command)
+    ids = (("command_id", command.command_id), ("container_id", container_id))
+    return ids if container_id else ids[:1]
 
 
 def answer_to(

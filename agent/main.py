@@ -4,8 +4,12 @@ config ─► who am I (volumes, else the SCM) ─► store (recovers) ─► se
                                                                    stop: the same, backwards
 """
 
-import json
 import os
+
+# Read when gRPC is imported: its core would tell of every stranger's handshake, and not in JSON.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+import json
 import random
 import sys
 import time
@@ -157,7 +161,9 @@ def serve(
         host.start(supervisor)
         announce(who, host)
         supervisor.ready(f"serving on {host.address}")
-        log.info("agent_started", address=host.address, pid=os.getpid(), datanode=who.datanode_id)
+        log.info(
+            "agent_started", address=host.address, pid=os.getpid(), datanode_id=who.datanode_id
+        )
         while not stop.wait_or_reload():
             reload(host, supervisor, config_path)
         supervisor.stopping("draining")

@@ -56,7 +56,7 @@ class Task:
 
     `deadline_at_ms`: monotonic, 0: none. `term` 0: not ordered by an SCM, never stale. `weight`:
     how many light tasks it is worth; one that is heavier than all that may run, runs alone.
-    `place`: what it keeps busy, "" for nothing in particular.
+    `place`: what it keeps busy, "" for nothing in particular. `about`: ids for the log.
     """
 
     task_type: str
@@ -66,6 +66,7 @@ class Task:
     term: int = 0
     weight: int = 1
     place: str = ""
+    about: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         if self.weight < 1:

@@ -4,6 +4,11 @@ Single node: one process owns the state directory. While it is down, datanodes g
 scanning, and nothing is ordered.
 """
 
+import os
+
+# Read when gRPC is imported: its core would tell of every stranger's handshake, and not in JSON.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
 import gc
 import json
 import shlex

@@ -12,8 +12,13 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # a bare checkout, nothing installed
 
 from agent.config_reference import document, sample  # noqa: E402
+from agent.observe import events  # noqa: E402
 
-GENERATED = {"docs/CONFIGURATION.md": document, "systemd/agent.toml": sample}
+GENERATED = {
+    "docs/CONFIGURATION.md": document,
+    "docs/EVENTS.md": events.document,
+    "systemd/agent.toml": sample,
+}
 
 
 def main() -> int:

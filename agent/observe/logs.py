@@ -1,9 +1,15 @@
-"""How the processes log: one JSON object a line on stderr, where journald picks it up."""
+"""How the processes log: one JSON object a line on stderr, where journald picks it up.
+
+So does what nobody expected: an exception that nobody caught, in any thread, and what libraries
+say. Only a crash of the interpreter itself speaks otherwise. The events: `agent.observe.events`.
+"""
 
 import logging
 import sys
+import threading
 import time
 from collections.abc import Callable
+from types import TracebackType
 from typing import Final
 
 import structlog
@@ -13,6 +19,7 @@ WINDOW_S: Final = 10.0
 EVENT_COUNT_MAX: Final = 100  # of one event, in each window
 NAME_COUNT_MAX: Final = 1_000
 EVENT_CHARACTERS_MAX: Final = 100
+MESSAGE_CHARACTERS_MAX: Final = 2_000
 
 LEVELS: Final = {
     "debug": logging.DEBUG,
@@ -65,3 +72,50 @@ def configure(level: str = "info") -> None:
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # as it is when we log
         cache_logger_on_first_use=False,
     )
+    _take_over()
+
+
+def _take_over() -> None:
+    """Have everything that would write to stderr in its own way go through the log."""
+    sys.excepthook = _died
+    threading.excepthook = lambda facts: _died(
+        facts.exc_type, facts.exc_value, facts.exc_traceback, facts.thread
+    )
+    sys.unraisablehook = lambda facts: _died(
+        facts.exc_type, facts.exc_value, facts.exc_traceback, where=str(facts.object)
+    )
+    logging.basicConfig(level=logging.WARNING, handlers=[_FromLibraries()], force=True)
+    logging.captureWarnings(True)
+
+
+def _died(
+    kind: type[BaseException],
+    error: BaseException | None,
+    trace: TracebackType | None,
+    thread: threading.Thread | None = None,
+    *,
+    where: str = "",
+) -> None:
+    """Log what nobody caught. A person who presses Ctrl-C, or an exit, is no defect."""
+    if issubclass(kind, KeyboardInterrupt | SystemExit):
+        return
+    structlog.get_logger().error(
+        "died",
+        thread=thread.name if thread else "main",
+        where=where,
+        exc_info=(kind, error or kind(), trace),
+    )
+
+
+class _FromLibraries(logging.Handler):
+    """Takes records of the standard library's logging into ours."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Log one record."""
+        structlog.get_logger().log(
+            record.levelno,
+            "library_message",
+            library=record.name,
+            message=record.getMessage()[:MESSAGE_CHARACTERS_MAX],
+            exc_info=record.exc_info,
+        )

@@ -40,8 +40,15 @@ class Canary:
     """The drill of one volume. `found_at_ms`: when the fault was found last, 0 for never."""
 
     def __init__(
-        self, directory: Path, algorithm: Algorithm, clock: Clock, *, period_s: float
+        self,
+        directory: Path,
+        algorithm: Algorithm,
+        clock: Clock,
+        *,
+        period_s: float,
+        volume_id: str = "",
     ) -> None:
+        self._volume_id = volume_id
         self._directory = directory
         self._algorithm = algorithm
         self._clock = clock
@@ -91,7 +98,7 @@ class Canary:
             self._trusted_at_s = self._clock.monotonic_s()
             self.found_at_ms = self._clock.now_ms()
         else:
-            log.error("canary_not_found", directory=str(self._directory))
+            log.error("canary_not_found", volume_id=self._volume_id, directory=str(self._directory))
         return found
 
     def _plant(self, store: ReplicaStore) -> None:

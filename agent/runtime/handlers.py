@@ -236,7 +236,17 @@ class Handlers:
             )
         else:
             result = self._reconciler.reconcile(container_id, peers, stop=stop)
-        status.reconcile.CopyFrom(outcome_message(result))
+        outcome = outcome_message(result)
+        status.reconcile.CopyFrom(outcome)
+        log.info(
+            "replica_reconciled",
+            container_id=container_id,
+            result=outcome.result,
+            chunk_count=outcome.chunk_count,
+            fetched_bytes=outcome.bytes_fetched,
+            tree_bytes=outcome.tree_bytes_fetched,
+            duration_ms=outcome.duration_ms,
+        )
 
     def _replicate(
         self, order: scm_pb2.Command, context: TaskContext, status: scm_pb2.CommandStatus

@@ -97,7 +97,7 @@ class TaskPool:
                 self._add_thread()
                 self._work_came.notify()
         if refusal is not None:
-            log.debug("task_refused", task=task.task_type, key=str(task.key), why=refusal.value)
+            log.debug("task_refused", **_named(task), why=refusal.value)
         return refusal
 
     def set_term(self, term: int) -> None:
@@ -217,38 +217,34 @@ class TaskPool:
 
     def _tell(self, told: Sequence[tuple[Dropped, OnDrop | None]]) -> None:
         for item, on_drop in told:
-            log.warning(
-                "task_dropped", task=item.task.task_type, key=str(item.task.key), why=item.why.value
-            )
+            log.warning("task_dropped", **_named(item.task), why=item.why.value)
             if on_drop is not None:
                 try:
                     on_drop(item.why)
                 except Exception:  # a worker loop: it must outlive what it calls
-                    log.exception("drop_callback_died", task=item.task.task_type)
+                    log.exception("drop_callback_died", **_named(item.task))
         if told:
             with self._changed:
                 self._telling_count -= 1
                 self._changed.notify_all()  # the last waiting task may have been among them
 
     def _run(self, task: Task, body: TaskBody) -> TaskOutcome:
+        with structlog.contextvars.bound_contextvars(**_named(task)):
+            return self._carry_out(task, body)
+
+    def _carry_out(self, task: Task, body: TaskBody) -> TaskOutcome:
         context = TaskContext(lambda: self._must_stop(task), task.deadline_at_ms)
         if self._turnstile is not None:
             self._stopping.wait(self._turnstile.delay_s())
         try:
             outcome = body(context)
         except SutureError as error:
-            log.warning(
-                "task_failed",
-                task=task.task_type,
-                key=str(task.key),
-                code=error.code.value,
-                error=str(error)[:ERROR_TEXT_MAX],
-            )
+            log.warning("task_failed", code=error.code.value, error=str(error)[:ERROR_TEXT_MAX])
             return TaskOutcome.FAILED
         except Exception:  # a worker loop: counted, logged, and the thread lives on
-            log.exception("task_died", task=task.task_type, key=str(task.key))
+            log.exception("task_died")
             return TaskOutcome.FAILED
-        log.info("task_finished", task=task.task_type, key=str(task.key), outcome=outcome.value)
+        log.info("task_finished", outcome=outcome.value)
         return outcome
 
     def _must_stop(self, task: Task) -> bool:
@@ -258,3 +254,8 @@ class TaskPool:
 def _check_threads(limits: TaskLimits) -> None:
     if limits.running_max > THREADS_MAX:
         raise ValueError(f"{limits.running_max} threads are more than {THREADS_MAX}")
+
+
+def _named(task: Task) -> dict[str, object]:
+    """Return what each line of the log about a task says: the ids of its command, too."""
+    return {"task": task.task_type, "key": str(task.key), **dict(task.about)}

@@ -137,6 +137,7 @@ def scan_container(
     log.info(
         "replica_scanned",
         container_id=container_id,
+        volume_id=tools.store.volume_id(container_id),
         committed=report.committed,
         held_because=report.held_because,
         state_before=report.commit.state_before.value,

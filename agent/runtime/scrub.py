@@ -76,7 +76,7 @@ def check_promise(config: ScanConfig, volume: VolumeFacts, disk_bytes_per_s: flo
             f"the promise to read every byte cannot be kept: {promise}",
             hint='raise the rate or scan.data_interval_s, or set scan.promise = "warn"',
         )
-    log.warning("promise_not_possible", why=str(promise))
+    log.warning("promise_not_possible", volume_id=volume.volume_id, why=str(promise))
     return promise
 
 
@@ -294,6 +294,7 @@ class Scrub:
                 self._tools.algorithm,
                 self._tools.clock,
                 period_s=min(CANARY_PERIOD_S, config.data_interval_s),
+                volume_id=volume.volume_id,
             ),
         )
         self._workers[volume.volume_id] = worker

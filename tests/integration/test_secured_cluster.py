@@ -16,6 +16,7 @@ from agent.cli.output import Exit
 from agent.demo.cluster import Cluster, Process
 from agent.demo.damage import Target, flip_bit_under_warm_cache
 from agent.errors import Code, Refused, SutureError
+from agent.observe.events import EVENTS
 from agent.rpc.identity import Role
 from agent.rpc.scm import ScmClient
 from agent.rpc.tls import TlsFiles, secured
@@ -212,6 +213,34 @@ def test_the_wrong_certificate_is_told_why(
     with ScmClient(cluster.scm.address, security=own) as scm, pytest.raises(Refused) as caught:
         scm.heartbeat(scm_pb2.HeartbeatRequest(datanode_id="node-eight"))
     assert Code.PERMISSION_DENIED == caught.value.code
+
+
+def test_every_line_of_every_log_is_an_event(cluster: SecuredCluster, suture: Suture) -> None:
+    """
+    Whatever went on before: JSON, a name of the vocabulary, its ids; what a command did has the
+    command's id and its container's.
+    """
+    admin = suture("ada", Role.ADMIN)
+    [container, *_] = admin.json("scm", "containers")
+    admin("reconcile", str(container["container_id"]))
+    lines = [
+        json.loads(line)
+        for process in everyone(cluster)
+        for line in process.log.read_text().splitlines()
+    ]
+
+    events = {line["event"] for line in lines}
+    assert {"replica_scanned", "replica_reconciled", "task_finished", "container_closing"} <= events
+    for line in lines:
+        if line["event"] == "listening":  # the one line of stdout
+            continue
+        assert {"level", "timestamp"} <= set(line), line
+        assert set(EVENTS[line["event"]].ids) <= set(line), line
+        if line["event"].startswith("task_"):
+            assert line["command_id"], line
+            assert line["container_id"] or line["task"] not in {"close", "reconcile"}, line
+        if line["event"] == "replica_reconciled":
+            assert (line["task"], bool(line["command_id"])) == ("reconcile", True)
 
 
 def test_certificates_are_exchanged_under_a_running_cluster(

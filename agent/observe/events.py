@@ -1,0 +1,139 @@
+"""Every event of the logs, declared once: what it says, and which ids it carries.
+
+Names are in the past tense or say a state; facts are key=value with units. A line also has `level`
+and `timestamp`; what happens within a task has `command_id`, `task` and `container_id`. One event
+for each decision, none for each chunk.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+CONTAINER: Final = "container_id"
+VOLUME: Final = "volume_id"
+DATANODE: Final = "datanode_id"
+COMMAND: Final = "command_id"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What an event says, and the ids that it always has."""
+
+    meaning: str
+    ids: tuple[str, ...] = ()
+
+
+AGENT: Final[Mapping[str, Event]] = {
+    "agent_started": Event("Calls are answered from now on.", (DATANODE,)),
+    "agent_stopped": Event("The agent has drained; `unfinished` says what it had to leave."),
+    "canary_not_found": Event("A scan passed over the fault that was planted.", (VOLUME,)),
+    "change_watch_died": Event("The kernel tells no more of writes; scans go on."),
+    "change_watch_limited": Event("Not all directories can be watched; raise the limit."),
+    "change_watch_overflowed": Event("Too many writes at once; some were not seen."),
+    "commands_refused": Event("So many commands were refused, by reason."),
+    "config_not_reloaded": Event("A reload found a wrong config; nothing was changed."),
+    "config_reloaded": Event("What a reload changed, and what needs a restart."),
+    "drop_callback_died": Event("A defect: who was to hear of a dropped task failed."),
+    "metadata_fault": Event("Descriptor, tree or directories are not well.", (CONTAINER,)),
+    "orphan_block": Event("Too few shards know this block group.", (CONTAINER,)),
+    "page_failed": Event("A page of the HTTP listener could not be made."),
+    "parity_not_verified": Event("Shards could not be read or compared.", (CONTAINER,)),
+    "promise_not_possible": Event("By the arithmetic, scans cannot be in time.", (VOLUME,)),
+    "quarantine_purged": Event("Replaced bytes that were old enough are removed."),
+    "reconstruction_expired": Event("Its coordinator went away; the shard goes.", (CONTAINER,)),
+    "reconstruction_replaced": Event("An unfinished shard made way.", (CONTAINER,)),
+    "registered": Event("The control plane knows this datanode."),
+    "replica_reconciled": Event("What a reconcile came to, in chunks and bytes.", (CONTAINER,)),
+    "replica_scanned": Event("A replica was read whole, and what came of it.", (CONTAINER, VOLUME)),
+    "scan_given_up": Event("A scan that was asked for failed too often.", (CONTAINER,)),
+    "scan_not_queued": Event("A scan that was asked for cannot be.", (CONTAINER,)),
+    "scan_requested": Event("Somebody or something wants a replica read.", (CONTAINER,)),
+    "scm_not_reached": Event("The first of perhaps many failures to call it."),
+    "scm_reached_again": Event("It answers again, after so many failures."),
+    "scrub_paused": Event("An operator paused the scans.", (VOLUME,)),
+    "scrub_resumed": Event("An operator let them go on.", (VOLUME,)),
+    "scrub_skips": Event("An operator has a replica passed over.", (CONTAINER,)),
+    "second_witness_is_slow": Event("A library lacks its compiled part."),
+    "supervisor_unreachable": Event("systemd's socket does not answer."),
+    "task_died": Event("A defect: the traceback says where."),
+    "task_dropped": Event("A task that waited will not run: late, stale, or we stop."),
+    "task_failed": Event("A command was not carried out, with its code."),
+    "task_finished": Event("A command was carried out."),
+    "task_refused": Event("A command was not taken: twice, late, or no room."),
+    "tasks_still_running": Event("The stop does not wait longer."),
+    "verdicts_held_back": Event(
+        "This host is suspect; nothing is called corrupt.", (CONTAINER, VOLUME)
+    ),
+    "volume_check_failed": Event("Writing, reading or looking failed.", (VOLUME,)),
+    "volume_check_requested": Event("A read error had the disk checked.", (VOLUME,)),
+    "volume_fenced": Event("Nothing is served from this volume any more.", (VOLUME,)),
+    "volume_in_doubt": Event("A check failed once.", (VOLUME,)),
+    "waiting_for_scm": Event("A first start needs the control plane to name the cluster."),
+    "watchdog_not_fed": Event("Workers do not move; systemd will restart us."),
+    "worker_step_failed": Event("A worker's step failed; it is tried again."),
+}
+SCM: Final[Mapping[str, Event]] = {
+    "balance_ended": Event("The run is over, and why."),
+    "balance_iteration": Event("So many moves were ordered."),
+    "balance_started": Event("An operator began a run."),
+    "command_answered_by_another": Event("An answer that is not believed.", (COMMAND, DATANODE)),
+    "command_sent_again": Event("It seems to be lost.", (COMMAND, DATANODE)),
+    "container_allocated": Event("A new container, and where.", (CONTAINER,)),
+    "container_closing": Event("Nothing more is written to it.", (CONTAINER,)),
+    "container_state_changed": Event("By what the replicas show.", (CONTAINER,)),
+    "delete_ordered": Event("A replica is to be removed.", (CONTAINER, COMMAND, DATANODE)),
+    "maintenance_over": Event("Its time is over; it is in service.", (DATANODE,)),
+    "node_may_be_switched_off": Event("Nothing needs it any more.", (DATANODE,)),
+    "node_op_state_changed": Event("In service, leaving, resting, gone.", (DATANODE,)),
+    "node_read_only": Event("Its layout is not ours; nothing is ordered.", (DATANODE,)),
+    "node_registered": Event("A datanode called in.", (DATANODE,)),
+    "plan_applied": Event("What Spark proposed, by what was decided."),
+    "reconstruct_ordered": Event("Shards are to be computed.", (CONTAINER, COMMAND)),
+    "released": Event("A person lets it be managed again.", (CONTAINER, DATANODE)),
+    "replica_excluded": Event("Orders to it failed too often.", (CONTAINER, DATANODE)),
+    "replica_left_behind": Event("A writer went on without it.", (CONTAINER, DATANODE)),
+    "replicate_ordered": Event("A copy is to be made.", (CONTAINER, COMMAND)),
+    "report_page_out_of_order": Event("A report begins anew.", (DATANODE,)),
+    "scm_started": Event("Calls are answered from now on."),
+    "scm_stopped": Event("The state is closed."),
+    "shard_gives_way": Event("A bad or double shard is removed.", (CONTAINER, DATANODE)),
+    "tick_failed": Event("What could not be written is tried again."),
+    "unhealthy_replica_gives_way": Event("For a good one.", (CONTAINER, DATANODE)),
+    "unknown_container_reported": Event("Recorded, not acted on.", (CONTAINER, DATANODE)),
+    "verification_failed": Event("Spark's run failed; the next one is in its time."),
+}
+BOTH: Final[Mapping[str, Event]] = {
+    "audit": Event("One line of the audit log, where it has no file of its own."),
+    "audit_not_written": Event("A line of the audit log, which its file did not take."),
+    "certificate_not_reloaded": Event("New files do not fit; the old ones are used."),
+    "certificate_reloaded": Event("New certificates are used."),
+    "died": Event("A defect nobody caught: of the process or a thread; with the traceback."),
+    "library_message": Event("What a library says, in its own words."),
+    "rpc_failed": Event("A defect: a call ended with an error that is none of ours."),
+}
+EVENTS: Final[Mapping[str, Event]] = {**AGENT, **SCM, **BOTH}
+
+
+def document() -> str:
+    """Return docs/EVENTS.md."""
+    lines = [
+        "# Events",
+        "",
+        "Generated from `agent/observe/events.py` by `tools/gen_docs.py`.",
+        "",
+        "Both processes log JSON to stderr, one object a line, where journald picks it up:",
+        "`event`, `level`, `timestamp`, and facts. The ids below are always there; what happens",
+        "within a command also has `command_id`, `task` and `container_id`. An event that comes",
+        "more than 100 times in 10 s is cut, and the next one says how many were dropped",
+        "(`dropped_before_count`).",
+    ]
+    for title, events in (("Agent", AGENT), ("Control plane", SCM), ("Both", BOTH)):
+        lines += ["", f"## {title}", "", "| event | ids | meaning |", "|---|---|---|"]
+        lines += _rows(events)
+    return "\n".join(lines) + "\n"
+
+
+def _rows(events: Mapping[str, Event]) -> Iterable[str]:
+    for name, event in sorted(events.items()):
+        ids = ", ".join(f"`{name}`" for name in event.ids) or "-"
+        yield f"| `{name}` | {ids} | {event.meaning} |"

@@ -1,0 +1,52 @@
+"""What goes to stderr of a process: JSON, also what nobody expected."""
+
+import json
+import subprocess
+import sys
+
+DEFECTS = """
+import gc, logging, threading, warnings
+from agent.observe import logs
+logs.configure("info")
+class Breaks:
+    def __del__(self):
+        raise KeyError("while it is removed")
+def dies():
+    raise ValueError("in a thread\\nwith a second line")
+made = threading.Thread(target=dies, name="reader")
+made.start()
+made.join()
+Breaks()
+gc.collect()
+warnings.warn("is old", DeprecationWarning, stacklevel=1)
+logging.getLogger("grpc._server").error("of a library %s", "x" * 10_000)
+try:
+    1 / 0
+except ZeroDivisionError:
+    logging.getLogger("grpc._server").exception("caught")
+raise RuntimeError("of the process")
+"""
+
+
+def test_what_nobody_caught_is_json_too() -> None:
+    """
+    An exception of the process, of a thread, of a destructor, a warning and what a library says:
+    a line each, with the traceback in it, and nothing between them.
+    """
+    done = subprocess.run(
+        [sys.executable, "-W", "always", "-c", DEFECTS], capture_output=True, text=True, check=False
+    )
+
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert 1 == done.returncode
+    assert "" == done.stdout
+    assert ["died", "died", *["library_message"] * 3, "died"] == [line["event"] for line in lines]
+    thread, removed, warned, said, caught, process = lines
+    assert ("reader", "main", "main") == tuple(x["thread"] for x in (thread, removed, process))
+    assert "ValueError" == thread["exception"][0]["exc_type"]
+    assert "KeyError" == removed["exception"][0]["exc_type"]
+    assert ("py.warnings", "grpc._server") == (warned["library"], said["library"])
+    assert len(said["message"]) < 3_000
+    assert "ZeroDivisionError" == caught["exception"][0]["exc_type"]
+    assert "of the process" == process["exception"][0]["exc_value"]
+    assert all(line["timestamp"] and line["level"] for line in lines)

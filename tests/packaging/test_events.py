@@ -1,0 +1,73 @@
+"""The log's vocabulary: one table, every event in it, every id where it is promised."""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.observe.events import AGENT, BOTH, EVENTS, SCM
+
+ROOT = Path(__file__).parents[2]
+METHODS = frozenset({"debug", "info", "warning", "error", "exception", "log"})
+# Written otherwise than by a call with a literal, or by a library of ours that both use.
+ELSEWHERE = frozenset({"audit"})
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One place that logs."""
+
+    event: str
+    facts: frozenset[str]
+    where: str
+    folder: str
+
+
+def places() -> Iterator[Said]:
+    """Yield every call of a logger in the product."""
+    for folder in ("agent", "scanner", "scm"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Call) and is_log(node.func):
+                    texts = [a.value for a in node.args if isinstance(a, ast.Constant)]
+                    where = f"{path.relative_to(ROOT)}:{node.lineno}"
+                    assert texts, f"{where}: an event has a literal name"
+                    facts = frozenset(keyword.arg for keyword in node.keywords if keyword.arg)
+                    yield Said(str(texts[0]), facts, where, folder)
+
+
+def is_log(function: ast.expr) -> bool:
+    """Whether this is a method of a structlog logger."""
+    return (
+        isinstance(function, ast.Attribute)
+        and function.attr in METHODS
+        and ast.unparse(function.value).rpartition(".")[2]
+        in {"log", "_log", "_log()", "get_logger()"}
+    )
+
+
+def test_every_event_is_in_the_table_and_carries_its_ids() -> None:
+    """
+    What operators search for is written down, and each line says which container, volume,
+    datanode or command it is about.
+    """
+    said = list(places())
+
+    assert len(said) > 60
+    unknown = [f"{place.where}: {place.event}" for place in said if place.event not in EVENTS]
+    assert [] == unknown
+    for place in said:
+        missing = set(EVENTS[place.event].ids) - place.facts
+        assert not missing, f"{place.where}: {place.event} without {sorted(missing)}"
+
+
+def test_nothing_is_in_the_table_that_is_never_said() -> None:
+    """
+    And each process has its own events: a table that names too many is no help.
+    """
+    said = list(places())
+
+    assert set(EVENTS) == {place.event for place in said} | ELSEWHERE
+    assert not set(AGENT) & set(SCM)
+    for place in said:
+        assert place.event in BOTH or (place.event in SCM) == (place.folder == "scm"), place.where
