@@ -185,6 +185,7 @@ def command(
     if log_level not in logs.LEVELS:
         raise typer.BadParameter(f"{log_level}: debug, info, warning or error")
     logs.configure(log_level)
+    logs.take_over()
     if check:
         try:
             typer.echo(load(config).model_dump_json(indent=2))

@@ -229,6 +229,7 @@ def run(
         if log_level not in logs.LEVELS:
             raise Refused(Code.INVALID_CONFIG, f"--log-level {log_level}: {', '.join(logs.LEVELS)}")
         logs.configure(log_level)
+        logs.take_over()
         options = scm_options.load(config, _settings(setting or []))
         stop = StopRequest()
         stop.on_signals()

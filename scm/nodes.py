@@ -5,6 +5,7 @@ clock. After a restart of the SCM nobody has been heard: such a node is STALE, s
 placed on it, and becomes DEAD only when it had its full time to call.
 """
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -212,6 +213,6 @@ class Nodes:
             is_online = health is not Health.DEAD and (node.was_online or health is Health.HEALTHY)
             row = replace(node, last_heartbeat_at_ms=heard_at_ms, was_online=is_online)
             change.put(self._state.nodes, row)
-            log = _log.info if health is Health.HEALTHY else _log.warning
-            log("node_health_changed", datanode_id=node.datanode_id, health=health)
+            level = logging.INFO if health is Health.HEALTHY else logging.WARNING
+            _log.log(level, "node_health_changed", datanode_id=node.datanode_id, health=health)
         return changed

@@ -10,6 +10,8 @@ from agent.cli.options import JsonFlag
 from agent.cli.output import Exit, counted, emit, grid, say, show
 from agent.config import CONFIG_PATH, AgentConfig, load_written
 from agent.config_source import Written
+from agent.errors import Code, Refused
+from agent.observe.events import EVENTS
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -78,6 +80,27 @@ def explain(
         )
     else:
         say("\n\n".join(option.explained() for option in found))
+    return Exit.OK
+
+
+@app.command("events")
+def events(
+    name: Annotated[
+        str, typer.Argument(metavar="[EVENT]", help="An event, or its beginning; none: all.")
+    ] = "",
+    as_json: JsonFlag = False,
+) -> int:
+    """Say what an event in the logs means, and which ids it carries."""
+    found = {key: event for key, event in sorted(EVENTS.items()) if key.startswith(name)}
+    if not found:
+        raise Refused(
+            Code.MALFORMED_REQUEST, f"no event {name}", hint="suture config events lists them"
+        )
+    if as_json:
+        emit([{"event": k, "ids": list(e.ids), "meaning": e.meaning} for k, e in found.items()])
+    else:
+        rows = [(key, " ".join(event.ids), event.meaning) for key, event in found.items()]
+        show(grid("", ["event", "ids", "meaning"], rows))
     return Exit.OK
 
 

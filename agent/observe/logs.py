@@ -72,11 +72,10 @@ def configure(level: str = "info") -> None:
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # as it is when we log
         cache_logger_on_first_use=False,
     )
-    _take_over()
 
 
-def _take_over() -> None:
-    """Have everything that would write to stderr in its own way go through the log."""
+def take_over() -> None:
+    """Have everything that would write to stderr in its own way go through the log: of a daemon."""
     sys.excepthook = _died
     threading.excepthook = lambda facts: _died(
         facts.exc_type, facts.exc_value, facts.exc_traceback, facts.thread

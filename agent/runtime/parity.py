@@ -8,6 +8,7 @@ verified once. It reads behind everything else: at a fixed low rate, and not whi
 held. When it was verified is not kept over a restart: then all are due again, at the same rate.
 """
 
+import logging
 import threading
 import zlib
 from collections.abc import Callable, Mapping
@@ -203,8 +204,9 @@ class ParityScrub:
             self._reports.pop(container_id, None)
             if report.faults:
                 self._reports[container_id] = report
-        tell = log.error if report.faults else log.info if report.is_clean else log.warning
-        tell(
+        seriousness = logging.INFO if report.is_clean else logging.WARNING
+        log.log(
+            logging.ERROR if report.faults else seriousness,
             "parity_verified",
             container_id=container_id,
             stripes=report.stripe_count,

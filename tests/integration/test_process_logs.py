@@ -8,6 +8,7 @@ DEFECTS = """
 import gc, logging, threading, warnings
 from agent.observe import logs
 logs.configure("info")
+logs.take_over()
 class Breaks:
     def __del__(self):
         raise KeyError("while it is removed")
