@@ -11,6 +11,7 @@ SHELL := /bin/bash
 .PHONY: help demo test lint bench format deb clean python
 
 BIN := .venv/bin
+WITH_PROMTOOL := tools="$$(tools/bootstrap.sh promtool)" && PATH="$$PATH$${tools:+:$$tools}"
 WITH_JAVA := home="$$(tools/bootstrap.sh java)" && JAVA_HOME="$$home"
 
 help: ## Show this.
@@ -20,7 +21,7 @@ demo: python ## Damage a small cluster's disks and watch it heal itself (DEMO_AR
 	@$(WITH_JAVA) $(BIN)/suture demo $(DEMO_ARGS)
 
 test: lint ## Run every check and every test, as CI does (TEST_ARGS=...).
-	@$(WITH_JAVA) $(BIN)/pytest $(TEST_ARGS)
+	@$(WITH_PROMTOOL) && $(WITH_JAVA) $(BIN)/pytest $(TEST_ARGS)
 
 lint: python ## Check format, style, types and import contracts.
 	$(BIN)/ruff format --check .

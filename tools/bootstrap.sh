@@ -3,6 +3,7 @@
 #
 #   tools/bootstrap.sh python   .venv with Suture, its extras and the developer's tools
 #   tools/bootstrap.sh java     print the home of a Java runtime that Spark accepts
+#   tools/bootstrap.sh promtool print the folder of promtool, which tries the alerts
 #
 # What is already there is used as it is, and nothing is said. What is missing is installed with
 # apt when we are root or sudo asks no password; otherwise the command to run is printed and the
@@ -204,8 +205,34 @@ setup_java() {
         "install one and set JAVA_HOME"
 }
 
+# --- promtool ------------------------------------------------------------------------------------
+
+setup_promtool() { # Debian has it in the server's package, which is unpacked and not installed
+    local folder="$VENV/promtool" unpacked
+    if command -v promtool >/dev/null; then
+        dirname "$(command -v promtool)"
+        return 0
+    fi
+    if [ ! -x "$folder/usr/bin/promtool" ]; then
+        ! may_install || refresh_lists
+        unpacked="$(mktemp -d)"
+        if ! (cd "$unpacked" && apt-get -qq -o APT::Sandbox::User=root download prometheus && dpkg-deb -x ./*.deb .) >&2; then
+            rm -rf "$unpacked"
+            say "promtool is not here and could not be fetched: the alerts are not tried;" \
+                "to have them tried: apt-get install prometheus"
+            return 0
+        fi
+        rm -rf "$folder"
+        mkdir -p "$folder/usr/bin"
+        mv "$unpacked/usr/bin/promtool" "$folder/usr/bin/"
+        rm -rf "$unpacked"
+    fi
+    printf '%s\n' "$folder/usr/bin"
+}
+
 case "${1:-}" in
 python) setup_python ;;
 java) setup_java ;;
-*) fail "usage: tools/bootstrap.sh python|java" ;;
+promtool) setup_promtool ;;
+*) fail "usage: tools/bootstrap.sh python|java|promtool" ;;
 esac
