@@ -11,7 +11,7 @@ from agent.runtime.heartbeat import Heartbeat, Identity
 from agent.runtime.heartbeats import Terms
 from agent.runtime.loop import Busy, Throttled
 from agent.store.nodestate import NodeState
-from merkle.replica import ContainerId
+from merkle.replica import LAYOUT_VERSION, ContainerId
 from tests.support.clock import FakeClock
 
 CLUSTER = "CID-1"
@@ -347,7 +347,7 @@ class TestScmAway:
 
     def test_an_scm_that_forgot_us_is_registered_with_again(self) -> None:
         """
-        The answer "register again" leads to a registration and a full report.
+        The answer "register again" leads to a registration, with our layout, and a full report.
         """
         scm = Scm()
         beat = heartbeat(scm, Replicas(1), FakeClock())
@@ -357,7 +357,7 @@ class TestScmAway:
 
         run_until_quiet(beat)
 
-        assert 2 == len(scm.registered)
+        assert [LAYOUT_VERSION] * 2 == [r.layout_version for r in scm.registered]
         assert [True] == [p.full for r in scm.heard[1:] for p in r.reports]
 
     def test_another_cluster_is_refused(self) -> None:
