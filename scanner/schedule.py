@@ -14,7 +14,7 @@ Pure: no clock, no disk. Wall time comes in, because intervals outlive the proce
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from math import ceil, floor
+from math import ceil, floor, inf
 from typing import Final
 
 from merkle.checksum import Algorithm, leaf_checksum
@@ -139,28 +139,30 @@ class Schedule:
 
     def agenda(self, candidates: Iterable[Candidate], now_ms: int) -> Agenda:
         """Return what is due now, in the order in which to read it, and how fast."""
-        items = [self.item(candidate, now_ms) for candidate in candidates]
-        due = sorted(
-            (item for item in items if item.due_at_ms <= now_ms),
-            key=lambda item: (
-                item.candidate.urgency,
-                item.deadline_ms,
-                item.candidate.container_id,
-            ),
-        )
-        used_bytes = sum(item.candidate.used_bytes for item in items)
-        later_ms = [item.due_at_ms for item in items if item.due_at_ms > now_ms]
-        read_at_ms = [item.candidate.read_at_ms for item in items]
-        deadlines_ms = [item.deadline_ms for item in items if item.deadline_ms]
+        due = []
+        used_bytes = never_read_count = 0
+        later_ms = deadline_ms = oldest_ms = inf
+        for candidate in candidates:  # of those that are not due nothing is kept: they are many
+            item = self.item(candidate, now_ms)
+            used_bytes += candidate.used_bytes
+            oldest_ms = min(oldest_ms, candidate.read_at_ms)
+            never_read_count += not candidate.read_at_ms
+            if item.deadline_ms:
+                deadline_ms = min(deadline_ms, item.deadline_ms)
+            if item.due_at_ms <= now_ms:
+                due.append(item)
+            else:
+                later_ms = min(later_ms, item.due_at_ms)
+        due.sort(key=lambda i: (i.candidate.urgency, i.deadline_ms, i.candidate.container_id))
         return Agenda(
             due=tuple(due),
             due_bytes=sum(item.candidate.used_bytes for item in due),
             used_bytes=used_bytes,
             needed_bytes_per_s=self._needed_bytes_per_s(due, used_bytes, now_ms),
-            wait_s=(min(later_ms) - now_ms) / 1000 if later_ms else self._period_ms / 1000,
-            oldest_read_at_ms=min(read_at_ms, default=0),
-            never_read_count=read_at_ms.count(0),
-            lag_s=max(0.0, now_ms - min(deadlines_ms, default=now_ms)) / 1000,
+            wait_s=(self._period_ms if later_ms == inf else later_ms - now_ms) / 1000,
+            oldest_read_at_ms=0 if oldest_ms == inf else int(oldest_ms),
+            never_read_count=never_read_count,
+            lag_s=max(0.0, now_ms - deadline_ms) / 1000,
         )
 
     def _needed_bytes_per_s(self, due: Sequence[Item], used_bytes: int, now_ms: int) -> float:

@@ -5,6 +5,7 @@ say. Only a crash of the interpreter itself speaks otherwise. The events: `agent
 """
 
 import logging
+import os
 import sys
 import threading
 import time
@@ -14,6 +15,10 @@ from typing import Final
 
 import structlog
 from structlog.typing import EventDict
+
+# gRPC reads this when it is imported, which is after this module. It writes plain text, and at its
+# own default a line for whoever knocks without a certificate: a port scan would fill the journal.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 WINDOW_S: Final = 10.0
 EVENT_COUNT_MAX: Final = 100  # of one event, in each window

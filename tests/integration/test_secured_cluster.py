@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -129,6 +130,25 @@ def until(condition: Callable[[], bool]) -> None:
     deadline_s = time.monotonic() + WAIT_S
     while not condition():
         assert time.monotonic() < deadline_s, "it did not happen in time"
+
+
+def knock(address: str) -> None:
+    """Speak plain HTTP to a server that wants TLS; wait until it hangs up."""
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=WAIT_S) as door:
+        door.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        while door.recv(4096):
+            pass
+
+
+def test_a_stranger_leaves_no_plain_text_in_the_logs(cluster: SecuredCluster) -> None:
+    """Logs are JSON, a line an event, also when somebody knocks who does not speak TLS."""
+    for address in (cluster.scm.address, cluster.nodes[0].address):
+        knock(address)
+
+    for process in (cluster.scm, cluster.nodes[0]):
+        lines = process.log.read_text().splitlines()
+        assert all(isinstance(json.loads(line), dict) for line in lines), lines
 
 
 def test_a_cluster_works_over_mutual_tls(
