@@ -1,10 +1,12 @@
 """Datanodes leave, rest and return: checked, watched, and never at the price of a replica."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from merkle.replica import ReplicaState
 from scm.departures import Request
 from scm.facts import Container, Kind, OpState
 from scm.options import ScmOptions
@@ -273,3 +275,34 @@ def test_s2_18_a_decommissioned_node_that_comes_back_is_like_a_new_one(
     assert OpState.IN_SERVICE is state_of(world, node)
     assert 4 == len(world.state.replicas.of(made.container_id))
     assert [made.container_id] == [c.container_id for c in deletes]
+
+
+def test_a_node_waits_until_the_last_commits_it_alone_has_are_elsewhere(world: ScmWorld) -> None:
+    """A damaged replica that is ahead of three others is copied as it is, from its own node."""
+    blocks = world.write("writer", "key", 10, 10)
+    behind, *others = sorted(endpoint.datanode_id for endpoint in blocks[0].replicas)
+    world.control.finish("writer", close=True)
+    (spare,) = set(NODES) - {behind, *others}
+    world.join("dn5")
+    container_id, last = blocks[0].container_id, blocks[-1].bcsid
+    for node in (*others, spare):
+        held = replica(
+            node, ReplicaState.QUASI_CLOSED, container_id=container_id, bcsid=last - 1, root=6
+        )
+        world.beat(node, held, full=True)
+    ahead = replica(behind, ReplicaState.UNHEALTHY, container_id=container_id, bcsid=last)
+    world.beat(behind, ahead, full=True)
+    world.beat("dn5", full=True)
+    ask(world, OpState.DECOMMISSIONING, behind)
+    run_turns(world, 5)
+    (copy,) = [c for c in world.state.commands.values() if c.kind is Kind.REPLICATE]
+    before = state_of(world, behind)
+
+    world.beat(copy.datanode_id, outcomes=(outcome(copy),))
+    copied = replace(ahead, datanode_id="dn5")
+    world.beat("dn5", copied)
+    run_turns(world, 5)
+
+    assert (behind, "dn5") == (copy.datanode_id, copy.target_id)
+    assert OpState.DECOMMISSIONING is before
+    assert OpState.DECOMMISSIONED is state_of(world, behind)
