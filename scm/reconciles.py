@@ -8,7 +8,7 @@ minority goes first: while it is mended, the copies it is mended from are not bu
 import zlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from agent.errors import Code
@@ -25,6 +25,7 @@ from scm.state import Change, State
 
 COOLDOWN: Final = "COOLDOWN"
 NO_PROGRESS: Final = "NO_PROGRESS"
+EXCLUDED: Final = "EXCLUDED"
 TRIES_MAX: Final = 3  # orders by plans for replicas that stay as they are
 
 
@@ -60,7 +61,10 @@ class Reconciles:
     def order_planned(
         self, change: Change, row: PlanRow, participants: Participants, *, dry_run: bool
     ) -> Decision:
-        """Order a container reconciled because a plan says so, if it is not too soon."""
+        """Order a container reconciled because a plan says so, if it is not too soon.
+
+        An excluded replica gets no order, though others may still read from it what they verify.
+        """
         container_id = row.container_id
         left_s = self._cooldown_left_s(container_id)
         if left_s > 0:
@@ -74,6 +78,12 @@ class Reconciles:
                 NO_PROGRESS,
                 f"{TRIES_MAX} times reconciled and nothing changed; an operator may try again",
             )
+        held = {hold.datanode_id for hold in self._state.holds.of(container_id)}
+        targets = tuple(node for node in participants.targets if node not in held)
+        if not targets:
+            message = "its replicas are excluded until a person releases them"
+            return Decision(container_id, EXCLUDED, message)
+        participants = replace(participants, targets=targets)
         if dry_run:
             return Decision(container_id, "OK", "would go to " + ", ".join(participants.targets))
         decision = self._order(change, container_id, participants, row.why)

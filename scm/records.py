@@ -42,6 +42,7 @@ FORMAT_VERSION: Final = 7
 # 4: commands without their cause; 6: without their shards
 FORMAT_VERSIONS_READ: Final = (4, 5, 6, FORMAT_VERSION)
 
+_DECODER: Final = json.JSONDecoder()  # itself: no guess at the encoding, of millions of rows
 _CRC: Final = struct.Struct(">I")
 _ID: Final = struct.Struct(">Q")
 _HEAD: Final = struct.Struct(">IQ")  # of a replica's row: checksum and container id
@@ -77,7 +78,7 @@ def unpack(row: bytes, *field_counts: int) -> list[Any]:
     body = row[_CRC.size :]
     if len(row) < _CRC.size or _CRC.unpack_from(row)[0] != zlib.crc32(body):
         raise DamagedRow(f"row of {len(row)} bytes does not match its checksum")
-    fields = json.loads(body)
+    fields = _DECODER.decode(body.decode())
     if not isinstance(fields, list) or len(fields) not in field_counts:
         raise DamagedRow(f"row does not have {' or '.join(map(str, field_counts))} fields")
     return fields

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from scm.facts import Container, Kind, OutcomeState
-from scm.intake import PlanRow
+from scm.intake import PlanReplica, PlanRow
 from scm.options import ScmOptions
 from tests.support.scm_world import ScmWorld, outcome
 
@@ -94,3 +94,26 @@ def test_a_replica_that_fails_again_and_again_is_excluded(
     assert [] == copies(world)
     world.control.hold([short.container_id], second, release=True)
     assert [second] == copies(world)
+
+
+def test_an_excluded_replica_is_not_reconciled_by_plans(world: ScmWorld) -> None:
+    """The others are; with all of them excluded nothing is ordered, and the plan is told why."""
+    made = world.made_closed(roots=(7, 7, 8))
+    number, replicas = made.container_id, world.state.replicas.of(made.container_id)
+    seen = tuple(
+        PlanReplica(r.datanode_id, r.state, r.tree.root) for r in replicas if r.tree is not None
+    )
+    row = PlanRow(number, seen, "MISMATCH_MINORITY")
+    holders = [r.datanode_id for r in replicas]
+    world.control.hold([number], holders[0], release=False)
+
+    some = world.control.apply_plan([row], dry_run=False)
+    ordered = {c.datanode_id for c in world.state.commands.values() if c.kind is Kind.RECONCILE}
+    for node in holders[1:]:
+        world.control.hold([number], node, release=False)
+    world.clock.advance_s(500)
+    none = world.control.apply_plan([row], dry_run=False)
+
+    assert ["OK"] == [d.code for d in some]
+    assert set(holders[1:]) == ordered
+    assert ["EXCLUDED"] == [d.code for d in none]
