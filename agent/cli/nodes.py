@@ -2,6 +2,7 @@
 
 import re
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Final
 
@@ -157,11 +158,19 @@ def departures(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
         show(grid("", [*columns, "unclosed#", "locked#", "switch off", "back in"], rows))
     waiting = sum(not d.switch_off for d in answer.departures)
     if not as_json:
-        ready = [short(d.datanode_id) for d in answer.departures if d.switch_off]
-        if ready:
-            say(f"may be switched off now: {', '.join(ready)}")
-        say(f"{counted(waiting, 'datanode')} not ready")
+        say(progress_text(answer.departures))
     return Exit.TO_DO if waiting else Exit.OK
+
+
+def progress_text(departures: Sequence[scm_pb2.Departure]) -> str:
+    """Return what is left to do in the whole cluster, as numbers that go down to 0 (S2.77)."""
+    ready = [short(d.datanode_id) for d in departures if d.switch_off]
+    lines = [f"may be switched off now: {', '.join(ready)}"] if ready else []
+    left = counted(len(departures) - len(ready), "datanode")
+    required = sum(d.required_count for d in departures)
+    copying = sum(d.copying_count for d in departures)
+    lines.append(f"{left} not ready: {required} replicas to make elsewhere, {copying} under way")
+    return "\n".join(lines)
 
 
 @app.command("report")

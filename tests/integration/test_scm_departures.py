@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from agent.cli.nodes import progress_text
+from agent.rpc.v1 import scm_pb2
 from merkle.replica import ReplicaState
 from scm.departures import Request
 from scm.facts import Container, Kind, OpState
@@ -306,3 +308,16 @@ def test_a_node_waits_until_the_last_commits_it_alone_has_are_elsewhere(world: S
     assert (behind, "dn5") == (copy.datanode_id, copy.target_id)
     assert OpState.DECOMMISSIONING is before
     assert OpState.DECOMMISSIONED is state_of(world, behind)
+
+
+def test_progress_is_told_as_what_is_left() -> None:
+    """Of each node, and of the whole cluster: numbers that go down to 0."""
+    going = scm_pb2.Departure(
+        datanode_id="a" * 32, op_state="DECOMMISSIONING", required_count=402, copying_count=12
+    )
+    gone = scm_pb2.Departure(datanode_id="b" * 32, op_state="IN_MAINTENANCE", switch_off=True)
+
+    assert (
+        "may be switched off now: bbbbbbbb\n"
+        "1 datanode not ready: 402 replicas to make elsewhere, 12 under way"
+    ) == progress_text([going, gone])
