@@ -85,6 +85,8 @@ def drain(
     NORMAL before LOW, then oldest first; never above a kind's limit or the size of one answer. A
     reconcile that comes second waits for those of its container's minority.
     """
+    if all(c.sent_at_s is not None or c.is_answered for c in pending):
+        return []  # as with most heartbeats: nothing waits
     sending: list[Pending] = []
     replication_count = replication_load(reported)
     for kind in _ORDER:

@@ -39,7 +39,9 @@ SETTINGS: Final = {
     "session_idle_ms": 600_000,
 }
 BUSY_STEP_S: Final = 10.0
-QUIET_STEP_S: Final = 150.0  # nothing to do: nodes call just often enough not to be stale
+SLOW_STEP_S: Final = 30.0  # Ozone's heartbeat interval, for what takes long
+QUIET_STEP_S: Final = 150.0  # nothing to do: half of what makes nodes stale, as calls may be lost
+NIGHT_STEP_S: Final = 290.0  # just often enough not to be stale, while no call is lost
 SLICES: Final = 10  # of a step: nodes do not all call at once
 
 # What share of the containers is what: (scheme, percent); the rest are whole copies in three.
@@ -131,17 +133,20 @@ class Days:
         self.tick_s_most = max(self.tick_s_most, took_s)
         self.tick_s_since += took_s
 
-    def pass_time(self, seconds: float) -> None:
+    def pass_time(self, seconds: float, step_s: float = QUIET_STEP_S) -> None:
         """Let time go by while nothing is expected."""
         end_s = self.world.now_s + seconds
         while self.world.now_s < end_s:
-            self.step(min(QUIET_STEP_S, end_s - self.world.now_s))
+            self.step(min(step_s, end_s - self.world.now_s))
 
     def end_day(self) -> int:
         """Let the rest of the day go by, healed; return how many replicas were ordered about."""
         self.evenings.append(self.world.orders.hexdigest())
         before = self.copies_ordered() + self.world.counts["delete"]
-        self.pass_time(self.day_s - self.world.now_s % self.day_s if self.day_s else 0)
+        loss_percent, self.world.loss_percent = self.world.loss_percent, 0
+        left_s = self.day_s - self.world.now_s % self.day_s if self.day_s else 0
+        self.pass_time(left_s, NIGHT_STEP_S)
+        self.world.loss_percent = loss_percent
         return self.copies_ordered() + self.world.counts["delete"] - before
 
     def run_until(
@@ -413,7 +418,9 @@ def second_day(days: Days) -> dict[str, float]:
     days.kill_scm()
     measured = {
         "decommissioned": days.run_until(
-            lambda: set(leaving) <= days.switch_off_ready(), within_s=6 * HOUR_S
+            lambda: set(leaving) <= days.switch_off_ready(),
+            within_s=6 * HOUR_S,
+            step_s=SLOW_STEP_S,
         )
     }
     days.kill(leaving)
