@@ -13,6 +13,7 @@ from agent.rpc.errors import ErrorEdge
 from agent.rpc.health import Health
 from agent.rpc.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import scm_pb2, scm_pb2_grpc
+from agent.tracing import Traced
 from merkle.replica import ID_MAX
 from scm import answers, wire
 from scm.clock import Clock
@@ -369,7 +370,7 @@ def build_server(
     limits = limits or Limits()
     server = grpc.server(
         executor,
-        interceptors=[ErrorEdge(), Gate(audit, calls_per_s_max=limits.calls_per_s_max)],
+        interceptors=[Traced(), ErrorEdge(), Gate(audit, calls_per_s_max=limits.calls_per_s_max)],
         options=server_options(
             limits.streams_max,
             limits.connections_max,

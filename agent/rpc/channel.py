@@ -14,6 +14,7 @@ from agent.errors import Code, SutureError, Unavailable
 from agent.rpc.errors import error_from
 from agent.rpc.renewing import RenewingChannel
 from agent.rpc.tls import LOOPBACK_ONLY, Material, Security, channel_credentials
+from agent.tracing import carried
 from merkle.replica import CHUNK_BYTES_MAX
 
 MESSAGE_BYTES_MAX: Final = CHUNK_BYTES_MAX + 1024**2  # a chunk and what describes it
@@ -61,7 +62,7 @@ def call(
     An error that gRPC itself made, such as that nobody listens, names the `party` that was called.
     """
     try:
-        return method(request, timeout=timeout_s)
+        return method(request, timeout=timeout_s, metadata=carried())
     except grpc.RpcError as error:
         raise error_from(error, party) from error
     except ValueError as error:  # grpc's way to say that the channel is closed
@@ -71,7 +72,7 @@ def call(
 def stream(method: Method, request: Any, *, timeout_s: float) -> Iterator[Any]:
     """Yield the messages of a method that answers with many; leaving early cancels the call."""
     try:
-        answers = method(request, timeout=timeout_s)
+        answers = method(request, timeout=timeout_s, metadata=carried())
     except ValueError as error:
         raise Unavailable(Code.UNAVAILABLE, "the connection was closed") from error
     try:
@@ -94,7 +95,9 @@ def upload(
     `requests` is drawn from by a thread of gRPC. Raises SutureError.
     """
     try:
-        answer = method.future(requests, timeout=timeout_s)  # type: ignore[attr-defined]
+        answer = method.future(  # type: ignore[attr-defined]
+            requests, timeout=timeout_s, metadata=carried()
+        )
     except ValueError as error:
         raise Unavailable(Code.UNAVAILABLE, "the connection was closed") from error
     try:

@@ -6,7 +6,7 @@ begins to watch while another leaves stops the whole server for good (grpcio-hea
 Clients are told that it is not implemented, as the protocol provides; they ask `Check`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -16,6 +16,7 @@ class Health(health_pb2_grpc.HealthServicer):
     """Says of each service whether it serves."""
 
     def __init__(self, services: Sequence[str]) -> None:
+        self.is_well: Callable[[], bool] = lambda: True  # set by who knows more than that we answer
         self._statuses = health.HealthServicer()
         for name in ("", *services):
             self._statuses.set(name, health_pb2.HealthCheckResponse.SERVING)
@@ -32,7 +33,10 @@ class Health(health_pb2_grpc.HealthServicer):
         self, request: health_pb2.HealthCheckRequest, context: grpc.ServicerContext
     ) -> health_pb2.HealthCheckResponse:
         """Answer for one service; the empty name is the whole server."""
-        return self._statuses.Check(request, context)
+        answer = self._statuses.Check(request, context)
+        if answer.status == health_pb2.HealthCheckResponse.SERVING and not self.is_well():
+            return health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.NOT_SERVING)
+        return answer
 
     def Watch(  # noqa: N802 - gRPC's name
         self, request: health_pb2.HealthCheckRequest, context: grpc.ServicerContext

@@ -25,6 +25,7 @@ from agent.rpc.health import Health
 from agent.rpc.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import container_pb2, datanode_pb2_grpc
 from agent.rpc.v1 import datanode_pb2 as pb
+from agent.tracing import Traced
 from merkle.replica import ID_MAX, BlockData, BlockId, ChunkInfo, ContainerId
 
 if TYPE_CHECKING:
@@ -436,7 +437,7 @@ def build_server(
     gate = Gate(audit, calls_per_s_max=limits.calls_per_s_max)
     server = grpc.server(
         executor,
-        interceptors=[ErrorEdge({IMPORT_METHOD: service.read_part}), gate],
+        interceptors=[Traced(), ErrorEdge({IMPORT_METHOD: service.read_part}), gate],
         options=server_options(
             limits.streams_max, limits.connections_max, patience=limits.patience
         ),

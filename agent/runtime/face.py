@@ -1,5 +1,6 @@
 """What the plain HTTP listener of an agent shows: metrics, health, the page."""
 
+from http import HTTPStatus
 from typing import Final
 
 from agent.observe.metrics import CONTENT_TYPE, Meters, exposition, registry_of
@@ -51,6 +52,10 @@ class Face:
         """Answer no more."""
         if self._listener:
             self._listener.stop()
+
+    def is_well(self) -> bool:
+        """Whether this datanode serves and its workers move: what `/healthz` says, too."""
+        return health(self._observer.status(), self._scrub.status())[0] == HTTPStatus.OK
 
     def _page(self) -> Page:
         now_ms = self._clock.now_ms()

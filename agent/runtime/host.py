@@ -154,6 +154,7 @@ class Host:
             security=self.security,
             audit=self._audit,
         )
+        self._server.health.is_well = self._face.is_well
         self._build_commands(who)
         self._parity = self._build_parity(who)
         self._heartbeat = self._build_heartbeats(who, version, boot_id)

@@ -25,6 +25,7 @@ from agent.tasks import (
     TaskOutcome,
     TaskQueue,
 )
+from agent.tracing import span
 
 THREADS_MAX: Final = 256
 LATE_CHECK_S: Final = 10.0  # how often an idle thread looks for tasks whose deadline passed
@@ -229,7 +230,8 @@ class TaskPool:
                 self._changed.notify_all()  # the last waiting task may have been among them
 
     def _run(self, task: Task, body: TaskBody) -> TaskOutcome:
-        with structlog.contextvars.bound_contextvars(**_named(task)):
+        ids = dict(task.about)
+        with structlog.contextvars.bound_contextvars(**_named(task)), span(task.task_type, **ids):
             return self._carry_out(task, body)
 
     def _carry_out(self, task: Task, body: TaskBody) -> TaskOutcome:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -10,12 +11,15 @@ from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
 
+import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.cli.output import Exit
 from agent.demo.cluster import Cluster
 from tests.support.command_line import CommandLine
+from tests.support.monitoring import METRIC, expressions, without_suffix
 
 pytestmark = pytest.mark.slow
 
@@ -136,6 +140,38 @@ def test_health_is_told_volume_by_volume(cluster: Cluster) -> None:
     assert [str(path) for path in cluster.volume_paths(1)] == [
         volume["path"] for volume in document["volumes"]
     ]
+
+
+def test_grpc_health_says_what_healthz_says(cluster: Cluster) -> None:
+    """
+    The standard health service answers for the whole and for its service; another is not known.
+    """
+    process = cluster.nodes[1]
+    serving = health_pb2.HealthCheckResponse.SERVING
+    with grpc.insecure_channel(process.address) as channel:
+        check = health_pb2_grpc.HealthStub(channel).Check
+        answers = [
+            check(health_pb2.HealthCheckRequest(service=name), timeout=WAIT_S).status
+            for name in ("", "suture.v1.Datanode")
+        ]
+        with pytest.raises(grpc.RpcError) as unknown:
+            check(health_pb2.HealthCheckRequest(service="suture.v1.Scm"), timeout=WAIT_S)
+
+    assert [serving, serving] == answers
+    assert grpc.StatusCode.NOT_FOUND == unknown.value.code()
+
+
+def test_everything_that_is_asked_for_is_in_a_scrape(cluster: Cluster) -> None:
+    """
+    What alerts and dashboard ask Prometheus is what a running agent tells it.
+    """
+    told = set(re.findall(r"^# TYPE (\S+) ", fetched(web_address(cluster, 0), "/metrics")[1], re.M))
+    names = {re.sub(r"_total$", "", name) for name in told}
+
+    asked = {without_suffix(name) for text in expressions() for name in METRIC.findall(text)}
+    # Only who has a certificate tells when it ends; test_secured_cluster.py looks at that.
+    assert {"suture_certificate_expiry_time_seconds"} == asked - names
+    assert len(asked) > 15
 
 
 def test_the_listener_only_reads(cluster: Cluster) -> None:

@@ -1,6 +1,5 @@
 """Alerts and dashboard: they speak of metrics that exist, and fire on what they are for."""
 
-import json
 import re
 import shutil
 import subprocess
@@ -10,28 +9,14 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.monitoring import FOLDER, METRIC, expressions, rules, without_suffix
+
 ROOT = Path(__file__).resolve().parents[2]
-FOLDER = ROOT / "monitoring"
-METRIC = re.compile(r"\bsuture_[a-z_]+\b")
-SUFFIXES = ("_total", "_bucket", "_count", "_sum")
 OPERATIONS = (ROOT / "docs" / "OPERATIONS.md").read_text()
 
 needs_promtool = pytest.mark.skipif(
     shutil.which("promtool") is None, reason="promtool is not installed"
 )
-
-
-def rules() -> list[dict[str, Any]]:
-    """Return every alert."""
-    (group,) = yaml.safe_load((FOLDER / "alerts.yaml").read_text())["groups"]
-    return list(group["rules"])
-
-
-def without_suffix(name: str) -> str:
-    """Return the name under which a metric is declared."""
-    for suffix in SUFFIXES:
-        name = name.removesuffix(suffix)
-    return name
 
 
 def declared() -> set[str]:
@@ -40,13 +25,6 @@ def declared() -> set[str]:
         without_suffix(name)
         for name in METRIC.findall((ROOT / "agent" / "observe" / "metrics.py").read_text())
     }
-
-
-def expressions() -> list[str]:
-    """Return everything that alerts and dashboard ask Prometheus."""
-    panels = json.loads((FOLDER / "dashboard.json").read_text())["panels"]
-    asked = [target["expr"] for panel in panels for target in panel["targets"]]
-    return asked + [rule["expr"] for rule in rules()]
 
 
 def test_every_metric_that_is_asked_for_exists() -> None:

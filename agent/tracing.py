@@ -1,0 +1,101 @@
+"""Spans for OpenTelemetry, when a process is started under it; else nothing, at no cost.
+
+    opentelemetry-instrument suture-agent --config ...
+
+That program loads OpenTelemetry, which finds its exporter in variables of its own (OTEL_*). Where
+it is not loaded, nothing of it is imported here. A call carries the span it belongs to
+(`traceparent`), so that a reconcile is one trace over all of its datanodes.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final
+
+import grpc
+
+TRACER: Final = "suture"
+Carried = tuple[tuple[str, str], ...]
+
+_Handler = Any  # grpc.RpcMethodHandler, of which the generic types do not matter here
+
+
+def span(name: str, **facts: str | int) -> AbstractContextManager[object]:
+    """Return a span of this name around the body; what is within it belongs to it."""
+    trace = sys.modules.get("opentelemetry.trace")
+    if trace is None:
+        return nullcontext()
+    attributes = {f"suture.{key}": value for key, value in facts.items()}
+    made: AbstractContextManager[object] = trace.get_tracer(TRACER).start_as_current_span(
+        name, attributes=attributes
+    )
+    return made
+
+
+def carried() -> Carried | None:
+    """Return the headers that tell a callee to which span a call belongs; None: no headers."""
+    if "opentelemetry.trace" not in sys.modules:
+        return None
+    from opentelemetry import propagate
+
+    headers: dict[str, str] = {}
+    propagate.inject(headers)
+    return tuple(headers.items())
+
+
+class Traced(grpc.ServerInterceptor):
+    """Puts a span around each call that is answered here."""
+
+    def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], _Handler],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> _Handler:
+        """Return the handler, in a span of the caller's trace."""
+        handler = continuation(handler_call_details)
+        if handler is None or "opentelemetry.trace" not in sys.modules:
+            return handler
+        name = str(handler_call_details.method)
+        headers = handler_call_details.invocation_metadata
+        if handler.response_streaming:
+            return grpc.unary_stream_rpc_method_handler(
+                _streaming(name, headers, handler.unary_stream),
+                handler.request_deserializer,
+                handler.response_serializer,
+            )
+        make: Any = grpc.unary_unary_rpc_method_handler
+        if handler.request_streaming:
+            make = grpc.stream_unary_rpc_method_handler
+        behavior = handler.stream_unary or handler.unary_unary
+        made: _Handler = make(
+            _answering(name, headers, behavior),
+            handler.request_deserializer,
+            handler.response_serializer,
+        )
+        return made
+
+
+def _answering(name: str, headers: Sequence[Any], behavior: Callable[..., Any]) -> Any:
+    def traced(request: Any, context: grpc.ServicerContext) -> Any:
+        with _server_span(name, headers):
+            return behavior(request, context)
+
+    return traced
+
+
+def _streaming(name: str, headers: Sequence[Any], behavior: Callable[..., Iterator[Any]]) -> Any:
+    def traced(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        with _server_span(name, headers):
+            yield from behavior(request, context)
+
+    return traced
+
+
+def _server_span(name: str, headers: Sequence[Any]) -> AbstractContextManager[object]:
+    from opentelemetry import propagate, trace
+
+    told = {key: value for key, value in headers or () if isinstance(value, str)}
+    made: AbstractContextManager[object] = trace.get_tracer(TRACER).start_as_current_span(
+        name, context=propagate.extract(told), kind=trace.SpanKind.SERVER
+    )
+    return made
