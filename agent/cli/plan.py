@@ -89,7 +89,7 @@ class Handed:
         if worlds and len(ordered) > PLAN_ROWS and not dry_run:
             again = self._ordered(ordered, worlds, dry_run=True)
             if any(decision.code != "OK" for decision in again.decisions):
-                return again
+                return aborted(again)
         answer = self._ordered(ordered, worlds, dry_run=dry_run)
         is_begun = not ordered or any(decision.code == "OK" for decision in answer.decisions)
         if dry_run or not worlds or is_begun:
@@ -112,6 +112,17 @@ class Handed:
             )
             answer.decisions.extend(self._client.scm.apply_plan(page).decisions)
         return answer
+
+
+def aborted(again: scm_pb2.ContainerDecisions) -> scm_pb2.ContainerDecisions:
+    """Return decisions by which nothing is done, because some of them are not what was shown."""
+    for decision in again.decisions:
+        if decision.code == "OK":
+            del decision.orders[:]
+            decision.code = Code.STALE_PLAN
+            decision.message = "not done either: other containers changed since this was shown"
+            decision.copies_after = decision.copies_before
+    return again
 
 
 def still_wanted(rows: Rows, shown: Sequence[scm_pb2.ContainerDecision]) -> tuple[Rows, list[int]]:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.cli import plan as module
 from agent.cli.output import Exit
 from scm.clock import Clock
 from scm.facts import Kind, Replica
@@ -250,6 +251,32 @@ def test_what_was_shown_is_applied_once_and_only_to_the_same_world(
     assert [] == before
     assert ["OK"] * 3 == [decision["code"] for decision in given]
     assert ["STALE_PLAN"] * 3 == [decision["code"] for decision in late]
+    assert ALL == stage.ordered()
+
+
+def test_a_plan_of_several_calls_is_looked_at_whole_before_the_first(
+    suture: CommandLine,
+    stage: Stage,
+    plan: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    What changed is in the second call: the first is not made, and no row is called done.
+    """
+    monkeypatch.setattr(module, "PLAN_ROWS", 1)
+    (tmp_path / "shown").write_text(json.dumps(suture.json("scm", "apply", str(plan), "--dry-run")))
+    apply = ("scm", "apply", str(plan), "--yes", "--as-shown", str(tmp_path / "shown"))
+    stage.change(findings=1)
+
+    changed = suture.json(*apply, code=Exit.FAILED)
+    before = stage.ordered()
+    stage.change(findings=0)
+    given = suture.json(*apply)
+
+    assert {"STALE_PLAN"} == {decision["code"] for decision in changed}
+    assert [] == before
+    assert ["OK"] * 3 == [decision["code"] for decision in given]
     assert ALL == stage.ordered()
 
 
