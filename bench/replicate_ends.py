@@ -1,10 +1,10 @@
 """The two ends of a transfer, each in a process of its own: `python -m bench.replicate_ends ROLE`.
 
-    target FOLDER                    serves ImportContainer; prints its port; "rss" prints its peak
-    sink                             serves the same method, drops every message
-    source FOLDER ADDRESS            reads lines "push ID" and "bare BYTES"; prints one JSON a line
+    target FOLDER    serves ImportContainer, and beside it a sink that drops every message
+    source FOLDER    reads lines "push ID ADDRESS" and "bare BYTES ADDRESS"
 
-Peak resident memory is the kernel's (VmHWM); "clear" begins a new peak.
+Both read lines and print one JSON for each. "rss" tells the peak of resident memory as the kernel
+counts it (VmHWM), "clear" begins a new peak; "cpu" tells the processor seconds so far.
 """
 
 import json
@@ -22,6 +22,7 @@ from agent.rpc.peer import IMPORT_METHOD, Peer
 from agent.rpc.server import DatanodeService, build_server
 from agent.rpc.v1 import datanode_pb2, datanode_pb2_grpc
 from agent.runtime.lease import Leases
+from agent.store.arrival import ARRIVALS_MAX
 from agent.store.options import StoreOptions
 from agent.store.store import ReplicaStore
 from agent.transfer.incoming import Importer
@@ -54,6 +55,19 @@ def clear_peak() -> None:
     Path("/proc/self/clear_refs").write_text("5")
 
 
+def told(word: str) -> dict[str, Any]:
+    """Answer the lines that both ends understand."""
+    match word:
+        case "clear":
+            clear_peak()
+            return {}
+        case "rss":
+            return {"peak_mib": peak_mib()}
+        case "cpu":
+            return {"s": time.process_time()}
+    raise ValueError(f"nobody understands {word!r}")
+
+
 class Sink(datanode_pb2_grpc.DatanodeServicer):
     """Receives and drops."""
 
@@ -68,7 +82,7 @@ class Sink(datanode_pb2_grpc.DatanodeServicer):
 def serve_target(folder: Path) -> None:
     """Serve imports over a store, and drop what the bare stream sends."""
     store = open_store(folder, "dn-target")
-    writers = ThreadPoolExecutor(THREADS)
+    writers = ThreadPoolExecutor(THREADS + ARRIVALS_MAX)
     leases = Leases()
     importer = Importer(
         store=store,
@@ -93,26 +107,20 @@ def serve_target(folder: Path) -> None:
     datanode_pb2_grpc.add_DatanodeServicer_to_server(Sink(), sink)  # type: ignore[no-untyped-call]
     sink_port = sink.add_insecure_port("127.0.0.1:0")
     sink.start()
-    say({"port": built.port, "sink": sink_port})
+    say({"own": f"127.0.0.1:{built.port}", "sink": f"127.0.0.1:{sink_port}"})
     for line in sys.stdin:
         words = line.split()
         match words[0]:
-            case "clear":
-                clear_peak()
-                say({})
-            case "rss":
-                say({"peak_mib": peak_mib()})
             case "delete":
-                container_id = ContainerId(int(words[1]))
-                paths = store.paths(container_id)
-                count = sum(1 for _ in paths.chunks.iterdir())
-                store.delete_container(container_id, force=True)
-                say({"files": count})
+                store.delete_container(ContainerId(int(words[1])), force=True)
+                say({})
             case "path":
                 say({"path": str(store.paths(ContainerId(int(words[1]))).chunks)})
+            case other:
+                say(told(other))
 
 
-def run_source(folder: Path, address: str, sink: str) -> None:
+def run_source(folder: Path) -> None:
     """Push when told to."""
     store = open_store(folder, DATANODE)
     readers = ThreadPoolExecutor(THREADS)
@@ -129,13 +137,8 @@ def run_source(folder: Path, address: str, sink: str) -> None:
     for line in sys.stdin:
         words = line.split()
         match words[0]:
-            case "clear":
-                clear_peak()
-                say({})
-            case "rss":
-                say({"peak_mib": peak_mib()})
             case "push":
-                with Peer(address) as peer:
+                with Peer(words[2]) as peer:
                     begun_s = time.perf_counter()
                     outcome = replicator.replicate(
                         ContainerId(int(words[1])), peer, compress=False, stop=lambda: False
@@ -143,7 +146,9 @@ def run_source(folder: Path, address: str, sink: str) -> None:
                     taken_s = time.perf_counter() - begun_s
                 say({"s": taken_s, "bytes": outcome.bytes_sent, "blocks": outcome.block_count})
             case "bare":
-                say({"s": bare(sink, int(words[1]))})
+                say({"s": bare(words[2], int(words[1]))})
+            case other:
+                say(told(other))
 
 
 def bare(address: str, size_bytes: int) -> float:
@@ -178,4 +183,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "target":
         serve_target(Path(sys.argv[2]))
     else:
-        run_source(Path(sys.argv[2]), sys.argv[3], sys.argv[4])
+        run_source(Path(sys.argv[2]))

@@ -41,6 +41,7 @@ from agent.runtime.scanning import ScanReport, ScanTools, scan_container
 from agent.runtime.scrub import Scrub
 from agent.runtime.supervisor import Supervisor, WatchdogWorker
 from agent.runtime.watch import ChangeWatch
+from agent.store.arrival import ARRIVALS_MAX
 from agent.store.options import StoreOptions
 from agent.store.store import ReplicaStore
 from agent.transfer.incoming import Importer
@@ -120,7 +121,9 @@ class Host:
             interval_s=self._config.scan.data_interval_s,
             now_ms=self._clock.now_ms,
         )
-        self._writers = ThreadPoolExecutor(TRANSFER_THREADS, thread_name_prefix="import")
+        self._writers = ThreadPoolExecutor(
+            TRANSFER_THREADS + ARRIVALS_MAX, thread_name_prefix="import"
+        )  # each arrival may have one that waits for its sender
         self._face = Face(
             self._config.observe.listen,
             self._observer,

@@ -28,6 +28,7 @@ from agent.store.durable import (
     open_new,
     remove_tree,
     sync_file_system,
+    sync_path,
 )
 from agent.store.index import Change
 from agent.store.layout import ReplicaPaths, replica_paths
@@ -180,11 +181,16 @@ class Arrival:
 
     # -- while it comes
 
-    def keep_row(self, block_id: BlockId, row: bytes) -> None:
-        """Keep the row of a block for the commit: on disk, because many may be much."""
+    def keep_rows(self, block_ids: Sequence[BlockId], rows: Sequence[bytes]) -> int:
+        """Keep the rows of blocks for the commit: on disk, because many may be much. An empty one
+        is none; returns how many there were."""
+        kept: list[bytes] = []
+        for block_id, row in zip(block_ids, rows, strict=True):
+            if row:
+                kept += (_ROW.pack(block_id, len(row)), row)
         with disk_errors(self._rows_path):
-            self._rows.write(_ROW.pack(block_id, len(row)))
-            self._rows.write(row)
+            self._rows.write(b"".join(kept))
+        return len(kept) // 2
 
     def write_files(self, files: Sequence[tuple[BlockId, memoryview]]) -> None:
         """Write small block files whole, soon. The views must stay as they are."""
@@ -250,7 +256,7 @@ class Arrival:
             self._paths.descriptor.write_bytes(encode_descriptor(descriptor_of(container_id, row)))
             self._paths.tree.write_bytes(encode_tree(tree, container_id))
             make_directories(place.root.parent, below=self.volume.layout.current)
-            sync_file_system(self._directory_fd)
+            self._sync()
         self.volume.index.write(lambda rows: self._record(rows, row, tree, received.findings))
         try:
             with disk_errors(place.root):
@@ -260,6 +266,18 @@ class Arrival:
             raise
         self.volume.index.write(lambda rows: rows.end_work(container_id, MovingEntry()))
         return row
+
+    def _sync(self) -> None:
+        """Make the files and their names durable. Where all data is already, nothing of others
+        that is still to be written to the same file system is waited for. Raises OSError."""
+        if self._files.unsynced_count:
+            sync_file_system(self._directory_fd)
+            return
+        paths = self._paths
+        for path in (paths.descriptor, paths.tree, paths.descriptor.parent):
+            sync_path(path)
+        os.fsync(self._directory_fd)
+        sync_path(paths.root)
 
     def discard(self) -> None:
         """Remove what is still in tmp/ and give the room back. Harmless after `publish`."""
@@ -280,8 +298,7 @@ class Arrival:
     ) -> None:
         container_id = self.announced.container_id
         rows.delete_container(container_id)  # of an import whose taking back had failed
-        for block_id, raw in self.rows():
-            rows.put_block(container_id, block_id, raw)
+        rows.put_blocks(container_id, self.rows())
         dead = tree.block_ids[tree.deleted].tolist()
         checksums = tree.block_checksums[tree.deleted].tolist()
         for block_id, checksum in zip(dead, checksums, strict=True):

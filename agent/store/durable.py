@@ -102,6 +102,15 @@ def sync_directory(path: Path) -> None:
         os.close(fd)
 
 
+def sync_path(path: Path) -> None:
+    """Make a file, or the names in a directory, durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def sync_file_system(fd: int) -> None:
     """Make all that was written to the file system of `fd` durable, names included (syncfs(2)).
 

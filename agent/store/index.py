@@ -17,7 +17,7 @@ import errno
 import os
 import resource
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -280,6 +280,14 @@ class Change(Snapshot):
     def put_block(self, container_id: ContainerId, block_id: BlockId, row: bytes) -> None:
         """Set the raw row of a committed block."""
         self._txn.put(_PAIR.pack(container_id, block_id), row, db=self._dbs.blocks)
+
+    def put_blocks(
+        self, container_id: ContainerId, block_rows: Iterable[tuple[BlockId, bytes]]
+    ) -> None:
+        """Set the raw rows of many committed blocks: fastest by ascending id."""
+        key_of = _PAIR.pack
+        with self._txn.cursor(self._dbs.blocks) as cursor:
+            cursor.putmulti((key_of(container_id, block_id), row) for block_id, row in block_rows)
 
     def delete_block(self, container_id: ContainerId, block_id: BlockId) -> bool:
         """Remove the row of a block; returns whether there was one."""

@@ -4,7 +4,6 @@ Unlike a scan this asks the medium nothing twice and judges nothing: whoever rec
 checks them. Large files are read with O_DIRECT, small ones with RWF_DONTCACHE, where they can.
 """
 
-import mmap
 import os
 from collections import deque
 from pathlib import Path
@@ -12,10 +11,11 @@ from typing import Final
 
 from agent.store.blockfile import ALIGNMENT_BYTES
 from agent.store.durable import disk_errors
-from agent.store.writebehind import REFUSED, RWF_DONTCACHE
+from agent.store.writebehind import REFUSED, RWF_DONTCACHE, huge_pages
 from merkle.replica import BlockId
 
 ABSENT: Final = -1
+HUGE_PAGE_BYTES: Final = 2 * 1024**2
 OPEN_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
@@ -55,7 +55,7 @@ class BlockFiles:
         try:
             buffer = self._buffers.pop()
         except IndexError:
-            return memoryview(mmap.mmap(-1, size_bytes + ALIGNMENT_BYTES))
+            return memoryview(huge_pages(max(size_bytes, HUGE_PAGE_BYTES)))
         assert len(buffer) >= size_bytes, "one size for all"
         return buffer
 

@@ -1,8 +1,9 @@
-"""Writing files past the page cache while more data arrives, through two aligned buffers.
+"""Writing files past the page cache while more data arrives, through a few aligned buffers.
 
 A replica that is copied is read again by nobody soon: in the page cache it would only push out
 what clients read. Large files are written with O_DIRECT, small ones with RWF_DONTCACHE, each where
-the file system takes it. Nothing is durable before the caller has synced.
+the file system takes it. A large file is synced beside the writing of the next one; the rest is not
+durable before the caller has synced.
 """
 
 import errno
@@ -17,7 +18,11 @@ from typing import Final, Protocol
 from agent.store.blockfile import ALIGNMENT_BYTES
 from agent.store.durable import FILE_MODE, write_all
 
-BUFFER_BYTES: Final = 1024**2
+BUFFER_BYTES: Final = 2 * 1024**2  # in one write: enough for a disk with queues to be busy
+BUFFERS_COUNT: Final = 4  # one is filled, the others are written: a disk does not write evenly
+WRITES_MAX: Final = BUFFERS_COUNT - 1
+SYNCS_MAX: Final = 2
+SYNCED_BYTES_MIN: Final = 16 * 1024**2  # of a file that is worth a flush of the disk of its own
 JOBS_MAX: Final = 2  # small-file jobs side by side: creating a file is CPU work of the kernel
 RWF_DONTCACHE: Final = 0x80  # linux 6.14: pages are dropped once they are written
 CREATE_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -44,19 +49,28 @@ class WriteBehind:
         self._submit = submit
         self._pending: deque[Pending] = deque()
 
-    def run(self, job: Callable[[], None], *, others_max: int) -> None:
-        """Begin `job` when at most `others_max` are left under way. Raises what one raised."""
-        while len(self._pending) > others_max:
-            self._pending.popleft().result()
+    def run(self, job: Callable[[], None], *, others_max: int) -> Pending | None:
+        """Begin `job` when at most `others_max` are left under way; return it while it may not
+        have ended. Raises what one raised."""
+        self.make_room(others_max)
         if self._submit is None:
             job()
-        else:
-            self._pending.append(self._submit(job))
+            return None
+        self._pending.append(self._submit(job))
+        return self._pending[-1]
+
+    def make_room(self, others_max: int) -> None:
+        """Wait until at most so many are under way. Raises what one raised."""
+        while len(self._pending) > others_max:
+            self._pending.popleft().result()
+
+    def under_way(self) -> list[Pending]:
+        """Return what may not have ended."""
+        return list(self._pending)
 
     def settle(self) -> None:
         """Wait for all that is under way; raise what the first failure raised."""
-        while self._pending:
-            self._pending.popleft().result()
+        self.make_room(0)
 
     def abandon(self) -> None:
         """Wait for all that is under way, whatever becomes of it."""
@@ -71,7 +85,12 @@ class FileWriter:
     def __init__(self, directory_fd: int, submit: Submit | None) -> None:
         self._directory_fd = directory_fd
         self._behind = WriteBehind(submit)
-        self._buffers = deque(memoryview(mmap.mmap(-1, BUFFER_BYTES)) for _ in range(2))
+        self._syncs = WriteBehind(submit)
+        self.unsynced_count = 0
+        memory = memoryview(huge_pages(BUFFERS_COUNT * BUFFER_BYTES))
+        self._buffers = deque(
+            memory[start : start + BUFFER_BYTES] for start in range(0, len(memory), BUFFER_BYTES)
+        )
         self._filled = 0
         self._fd = -1
         self._written = 0
@@ -79,6 +98,7 @@ class FileWriter:
 
     def write_whole(self, files: Sequence[tuple[str, memoryview]]) -> None:
         """Create small files with these bytes. The views must stay as they are."""
+        self.unsynced_count += len(files)
         self._behind.run(lambda: self._write_each(files), others_max=JOBS_MAX - 1)
 
     def begin(self, name: str) -> None:
@@ -99,38 +119,68 @@ class FileWriter:
                 self._flush()
 
     def end(self) -> None:
-        """Write what is left and close the file, soon."""
+        """Write what is left and close the file, soon; a large one is synced before."""
+        self._behind.make_room(WRITES_MAX - 1)  # what fails now leaves the file to `abandon`
+        self._syncs.make_room(SYNCS_MAX - 1)
+        before = self._behind.under_way()
         fd, buffer, filled, offset = self._fd, self._buffers[0], self._filled, self._written
+        is_synced = offset + filled >= SYNCED_BYTES_MIN
+        self.unsynced_count += not is_synced
         self._fd = -1
 
         def finish() -> None:
+            is_open = is_synced
             try:
+                for write in before:  # of this file; all were handed over before this
+                    write.result()
                 if filled:
                     padded = -(-filled // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
                     buffer[filled:padded] = bytes(padded - filled)
                     _write_direct(fd, buffer[:padded], offset)
                     os.ftruncate(fd, offset + filled)
+            except BaseException:
+                is_open = False
+                raise
+            finally:
+                if not is_open:
+                    os.close(fd)
+
+        written = self._behind.run(finish, others_max=WRITES_MAX - 1)
+        self._buffers.rotate(-1)
+        if is_synced:
+            self._sync_behind(fd, written)
+
+    def _sync_behind(self, fd: int, written: Pending | None) -> None:
+        """Sync and close a file once its last bytes are written. The job waits for one that was
+        handed to the executor before it, so two of them never wait for each other."""
+
+        def sync() -> None:
+            if written is not None:
+                written.result()  # which has closed the file if it failed
+            try:
+                os.fsync(fd)
             finally:
                 os.close(fd)
 
-        self._behind.run(finish, others_max=0)
-        self._buffers.rotate()
+        self._syncs.run(sync, others_max=SYNCS_MAX - 1)
 
     def settle(self) -> None:
-        """Wait until all is written. Raises OSError."""
+        """Wait until all is written. Raises OSError. `unsynced_count` files are not durable."""
         self._behind.settle()
+        self._syncs.settle()
 
     def abandon(self) -> None:
         """Stop writing; nothing is under way any more."""
         self._behind.abandon()
+        self._syncs.abandon()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def _flush(self) -> None:
         fd, buffer, offset = self._fd, self._buffers[0], self._written
-        self._behind.run(lambda: _write_direct(fd, buffer, offset), others_max=0)
-        self._buffers.rotate()
+        self._behind.run(lambda: _write_direct(fd, buffer, offset), others_max=WRITES_MAX - 1)
+        self._buffers.rotate(-1)
         self._written += self._filled
         self._filled = 0
 
@@ -152,6 +202,15 @@ class FileWriter:
                     raise
                 self._flags = 0
         write_all(fd, data[written:], written)
+
+
+def huge_pages(size_bytes: int) -> mmap.mmap:
+    """Return zeroed memory, page-aligned, in huge pages where there are some: the kernel pins it
+    for each direct read or write, page by page."""
+    memory = mmap.mmap(-1, size_bytes)
+    with suppress(OSError):  # a kernel without them
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
 
 
 def _open_direct(name: str, directory_fd: int) -> int:

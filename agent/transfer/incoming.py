@@ -11,7 +11,7 @@ it can be seen.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 FINDINGS_MAX: Final = 10_000  # damage beyond it makes no replica that is worth a copy
 SMALL_BYTES_MAX: Final = PART_BYTES
-STEP_BYTES: Final = 128 * 1024
+STEP_BYTES: Final = 256 * 1024
 BCSID_FIELD: Final = 4  # of a row's header
 
 
@@ -78,6 +78,7 @@ class Importer:
 
     def receive(self, parts: Iterator[Part]) -> Arrived:
         """Receive one replica. Raises SutureError, with nothing of it left."""
+        parts = read_ahead(parts, self.executor)
         first = next(parts, None)
         if first is None or first.kind != "header":
             raise codec.malformed("parts", "the stream does not begin with a header")
@@ -94,6 +95,18 @@ class Importer:
             arrival.discard()
         self.on_arrived(announced.container_id)
         return Arrived(facts, reception.data_bytes, len(received.findings))
+
+
+def read_ahead(parts: Iterator[Part], executor: Executor) -> Iterator[Part]:
+    """Yield the parts, while the next one is received beside: gRPC does not begin with a message
+    before it is asked for."""
+    waiting = executor.submit(next, parts, None)
+    while (part := waiting.result()) is not None:
+        if part.kind == "end":  # nothing may follow, and nobody would wait for it
+            yield part
+            return
+        waiting = executor.submit(next, parts, None)
+        yield part
 
 
 def parse_header(header: pb.ImportHeader, cluster_id: str) -> Announced:
@@ -212,9 +225,11 @@ class _Reception:
         what its source read.
         """
         received = self._known_tree()
-        self._check_rows(received)
-        tree = received
-        if not self._findings and self._arrival.announced.state is not ReplicaState.UNHEALTHY:
+        tree = self._folded(received, received.algorithm)
+        self._check_rows(received, tree)
+        if self._findings or self._arrival.announced.state is ReplicaState.UNHEALTHY:
+            tree = received
+        elif algorithm is not received.algorithm:
             tree = self._folded(received, algorithm)
         return Received(
             tree=tree,
@@ -250,9 +265,8 @@ class _Reception:
         except Damaged as damage:
             raise codec.malformed("blocks.rows", str(damage)) from damage
 
-    def _check_rows(self, received: Tree) -> None:
+    def _check_rows(self, received: Tree, folded: Tree) -> None:
         """Refuse rows that do not fold to what the tree says of the same blocks."""
-        folded = self._folded(received, received.algorithm)
         excused = received.unhealthy_block_ids()
         named = np.array(sorted(key for key in self._declared.evidence if key > 0), np.uint64)
         excused = np.union1d(excused, named)
@@ -270,10 +284,8 @@ class _Reception:
             raise codec.malformed("blocks", "a block begins before the one before it has ended")
         self.data_bytes += len(data)
         at = self._go_on(data)
-        for block_id, row in zip(ids, part.rows, strict=True):
-            if row:
-                self._arrival.keep_row(block_id, row)
-                self._row_count += 1
+        rows = list(part.rows)
+        self._row_count += self._arrival.keep_rows(ids, rows)
         self._sent_count += len(ids)
         whole = len(ids)
         ends = at + np.cumsum(np.maximum(np.array(sizes, dtype=np.int64), 0))
@@ -282,27 +294,30 @@ class _Reception:
             if whole and int(ends[whole - 1]) > len(data):
                 raise codec.malformed("blocks.file_bytes", "more than one block goes on")
         starts = [at, *ends.tolist()]
-        self._take_whole(ids[:whole], list(part.rows[:whole]), sizes[:whole], starts, data)
+        self._take_whole(ids[:whole], rows[:whole], sizes[:whole], starts, data)
         at = starts[whole]
         if whole < len(ids):
-            self._begin(ids[whole], part.rows[whole], sizes[whole])
+            self._begin(ids[whole], rows[whole], sizes[whole])
             at += self._go_on(data[at:])
         if at != len(data):
             raise codec.malformed("blocks.data", f"{len(data) - at} bytes belong to no block")
 
     def _checked_ids(self, part: pb.ImportBlocks) -> tuple[list[BlockId], list[int]]:
-        ids = [codec.parse_block_id(value, "blocks.local_ids") for value in part.local_ids]
+        ids = cast(list[BlockId], list(part.local_ids))
         sizes = list(part.file_bytes)
         if not len(ids) == len(part.rows) == len(sizes) <= PART_BLOCKS_MAX:
             raise codec.malformed(
                 "blocks", f"{len(ids)} ids, {len(part.rows)} rows, {len(sizes)} sizes"
             )
-        for block_id in ids:
-            if block_id <= self._last_id:
-                raise codec.malformed("blocks.local_ids", f"{block_id} does not ascend")
-            self._last_id = block_id
-        for size in sizes:
-            codec.parse_int(size, "blocks.file_bytes", low=-1, high=BLOCK_BYTES_MAX)
+        if ids:
+            codec.parse_block_id(min(ids), "blocks.local_ids")
+            codec.parse_block_id(max(ids), "blocks.local_ids")
+            for before, block_id in zip([self._last_id, *ids], ids, strict=False):
+                if block_id <= before:
+                    raise codec.malformed("blocks.local_ids", f"{block_id} does not ascend")
+            self._last_id = ids[-1]
+            codec.parse_int(min(sizes), "blocks.file_bytes", low=-1, high=BLOCK_BYTES_MAX)
+            codec.parse_int(max(sizes), "blocks.file_bytes", low=-1, high=BLOCK_BYTES_MAX)
         return ids, sizes
 
     def _take_whole(
@@ -336,8 +351,9 @@ class _Reception:
     ) -> list[tuple[BlockId, memoryview]]:
         """Check small blocks of one chunk; return those to write. The others take the long way."""
         files = []
+        ids = cast(list[BlockId], run.block_ids.tolist())
         items = zip(
-            map(BlockId, run.block_ids.tolist()),
+            ids,
             run.rows,
             run.lengths_bytes,
             run.window_bytes,
@@ -346,17 +362,24 @@ class _Reception:
             starts,
             strict=False,
         )
-        verify = windows_verify
+        verify, bcsid_of = windows_verify, HEADER.unpack_from
         for block_id, row, length, window_bytes, sums_end, size, start in items:
             view = data[start : start + length]
-            sums = row[SUMS_START:sums_end]
-            if size == length and verify(SIMPLE_TYPE, window_bytes, sums, view):
+            if size == length and verify(SIMPLE_TYPE, window_bytes, row[SUMS_START:sums_end], view):
                 files.append((block_id, view))
-                self._bytes_used += length
-                self._bcsid = max(self._bcsid, HEADER.unpack_from(row)[BCSID_FIELD])
             else:
                 self._begin(block_id, row, size)
                 self._go_on(data[start : start + max(size, 0)])
+        if len(files) == len(ids):
+            self._bytes_used += sum(run.lengths_bytes)
+            bcsids = (bcsid_of(row)[BCSID_FIELD] for row in run.rows)
+            self._bcsid = max(self._bcsid, *bcsids)
+            return files
+        whole = {block_id for block_id, _ in files}
+        for block_id, row, length in zip(ids, run.rows, run.lengths_bytes, strict=True):
+            if block_id in whole:
+                self._bytes_used += length
+                self._bcsid = max(self._bcsid, bcsid_of(row)[BCSID_FIELD])
         return files
 
     def _begin(self, block_id: BlockId, row: bytes, file_bytes: int) -> None:
