@@ -10,7 +10,7 @@ file.
 import os
 import stat
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -53,8 +53,13 @@ class Written:
 
 def read(path: Path) -> Written:
     """Read `path` and its drop-ins. Raise Refused(INVALID_CONFIG) naming file and line."""
+    return read_each([path, *drop_ins(path)])
+
+
+def read_each(paths: Sequence[Path]) -> Written:
+    """Read these files, the later over the earlier. Raise Refused naming file and line."""
     written = Written()
-    for each in (path, *drop_ins(path)):
+    for each in paths:
         text = _text(each)
         try:
             values = tomllib.loads(text)

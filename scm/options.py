@@ -2,13 +2,15 @@
 
 import dataclasses
 import json
-import tomllib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from agent.config_source import read_each
 from agent.errors import Code, Refused
+from agent.quantity import parse_bytes, parse_duration_s
 from agent.rpc.tls import TlsFiles
 from merkle.replica import CONTAINER_BYTES_MAX
 
@@ -264,10 +266,7 @@ def _checked(name: str, value: object, field: "dataclasses.Field[Any]") -> objec
 
 def _number(name: str, value: object, limits: Mapping[str, int]) -> int:
     if isinstance(value, str):
-        try:
-            value = int(value)
-        except ValueError:
-            raise Refused(Code.INVALID_CONFIG, f"{name}: {value!r} is not a number") from None
+        value = _spoken(name, value)
     if not isinstance(value, int) or isinstance(value, bool):
         raise Refused(Code.INVALID_CONFIG, f"{name}: {value!r} is not a whole number")
     if not limits["low"] <= value <= limits["high"]:
@@ -277,15 +276,34 @@ def _number(name: str, value: object, limits: Mapping[str, int]) -> int:
     return value
 
 
+def _spoken(name: str, text: str) -> int:
+    """Return what a text with its unit means, as `15s` or `16GiB`, in the unit of the option."""
+    try:
+        if text.strip().lstrip("-").isdigit():
+            return int(text)
+        if name.endswith("_ms"):
+            return round(parse_duration_s(text) * 1000)
+        if "_bytes" in name:
+            return parse_bytes(text)
+    except ValueError as error:
+        raise Refused(Code.INVALID_CONFIG, f"{name}: {error}") from None
+    raise Refused(Code.INVALID_CONFIG, f"{name}: {text!r} is not a number")
+
+
 def load(path: Path | None, settings: Mapping[str, str]) -> ScmOptions:
-    """Read the TOML file at `path`, if any; `settings` of the command line win over it."""
-    values: dict[str, object] = {}
-    if path is not None:
-        try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise Refused(Code.INVALID_CONFIG, f"cannot read {path}: {error}") from error
-    return parse({**values, **settings})
+    """Read the TOML file at `path`, if any; `settings` of the command line win over it.
+
+    Raise Refused(INVALID_CONFIG), with file and line of what is wrong in the file.
+    """
+    written = read_each([] if path is None else [path])  # drop-ins beside it are the agent's
+    try:
+        return parse({**written.values, **settings})
+    except Refused as error:
+        places = {name: place for (name, *_), place in written.places.items()}
+        named = [w for w in re.findall(r"\w+", str(error)) if w in places and w not in settings]
+        if not named:
+            raise
+        raise Refused(error.code, f"{places[named[0]]}: {error}", hint=error.hint) from error
 
 
 def explain() -> str:

@@ -26,7 +26,7 @@ from tools.man import page  # noqa: E402
 VENV = Path("opt/suture/venv")
 PROGRAMS = ("suture", "suture-agent", "suture-scm", "suture-verify")
 DOCUMENTS = ("README.md", "CHANGELOG.md", "LICENSE", "SECURITY.md", "docs/OPERATIONS.md",
-             "docs/CONFIGURATION.md")  # fmt: skip
+             "docs/CONFIGURATION.md", "docs/EVENTS.md")  # fmt: skip
 SHELLS = {"bash": "usr/share/bash-completion/completions/suture",
           "zsh": "usr/share/zsh/vendor-completions/_suture",
           "fish": "usr/share/fish/vendor_completions.d/suture.fish"}  # fmt: skip

@@ -42,6 +42,48 @@ class TestLoad:
         assert caught.value.code is Code.INVALID_CONFIG
         assert message in str(caught.value)
 
+    @pytest.mark.parametrize(
+        ("line", "message"),
+        [
+            ("sede = 1", "unknown option sede"),
+            ('dead_after_ms = "1 fortnight"', "dead_after_ms: '1 fortnight' is no time"),
+            ('lmdb_map_bytes = "5 m"', "lmdb_map_bytes: '5 m' is no size"),
+            ('seed = "1s"', "seed: '1s' is not a number"),
+            ("stale_after_ms = 60_000", "must exceed stale_after_ms 60000"),
+        ],
+    )
+    def test_what_is_wrong_in_a_file_is_named_with_its_line(
+        self, tmp_path: Path, line: str, message: str
+    ) -> None:
+        """Unknown, without its unit, in contradiction: who reads it goes there and mends it."""
+        path = tmp_path / "scm.toml"
+        path.write_text(f"# what we want\nreplication_factor = 3\n{line}\n")
+
+        with pytest.raises(Refused) as caught:
+            load(path, {})
+
+        assert str(caught.value).startswith(f"{path}:3: ")
+        assert message in str(caught.value)
+
+    def test_people_s_units_are_the_same_numbers(self, tmp_path: Path) -> None:
+        """In the file and on the command line."""
+        path = tmp_path / "scm.toml"
+        path.write_text('stale_after_ms = "20s"\nlmdb_map_bytes = "4GiB"\n')
+
+        options = load(path, {"dead_after_ms": "1min30s"})
+
+        assert (20_000, 90_000) == (options.stale_after_ms, options.dead_after_ms)
+        assert 4 * 1024**3 == options.lmdb_map_bytes
+
+    def test_a_file_that_every_user_may_write_is_refused(self, tmp_path: Path) -> None:
+        """Else any of them could choose the key, or whom to believe."""
+        path = tmp_path / "scm.toml"
+        path.write_text("seed = 1\n")
+        path.chmod(0o666)
+
+        with pytest.raises(Refused, match="has mode 0666"):
+            load(path, {})
+
     @pytest.mark.parametrize("content", [b"seed = ", b"\xff"])
     def test_an_unreadable_file_is_named(self, tmp_path: Path, content: bytes) -> None:
         """Broken TOML and broken text alike."""
