@@ -42,7 +42,7 @@ from scm.replication import (
 from scm.shards import condition, is_better_rack, surplus, to_copy, to_move
 from scm.state import Change
 
-LOOKS_PER_TURN: Final = 2_000  # containers judged while the lock is held
+LOOKS_PER_TURN: Final = 3_500  # while the lock is held, 0.13 s: a million containers in 5 minutes
 ATTEMPTS_PER_TURN: Final = 500
 UNLIMITED: Final = 1_000_000  # replicas on their way, where no limit is set
 IMPORT_SPACE_FACTOR: Final = 2  # a replica needs its size beside itself until it is whole
