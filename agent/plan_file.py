@@ -9,6 +9,8 @@ from agent.rpc.v1 import scm_pb2
 
 UINT64 = 2**64
 
+PLAN_ORDER: Final = ("priority", "container_id", "action")
+"""Of the rows of `plan/`: most urgent first, equal plans in equal order."""
 
 SCAN: Final = "scan"  # rows that the SCM has no command for: who applies the plan asks the datanode
 
@@ -31,7 +33,9 @@ def read_plan(run: Path, *, only: str = "") -> scm_pb2.ApplyPlanRequest:
     try:
         manifest = json.loads((run / "manifest.json").read_text(encoding="utf-8"))
         reconciles = pyarrow.parquet.read_table(run / "reconcile_plan").to_pylist()
-        actions = pyarrow.parquet.read_table(run / "plan").to_pylist()
+        plan = pyarrow.parquet.read_table(run / "plan")
+        # Each of its files is sorted, but all scans stand in files of their own.
+        actions = plan.sort_by([(name, "ascending") for name in PLAN_ORDER]).to_pylist()
         rows = [plan_row(row) for row in reconciles] + [action_row(row) for row in actions]
         return scm_pb2.ApplyPlanRequest(
             snapshot_id=manifest["snapshot_id"],

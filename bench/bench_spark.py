@@ -6,15 +6,17 @@ counted; what its `seconds` say about screen and judge is. DuckDB gets hand-writ
 the conditions that the generator seeds, Spark runs the job as it is shipped, with all its rules,
 its validation of every row, and its suspects judged replica by replica.
 
-Ten million containers take long on two cores, much of it to generate them; kept in a
-directory, they are generated once (1.2 GB):
+Ten million containers take long on two cores, much of it to generate them. Kept in a directory,
+they are generated once (1.2 GB), and BENCH_SPARK_STEPS runs some of the steps generate-flat,
+generate-clustered, flat and clustered:
 
     BENCH_SPARK_CONTAINERS=10000000 BENCH_SPARK_DIRECTORY=/data/clusters BENCH_TIMEOUT_S=7200 \\
-        make bench NAME=spark
+        BENCH_SPARK_STEPS=clustered make bench NAME=spark
 """
 
 import json
 import os
+import shutil
 import tempfile
 import time
 from dataclasses import dataclass
@@ -31,10 +33,11 @@ from spark_verify.score import score
 from spark_verify.session import open_session
 from spark_verify.snapshot import read_manifest
 
-CONTAINERS_DEFAULT = 1_000_000  # some two minutes on two cores
-BUCKETS = 16
-FLAT_RATIO_MAX = 4.0
-CLUSTERED_RATIO_MAX = 2.0
+CONTAINERS_DEFAULT = 1_000_000  # some three minutes on two cores
+BUCKETS = {"flat": 0, "clustered": 16}
+RATIO_MAX = {"flat": 4.0, "clustered": 2.0}
+"""Seconds of Spark over those of DuckDB."""
+
 SPILL_MAX = 2.0
 """Bytes spilled to disk over the bytes of the snapshot's files."""
 
@@ -63,75 +66,99 @@ class Timing:
 def measures() -> list[Measure]:
     """Return rates, constancy, ratios to DuckDB and the score of the seeded faults."""
     large = int(os.environ.get("BENCH_SPARK_CONTAINERS", CONTAINERS_DEFAULT))
-    small = large // 10
+    steps = os.environ.get("BENCH_SPARK_STEPS", ",".join(BUCKETS)).split(",")
+    unknown = sorted(set(steps) - set(BUCKETS) - {f"generate-{layout}" for layout in BUCKETS})
+    assert not unknown, f"BENCH_SPARK_STEPS names no step: {', '.join(unknown)}"
     spark = open_session(replica_count=4 * large)
+    found: list[Measure] = []
     with tempfile.TemporaryDirectory(prefix="suture-bench-") as name:
         root = Path(name)
-        _timing(root, "warm", WARM_CONTAINERS, 0)  # the JVM compiles on these two
-        _timing(root, "warm-clustered", WARM_CONTAINERS, BUCKETS)
-        flat_small = _timing(root, "flat-small", small, 0)
-        flat = _timing(root, "flat", large, 0)
-        clustered = _timing(root, "clustered", large, BUCKETS)
+        for layout in BUCKETS:
+            for containers in (large // 10, large) if f"generate-{layout}" in steps else ():
+                _snapshot(root, layout, containers)
+            if layout in steps:
+                found += _measures_of(root, layout, large)
     spark.stop()
-    per_container = (flat.spark_s / flat.containers) / (flat_small.spark_s / flat_small.containers)
+    return found
+
+
+def _measures_of(root: Path, layout: str, large: int) -> list[Measure]:
+    """Return what one layout promises, measured on a large cluster and on one of a tenth."""
+    _timing(root, layout, WARM_CONTAINERS)  # the JVM compiles on these
+    tenth = _timing(root, layout, large // 10)
+    whole = _timing(root, layout, large)
+    growth = (whole.spark_s / whole.containers) / (tenth.spark_s / tenth.containers)
     return [
-        Measure("spark_flat", flat.containers / flat.spark_s, "containers/s"),
-        Measure("spark_flat_rows", flat.replicas / flat.spark_s, "replicas/s"),
-        Measure("spark_clustered", clustered.containers / clustered.spark_s, "containers/s"),
-        at_most("spark_cost_per_container_growth", per_container, "x", CONSTANCY_MAX),
+        Measure(f"spark_{layout}", whole.containers / whole.spark_s, "containers/s"),
+        Measure(f"spark_{layout}_rows", whole.replicas / whole.spark_s, "replicas/s"),
+        at_most(f"spark_{layout}_cost_per_container_growth", growth, "x", CONSTANCY_MAX),
         at_most(
-            "spark_flat_vs_duckdb",
-            flat.spark_s / flat.duckdb_s,
+            f"spark_{layout}_vs_duckdb",
+            whole.spark_s / whole.duckdb_s,
             "x",
-            FLAT_RATIO_MAX,
-            compared_with=f"DuckDB {flat.duckdb_s:.1f} s",
+            RATIO_MAX[layout],
+            compared_with=f"DuckDB {whole.duckdb_s:.1f} s",
         ),
         at_most(
-            "spark_clustered_vs_duckdb",
-            clustered.spark_s / clustered.duckdb_s,
-            "x",
-            CLUSTERED_RATIO_MAX,
-            compared_with=f"DuckDB {clustered.duckdb_s:.1f} s",
-        ),
-        at_most(
-            "spark_spilled_vs_input",
-            max(t.spilled_bytes / t.input_bytes for t in (flat, clustered)),
+            f"spark_{layout}_spilled_vs_input",
+            whole.spilled_bytes / whole.input_bytes,
             "x",
             SPILL_MAX,
-            compared_with=f"input {flat.input_bytes / 1e6:.0f} MB",
+            compared_with=f"input {whole.input_bytes / 1e6:.0f} MB",
         ),
-        at_least("spark_seeded_faults_found", 100 * flat.right / flat.seeded, "%", 100),
-        at_most("spark_false_positives", flat.false_positives, "containers", 0),
+        at_least(
+            f"spark_{layout}_seeded_faults_found",
+            100 * whole.right / whole.seeded,
+            "%",
+            100,
+            compared_with=f"{whole.right:,} of {whole.seeded:,}",
+        ),
+        at_most(
+            f"spark_{layout}_false_positives",
+            whole.false_positives,
+            "containers",
+            0,
+            compared_with=f"of {whole.containers - whole.seeded:,} without a fault",
+        ),
     ]
 
 
-def _timing(root: Path, name: str, containers: int, buckets: int) -> Timing:
-    spark = open_session(replica_count=4 * containers)
+def _snapshot(root: Path, layout: str, containers: int) -> Path:
+    """Return the generated cluster's directory; one that is kept is not generated again."""
+    snapshot = Path(os.environ.get("BENCH_SPARK_DIRECTORY", root)) / f"{layout}-{containers}"
+    if (snapshot / "manifest.json").is_file():
+        return snapshot
+    shutil.rmtree(snapshot, ignore_errors=True)  # cut off while it was written
     shape = Shape(
         containers,
         nodes=1000,
         bad_node=40,
         maintenance_every=200,  # five nodes in a thousand rest, six run an older release
         old_every=160,
-        buckets=buckets,
+        buckets=BUCKETS[layout],
     )
-    snapshot = Path(os.environ.get("BENCH_SPARK_DIRECTORY", root)) / f"{name}-{containers}"
-    if not (snapshot / "manifest.json").is_file():
-        generate(spark, shape, snapshot)
+    generate(open_session(replica_count=4 * containers), shape, snapshot)
+    return snapshot
+
+
+def _timing(root: Path, layout: str, containers: int) -> Timing:
+    snapshot = _snapshot(root, layout, containers)
+    spark = open_session(replica_count=4 * containers)
     counts = read_manifest(str(snapshot)).rows
     spilled_before = _spilled_bytes(spark)
     started_s = time.perf_counter()
-    result = verify(Request(str(snapshot), root / f"{name}-out"))
+    out = Path(tempfile.mkdtemp(prefix=f"{layout}-", dir=root))
+    result = verify(Request(str(snapshot), out))
     whole_s = time.perf_counter() - started_s
     spilled = _spilled_bytes(spark) - spilled_before
     seconds = json.loads((result.directory / "manifest.json").read_text())["seconds"]
     found = score(
         open_session(replica_count=counts["replicas"]), str(snapshot), str(result.directory)
     )
-    duckdb_s = _duckdb_s(snapshot, root / f"{name}.parquet", result.directory)
+    duckdb_s = _duckdb_s(snapshot, out / "duckdb.parquet", result.directory)
     spark_s = seconds["screen"] + seconds["judge"]
     print(
-        f"{name}: {containers:,} containers, {counts['replicas']:,} replicas: classified in "
+        f"{layout}: {containers:,} containers, {counts['replicas']:,} replicas: classified in "
         f"{spark_s:.1f} s, DuckDB {duckdb_s:.1f} s, with plan and report {whole_s:.1f} s, "
         f"{spilled:,} bytes spilled",
         flush=True,

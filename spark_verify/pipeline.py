@@ -25,7 +25,7 @@ from spark_verify.case import REPLICA_COLUMNS, build_cases, located_replicas, vi
 from spark_verify.compare import compare
 from spark_verify.errors import RunConflict, SnapshotRefused
 from spark_verify.health import QUEUE_NONE, judge_health
-from spark_verify.history import previous_run, with_attempts
+from spark_verify.history import Previous, previous_run, with_attempts
 from spark_verify.leaving import leaving_nodes
 from spark_verify.plan import judge_reconcile, reconcile_plan
 from spark_verify.report import render
@@ -39,6 +39,7 @@ from spark_verify.snapshot import (
     Snapshot,
     check_age,
     check_count,
+    check_nodes,
     check_reporting,
     check_rows,
     close_snapshot,
@@ -176,13 +177,16 @@ def _run(spark: SparkSession, run: Run) -> dict[str, Any]:
         # Read back: what follows asks many small things of it, each planned on a file, not on
         # the hundred expressions that made it.
         judged = _kept(judge(part, rules), run.work / "judged")
-    for table in (part.containers, part.replicas):
-        table.unpersist()
-    _refuse_impossible(judged)
-    _write(judged.select(*HEALTH), run.work / "health")
-    run.timed("judge", started_s)
-    run.say("planning")
-    summary = _conclude(snapshot, judged, nodes, run)
+        for table in (part.containers, part.replicas):
+            table.unpersist()
+        _refuse_impossible(judged)
+        _write(judged.select(*HEALTH), run.work / "health")
+        run.timed("judge", started_s)
+        run.say("planning")
+        started_s = time.monotonic()
+        planned = _planned(judged, run)
+    summary = _conclude(snapshot, judged, planned, nodes, run)
+    run.timed("conclude", started_s)
     summary["rules"] = asdict(rules)
     summary["exit_code"] = exit_code(summary)
     summary["text_report"] = text_report(summary)
@@ -197,7 +201,9 @@ def _check_small_tables(snapshot: Snapshot) -> list[Any]:
     for name, count in check_rows(snapshot, ("nodes", "pending_ops")).items():
         check_count(snapshot.manifest, name, count)
     shown = ("datanode_id", "rack", "version", "health", "op_state")
-    return snapshot.nodes.select(*shown).collect()
+    nodes = snapshot.nodes.select(*shown).collect()
+    check_nodes(nodes)
+    return nodes
 
 
 def _suspects(snapshot: Snapshot, run: Run, rules: Rules) -> tuple[Snapshot, int]:
@@ -316,23 +322,40 @@ def _refuse_impossible(judged: DataFrame) -> None:
         )
 
 
-def _conclude(
-    snapshot: Snapshot, judged: DataFrame, nodes: Sequence[Any], run: Run
-) -> dict[str, Any]:
-    started_s = time.monotonic()
-    manifest, work = run.manifest, run.work
-    previous = previous_run(run.request.out, manifest, run.run_id)
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What was written about the judged containers, and what was counted on the way."""
+
+    divergent: DataFrame
+    reconcile: DataFrame
+    actions: DataFrame
+    lost: dict[tuple[str, str], int]
+    previous: Previous | None
+
+
+def _planned(judged: DataFrame, run: Run) -> Planned:
+    """Write what follows from the judged containers alone: few rows, many expressions."""
+    work = run.work
+    previous = previous_run(run.request.out, run.manifest, run.run_id)
     divergent = with_attempts(reconcile_plan(judged, **run.stamp()), previous)
     divergent = _kept(divergent, work / "divergent")
     wanted = divergent.filter("NOT is_backed_off").drop("attempts", "is_backed_off")
-    wanted = wanted.orderBy("priority", "container_id").coalesce(1)
+    wanted = wanted.repartition(1).sortWithinPartitions("priority", "container_id")
     reconcile = _kept(wanted, work / "reconcile_plan")
     _write(replica_classes(judged), work / "replica_class")
-    plan = action_plan(judged, **run.stamp())
+    actions = _kept(action_plan(judged, **run.stamp()), work / "plan")
+    return Planned(divergent, reconcile, actions, count_lost(judged), previous)
+
+
+def _conclude(
+    snapshot: Snapshot, judged: DataFrame, planned: Planned, nodes: Sequence[Any], run: Run
+) -> dict[str, Any]:
+    manifest, work = run.manifest, run.work
     volumes = count_volumes(snapshot.replicas, manifest.as_of_ms)
+    plan = planned.actions
     if not run.request.changed_nodes and any(v["tree_states"] > v["known"] for v in volumes):
-        plan = plan.unionByName(scan_plan(located_replicas(snapshot), **run.stamp()))
-    plan = _kept(plan, work / "plan")
+        _write(scan_plan(located_replicas(snapshot), **run.stamp()), work / "plan")
+        plan = _read(plan, work / "plan")  # it has more files now
     health = _read(judged.select(*HEALTH), work / "health")
     counts = count_health(health)
     if not run.request.changed_nodes and counts["containers"] != manifest.rows["containers"]:
@@ -340,9 +363,9 @@ def _conclude(
             f"{counts['containers']} containers were judged of {manifest.rows['containers']}",
             hint="do its tables lie clustered and sorted as its manifest says?",
         )
-    lost = count_lost(judged)
-    backed_off = divergent.filter("is_backed_off").select("container_id").orderBy("container_id")
-    summary = {
+    lost = planned.lost
+    backed_off = planned.divergent.filter("is_backed_off").select("container_id")
+    return {
         **run.stamp(),
         "cluster_id": manifest.cluster_id,
         "term": manifest.term,
@@ -351,19 +374,18 @@ def _conclude(
         **counts,
         "samples": samples(health, counts),
         "no_progress": [
-            row["container_id"] for row in backed_off.limit(EXAMPLES_MAX * 20).collect()
+            row["container_id"]
+            for row in backed_off.orderBy("container_id").limit(EXAMPLES_MAX * 20).collect()
         ],
-        "plan": count_plan(plan, reconcile),
+        "plan": count_plan(plan, planned.reconcile),
         "verification_age": verification_ages(volumes),
         "lost_by_volume": [
             {"datanode_id": d, "volume_id": v, "count": n} for (d, v), n in sorted(lost.items())
         ],
         "blame": blame(volumes, lost, list(nodes)),
         "leaving": leaving_nodes(judged, snapshot.nodes, volumes),
-        "previous": previous.facts() if previous else None,
+        "previous": planned.previous.facts() if planned.previous else None,
     }
-    run.timed("conclude", started_s)
-    return summary
 
 
 def replica_classes(judged: DataFrame) -> DataFrame:

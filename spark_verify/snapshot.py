@@ -8,6 +8,7 @@ side by side (a duplicate replica, an index outside the code) is checked in `cas
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,9 +30,6 @@ from spark_verify.rows import (
 
 CLUSTERED: Final = ("containers", "replicas")
 """Tables that a clustered snapshot keeps in buckets."""
-
-KEYS: Final = {"containers": "container_id", "nodes": "datanode_id"}
-"""Tables whose rows one column names."""
 
 EXAMPLES_MAX: Final = 5
 """Rows named in a refusal: enough to find the cause, few enough to read."""
@@ -265,18 +263,24 @@ def _check_table(snapshot: Snapshot, name: str, *, is_proven: bool) -> int:
                 f"first: {_examples(table.filter(wrong), name)}",
                 hint=_SCAN_AGAIN,
             )
-    if name in KEYS:
-        _refuse_twice(table, name)
+    if name == "containers":
+        ids = table.groupBy("container_id").count().filter("count > 1")
+        twice = ids.orderBy("container_id").limit(EXAMPLES_MAX).collect()
+        _refuse_twice(name, [f"container_id {row['container_id']}" for row in twice])
     count: int = row["rows"]
     return count
 
 
-def _refuse_twice(table: DataFrame, name: str) -> None:
-    key = KEYS[name]
-    twice = table.groupBy(key).count().filter("count > 1").orderBy(key).limit(EXAMPLES_MAX)
-    named = ", ".join(f"{key} {row[key]}" for row in twice.collect())
-    if named:
-        raise SnapshotRefused(f"table {name}/ lists twice: {named}", hint=_SCAN_AGAIN)
+def check_nodes(nodes: Sequence[Any]) -> None:
+    """Refuse the snapshot when a node is listed twice. `nodes` are all rows of `nodes/`."""
+    counted = Counter(node["datanode_id"] for node in nodes)
+    twice = sorted(node for node, count in counted.items() if count > 1)[:EXAMPLES_MAX]
+    _refuse_twice("nodes", [f"datanode_id {node}" for node in twice])
+
+
+def _refuse_twice(name: str, twice: Sequence[str]) -> None:
+    if twice:
+        raise SnapshotRefused(f"table {name}/ lists twice: {', '.join(twice)}", hint=_SCAN_AGAIN)
 
 
 def _numeric_violations(name: str, manifest: Manifest) -> list[tuple[str, SparkColumn]]:

@@ -84,7 +84,7 @@ def samples(health: DataFrame, counts: dict[str, Any]) -> dict[str, dict[str, li
     first = marked.withColumn("place", f.row_number().over(order)).filter(
         f.col("place") <= SAMPLE_MAX
     )
-    for row in first.orderBy("mark", "container_id").collect():
+    for row in sorted(first.select("mark", "container_id").collect()):
         kind, name, _ = marks[row["mark"]]
         found[kind][name].append(row["container_id"])
     return found

@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from agent.plan_file import read_plan
 from spark_verify.errors import RunConflict
 from spark_verify.pipeline import Request, Result, verify
 from spark_verify.plan import PLAN_LIFE_MS
@@ -35,6 +36,7 @@ def divergent() -> SnapshotRows:
             container(4, "R CLOSED 10", "C=7x2 U=5*2"),
             container(5, "R CLOSED 10", "C=7x2 C=9", suppressed=True),
             container(6, "EC CLOSED", "C#1=7 C#1=9 C#2=2 C#3=3 C#4=4 C#5=5"),
+            container(7, "R CLOSED 10", "C=0 C=7"),
         ]
     )
 
@@ -102,9 +104,22 @@ class TestResult:
             "_SUCCESS",
         }
         manifest = json.loads((done.result.directory / "manifest.json").read_text())
-        assert manifest["rows"]["health"] == 6
+        assert manifest["rows"]["health"] == 7
         assert manifest["rows"]["reconcile_plan"] == 3
         assert [path.name for path in done.out.iterdir()] == ["run_id=r1"]
+
+    def test_the_plan_is_applied_most_urgent_first(self, done: Done) -> None:
+        """
+        Scans are written apart and still come last; within a priority containers go in order.
+        """
+        rows = pq.read_table(done.result.directory / "plan").to_pylist()
+        wanted = sorted((row["priority"], row["container_id"], row["action"]) for row in rows)
+        assert {row["action"] for row in rows} > {"scan"}
+
+        plan = read_plan(done.result.directory)
+
+        actions = [(row.container_id, row.action) for row in plan.rows if row.action != "reconcile"]
+        assert actions == [(i, action) for _, i, action in wanted]
 
     def test_a_clean_cluster_ends_with_zero(self, tmp_path: Path) -> None:
         """
