@@ -70,6 +70,7 @@ def restart_measures() -> list[Measure]:
             stub = scm_pb2_grpc.ScmStub(channel)  # type: ignore[no-untyped-call]
             same = [report_s(stub, pid, i, bcsid=5) for i in range(REPORT_COUNT)]
             changed = [report_s(stub, pid, REPORT_COUNT + i, bcsid=6) for i in range(REPORT_COUNT)]
+            new = [report_s(stub, pid, CLUSTER_NODES + i, bcsid=5) for i in range(REPORT_COUNT)]
         finally:
             process.kill()
     count = CONTAINER_COUNT * REPLICAS_PER_CONTAINER
@@ -79,6 +80,7 @@ def restart_measures() -> list[Measure]:
         Measure(name + "the same, processor time", starting_cpu_s, "s"),
         *of_reports(name + "full report, nothing new", same),
         *of_reports(name + "full report, all changed", changed),
+        *of_reports(name + "full report of a new node", new),
         at_most(name + "whole process", own_bytes / count, "bytes/replica", MEMORY_BYTES_MAX),
     ]
 
