@@ -7,23 +7,26 @@ agenda (scanner.schedule) ─► one container a step ─► commit ─► next
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
 import structlog
 
 from agent.errors import Refused
 from agent.runtime.canary import Canary
 from agent.runtime.clock import Clock
+from agent.runtime.heap import give_back
 from agent.runtime.loop import Busy, Idle, Pulse, Step, Throttled
 from agent.runtime.pace import ScanPace
 from agent.runtime.scanning import GONE, ScanTools, scan_container
+from agent.store.columns import ReplicaColumns
 from agent.store.reader import ReadBuffers
 from merkle.replica import TREE_STATES, ContainerId
 from scanner.finding import Verdict
 from scanner.pacing import PaceLimits
-from scanner.schedule import MARGIN_SHARE, Agenda, Candidate, Schedule, Windows
+from scanner.schedule import MARGIN_SHARE, Candidate, Candidates, Schedule, Windows
 
 AGENDA_S: Final = 30.0  # an agenda is made anew so often, or when it is done
 IDLE_MAX_S: Final = 60.0  # a volume worker looks at least this often what is due
@@ -173,7 +176,8 @@ class VolumeScanWorker:
         candidate = self._next()
         if candidate is None:
             self._state = "waiting"
-            return Throttled(max(REST_MIN_S, min(self._agenda.wait_s, self._idle_s())))
+            wait_s = max(self._agenda.wait_s, self._gather_s())
+            return Throttled(max(REST_MIN_S, min(wait_s, self._idle_s())))
         self._state = "reading"
         self._scan(candidate)
         return Busy()
@@ -230,15 +234,15 @@ class VolumeScanWorker:
 
     def _next(self) -> Candidate | None:
         """Return the replica to scan now; the agenda is made anew when it is old or done."""
-        is_old = self._clock.monotonic_s() - self._agenda_at_s >= AGENDA_S
-        if is_old or not self._queue:
+        age_s = self._clock.monotonic_s() - self._agenda_at_s
+        if age_s >= AGENDA_S or (not self._queue and age_s >= self._gather_s()):
             self._plan()
         return self._queue.popleft() if self._queue else None
 
     def _plan(self) -> None:
         self._forget_old_tries()
         now_ms = self._clock.now_ms()
-        agenda: Agenda = self._policy.schedule.agenda(self._candidates(), now_ms)
+        agenda = self._policy.schedule.agenda_of(self._candidates(), now_ms)
         self._agenda = agenda
         self._agenda_at_s = self._clock.monotonic_s()
         self._queue = deque(
@@ -246,18 +250,21 @@ class VolumeScanWorker:
             for item in agenda.due
             if item.candidate.container_id not in self._tried_at_s
         )
+        give_back()
         self._pace.need(agenda.needed_bytes_per_s / max(self._policy.windows.share, 0.01))
 
-    def _candidates(self) -> Iterable[Candidate]:
-        for _, replicas in self._tools.store.columns(self.volume_id):
-            closed = replicas.where(replicas.are(TREE_STATES))
-            columns = (closed.container_ids, closed.bytes_used, closed.data_scan_at_ms)
-            for number, bytes_used, scan_at_ms in zip(*(c.tolist() for c in columns), strict=True):
-                container_id = ContainerId(number)
-                last_copy_ms = self._policy.last_copy_since_ms(container_id)
-                yield Candidate(
-                    container_id, bytes_used, scan_at_ms, self._doubt_since_ms, last_copy_ms
-                )
+    def _candidates(self) -> Candidates:
+        columns = [replicas for _, replicas in self._tools.store.columns(self.volume_id)]
+        replicas = columns[0] if columns else ReplicaColumns.none()  # the volume was fenced
+        closed = replicas.where(replicas.are(TREE_STATES))
+        since_ms = map(self._policy.last_copy_since_ms, closed.container_ids.tolist())
+        return Candidates(
+            closed.container_ids,
+            closed.bytes_used,
+            closed.data_scan_at_ms,
+            np.fromiter(since_ms, np.uint64, len(closed)),
+            self._doubt_since_ms,
+        )
 
     def _scan(self, candidate: Candidate) -> None:
         container_id = candidate.container_id
@@ -287,6 +294,10 @@ class VolumeScanWorker:
             del self._tried_at_s[container_id]  # it goes on where it was when the pause ends
         if any(finding.verdict is Verdict.UNREADABLE for finding in report.findings):
             self.doubt()
+
+    def _gather_s(self) -> float:
+        """Return for how long what becomes due is gathered: all rows are read to see what is."""
+        return min(IDLE_MAX_S, self._policy.schedule.interval_s / 600)
 
     def _idle_s(self) -> float:
         """Return how long new containers wait at most until they are seen."""

@@ -14,8 +14,10 @@ need a thread for each.
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import compress
 from typing import Final
 
+import numpy as np
 import structlog
 from watchdog.observers.inotify_c import (
     CallbackId,
@@ -26,11 +28,13 @@ from watchdog.observers.inotify_c import (
     WatchDescriptor,
 )
 
+from agent.runtime.heap import give_back
 from agent.runtime.lease import Leases
 from agent.runtime.loop import Step, Throttled
 from agent.runtime.ondemand import OnDemandScans
 from agent.store.layout import block_id_of
 from agent.store.store import ReplicaStore
+from merkle.checksum import U64s
 from merkle.replica import TREE_STATES, ContainerId
 
 SYNC_S: Final = 5.0  # how soon a container that was closed is watched
@@ -104,17 +108,22 @@ class ChangeWatch:
         version = (self._store.version(), len(self._watched))
         if version == self._synced and not self._unwatched_count:
             return Throttled(SYNC_S)  # a hundred thousand rows are not read for nothing
-        closed: set[ContainerId] = set()
-        for _, replicas in self._store.columns():
-            closed.update(replicas.container_ids[replicas.are(TREE_STATES)].tolist())
+        closed = np.concatenate(
+            [np.zeros(0, np.uint64)]
+            + [
+                replicas.container_ids[replicas.are(TREE_STATES)]
+                for _, replicas in self._store.columns()
+            ]
+        )
         watched = self._watched.copy()
-        for descriptor in [
-            wd for wd, container_id in watched.items() if container_id not in closed
-        ]:
+        watched_ids = np.fromiter(watched.values(), np.uint64, len(watched))
+        is_gone = ~np.isin(watched_ids, closed)
+        for descriptor in compress(watched, is_gone.tolist()):
             if self._watched.pop(descriptor, None) is not None:  # else the kernel was faster
                 inotify.remove_callbacks([(descriptor, CALLBACK_ID)])
-        self._add(inotify, closed.difference(watched.values()))
+        self._add(inotify, np.setdiff1d(closed, watched_ids))
         self._synced = (version[0], len(self._watched))
+        give_back()
         return Throttled(SYNC_S)
 
     def close(self) -> None:
@@ -136,10 +145,11 @@ class ChangeWatch:
             self._inotify.start()
         return self._inotify
 
-    def _add(self, inotify: InotifyFD, wanted: set[ContainerId]) -> None:
+    def _add(self, inotify: InotifyFD, wanted: U64s) -> None:
         """Watch what can be watched; count the others, and say why when their number changes."""
         missed_count, why, hint = 0, "", ""
-        for index, container_id in enumerate(sorted(wanted)):
+        for index, number in enumerate(wanted):
+            container_id = ContainerId(int(number))
             path = os.fsencode(self._store.paths(container_id).chunks)
             try:
                 descriptor = inotify.add_callback(path, WATCHED_EVENTS, self, CALLBACK_ID)

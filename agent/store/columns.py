@@ -50,6 +50,11 @@ class ReplicaColumns:
     data_scan_at_ms: U64s
     finding_counts: Numbers
 
+    @classmethod
+    def none(cls) -> Self:
+        """Return no replicas."""
+        return cls(*(np.zeros(0, np.uint64) for _ in fields(cls)))
+
     def __len__(self) -> int:
         return len(self.container_ids)
 
