@@ -1,15 +1,15 @@
 """Pushing replicas over loopback, against what carries them, measured in the same run.
 
-    bare stream     gRPC messages of the same size between the same two processes, with the same
-                    channel options, received and dropped
+    bare stream     gRPC messages of the same size from the same process to one that drops them,
+                    over a channel with the same options
     the disk        as much read and written side by side, directly, in pieces of the same size:
                     here one disk is under both ends
     plain files     as many files of the same size created, written and closed by one thread, then
                     synced together: what the file system takes for the small blocks at the target
 
-Source and target are processes of their own with stores on a real file system. BENCH_REPLICATE_MIB
-says how much the large container holds (1,024), BENCH_REPLICATE_BLOCKS how many small blocks the
-other has (50,000), BENCH_REPLICATE_FOLDER where (the temporary folder).
+Source, target and sink are processes of their own, the first two with stores on a real file system.
+BENCH_REPLICATE_MIB says how much the large container holds (1,024), BENCH_REPLICATE_BLOCKS how many
+small blocks the other has (50,000), BENCH_REPLICATE_FOLDER where (the temporary folder).
 
 No small file is deleted before the end: ext4 without a journal does not use the inode of a deleted
 file for minutes, and finding one that it may use then costs more than all else together.
@@ -136,13 +136,13 @@ def large(source: End, folder: Path, large_mib: int) -> list[Measure]:
     own, bare, disk_s, cached_share = Series(), Series(), [], 0.0
     chunks = chunks_of(folder / "source", LARGE)
     drop(chunks)
-    with End("target", str(folder / "target")) as target:
+    with End("target", str(folder / "target")) as target, End("sink") as sink:
         for end in (source, target):
             end.ask("clear")
         for _ in range(ROUNDS):
-            bare.run(f"bare {large_mib * MIB} {target.hello['sink']}", source, target)
+            bare.run(f"bare {large_mib * MIB} {sink.hello['address']}", source, sink)
             disk_s.append(copied_s(chunks, folder / "copied"))
-            own.run(f"push {LARGE} {target.hello['own']}", source, target)
+            own.run(f"push {LARGE} {target.hello['address']}", source, target)
             here = Path(target.ask(f"path {LARGE}")["path"])
             cached_share = max(cached_share, cached(chunks), cached(here))
             target.ask(f"delete {LARGE}")
@@ -187,7 +187,7 @@ def small(source: End, folder: Path, small_count: int) -> list[Measure]:
         plain_s.append(created_s(folder / f"plain-{index}", small_count))
         with End("target", str(folder / f"target-{index}")) as target:
             target.ask("clear")
-            own.run(f"push {SMALL} {target.hello['own']}", source, target)
+            own.run(f"push {SMALL} {target.hello['address']}", source, target)
             peaks.append(target.ask("rss")["peak_mib"])
     plain_median_s = statistics.median(plain_s)
     source_us, target_us = (1e6 * taken_s / small_count for taken_s in own.median_cpu_s())

@@ -1,9 +1,10 @@
 """The two ends of a transfer, each in a process of its own: `python -m bench.replicate_ends ROLE`.
 
-    target FOLDER    serves ImportContainer, and beside it a sink that drops every message
+    target FOLDER    serves ImportContainer
+    sink             serves the same method, drops every message
     source FOLDER    reads lines "push ID ADDRESS" and "bare BYTES ADDRESS"
 
-Both read lines and print one JSON for each. "rss" tells the peak of resident memory as the kernel
+All read lines and print one JSON for each. "rss" tells the peak of resident memory as the kernel
 counts it (VmHWM), "clear" begins a new peak; "cpu" tells the processor seconds so far.
 """
 
@@ -56,7 +57,7 @@ def clear_peak() -> None:
 
 
 def told(word: str) -> dict[str, Any]:
-    """Answer the lines that both ends understand."""
+    """Answer the lines that all of them understand."""
     match word:
         case "clear":
             clear_peak()
@@ -80,7 +81,7 @@ class Sink(datanode_pb2_grpc.DatanodeServicer):
 
 
 def serve_target(folder: Path) -> None:
-    """Serve imports over a store, and drop what the bare stream sends."""
+    """Serve imports over a store."""
     store = open_store(folder, "dn-target")
     writers = ThreadPoolExecutor(THREADS + ARRIVALS_MAX)
     leases = Leases()
@@ -101,13 +102,7 @@ def serve_target(folder: Path) -> None:
     )
     built = build_server(service, "127.0.0.1:0", ThreadPoolExecutor(THREADS))
     built.server.start()
-    sink = grpc.server(
-        ThreadPoolExecutor(1), options=[("grpc.max_receive_message_length", 64 * MIB)]
-    )
-    datanode_pb2_grpc.add_DatanodeServicer_to_server(Sink(), sink)  # type: ignore[no-untyped-call]
-    sink_port = sink.add_insecure_port("127.0.0.1:0")
-    sink.start()
-    say({"own": f"127.0.0.1:{built.port}", "sink": f"127.0.0.1:{sink_port}"})
+    say({"address": f"127.0.0.1:{built.port}"})
     for line in sys.stdin:
         words = line.split()
         match words[0]:
@@ -118,6 +113,19 @@ def serve_target(folder: Path) -> None:
                 say({"path": str(store.paths(ContainerId(int(words[1]))).chunks)})
             case other:
                 say(told(other))
+
+
+def serve_sink() -> None:
+    """Drop what the bare stream sends."""
+    sink = grpc.server(
+        ThreadPoolExecutor(1), options=[("grpc.max_receive_message_length", 64 * MIB)]
+    )
+    datanode_pb2_grpc.add_DatanodeServicer_to_server(Sink(), sink)  # type: ignore[no-untyped-call]
+    port = sink.add_insecure_port("127.0.0.1:0")
+    sink.start()
+    say({"address": f"127.0.0.1:{port}"})
+    for line in sys.stdin:
+        say(told(line.strip()))
 
 
 def run_source(folder: Path) -> None:
@@ -180,7 +188,10 @@ def say(answer: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "target":
-        serve_target(Path(sys.argv[2]))
-    else:
-        run_source(Path(sys.argv[2]))
+    match sys.argv[1]:
+        case "target":
+            serve_target(Path(sys.argv[2]))
+        case "sink":
+            serve_sink()
+        case _:
+            run_source(Path(sys.argv[2]))
