@@ -23,7 +23,7 @@ p.answer { font-size: 1.15rem; padding: .8rem 1rem; border-left: .3rem solid #2a
            background: #eef7f0; } p.answer.wrong { border-color: #c0392b; background: #fbeeec; }
 table { border-collapse: collapse; width: 100%; } th { text-align: left; font-weight: 600; }
 th, td { padding: .25rem .8rem .25rem 0; border-bottom: 1px solid #dde1e8; vertical-align: top; }
-td.n { text-align: right; font-variant-numeric: tabular-nums; } .wrong { color: #c0392b; }
+th.n, td.n { text-align: right; font-variant-numeric: tabular-nums; } .wrong { color: #c0392b; }
 @media (prefers-color-scheme: dark) { body { color: #dfe3ea; background: #14171d; }
   p.answer { background: #16261b; } p.answer.wrong { background: #2b1815; }
   th, td { border-color: #2b313c; } }
@@ -172,5 +172,9 @@ def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]])
     )
     if not body:
         return f"<h2>{title}</h2><p>None.</p>"
-    head = "".join(f"<th>{escape(column.lstrip('#'))}</th>" for column in columns)
+    head = "".join(
+        f"<th scope=col{' class=n' if column.startswith('#') else ''}>"
+        f"{escape(column.lstrip('#'))}</th>"
+        for column in columns
+    )
     return f"<h2>{title}</h2><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
