@@ -195,7 +195,7 @@ class TestLinks:
             replica.scan()
             probe(layout)
             arrival = replica.store.begin_arrival(announced(2))
-            arrival.keep_row(BlockId(1), b"row")
+            arrival.keep_rows([BlockId(1)], [b"row"])
             arrival.discard()
         finally:
             replica.close()
