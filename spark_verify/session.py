@@ -29,6 +29,10 @@ QUICK_START: Final = (
 )
 """For a JVM that lives some seconds: most of its time goes into loading and compiling classes."""
 
+THROUGHPUT: Final = "-XX:+UseParallelGC"
+"""For a JVM that works through millions of rows: nobody waits for a pause of it, so it need not pay
+for short ones with each reference it writes."""
+
 DRIVER_MIB_MIN: Final = 1024
 DRIVER_MIB_MAX: Final = 8192
 
@@ -59,7 +63,7 @@ def _was_given() -> bool:
 
 
 def _local_options(replica_count: int) -> dict[str, str]:
-    java = QUICK_START if replica_count < SMALL_ROWS else ""
+    java = QUICK_START if replica_count < SMALL_ROWS else THROUGHPUT
     if LOG_PROPERTIES.is_file():  # inside a zip on a cluster it is not, and not needed
         java = f"{java} -Dlog4j2.configurationFile=file:{LOG_PROPERTIES}"
     return {
