@@ -30,6 +30,7 @@ from agent.rpc.identity import Role, check_own, identity_of
 from agent.rpc.scm import ScmClient
 from agent.rpc.tls import Material, Security, TlsFiles, secured
 from agent.rpc.v1 import scm_pb2
+from agent.runtime import heap
 from agent.runtime.host import Host, Who
 from agent.runtime.supervisor import Supervisor
 from agent.stopping import StopRequest
@@ -114,6 +115,7 @@ def run(config_path: Path) -> int:
     if not __debug__:
         raise SystemExit("suture-agent does not run under python -O: asserts carry invariants")
     sys.setswitchinterval(SWITCH_S)
+    heap.bound()
     stop = StopRequest()
     stop.on_signals()
     supervisor = Supervisor()
