@@ -58,6 +58,7 @@ def plan(directory: Path, world: ScmWorld) -> Path:
     wrong = {
         **row,
         "action": "delete",
+        "priority": 0,
         "sources": [],
         "targets": [seen[0]["datanode_id"]],
         "copies": 0,
