@@ -28,8 +28,9 @@ from scanner.finding import Verdict
 from scanner.pacing import PaceLimits
 from scanner.schedule import MARGIN_SHARE, Candidate, Candidates, Schedule, Windows
 
-AGENDA_S: Final = 30.0  # an agenda is made anew so often, or when it is done
-IDLE_MAX_S: Final = 60.0  # a volume worker looks at least this often what is due
+AGENDA_S: Final = 30.0  # an agenda is made anew so often while it is worked through
+IDLE_MAX_S: Final = 60.0  # a volume worker looks up at least this often
+GATHER_MAX_S: Final = 120.0  # what becomes due is gathered so long: a plan reads the rows of all
 REST_MIN_S: Final = 5.0  # a replica whose scan could not commit rests at least so long
 RESUMABLE_MIN_S: Final = 600.0
 SPEED_S: Final = 10.0  # the speed shown is that of the last seconds
@@ -168,14 +169,16 @@ class VolumeScanWorker:
             return Idle()
         waits = self._waits()
         if waits is not None:
-            self._state, wait_s = waits
+            state, wait_s = waits
+            self._rest(state)
             return Throttled(min(wait_s, IDLE_MAX_S))
         if self.canary is not None and self.canary.is_due:
+            self._state = "reading"
             self.canary.drill(self._buffers)
             return Busy()
         candidate = self._next()
         if candidate is None:
-            self._state = "waiting"
+            self._rest("waiting")
             wait_s = max(self._agenda.wait_s, self._gather_s())
             return Throttled(max(REST_MIN_S, min(wait_s, self._idle_s())))
         self._state = "reading"
@@ -221,6 +224,12 @@ class VolumeScanWorker:
             self._doubt_since_ms = now_ms
             self._agenda_at_s = float("-inf")
 
+    def _rest(self, state: str) -> None:
+        """Read nothing for a while: the buffers of many volumes would be much memory."""
+        if self._state == "reading":
+            self._buffers = ReadBuffers()  # takes none before it is written to
+        self._state = state
+
     def _waits(self) -> tuple[str, float] | None:
         """Return why nothing may be read now and for how long, None when it may."""
         pause_left_s = self.hold.left_s()
@@ -235,7 +244,7 @@ class VolumeScanWorker:
     def _next(self) -> Candidate | None:
         """Return the replica to scan now; the agenda is made anew when it is old or done."""
         age_s = self._clock.monotonic_s() - self._agenda_at_s
-        if age_s >= AGENDA_S or (not self._queue and age_s >= self._gather_s()):
+        if age_s >= (AGENDA_S if self._queue else self._gather_s()):
             self._plan()
         return self._queue.popleft() if self._queue else None
 
@@ -296,8 +305,8 @@ class VolumeScanWorker:
             self.doubt()
 
     def _gather_s(self) -> float:
-        """Return for how long what becomes due is gathered: all rows are read to see what is."""
-        return min(IDLE_MAX_S, self._policy.schedule.interval_s / 600)
+        """Return for how long what becomes due is gathered, not long against the promise."""
+        return min(GATHER_MAX_S, self._policy.schedule.interval_s / 600)
 
     def _idle_s(self) -> float:
         """Return how long new containers wait at most until they are seen."""
