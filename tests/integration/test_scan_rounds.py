@@ -121,6 +121,22 @@ class TestRounds:
 
         assert worker.scanned_bytes >= 2 * before
 
+    def test_what_becomes_due_is_gathered_for_a_while(
+        self, replica: StoredReplica, clock: FakeClock
+    ) -> None:
+        """A look at all replicas is not worth a single one; a minute of ten hours is no delay."""
+        worker = Rig(replica, clock).worker
+        for _ in range(4):
+            worker.step()
+        replica.create(ContainerId(4), blocks=1)
+
+        clock.advance_s(INTERVAL_S / 600 - 1)
+        early = worker.step()
+        clock.advance_s(1)
+
+        assert isinstance(early, Throttled)
+        assert Busy() == worker.step()
+
     def test_what_becomes_a_last_copy_is_read_first_and_once(
         self, replica: StoredReplica, clock: FakeClock
     ) -> None:
