@@ -3,6 +3,8 @@
 agenda (scanner.schedule) ─► one container a step ─► commit ─► next
      ▲                          │ paused, window closed, stopped: the cursor keeps the place
      └── every AGENDA_S         └──────────────────────────────────────────────────────────
+
+Where nothing is due the next agenda waits longer: what becomes due is gathered.
 """
 
 import threading

@@ -10,7 +10,7 @@ from merkle.replica import ReplicaState
 from scm.facts import Container, Kind
 from scm.intake import Order, PlanRow
 from scm.options import ScmOptions
-from tests.support.scm_world import ScmWorld, outcome, replica
+from tests.support.scm_world import ScmWorld, confirm, outcome, replica
 
 NODES = ("dn1", "dn2", "dn3", "dn4")
 
@@ -28,16 +28,9 @@ def world(tmp_path: Path) -> Iterator[ScmWorld]:
 def made(world: ScmWorld) -> Container:
     """A closed container on three of them, confirmed by all."""
     container = world.made_closed()
-    confirm(world)
+    confirm(world, *NODES)
     world.control.tick()
     return container
-
-
-def confirm(world: ScmWorld) -> None:
-    """Let all nodes report all they have."""
-    for node in NODES:
-        mine = [r for r in world.state.replicas.values() if r.datanode_id == node]
-        world.beat(node, *mine, full=True)
 
 
 def holders(world: ScmWorld, made: Container) -> list[str]:
@@ -180,7 +173,7 @@ class TestPlanRows:
     ) -> None:
         """One of two containers changes: the other is not touched either, and both say why."""
         second = world.made_closed()
-        confirm(world)
+        confirm(world, *NODES)
         rows = [
             row(c, "replicate", sources=tuple(holders(world, c)[1:]), copies=1)
             for c in (made, second)
@@ -217,7 +210,7 @@ class TestPlanRows:
             [row(made, "delete", targets=(holders(world, made)[0],), is_forced=True)], dry_run=True
         )
         world.beat(node, replica(node, bcsid=made.sequence_id))
-        confirm(world)
+        confirm(world, *NODES)
         codes = {
             target: world.control.apply_plan(
                 [row(made, "delete", targets=(target,), is_forced=True)], dry_run=True

@@ -7,7 +7,7 @@ import pytest
 
 from scm.facts import Container, Kind
 from scm.options import ScmOptions
-from tests.support.scm_world import ScmWorld, replica
+from tests.support.scm_world import ScmWorld, confirm, replica
 
 NODES = tuple(f"dn{i}" for i in range(8))
 MINUTE_MS = 60_000
@@ -28,15 +28,8 @@ def filled(world: ScmWorld, count: int) -> list[Container]:
     """Make closed containers, and let every node name all that it has."""
     world.join(*NODES)
     made = [world.made_closed() for _ in range(count)]
-    confirm(world)
+    confirm(world, *NODES)
     return made
-
-
-def confirm(world: ScmWorld) -> None:
-    """Let every node name all that it has."""
-    for node in NODES:
-        held = [r for r in world.state.replicas.values() if r.datanode_id == node]
-        world.beat(node, *held, full=True)
 
 
 def lose(world: ScmWorld, made: list[Container], count: int) -> None:

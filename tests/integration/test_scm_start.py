@@ -18,7 +18,7 @@ from scm.server import ScmService, build_server
 from scm.state import State
 from scm.tables import id_key
 from tests.support.command_line import CommandLine
-from tests.support.scm_world import MAP_BYTES, ScmWorld, replica
+from tests.support.scm_world import MAP_BYTES, ScmWorld, confirm, pass_time, replica
 
 POOLS = tuple(f"dn{i}" for i in range(10))
 OPTIONS = ScmOptions(
@@ -38,22 +38,6 @@ def world(tmp_path: Path) -> Iterator[ScmWorld]:
         confirm(made, *POOLS)
         made.control.tick()
         yield made
-
-
-def confirm(world: ScmWorld, *nodes: str) -> None:
-    """Let nodes report all they have, as it is known."""
-    for node in nodes:
-        mine = [r for r in world.state.replicas.values() if r.datanode_id == node]
-        world.beat(node, *mine, full=True)
-
-
-def pass_time(world: ScmWorld, seconds: int, *alive: str) -> None:
-    """Let time pass second by second; these nodes call."""
-    for _ in range(seconds):
-        world.clock.advance_s(1)
-        for node in alive:
-            world.call(node)
-        world.control.tick()
 
 
 def rest(world: ScmWorld, node: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from scm.facts import Container, Kind, OutcomeState, Pending
 from scm.options import ScmOptions
-from tests.support.scm_world import ScmWorld, outcome, replica
+from tests.support.scm_world import ScmWorld, confirm, outcome, pass_time, replica
 
 OPTIONS = ScmOptions(
     command_deadline_ms=100_000,
@@ -54,22 +54,6 @@ def spare(world: ScmWorld, made: Container) -> str:
     """Return the node without one."""
     (node,) = set(NODES) - set(holders(world, made))
     return node
-
-
-def confirm(world: ScmWorld, *nodes: str) -> None:
-    """Let nodes report all they have, as it is known."""
-    for node in nodes:
-        mine = [r for r in world.state.replicas.values() if r.datanode_id == node]
-        world.beat(node, *mine, full=True)
-
-
-def pass_time(world: ScmWorld, seconds: int, *alive: str) -> None:
-    """Let time pass second by second; these nodes call."""
-    for _ in range(seconds):
-        world.clock.advance_s(1)
-        for node in alive:
-            world.call(node)
-        world.control.tick()
 
 
 def queued(world: ScmWorld, kind: Kind) -> list[Pending]:

@@ -287,3 +287,30 @@ def pending(
         sent_at_s=sent_at_s,
         queued_at_s=queued_at_s,
     )
+
+
+def confirm(world: ScmWorld, *nodes: str) -> None:
+    """Let nodes report all they have, as it is known."""
+    for node in nodes:
+        mine = [r for r in world.state.replicas.values() if r.datanode_id == node]
+        world.beat(node, *mine, full=True)
+
+
+def pass_time(world: ScmWorld, seconds: int, *alive: str) -> None:
+    """Let time pass second by second; these nodes call."""
+    for _ in range(seconds):
+        world.clock.advance_s(1)
+        for node in alive:
+            world.call(node)
+        world.control.tick()
+
+
+def with_whole_replicas(path: Path, *nodes: str) -> ScmWorld:
+    """Return a cluster of nodes, each with a whole replica of container 1."""
+    world = ScmWorld(path)
+    world.join(*nodes)
+    with world.state.change() as change:
+        change.put(world.state.containers, container())
+    for node in nodes:
+        world.beat(node, replica(node))
+    return world

@@ -10,7 +10,7 @@ from agent.errors import Code, Unavailable
 from merkle.replica import ReplicaState
 from scm import last_copies
 from scm.facts import Replica
-from tests.support.scm_world import ScmWorld, container, replica
+from tests.support.scm_world import ScmWorld, replica, with_whole_replicas
 
 NODES = ("a", "b", "c")
 
@@ -23,13 +23,7 @@ def told(world: ScmWorld, *nodes: str) -> dict[str, tuple[int, ...]]:
 @pytest.fixture
 def world(tmp_path: Path) -> ScmWorld:
     """Return a cluster of three nodes, each with a whole replica of container 1."""
-    result = ScmWorld(tmp_path)
-    result.join(*NODES)
-    with result.state.change() as change:
-        change.put(result.state.containers, container())
-    for node in NODES:
-        result.beat(node, replica(node))
-    return result
+    return with_whole_replicas(tmp_path, *NODES)
 
 
 @pytest.mark.parametrize(

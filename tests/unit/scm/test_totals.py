@@ -10,7 +10,7 @@ from merkle.replica import ReplicaState
 from scm import totals
 from scm.facts import Container, ContainerState, Replica
 from scm.totals import Counts, Flag, flags_of
-from tests.support.scm_world import ScmWorld, container, replica
+from tests.support.scm_world import ScmWorld, container, replica, with_whole_replicas
 
 NODES = ("a", "b", "c")
 NONE = Counts(0, 0, 0, 0, 0, 0, 0, 0)
@@ -60,13 +60,7 @@ def test_of_shards_one_of_each_index_must_be_there() -> None:
 @pytest.fixture
 def world(tmp_path: Path) -> ScmWorld:
     """Return a cluster of three nodes, each with a whole replica of container 1."""
-    result = ScmWorld(tmp_path)
-    result.join(*NODES)
-    with result.state.change() as change:
-        change.put(result.state.containers, container())
-    for node in NODES:
-        result.beat(node, replica(node))
-    return result
+    return with_whole_replicas(tmp_path, *NODES)
 
 
 def test_counts_follow_every_change(world: ScmWorld) -> None:
