@@ -23,6 +23,7 @@ from typing import Annotated, Final
 import structlog
 import typer
 
+from agent import memory
 from agent.config import AgentConfig, load
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.observe import logs
@@ -30,7 +31,6 @@ from agent.rpc.identity import Role, check_own, identity_of
 from agent.rpc.scm import ScmClient
 from agent.rpc.tls import Material, Security, TlsFiles, secured
 from agent.rpc.v1 import scm_pb2
-from agent.runtime import heap
 from agent.runtime.host import Host, Who
 from agent.runtime.supervisor import Supervisor
 from agent.stopping import StopRequest
@@ -115,7 +115,7 @@ def run(config_path: Path) -> int:
     if not __debug__:
         raise SystemExit("suture-agent does not run under python -O: asserts carry invariants")
     sys.setswitchinterval(SWITCH_S)
-    heap.bound()
+    memory.bound_heaps()
     stop = StopRequest()
     stop.on_signals()
     supervisor = Supervisor()

@@ -11,8 +11,8 @@ from typing import Final, Protocol
 import structlog
 
 from agent.errors import Refused, VolumeFailed
+from agent.memory import give_back
 from agent.runtime.clock import Clock
-from agent.runtime.heap import give_back
 from agent.runtime.loop import Busy, Step, Throttled
 from agent.store.glance import glance
 from agent.store.store import ReplicaStore
@@ -67,6 +67,7 @@ class MetadataScan:
         if self._left:
             return Busy()
         self._left = None
+        self._store.let_go_of_pages()
         give_back()
         self.scanned_at_ms = self._clock.now_ms()
         self.fault_count = self._round_fault_count

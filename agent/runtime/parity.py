@@ -16,10 +16,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import structlog
 
 from agent.ec.scheme import SHARDS_MAX, parse_scheme
 from agent.errors import Code, SutureError, Unavailable
+from agent.memory import give_back
 from agent.reconstruct.order import Shard
 from agent.reconstruct.parity import ParityReport, verify_parity
 from agent.rpc.peer import Peer
@@ -28,6 +30,7 @@ from agent.rpc.v1 import datanode_pb2 as pb
 from agent.runtime.clock import Clock
 from agent.runtime.loop import Busy, Pulse, Step, Throttled
 from agent.store.store import ReplicaStore
+from merkle.checksum import U64s
 from merkle.replica import ContainerId, ReplicaState
 
 IDLE_S: Final = 60.0
@@ -35,6 +38,8 @@ RETRY_S: Final = 3600.0  # for a container that could not be verified
 AGAIN_SHARE: Final = 0.1  # of the interval, until it is asked again whose turn a container is
 HELD_CHECK_S: Final = 1.0
 FAULTS_TOLD_MAX: Final = 100
+
+Version = tuple[tuple[str, int], ...]  # of the store
 
 log = structlog.get_logger()
 
@@ -81,6 +86,7 @@ class ParityScrub:
         self._starts_at_s = clock.monotonic_s() + policy.start_delay_s
         self._executor = ThreadPoolExecutor(SHARDS_MAX, thread_name_prefix="parity")
         self._lock = threading.Lock()
+        self._seen: tuple[Version, U64s] | None = None
         self._due_at_s: dict[ContainerId, float] = {}  # those not named are due
         self._verified_at_ms: dict[ContainerId, int] = {}
         self._reports: dict[ContainerId, ParityReport] = {}  # of those with wrong stripes
@@ -147,10 +153,7 @@ class ParityScrub:
 
     def _next(self) -> ContainerId | None:
         """Return the shard's container to look at now; forget those that are not here any more."""
-        here: set[ContainerId] = set()
-        for _, replicas in self._store.columns():
-            is_shard = replicas.are({ReplicaState.CLOSED}) & (replicas.replica_indexes > 0)
-            here.update(replicas.container_ids[is_shard].tolist())
+        here: set[ContainerId] = set(self._shard_ids().tolist())
         with self._lock:
             for known in (self._verified_at_ms, self._reports):
                 for gone in set(known) - here:
@@ -159,6 +162,21 @@ class ParityScrub:
         now_s = self._clock.monotonic_s()
         due = [i for i in here if self._due_at_s.get(i, 0.0) <= now_s]
         return min(due, key=self._order, default=None)
+
+    def _shard_ids(self) -> U64s:
+        """Return the containers whose closed shards are here; all rows are read only after one has
+        changed."""
+        version = self._store.version()
+        if self._seen is None or self._seen[0] != version:
+            shard_ids = [
+                replicas.container_ids[
+                    replicas.are({ReplicaState.CLOSED}) & (replicas.replica_indexes > 0)
+                ]
+                for _, replicas in self._store.columns()
+            ]
+            self._seen = version, np.concatenate([np.zeros(0, np.uint64), *shard_ids])
+            give_back()
+        return self._seen[1]
 
     def _order(self, container_id: ContainerId) -> tuple[float, int]:
         """Due for the longest time first; of those never seen, each datanode begins elsewhere."""

@@ -17,9 +17,9 @@ import numpy as np
 import structlog
 
 from agent.errors import Refused
+from agent.memory import give_back
 from agent.runtime.canary import Canary
 from agent.runtime.clock import Clock
-from agent.runtime.heap import give_back
 from agent.runtime.loop import Busy, Idle, Pulse, Step, Throttled
 from agent.runtime.pace import ScanPace
 from agent.runtime.scanning import GONE, ScanTools, scan_container

@@ -28,7 +28,7 @@ from watchdog.observers.inotify_c import (
     WatchDescriptor,
 )
 
-from agent.runtime.heap import give_back
+from agent.memory import give_back
 from agent.runtime.lease import Leases
 from agent.runtime.loop import Step, Throttled
 from agent.runtime.ondemand import OnDemandScans

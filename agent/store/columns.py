@@ -104,7 +104,7 @@ def _batches(
         keys = np.frombuffer(b"".join([key for key, _ in whole]), ">u8")[is_known]
         yield ReplicaColumns(
             keys.astype(np.uint64),
-            rows["state"],
+            rows["state"].copy(),  # a view would keep the rows
             rows["replica_index"].astype(np.uint32),
             rows["bytes_used"].astype(np.uint64),
             rows["data_scan_at_ms"].astype(np.uint64),

@@ -26,6 +26,7 @@ from typing import Final, TypeVar
 import lmdb
 
 from agent.errors import Code, SutureError, Unavailable, VolumeFailed
+from agent.memory import let_go_of_pages
 from agent.store.columns import DamagedRows, ReplicaColumns, decode_columns
 from agent.store.durable import OUT_OF_SPACE, SHORT_OF_RESOURCES
 from agent.store.history import KEPT_COUNT, HistoryEntry, decode_entry, encode_entry, entry_of
@@ -55,6 +56,7 @@ from scanner.finding import Finding
 
 MAP_BYTES_MAX: Final = 16 * 1024**4  # a map beyond it would be a fault, not a need
 READERS_MAX: Final = 1024
+DATA_FILE: Final = "data.mdb"  # LMDB's name for it
 SPARE_READERS: Final = 8
 NEARLY_FULL_BYTES: Final = 4 * 1024**2
 DATABASES: Final = (
@@ -404,6 +406,14 @@ class Index:
             finally:
                 transaction.abort()
 
+    def let_go_of_pages(self) -> None:
+        """Take the pages that were read out of this process's memory: after a walk over all rows.
+
+        The open transaction is what keeps the map where it is meanwhile.
+        """
+        with self.read():
+            let_go_of_pages(self._path / DATA_FILE)
+
     def write(self, change: Callable[[Change], T]) -> T:
         """Run `change` in a transaction and commit it durably; an exception changes nothing.
 
@@ -470,4 +480,4 @@ def _is_nearly_full(path: Path) -> bool:
         return True
     if file_bytes_max == resource.RLIM_INFINITY:
         return False
-    return file_bytes_max - (path / "data.mdb").stat().st_size < NEARLY_FULL_BYTES
+    return file_bytes_max - (path / DATA_FILE).stat().st_size < NEARLY_FULL_BYTES

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.memory import give_back
 from agent.store import blockfile
 from agent.store.blocks import known_block
 from agent.store.columns import ReplicaColumns
@@ -160,6 +161,7 @@ def served_columns(volume: Volume, places: Mapping[ContainerId, Volume]) -> Repl
     """Return the replicas that a volume serves as columns."""
     with volume.index.read() as rows:
         columns, _ = rows.columns()
+    volume.index.let_go_of_pages()
     is_here = (places.get(number) is volume for number in columns.container_ids.tolist())
     return columns.where(np.fromiter(is_here, np.bool_, len(columns)))
 
@@ -187,6 +189,8 @@ def _used(volume: Volume) -> tuple[int, int]:
             ):
                 return kept.used_bytes, kept.container_count
         columns, _ = rows.columns()
+    volume.index.let_go_of_pages()
+    give_back()
     used_bytes, now_s = int(columns.bytes_used.sum()), time.monotonic()
     volume.counted[USED] = Counted(version, now_s, now_s - began_s, used_bytes, len(columns))
     return used_bytes, len(columns)

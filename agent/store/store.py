@@ -177,6 +177,11 @@ class ReplicaStore:
         here = (v for v in self._volumes if volume_id in {"", v.volume_id})
         return ((volume.volume_id, served_columns(volume, self._places)) for volume in here)
 
+    def let_go_of_pages(self) -> None:
+        """Take the indexes' pages out of this process's memory: after work on all replicas."""
+        for volume in self._volumes:
+            volume.index.let_go_of_pages()
+
     def _replicas_on(self, volume: Volume, start: int = 0) -> Iterator[ReplicaFacts]:
         with volume.index.read() as rows:
             for container_id, row in rows.replicas(start):
@@ -402,24 +407,19 @@ class ReplicaStore:
         return commit
 
     def findings(
-        self,
-        container_id: ContainerId | None = None,
-        *,
-        start: int = 0,
-        count: int = FINDINGS_MAX,
+        self, container_id: ContainerId | None = None, *, start: int = 0, count: int = FINDINGS_MAX
     ) -> list[Finding]:
         """Return unresolved findings: of one container, or of all from container `start` on."""
         bound = min(count, FINDINGS_MAX)
         if container_id is not None:
             with self._volume(container_id).index.read() as rows:
                 return list(islice(rows.findings(container_id), bound))
-        found = [
+        found = (
             finding
             for volume in self._volumes
             for finding in findings_of(volume, self._places, start=start, count=bound)
-        ]
-        found.sort(key=lambda finding: finding.container_id)
-        return found[:bound]
+        )
+        return sorted(found, key=lambda finding: finding.container_id)[:bound]
 
     def repair(self, container_id: ContainerId) -> Repair:
         """Return the repair of one replica. The caller holds its lease until done with it."""

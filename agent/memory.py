@@ -1,0 +1,53 @@
+"""What this process holds of the machine's memory, and how it gives it back.
+
+Going through a hundred thousand replicas takes tens of megabytes for a moment, in whichever thread
+does it: glibc keeps them for each thread, and every page of a mapped index that was looked at stays
+mapped. Another C library may not have these calls: then nothing is given back.
+"""
+
+import ctypes
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+ARENAS_MAX: Final = 2  # what allocates most holds the interpreter lock; glibc: eight for each core
+M_ARENA_MAX: Final = -8  # malloc.h
+MADV_DONTNEED: Final = 4  # asm-generic/mman-common.h
+MAPS: Final = Path("/proc/self/maps")
+
+
+def bound_heaps() -> None:
+    """Let all threads share a few heaps; call it before there are threads."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, ARENAS_MAX)
+
+
+def give_back() -> None:
+    """Give freed memory back to the system: after work on all replicas."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def let_go_of_pages(file: Path) -> None:
+    """Take the pages of a file that is mapped shared out of this process's memory; they stay in
+    the page cache, and come back when they are looked at.
+
+    The caller makes sure that the file stays mapped meanwhile: else its addresses may be another's.
+    """
+    with suppress(OSError, AttributeError):
+        madvise = ctypes.CDLL(None).madvise
+        for start, end in _mapped_at(os.fsencode(file)):
+            madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), MADV_DONTNEED)
+
+
+def _mapped_at(file: bytes) -> list[tuple[int, int]]:
+    """Return the addresses at which a file is mapped shared: privately mapped pages may be the
+    only copy of what was written to them."""
+    places = []
+    for line in MAPS.read_bytes().splitlines():
+        fields = line.split(maxsplit=5)
+        if len(fields) == 6 and fields[5] == file and fields[1].endswith(b"s"):
+            start, _, end = fields[0].partition(b"-")
+            places.append((int(start, 16), int(end, 16)))
+    return places
