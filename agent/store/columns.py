@@ -5,7 +5,7 @@ ten times what the row's checksum does, so the numbers are taken out of the raw 
 Which rows are damaged is judged as `agent.store.rows.decode_replica` judges.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, fields
 from itertools import islice
 from typing import Any, Final, Self
@@ -71,10 +71,15 @@ class ReplicaColumns:
 DamagedRows = list[tuple[ContainerId, Damaged]]
 
 
-def decode_columns(items: Iterable[tuple[bytes, bytes]]) -> tuple[ReplicaColumns, DamagedRows]:
+def decode_columns(
+    items: Iterable[tuple[bytes, bytes]], after_batch: Callable[[], None] = lambda: None
+) -> tuple[ReplicaColumns, DamagedRows]:
     """Read raw rows by key. The second value are those that `decode_replica` would refuse."""
     damaged: DamagedRows = []
-    batches = list(_batches(iter(items), damaged))
+    batches = []
+    for batch in _batches(iter(items), damaged):
+        batches.append(batch)
+        after_batch()
     names = [field.name for field in fields(ReplicaColumns)]
     columns = ReplicaColumns(
         *(np.concatenate([getattr(batch, name) for batch in batches]) for name in names)

@@ -88,9 +88,12 @@ class Databases:
 class Snapshot:
     """Reading: one consistent view of the index, for the length of a `with Index.read()`."""
 
-    def __init__(self, transaction: "lmdb.Transaction[bytes]", databases: Databases) -> None:
+    def __init__(
+        self, transaction: "lmdb.Transaction[bytes]", databases: Databases, file: Path
+    ) -> None:
         self._txn = transaction
         self._dbs = databases
+        self._file = file
 
     def replica(self, container_id: ContainerId) -> ReplicaRow:
         """Return the row of a replica. Raises `Refused(CONTAINER_NOT_FOUND)`, `Damaged`."""
@@ -109,9 +112,19 @@ class Snapshot:
                 yield container_id, damage
 
     def columns(self) -> tuple[ReplicaColumns, DamagedRows]:
-        """Return all replicas as columns, and what is wrong with damaged rows."""
+        """Return all replicas as columns, and what is wrong with damaged rows.
+
+        A walk over so many rows ends with none of their pages in this process's memory.
+        """
         with self._txn.cursor(self._dbs.replicas) as cursor:
-            return decode_columns(cursor)
+            return decode_columns(cursor, self.let_go_of_pages)
+
+    def let_go_of_pages(self) -> None:
+        """Take the pages that were read out of this process's memory: they are not needed soon.
+
+        The open transaction is what keeps the map where it is meanwhile.
+        """
+        let_go_of_pages(self._file)
 
     def version(self) -> int:
         """Return a number that grows with every change of this index."""
@@ -241,9 +254,10 @@ class Change(Snapshot):
         self,
         transaction: "lmdb.Transaction[bytes]",
         databases: Databases,
+        file: Path,
         now_ms: Callable[[], int],
     ) -> None:
-        super().__init__(transaction, databases)
+        super().__init__(transaction, databases, file)
         self._now_ms = now_ms
 
     def put_replica(self, container_id: ContainerId, row: ReplicaRow) -> None:
@@ -365,6 +379,7 @@ class Index:
         now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self._path = path
+        self._file = path / DATA_FILE
         self._now_ms = now_ms
         self._gate = MapGate()
         with _index_errors(path):
@@ -402,17 +417,9 @@ class Index:
         with _index_errors(self._path), self._gate.entered():
             transaction = self._env.begin()
             try:
-                yield Snapshot(transaction, self._databases)
+                yield Snapshot(transaction, self._databases, self._file)
             finally:
                 transaction.abort()
-
-    def let_go_of_pages(self) -> None:
-        """Take the pages that were read out of this process's memory: after a walk over all rows.
-
-        The open transaction is what keeps the map where it is meanwhile.
-        """
-        with self.read():
-            let_go_of_pages(self._path / DATA_FILE)
 
     def write(self, change: Callable[[Change], T]) -> T:
         """Run `change` in a transaction and commit it durably; an exception changes nothing.
@@ -429,7 +436,7 @@ class Index:
     def _attempt(self, change: Callable[[Change], T]) -> T:
         transaction = self._env.begin(write=True)
         try:
-            result = change(Change(transaction, self._databases, self._now_ms))
+            result = change(Change(transaction, self._databases, self._file, self._now_ms))
             transaction.commit()
         except BaseException:
             transaction.abort()

@@ -161,7 +161,6 @@ def served_columns(volume: Volume, places: Mapping[ContainerId, Volume]) -> Repl
     """Return the replicas that a volume serves as columns."""
     with volume.index.read() as rows:
         columns, _ = rows.columns()
-    volume.index.let_go_of_pages()
     is_here = (places.get(number) is volume for number in columns.container_ids.tolist())
     return columns.where(np.fromiter(is_here, np.bool_, len(columns)))
 
@@ -189,7 +188,6 @@ def _used(volume: Volume) -> tuple[int, int]:
             ):
                 return kept.used_bytes, kept.container_count
         columns, _ = rows.columns()
-    volume.index.let_go_of_pages()
     give_back()
     used_bytes, now_s = int(columns.bytes_used.sum()), time.monotonic()
     volume.counted[USED] = Counted(version, now_s, now_s - began_s, used_bytes, len(columns))

@@ -180,7 +180,8 @@ class ReplicaStore:
     def let_go_of_pages(self) -> None:
         """Take the indexes' pages out of this process's memory: after work on all replicas."""
         for volume in self._volumes:
-            volume.index.let_go_of_pages()
+            with volume.index.read() as rows:
+                rows.let_go_of_pages()
 
     def _replicas_on(self, volume: Volume, start: int = 0) -> Iterator[ReplicaFacts]:
         with volume.index.read() as rows:
@@ -364,8 +365,7 @@ class ReplicaStore:
     def set_node_state(self, op_state: str, op_expiry_ms: int) -> None:
         """Keep what the SCM has decided, durably, on every volume that works."""
         layouts = [volume.layout for volume in self._volumes]
-        version = newest_state(layouts).version + 1
-        write_state(layouts, NodeState(op_state, op_expiry_ms, version))
+        write_state(layouts, NodeState(op_state, op_expiry_ms, newest_state(layouts).version + 1))
 
     # -- judging and repairing
 

@@ -1,6 +1,7 @@
 """A volume's background scan: rounds, pauses, windows, and going on where it was cut off."""
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -120,6 +121,20 @@ class TestRounds:
                 pass
 
         assert worker.scanned_bytes >= 2 * before
+
+    def test_its_buffers_are_given_back_while_it_waits(
+        self, replica: StoredReplica, clock: FakeClock
+    ) -> None:
+        """Volumes are many, and read seldom: their buffers would be most of an idle agent."""
+        worker = Rig(replica, clock).worker
+        worker.step()
+        memory = weakref.ref(worker._buffers.first.obj)
+        assert memory() is not None
+
+        while worker.step() == Busy():
+            pass
+
+        assert memory() is None
 
     def test_what_becomes_due_is_gathered_for_a_while(
         self, replica: StoredReplica, clock: FakeClock
