@@ -192,3 +192,9 @@ def check_clean(store: ReplicaStore, path: Path) -> None:
     """Stop the datanode; its volume must pass fsck."""
     store.close()
     assert () == fsck(path / "v0", read_data=True).problems
+
+
+def state_of(store: ReplicaStore, container_id: ContainerId) -> object:
+    """Return everything of a replica that a refused request must not change."""
+    files = {path.name: path.read_bytes() for path in store.paths(container_id).chunks.iterdir()}
+    return store.replica(container_id), store.blocks(container_id), files

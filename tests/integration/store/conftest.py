@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent.store.store import ReplicaStore
+from merkle.replica import ContainerId
 from tests.support.stores import open_store, private_directory
 
 
@@ -25,3 +26,10 @@ def store(tmp_path: Path) -> Iterator[ReplicaStore]:
     opened = open_store(tmp_path)
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def opened(store: ReplicaStore) -> ReplicaStore:
+    """A store with an open container 1."""
+    store.create_container(ContainerId(1))
+    return store

@@ -20,6 +20,7 @@ from tests.support.stores import (
     content,
     open_store,
     options_of_test,
+    state_of,
     write_block,
 )
 
@@ -27,19 +28,6 @@ ONE = ContainerId(1)
 BLOCK = BlockId(11)
 A, B, C = (content(name) for name in "abc")
 CHUNK_A, CHUNK_B = chunk_of(A), chunk_of(B, CHUNK_BYTES)
-
-
-@pytest.fixture
-def opened(store: ReplicaStore) -> ReplicaStore:
-    """A store with an open container 1."""
-    store.create_container(ONE)
-    return store
-
-
-def state_of(store: ReplicaStore) -> object:
-    """Everything that a refused request must not change."""
-    files = {path.name: path.read_bytes() for path in store.paths(ONE).chunks.iterdir()}
-    return store.replica(ONE), store.blocks(ONE), files
 
 
 class TestPutBlock:
@@ -77,12 +65,12 @@ class TestPutBlock:
         A repeated commit is acknowledged with the same length.
         """
         block = write_block(opened, 1, 11)
-        before = state_of(opened)
+        before = state_of(opened, ONE)
 
         length_bytes = opened.put_block(ONE, block)
 
         assert block.length_bytes == length_bytes
-        assert before == state_of(opened)
+        assert before == state_of(opened, ONE)
 
     def test_a_block_grows_by_later_commits(self, opened: ReplicaStore) -> None:
         """

@@ -27,6 +27,7 @@ from tests.support.stores import (
     content,
     open_store,
     options_of_test,
+    state_of,
     write_block,
 )
 
@@ -34,19 +35,6 @@ ONE = ContainerId(1)
 BLOCK = BlockId(11)
 A, B, C = (content(name) for name in "abc")
 CHUNK_A, CHUNK_B = chunk_of(A), chunk_of(B, CHUNK_BYTES)
-
-
-@pytest.fixture
-def opened(store: ReplicaStore) -> ReplicaStore:
-    """A store with an open container 1."""
-    store.create_container(ONE)
-    return store
-
-
-def state_of(store: ReplicaStore) -> object:
-    """Everything that a refused request must not change."""
-    files = {path.name: path.read_bytes() for path in store.paths(ONE).chunks.iterdir()}
-    return store.replica(ONE), store.blocks(ONE), files
 
 
 class TestWriteChunk:
@@ -91,11 +79,11 @@ class TestWriteChunk:
         A client whose acknowledgement got lost may repeat itself.
         """
         opened.write_chunk(ONE, BLOCK, CHUNK_A, A)
-        before = state_of(opened)
+        before = state_of(opened, ONE)
 
         opened.write_chunk(ONE, BLOCK, CHUNK_A, A)
 
-        assert before == state_of(opened)
+        assert before == state_of(opened, ONE)
 
     def test_an_uncommitted_chunk_may_be_written_otherwise(self, opened: ReplicaStore) -> None:
         """
@@ -281,14 +269,14 @@ def test_a_refusal_says_why_and_changes_nothing(tmp_path: Path, name: str) -> No
     )
     store.create_container(ONE)
     store.write_chunk(ONE, BLOCK, CHUNK_A, A, commit=BlockData(BLOCK, Bcsid(1), (CHUNK_A,)))
-    before = state_of(store)
+    before = state_of(store, ONE)
     code, request = REFUSALS[name]
 
     with pytest.raises(Refused) as refusal:
         request(store)
 
     assert code is refusal.value.code
-    assert before == state_of(store)
+    assert before == state_of(store, ONE)
     store.close()
 
 
