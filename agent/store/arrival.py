@@ -272,6 +272,7 @@ class Arrival:
         that is still to be written to the same file system is waited for. Raises OSError."""
         if self._files.unsynced_count:
             sync_file_system(self._directory_fd)
+            self._files.drop_cached()
             return
         paths = self._paths
         for path in (paths.descriptor, paths.tree, paths.descriptor.parent):

@@ -1,9 +1,10 @@
 """Writing files past the page cache while more data arrives, through a few aligned buffers.
 
 A replica that is copied is read again by nobody soon: in the page cache it would only push out
-what clients read. Large files are written with O_DIRECT, small ones with RWF_DONTCACHE, each where
-the file system takes it. A large file is synced beside the writing of the next one; the rest is not
-durable before the caller has synced.
+what clients read. Large files are written with O_DIRECT, those between with RWF_DONTCACHE, each
+where the file system takes it. Small ones would each be a request to the disk of its own: some
+thousand go through the page cache, are synced together beside the writing of the next, and leave it
+then. A large file is synced beside, too; the rest is not durable before the caller has synced.
 """
 
 import errno
@@ -16,14 +17,17 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 from agent.store.blockfile import ALIGNMENT_BYTES
-from agent.store.durable import FILE_MODE, write_all
+from agent.store.durable import FILE_MODE, sync_file_system, write_all
 
 BUFFER_BYTES: Final = 2 * 1024**2  # in one write: enough for a disk with queues to be busy
 BUFFERS_COUNT: Final = 4  # one is filled, the others are written: a disk does not write evenly
 WRITES_MAX: Final = BUFFERS_COUNT - 1
 SYNCS_MAX: Final = 2
 SYNCED_BYTES_MIN: Final = 16 * 1024**2  # of a file that is worth a flush of the disk of its own
-JOBS_MAX: Final = 2  # small-file jobs side by side: creating a file is CPU work of the kernel
+JOBS_MAX: Final = 2  # of whole files: one is done, one waits, as a directory has one lock
+SMALL_BYTES_MAX: Final = 64 * 1024  # of a file that others share a request to the disk with
+CACHED_COUNT_MAX: Final = 4_096  # small files in the page cache before they are synced
+CACHED_BYTES_MAX: Final = 16 * 1024**2
 RWF_DONTCACHE: Final = 0x80  # linux 6.14: pages are dropped once they are written
 CREATE_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 REFUSED: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP})
@@ -87,6 +91,8 @@ class FileWriter:
         self._behind = WriteBehind(submit)
         self._syncs = WriteBehind(submit)
         self.unsynced_count = 0
+        self._cached: list[str] = []  # names of small files, which may not be synced
+        self._cached_bytes = 0
         memory = memoryview(huge_pages(BUFFERS_COUNT * BUFFER_BYTES))
         self._buffers = deque(
             memory[start : start + BUFFER_BYTES] for start in range(0, len(memory), BUFFER_BYTES)
@@ -99,7 +105,47 @@ class FileWriter:
     def write_whole(self, files: Sequence[tuple[str, memoryview]]) -> None:
         """Create small files with these bytes. The views must stay as they are."""
         self.unsynced_count += len(files)
-        self._behind.run(lambda: self._write_each(files), others_max=JOBS_MAX - 1)
+        self._behind.make_room(JOBS_MAX - 1)
+        before = self._behind.under_way()
+
+        def write() -> None:
+            for job in before:  # two at once would fight for the directory
+                job.result()
+            self._write_each(files)
+
+        self._behind.run(write, others_max=JOBS_MAX - 1)
+        for name, data in files:
+            if len(data) <= SMALL_BYTES_MAX:
+                self._cached.append(name)
+                self._cached_bytes += len(data)
+        if len(self._cached) >= CACHED_COUNT_MAX or self._cached_bytes >= CACHED_BYTES_MAX:
+            self._sync_cached()
+
+    def _sync_cached(self) -> None:
+        """Sync the small files and let them leave the page cache, soon."""
+        names, self._cached, self._cached_bytes = self._cached, [], 0
+        before = self._behind.under_way()
+
+        def sync() -> None:
+            for job in before:  # all were handed to the executor before this
+                job.result()
+            sync_file_system(self._directory_fd)
+            self._drop_pages(names)
+
+        self._syncs.run(sync, others_max=SYNCS_MAX - 1)
+
+    def drop_cached(self) -> None:
+        """Let what was written leave the page cache, once the caller has synced it."""
+        self._drop_pages(self._cached)
+        self._cached, self._cached_bytes = [], 0
+
+    def _drop_pages(self, names: Sequence[str]) -> None:
+        for name in names:
+            fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._directory_fd)
+            try:
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(fd)
 
     def begin(self, name: str) -> None:
         """Create a file, to be appended to. Raises OSError."""
@@ -194,7 +240,7 @@ class FileWriter:
 
     def _write_uncached(self, fd: int, data: memoryview) -> None:
         written = 0
-        if self._flags:
+        if self._flags and len(data) > SMALL_BYTES_MAX:
             try:
                 written = os.pwritev(fd, [data], 0, self._flags)
             except OSError as error:

@@ -21,10 +21,11 @@ from agent.rpc import codec, hashes
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.store.arrival import Announced, Arrival, Received
 from agent.store.facts import ReplicaFacts
+from agent.transfer.folding import Folding, folded_anew, plain
 from agent.transfer.parts import PART_BLOCKS_MAX, PART_BYTES, Part, cut_off, read_part, unpacked
 from agent.transfer.streamed import StreamedChunks
 from merkle.blockrow import HEADER, decode_block
-from merkle.checksum import Algorithm, U64s, windows_verify
+from merkle.checksum import Algorithm, windows_verify
 from merkle.damaged import Damaged
 from merkle.replica import (
     BLOCK_BYTES_MAX,
@@ -38,7 +39,7 @@ from merkle.replica import (
     ContainerId,
     ReplicaState,
 )
-from merkle.tree import Tree, build_from_rows
+from merkle.tree import Tree
 from scanner.batch import SIMPLE_TYPE, SUMS_START, SimpleRun, runs
 from scanner.finding import Fault, Finding, Verdict
 
@@ -189,6 +190,7 @@ class _Reception:
         self._now_ms = now_ms
         self._pages: list[pb.HashesPage] = []
         self._tree: Tree | None = None
+        self._folding: Folding | None = None
         self._declared = _Declared()
         self._open: _OpenBlock | None = None
         self._last_id = 0
@@ -197,7 +199,6 @@ class _Reception:
         self._bytes_used = 0
         self._bcsid = 0
         self._findings: list[Finding] = []
-        self._unread_rows: set[int] = set()
         self.data_bytes = 0
 
     def take_all(self, parts: Iterator[Part]) -> None:
@@ -225,12 +226,12 @@ class _Reception:
         what its source read.
         """
         received = self._known_tree()
-        tree = self._folded(received, received.algorithm)
+        tree = self._fold().tree()
         self._check_rows(received, tree)
         if self._findings or self._arrival.announced.state is ReplicaState.UNHEALTHY:
             tree = received
         elif algorithm is not received.algorithm:
-            tree = self._folded(received, algorithm)
+            tree = folded_anew(self._arrival.rows(), received, algorithm)
         return Received(
             tree=tree,
             findings=self._findings,
@@ -248,29 +249,21 @@ class _Reception:
             if tree.summary() != replace(summary, generation=tree.generation):
                 raise codec.malformed("tree", "is not what its summary says")
             self._tree, self._pages = tree, []
+            self._folding = Folding(tree)
         return self._tree
 
-    def _folded(self, received: Tree, algorithm: Algorithm) -> Tree:
-        dead = received.deleted
-        tombstones = dict(
-            zip(
-                received.block_ids[dead].tolist(),
-                received.block_checksums[dead].tolist(),
-                strict=True,
-            )
-        )
-        rows = (item for item in self._arrival.rows() if item[0] not in self._unread_rows)
-        try:
-            return build_from_rows(rows, tombstones, algorithm=algorithm)
-        except Damaged as damage:
-            raise codec.malformed("blocks.rows", str(damage)) from damage
+    def _fold(self) -> Folding:
+        """Return what folds the rows that come to a tree of the source's algorithm."""
+        self._known_tree()
+        assert self._folding is not None, "it begins with the tree"
+        return self._folding
 
     def _check_rows(self, received: Tree, folded: Tree) -> None:
         """Refuse rows that do not fold to what the tree says of the same blocks."""
         excused = received.unhealthy_block_ids()
         named = np.array(sorted(key for key in self._declared.evidence if key > 0), np.uint64)
         excused = np.union1d(excused, named)
-        ours, theirs = _plain(folded, excused), _plain(received, excused)
+        ours, theirs = plain(folded, excused), plain(received, excused)
         same = all(np.array_equal(*pair) for pair in zip(ours, theirs, strict=True))
         if not same:
             raise _undeclared(self._container_id, "the rows do not fold to the tree they came with")
@@ -297,7 +290,7 @@ class _Reception:
         self._take_whole(ids[:whole], rows[:whole], sizes[:whole], starts, data)
         at = starts[whole]
         if whole < len(ids):
-            self._begin(ids[whole], rows[whole], sizes[whole])
+            self._begin(ids[whole], rows[whole], sizes[whole], is_folded=False)
             at += self._go_on(data[at:])
         if at != len(data):
             raise codec.malformed("blocks.data", f"{len(data) - at} bytes belong to no block")
@@ -335,12 +328,13 @@ class _Reception:
         for item in runs(zip(ids, rows, strict=True), algorithm, SMALL_BYTES_MAX):
             if isinstance(item, SimpleRun):
                 count = len(item.rows)
+                self._fold().add_run(item)
                 part = slice(index, index + count)
                 files += self._take_simple(item, sizes[part], starts[index:], data)
                 index += count
                 continue
             view = data[starts[index] : starts[index + 1]]
-            self._begin(item[0], item[1], sizes[index])
+            self._begin(item[0], item[1], sizes[index], is_folded=False)
             self._go_on(view)
             index += 1
         if files:
@@ -368,7 +362,7 @@ class _Reception:
             if size == length and verify(SIMPLE_TYPE, window_bytes, row[SUMS_START:sums_end], view):
                 files.append((block_id, view))
             else:
-                self._begin(block_id, row, size)
+                self._begin(block_id, row, size, is_folded=True)
                 self._go_on(data[start : start + max(size, 0)])
         if len(files) == len(ids):
             self._bytes_used += sum(run.lengths_bytes)
@@ -382,12 +376,14 @@ class _Reception:
                 self._bcsid = max(self._bcsid, bcsid_of(row)[BCSID_FIELD])
         return files
 
-    def _begin(self, block_id: BlockId, row: bytes, file_bytes: int) -> None:
+    def _begin(self, block_id: BlockId, row: bytes, file_bytes: int, *, is_folded: bool) -> None:
         """Begin a block that is not taken whole in one go."""
         block = self._decoded(block_id, row)
         chunks: tuple[ChunkInfo, ...] = ()
         if block is not None:
             chunks = block.chunks
+            if not is_folded:
+                self._fold().add_block(block)
             self._bytes_used += sum(chunk.length_bytes for chunk in chunks)
             self._bcsid = max(self._bcsid, block.bcsid)
             if file_bytes > block.length_bytes:
@@ -406,7 +402,6 @@ class _Reception:
             return decode_block(block_id, row)
         except Damaged as damage:
             fault = Fault.BLOCK_ROW_DAMAGED if row else Fault.BLOCK_ROW_MISSING
-            self._unread_rows.add(block_id)
             self._note(fault, block_id, -1, -1, str(damage))
             return None
 
@@ -478,12 +473,6 @@ class _Reception:
                 f"{came[0]} blocks and {came[1]} bytes came, "
                 f"{end.block_count} and {end.data_bytes} were sent",
             )
-
-
-def _plain(tree: Tree, excused: U64s) -> tuple[U64s, U64s]:
-    """Return ids and checksums of the live blocks that nobody called damaged."""
-    kept = ~tree.deleted & ~np.isin(tree.block_ids, excused)
-    return tree.block_ids[kept], tree.block_checksums[kept]
 
 
 def _undeclared(container_id: ContainerId, what: str) -> Refused:

@@ -23,9 +23,9 @@ from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.ports import Executor, Future
 from agent.rpc import codec, hashes, reports
 from agent.rpc.v1 import datanode_pb2 as pb
-from agent.store.durable import disk_errors
+from agent.store.durable import error_of
 from agent.store.facts import ReplicaFacts
-from agent.store.outflow import ABSENT, BlockFiles
+from agent.store.outflow import ABSENT, BlockFiles, spread_bytes
 from agent.store.store import ReplicaStore
 from agent.transfer.parts import FINDINGS_PER_PART, PART_BLOCKS_MAX, PART_BYTES, blocks_part
 from merkle.blockrow import decode_block
@@ -36,6 +36,8 @@ from merkle.tree import Tree
 from scanner.batch import SimpleRun, runs
 from scanner.finding import Finding
 
+SPREAD_BYTES_MAX: Final = 2 * PART_BYTES  # of a part whose blocks each begin at a page
+NO_DATA: Final = frozenset({errno.EIO, errno.ENOENT})
 READ_AHEAD_PARTS: Final = 4  # read, or being read, before they are sent: one MiB each
 
 
@@ -192,39 +194,52 @@ class Export:
 
     def _read(self, piece: Piece) -> bytes:
         """Return the part of one piece. Runs in a reader's thread."""
-        buffer = self._files.borrow(PART_BYTES)
+        buffer = self._files.borrow(SPREAD_BYTES_MAX)
         try:
-            filled = 0
-            for block_id, offset, length_bytes in piece.reads:
-                target = buffer[filled : filled + length_bytes]
-                filled += length_bytes
-                try:
-                    count = self._files.read(block_id, offset, target)
-                except OSError as error:
-                    self._excuse(piece, block_id, error)
-                    count = 0
-                if count < length_bytes:
-                    self._excuse(piece, block_id, None)
-                    target[count:] = bytes(length_bytes - count)
+            is_spread = len(piece.reads) > 1
+            data = self._read_small(piece, buffer) if is_spread else self._read_one(piece, buffer)
             return blocks_part(
-                piece.local_ids,
-                piece.rows,
-                piece.file_bytes,
-                buffer[:filled],
-                compress=self.compress,
+                piece.local_ids, piece.rows, piece.file_bytes, *data, compress=self.compress
             )
         finally:
             self._files.give_back(buffer)
 
-    def _excuse(self, piece: Piece, block_id: BlockId, error: OSError | None) -> None:
-        """Go on with zeros where the damage was declared; else this is news."""
-        if piece.is_damaged and (error is None or error.errno in {errno.EIO, errno.ENOENT}):
-            return
-        if error is not None and error.errno not in {errno.EIO, errno.ENOENT}:
-            with disk_errors(self.store.paths(self.container_id).chunks):
-                raise error
+    def _read_small(self, piece: Piece, buffer: memoryview) -> list[memoryview]:
+        """Return the data of whole small blocks, none of which is known to be damaged."""
+        files = [(block_id, length_bytes) for block_id, _, length_bytes in piece.reads]
+        data = []
+        every = self._files.read_whole(files, buffer)
+        for (block_id, length_bytes), found in zip(files, every, strict=True):
+            if isinstance(found, OSError):
+                raise self._trouble(block_id, found) from found
+            if len(found) < length_bytes:
+                raise self._trouble(block_id, None)
+            data.append(found)
+        return data
+
+    def _read_one(self, piece: Piece, buffer: memoryview) -> list[memoryview]:
+        """Return the data of a part of one block; zeros where damage was declared."""
+        data = []
+        for block_id, offset, length_bytes in piece.reads:
+            target, count = buffer[:length_bytes], 0
+            try:
+                count = self._files.read(block_id, offset, target)
+            except OSError as error:
+                if not piece.is_damaged or error.errno not in NO_DATA:
+                    raise self._trouble(block_id, error) from error
+            if count < length_bytes:
+                if not piece.is_damaged:
+                    raise self._trouble(block_id, None)
+                target[count:] = bytes(length_bytes - count)
+            data.append(target)
+        return data
+
+    def _trouble(self, block_id: BlockId, error: OSError | None) -> SutureError:
+        """Return what it means that a block cannot be read, or (None) ends too early."""
+        if error is not None and error.errno not in NO_DATA:
+            return error_of(error, self.store.paths(self.container_id).chunks)
         what = "ends too early" if error is None else f"fails with {error.strerror}"
-        raise undeclared(f"reading block {block_id} {what}")
+        return undeclared(f"reading block {block_id} {what}")
 
 
 @dataclass(slots=True)
@@ -235,11 +250,17 @@ class _Batch:
     rows: list[bytes] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     data_bytes: int = 0
+    spread_bytes: int = 0
 
     def add(self, block_id: BlockId, row: bytes, size_bytes: int) -> Iterator[Piece]:
         """Add a block; yield the batch before it if it is full."""
-        if self.data_bytes + size_bytes > PART_BYTES or len(self.ids) >= PART_BLOCKS_MAX:
+        if (
+            self.data_bytes + size_bytes > PART_BYTES
+            or self.spread_bytes + spread_bytes(size_bytes) > SPREAD_BYTES_MAX
+            or len(self.ids) >= PART_BLOCKS_MAX
+        ):
             yield from self.taken()
+        self.spread_bytes += spread_bytes(size_bytes)
         self.ids.append(block_id)
         self.rows.append(row)
         self.sizes.append(size_bytes)
@@ -250,7 +271,8 @@ class _Batch:
         if self.ids:
             reads = [(key, 0, size) for key, size in zip(self.ids, self.sizes, strict=True)]
             yield Piece(self.ids, self.rows, self.sizes, reads)
-            self.ids, self.rows, self.sizes, self.data_bytes = [], [], [], 0
+            self.ids, self.rows, self.sizes = [], [], []
+            self.data_bytes = self.spread_bytes = 0
 
 
 def check_exportable(facts: ReplicaFacts) -> None:

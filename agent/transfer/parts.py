@@ -41,18 +41,20 @@ def blocks_part(
     local_ids: Sequence[BlockId],
     rows: Sequence[bytes],
     file_bytes: Sequence[int],
-    data: memoryview,
-    *,
+    *data: memoryview,
     compress: bool,
 ) -> bytes:
-    """Return an encoded `ImportPart` of blocks. Safe to call in many threads at once."""
-    if compress and data:
-        data = memoryview(zstandard.compress(data, ZSTD_LEVEL))
+    """Return an encoded `ImportPart` of blocks, with `data` one behind the other. Safe to call in
+    many threads at once."""
+    data_bytes = sum(map(len, data))
+    if compress and data_bytes:
+        data = (memoryview(zstandard.compress(b"".join(data), ZSTD_LEVEL)),)
+        data_bytes = len(data[0])
     head = pb.ImportBlocks(local_ids=local_ids, rows=rows, file_bytes=file_bytes)
     encoded = head.SerializeToString()
-    data_head = DATA_TAG + varint(len(data))
-    size_bytes = len(encoded) + len(data_head) + len(data)
-    return b"".join([BLOCKS_TAG, varint(size_bytes), data_head, data, encoded])
+    data_head = DATA_TAG + varint(data_bytes)
+    size_bytes = len(encoded) + len(data_head) + data_bytes
+    return b"".join([BLOCKS_TAG, varint(size_bytes), data_head, *data, encoded])
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import os
 import resource
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -11,7 +12,17 @@ from types import FrameType
 
 import pytest
 
-from agent.store.writebehind import BUFFER_BYTES, BUFFERS_COUNT, SYNCED_BYTES_MIN, FileWriter
+from agent.store.durable import sync_file_system
+from agent.store.writebehind import (
+    BUFFER_BYTES,
+    BUFFERS_COUNT,
+    CACHED_BYTES_MAX,
+    CACHED_COUNT_MAX,
+    SMALL_BYTES_MAX,
+    SYNCED_BYTES_MIN,
+    FileWriter,
+)
+from tests.support.page_cache import cached_pages
 
 MIB = 1024**2
 STEP_BYTES = 300_007  # of no buffer's size
@@ -99,6 +110,75 @@ def test_files_that_were_not_synced_are_counted(tmp_path: Path) -> None:
         writer.write_whole([("2.block", memoryview(b"2")), ("3.block", memoryview(b"3"))])
         writer.settle()
         assert writer.unsynced_count == 3
+
+
+def test_small_files_leave_the_page_cache_some_at_a_time(tmp_path: Path) -> None:
+    """They are synced together beside the writing, and only the last of them are the caller's."""
+    early = [f"{number}.block" for number in range(CACHED_BYTES_MAX // SMALL_BYTES_MAX)]
+    names = [*early, "late.block"]
+    data = os.urandom(SMALL_BYTES_MAX)
+    with directory(tmp_path) as fd, ThreadPoolExecutor(4) as executor:
+        writer = FileWriter(fd, executor.submit)
+        for start in range(0, len(names), 16):
+            writer.write_whole([(name, memoryview(data)) for name in names[start:][:16]])
+        writer.settle()
+        left = sum(cached_pages(tmp_path / name) for name in early)
+        sync_file_system(fd)
+        writer.drop_cached()
+    assert 0 == left
+    assert 0 == cached_pages(tmp_path / "late.block")
+    assert {data} == {(tmp_path / name).read_bytes() for name in names}
+
+
+def test_files_between_small_and_large_pass_the_page_cache_by(tmp_path: Path) -> None:
+    """They wait for no others: each is a request to the disk that is worth it."""
+    with directory(tmp_path) as fd:
+        writer = FileWriter(fd, None)
+        writer.write_whole([("1.block", memoryview(bytes(SMALL_BYTES_MAX + 1)))])
+        sync_file_system(fd)
+        assert 0 == cached_pages(tmp_path / "1.block")
+
+
+def test_a_sync_beside_that_fails_is_told(tmp_path: Path) -> None:
+    """A file that has gone before it was synced is none that has arrived."""
+    with directory(tmp_path) as fd, ThreadPoolExecutor(4) as executor:
+        writer = FileWriter(fd, executor.submit)
+        writer.write_whole([("0.block", memoryview(b"0"))])
+        writer.settle()
+        (tmp_path / "0.block").unlink()
+        files = [(f"{number}.block", memoryview(b"x")) for number in range(1, CACHED_COUNT_MAX)]
+        writer.write_whole(files)
+        with pytest.raises(FileNotFoundError):
+            writer.settle()
+        writer.abandon()
+
+
+def test_whole_files_are_created_by_one_thread_at_a_time(tmp_path: Path) -> None:
+    """A directory has one lock: threads that fight for it take twice the processor time."""
+    busy: list[str] = []
+    most: list[int] = []
+
+    def watch(_frame: FrameType, event: str, argument: object) -> None:
+        if getattr(argument, "__name__", "") != "open" or not event.startswith("c_"):
+            return
+        if event == "c_call":
+            busy.append(threading.current_thread().name)
+            most.append(len(busy))
+        else:
+            busy.remove(threading.current_thread().name)
+
+    threading.setprofile(watch)
+    try:
+        with directory(tmp_path) as fd, ThreadPoolExecutor(4) as executor:
+            writer = FileWriter(fd, executor.submit)
+            for start in range(0, 2_000, 100):
+                names = [f"{number}.block" for number in range(start, start + 100)]
+                writer.write_whole([(name, memoryview(b"x")) for name in names])
+            writer.settle()
+    finally:
+        threading.setprofile(None)  # type: ignore[arg-type]
+    assert 2_000 == len(most)
+    assert 1 == max(most)
 
 
 @pytest.mark.parametrize("has_threads", [False, True])

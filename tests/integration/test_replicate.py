@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,11 @@ from agent.errors import SutureError, Unavailable
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.store.arrival import Announced, Arrival
 from agent.store.fsck import fsck
+from merkle.blockrow import decode_block, encode_block
 from merkle.checksum import Algorithm
-from merkle.replica import Bcsid, BlockId, ChecksumType, ContainerId, ReplicaState
+from merkle.replica import Bcsid, BlockId, ChecksumType, ChunkInfo, ContainerId, ReplicaState
 from tests.support.datanodes import Datanode, code_of
+from tests.support.page_cache import cached_pages, drop_pages
 from tests.support.pushed import Pair, decoded, encoded, exported, put_mixed, refused, serving_pair
 from tests.support.stored_replica import CHUNK_BYTES, CONTAINER
 
@@ -144,6 +147,20 @@ class TestWholeReplicas:
         assert export.block_count <= 2
         stream.close()
 
+    def test_small_blocks_do_not_stay_in_the_page_cache(self, pair: Pair) -> None:
+        """
+        Neither where they are read nor where they are written: it belongs to the clients.
+        """
+        put_mixed(pair.source)
+        for path in pair.source.replica.store.paths(CONTAINER).chunks.iterdir():
+            drop_pages(path)
+
+        pair.source.replicate(pair.target)
+
+        for end in (pair.source, pair.target):
+            chunks = end.replica.store.paths(CONTAINER).chunks
+            assert {0} == set(map(cached_pages, chunks.iterdir()))
+
 
 class TestDamage:
     def test_declared_damage_arrives_marked(self, pair: Pair) -> None:
@@ -218,6 +235,25 @@ class TestDamage:
         code = code_of(lambda: pair.source.replicate(pair.target))
 
         assert "CHECKSUM_MISMATCH" == code
+        assert [CONTAINER] == pair.source.on_demand
+        pair.target_is_untouched()
+
+    @pytest.mark.parametrize("harm", ["missing", "short"])
+    def test_so_is_one_among_small_ones_that_are_read_together(self, pair: Pair, harm: str) -> None:
+        """
+        The block is named, though its neighbours could be read.
+        """
+        put_mixed(pair.source)
+        file = pair.source.replica.file(3)
+        if harm == "missing":
+            file.unlink()
+        else:
+            os.truncate(file, 10)
+
+        with pytest.raises(SutureError, match="reading block 3 ") as refusal:
+            pair.source.replicate(pair.target)
+
+        assert "CHECKSUM_MISMATCH" == refusal.value.code.value
         assert [CONTAINER] == pair.source.on_demand
         pair.target_is_untouched()
 
@@ -417,6 +453,19 @@ class TestMalformedStreams:
                 parts[0].header.state = 1
             case "tree":
                 parts[1].tree.block_checksums[0] ^= 1
+
+        assert "MALFORMED_REQUEST" == refused(pair, parts)
+
+    def test_chunks_that_no_tree_can_hold_are_refused(self, pair: Pair) -> None:
+        """
+        Two chunks at one place, in a row that is whole in itself.
+        """
+        parts = list(decoded(pair.source))
+        small = next(part.blocks for part in parts if len(part.blocks.local_ids) == 4)
+        nothing = ChunkInfo(0, 0, ChecksumType.NONE, 0, b"")
+        block_id = BlockId(small.local_ids[1])
+        whole = decode_block(block_id, small.rows[1])
+        small.rows[1] = encode_block(replace(whole, chunks=(nothing, *whole.chunks)))
 
         assert "MALFORMED_REQUEST" == refused(pair, parts)
 

@@ -1,0 +1,68 @@
+"""The tree of the rows that arrive, folded as they come: at the end little is left to do.
+
+Pure: no disk, no socket.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from agent.rpc import codec
+from merkle.checksum import Algorithm, U64s
+from merkle.damaged import Damaged
+from merkle.replica import BlockData, BlockId
+from merkle.tree import Tree, TreeBuilder, build_from_rows
+from scanner.batch import SimpleRun
+
+
+class Folding:
+    """A tree in the making, of rows by ascending block id."""
+
+    def __init__(self, source: Tree) -> None:
+        """Begin a tree of the algorithm and with the tombstones of the source's."""
+        self._builder = TreeBuilder(source.algorithm)
+        self._tombstones = tombstones(source)
+
+    def add_run(self, run: SimpleRun) -> None:
+        """Add blocks whose leaves are known."""
+        counts = np.ones(len(run.rows), np.uint64)
+        self._builder.add_blocks(run.block_ids, counts, run.spans, run.leaves)
+
+    def add_block(self, block: BlockData) -> None:
+        """Add a block of any shape. Raises Refused where no tree holds its chunks."""
+        self._builder.add_block(block.block_id)
+        try:
+            for chunk in block.chunks:
+                self._builder.add_chunk(chunk.offset, chunk.length_bytes, chunk.window_checksums)
+        except ValueError as error:
+            raise codec.malformed("blocks.rows", str(error)) from error
+
+    def tree(self) -> Tree:
+        """Return the tree of all that was added. Raises Refused."""
+        for block_id, checksum in self._tombstones.items():
+            self._builder.add_tombstone(block_id, checksum)
+        try:
+            return self._builder.build()
+        except Damaged as damage:
+            raise codec.malformed("blocks.rows", str(damage)) from damage
+
+
+def folded_anew(rows: Iterable[tuple[BlockId, bytes]], source: Tree, algorithm: Algorithm) -> Tree:
+    """Return the tree of whole rows by another algorithm than the source's. Raises Refused."""
+    try:
+        return build_from_rows(rows, tombstones(source), algorithm=algorithm)
+    except Damaged as damage:
+        raise codec.malformed("blocks.rows", str(damage)) from damage
+
+
+def tombstones(tree: Tree) -> dict[BlockId, int]:
+    """Return the checksums of the blocks that were deleted."""
+    dead = tree.deleted
+    ids, checksums = tree.block_ids[dead].tolist(), tree.block_checksums[dead].tolist()
+    return dict(zip(ids, checksums, strict=True))
+
+
+def plain(tree: Tree, excused: U64s) -> tuple[U64s, U64s]:
+    """Return ids and checksums of the live blocks that nobody called damaged."""
+    kept = ~tree.deleted & ~np.isin(tree.block_ids, excused)
+    return tree.block_ids[kept], tree.block_checksums[kept]
