@@ -329,6 +329,8 @@ def container_info(client: Client, container_id: int) -> scm_pb2.ContainerInfo:
     ).container
     if not info.replicas:
         raise Refused(
-            Code.CONTAINER_NOT_FOUND, f"no datanode reports a replica of container {container_id}"
+            Code.CONTAINER_NOT_FOUND,
+            f"no datanode reports a replica of container {container_id}",
+            hint="if it was made just now, ask again: a new replica is reported within seconds",
         )
     return info

@@ -255,7 +255,7 @@ class TestGet:
         What the tables show of an id is enough; an id that no replica has is refused.
         """
         stored = suture.json("put", str(files / "file0"), "--prefix", "chosen/")
-        container = suture.json("scm", "container", str(stored["container_ids"][0]))
+        container = suture.wait_until_reported(stored["container_ids"][0])
         shown = container["replicas"][0]["datanode"]["datanode_id"][:8]
         chosen = ("get", "chosen/file0", "--output", str(tmp_path / "back"), "--datanode")
 
@@ -275,6 +275,7 @@ class TestOrders:
         """
         stored = suture.json("put", str(files / "file0"), "--prefix", "shown/")
         container_id = str(stored["container_ids"][0])
+        suture.wait_until_reported(int(container_id))
         shown = suture.json("scm", "close", container_id, "--dry-run")
         before = suture.json("scm", "container", container_id)["state"]
         (tmp_path / "shown").write_text(json.dumps(shown))
@@ -409,6 +410,7 @@ class TestReplicas:
         [container_id] = suture.json("put", str(files / "file1"), "--prefix", "open/")[
             "container_ids"
         ]
+        suture.wait_until_reported(container_id)
 
         comparisons = suture.json("diff", str(container_id), code=Exit.TO_DO)
 

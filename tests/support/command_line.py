@@ -46,6 +46,18 @@ class CommandLine:
         while not condition():
             assert pause() < deadline_s, "the cluster did not get there in time"
 
+    def wait_until_reported(self, container_id: int, replica_count: int = 3) -> dict[str, Any]:
+        """Wait until the control plane knows of all replicas: the report of a new one takes a
+        moment. Return the container as it sees it."""
+        found: dict[str, Any] = {}
+
+        def reported() -> bool:
+            found.update(self.json("scm", "container", str(container_id)))
+            return replica_count == len(found["replicas"])
+
+        self.wait_until(reported)
+        return found
+
     def wait_until_closed(self, container_ids: list[int]) -> list[dict[str, Any]]:
         """Wait until the containers are closed and compared; return them as the SCM sees them."""
         found: list[dict[str, Any]] = []
