@@ -181,6 +181,7 @@ def test_parity_is_verified_of_coded_containers_only(
     """
     stored = suture.json("put", str(files / "byte"), "--prefix", "copies/")
     [container_id] = stored["container_ids"]
+    suture.wait_until_reported(container_id)
 
     refused = suture.json("verify-parity", str(container_id), code=Exit.FAILED)
 

@@ -103,6 +103,7 @@ def test_every_other_command_of_the_manuals_works(
     }
     coded = ("--prefix", "coded/", "--replication", "xor-2-1-64k", "--close")
     [coded_id] = suture.json("put", "README.md", *coded)["container_ids"]
+    suture.wait_until_reported(coded_id)
     suture.wait_until(
         lambda: (
             {"CLOSED"} == {item["replica"]["state"] for item in replicas_of(suture, str(coded_id))}
