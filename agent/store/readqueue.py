@@ -85,7 +85,11 @@ class ReadQueue:
             elif taken != INTERRUPTED:  # which is said of the first that was not taken
                 results[index] = taken or -errno.EAGAIN
                 index += 1
-        self._await(begun, results)
+        try:
+            self._await(begun, results)
+        except OSError:
+            self.close()  # which waits for what is under way
+            raise
         return results
 
     def _await(self, count: int, results: list[int]) -> None:
