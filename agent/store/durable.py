@@ -22,6 +22,8 @@ from agent.errors import Code, SutureError, Unavailable, VolumeFailed
 TEMPORARY_SUFFIX: Final = ".tmp"
 FILE_MODE: Final = 0o640
 DIRECTORY_MODE: Final = 0o750
+STATFS_WORDS: Final = 32  # more than the kernel fills
+IN_MEMORY: Final = frozenset({0x0102_1994, 0x8584_58F6})  # tmpfs, ramfs (linux/magic.h)
 
 OUT_OF_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 SHORT_OF_RESOURCES: Final = frozenset(
@@ -121,6 +123,18 @@ def sync_file_system(fd: int) -> None:
     if library.syncfs(fd) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
+
+
+def is_in_memory(fd: int) -> bool:
+    """Return whether a file system has its files in the page cache alone (statfs(2)).
+
+    Raises OSError.
+    """
+    facts = (ctypes.c_ulong * STATFS_WORDS)()  # the type of the file system is the first
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.fstatfs(fd, facts) != 0:
+        raise OSError(ctypes.get_errno(), "fstatfs failed")
+    return facts[0] in IN_MEMORY
 
 
 def make_directories(path: Path, *, below: Path) -> None:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 from agent.store.blockfile import ALIGNMENT_BYTES
-from agent.store.durable import FILE_MODE, sync_file_system, write_all
+from agent.store.durable import FILE_MODE, is_in_memory, sync_file_system, write_all
 
 BUFFER_BYTES: Final = 2 * 1024**2  # in one write: enough for a disk with queues to be busy
 BUFFERS_COUNT: Final = 4  # one is filled, the others are written: a disk does not write evenly
@@ -93,6 +93,7 @@ class FileWriter:
         self.unsynced_count = 0
         self._cached: list[str] = []  # names of small files, which may not be synced
         self._cached_bytes = 0
+        self._is_in_memory = is_in_memory(directory_fd)
         memory = memoryview(huge_pages(BUFFERS_COUNT * BUFFER_BYTES))
         self._buffers = deque(
             memory[start : start + BUFFER_BYTES] for start in range(0, len(memory), BUFFER_BYTES)
@@ -140,6 +141,8 @@ class FileWriter:
         self._cached, self._cached_bytes = [], 0
 
     def _drop_pages(self, names: Sequence[str]) -> None:
+        if self._is_in_memory:  # the kernel would look for each on every processor, in vain
+            return
         for name in names:
             fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._directory_fd)
             try:
