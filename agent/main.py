@@ -115,7 +115,7 @@ def run(config_path: Path) -> int:
     if not __debug__:
         raise SystemExit("suture-agent does not run under python -O: asserts carry invariants")
     sys.setswitchinterval(SWITCH_S)
-    memory.bound_heaps()
+    memory.share_heaps()
     stop = StopRequest()
     stop.on_signals()
     supervisor = Supervisor()

@@ -1,13 +1,16 @@
 """Pushing replicas over loopback, against what carries them, measured in the same run.
 
-    bare stream     gRPC messages of the same size from the same process to one that drops them,
-                    over a channel with the same options
+    bare stream     gRPC messages of the same size from one process to one that drops them, over a
+                    channel with the same options, as grpcio comes; and with the agent's heaps
     the disk        as much read and written side by side, directly, in pieces of the same size:
                     here one disk is under both ends
     plain files     as many files of the same size created, written and closed by one thread, then
                     synced together: what the file system takes for the small blocks at the target
 
-Source, target and sink are processes of their own, the first two with stores on a real file system.
+Sources, target and sinks are processes of their own, the former with stores on a real file system.
+Between two hosts one disk is read and another is written; of one that does both, the copy gets
+half. So the large container is pushed twice: from a volume on a second device, for which memory
+serves (BENCH_REPLICATE_SOURCE, /dev/shm), and from one on the disk of the target.
 BENCH_REPLICATE_MIB says how much the large container holds (1,024), BENCH_REPLICATE_BLOCKS how many
 small blocks the other has (50,000), BENCH_REPLICATE_FOLDER where (the temporary folder).
 
@@ -35,6 +38,7 @@ from bench.scan_world import Shape, fill
 from merkle.replica import ContainerId
 from tests.support.page_cache import cached_pages, drop_pages
 
+MEMORY: Final = "/dev/shm"  # noqa: S108  # a folder of our own is made in it
 LARGE: Final = ContainerId(1)
 SMALL: Final = ContainerId(2)
 CHUNKS_PER_BLOCK: Final = 32
@@ -114,63 +118,100 @@ class Series:
 def measures() -> list[Measure]:
     """Measure both containers."""
     parent = os.environ.get("BENCH_REPLICATE_FOLDER")
+    second = os.environ.get("BENCH_REPLICATE_SOURCE", MEMORY)
     large_mib = int(os.environ.get("BENCH_REPLICATE_MIB", "1024"))
     small_count = int(os.environ.get("BENCH_REPLICATE_BLOCKS", "50000"))
-    with tempfile.TemporaryDirectory(prefix="suture-bench-", dir=parent) as directory:
+    with (
+        tempfile.TemporaryDirectory(prefix="suture-bench-", dir=parent) as directory,
+        tempfile.TemporaryDirectory(prefix="suture-bench-", dir=second) as elsewhere,
+    ):
         folder = Path(directory)
-        prepare(folder / "source", large_mib, small_count)
-        with End("source", str(folder / "source")) as source:
-            return [*large(source, folder, large_mib), *small(source, folder, small_count)]
+        prepare_large(Path(elsewhere), large_mib)
+        prepare_large(folder / "source", large_mib)
+        fill(folder / "source", SMALL, Shape(small_count, 1, SMALL_BYTES))
+        with (
+            End("source", str(folder / "source")) as source,
+            End("source", elsewhere) as other,
+        ):
+            return [
+                *large(source, other, folder, large_mib),
+                *small(source, folder, small_count),
+            ]
 
 
-def prepare(folder: Path, large_mib: int, small_count: int) -> None:
-    """Fill the source's store."""
+def prepare_large(folder: Path, large_mib: int) -> None:
+    """Fill a store with the large container."""
     chunk_count = max(1, large_mib * MIB // CHUNK_BYTES)
     per_block = min(CHUNKS_PER_BLOCK, chunk_count)
     fill(folder, LARGE, Shape(chunk_count // per_block, per_block, CHUNK_BYTES))
-    fill(folder, SMALL, Shape(small_count, 1, SMALL_BYTES))
 
 
-def large(source: End, folder: Path, large_mib: int) -> list[Measure]:
-    """Push the large container, in turns with the bare stream and the disk alone."""
-    own, bare, disk_s, cached_share = Series(), Series(), [], 0.0
+def large(source: End, other: End, folder: Path, large_mib: int) -> list[Measure]:
+    """Push the large container from either source, in turns with streams and the disk alone."""
+    own, near, bare, shared = Series(), Series(), Series(), Series()
+    disk_s, cached_share = [], 0.0
     chunks = chunks_of(folder / "source", LARGE)
     drop(chunks)
-    with End("target", str(folder / "target")) as target, End("sink") as sink:
+    with (
+        End("target", str(folder / "target")) as target,
+        End("stream") as stream,
+        End("sink") as sink,
+        End("stream", "shared") as shared_stream,
+        End("sink", "shared") as shared_sink,
+    ):
         for end in (source, target):
             end.ask("clear")
         for _ in range(ROUNDS):
-            bare.run(f"bare {large_mib * MIB} {sink.hello['address']}", source, sink)
+            size_bytes = large_mib * MIB
+            bare.run(f"bare {size_bytes} {sink.hello['address']}", stream, sink)
+            own.run(f"push {LARGE} {target.hello['address']}", other, target)
+            target.ask(f"delete {LARGE}")
+            line = f"bare {size_bytes} {shared_sink.hello['address']}"
+            shared.run(line, shared_stream, shared_sink)
             disk_s.append(copied_s(chunks, folder / "copied"))
-            own.run(f"push {LARGE} {target.hello['address']}", source, target)
+            near.run(f"push {LARGE} {target.hello['address']}", source, target)
             here = Path(target.ask(f"path {LARGE}")["path"])
             cached_share = max(cached_share, cached(chunks), cached(here))
             target.ask(f"delete {LARGE}")
         peaks = [end.ask("rss")["peak_mib"] for end in (source, target)]
     disk_median_s = statistics.median(disk_s)
     slower_s = max(bare.median_s, disk_median_s)
-    speeds = f"bare stream {large_mib / bare.median_s:,.0f}, disk {large_mib / disk_median_s:,.0f}"
+    bare_speed, shared_speed, disk_speed = (
+        f"{large_mib / taken_s:,.0f}" for taken_s in (bare.median_s, shared.median_s, disk_median_s)
+    )
     return [
-        Measure("replicate large: speed", large_mib / own.median_s, "MiB/s", f"{speeds} MiB/s"),
+        Measure(
+            "replicate large: speed",
+            large_mib / own.median_s,
+            "MiB/s",
+            f"bare stream {bare_speed}, with our heaps {shared_speed}",
+        ),
         at_least("replicate large: of a bare stream", bare.median_s / own.median_s, "x", RATIO_MIN),
+        *processor_times("large", own, bare, large_mib),
+        Measure(
+            "replicate large, one disk: speed",
+            large_mib / near.median_s,
+            "MiB/s",
+            f"the disk alone {disk_speed}",
+        ),
         at_least(
-            "replicate large: of the slower of stream and disk",
-            slower_s / own.median_s,
+            "replicate large, one disk: of the slower of stream and disk",
+            slower_s / near.median_s,
             "x",
             RATIO_MIN,
         ),
-        *processor_times(own, bare, large_mib),
+        *processor_times("large, one disk", near, shared, large_mib),
         *peak_measures("large", peaks),
         at_most("replicate large: left in page cache", cached_share, "share", CACHED_SHARE_MAX),
     ]
 
 
-def processor_times(own: Series, bare: Series, large_mib: int) -> list[Measure]:
+def processor_times(which: str, own: Series, bare: Series, large_mib: int) -> list[Measure]:
     """Return what a GiB costs either end."""
     pairs = zip(("source", "target"), own.median_cpu_s(), bare.median_cpu_s(), strict=True)
     return [
         Measure(
-            f"replicate large: processor time, {end}",
+            f"replicate {which}: processor time, {end}",
             own_s * MIB_PER_GIB / large_mib,
             "s/GiB",
             f"bare stream {bare_s * MIB_PER_GIB / large_mib:.2f}",

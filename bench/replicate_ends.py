@@ -1,11 +1,14 @@
-"""The two ends of a transfer, each in a process of its own: `python -m bench.replicate_ends ROLE`.
+"""The ends of a transfer, each in a process of its own: `python -m bench.replicate_ends ROLE`.
 
     target FOLDER    serves ImportContainer
+    source FOLDER    reads lines "push ID ADDRESS"
     sink             serves the same method, drops every message
-    source FOLDER    reads lines "push ID ADDRESS" and "bare BYTES ADDRESS"
+    stream           reads lines "bare BYTES ADDRESS"
 
-All read lines and print one JSON for each. "rss" tells the peak of resident memory as the kernel
-counts it (VmHWM), "clear" begins a new peak; "cpu" tells the processor seconds so far.
+The first two use memory as the agent does; the others are gRPC as it comes or, with "shared"
+behind, with the agent's heaps. All read lines and print one JSON for each. "rss" tells the peak of
+resident memory as the kernel counts it (VmHWM), "clear" begins a new peak; "cpu" tells the
+processor seconds so far.
 """
 
 import json
@@ -18,6 +21,7 @@ from typing import Any
 
 import grpc
 
+from agent.memory import share_heaps
 from agent.rpc.channel import open_channel
 from agent.rpc.peer import IMPORT_METHOD, Peer
 from agent.rpc.server import DatanodeService, build_server
@@ -153,10 +157,19 @@ def run_source(folder: Path) -> None:
                     )
                     taken_s = time.perf_counter() - begun_s
                 say({"s": taken_s, "bytes": outcome.bytes_sent, "blocks": outcome.block_count})
-            case "bare":
-                say({"s": bare(words[2], int(words[1]))})
             case other:
                 say(told(other))
+
+
+def run_stream() -> None:
+    """Send when told to."""
+    say({})
+    for line in sys.stdin:
+        match line.split():
+            case ["bare", size_bytes, address]:
+                say({"s": bare(address, int(size_bytes))})
+            case other:
+                say(told(other[0]))
 
 
 def bare(address: str, size_bytes: int) -> float:
@@ -188,10 +201,14 @@ def say(answer: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    match sys.argv[1]:
-        case "target":
-            serve_target(Path(sys.argv[2]))
-        case "sink":
-            serve_sink()
-        case _:
-            run_source(Path(sys.argv[2]))
+    match sys.argv[1:]:
+        case ["target", folder]:
+            share_heaps()
+            serve_target(Path(folder))
+        case ["source", folder]:
+            share_heaps()
+            run_source(Path(folder))
+        case [role, *memory]:
+            if memory:
+                share_heaps()
+            (serve_sink if role == "sink" else run_stream)()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, cast
 import numpy as np
 
 from agent.errors import Code, Refused
+from agent.memory import give_back
 from agent.ports import Executor, Leases
 from agent.rpc import codec, hashes
 from agent.rpc.v1 import datanode_pb2 as pb
@@ -94,6 +95,7 @@ class Importer:
                 facts = self.store.finish_arrival(arrival, received)
         finally:
             arrival.discard()
+            give_back()
         self.on_arrived(announced.container_id)
         return Arrived(facts, reception.data_bytes, len(received.findings))
 

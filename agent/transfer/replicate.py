@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from agent.errors import Code, SutureError, Unavailable
+from agent.memory import give_back
 from agent.ports import Executor, Leases
 from agent.rpc import codec
 from agent.rpc.peer import Peer
@@ -62,7 +63,10 @@ class Replicator:
                 compress=compress,
                 stop=stop,
             )
-            outcome = self._push(export, target, stop, timeout_s)
+            try:
+                outcome = self._push(export, target, stop, timeout_s)
+            finally:
+                give_back()
         outcome.duration_ms = int((self.monotonic_s() - begun_s) * 1000)
         return outcome
 
