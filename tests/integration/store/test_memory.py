@@ -1,8 +1,11 @@
-"""What a walk over many rows leaves in memory: nothing, and no byte of anyone is lost by that."""
+"""What a walk over many rows leaves in memory: nothing, and no byte of anyone is lost by that; and
+what streams use again and again, which stays."""
 
 import ctypes
 import mmap
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +17,7 @@ from agent.store.rows import ReplicaRow
 from merkle.replica import ContainerId, ReplicaState
 
 MIB = 1024**2
+PAGE_BYTES = mmap.PAGESIZE
 ROWS_COUNT = 20_000
 ROW = ReplicaRow(state=ReplicaState.OPEN, origin_datanode_id="dn-1" * 40)
 LEAST_BYTES = ROWS_COUNT * 200  # what the rows take at least
@@ -129,3 +133,37 @@ def test_freed_memory_is_given_back() -> None:
 
     assert last
     assert anonymous_bytes() < held_bytes - PIECES_COUNT * PIECE_BYTES // 2
+
+
+STREAM = """
+import resource
+from agent.memory import share_heaps
+{prepared}
+def pass_messages():
+    messages = [b"m" * 1024**2 for _ in range(8)]
+pass_messages()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range({rounds_count}):
+    pass_messages()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+ROUNDS_COUNT = 20
+ROUND_PAGES = 8 * MIB // PAGE_BYTES
+
+
+def pages_from_the_kernel(prepared: str) -> int:
+    """Return how many pages a new process got for messages like those of a stream."""
+    code = STREAM.format(prepared=prepared, rounds_count=ROUNDS_COUNT)
+    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return int(said.stdout)
+
+
+def test_messages_are_not_new_memory_each_time() -> None:
+    """
+    As the C library comes, each megabyte is fetched from the kernel page by page, and goes back.
+    """
+    if not hasattr(ctypes.CDLL(None), "mallopt"):
+        pytest.skip("this C library has no mallopt, and keeps memory as it likes")
+
+    assert pages_from_the_kernel("") > ROUNDS_COUNT * ROUND_PAGES // 2
+    assert pages_from_the_kernel("share_heaps()") < ROUND_PAGES
