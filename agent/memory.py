@@ -11,6 +11,7 @@ is kept and nothing is given back.
 import ctypes
 import os
 from contextlib import suppress
+from mmap import MADV_DONTNEED
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +21,6 @@ MAPPED_BYTES_MIN: Final = 4 * 1024**2  # what is as large has a mapping of its o
 M_TRIM_THRESHOLD: Final = -1  # these three: malloc.h
 M_MMAP_THRESHOLD: Final = -3
 M_ARENA_MAX: Final = -8
-MADV_DONTNEED: Final = 4  # asm-generic/mman-common.h
 MAPS: Final = Path("/proc/self/maps")
 
 

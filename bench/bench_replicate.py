@@ -200,7 +200,7 @@ def large(source: End, other: End, folder: Path, large_mib: int) -> list[Measure
             "x",
             RATIO_MIN,
         ),
-        *processor_times("large, one disk", near, shared, large_mib),
+        *processor_times("large, one disk", near, bare, large_mib),
         *peak_measures("large", peaks),
         at_most("replicate large: left in page cache", cached_share, "share", CACHED_SHARE_MAX),
     ]
