@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from functools import cache
 from importlib import import_module
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, Protocol, TypeAlias, cast
 
 import crc32c as crc32c_library
 import numpy as np
@@ -68,14 +68,20 @@ def crc32c(data: Buffer, value: int = 0) -> int:
     return result
 
 
+class LongCrc32c(Protocol):
+    """CRC-32C of any contiguous buffer, continuing from a value."""
+
+    def __call__(self, data: Any, value: int = 0, /) -> int: ...
+
+
 @cache
-def long_crc32c() -> Fold:
+def long_crc32c() -> LongCrc32c:
     """Return the CRC-32C that is fastest over long data: twice as fast as `crc32c` where the
     processor multiplies polynomials 512 bits at a time, as fast elsewhere (ADR 0012).
 
     Loaded when first asked for: it is a large library, and most commands read no data.
     """
-    return cast(Fold, import_module("awscrt.checksums").crc32c)
+    return cast(LongCrc32c, import_module("awscrt.checksums").crc32c)
 
 
 def xxh3_64(*parts: Buffer) -> int:

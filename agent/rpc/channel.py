@@ -6,6 +6,7 @@ again later", and only while its deadline lasts. What comes back as an error is 
 
 import time
 from collections.abc import Callable, Iterator
+from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
 import grpc
@@ -100,19 +101,28 @@ def upload(
         )
     except ValueError as error:
         raise Unavailable(Code.UNAVAILABLE, "the connection was closed") from error
+    ended: SimpleQueue[None] = SimpleQueue()  # `result` would wake this thread for each message
+    answer.add_done_callback(lambda _: ended.put(None))
     try:
-        while True:
-            try:
-                return answer.result(timeout=UPLOAD_POLL_S)
-            except grpc.FutureTimeoutError:
-                if must_end():
-                    raise Unavailable(Code.CANCELLED, "the transfer was stopped") from None
+        while not _has_come(ended, UPLOAD_POLL_S):
+            if must_end():
+                raise Unavailable(Code.CANCELLED, "the transfer was stopped")
+        return answer.result()
     except grpc.FutureCancelledError as error:
         raise Unavailable(Code.CANCELLED, "the connection was closed") from error
     except grpc.RpcError as error:
         raise error_from(error) from error
     finally:
         answer.cancel()
+
+
+def _has_come(queue: "SimpleQueue[None]", timeout_s: float) -> bool:
+    """Whether something comes within so many seconds."""
+    try:
+        queue.get(timeout=timeout_s)
+    except Empty:
+        return False
+    return True
 
 
 def retried(work: Callable[[], T], *, timeout_s: float) -> T:

@@ -10,6 +10,7 @@ it can be seen.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, cast
 
@@ -22,6 +23,7 @@ from agent.rpc import codec, hashes
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.store.arrival import Announced, Arrival, Received
 from agent.store.facts import ReplicaFacts
+from agent.transfer.ahead import read_ahead
 from agent.transfer.folding import Folding, folded_anew, plain
 from agent.transfer.parts import PART_BLOCKS_MAX, PART_BYTES, Part, cut_off, read_part, unpacked
 from agent.transfer.streamed import StreamedChunks
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
 
 FINDINGS_MAX: Final = 10_000  # damage beyond it makes no replica that is worth a copy
 SMALL_BYTES_MAX: Final = PART_BYTES
-STEP_BYTES: Final = 256 * 1024
+STEP_BYTES: Final = 512 * 1024
 BCSID_FIELD: Final = 4  # of a row's header
 
 
@@ -80,7 +82,10 @@ class Importer:
 
     def receive(self, parts: Iterator[Part]) -> Arrived:
         """Receive one replica. Raises SutureError, with nothing of it left."""
-        parts = read_ahead(parts, self.executor)
+        with closing(read_ahead(parts, self.executor)) as ahead:
+            return self._receive(ahead)
+
+    def _receive(self, parts: Iterator[Part]) -> Arrived:
         first = next(parts, None)
         if first is None or first.kind != "header":
             raise codec.malformed("parts", "the stream does not begin with a header")
@@ -98,18 +103,6 @@ class Importer:
             give_back()
         self.on_arrived(announced.container_id)
         return Arrived(facts, reception.data_bytes, len(received.findings))
-
-
-def read_ahead(parts: Iterator[Part], executor: Executor) -> Iterator[Part]:
-    """Yield the parts, while the next one is received beside: gRPC does not begin with a message
-    before it is asked for."""
-    waiting = executor.submit(next, parts, None)
-    while (part := waiting.result()) is not None:
-        if part.kind == "end":  # nothing may follow, and nobody would wait for it
-            yield part
-            return
-        waiting = executor.submit(next, parts, None)
-        yield part
 
 
 def parse_header(header: pb.ImportHeader, cluster_id: str) -> Announced:
@@ -279,23 +272,31 @@ class _Reception:
             raise codec.malformed("blocks", "a block begins before the one before it has ended")
         self.data_bytes += len(data)
         at = self._go_on(data)
-        rows = list(part.rows)
+        if ids:
+            at = self._take_begun(ids, list(part.rows), sizes, data, at)
+        if at != len(data):
+            raise codec.malformed("blocks.data", f"{len(data) - at} bytes belong to no block")
+
+    def _take_begun(
+        self, ids: list[BlockId], rows: list[bytes], sizes: list[int], data: memoryview, at: int
+    ) -> int:
+        """Take the blocks that begin in a part, from `at` on; return where the last of them ends
+        in it."""
         self._row_count += self._arrival.keep_rows(ids, rows)
         self._sent_count += len(ids)
         whole = len(ids)
-        ends = at + np.cumsum(np.maximum(np.array(sizes, dtype=np.int64), 0))
-        if whole and int(ends[-1]) > len(data):
+        ends: list[int] = (at + np.cumsum(np.maximum(np.array(sizes, dtype=np.int64), 0))).tolist()
+        if ends[-1] > len(data):
             whole -= 1
-            if whole and int(ends[whole - 1]) > len(data):
+            if whole and ends[whole - 1] > len(data):
                 raise codec.malformed("blocks.file_bytes", "more than one block goes on")
-        starts = [at, *ends.tolist()]
+        starts = [at, *ends]
         self._take_whole(ids[:whole], rows[:whole], sizes[:whole], starts, data)
         at = starts[whole]
         if whole < len(ids):
             self._begin(ids[whole], rows[whole], sizes[whole], is_folded=False)
             at += self._go_on(data[at:])
-        if at != len(data):
-            raise codec.malformed("blocks.data", f"{len(data) - at} bytes belong to no block")
+        return at
 
     def _checked_ids(self, part: pb.ImportBlocks) -> tuple[list[BlockId], list[int]]:
         ids = cast(list[BlockId], list(part.local_ids))

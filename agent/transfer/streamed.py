@@ -9,7 +9,7 @@ Pure: no disk, no socket.
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from merkle.checksum import CASTAGNOLI, crc32c, windows_verify
+from merkle.checksum import CASTAGNOLI, long_crc32c, windows_verify
 from merkle.combine import combined
 from merkle.replica import ChecksumType, ChunkInfo
 
@@ -24,6 +24,7 @@ class StreamedChunks:
         self._chunk = next(self._left, None)
         self._position = 0
         self._crc = 0
+        self._crc32c = long_crc32c()
         self._kept = bytearray()
         self.wrong: list[ChunkInfo] = []
 
@@ -55,7 +56,7 @@ class StreamedChunks:
 
     def _add(self, chunk: ChunkInfo, piece: memoryview) -> None:
         if chunk.checksum_type is ChecksumType.CRC32C:
-            self._crc = crc32c(piece, self._crc)
+            self._crc = self._crc32c(piece, self._crc)
         elif chunk.checksum_type is not ChecksumType.NONE:
             self._kept += piece
 
