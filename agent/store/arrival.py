@@ -177,6 +177,7 @@ class Arrival:
                 self._paths.chunks, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
             )
         self._files = FileWriter(self._directory_fd, submit)
+        self._allocated_bytes = 0  # of the file that was begun
         self._is_open = True
 
     # -- while it comes
@@ -198,14 +199,17 @@ class Arrival:
         with disk_errors(self._paths.chunks):
             self._files.write_whole([(f"{block_id}.block", data) for block_id, data in files])
 
-    def begin_file(self, block_id: BlockId) -> None:
-        """Begin the file of a large block."""
+    def begin_file(self, block_id: BlockId, size_bytes: int) -> None:
+        """Begin the file of a large block, which will have so many bytes."""
+        self._check_room(size_bytes)
         with disk_errors(self._paths.chunks):
-            self._files.begin(f"{block_id}.block")
+            self._allocated_bytes = self._files.begin(f"{block_id}.block", size_bytes)
+        self._use(self._allocated_bytes)
 
     def append(self, data: memoryview) -> None:
         """Add to the file that was begun."""
-        self._use(len(data))
+        if not self._allocated_bytes:
+            self._use(len(data))
         with disk_errors(self._paths.chunks):
             self._files.append(data)
 
@@ -224,9 +228,13 @@ class Arrival:
                     yield BlockId(block_id), stored.read(size)
 
     def _use(self, size_bytes: int) -> None:
-        """Turn reserved room into used room; more than was reserved is not to be had."""
+        """Turn reserved room into used room."""
+        self._check_room(size_bytes)
         self._claim.left_bytes -= size_bytes
-        if self._claim.left_bytes < 0:
+
+    def _check_room(self, size_bytes: int) -> None:
+        """Refuse more than was reserved."""
+        if size_bytes > self._claim.left_bytes:
             raise Refused(
                 Code.MALFORMED_REQUEST,
                 f"more than {RESERVED_TIMES} times the announced "

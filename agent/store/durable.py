@@ -26,6 +26,7 @@ STATFS_WORDS: Final = 32  # more than the kernel fills
 IN_MEMORY: Final = frozenset({0x0102_1994, 0x8584_58F6})  # tmpfs, ramfs (linux/magic.h)
 
 OUT_OF_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+CANNOT_ALLOCATE: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODEV})
 SHORT_OF_RESOURCES: Final = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR}
 )
@@ -135,6 +136,23 @@ def is_in_memory(fd: int) -> bool:
     if library.fstatfs(fd, facts) != 0:
         raise OSError(ctypes.get_errno(), "fstatfs failed")
     return facts[0] in IN_MEMORY
+
+
+def allocate(fd: int, size_bytes: int) -> bool:
+    """Give a new file its size and its place on the disk (fallocate(2)), zeros until it is written;
+    return whether the file system can. Raises OSError, as when there is no room.
+
+    glibc's own posix_fallocate would write where the file system cannot.
+    """
+    library = ctypes.CDLL(None, use_errno=True)
+    start, length = ctypes.c_long(0), ctypes.c_long(size_bytes)
+    while library.fallocate(fd, 0, start, length) != 0:
+        code = ctypes.get_errno()
+        if code in CANNOT_ALLOCATE:
+            return False
+        if code != errno.EINTR:
+            raise OSError(code, os.strerror(code))
+    return True
 
 
 def make_directories(path: Path, *, below: Path) -> None:

@@ -2,9 +2,11 @@
 
 A replica that is copied is read again by nobody soon: in the page cache it would only push out
 what clients read. Large files are written with O_DIRECT, those between with RWF_DONTCACHE, each
-where the file system takes it. Small ones would each be a request to the disk of its own: some
-thousand go through the page cache, are synced together beside the writing of the next, and leave it
-then. A large file is synced beside, too; the rest is not durable before the caller has synced.
+where the file system takes it. A large one gets its place on the disk first: as long as a file
+grows, file systems write to it in one place at a time. Small ones would each be a request to the
+disk of its own: some thousand go through the page cache, are synced together beside the writing of
+the next, and leave it then. A large file is synced beside, too; the rest is not durable before the
+caller has synced.
 """
 
 import errno
@@ -17,13 +19,13 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 from agent.store.blockfile import ALIGNMENT_BYTES
-from agent.store.durable import FILE_MODE, is_in_memory, sync_file_system, write_all
+from agent.store.durable import FILE_MODE, allocate, is_in_memory, sync_file_system, write_all
 
 BUFFER_BYTES: Final = 2 * 1024**2  # in one write: enough for a disk with queues to be busy
-BUFFERS_COUNT: Final = 4  # one is filled, the others are written: a disk does not write evenly
+BUFFERS_COUNT: Final = 8  # one is filled, the others are written: a disk does not write evenly
 WRITES_MAX: Final = BUFFERS_COUNT - 1
 SYNCS_MAX: Final = 2
-SYNCED_BYTES_MIN: Final = 16 * 1024**2  # of a file that is worth a flush of the disk of its own
+LARGE_BYTES_MIN: Final = 16 * 1024**2  # of a file worth its place and a flush of its own
 JOBS_MAX: Final = 2  # of whole files: one is done, one waits, as a directory has one lock
 SMALL_BYTES_MAX: Final = 64 * 1024  # of a file that others share a request to the disk with
 CACHED_COUNT_MAX: Final = 4_096  # small files in the page cache before they are synced
@@ -150,11 +152,14 @@ class FileWriter:
             finally:
                 os.close(fd)
 
-    def begin(self, name: str) -> None:
-        """Create a file, to be appended to. Raises OSError."""
+    def begin(self, name: str, size_bytes: int) -> int:
+        """Create a file, to which so many bytes will be appended; return how many of them have
+        their place on the disk already. Raises OSError."""
         assert self._fd < 0, "one file at a time"
         self._fd = _open_direct(name, self._directory_fd)
         self._written = self._filled = 0
+        is_worth_it = size_bytes >= LARGE_BYTES_MIN and not self._is_in_memory
+        return size_bytes if is_worth_it and allocate(self._fd, size_bytes) else 0
 
     def append(self, data: memoryview) -> None:
         """Add bytes to the file. Raises OSError, also of what was added before."""
@@ -173,7 +178,7 @@ class FileWriter:
         self._syncs.make_room(SYNCS_MAX - 1)
         before = self._behind.under_way()
         fd, buffer, filled, offset = self._fd, self._buffers[0], self._filled, self._written
-        is_synced = offset + filled >= SYNCED_BYTES_MIN
+        is_synced = offset + filled >= LARGE_BYTES_MIN
         self.unsynced_count += not is_synced
         self._fd = -1
 

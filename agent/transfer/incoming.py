@@ -395,7 +395,7 @@ class _Reception:
                     f"{file_bytes} bytes of block {block_id}: its row ends before",
                 )
         if file_bytes >= 0:
-            self._arrival.begin_file(block_id)
+            self._arrival.begin_file(block_id, file_bytes)
         self._open = _OpenBlock(block_id, block, max(file_bytes, 0), StreamedChunks(chunks))
         if file_bytes <= 0:
             self._end_block(self._open, has_file=file_bytes == 0)

@@ -20,13 +20,14 @@ from agent.store.writebehind import (
     CACHED_BYTES_MAX,
     CACHED_COUNT_MAX,
     SMALL_BYTES_MAX,
-    SYNCED_BYTES_MIN,
+    LARGE_BYTES_MIN,
     FileWriter,
 )
 from tests.support.page_cache import cached_pages
 
 MIB = 1024**2
 STEP_BYTES = 300_007  # of no buffer's size
+BYTES_PER_STAT_BLOCK = 512  # stat(2)
 
 
 @contextmanager
@@ -39,19 +40,19 @@ def directory(path: Path) -> Iterator[int]:
         os.close(fd)
 
 
-def write(writer: FileWriter, name: str, data: bytes) -> None:
+def write(writer: FileWriter, name: str, data: bytes, *, is_announced: bool = True) -> None:
     """Write one file in steps."""
-    writer.begin(name)
+    writer.begin(name, len(data) if is_announced else 0)
     view = memoryview(data)
     for start in range(0, len(view), STEP_BYTES):
         writer.append(view[start : start + STEP_BYTES])
     writer.end()
 
 
-def write_two(writer: FileWriter, data: bytes) -> None:
+def write_two(writer: FileWriter, data: bytes, *, is_announced: bool) -> None:
     """Write two files and wait for them."""
-    write(writer, "1.block", data)
-    write(writer, "2.block", data)
+    write(writer, "1.block", data, is_announced=is_announced)
+    write(writer, "2.block", data, is_announced=is_announced)
     writer.settle()
 
 
@@ -79,9 +80,9 @@ def test_files_written_by_many_threads_hold_what_was_appended(tmp_path: Path) ->
         1,
         BUFFER_BYTES,
         BUFFER_BYTES * BUFFERS_COUNT * 3 + 17,
-        SYNCED_BYTES_MIN,
+        LARGE_BYTES_MIN,
         4_096,
-        SYNCED_BYTES_MIN + 5,
+        LARGE_BYTES_MIN + 5,
     ]
     contents = {f"{index}.block": os.urandom(size) for index, size in enumerate(sizes)}
     with directory(tmp_path) as fd, ThreadPoolExecutor(4) as executor:
@@ -98,7 +99,7 @@ def test_a_large_file_is_synced_after_its_last_byte_and_before_it_is_closed(tmp_
     """Nobody has to wait for it again, so it must not count as unsynced without having been."""
     with directory(tmp_path) as fd:
         writer = FileWriter(fd, None)
-        calls = calls_to_sync(writer, "1.block", bytes(SYNCED_BYTES_MIN + 1))
+        calls = calls_to_sync(writer, "1.block", bytes(LARGE_BYTES_MIN + 1))
         assert calls[-3:] == ["pwrite", "fsync", "close"]
         assert writer.unsynced_count == 0
 
@@ -107,7 +108,7 @@ def test_files_that_were_not_synced_are_counted(tmp_path: Path) -> None:
     """For them the caller has to sync the file system."""
     with directory(tmp_path) as fd:
         writer = FileWriter(fd, None)
-        assert "fsync" not in calls_to_sync(writer, "1.block", bytes(SYNCED_BYTES_MIN - 1))
+        assert "fsync" not in calls_to_sync(writer, "1.block", bytes(LARGE_BYTES_MIN - 1))
         writer.write_whole([("2.block", memoryview(b"2")), ("3.block", memoryview(b"3"))])
         writer.settle()
         assert writer.unsynced_count == 3
@@ -201,11 +202,36 @@ def test_whole_files_are_created_by_one_thread_at_a_time(tmp_path: Path) -> None
     assert 1 == max(most)
 
 
+def test_a_large_file_has_its_place_before_its_bytes(tmp_path: Path) -> None:
+    """A full disk is told of before a byte is sent, and several writes go to one file at once."""
+    with directory(tmp_path) as fd:
+        writer = FileWriter(fd, None)
+        allocated_bytes = writer.begin("1.block", LARGE_BYTES_MIN)
+        facts = (tmp_path / "1.block").stat()
+        writer.abandon()
+        assert LARGE_BYTES_MIN == allocated_bytes == facts.st_size
+        assert LARGE_BYTES_MIN <= facts.st_blocks * BYTES_PER_STAT_BLOCK
+
+        assert 0 == writer.begin("2.block", LARGE_BYTES_MIN - 1)
+        assert 0 == (tmp_path / "2.block").stat().st_size
+        writer.abandon()
+
+
+def test_a_file_that_is_in_memory_alone_gets_no_place_before(tmp_path: Path) -> None:
+    """The kernel would write zeros to all of it first."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as path, directory(Path(path)) as fd:
+        writer = FileWriter(fd, None)
+        assert 0 == writer.begin("1.block", LARGE_BYTES_MIN)
+        writer.abandon()
+
+
+@pytest.mark.parametrize("is_announced", [False, True])
 @pytest.mark.parametrize("has_threads", [False, True])
 def test_a_failed_write_is_told_and_leaves_no_descriptor_open(
-    tmp_path: Path, has_threads: bool
+    tmp_path: Path, has_threads: bool, is_announced: bool
 ) -> None:
-    """What one write failed with comes out of the next call, and `abandon` closes the rest."""
+    """What one write failed with comes out of the next call, and `abandon` closes the rest; a file
+    that gets no place fails at once."""
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     with directory(tmp_path) as fd, ThreadPoolExecutor(4) as executor:
         executor.submit(int).result()
@@ -214,7 +240,7 @@ def test_a_failed_write_is_told_and_leaves_no_descriptor_open(
         resource.setrlimit(resource.RLIMIT_FSIZE, (20 * MIB, limit[1]))
         try:
             with pytest.raises(OSError, match="too large"):
-                write_two(writer, bytes(21 * MIB))
+                write_two(writer, bytes(21 * MIB), is_announced=is_announced)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limit)
             writer.abandon()
