@@ -1,8 +1,9 @@
 """Reading a replica's files to send them away: past the page cache, many readers at once.
 
 Unlike a scan this asks the medium nothing twice and judges nothing: whoever receives the bytes
-checks them. Whole pages are read with O_DIRECT, and so are whole small files, many at once; what
-else there is, or cannot be read so, with RWF_DONTCACHE, where the kernel knows it.
+checks them. Whole pages are read with O_DIRECT, those of large files ahead of their use, and so are
+whole small files, many at once; what else there is, or cannot be read so, with RWF_DONTCACHE, where
+the kernel knows it.
 """
 
 import errno
@@ -94,7 +95,7 @@ class BlockFiles:
         Returns what there was of each, at most its size, or why it could not be read.
         """
         found: list[memoryview | OSError] = []
-        queue = self._borrow_queue()
+        queue = self.borrow_queue()
         start = 0
         for first in range(0, len(files), READS_MAX):
             some = files[first : first + READS_MAX]
@@ -108,7 +109,7 @@ class BlockFiles:
             for (block_id, size_bytes), slot, count in zip(some, slots, counts, strict=True):
                 found.append(self._found(block_id, slot[:size_bytes], count))
         if queue is not None:
-            self._queues.append(queue)
+            self.give_back_queue(queue)
         return found
 
     def _read_together(
@@ -123,7 +124,7 @@ class BlockFiles:
         try:
             for index, ((block_id, _), slot) in enumerate(zip(files, slots, strict=True)):
                 try:
-                    fd = os.open(f"{block_id}.block", DIRECT_FLAGS, dir_fd=self._directory_fd)
+                    fd = self.open_direct(block_id)
                 except OSError as error:
                     failed[index] = -(error.errno or errno.EIO)
                 else:
@@ -145,14 +146,77 @@ class BlockFiles:
                 return error
         return target[:count] if count >= 0 else OSError(-count, os.strerror(-count))
 
-    def _borrow_queue(self) -> ReadQueue | None:
-        """Return a queue, used or new, None where the kernel has none for us."""
+    def borrow_queue(self) -> ReadQueue | None:
+        """Return a queue, used or new, None where the kernel has none for us.
+
+        `give_back_queue` ends its use."""
         try:
             return self._queues.pop()
         except IndexError:
             with suppress(OSError):
                 return ReadQueue()
         return None
+
+    def give_back_queue(self, queue: ReadQueue) -> None:
+        """Let others use the queue. Nothing may be under way."""
+        self._queues.append(queue)
+
+    def open_direct(self, block_id: BlockId) -> int:
+        """Return a descriptor for O_DIRECT. Raises OSError."""
+        return os.open(f"{block_id}.block", DIRECT_FLAGS, dir_fd=self._directory_fd)
+
+
+class ReadsAhead:
+    """Reads of whole pages that are under way. Used by one thread; wait for each before the end."""
+
+    def __init__(self, files: BlockFiles) -> None:
+        self._files = files
+        self._queue = files.borrow_queue()
+        self._free = list(range(READS_MAX))
+        self._under_way: dict[int, int] = {}  # the descriptor of each
+        self._ended: dict[int, int] = {}
+
+    def close(self) -> None:
+        """Give up the queue."""
+        assert not self._under_way, "their memory would be written to later"
+        if self._queue is not None:
+            self._files.give_back_queue(self._queue)
+            self._queue = None
+
+    def begin(self, block_id: BlockId, offset: int, target: memoryview) -> int:
+        """Begin to fill `target`, which is whole pages and stays where it is; return its number.
+
+        Raises OSError also where there is no queue, or no place in it.
+        """
+        if self._queue is None or not self._free:
+            raise OSError(errno.EAGAIN, "no place in a queue")
+        fd = self._files.open_direct(block_id)
+        number = self._free[-1]
+        try:
+            self._queue.begin(number, (fd, address_of(target), len(target)), offset)
+        except OSError:
+            os.close(fd)
+            raise
+        self._under_way[self._free.pop()] = fd
+        return number
+
+    def count(self, number: int) -> int:
+        """Wait for a read; return how many bytes came. Raises OSError."""
+        assert self._queue is not None
+        while number not in self._ended:
+            try:
+                ended = self._queue.wait()
+            except OSError:
+                self._queue.close()  # which waits for all that is under way
+                ended = [(left, -errno.EIO) for left in self._under_way]
+            for one, result in ended:
+                os.close(self._under_way.pop(one))
+                self._ended[one] = result
+        self._free.append(number)
+        count = self._ended.pop(number)
+        if count < 0:
+            raise OSError(-count, os.strerror(-count))
+        return count
 
 
 def spread_bytes(size_bytes: int) -> int:

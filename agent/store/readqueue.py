@@ -1,8 +1,9 @@
-"""Many reads handed to the kernel at once (Linux AIO, io_submit(2)).
+"""Reads that are handed to the kernel and waited for later (Linux AIO, io_submit(2)).
 
 A small file that is read by itself costs a request to the disk, an interrupt and two switches of
 threads: several times what is done with its bytes. Reads that are submitted together go to the
-disk together, and what lies side by side there as one request. glibc has no functions for these
+disk together, and what lies side by side there as one request. Of a large file the next parts are
+read while one is sent, and no thread has to be woken for it. glibc has no functions for these
 calls, so they are made by number; where the machine or its kernel has none, OSError says so.
 """
 
@@ -71,14 +72,12 @@ class ReadQueue:
         """Read from the start of each file; return how many bytes came, or the error number,
         negative. No memory is written to any more when this returns."""
         assert len(reads) <= READS_MAX, "a queue has so many places"
-        for index, (fd, address, size_bytes) in enumerate(reads):
-            request = (index, 0, 0, PREAD, 0, fd, address, size_bytes, 0, 0, 0, 0)
-            REQUEST.pack_into(self._requests, REQUEST.size * index, *request)
+        for number, read in enumerate(reads):
+            self._put(number, read, 0)
         results = [0] * len(reads)
         index = begun = 0
         while index < len(reads):
-            place = ctypes.byref(self._places, ctypes.sizeof(ctypes.c_void_p) * index)
-            taken = self._call(self._numbers.submit, self._context, len(reads) - index, place)
+            taken = self._submit(index, len(reads) - index)
             if taken > 0:
                 index += taken
                 begun += taken
@@ -92,20 +91,46 @@ class ReadQueue:
             raise
         return results
 
+    def begin(self, number: int, read: Read, offset: int) -> None:
+        """Begin one read at an offset that ends a page. `number` (below READS_MAX, of none that is
+        under way) is what `wait` calls it. Raises OSError."""
+        self._put(number, read, offset)
+        while (taken := self._submit(number, 1)) < 1:
+            if taken != INTERRUPTED:
+                code = -taken or errno.EAGAIN
+                raise OSError(code, os.strerror(code))
+
+    def wait(self, count: int = 1) -> list[tuple[int, int]]:
+        """Wait until so many have ended; return the number of each that has, and how many bytes
+        came or the error number, negative. Raises OSError."""
+        while True:
+            ended = self._call(
+                self._numbers.getevents, self._context, count, READS_MAX, self._events, None
+            )
+            if ended >= 0:
+                events = EVENT.iter_unpack(self._events.raw[: EVENT.size * ended])
+                return [(number, result) for number, _, result, _ in events]
+            if ended != INTERRUPTED:
+                raise OSError(-ended, os.strerror(-ended))
+
     def _await(self, count: int, results: list[int]) -> None:
         """Wait for the end of `count` reads."""
         while count:
-            ended = self._call(
-                self._numbers.getevents, self._context, count, count, self._events, None
-            )
-            if ended < 0:
-                if ended == INTERRUPTED:
-                    continue
-                raise OSError(-ended, os.strerror(-ended))
-            for index in range(ended):
-                number, _, result, _ = EVENT.unpack_from(self._events, EVENT.size * index)
+            ended = self.wait(count)
+            for number, result in ended:
                 results[number] = result
-            count -= ended
+            count -= len(ended)
+
+    def _put(self, number: int, read: Read, offset: int) -> None:
+        """Describe a read to the kernel."""
+        fd, address, size_bytes = read
+        request = (number, 0, 0, PREAD, 0, fd, address, size_bytes, offset, 0, 0, 0)
+        REQUEST.pack_into(self._requests, REQUEST.size * number, *request)
+
+    def _submit(self, first: int, count: int) -> int:
+        """Hand over reads that were described; return how many were taken, or the error number."""
+        place = ctypes.byref(self._places, ctypes.sizeof(ctypes.c_void_p) * first)
+        return self._call(self._numbers.submit, self._context, count, place)
 
     def _call(self, number: int, *arguments: Any) -> int:
         """Make a call; return what it returned, or the error number, negative."""

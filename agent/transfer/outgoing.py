@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import merge
 from operator import itemgetter
 from typing import Final
@@ -23,11 +24,19 @@ from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.ports import Executor, Future
 from agent.rpc import codec, hashes, reports
 from agent.rpc.v1 import datanode_pb2 as pb
+from agent.store.blockfile import ALIGNMENT_BYTES
 from agent.store.durable import error_of
 from agent.store.facts import ReplicaFacts
-from agent.store.outflow import ABSENT, BlockFiles, spread_bytes
+from agent.store.outflow import ABSENT, BlockFiles, ReadsAhead, spread_bytes
 from agent.store.store import ReplicaStore
-from agent.transfer.parts import FINDINGS_PER_PART, PART_BLOCKS_MAX, PART_BYTES, blocks_part
+from agent.store.writebehind import REFUSED
+from agent.transfer.parts import (
+    FINDINGS_PER_PART,
+    PART_BLOCKS_MAX,
+    PART_BYTES,
+    blocks_part,
+    part_with_hole,
+)
 from merkle.blockrow import decode_block
 from merkle.checksum import U64s
 from merkle.damaged import Damaged
@@ -78,6 +87,7 @@ class Export:
     data_bytes: int = 0
     damaged_block_ids: frozenset[int] = frozenset()
     _files: BlockFiles = field(init=False)
+    _ahead: ReadsAhead = field(init=False)
 
     def stream(self) -> Iterator[bytes]:
         """Yield the encoded parts. Ends early when it must, with the reason in `failure`:
@@ -130,11 +140,12 @@ class Export:
 
     def _blocks(self, tree: Tree, findings: Sequence[Finding]) -> Iterator[bytes]:
         self._files = BlockFiles(self.store.paths(self.container_id).chunks)
+        self._ahead = ReadsAhead(self._files)
         pieces = self._pieces(tree, findings)
         pending: deque[tuple[Piece, Future]] = deque()
         try:
             for piece in pieces:
-                pending.append((piece, self.executor.submit(self._read, piece)))
+                pending.append((piece, self._begin(piece)))
                 if len(pending) >= READ_AHEAD_PARTS:
                     yield self._next_read(pending)
             while pending:
@@ -144,12 +155,12 @@ class Export:
                 if not future.cancel():  # it is reading in the directory that is closed below
                     with suppress(Exception):
                         future.result()
+            self._ahead.close()
             self._files.close()
 
     def _next_read(self, pending: "deque[tuple[Piece, Future]]") -> bytes:
-        piece, future = pending[0]
+        piece, future = pending.popleft()
         part: bytes = future.result()
-        pending.popleft()
         self.block_count += len(piece.local_ids)
         self.data_bytes += piece.data_bytes
         return part
@@ -192,6 +203,33 @@ class Export:
             yield Piece(*begins, reads, is_damaged)
             first = False
 
+    def _begin(self, piece: Piece) -> Future:
+        """Begin to make the part of one piece: whole pages of a file come by themselves, anything
+        else takes a thread."""
+        if len(piece.reads) == 1 and not piece.is_damaged and not self.compress:
+            [(block_id, offset, length_bytes)] = piece.reads
+            if (offset | length_bytes) % ALIGNMENT_BYTES:
+                return self.executor.submit(self._read, piece)
+            about = (piece.local_ids, piece.rows, piece.file_bytes)
+            part, hole = part_with_hole(*about, length_bytes)
+            with suppress(OSError):  # a thread will find out what it means
+                number = self._ahead.begin(block_id, offset, hole)
+                return _Later(partial(self._finish, piece, part, hole, number))
+        return self.executor.submit(self._read, piece)
+
+    def _finish(self, piece: Piece, part: bytes, hole: memoryview, number: int) -> bytes:
+        """Return the part of one piece once its hole is filled. Raises SutureError."""
+        [(block_id, offset, length_bytes)] = piece.reads
+        try:
+            count = self._ahead.count(number)
+        except OSError as error:
+            if error.errno not in REFUSED:
+                raise self._trouble(block_id, error) from error
+            count = 0
+        if count < length_bytes:  # it has changed, or wants to be asked in another way
+            self._fill(block_id, offset, hole)
+        return part
+
     def _read(self, piece: Piece) -> bytes:
         """Return the part of one piece. Runs in a reader's thread."""
         buffer = self._files.borrow(SPREAD_BYTES_MAX)
@@ -221,18 +259,25 @@ class Export:
         """Return the data of a part of one block; zeros where damage was declared."""
         data = []
         for block_id, offset, length_bytes in piece.reads:
-            target, count = buffer[:length_bytes], 0
-            try:
-                count = self._files.read(block_id, offset, target)
-            except OSError as error:
-                if not piece.is_damaged or error.errno not in NO_DATA:
-                    raise self._trouble(block_id, error) from error
-            if count < length_bytes:
-                if not piece.is_damaged:
-                    raise self._trouble(block_id, None)
-                target[count:] = bytes(length_bytes - count)
+            target = buffer[:length_bytes]
+            self._fill(block_id, offset, target, is_damaged=piece.is_damaged)
             data.append(target)
         return data
+
+    def _fill(
+        self, block_id: BlockId, offset: int, target: memoryview, *, is_damaged: bool = False
+    ) -> None:
+        """Fill memory from a file, of which parts may be missing if it is damaged."""
+        count = 0
+        try:
+            count = self._files.read(block_id, offset, target)
+        except OSError as error:
+            if not is_damaged or error.errno not in NO_DATA:
+                raise self._trouble(block_id, error) from error
+        if count < len(target):
+            if not is_damaged:
+                raise self._trouble(block_id, None)
+            target[count:] = bytes(len(target) - count)
 
     def _trouble(self, block_id: BlockId, error: OSError | None) -> SutureError:
         """Return what it means that a block cannot be read, or (None) ends too early."""
@@ -240,6 +285,21 @@ class Export:
             return error_of(error, self.store.paths(self.container_id).chunks)
         what = "ends too early" if error is None else f"fails with {error.strerror}"
         return undeclared(f"reading block {block_id} {what}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Later:
+    """A part whose data comes by itself."""
+
+    finish: Callable[[], bytes]
+
+    def result(self) -> bytes:
+        """Return the part, whole."""
+        return self.finish()
+
+    def cancel(self) -> bool:
+        """Take nothing back: its memory is being written to."""
+        return False
 
 
 @dataclass(slots=True)

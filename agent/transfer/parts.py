@@ -4,8 +4,14 @@ Chunk data dwarfs all else, and protobuf copies a field of bytes twice at either
 that carries data is put together from its encoded head and the bytes themselves, the data in front,
 where the receiver finds it without a look at the rest. It is an ordinary `ImportPart` all the same,
 and a part whose fields come in another order is read the ordinary way.
+
+What is read from a disk directly needs not be copied even once: the part is made with a hole for
+it, and a field of padding moves the hole to a whole page of memory.
+
+    tag, size ─ padding ─ tag, size ─ DATA ─ ids, rows, sizes ─ what is left of the padding
 """
 
+import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -25,6 +31,20 @@ VARINT_BYTES_MAX: Final = 5  # more than any message's size needs
 LENGTH_DELIMITED: Final = 2  # protobuf's wire type of bytes and messages
 BLOCKS_TAG: Final = bytes([pb.ImportPart.BLOCKS_FIELD_NUMBER << 3 | LENGTH_DELIMITED])
 DATA_TAG: Final = bytes([pb.ImportBlocks.DATA_FIELD_NUMBER << 3 | LENGTH_DELIMITED])
+PADDING_TAG: Final = bytes([pb.ImportBlocks.PADDING_FIELD_NUMBER << 3 | LENGTH_DELIMITED])
+PADDING_BYTES: Final = 4096  # of both together: a page
+PADDING_HEAD_BYTES: Final = 3
+WRITABLE: Final = 0x200  # PyBUF_WRITE of the C API
+
+_new_bytes = ctypes.pythonapi.PyBytes_FromStringAndSize
+_new_bytes.restype = ctypes.py_object
+_new_bytes.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t]
+_place_of = ctypes.pythonapi.PyBytes_AsString
+_place_of.restype = ctypes.c_void_p
+_place_of.argtypes = [ctypes.py_object]
+_view_of = ctypes.pythonapi.PyMemoryView_FromMemory
+_view_of.restype = ctypes.py_object
+_view_of.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int]
 
 
 def varint(value: int) -> bytes:
@@ -50,11 +70,46 @@ def blocks_part(
     if compress and data_bytes:
         data = (memoryview(zstandard.compress(b"".join(data), ZSTD_LEVEL)),)
         data_bytes = len(data[0])
-    head = pb.ImportBlocks(local_ids=local_ids, rows=rows, file_bytes=file_bytes)
-    encoded = head.SerializeToString()
+    encoded = _about(local_ids, rows, file_bytes)
     data_head = DATA_TAG + varint(data_bytes)
     size_bytes = len(encoded) + len(data_head) + data_bytes
     return b"".join([BLOCKS_TAG, varint(size_bytes), data_head, *data, encoded])
+
+
+def part_with_hole(
+    local_ids: Sequence[BlockId], rows: Sequence[bytes], file_bytes: Sequence[int], data_bytes: int
+) -> tuple[bytes, memoryview]:
+    """Return an encoded `ImportPart` of blocks, and the hole in it that their data is to fill: so
+    many bytes from a whole page on, as O_DIRECT wants it.
+
+    Nobody else may see the part before it is whole. The hole does not keep it: keep both.
+    """
+    encoded = _about(local_ids, rows, file_bytes)
+    data_head = DATA_TAG + varint(data_bytes)
+    inner = 2 * PADDING_HEAD_BYTES + PADDING_BYTES + len(data_head) + data_bytes + len(encoded)
+    head = BLOCKS_TAG + varint(inner)
+    # The C API allows it to fill in bytes that nobody else has seen.
+    part: bytes = _new_bytes(None, len(head) + inner)
+    address = _place_of(part)
+    view: memoryview = _view_of(address, len(part), WRITABLE)
+    before = len(head) + PADDING_HEAD_BYTES + len(data_head)
+    in_front = -(address + before) % PADDING_BYTES
+    start = before + in_front
+    end = start + data_bytes
+    view[:start] = b"".join([head, _padding(in_front), data_head])
+    view[end:] = encoded + _padding(PADDING_BYTES - in_front)
+    return part, view[start:end]
+
+
+def _about(local_ids: Sequence[BlockId], rows: Sequence[bytes], file_bytes: Sequence[int]) -> bytes:
+    """Return all that is said of blocks but their data, encoded."""
+    message = pb.ImportBlocks(local_ids=local_ids, rows=rows, file_bytes=file_bytes)
+    return message.SerializeToString()
+
+
+def _padding(size_bytes: int) -> bytes:
+    """Return a field of so many zeros, whose head is as long for each size."""
+    return PADDING_TAG + bytes([size_bytes & 0x7F | 0x80, size_bytes >> 7]) + bytes(size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +130,17 @@ def read_part(encoded: bytes) -> Part:
     view = memoryview(encoded)
     if encoded[:1] == BLOCKS_TAG:
         size_bytes, start = read_varint(view, 1)
-        if start + size_bytes == len(view) and encoded[start : start + 1] == DATA_TAG:
-            data_bytes, start = read_varint(view, start + 1)
-            if start + data_bytes <= len(view):
-                rest = pb.ImportBlocks.FromString(encoded[start + data_bytes :])
-                if not rest.data:  # given twice, the last one counts
-                    data = view[start : start + data_bytes]
-                    return Part(pb.ImportPart(blocks=rest), data)
+        if start + size_bytes == len(view):
+            if encoded[start : start + 1] == PADDING_TAG:
+                padding_bytes, start = read_varint(view, start + 1)
+                start += padding_bytes
+            if encoded[start : start + 1] == DATA_TAG:
+                data_bytes, start = read_varint(view, start + 1)
+                end = start + data_bytes
+                if end <= len(view):
+                    rest = pb.ImportBlocks.FromString(encoded[end:])
+                    if not rest.data:  # given twice, the last one counts
+                        return Part(pb.ImportPart(blocks=rest), view[start:end])
     message = pb.ImportPart.FromString(encoded)
     return Part(message, memoryview(message.blocks.data))
 

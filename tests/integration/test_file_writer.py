@@ -19,8 +19,8 @@ from agent.store.writebehind import (
     BUFFERS_COUNT,
     CACHED_BYTES_MAX,
     CACHED_COUNT_MAX,
-    SMALL_BYTES_MAX,
     LARGE_BYTES_MIN,
+    SMALL_BYTES_MAX,
     FileWriter,
 )
 from tests.support.page_cache import cached_pages
@@ -217,7 +217,7 @@ def test_a_large_file_has_its_place_before_its_bytes(tmp_path: Path) -> None:
         writer.abandon()
 
 
-def test_a_file_that_is_in_memory_alone_gets_no_place_before(tmp_path: Path) -> None:
+def test_a_file_that_is_in_memory_alone_gets_no_place_before() -> None:
     """The kernel would write zeros to all of it first."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as path, directory(Path(path)) as fd:
         writer = FileWriter(fd, None)

@@ -262,16 +262,18 @@ class ImportFindings(_message.Message):
     def __init__(self, findings: _Optional[_Iterable[_Union[Finding, _Mapping]]] = ...) -> None: ...
 
 class ImportBlocks(_message.Message):
-    __slots__ = ("local_ids", "rows", "file_bytes", "data")
+    __slots__ = ("local_ids", "rows", "file_bytes", "data", "padding")
     LOCAL_IDS_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     FILE_BYTES_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
+    PADDING_FIELD_NUMBER: _ClassVar[int]
     local_ids: _containers.RepeatedScalarFieldContainer[int]
     rows: _containers.RepeatedScalarFieldContainer[bytes]
     file_bytes: _containers.RepeatedScalarFieldContainer[int]
     data: bytes
-    def __init__(self, local_ids: _Optional[_Iterable[int]] = ..., rows: _Optional[_Iterable[bytes]] = ..., file_bytes: _Optional[_Iterable[int]] = ..., data: _Optional[bytes] = ...) -> None: ...
+    padding: bytes
+    def __init__(self, local_ids: _Optional[_Iterable[int]] = ..., rows: _Optional[_Iterable[bytes]] = ..., file_bytes: _Optional[_Iterable[int]] = ..., data: _Optional[bytes] = ..., padding: _Optional[bytes] = ...) -> None: ...
 
 class ImportEnd(_message.Message):
     __slots__ = ("block_count", "data_bytes")
