@@ -1,7 +1,9 @@
 """Pushing replicas over loopback, against what carries them, measured in the same run.
 
     bare stream     gRPC messages of the same size from one process to one that drops them, over a
-                    channel with the same options, as grpcio comes; and with the agent's heaps
+                    channel with the same options, as grpcio comes; and with the agent's heaps.
+                    As it comes, how fast it is depends on where glibc happens to have put its
+                    memory: so each round has processes of its own
     the disk        as much read and written side by side, directly, in pieces of the same size:
                     here one disk is under both ends
     plain files     as many files of the same size created, written and closed by one thread, then
@@ -44,7 +46,8 @@ SMALL: Final = ContainerId(2)
 CHUNKS_PER_BLOCK: Final = 32
 CHUNK_BYTES: Final = 4 * MIB
 SMALL_BYTES: Final = 4_000
-ROUNDS: Final = 3
+ROUNDS: Final = 5
+SMALL_ROUNDS: Final = 3  # each leaves its files until the end
 RATIO_MIN: Final = 0.8
 SMALL_PER_S_MIN: Final = 20_000
 PEAK_MIB_MAX: Final = 200
@@ -154,8 +157,6 @@ def large(source: End, other: End, folder: Path, large_mib: int) -> list[Measure
     drop(chunks)
     with (
         End("target", str(folder / "target")) as target,
-        End("stream") as stream,
-        End("sink") as sink,
         End("stream", "shared") as shared_stream,
         End("sink", "shared") as shared_sink,
     ):
@@ -163,7 +164,8 @@ def large(source: End, other: End, folder: Path, large_mib: int) -> list[Measure
             end.ask("clear")
         for _ in range(ROUNDS):
             size_bytes = large_mib * MIB
-            bare.run(f"bare {size_bytes} {sink.hello['address']}", stream, sink)
+            with End("stream") as stream, End("sink") as sink:
+                bare.run(f"bare {size_bytes} {sink.hello['address']}", stream, sink)
             own.run(f"push {LARGE} {target.hello['address']}", other, target)
             target.ask(f"delete {LARGE}")
             line = f"bare {size_bytes} {shared_sink.hello['address']}"
@@ -224,7 +226,7 @@ def small(source: End, folder: Path, small_count: int) -> list[Measure]:
     """Push the container of small blocks, each time to a new store, in turns with plain files."""
     own, plain_s, peaks = Series(), [], []
     source.ask("clear")
-    for index in range(ROUNDS):
+    for index in range(SMALL_ROUNDS):
         plain_s.append(created_s(folder / f"plain-{index}", small_count))
         with End("target", str(folder / f"target-{index}")) as target:
             target.ask("clear")
