@@ -15,6 +15,8 @@ AHEAD_PARTS: Final = 4  # one MiB each: a disk does not write evenly
 ASKED_PARTS: Final = 2  # at a time, so that a thread is woken for every other part alone
 NO_MORE: Final = 0
 
+assert AHEAD_PARTS >= ASKED_PARTS, "else either would wait for the other"
+
 
 def read_ahead(parts: Iterator[Part], executor: Executor) -> Generator[Part]:
     """Yield the parts, while the next few are received in a thread of `executor`.

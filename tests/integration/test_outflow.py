@@ -10,7 +10,8 @@ from types import FrameType
 import pytest
 
 from agent.store import readqueue
-from agent.store.outflow import BlockFiles, spread_bytes
+from agent.store.blockfile import ALIGNMENT_BYTES
+from agent.store.outflow import BlockFiles, ReadsAhead, spread_bytes
 from agent.store.readqueue import READS_MAX, ReadQueue, address_of
 from agent.store.writebehind import huge_pages
 from merkle.replica import BlockId
@@ -95,6 +96,75 @@ def test_one_file_that_cannot_be_read_says_why_and_the_others_are_read(
     assert [(chunks / "1.block").read_bytes(), (chunks / "4.block").read_bytes()] == [first, fourth]
     assert (chunks / "5.block").read_bytes()[:4_000] == fifth
     assert (chunks / "6.block").read_bytes() == sixth
+
+
+@pytest.fixture
+def ahead(files: BlockFiles) -> Iterator[ReadsAhead]:
+    """Reads that are waited for later."""
+    opened = ReadsAhead(files)
+    yield opened
+    opened.close()
+
+
+def pages(count: int) -> memoryview:
+    """Return whole pages of memory."""
+    return memoryview(huge_pages(count * ALIGNMENT_BYTES))
+
+
+def test_reads_are_waited_for_in_any_order(ahead: ReadsAhead, chunks: Path) -> None:
+    """Each memory has its part of its file, no page was kept, and no descriptor is left open."""
+    before = sorted(Path("/proc/self/fd").iterdir())
+    places = [(6, 0, 8), (6, 8, 8), (4, 0, 1), (5, 0, 2)]  # block, first page, pages
+    memory = [pages(count) for _, _, count in places]
+    numbers = [
+        ahead.begin(BlockId(block), first * ALIGNMENT_BYTES, target)
+        for (block, first, _), target in zip(places, memory, strict=True)
+    ]
+
+    counts = [ahead.count(number) for number in reversed(numbers)]
+
+    assert 0 == sum(map(cached_pages, chunks.iterdir()))
+    data = {block: (chunks / f"{block}.block").read_bytes() for block, _, _ in places}
+    wanted = [
+        data[block][first * ALIGNMENT_BYTES :][: count * ALIGNMENT_BYTES]
+        for block, first, count in places
+    ]
+    assert wanted == [bytes(m[:n]) for m, n in zip(memory, reversed(counts), strict=True)]
+    assert before == sorted(Path("/proc/self/fd").iterdir())
+
+
+def test_places_are_used_again(ahead: ReadsAhead, chunks: Path) -> None:
+    """Those under way are as many as a queue has places for; one more is told so and not begun."""
+    target = pages(1)
+    numbers = [ahead.begin(BlockId(4), 0, target) for _ in range(READS_MAX)]
+    with pytest.raises(BlockingIOError):
+        ahead.begin(BlockId(4), 0, target)
+    assert [4_096] * READS_MAX == [ahead.count(number) for number in numbers]
+
+    assert 4_096 == ahead.count(ahead.begin(BlockId(4), 0, target))
+    assert (chunks / "4.block").read_bytes() == target
+
+
+def test_a_read_that_cannot_begin_or_fails_says_so(ahead: ReadsAhead, files: BlockFiles) -> None:
+    """What is missing is told at once, what the kernel does not take when it is asked for."""
+    with pytest.raises(FileNotFoundError):
+        ahead.begin(BlockId(999), 0, pages(1))
+    number = ahead.begin(BlockId(6), 0, pages(2)[1 : ALIGNMENT_BYTES + 1])  # not at a page
+    with pytest.raises(OSError, match="Invalid argument"):
+        ahead.count(number)
+    assert 0 == ahead.count(ahead.begin(BlockId(6), 1024 * ALIGNMENT_BYTES, pages(1)))
+    assert files.size_bytes(BlockId(6)) == 70_000
+
+
+def test_without_queues_nothing_is_read_ahead(
+    files: BlockFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller reads it in another way then."""
+    monkeypatch.setattr(readqueue, "NUMBERS", {})
+    ahead = ReadsAhead(files)
+    with pytest.raises(OSError, match="no place"):
+        ahead.begin(BlockId(6), 0, pages(1))
+    ahead.close()
 
 
 def test_a_queue_tells_of_each_read_what_became_of_it(chunks: Path) -> None:

@@ -1,16 +1,21 @@
 """One datanode pushes its replica to another: whole, as it is, or not at all."""
 
 import os
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from agent.errors import SutureError, Unavailable
+from agent.errors import Refused, SutureError, Unavailable
+from agent.ports import Executor, Future
 from agent.rpc.v1 import datanode_pb2 as pb
+from agent.store import readqueue
 from agent.store.arrival import Announced, Arrival
 from agent.store.fsck import fsck
+from agent.store.writebehind import LARGE_BYTES_MIN
+from agent.transfer.parts import read_part
 from merkle.blockrow import decode_block, encode_block
 from merkle.checksum import Algorithm
 from merkle.replica import Bcsid, BlockId, ChecksumType, ChunkInfo, ContainerId, ReplicaState
@@ -40,6 +45,19 @@ def assert_same(pair: Pair) -> None:
     assert () == fsck(pair.path / "b", read_data=True).problems
     pair.target.replica.reopen()
     assert ReplicaState.CLOSED is pair.target.replica.store.replica(CONTAINER).state
+
+
+@dataclass(slots=True)
+class Counting:
+    """An executor that counts what it is asked for."""
+
+    executor: Executor
+    count: int = 0
+
+    def submit(self, work: Callable[..., Any], /, *arguments: Any) -> Future:
+        """Begin the work."""
+        self.count += 1
+        return self.executor.submit(work, *arguments)
 
 
 class TestWholeReplicas:
@@ -146,6 +164,47 @@ class TestWholeReplicas:
         assert "blocks" == parts[-1].WhichOneof("part")
         assert export.block_count <= 2
         stream.close()
+
+    @pytest.mark.parametrize("has_queues", [True, False])
+    def test_whole_pages_come_without_a_thread(
+        self, pair: Pair, monkeypatch: pytest.MonkeyPatch, *, has_queues: bool
+    ) -> None:
+        """
+        Large blocks are read straight into their messages; where the kernel has no queues a thread
+        reads each part, and what arrives is the same.
+        """
+        replica = pair.source.replica
+        replica.store.create_container(CONTAINER)
+        replica.put(1, 3 * MIB)
+        replica.put(2, MIB, 4096)
+        replica.store.close_container(CONTAINER, bcsid=0, force=True)
+        if not has_queues:
+            monkeypatch.setattr(readqueue, "NUMBERS", {})
+        threads = Counting(pair.source._fetchers)
+
+        parts = list(replace(exported(pair.source), executor=threads).stream())
+
+        assert (0 if has_queues else 5) == threads.count
+        pair.target.importer.receive(map(read_part, parts))
+        assert_same(pair)
+
+    def test_a_large_block_uses_up_the_room_that_was_kept_for_it(self, pair: Pair) -> None:
+        """
+        Its place on the disk is its own before its bytes come: it must not count twice.
+        """
+        arrival = announce(pair.target, data_bytes=LARGE_BYTES_MIN)
+        store = pair.target.replica.store
+        kept_bytes = store._arrivals.reserved_bytes(store._volumes[0])
+
+        arrival.begin_file(BlockId(1), LARGE_BYTES_MIN)
+
+        left_bytes = store._arrivals.reserved_bytes(store._volumes[0])
+        assert LARGE_BYTES_MIN == kept_bytes - left_bytes
+        for _ in range(LARGE_BYTES_MIN // MIB):
+            arrival.append(memoryview(bytes(MIB)))
+        arrival.end_file()
+        assert left_bytes == store._arrivals.reserved_bytes(store._volumes[0])
+        arrival.discard()
 
     def test_small_blocks_do_not_stay_in_the_page_cache(self, pair: Pair) -> None:
         """
@@ -468,6 +527,17 @@ class TestMalformedStreams:
         small.rows[1] = encode_block(replace(whole, chunks=(nothing, *whole.chunks)))
 
         assert "MALFORMED_REQUEST" == refused(pair, parts)
+
+    def test_a_block_for_which_there_is_no_room_gets_none(self, pair: Pair) -> None:
+        """
+        A sender cannot fill the disk with a block that never comes.
+        """
+        arrival = announce(pair.target, data_bytes=MIB)
+        with pytest.raises(Refused, match="times the announced"):
+            arrival.begin_file(BlockId(1), LARGE_BYTES_MIN)
+        store = pair.target.replica.store
+        assert [] == list(store._volumes[0].layout.importing.glob("*/chunks/*"))
+        arrival.discard()
 
     def test_more_than_was_announced_is_refused(self, pair: Pair) -> None:
         """

@@ -1,9 +1,10 @@
 """The next parts of a stream are received while the one before them is worked on."""
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import closing
-from threading import Semaphore
+from threading import Semaphore, Thread
+from typing import Any
 
 import pytest
 
@@ -15,11 +16,37 @@ PARTS_COUNT = 5 * AHEAD_PARTS
 PATIENCE_S = 30.0
 
 
+class Threads:
+    """An executor with a thread for each work, for none of which the interpreter waits."""
+
+    def __init__(self) -> None:
+        self._threads: list[Thread] = []
+
+    def submit(self, work: Callable[..., Any], /, *arguments: Any) -> "Future[Any]":
+        """Begin the work."""
+        future: Future[Any] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(work(*arguments))
+            except (ConnectionError, AssertionError) as error:
+                future.set_exception(error)
+
+        self._threads.append(Thread(target=run, daemon=True))
+        self._threads[-1].start()
+        return future
+
+    def assert_ended(self) -> None:
+        """Assert that no thread is left."""
+        for thread in self._threads:
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
+
+
 @pytest.fixture
-def executor() -> Iterator[ThreadPoolExecutor]:
-    """One thread to receive in; whoever leaves it hanging never ends."""
-    with ThreadPoolExecutor(1) as threads:
-        yield threads
+def executor() -> Threads:
+    """Threads to receive in."""
+    return Threads()
 
 
 def block_part(number: int) -> Part:
@@ -48,7 +75,7 @@ class Sender:
             assert self._sent.acquire(timeout=PATIENCE_S), "nobody asked for it"
 
 
-def test_the_next_parts_are_asked_for_while_one_is_worked_on(executor: ThreadPoolExecutor) -> None:
+def test_the_next_parts_are_asked_for_while_one_is_worked_on(executor: Threads) -> None:
     """A transport that waits to be asked would else rest while we work, and we while it brings."""
     sender = Sender()
     with closing(read_ahead(sender.stream(), executor)) as parts:
@@ -56,7 +83,7 @@ def test_the_next_parts_are_asked_for_while_one_is_worked_on(executor: ThreadPoo
         sender.await_sent(AHEAD_PARTS)
 
 
-def test_no_more_than_a_few_parts_wait(executor: ThreadPoolExecutor) -> None:
+def test_no_more_than_a_few_parts_wait(executor: Threads) -> None:
     """They are as large as messages may be, and a sender may be faster than any disk."""
     sender = Sender()
     numbers, most = [], 0
@@ -68,17 +95,17 @@ def test_no_more_than_a_few_parts_wait(executor: ThreadPoolExecutor) -> None:
     assert 1 <= most <= AHEAD_PARTS
 
 
-def test_who_leaves_early_leaves_no_thread_behind(executor: ThreadPoolExecutor) -> None:
+def test_who_leaves_early_leaves_no_thread_behind(executor: Threads) -> None:
     """Of an import that fails early the rest is not wanted."""
     sender = Sender()
     with closing(read_ahead(sender.stream(), executor)) as parts:
         next(parts)
         sender.await_sent(AHEAD_PARTS)
-    assert "is free" == executor.submit(lambda: "is free").result(PATIENCE_S)
+    executor.assert_ended()
     assert PARTS_COUNT > sender.sent_count
 
 
-def test_nothing_is_asked_for_behind_the_end(executor: ThreadPoolExecutor) -> None:
+def test_nothing_is_asked_for_behind_the_end(executor: Threads) -> None:
     """Nobody would wait for it: a thread would hang on a sender that has no more to say."""
 
     def stream() -> Iterator[Part]:
@@ -87,10 +114,11 @@ def test_nothing_is_asked_for_behind_the_end(executor: ThreadPoolExecutor) -> No
         raise AssertionError("asked for more")
 
     assert ["blocks", "end"] == [part.kind for part in read_ahead(stream(), executor)]
+    executor.assert_ended()
 
 
 def test_a_stream_that_breaks_gives_what_came_before_and_then_its_error(
-    executor: ThreadPoolExecutor,
+    executor: Threads,
 ) -> None:
     """What was received whole is not lost to an error behind it, and the error is not lost."""
 
