@@ -1,6 +1,7 @@
-"""What a stranger may put into the stream of a replica: names, numbers and packed data that lie."""
+"""What a stranger, or the way, may do to the stream of a replica: none of it leaves a trace."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,8 @@ import zstandard
 
 from agent.rpc.v1 import container_pb2
 from agent.transfer.parts import PART_BYTES
+from merkle.blockrow import decode_block, encode_block
+from merkle.replica import BlockId, ChecksumType, ChunkInfo
 from tests.support.pushed import Pair, decoded, put_mixed, refused, serving_pair
 
 
@@ -82,5 +85,100 @@ class TestHostileStreams:
                 whole = bytearray(zstandard.compress(bytes(PART_BYTES - 1)))
                 blocks.data = bytes(whole[:5]) + b"\x07" + bytes(whole[6:])
         assert len(blocks.data) < PART_BYTES
+
+        assert "MALFORMED_REQUEST" == refused(pair, parts)
+
+
+class TestBrokenStreams:
+    """What was cut, changed or mixed up on its way is refused, and leaves nothing behind."""
+
+    def test_a_stream_cut_anywhere_leaves_nothing(self, pair: Pair) -> None:
+        """
+        After each message the stream may end: nothing can be seen then.
+        """
+        parts = list(decoded(pair.source))
+
+        for count in range(len(parts)):
+            assert "MALFORMED_REQUEST" == refused(pair, parts[:count])
+
+    def test_flipped_data_is_refused(self, pair: Pair) -> None:
+        """
+        A bit that changed on the way is found by its window, in large blocks and small ones.
+        """
+        whole = list(decoded(pair.source))
+        for number, part in enumerate(whole):
+            if part.WhichOneof("part") != "blocks" or not part.blocks.data:
+                continue
+            for at in (0, len(part.blocks.data) // 2, len(part.blocks.data) - 1):
+                parts = list(decoded(pair.source))
+                data = bytearray(part.blocks.data)
+                data[at] ^= 1
+                parts[number].blocks.data = bytes(data)
+
+                assert "CHECKSUM_MISMATCH" == refused(pair, parts)
+
+    def test_rows_that_are_not_of_the_tree_are_refused(self, pair: Pair) -> None:
+        """
+        A block that was left out, with its data, is missed by the tree.
+        """
+        parts = list(decoded(pair.source))
+        small = next(part.blocks for part in parts if len(part.blocks.local_ids) == 4)
+        size = small.file_bytes[3]
+        del small.local_ids[3], small.rows[3], small.file_bytes[3]
+        small.data = small.data[:-size]
+        parts[-1].end.block_count -= 1
+        parts[-1].end.data_bytes -= size
+
+        assert "CHECKSUM_MISMATCH" == refused(pair, parts)
+
+    @pytest.mark.parametrize(
+        "harm",
+        ["ids descend", "rows missing", "too long", "too short", "size", "count", "state", "tree"],
+    )
+    def test_contradictions_are_refused(self, pair: Pair, harm: str) -> None:
+        """
+        Counts, sizes, orders and states that cannot be are named as malformed.
+        """
+        parts = list(decoded(pair.source))
+        small = next(part.blocks for part in parts if len(part.blocks.local_ids) == 4)
+        match harm:
+            case "ids descend":
+                small.local_ids[1] = 1
+            case "rows missing":
+                del small.rows[3]
+            case "too long":
+                small.data += b"x"
+            case "too short":
+                small.data = small.data[:-1]
+            case "size":
+                small.file_bytes[3] = -2
+            case "count":
+                parts[-1].end.block_count += 1
+            case "state":
+                parts[0].header.state = 1
+            case "tree":
+                parts[1].tree.block_checksums[0] ^= 1
+
+        assert "MALFORMED_REQUEST" == refused(pair, parts)
+
+    def test_chunks_that_no_tree_can_hold_are_refused(self, pair: Pair) -> None:
+        """
+        Two chunks at one place, in a row that is whole in itself.
+        """
+        parts = list(decoded(pair.source))
+        small = next(part.blocks for part in parts if len(part.blocks.local_ids) == 4)
+        nothing = ChunkInfo(0, 0, ChecksumType.NONE, 0, b"")
+        block_id = BlockId(small.local_ids[1])
+        whole = decode_block(block_id, small.rows[1])
+        small.rows[1] = encode_block(replace(whole, chunks=(nothing, *whole.chunks)))
+
+        assert "MALFORMED_REQUEST" == refused(pair, parts)
+
+    def test_more_than_was_announced_is_refused(self, pair: Pair) -> None:
+        """
+        A sender cannot fill the disk behind a small announcement.
+        """
+        parts = list(decoded(pair.source))
+        parts[0].header.data_bytes = 1
 
         assert "MALFORMED_REQUEST" == refused(pair, parts)
