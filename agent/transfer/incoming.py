@@ -82,10 +82,6 @@ class Importer:
 
     def receive(self, parts: Iterator[Part]) -> Arrived:
         """Receive one replica. Raises SutureError, with nothing of it left."""
-        with closing(read_ahead(parts, self.executor)) as ahead:
-            return self._receive(ahead)
-
-    def _receive(self, parts: Iterator[Part]) -> Arrived:
         first = next(parts, None)
         if first is None or first.kind != "header":
             raise codec.malformed("parts", "the stream does not begin with a header")
@@ -94,7 +90,8 @@ class Importer:
         arrival = self.store.begin_arrival(announced, self.executor.submit)
         try:
             reception = _Reception(arrival, header, self.now_ms())
-            reception.take_all(parts)
+            with closing(read_ahead(parts, self.executor)) as ahead:  # a thread for who was let in
+                reception.take_all(ahead)
             received = reception.judged(self.algorithm)
             with self.leases.hold(announced.container_id):
                 facts = self.store.finish_arrival(arrival, received)

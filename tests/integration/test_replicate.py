@@ -418,6 +418,23 @@ class TestRefusals:
 
         assert "WRONG_CLUSTER" == code_of(lambda: pair.target.importer.receive(encoded(parts)))
 
+    def test_only_who_was_let_in_gets_a_thread(self, pair: Pair) -> None:
+        """
+        Streams that are refused, however many, take no thread from those that are received.
+        """
+        pair.source.replica.create()
+        parts = list(decoded(pair.source))
+        threads = Counting(pair.target._fetchers)
+        importer = replace(pair.target.importer, executor=threads)
+        arrival = announce(pair.target, data_bytes=MIB)
+
+        assert "BUSY" == code_of(lambda: importer.receive(encoded(parts)))
+
+        assert 0 == threads.count
+        arrival.discard()
+        importer.receive(encoded(parts))
+        assert 1 <= threads.count
+
     def test_a_block_for_which_there_is_no_room_gets_none(self, pair: Pair) -> None:
         """
         A sender cannot fill the disk with a block that never comes.

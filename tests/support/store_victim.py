@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Thread
 from types import FrameType
 from typing import Any, Final
 
@@ -172,10 +173,31 @@ class Inline:
     def submit(self, work: Callable[..., Any], /, *arguments: Any) -> "Future[Any]":
         """Do the work."""
         future: Future[Any] = Future()
-        try:
-            future.set_result(work(*arguments))
-        except (OSError, SutureError) as error:
-            future.set_exception(error)
+        finish(future, work, *arguments)
+        return future
+
+
+def finish(future: "Future[Any]", work: Callable[..., Any], *arguments: Any) -> None:
+    """Do the work, and tell what came of it."""
+    try:
+        future.set_result(work(*arguments))
+    except (OSError, SutureError) as error:
+        future.set_exception(error)
+
+
+class ReceivingBeside(Inline):
+    """As `Inline`, but what is asked for first, the receiving, waits for who takes what came."""
+
+    def __init__(self) -> None:
+        self._has_begun = False
+
+    def submit(self, work: Callable[..., Any], /, *arguments: Any) -> "Future[Any]":
+        """Do the work."""
+        if self._has_begun:
+            return super().submit(work, *arguments)
+        self._has_begun = True
+        future: Future[Any] = Future()
+        Thread(target=finish, args=(future, work, *arguments), daemon=True).start()
         return future
 
 
@@ -184,7 +206,7 @@ def arrive(store: ReplicaStore, acknowledge: Acknowledge) -> None:
     importer = Importer(
         store=store,
         leases=Leases(),
-        executor=Inline(),
+        executor=ReceivingBeside(),
         cluster_id=CLUSTER,
         algorithm=Algorithm.XXH3_64,
         now_ms=lambda: 1,
