@@ -65,8 +65,10 @@ class ReadQueue:
             raise OSError(-made, os.strerror(-made))
 
     def close(self) -> None:
-        """Give the queue back; takes the kernel some milliseconds."""
-        self._call(self._numbers.destroy, self._context)
+        """Give the queue back; takes the kernel some milliseconds. Harmless when it was closed: the
+        kernel may have given its number to another queue since."""
+        context, self._context = self._context, ctypes.c_ulong(0)
+        self._call(self._numbers.destroy, context)
 
     def read(self, reads: Sequence[Read]) -> list[int]:
         """Read from the start of each file; return how many bytes came, or the error number,

@@ -21,6 +21,7 @@ import zstandard
 from agent.errors import Refused
 from agent.rpc import codec
 from agent.rpc.v1 import datanode_pb2 as pb
+from agent.store.blockfile import ALIGNMENT_BYTES
 from merkle.replica import BlockId
 
 PART_BYTES: Final = 1024**2  # of data in one message: the sweet spot of a gRPC stream
@@ -32,7 +33,7 @@ LENGTH_DELIMITED: Final = 2  # protobuf's wire type of bytes and messages
 BLOCKS_TAG: Final = bytes([pb.ImportPart.BLOCKS_FIELD_NUMBER << 3 | LENGTH_DELIMITED])
 DATA_TAG: Final = bytes([pb.ImportBlocks.DATA_FIELD_NUMBER << 3 | LENGTH_DELIMITED])
 PADDING_TAG: Final = bytes([pb.ImportBlocks.PADDING_FIELD_NUMBER << 3 | LENGTH_DELIMITED])
-PADDING_BYTES: Final = 4096  # of both together: a page
+PADDING_BYTES: Final = ALIGNMENT_BYTES  # of both together
 PADDING_HEAD_BYTES: Final = 3
 WRITABLE: Final = 0x200  # PyBUF_WRITE of the C API
 

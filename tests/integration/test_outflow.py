@@ -196,3 +196,42 @@ def test_a_queue_that_was_closed_reads_nothing(chunks: Path) -> None:
     finally:
         os.close(fd)
     assert bytes(4_096) == memory[:4_096]
+
+
+def test_a_queue_that_is_closed_twice_closes_no_other(chunks: Path) -> None:
+    """The kernel gives the next queue the number of the one that has gone."""
+    first = ReadQueue()
+    number = first._context.value
+    first.close()
+    second = ReadQueue()
+    assert number == second._context.value, "nothing is tested otherwise"
+    memory = pages(1)
+    fd = os.open(chunks / "3.block", os.O_RDONLY | os.O_DIRECT)
+    try:
+        first.close()
+        assert [4_000] == second.read([(fd, address_of(memory), 4_096)])
+        with pytest.raises(OSError, match="Invalid argument"):
+            first.begin(0, (fd, address_of(memory), 4_096), 0)
+    finally:
+        os.close(fd)
+        second.close()
+
+
+def test_a_queue_that_breaks_ends_what_is_under_way(
+    ahead: ReadsAhead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each read is told to have failed, none writes to its memory later, no descriptor is left."""
+    before = sorted(Path("/proc/self/fd").iterdir())
+    numbers = [ahead.begin(BlockId(6), 0, pages(8)) for _ in range(3)]
+
+    def broken(_queue: ReadQueue, _count: int = 1) -> list[tuple[int, int]]:
+        raise OSError(errno.EFAULT, "it cannot say")
+
+    monkeypatch.setattr(ReadQueue, "wait", broken)
+    for number in numbers:
+        with pytest.raises(OSError, match="Input/output error"):
+            ahead.count(number)
+    assert before == sorted(Path("/proc/self/fd").iterdir())
+    with pytest.raises(OSError, match="Invalid argument"):
+        ahead.begin(BlockId(6), 0, pages(1))
+    assert before == sorted(Path("/proc/self/fd").iterdir())

@@ -15,6 +15,7 @@ from merkle.checksum import (
     crc32c,
     fold_slices,
     leaf_checksum,
+    long_crc32c,
     window_checksums,
     window_count,
     xxh3_64,
@@ -35,6 +36,8 @@ def test_crc32c_continues_from_a_value() -> None:
     A checksum over two pieces is the checksum of the whole.
     """
     assert crc32c(b"123456789") == crc32c(b"56789", crc32c(b"1234"))
+    long = long_crc32c()
+    assert crc32c(b"123456789") == long(b"56789", long(b"1234"))
 
 
 def test_xxh3_is_the_published_one() -> None:
