@@ -11,8 +11,12 @@ import os
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from agent.store.blockfile import ALIGNMENT_BYTES
 from agent.store.durable import disk_errors
@@ -25,6 +29,8 @@ HUGE_PAGE_BYTES: Final = 2 * 1024**2
 OPEN_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 DIRECT_FLAGS: Final = OPEN_FLAGS | os.O_DIRECT
 NOT_TOGETHER: Final = -errno.EINVAL
+
+_Sizes = TypeVar("_Sizes", int, npt.NDArray[np.int64])
 
 
 class BlockFiles:
@@ -96,18 +102,22 @@ class BlockFiles:
         """
         found: list[memoryview | OSError] = []
         queue = self.borrow_queue()
+        address = address_of(buffer)
         start = 0
         for first in range(0, len(files), READS_MAX):
             some = files[first : first + READS_MAX]
-            slots = []
-            for _, size_bytes in some:
-                slots.append(buffer[start : start + spread_bytes(size_bytes)])
-                start += len(slots[-1])
+            spreads = [spread_bytes(size_bytes) for _, size_bytes in some]
+            starts = list(accumulate(spreads, initial=start))
+            start = starts.pop()
             counts = [NOT_TOGETHER] * len(some)
             if queue is not None:
-                counts = self._read_together(queue, some, slots)
-            for (block_id, size_bytes), slot, count in zip(some, slots, counts, strict=True):
-                found.append(self._found(block_id, slot[:size_bytes], count))
+                places = [address + each for each in starts]
+                counts = self._read_together(queue, some, places, spreads)
+            for (block_id, size_bytes), at, count in zip(some, starts, counts, strict=True):
+                if count >= size_bytes:
+                    found.append(buffer[at : at + size_bytes])
+                else:
+                    found.append(self._found(block_id, buffer[at : at + size_bytes], count))
         if queue is not None:
             self.give_back_queue(queue)
         return found
@@ -116,19 +126,20 @@ class BlockFiles:
         self,
         queue: ReadQueue,
         files: Sequence[tuple[BlockId, int]],
-        slots: Sequence[memoryview],
+        places: Sequence[int],
+        spreads: Sequence[int],
     ) -> list[int]:
-        """Return how many bytes of each file came into its slot, or the error number, negative."""
+        """Return how many bytes of each file came to its place, or the error number, negative."""
         failed: dict[int, int] = {}
         reads: list[Read] = []
         try:
-            for index, ((block_id, _), slot) in enumerate(zip(files, slots, strict=True)):
+            for (block_id, _), place, size_bytes in zip(files, places, spreads, strict=True):
                 try:
                     fd = self.open_direct(block_id)
                 except OSError as error:
-                    failed[index] = -(error.errno or errno.EIO)
+                    failed[len(reads) + len(failed)] = -(error.errno or errno.EIO)
                 else:
-                    reads.append((fd, address_of(slot), len(slot)))
+                    reads.append((fd, place, size_bytes))
             counts = queue.read(reads)
         finally:
             for fd, _, _ in reads:
@@ -176,6 +187,11 @@ class ReadsAhead:
         self._under_way: dict[int, int] = {}  # the descriptor of each
         self._ended: dict[int, int] = {}
 
+    @property
+    def is_possible(self) -> bool:
+        """Whether the kernel reads so at all."""
+        return self._queue is not None
+
     def close(self) -> None:
         """Give up the queue."""
         assert not self._under_way, "their memory would be written to later"
@@ -219,8 +235,8 @@ class ReadsAhead:
         return count
 
 
-def spread_bytes(size_bytes: int) -> int:
-    """Return what a file takes in a buffer where each begins at a page."""
+def spread_bytes(size_bytes: _Sizes) -> _Sizes:
+    """Return what a file, or each of many, takes in a buffer where each begins at a page."""
     return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 

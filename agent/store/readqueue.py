@@ -16,10 +16,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-READS_MAX: Final = 32  # at once: each has an open file; more gained nothing
-REQUEST: Final = struct.Struct("<QIIHhIQQqQII")  # struct iocb of linux/aio_abi.h
+import numpy as np
+
+READS_MAX: Final = 64  # at once: each has an open file; more gained nothing
+REQUEST: Final = np.dtype(  # struct iocb of linux/aio_abi.h
+    [("number", "<u8"), ("key", "<u4"), ("rw_flags", "<u4"), ("opcode", "<u2"),
+     ("priority", "<i2"), ("fd", "<u4"), ("address", "<u8"), ("size_bytes", "<u8"),
+     ("offset", "<i8"), ("reserved", "<u8"), ("flags", "<u4"), ("event_fd", "<u4")]
+)  # fmt: skip
 EVENT: Final = struct.Struct("<QQqq")  # struct io_event
-PREAD: Final = 0  # IOCB_CMD_PREAD
+PREAD: Final = 0  # IOCB_CMD_PREAD, which a new request says by itself
 INTERRUPTED: Final = -errno.EINTR
 
 Read: TypeAlias = tuple[int, int, int]
@@ -55,9 +61,11 @@ class ReadQueue:
         self._numbers = numbers
         self._library = ctypes.CDLL(None, use_errno=True)
         self._context = ctypes.c_ulong(0)
-        self._requests = ctypes.create_string_buffer(READS_MAX * REQUEST.size)
-        first = ctypes.addressof(self._requests)
-        places = [first + REQUEST.size * index for index in range(READS_MAX)]
+        self._requests = np.zeros(READS_MAX, REQUEST)
+        self._requests["number"] = range(READS_MAX)
+        self._requests["opcode"] = PREAD
+        first = self._requests.ctypes.data
+        places = range(first, first + self._requests.nbytes, REQUEST.itemsize)
         self._places = (ctypes.c_void_p * READS_MAX)(*places)
         self._events = ctypes.create_string_buffer(READS_MAX * EVENT.size)
         made = self._call(numbers.setup, READS_MAX, ctypes.byref(self._context))
@@ -74,8 +82,11 @@ class ReadQueue:
         """Read from the start of each file; return how many bytes came, or the error number,
         negative. No memory is written to any more when this returns."""
         assert len(reads) <= READS_MAX, "a queue has so many places"
-        for number, read in enumerate(reads):
-            self._put(number, read, 0)
+        if not reads:
+            return []
+        requests = self._requests[: len(reads)]
+        requests["fd"], requests["address"], requests["size_bytes"] = zip(*reads, strict=True)
+        requests["offset"] = 0
         results = [0] * len(reads)
         index = begun = 0
         while index < len(reads):
@@ -96,7 +107,9 @@ class ReadQueue:
     def begin(self, number: int, read: Read, offset: int) -> None:
         """Begin one read at an offset that ends a page. `number` (below READS_MAX, of none that is
         under way) is what `wait` calls it. Raises OSError."""
-        self._put(number, read, offset)
+        request = self._requests[number]
+        request["fd"], request["address"], request["size_bytes"] = read
+        request["offset"] = offset
         while (taken := self._submit(number, 1)) < 1:
             if taken != INTERRUPTED:
                 code = -taken or errno.EAGAIN
@@ -122,12 +135,6 @@ class ReadQueue:
             for number, result in ended:
                 results[number] = result
             count -= len(ended)
-
-    def _put(self, number: int, read: Read, offset: int) -> None:
-        """Describe a read to the kernel."""
-        fd, address, size_bytes = read
-        request = (number, 0, 0, PREAD, 0, fd, address, size_bytes, offset, 0, 0, 0)
-        REQUEST.pack_into(self._requests, REQUEST.size * number, *request)
 
     def _submit(self, first: int, count: int) -> int:
         """Hand over reads that were described; return how many were taken, or the error number."""

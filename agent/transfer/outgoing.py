@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from heapq import merge
 from operator import itemgetter
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.ports import Executor, Future
@@ -51,22 +52,31 @@ READ_AHEAD_PARTS: Final = 4  # read, or being read, before they are sent: one Mi
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """What one part carries: whole small blocks, or a range of one large block.
+class Span:
+    """A range of one block's file."""
 
-    `local_ids` are the blocks that begin in it; `names` and `spans` (offset, length) what is read.
+    block_id: BlockId
+    offset: int
+    length_bytes: int
+    is_damaged: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one part carries: a span of one block, or (None) small blocks whole.
+
+    `local_ids` are the blocks that begin in it.
     """
 
     local_ids: Sequence[BlockId]
     rows: Sequence[bytes]
     file_bytes: Sequence[int]
-    reads: Sequence[tuple[BlockId, int, int]]
-    is_damaged: bool = False
+    span: Span | None = None
 
     @property
     def data_bytes(self) -> int:
         """Bytes of data in it."""
-        return sum(length_bytes for _, _, length_bytes in self.reads)
+        return sum(self.file_bytes) if self.span is None else self.span.length_bytes
 
 
 @dataclass(slots=True)
@@ -170,19 +180,23 @@ class Export:
         known = self.store.block_rows(self.container_id)
         lost = lost_rows(self.store, self.container_id, findings)
         rows = merge(known, lost, key=itemgetter(0)) if lost else known
+        damaged = np.array(sorted(self.damaged_block_ids), np.uint64)
         batch = _Batch()
         for item in runs(rows, tree.algorithm, PART_BYTES):
-            if isinstance(item, SimpleRun):
-                ids = item.block_ids.tolist()
-                for block_id, row, size in zip(ids, item.rows, item.lengths_bytes, strict=True):
-                    if block_id in self.damaged_block_ids:
-                        yield from batch.taken()
-                        yield from self._single(BlockId(block_id), row)
-                    else:
-                        yield from batch.add(BlockId(block_id), row, size)
-            else:
+            if not isinstance(item, SimpleRun):
                 yield from batch.taken()
                 yield from self._single(*item)
+                continue
+            ids = cast(list[BlockId], item.block_ids.tolist())
+            sizes = np.array(item.lengths_bytes)
+            start = 0
+            for index in np.flatnonzero(np.isin(item.block_ids, damaged)).tolist():
+                before = slice(start, index)
+                yield from batch.add(ids[before], item.rows[before], sizes[before])
+                yield from batch.taken()
+                yield from self._single(ids[index], item.rows[index])
+                start = index + 1
+            yield from batch.add(ids[start:], item.rows[start:], sizes[start:])
         yield from batch.taken()
 
     def _single(self, block_id: BlockId, row: bytes) -> Iterator[Piece]:
@@ -198,44 +212,49 @@ class Export:
         first = True
         for offset in range(0, max(size, 1), PART_BYTES):
             length = min(PART_BYTES, size - offset)
-            reads = [(block_id, offset, length)] if length > 0 else []
             begins = ([block_id], [row], [size]) if first else ([], [], [])
-            yield Piece(*begins, reads, is_damaged)
+            yield Piece(*begins, Span(block_id, offset, max(length, 0), is_damaged))
             first = False
 
     def _begin(self, piece: Piece) -> Future:
-        """Begin to make the part of one piece: whole pages of a file come by themselves, anything
-        else takes a thread."""
-        if len(piece.reads) == 1 and not piece.is_damaged and not self.compress:
-            [(block_id, offset, length_bytes)] = piece.reads
-            if (offset | length_bytes) % ALIGNMENT_BYTES:
-                return self.executor.submit(self._read, piece)
+        """Begin to make the part of one piece: whole pages of a file come by themselves, small
+        files are read together by this thread when their turn comes (many threads would but wait
+        for each other's turn of the interpreter), anything else takes a thread."""
+        span = piece.span
+        if self.compress or not self._ahead.is_possible:
+            return self.executor.submit(self._read, piece)
+        if span is None:
+            return _Later(partial(self._read, piece), is_begun=False)
+        is_aligned = not (span.offset | span.length_bytes) % ALIGNMENT_BYTES
+        if is_aligned and span.length_bytes and not span.is_damaged:
             about = (piece.local_ids, piece.rows, piece.file_bytes)
-            part, hole = part_with_hole(*about, length_bytes)
+            part, hole = part_with_hole(*about, span.length_bytes)
             with suppress(OSError):  # a thread will find out what it means
-                number = self._ahead.begin(block_id, offset, hole)
-                return _Later(partial(self._finish, piece, part, hole, number))
+                number = self._ahead.begin(span.block_id, span.offset, hole)
+                return _Later(partial(self._finish, span, part, hole, number), is_begun=True)
         return self.executor.submit(self._read, piece)
 
-    def _finish(self, piece: Piece, part: bytes, hole: memoryview, number: int) -> bytes:
+    def _finish(self, span: Span, part: bytes, hole: memoryview, number: int) -> bytes:
         """Return the part of one piece once its hole is filled. Raises SutureError."""
-        [(block_id, offset, length_bytes)] = piece.reads
         try:
             count = self._ahead.count(number)
         except OSError as error:
             if error.errno not in REFUSED:
-                raise self._trouble(block_id, error) from error
+                raise self._trouble(span.block_id, error) from error
             count = 0
-        if count < length_bytes:  # it has changed, or wants to be asked in another way
-            self._fill(block_id, offset, hole)
+        if count < span.length_bytes:  # it has changed, or wants to be asked in another way
+            self._fill(span, hole)
         return part
 
     def _read(self, piece: Piece) -> bytes:
-        """Return the part of one piece. Runs in a reader's thread."""
+        """Return the part of one piece. Runs in a reader's thread, or in the sender's."""
         buffer = self._files.borrow(SPREAD_BYTES_MAX)
         try:
-            is_spread = len(piece.reads) > 1
-            data = self._read_small(piece, buffer) if is_spread else self._read_one(piece, buffer)
+            if piece.span is None:
+                data = self._read_small(piece, buffer)
+            else:
+                data = [buffer[: piece.span.length_bytes]]
+                self._fill(piece.span, data[0])
             return blocks_part(
                 piece.local_ids, piece.rows, piece.file_bytes, *data, compress=self.compress
             )
@@ -244,7 +263,7 @@ class Export:
 
     def _read_small(self, piece: Piece, buffer: memoryview) -> list[memoryview]:
         """Return the data of whole small blocks, none of which is known to be damaged."""
-        files = [(block_id, length_bytes) for block_id, _, length_bytes in piece.reads]
+        files = list(zip(piece.local_ids, piece.file_bytes, strict=True))
         data = []
         every = self._files.read_whole(files, buffer)
         for (block_id, length_bytes), found in zip(files, every, strict=True):
@@ -255,28 +274,17 @@ class Export:
             data.append(found)
         return data
 
-    def _read_one(self, piece: Piece, buffer: memoryview) -> list[memoryview]:
-        """Return the data of a part of one block; zeros where damage was declared."""
-        data = []
-        for block_id, offset, length_bytes in piece.reads:
-            target = buffer[:length_bytes]
-            self._fill(block_id, offset, target, is_damaged=piece.is_damaged)
-            data.append(target)
-        return data
-
-    def _fill(
-        self, block_id: BlockId, offset: int, target: memoryview, *, is_damaged: bool = False
-    ) -> None:
-        """Fill memory from a file, of which parts may be missing if it is damaged."""
+    def _fill(self, span: Span, target: memoryview) -> None:
+        """Fill memory from a file, of which parts may be missing if it is damaged: zeros there."""
         count = 0
         try:
-            count = self._files.read(block_id, offset, target)
+            count = self._files.read(span.block_id, span.offset, target) if target else 0
         except OSError as error:
-            if not is_damaged or error.errno not in NO_DATA:
-                raise self._trouble(block_id, error) from error
+            if not span.is_damaged or error.errno not in NO_DATA:
+                raise self._trouble(span.block_id, error) from error
         if count < len(target):
-            if not is_damaged:
-                raise self._trouble(block_id, None)
+            if not span.is_damaged:
+                raise self._trouble(span.block_id, None)
             target[count:] = bytes(len(target) - count)
 
     def _trouble(self, block_id: BlockId, error: OSError | None) -> SutureError:
@@ -289,17 +297,18 @@ class Export:
 
 @dataclass(frozen=True, slots=True)
 class _Later:
-    """A part whose data comes by itself."""
+    """A part that is made, or made whole, by the thread that wants it."""
 
     finish: Callable[[], bytes]
+    is_begun: bool  # then its memory is being written to
 
     def result(self) -> bytes:
         """Return the part, whole."""
         return self.finish()
 
     def cancel(self) -> bool:
-        """Take nothing back: its memory is being written to."""
-        return False
+        """Return whether nobody has to wait for it."""
+        return not self.is_begun
 
 
 @dataclass(slots=True)
@@ -312,25 +321,36 @@ class _Batch:
     data_bytes: int = 0
     spread_bytes: int = 0
 
-    def add(self, block_id: BlockId, row: bytes, size_bytes: int) -> Iterator[Piece]:
-        """Add a block; yield the batch before it if it is full."""
-        if (
-            self.data_bytes + size_bytes > PART_BYTES
-            or self.spread_bytes + spread_bytes(size_bytes) > SPREAD_BYTES_MAX
-            or len(self.ids) >= PART_BLOCKS_MAX
-        ):
-            yield from self.taken()
-        self.spread_bytes += spread_bytes(size_bytes)
-        self.ids.append(block_id)
-        self.rows.append(row)
-        self.sizes.append(size_bytes)
-        self.data_bytes += size_bytes
+    def add(
+        self, ids: Sequence[BlockId], rows: Sequence[bytes], sizes: npt.NDArray[np.int64]
+    ) -> Iterator[Piece]:
+        """Add blocks of at most `PART_BYTES`; yield each batch that is full before the last."""
+        data = np.cumsum(sizes)
+        spread = np.cumsum(spread_bytes(sizes))
+        start = 0
+        while start < len(ids):
+            gone = (int(data[start - 1]), int(spread[start - 1])) if start else (0, 0)
+            data_max = gone[0] + PART_BYTES - self.data_bytes
+            spread_max = gone[1] + SPREAD_BYTES_MAX - self.spread_bytes
+            end = min(
+                int(np.searchsorted(data, data_max, side="right")),
+                int(np.searchsorted(spread, spread_max, side="right")),
+                start + PART_BLOCKS_MAX - len(self.ids),
+            )
+            if end <= start:
+                yield from self.taken()
+                continue
+            self.ids += ids[start:end]
+            self.rows += rows[start:end]
+            self.sizes += sizes[start:end].tolist()
+            self.data_bytes += int(data[end - 1]) - gone[0]
+            self.spread_bytes += int(spread[end - 1]) - gone[1]
+            start = end
 
     def taken(self) -> Iterator[Piece]:
         """Yield what there is, and begin anew."""
         if self.ids:
-            reads = [(key, 0, size) for key, size in zip(self.ids, self.sizes, strict=True)]
-            yield Piece(self.ids, self.rows, self.sizes, reads)
+            yield Piece(self.ids, self.rows, self.sizes)
             self.ids, self.rows, self.sizes = [], [], []
             self.data_bytes = self.spread_bytes = 0
 
