@@ -228,6 +228,7 @@ class RowColumns:
 
     octets: npt.NDArray[np.uint8]
     block_ids: U64s
+    bcsids: U64s
     chunk_counts: npt.NDArray[np.int64]
     offsets: U64s
     lengths_bytes: U64s
@@ -278,6 +279,7 @@ def read_columns(block_ids: Sequence[BlockId], rows: Sequence[bytes]) -> RowColu
     return RowColumns(
         octets=words.view(np.uint8),
         block_ids=ids,
+        bcsids=words[starts + 2],
         chunk_counts=counts,
         offsets=big_endian[leaf_starts].astype(np.uint64),
         lengths_bytes=big_endian[leaf_starts + 1].astype(np.uint64),

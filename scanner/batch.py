@@ -26,19 +26,25 @@ SIMPLE_TYPE: Final = ChecksumType.CRC32C  # of nearly every block that was ever 
 SUMS_START: Final = HEADER.size + CHUNK.size + POSITION.size
 """Where a row of one chunk has its window checksums."""
 
+FIRST_SUM_END: Final = SUMS_START + checksum_width_bytes(SIMPLE_TYPE)
+"""Where they end if there is one window."""
+
 
 @dataclass(frozen=True, slots=True)
 class SimpleRun:
     """Simple blocks that follow each other: one CRC32C chunk at offset 0 each.
 
-    All sequences have one item a block. `sums_ends` says where the window checksums end in the
-    row; `spans` and `leaves` are those of the tree if the chunk is healthy.
+    All sequences have one item a block. `first_sums` are the checksums of the first windows,
+    `sums_ends` says where those of all windows end in the row; `spans` and `leaves` are those of
+    the tree if the chunk is healthy.
     """
 
     block_ids: U64s
+    bcsids: U64s
     rows: Sequence[bytes]
     lengths_bytes: list[int]
     window_bytes: list[int]
+    first_sums: U64s
     sums_ends: list[int]
     spans: U64s
     leaves: U64s
@@ -51,6 +57,7 @@ class _Columns:
     is_simple: npt.NDArray[np.bool_]
     lengths_bytes: npt.NDArray[np.int64]
     window_bytes: npt.NDArray[np.int64]
+    first_sums: U64s
     sums_bytes: npt.NDArray[np.int64]
     spans: U64s
     leaves: U64s
@@ -88,6 +95,7 @@ def _columns(parsed: RowColumns, algorithm: Algorithm, length_bytes_max: int) ->
         is_simple=np.zeros(len(counts), dtype=np.bool_),
         lengths_bytes=np.zeros(len(counts), dtype=np.int64),
         window_bytes=np.zeros(len(counts), dtype=np.int64),
+        first_sums=np.zeros(len(counts), dtype=np.uint64),
         sums_bytes=np.zeros(len(counts), dtype=np.int64),
         spans=np.zeros(len(counts), dtype=np.uint64),
         leaves=np.zeros(len(counts), dtype=np.uint64),
@@ -107,6 +115,8 @@ def _columns(parsed: RowColumns, algorithm: Algorithm, length_bytes_max: int) ->
     )
     result.lengths_bytes[one] = lengths
     result.window_bytes[one] = window_bytes
+    sums_starts = parsed.leaf_starts[chunks] + POSITION.size  # without any, of what lies behind
+    result.first_sums[one] = parsed.octets.view(">u4")[sums_starts // 4]
     result.sums_bytes[one] = sums_bytes
     result.spans[one] = spans_of(
         np.zeros_like(chunks, np.uint64), lengths.astype(np.uint64), np.True_
@@ -118,9 +128,11 @@ def _columns(parsed: RowColumns, algorithm: Algorithm, length_bytes_max: int) ->
 def _run(parsed: RowColumns, raws: Sequence[bytes], columns: _Columns, part: slice) -> SimpleRun:
     return SimpleRun(
         block_ids=parsed.block_ids[part],
+        bcsids=parsed.bcsids[part],
         rows=raws[part],
         lengths_bytes=columns.lengths_bytes[part].tolist(),
         window_bytes=columns.window_bytes[part].tolist(),
+        first_sums=columns.first_sums[part],
         sums_ends=(columns.sums_bytes[part] + SUMS_START).tolist(),
         spans=columns.spans[part],
         leaves=columns.leaves[part],

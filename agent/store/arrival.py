@@ -14,6 +14,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -46,7 +47,7 @@ RESERVED_BYTES_MIN: Final = 1024**2
 ARRIVALS_MAX: Final = 6  # each has a thread of the server and some megabytes
 ROWS_SUFFIX: Final = ".rows"
 FIRST_GENERATION: Final = 1
-_ROW: Final = struct.Struct("<QI")
+_COUNT: Final = struct.Struct("<I")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,13 +186,12 @@ class Arrival:
     def keep_rows(self, block_ids: Sequence[BlockId], rows: Sequence[bytes]) -> int:
         """Keep the rows of blocks for the commit: on disk, because many may be much. An empty one
         is none; returns how many there were."""
-        kept: list[bytes] = []
-        for block_id, row in zip(block_ids, rows, strict=True):
-            if row:
-                kept += (_ROW.pack(block_id, len(row)), row)
+        kept = [(block_id, row) for block_id, row in zip(block_ids, rows, strict=True) if row]
+        ids, rows = [block_id for block_id, _ in kept], [row for _, row in kept]
+        head = struct.pack(f"<I{len(kept)}Q{len(kept)}I", len(kept), *ids, *map(len, rows))
         with disk_errors(self._rows_path):
-            self._rows.write(b"".join(kept))
-        return len(kept) // 2
+            self._rows.write(b"".join([head, *rows]))
+        return len(kept)
 
     def write_files(self, files: Sequence[tuple[BlockId, memoryview]]) -> None:
         """Write small block files whole, soon. The views must stay as they are."""
@@ -223,9 +223,14 @@ class Arrival:
         with disk_errors(self._rows_path):
             self._rows.flush()
             with self._rows_path.open("rb") as stored:
-                while header := stored.read(_ROW.size):
-                    block_id, size = _ROW.unpack(header)
-                    yield BlockId(block_id), stored.read(size)
+                while head := stored.read(_COUNT.size):
+                    [count] = _COUNT.unpack(head)
+                    about = struct.Struct(f"<{count}Q{count}I")
+                    ids_and_sizes = about.unpack(stored.read(about.size))
+                    ends = list(accumulate(ids_and_sizes[count:], initial=0))
+                    data = stored.read(ends[-1])
+                    for block_id, (start, end) in zip(ids_and_sizes, pairwise(ends), strict=False):
+                        yield BlockId(block_id), data[start:end]
 
     def _use(self, size_bytes: int) -> None:
         """Turn reserved room into used room."""

@@ -11,7 +11,7 @@ import os
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -93,70 +93,6 @@ class BlockFiles:
         finally:
             os.close(fd)
 
-    def read_whole(
-        self, files: Sequence[tuple[BlockId, int]], buffer: memoryview
-    ) -> "list[memoryview | OSError]":
-        """Read whole small files of these sizes into a buffer of `spread_bytes` of them all.
-
-        Returns what there was of each, at most its size, or why it could not be read.
-        """
-        found: list[memoryview | OSError] = []
-        queue = self.borrow_queue()
-        address = address_of(buffer)
-        start = 0
-        for first in range(0, len(files), READS_MAX):
-            some = files[first : first + READS_MAX]
-            spreads = [spread_bytes(size_bytes) for _, size_bytes in some]
-            starts = list(accumulate(spreads, initial=start))
-            start = starts.pop()
-            counts = [NOT_TOGETHER] * len(some)
-            if queue is not None:
-                places = [address + each for each in starts]
-                counts = self._read_together(queue, some, places, spreads)
-            for (block_id, size_bytes), at, count in zip(some, starts, counts, strict=True):
-                if count >= size_bytes:
-                    found.append(buffer[at : at + size_bytes])
-                else:
-                    found.append(self._found(block_id, buffer[at : at + size_bytes], count))
-        if queue is not None:
-            self.give_back_queue(queue)
-        return found
-
-    def _read_together(
-        self,
-        queue: ReadQueue,
-        files: Sequence[tuple[BlockId, int]],
-        places: Sequence[int],
-        spreads: Sequence[int],
-    ) -> list[int]:
-        """Return how many bytes of each file came to its place, or the error number, negative."""
-        failed: dict[int, int] = {}
-        reads: list[Read] = []
-        try:
-            for (block_id, _), place, size_bytes in zip(files, places, spreads, strict=True):
-                try:
-                    fd = self.open_direct(block_id)
-                except OSError as error:
-                    failed[len(reads) + len(failed)] = -(error.errno or errno.EIO)
-                else:
-                    reads.append((fd, place, size_bytes))
-            counts = queue.read(reads)
-        finally:
-            for fd, _, _ in reads:
-                os.close(fd)
-        for index, count in failed.items():  # by ascending index
-            counts.insert(index, count)
-        return counts
-
-    def _found(self, block_id: BlockId, target: memoryview, count: int) -> "memoryview | OSError":
-        """Return what was read; what cannot be read together is read by itself now."""
-        if -count in REFUSED:
-            try:
-                count = self.read(block_id, 0, target)
-            except OSError as error:
-                return error
-        return target[:count] if count >= 0 else OSError(-count, os.strerror(-count))
-
     def borrow_queue(self) -> ReadQueue | None:
         """Return a queue, used or new, None where the kernel has none for us.
 
@@ -177,6 +113,95 @@ class BlockFiles:
         return os.open(f"{block_id}.block", DIRECT_FLAGS, dir_fd=self._directory_fd)
 
 
+class WholeFiles:
+    """Small files that are read whole, many at once; the first of them while nobody waits for them.
+
+    Used by one thread. What it found is in its memory: `close` it after that was used.
+    """
+
+    def __init__(
+        self, files: BlockFiles, wanted: Sequence[tuple[BlockId, int]], room_bytes: int
+    ) -> None:
+        """Begin to read files of these sizes, whose `spread_bytes` are at most `room_bytes`."""
+        self._files = files
+        self._wanted = wanted
+        self._buffer = files.borrow(room_bytes)
+        self._address = address_of(self._buffer)
+        self._queue = files.borrow_queue()
+        self._starts = list(accumulate((spread_bytes(size) for _, size in wanted), initial=0))
+        self._failed: dict[int, int] = {}
+        self._begin(0)
+
+    def close(self) -> None:
+        """Wait for what is under way, and give back queue and memory."""
+        if self._queue is not None:
+            with suppress(OSError):  # a queue that breaks has waited for all
+                self._queue.results()
+            self._files.give_back_queue(self._queue)
+            self._queue = None
+        self._files.give_back(self._buffer)
+
+    def found(self) -> "list[memoryview | OSError]":
+        """Return what there was of each file, at most its size, or why it could not be read."""
+        found: list[memoryview | OSError] = []
+        buffer = self._buffer
+        for first in range(0, len(self._wanted), READS_MAX):
+            some = self._wanted[first : first + READS_MAX]
+            counts = self._counts(len(some))
+            self._begin(first + READS_MAX)
+            starts = self._starts[first : first + len(some)]
+            for (block_id, size_bytes), at, count in zip(some, starts, counts, strict=True):
+                if count >= size_bytes:
+                    found.append(buffer[at : at + size_bytes])
+                else:
+                    found.append(self._found(block_id, buffer[at : at + size_bytes], count))
+        return found
+
+    def _begin(self, first: int) -> None:
+        """Begin to read the next files, as many as a queue has places for."""
+        if self._queue is None:
+            return
+        self._failed = {}
+        reads: list[Read] = []
+        starts = self._starts[first : first + READS_MAX + 1]
+        some = self._wanted[first : first + READS_MAX]
+        try:
+            for index, ((block_id, _), (start, end)) in enumerate(
+                zip(some, pairwise(starts), strict=True)
+            ):
+                try:
+                    fd = self._files.open_direct(block_id)
+                except OSError as error:
+                    self._failed[index] = -(error.errno or errno.EIO)
+                else:
+                    reads.append((fd, self._address + start, end - start))
+            self._queue.begin_all(reads)
+        finally:
+            for fd, _, _ in reads:
+                os.close(fd)
+
+    def _counts(self, count: int) -> list[int]:
+        """Return how many bytes of each file came that was begun, or the error number, negative."""
+        if self._queue is None:
+            return [NOT_TOGETHER] * count
+        try:
+            counts = self._queue.results()
+        except OSError:  # the queue has broken, and has waited for all
+            return [NOT_TOGETHER] * count
+        for index, code in self._failed.items():  # by ascending index
+            counts.insert(index, code)
+        return counts
+
+    def _found(self, block_id: BlockId, target: memoryview, count: int) -> "memoryview | OSError":
+        """Return what was read; what cannot be read together is read by itself now."""
+        if -count in REFUSED:
+            try:
+                count = self._files.read(block_id, 0, target)
+            except OSError as error:
+                return error
+        return target[:count] if count >= 0 else OSError(-count, os.strerror(-count))
+
+
 class ReadsAhead:
     """Reads of whole pages that are under way. Used by one thread; wait for each before the end."""
 
@@ -184,7 +209,7 @@ class ReadsAhead:
         self._files = files
         self._queue = files.borrow_queue()
         self._free = list(range(READS_MAX))
-        self._under_way: dict[int, int] = {}  # the descriptor of each
+        self._under_way: set[int] = set()
         self._ended: dict[int, int] = {}
 
     @property
@@ -210,10 +235,9 @@ class ReadsAhead:
         number = self._free[-1]
         try:
             self._queue.begin(number, (fd, address_of(target), len(target)), offset)
-        except OSError:
-            os.close(fd)
-            raise
-        self._under_way[self._free.pop()] = fd
+        finally:
+            os.close(fd)  # the kernel keeps the file open
+        self._under_way.add(self._free.pop())
         return number
 
     def count(self, number: int) -> int:
@@ -226,7 +250,7 @@ class ReadsAhead:
                 self._queue.close()  # which waits for all that is under way
                 ended = [(left, -errno.EIO) for left in self._under_way]
             for one, result in ended:
-                os.close(self._under_way.pop(one))
+                self._under_way.discard(one)
                 self._ended[one] = result
         self._free.append(number)
         count = self._ended.pop(number)

@@ -67,6 +67,8 @@ class ReadQueue:
         first = self._requests.ctypes.data
         places = range(first, first + self._requests.nbytes, REQUEST.itemsize)
         self._places = (ctypes.c_void_p * READS_MAX)(*places)
+        self._results: list[int] = []
+        self._begun = 0
         self._events = ctypes.create_string_buffer(READS_MAX * EVENT.size)
         made = self._call(numbers.setup, READS_MAX, ctypes.byref(self._context))
         if made < 0:
@@ -81,28 +83,42 @@ class ReadQueue:
     def read(self, reads: Sequence[Read]) -> list[int]:
         """Read from the start of each file; return how many bytes came, or the error number,
         negative. No memory is written to any more when this returns."""
+        self.begin_all(reads)
+        return self.results()
+
+    def begin_all(self, reads: Sequence[Read]) -> None:
+        """Begin to read from the start of each file; nothing else may be under way. `results` waits
+        for them. The descriptors may be closed at once: the kernel keeps the files open."""
         assert len(reads) <= READS_MAX, "a queue has so many places"
+        self._results, self._begun = [0] * len(reads), 0
         if not reads:
-            return []
+            return
         requests = self._requests[: len(reads)]
         requests["fd"], requests["address"], requests["size_bytes"] = zip(*reads, strict=True)
         requests["offset"] = 0
-        results = [0] * len(reads)
-        index = begun = 0
+        index = 0
         while index < len(reads):
             taken = self._submit(index, len(reads) - index)
             if taken > 0:
                 index += taken
-                begun += taken
+                self._begun += taken
             elif taken != INTERRUPTED:  # which is said of the first that was not taken
-                results[index] = taken or -errno.EAGAIN
+                self._results[index] = taken or -errno.EAGAIN
                 index += 1
+
+    def results(self) -> list[int]:
+        """Wait for all that `begin_all` has begun; return what became of each, as `read` does."""
         try:
-            self._await(begun, results)
+            while self._begun:
+                ended = self.wait(self._begun)
+                for number, result in ended:
+                    self._results[number] = result
+                self._begun -= len(ended)
         except OSError:
             self.close()  # which waits for what is under way
+            self._begun = 0
             raise
-        return results
+        return self._results
 
     def begin(self, number: int, read: Read, offset: int) -> None:
         """Begin one read at an offset that ends a page. `number` (below READS_MAX, of none that is
@@ -127,14 +143,6 @@ class ReadQueue:
                 return [(number, result) for number, _, result, _ in events]
             if ended != INTERRUPTED:
                 raise OSError(-ended, os.strerror(-ended))
-
-    def _await(self, count: int, results: list[int]) -> None:
-        """Wait for the end of `count` reads."""
-        while count:
-            ended = self.wait(count)
-            for number, result in ended:
-                results[number] = result
-            count -= len(ended)
 
     def _submit(self, first: int, count: int) -> int:
         """Hand over reads that were described; return how many were taken, or the error number."""

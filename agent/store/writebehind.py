@@ -242,13 +242,16 @@ class FileWriter:
         for name, data in files:
             fd = os.open(name, CREATE_FLAGS, FILE_MODE, dir_fd=self._directory_fd)
             try:
-                self._write_uncached(fd, data)
+                if len(data) > SMALL_BYTES_MAX:
+                    self._write_uncached(fd, data)
+                elif (written := os.write(fd, data)) < len(data):
+                    write_all(fd, data[written:], written)
             finally:
                 os.close(fd)
 
     def _write_uncached(self, fd: int, data: memoryview) -> None:
         written = 0
-        if self._flags and len(data) > SMALL_BYTES_MAX:
+        if self._flags:
             try:
                 written = os.pwritev(fd, [data], 0, self._flags)
             except OSError as error:

@@ -12,6 +12,7 @@ it can be seen.
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
@@ -27,8 +28,8 @@ from agent.transfer.ahead import read_ahead
 from agent.transfer.folding import Folding, folded_anew, plain
 from agent.transfer.parts import PART_BLOCKS_MAX, PART_BYTES, Part, cut_off, read_part, unpacked
 from agent.transfer.streamed import StreamedChunks
-from merkle.blockrow import HEADER, decode_block
-from merkle.checksum import Algorithm, windows_verify
+from merkle.blockrow import decode_block
+from merkle.checksum import Algorithm, fold_each, windows_verify
 from merkle.damaged import Damaged
 from merkle.replica import (
     BLOCK_BYTES_MAX,
@@ -43,7 +44,7 @@ from merkle.replica import (
     ReplicaState,
 )
 from merkle.tree import Tree
-from scanner.batch import SIMPLE_TYPE, SUMS_START, SimpleRun, runs
+from scanner.batch import FIRST_SUM_END, SIMPLE_TYPE, SUMS_START, SimpleRun, runs
 from scanner.finding import Fault, Finding, Verdict
 
 if TYPE_CHECKING:
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
 FINDINGS_MAX: Final = 10_000  # damage beyond it makes no replica that is worth a copy
 SMALL_BYTES_MAX: Final = PART_BYTES
 STEP_BYTES: Final = 512 * 1024
-BCSID_FIELD: Final = 4  # of a row's header
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,10 +344,18 @@ class _Reception:
         self, run: SimpleRun, sizes: list[int], starts: list[int], data: memoryview
     ) -> list[tuple[BlockId, memoryview]]:
         """Check small blocks of one chunk; return those to write. The others take the long way."""
-        files = []
         ids = cast(list[BlockId], run.block_ids.tolist())
+        count = len(ids)
+        if sizes == run.lengths_bytes and run.sums_ends == [FIRST_SUM_END] * count:
+            views = [data[start:end] for start, end in pairwise(starts[: count + 1])]
+            if np.array_equal(fold_each(Algorithm.CRC32C, views, count), run.first_sums):
+                self._bytes_used += sum(sizes)
+                self._bcsid = max(self._bcsid, int(run.bcsids.max()))
+                return list(zip(ids, views, strict=True))
+        files = []
         items = zip(
             ids,
+            run.bcsids.tolist(),
             run.rows,
             run.lengths_bytes,
             run.window_bytes,
@@ -356,24 +364,15 @@ class _Reception:
             starts,
             strict=False,
         )
-        verify, bcsid_of = windows_verify, HEADER.unpack_from
-        for block_id, row, length, window_bytes, sums_end, size, start in items:
-            view = data[start : start + length]
-            if size == length and verify(SIMPLE_TYPE, window_bytes, row[SUMS_START:sums_end], view):
+        for block_id, bcsid, row, length, window_bytes, sums_end, size, start in items:
+            view, sums = data[start : start + length], row[SUMS_START:sums_end]
+            if size == length and windows_verify(SIMPLE_TYPE, window_bytes, sums, view):
                 files.append((block_id, view))
+                self._bytes_used += length
+                self._bcsid = max(self._bcsid, bcsid)
             else:
                 self._begin(block_id, row, size, is_folded=True)
                 self._go_on(data[start : start + max(size, 0)])
-        if len(files) == len(ids):
-            self._bytes_used += sum(run.lengths_bytes)
-            bcsids = (bcsid_of(row)[BCSID_FIELD] for row in run.rows)
-            self._bcsid = max(self._bcsid, *bcsids)
-            return files
-        whole = {block_id for block_id, _ in files}
-        for block_id, row, length in zip(ids, run.rows, run.lengths_bytes, strict=True):
-            if block_id in whole:
-                self._bytes_used += length
-                self._bcsid = max(self._bcsid, bcsid_of(row)[BCSID_FIELD])
         return files
 
     def _begin(self, block_id: BlockId, row: bytes, file_bytes: int, *, is_folded: bool) -> None:

@@ -11,7 +11,7 @@ declared ends the stream, and wants a scan.
 import errno
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import merge
@@ -19,7 +19,6 @@ from operator import itemgetter
 from typing import Final, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.ports import Executor, Future
@@ -28,16 +27,16 @@ from agent.rpc.v1 import datanode_pb2 as pb
 from agent.store.blockfile import ALIGNMENT_BYTES
 from agent.store.durable import error_of
 from agent.store.facts import ReplicaFacts
-from agent.store.outflow import ABSENT, BlockFiles, ReadsAhead, spread_bytes
+from agent.store.outflow import ABSENT, BlockFiles, ReadsAhead, WholeFiles
 from agent.store.store import ReplicaStore
 from agent.store.writebehind import REFUSED
 from agent.transfer.parts import (
     FINDINGS_PER_PART,
-    PART_BLOCKS_MAX,
     PART_BYTES,
     blocks_part,
     part_with_hole,
 )
+from agent.transfer.pieces import SPREAD_BYTES_MAX, Batch, Piece, Span
 from merkle.blockrow import decode_block
 from merkle.checksum import U64s
 from merkle.damaged import Damaged
@@ -46,37 +45,8 @@ from merkle.tree import Tree
 from scanner.batch import SimpleRun, runs
 from scanner.finding import Finding
 
-SPREAD_BYTES_MAX: Final = 2 * PART_BYTES  # of a part whose blocks each begin at a page
 NO_DATA: Final = frozenset({errno.EIO, errno.ENOENT})
 READ_AHEAD_PARTS: Final = 4  # read, or being read, before they are sent: one MiB each
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A range of one block's file."""
-
-    block_id: BlockId
-    offset: int
-    length_bytes: int
-    is_damaged: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """What one part carries: a span of one block, or (None) small blocks whole.
-
-    `local_ids` are the blocks that begin in it.
-    """
-
-    local_ids: Sequence[BlockId]
-    rows: Sequence[bytes]
-    file_bytes: Sequence[int]
-    span: Span | None = None
-
-    @property
-    def data_bytes(self) -> int:
-        """Bytes of data in it."""
-        return sum(self.file_bytes) if self.span is None else self.span.length_bytes
 
 
 @dataclass(slots=True)
@@ -181,7 +151,7 @@ class Export:
         lost = lost_rows(self.store, self.container_id, findings)
         rows = merge(known, lost, key=itemgetter(0)) if lost else known
         damaged = np.array(sorted(self.damaged_block_ids), np.uint64)
-        batch = _Batch()
+        batch = Batch()
         for item in runs(rows, tree.algorithm, PART_BYTES):
             if not isinstance(item, SimpleRun):
                 yield from batch.taken()
@@ -217,21 +187,23 @@ class Export:
             first = False
 
     def _begin(self, piece: Piece) -> Future:
-        """Begin to make the part of one piece: whole pages of a file come by themselves, small
-        files are read together by this thread when their turn comes (many threads would but wait
-        for each other's turn of the interpreter), anything else takes a thread."""
+        """Begin to make the part of one piece: small files, and whole pages of one, come by
+        themselves. Threads that opened files would but wait for each other's turn of the
+        interpreter; all that wants more than opening takes one."""
         span = piece.span
         if self.compress or not self._ahead.is_possible:
             return self.executor.submit(self._read, piece)
         if span is None:
-            return _Later(partial(self._read, piece), is_begun=False)
+            small = self._small_files(piece)
+            return _Later(partial(self._finish_small, piece, small), small.close)
         is_aligned = not (span.offset | span.length_bytes) % ALIGNMENT_BYTES
         if is_aligned and span.length_bytes and not span.is_damaged:
             about = (piece.local_ids, piece.rows, piece.file_bytes)
             part, hole = part_with_hole(*about, span.length_bytes)
             with suppress(OSError):  # a thread will find out what it means
                 number = self._ahead.begin(span.block_id, span.offset, hole)
-                return _Later(partial(self._finish, span, part, hole, number), is_begun=True)
+                finish = partial(self._finish, span, part, hole, number)
+                return _Later(finish, partial(self._ahead.count, number))
         return self.executor.submit(self._read, piece)
 
     def _finish(self, span: Span, part: bytes, hole: memoryview, number: int) -> bytes:
@@ -247,32 +219,38 @@ class Export:
         return part
 
     def _read(self, piece: Piece) -> bytes:
-        """Return the part of one piece. Runs in a reader's thread, or in the sender's."""
+        """Return the part of one piece. Runs in a reader's thread."""
+        span = piece.span
+        if span is None:
+            return self._finish_small(piece, self._small_files(piece))
         buffer = self._files.borrow(SPREAD_BYTES_MAX)
         try:
-            if piece.span is None:
-                data = self._read_small(piece, buffer)
-            else:
-                data = [buffer[: piece.span.length_bytes]]
-                self._fill(piece.span, data[0])
-            return blocks_part(
-                piece.local_ids, piece.rows, piece.file_bytes, *data, compress=self.compress
-            )
+            self._fill(span, buffer[: span.length_bytes])
+            return self._part(piece, [buffer[: span.length_bytes]])
         finally:
             self._files.give_back(buffer)
 
-    def _read_small(self, piece: Piece, buffer: memoryview) -> list[memoryview]:
-        """Return the data of whole small blocks, none of which is known to be damaged."""
+    def _small_files(self, piece: Piece) -> WholeFiles:
+        """Begin to read whole small blocks, none of which is known to be damaged."""
         files = list(zip(piece.local_ids, piece.file_bytes, strict=True))
+        return WholeFiles(self._files, files, SPREAD_BYTES_MAX)
+
+    def _finish_small(self, piece: Piece, small: WholeFiles) -> bytes:
+        """Return the part of small blocks whose reading was begun. Raises SutureError."""
         data = []
-        every = self._files.read_whole(files, buffer)
-        for (block_id, length_bytes), found in zip(files, every, strict=True):
-            if isinstance(found, OSError):
-                raise self._trouble(block_id, found) from found
-            if len(found) < length_bytes:
-                raise self._trouble(block_id, None)
-            data.append(found)
-        return data
+        with closing(small):
+            blocks = zip(piece.local_ids, piece.file_bytes, small.found(), strict=True)
+            for block_id, length_bytes, found in blocks:
+                if isinstance(found, OSError):
+                    raise self._trouble(block_id, found) from found
+                if len(found) < length_bytes:
+                    raise self._trouble(block_id, None)
+                data.append(found)
+            return self._part(piece, data)
+
+    def _part(self, piece: Piece, data: Sequence[memoryview]) -> bytes:
+        about = (piece.local_ids, piece.rows, piece.file_bytes)
+        return blocks_part(*about, *data, compress=self.compress)
 
     def _fill(self, span: Span, target: memoryview) -> None:
         """Fill memory from a file, of which parts may be missing if it is damaged: zeros there."""
@@ -297,62 +275,20 @@ class Export:
 
 @dataclass(frozen=True, slots=True)
 class _Later:
-    """A part that is made, or made whole, by the thread that wants it."""
+    """A part that is made whole by the thread that wants it."""
 
     finish: Callable[[], bytes]
-    is_begun: bool  # then its memory is being written to
+    give_up: Callable[[], object]  # until its memory is not written to any more
 
     def result(self) -> bytes:
         """Return the part, whole."""
         return self.finish()
 
     def cancel(self) -> bool:
-        """Return whether nobody has to wait for it."""
-        return not self.is_begun
-
-
-@dataclass(slots=True)
-class _Batch:
-    """Small blocks that go out together."""
-
-    ids: list[BlockId] = field(default_factory=list)
-    rows: list[bytes] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
-    data_bytes: int = 0
-    spread_bytes: int = 0
-
-    def add(
-        self, ids: Sequence[BlockId], rows: Sequence[bytes], sizes: npt.NDArray[np.int64]
-    ) -> Iterator[Piece]:
-        """Add blocks of at most `PART_BYTES`; yield each batch that is full before the last."""
-        data = np.cumsum(sizes)
-        spread = np.cumsum(spread_bytes(sizes))
-        start = 0
-        while start < len(ids):
-            gone = (int(data[start - 1]), int(spread[start - 1])) if start else (0, 0)
-            data_max = gone[0] + PART_BYTES - self.data_bytes
-            spread_max = gone[1] + SPREAD_BYTES_MAX - self.spread_bytes
-            end = min(
-                int(np.searchsorted(data, data_max, side="right")),
-                int(np.searchsorted(spread, spread_max, side="right")),
-                start + PART_BLOCKS_MAX - len(self.ids),
-            )
-            if end <= start:
-                yield from self.taken()
-                continue
-            self.ids += ids[start:end]
-            self.rows += rows[start:end]
-            self.sizes += sizes[start:end].tolist()
-            self.data_bytes += int(data[end - 1]) - gone[0]
-            self.spread_bytes += int(spread[end - 1]) - gone[1]
-            start = end
-
-    def taken(self) -> Iterator[Piece]:
-        """Yield what there is, and begin anew."""
-        if self.ids:
-            yield Piece(self.ids, self.rows, self.sizes)
-            self.ids, self.rows, self.sizes = [], [], []
-            self.data_bytes = self.spread_bytes = 0
+        """Give it up; nobody has to wait for it then."""
+        with suppress(OSError):
+            self.give_up()
+        return True
 
 
 def check_exportable(facts: ReplicaFacts) -> None:

@@ -174,6 +174,27 @@ def test_a_sync_beside_that_fails_is_told(tmp_path: Path) -> None:
         writer.abandon()
 
 
+def test_a_write_that_stops_early_is_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel may take less than it was given."""
+    write_some, data = os.write, bytes(range(200)) * 7
+    taken: list[int] = []
+
+    def half(fd: int, given: memoryview) -> int:
+        taken.append(write_some(fd, given[: len(given) // 2]))
+        return taken[-1]
+
+    with directory(tmp_path) as fd:
+        writer = FileWriter(fd, None)
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "write", half)
+            writer.write_whole([("1.block", memoryview(data))])
+
+    assert [len(data) // 2] == taken
+    assert data == (tmp_path / "1.block").read_bytes()
+
+
 def test_whole_files_are_created_by_one_thread_at_a_time(tmp_path: Path) -> None:
     """A directory has one lock: threads that fight for it take twice the processor time."""
     busy: list[str] = []

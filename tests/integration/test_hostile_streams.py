@@ -4,14 +4,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import zstandard
 
+from agent.rpc.hashes import Selection, pages, read_tree
 from agent.rpc.v1 import container_pb2
+from agent.rpc.v1 import datanode_pb2 as pb
 from agent.transfer.parts import PART_BYTES
 from merkle.blockrow import decode_block, encode_block
-from merkle.replica import BlockId, ChecksumType, ChunkInfo
-from tests.support.pushed import Pair, decoded, put_mixed, refused, serving_pair
+from merkle.checksum import window_checksums
+from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo
+from merkle.tree import build_from_rows
+from tests.support.pushed import MIB, Pair, decoded, encoded, put_mixed, refused, serving_pair
 
 
 @pytest.fixture
@@ -87,6 +92,59 @@ class TestHostileStreams:
         assert len(blocks.data) < PART_BYTES
 
         assert "MALFORMED_REQUEST" == refused(pair, parts)
+
+
+class TestForgedRows:
+    """Rows that contradict the data, under a tree that was made to fit them."""
+
+    @pytest.mark.parametrize("harm", ["sum of all in place of the first", "a file that is short"])
+    def test_a_checksum_of_other_bytes_is_no_checksum(self, pair: Pair, harm: str) -> None:
+        """
+        Each window has its own checksum, and each chunk all of its bytes.
+        """
+        parts = list(decoded(pair.source))
+        small = next(part.blocks for part in parts if len(part.blocks.local_ids) == 4)
+        size_bytes = small.file_bytes[3]
+        data = small.data[-size_bytes:]
+        if harm == "a file that is short":
+            chunk = ChunkInfo(0, 2 * size_bytes, ChecksumType.CRC32C, MIB, sum_of(data))
+        else:
+            sums = sum_of(data) + sum_of(data[4_096:])
+            chunk = ChunkInfo(0, size_bytes, ChecksumType.CRC32C, 4_096, sums)
+        block = BlockData(BlockId(small.local_ids[3]), Bcsid(1), (chunk,))
+        small.rows[3] = encode_block(block)
+
+        assert "CHECKSUM_MISMATCH" == refused(pair, with_fitting_tree(parts))
+
+    def test_a_row_that_is_right_under_such_a_tree_is_taken(self, pair: Pair) -> None:
+        """
+        Otherwise the test above would show nothing.
+        """
+        pair.target.importer.receive(encoded(with_fitting_tree(list(decoded(pair.source)))))
+
+        assert pair.source.files() == pair.target.files()
+
+
+def sum_of(data: bytes) -> bytes:
+    """Return the checksum of one window."""
+    return window_checksums(ChecksumType.CRC32C, len(data), data)
+
+
+def with_fitting_tree(parts: list[pb.ImportPart]) -> list[pb.ImportPart]:
+    """Return the stream with the tree that its rows fold to."""
+    [announced] = [part.tree for part in parts if part.WhichOneof("part") == "tree"]
+    rows = [
+        (BlockId(block_id), row)
+        for part in parts
+        for block_id, row in zip(part.blocks.local_ids, part.blocks.rows, strict=True)
+    ]
+    _, known = read_tree(iter([announced]))
+    tree = build_from_rows(rows, {}, algorithm=known.algorithm, generation=known.generation)
+    everything = Selection(pb.CHUNKS, *[np.empty(0, np.uint64)] * 4)
+    [page] = pages(tree, everything)
+    return [
+        pb.ImportPart(tree=page) if part.WhichOneof("part") == "tree" else part for part in parts
+    ]
 
 
 class TestBrokenStreams:

@@ -4,6 +4,7 @@ import errno
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from types import FrameType
 
@@ -11,7 +12,7 @@ import pytest
 
 from agent.store import readqueue
 from agent.store.blockfile import ALIGNMENT_BYTES
-from agent.store.outflow import BlockFiles, ReadsAhead, spread_bytes
+from agent.store.outflow import BlockFiles, ReadsAhead, WholeFiles, spread_bytes
 from agent.store.readqueue import READS_MAX, ReadQueue, address_of
 from agent.store.writebehind import huge_pages
 from merkle.replica import BlockId
@@ -41,11 +42,12 @@ def files(chunks: Path) -> Iterator[BlockFiles]:
 def read_whole(files: BlockFiles, wanted: list[tuple[int, int]]) -> list[bytes | int]:
     """Return what each file of (number, size) has, or the number of the error."""
     keys = [(BlockId(number), size_bytes) for number, size_bytes in wanted]
-    buffer = memoryview(huge_pages(sum(spread_bytes(size) for _, size in keys)))
-    return [
-        (found.errno or 0) if isinstance(found, OSError) else bytes(found)
-        for found in files.read_whole(keys, buffer)
-    ]
+    room_bytes = sum(spread_bytes(size) for _, size in keys)
+    with closing(WholeFiles(files, keys, room_bytes)) as reading:
+        return [
+            (found.errno or 0) if isinstance(found, OSError) else bytes(found)
+            for found in reading.found()
+        ]
 
 
 def every(chunks: Path) -> list[bytes]:
@@ -96,6 +98,35 @@ def test_one_file_that_cannot_be_read_says_why_and_the_others_are_read(
     assert [(chunks / "1.block").read_bytes(), (chunks / "4.block").read_bytes()] == [first, fourth]
     assert (chunks / "5.block").read_bytes()[:4_000] == fifth
     assert (chunks / "6.block").read_bytes() == sixth
+
+
+def test_files_whose_queue_breaks_are_read_one_by_one(
+    files: BlockFiles, chunks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel may say that it cannot wait; nothing is lost by it."""
+    waits: list[int] = []
+
+    def broken(_queue: ReadQueue, _count: int = 1) -> list[tuple[int, int]]:
+        waits.append(1)
+        raise OSError(errno.EFAULT, "it cannot say")
+
+    monkeypatch.setattr(ReadQueue, "wait", broken)
+
+    assert every(chunks) == read_whole(files, list(enumerate(SIZES, start=1)))
+    assert waits
+
+
+def test_files_that_nobody_wants_any_more_are_let_go_of(files: BlockFiles, chunks: Path) -> None:
+    """Their memory can be used at once, and no descriptor is left open."""
+    before = sorted(Path("/proc/self/fd").iterdir())
+    keys = [(BlockId(number), size) for number, size in enumerate(SIZES, start=1)]
+
+    for _ in range(100):
+        WholeFiles(files, keys, 1024**2).close()
+    found = read_whole(files, [(6, 70_000)])
+
+    assert [(chunks / "6.block").read_bytes()] == found
+    assert before == sorted(Path("/proc/self/fd").iterdir())
 
 
 @pytest.fixture
@@ -183,6 +214,23 @@ def test_a_queue_tells_of_each_read_what_became_of_it(chunks: Path) -> None:
 
     assert [4_000, -errno.EBADF, 4_000] == results
     assert memory[:4_000] == memory[2 * 4_096 :][:4_000] == (chunks / "3.block").read_bytes()
+
+
+def test_a_queue_reads_from_the_start_what_is_whole(chunks: Path) -> None:
+    """Though its place was used for a later part before."""
+    memory = pages(2)
+    fd = os.open(chunks / "6.block", os.O_RDONLY | os.O_DIRECT)
+    queue = ReadQueue()
+    try:
+        queue.begin(0, (fd, address_of(memory), 4_096), 8 * 4_096)
+        assert [(0, 4_096)] == queue.wait()
+        assert [4_096, 4_096] == queue.read([(fd, address_of(memory), 4_096)] * 2)
+        assert [] == queue.read([])
+    finally:
+        queue.close()
+        os.close(fd)
+
+    assert (chunks / "6.block").read_bytes()[:4_096] == memory[:4_096]
 
 
 def test_a_queue_that_was_closed_reads_nothing(chunks: Path) -> None:

@@ -1,15 +1,12 @@
 """One datanode pushes its replica to another: whole, as it is, or not at all."""
 
-import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from agent.errors import Refused, SutureError, Unavailable
-from agent.ports import Executor, Future
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.store import readqueue
 from agent.store.arrival import Announced, Arrival
@@ -20,8 +17,8 @@ from merkle.checksum import Algorithm
 from merkle.replica import Bcsid, BlockId, ChecksumType, ContainerId, ReplicaState
 from tests.support.datanodes import Datanode, code_of
 from tests.support.page_cache import cached_pages, drop_pages
-from tests.support.pushed import Pair, decoded, encoded, exported, put_mixed, serving_pair
-from tests.support.stored_replica import CHUNK_BYTES, CONTAINER
+from tests.support.pushed import Counting, Pair, decoded, encoded, exported, put_mixed, serving_pair
+from tests.support.stored_replica import CONTAINER
 
 MIB = 1024 * 1024
 
@@ -44,19 +41,6 @@ def assert_same(pair: Pair) -> None:
     assert () == fsck(pair.path / "b", read_data=True).problems
     pair.target.replica.reopen()
     assert ReplicaState.CLOSED is pair.target.replica.store.replica(CONTAINER).state
-
-
-@dataclass(slots=True)
-class Counting:
-    """An executor that counts what it is asked for."""
-
-    executor: Executor
-    count: int = 0
-
-    def submit(self, work: Callable[..., Any], /, *arguments: Any) -> Future:
-        """Begin the work."""
-        self.count += 1
-        return self.executor.submit(work, *arguments)
 
 
 class TestWholeReplicas:
@@ -164,18 +148,42 @@ class TestWholeReplicas:
         assert export.block_count <= 2
         stream.close()
 
+    @pytest.mark.parametrize("size_bytes", [MIB, 300_000])
+    def test_a_stream_that_is_left_early_leaves_nothing_behind(
+        self, pair: Pair, size_bytes: int
+    ) -> None:
+        """
+        What is being read is waited for: its memory must not be written to later.
+        """
+        replica = pair.source.replica
+        replica.store.create_container(CONTAINER)
+        for number in range(1, 20):
+            replica.put(number, size_bytes)
+        replica.store.close_container(CONTAINER, bcsid=0, force=True)
+        before = sorted(Path("/proc/self/fd").iterdir())
+        stream = exported(pair.source).stream()
+        kinds = (pb.ImportPart.FromString(part).WhichOneof("part") for part in stream)
+        assert "blocks" in kinds  # which takes the first of them, no more
+
+        stream.close()
+
+        assert before == sorted(Path("/proc/self/fd").iterdir())
+
     @pytest.mark.parametrize("has_queues", [True, False])
-    def test_whole_pages_come_without_a_thread(
+    def test_no_thread_is_taken_for_what_comes_by_itself(
         self, pair: Pair, monkeypatch: pytest.MonkeyPatch, *, has_queues: bool
     ) -> None:
         """
-        Large blocks are read straight into their messages; where the kernel has no queues a thread
-        reads each part, and what arrives is the same.
+        Large blocks are read straight into their messages, small ones together; where the kernel
+        has no queues a thread reads each part, and what arrives is the same.
         """
         replica = pair.source.replica
         replica.store.create_container(CONTAINER)
         replica.put(1, 3 * MIB)
         replica.put(2, MIB, 4096)
+        replica.put(3, MIB)
+        for number in range(4, 200):
+            replica.put(number, 900 + number)
         replica.store.close_container(CONTAINER, bcsid=0, force=True)
         if not has_queues:
             monkeypatch.setattr(readqueue, "NUMBERS", {})
@@ -183,7 +191,7 @@ class TestWholeReplicas:
 
         parts = list(replace(exported(pair.source), executor=threads).stream())
 
-        assert (0 if has_queues else 5) == threads.count
+        assert (0 if has_queues else 7) == threads.count
         pair.target.importer.receive(map(read_part, parts))
         assert_same(pair)
 
@@ -218,117 +226,6 @@ class TestWholeReplicas:
         for end in (pair.source, pair.target):
             chunks = end.replica.store.paths(CONTAINER).chunks
             assert {0} == set(map(cached_pages, chunks.iterdir()))
-
-
-class TestDamage:
-    def test_declared_damage_arrives_marked(self, pair: Pair) -> None:
-        """
-        A replica with a corrupt chunk that its source knows of is copied, and is UNHEALTHY there.
-        """
-        pair.source.replica.create()
-        pair.source.replica.flip(2, 100)
-        pair.source.scan()
-
-        outcome = pair.source.replicate(pair.target)
-
-        store = pair.target.replica.store
-        facts = store.replica(CONTAINER)
-        assert 1 == outcome.damaged_chunk_count
-        assert (ReplicaState.UNHEALTHY, ReplicaState.CLOSED) == (facts.state, facts.former_state)
-        [finding] = store.findings(CONTAINER)
-        assert (2, 0) == (finding.block_id, finding.offset)
-        assert "dn-a" in finding.evidence
-        assert pair.source.files() == pair.target.files()
-        assert pair.source.replica.store.tree(CONTAINER).root == store.tree(CONTAINER).root
-        pair.target.scan()
-        assert ReplicaState.UNHEALTHY is store.replica(CONTAINER).state
-
-    def test_lost_and_short_files_arrive_as_such(self, pair: Pair) -> None:
-        """
-        A missing file, a short one, a lost and a damaged row: all that is left is copied.
-        """
-        source = pair.source.replica
-        source.create(blocks=6)
-        source.file(1).unlink()
-        os.truncate(source.file(2), CHUNK_BYTES + 5)
-        source.delete_row(3)
-        source.damage_row(4)
-        pair.source.importer = None  # type: ignore[assignment]
-        source.scan()
-
-        outcome = pair.source.replicate(pair.target)
-
-        assert pair.source.files() == pair.target.files()
-        facts = pair.target.replica.store.replica(CONTAINER)
-        assert ReplicaState.UNHEALTHY is facts.state
-        named = {item.block_id for item in pair.target.replica.store.findings(CONTAINER)}
-        assert ({1, 2, 3, 4}, 5) == (named, facts.block_count)
-        assert len(pair.target.replica.store.findings(CONTAINER)) == outcome.damaged_chunk_count
-
-    def test_undeclared_damage_fails_and_wants_a_scan(self, pair: Pair) -> None:
-        """
-        Rot that nobody has found yet is noticed on the way: nothing arrives, the source scans.
-        """
-        pair.source.replica.create()
-        pair.source.replica.flip(2, 100)
-
-        code = code_of(lambda: pair.source.replicate(pair.target))
-
-        assert "CHECKSUM_MISMATCH" == code
-        assert [CONTAINER] == pair.source.on_demand
-        pair.target_is_untouched()
-
-    @pytest.mark.parametrize("harm", ["missing", "short"])
-    def test_a_file_that_is_gone_or_short_is_news(self, pair: Pair, harm: str) -> None:
-        """
-        The source itself notices that bytes are missing, ends the stream and scans.
-        """
-        pair.source.replica.create()
-        file = pair.source.replica.file(2)
-        if harm == "missing":
-            file.unlink()
-        else:
-            os.truncate(file, 10)
-
-        code = code_of(lambda: pair.source.replicate(pair.target))
-
-        assert "CHECKSUM_MISMATCH" == code
-        assert [CONTAINER] == pair.source.on_demand
-        pair.target_is_untouched()
-
-    @pytest.mark.parametrize("harm", ["missing", "short"])
-    def test_so_is_one_among_small_ones_that_are_read_together(self, pair: Pair, harm: str) -> None:
-        """
-        The block is named, though its neighbours could be read.
-        """
-        put_mixed(pair.source)
-        file = pair.source.replica.file(3)
-        if harm == "missing":
-            file.unlink()
-        else:
-            os.truncate(file, 10)
-
-        with pytest.raises(SutureError, match="reading block 3 ") as refusal:
-            pair.source.replicate(pair.target)
-
-        assert "CHECKSUM_MISMATCH" == refusal.value.code.value
-        assert [CONTAINER] == pair.source.on_demand
-        pair.target_is_untouched()
-
-    def test_an_unhealthy_replica_that_arrives_whole_can_heal(self, pair: Pair) -> None:
-        """
-        What was UNHEALTHY arrives UNHEALTHY, and a clean read at the target makes it whole again.
-        """
-        pair.source.replica.create()
-        pair.source.replica.flip(2, 100)
-        pair.source.scan()
-        pair.source.replica.flip(2, 100)  # whole again, and nobody knows
-
-        pair.source.replicate(pair.target)
-
-        assert ReplicaState.UNHEALTHY is pair.target.replica.store.replica(CONTAINER).state
-        pair.target.scan()
-        assert ReplicaState.CLOSED is pair.target.replica.store.replica(CONTAINER).state
 
 
 class TestRefusals:

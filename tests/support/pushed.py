@@ -1,13 +1,15 @@
 """A replica that one datanode pushes to another, and its stream, message by message."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agent.errors import Refused
+from agent.ports import Executor, Future
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.transfer.outgoing import Export
 from agent.transfer.parts import Part, read_part
@@ -36,6 +38,19 @@ class Pair:
         with store._volumes[0].index.read() as rows:
             assert [] == list(rows.blocks(CONTAINER))
             assert [] == list(rows.journal())
+
+
+@dataclass(slots=True)
+class Counting:
+    """An executor that counts what it is asked for."""
+
+    executor: Executor
+    count: int = 0
+
+    def submit(self, work: Callable[..., Any], /, *arguments: Any) -> Future:
+        """Begin the work."""
+        self.count += 1
+        return self.executor.submit(work, *arguments)
 
 
 @contextmanager

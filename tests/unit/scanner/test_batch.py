@@ -1,13 +1,14 @@
 """Small blocks are scanned in columns: same tree, same findings, as one by one."""
 
 import errno
+from dataclasses import replace
 
 import pytest
 
-from merkle.blockrow import ROWS_PER_BATCH, encode_block
+from merkle.blockrow import ROWS_PER_BATCH, decode_block, encode_block
 from merkle.checksum import Algorithm
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo
-from scanner.batch import SimpleRun, runs
+from scanner.batch import FIRST_SUM_END, SUMS_START, SimpleRun, runs
 from scanner.finding import Fault, Verdict
 from scanner.judge import WITNESSES, Witnesses
 from scanner.verify import READ_BYTES_MAX, scan_replica
@@ -68,6 +69,28 @@ def test_simple_blocks_come_as_runs(mixed: MemoryReplica) -> None:
         for item in runs(rows, Algorithm.XXH3_64, 30 * WINDOW_BYTES - 1)
         if isinstance(item, tuple) and item[0] > 20
     ]
+
+
+def test_columns_tell_what_each_row_does(mixed: MemoryReplica) -> None:
+    """Lengths, windows, checksums and commits are those of the rows, of one window or of many."""
+    blocks = [decode_block(BlockId(key), row) for key, row in sorted(mixed.rows.items())]
+    known = {key: replace(blocks[key - 1], bcsid=Bcsid(1_000 + key)) for key in range(1, 40)}
+    rows = [(BlockId(key), encode_block(block)) for key, block in known.items()]
+
+    found = runs(rows, Algorithm.XXH3_64, READ_BYTES_MAX)
+
+    for run in (item for item in found if isinstance(item, SimpleRun)):
+        for index, (block_id, row) in enumerate(zip(run.block_ids.tolist(), run.rows, strict=True)):
+            block = known[block_id]
+            (chunk,) = block.chunks
+            sums = chunk.window_checksums
+            assert encode_block(block) == row
+            assert block.bcsid == run.bcsids[index]
+            assert chunk.length_bytes == run.lengths_bytes[index]
+            assert chunk.bytes_per_checksum == run.window_bytes[index]
+            assert int.from_bytes(sums[:4]) == run.first_sums[index]
+            assert sums == row[SUMS_START : run.sums_ends[index]]
+            assert (len(sums) == 4) == (run.sums_ends[index] == FIRST_SUM_END)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,94 @@
+"""What the parts of a replica carry: its blocks, cut into pieces.
+
+    small blocks    as many whole ones together as a part holds
+    a large block   one span after the other
+
+Pure: no disk, no socket.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from agent.store.outflow import spread_bytes
+from agent.transfer.parts import PART_BLOCKS_MAX, PART_BYTES
+from merkle.replica import BlockId
+
+SPREAD_BYTES_MAX: Final = 2 * PART_BYTES  # of a part whose blocks each begin at a page
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A range of one block's file."""
+
+    block_id: BlockId
+    offset: int
+    length_bytes: int
+    is_damaged: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one part carries: a span of one block, or (None) small blocks whole.
+
+    `local_ids` are the blocks that begin in it.
+    """
+
+    local_ids: Sequence[BlockId]
+    rows: Sequence[bytes]
+    file_bytes: Sequence[int]
+    span: Span | None = None
+
+    @property
+    def data_bytes(self) -> int:
+        """Bytes of data in it."""
+        return sum(self.file_bytes) if self.span is None else self.span.length_bytes
+
+
+@dataclass(slots=True)
+class Batch:
+    """Small blocks that go out together."""
+
+    ids: list[BlockId] = field(default_factory=list)
+    rows: list[bytes] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    data_bytes: int = 0
+    spread_bytes: int = 0
+
+    def add(
+        self, ids: Sequence[BlockId], rows: Sequence[bytes], sizes: npt.NDArray[np.int64]
+    ) -> Iterator[Piece]:
+        """Add blocks of at most `PART_BYTES`; yield each batch that is full before the last."""
+        data = np.cumsum(sizes)
+        spread = np.cumsum(spread_bytes(sizes))
+        start = 0
+        while start < len(ids):
+            gone = (int(data[start - 1]), int(spread[start - 1])) if start else (0, 0)
+            data_max = gone[0] + PART_BYTES - self.data_bytes
+            spread_max = gone[1] + SPREAD_BYTES_MAX - self.spread_bytes
+            end = min(
+                int(np.searchsorted(data, data_max, side="right")),
+                int(np.searchsorted(spread, spread_max, side="right")),
+                start + PART_BLOCKS_MAX - len(self.ids),
+            )
+            if end <= start:
+                yield from self.taken()
+                continue
+            self.ids += ids[start:end]
+            self.rows += rows[start:end]
+            self.sizes += sizes[start:end].tolist()
+            self.data_bytes += int(data[end - 1]) - gone[0]
+            self.spread_bytes += int(spread[end - 1]) - gone[1]
+            start = end
+
+    def taken(self) -> Iterator[Piece]:
+        """Yield what there is, and begin anew."""
+        if self.ids:
+            is_one = len(self.ids) == 1
+            span = Span(self.ids[0], 0, self.sizes[0], is_damaged=False) if is_one else None
+            yield Piece(self.ids, self.rows, self.sizes, span)
+            self.ids, self.rows, self.sizes = [], [], []
+            self.data_bytes = self.spread_bytes = 0

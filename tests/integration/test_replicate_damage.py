@@ -1,0 +1,181 @@
+"""A replica with damage is copied as it is: what its source knows of arrives marked."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.errors import SutureError
+from agent.rpc.v1 import datanode_pb2 as pb
+from merkle.replica import ReplicaState
+from tests.support.datanodes import code_of
+from tests.support.pushed import Counting, Pair, decoded, encoded, exported, put_mixed, serving_pair
+from tests.support.stored_replica import CHUNK_BYTES, CONTAINER
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    """Two datanodes that serve; the source has no replica yet."""
+    with serving_pair(tmp_path) as made:
+        yield made
+
+
+class TestDamage:
+    def test_declared_damage_arrives_marked(self, pair: Pair) -> None:
+        """
+        A replica with a corrupt chunk that its source knows of is copied, and is UNHEALTHY there.
+        """
+        pair.source.replica.create()
+        pair.source.replica.flip(2, 100)
+        pair.source.scan()
+
+        outcome = pair.source.replicate(pair.target)
+
+        store = pair.target.replica.store
+        facts = store.replica(CONTAINER)
+        assert 1 == outcome.damaged_chunk_count
+        assert (ReplicaState.UNHEALTHY, ReplicaState.CLOSED) == (facts.state, facts.former_state)
+        [finding] = store.findings(CONTAINER)
+        assert (2, 0) == (finding.block_id, finding.offset)
+        assert "dn-a" in finding.evidence
+        assert pair.source.files() == pair.target.files()
+        assert pair.source.replica.store.tree(CONTAINER).root == store.tree(CONTAINER).root
+        pair.target.scan()
+        assert ReplicaState.UNHEALTHY is store.replica(CONTAINER).state
+
+    def test_damage_among_small_blocks_arrives_marked(self, pair: Pair) -> None:
+        """
+        The blocks around it go together, it by itself, and each once.
+        """
+        put_mixed(pair.source)
+        pair.source.replica.flip(3, 100)
+        pair.source.scan()
+
+        outcome = pair.source.replicate(pair.target)
+
+        assert 5 == outcome.block_count
+        assert pair.source.files() == pair.target.files()
+        found = pair.target.replica.store.findings(CONTAINER)
+        assert [3] == [item.block_id for item in found]
+
+    def test_damaged_parts_are_read_by_a_thread(self, pair: Pair) -> None:
+        """
+        It may take a disk long to say that it cannot read, and what it cannot is sent as zeros.
+        """
+        put_mixed(pair.source)
+        pair.source.replica.flip(1, 100)
+        pair.source.scan()
+        threads = Counting(pair.source._fetchers)
+
+        parts = list(replace(exported(pair.source), executor=threads).stream())
+
+        assert 3 == threads.count  # of block 1, two of whole pages; the small ones take none
+        assert "end" == pb.ImportPart.FromString(parts[-1]).WhichOneof("part")
+
+    @pytest.mark.parametrize("size_bytes", [5_000, 600])
+    def test_the_last_commit_is_that_of_the_rows(self, pair: Pair, size_bytes: int) -> None:
+        """
+        Though the source announces less: blocks of several windows, and of one.
+        """
+        replica = pair.source.replica
+        replica.store.create_container(CONTAINER)
+        for number in range(1, 8):
+            replica.put(number, size_bytes)
+        replica.store.close_container(CONTAINER, bcsid=0, force=True)
+        parts = list(decoded(pair.source))
+        parts[0].header.bcsid = 0
+
+        pair.target.importer.receive(encoded(parts))
+
+        assert 7 == pair.target.replica.store.replica(CONTAINER).bcsid
+
+    def test_lost_and_short_files_arrive_as_such(self, pair: Pair) -> None:
+        """
+        A missing file, a short one, a lost and a damaged row: all that is left is copied.
+        """
+        source = pair.source.replica
+        source.create(blocks=6)
+        source.file(1).unlink()
+        os.truncate(source.file(2), CHUNK_BYTES + 5)
+        source.delete_row(3)
+        source.damage_row(4)
+        pair.source.importer = None  # type: ignore[assignment]
+        source.scan()
+
+        outcome = pair.source.replicate(pair.target)
+
+        assert pair.source.files() == pair.target.files()
+        facts = pair.target.replica.store.replica(CONTAINER)
+        assert ReplicaState.UNHEALTHY is facts.state
+        named = {item.block_id for item in pair.target.replica.store.findings(CONTAINER)}
+        assert ({1, 2, 3, 4}, 5) == (named, facts.block_count)
+        assert len(pair.target.replica.store.findings(CONTAINER)) == outcome.damaged_chunk_count
+
+    def test_undeclared_damage_fails_and_wants_a_scan(self, pair: Pair) -> None:
+        """
+        Rot that nobody has found yet is noticed on the way: nothing arrives, the source scans.
+        """
+        pair.source.replica.create()
+        pair.source.replica.flip(2, 100)
+
+        code = code_of(lambda: pair.source.replicate(pair.target))
+
+        assert "CHECKSUM_MISMATCH" == code
+        assert [CONTAINER] == pair.source.on_demand
+        pair.target_is_untouched()
+
+    @pytest.mark.parametrize("harm", ["missing", "short"])
+    def test_a_file_that_is_gone_or_short_is_news(self, pair: Pair, harm: str) -> None:
+        """
+        The source itself notices that bytes are missing, ends the stream and scans.
+        """
+        pair.source.replica.create()
+        file = pair.source.replica.file(2)
+        if harm == "missing":
+            file.unlink()
+        else:
+            os.truncate(file, 10)
+
+        code = code_of(lambda: pair.source.replicate(pair.target))
+
+        assert "CHECKSUM_MISMATCH" == code
+        assert [CONTAINER] == pair.source.on_demand
+        pair.target_is_untouched()
+
+    @pytest.mark.parametrize("harm", ["missing", "short"])
+    def test_so_is_one_among_small_ones_that_are_read_together(self, pair: Pair, harm: str) -> None:
+        """
+        The block is named, though its neighbours could be read.
+        """
+        put_mixed(pair.source)
+        file = pair.source.replica.file(3)
+        if harm == "missing":
+            file.unlink()
+        else:
+            os.truncate(file, 10)
+
+        with pytest.raises(SutureError, match="reading block 3 ") as refusal:
+            pair.source.replicate(pair.target)
+
+        assert "CHECKSUM_MISMATCH" == refusal.value.code.value
+        assert [CONTAINER] == pair.source.on_demand
+        pair.target_is_untouched()
+
+    def test_an_unhealthy_replica_that_arrives_whole_can_heal(self, pair: Pair) -> None:
+        """
+        What was UNHEALTHY arrives UNHEALTHY, and a clean read at the target makes it whole again.
+        """
+        pair.source.replica.create()
+        pair.source.replica.flip(2, 100)
+        pair.source.scan()
+        pair.source.replica.flip(2, 100)  # whole again, and nobody knows
+
+        pair.source.replicate(pair.target)
+
+        assert ReplicaState.UNHEALTHY is pair.target.replica.store.replica(CONTAINER).state
+        pair.target.scan()
+        assert ReplicaState.CLOSED is pair.target.replica.store.replica(CONTAINER).state
