@@ -76,7 +76,7 @@ class TestDamage:
         assert 3 == threads.count  # of block 1, two of whole pages; the small ones take none
         assert "end" == pb.ImportPart.FromString(parts[-1]).WhichOneof("part")
 
-    @pytest.mark.parametrize("size_bytes", [5_000, 600])
+    @pytest.mark.parametrize("size_bytes", [40_000, 600])
     def test_the_last_commit_is_that_of_the_rows(self, pair: Pair, size_bytes: int) -> None:
         """
         Though the source announces less: blocks of several windows, and of one.
