@@ -150,7 +150,8 @@ class Export:
         known = self.store.block_rows(self.container_id)
         lost = lost_rows(self.store, self.container_id, findings)
         rows = merge(known, lost, key=itemgetter(0)) if lost else known
-        damaged = np.array(sorted(self.damaged_block_ids), np.uint64)
+        named = [key for key in self.damaged_block_ids if key > 0]  # not the replica as a whole
+        damaged = np.array(sorted(named), np.uint64)
         batch = Batch()
         for item in runs(rows, tree.algorithm, PART_BYTES):
             if not isinstance(item, SimpleRun):

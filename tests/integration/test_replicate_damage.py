@@ -62,6 +62,22 @@ class TestDamage:
         found = pair.target.replica.store.findings(CONTAINER)
         assert [3] == [item.block_id for item in found]
 
+    def test_damage_of_no_block_hinders_no_copy(self, pair: Pair) -> None:
+        """
+        A replica without a descriptor has all of its blocks; the copy has a descriptor, too.
+        """
+        put_mixed(pair.source)
+        pair.source.replica.store.paths(CONTAINER).descriptor.unlink()
+        pair.source.scan()
+        [finding] = pair.source.replica.store.findings(CONTAINER)
+        assert finding.is_damage
+        assert finding.block_id < 0
+
+        pair.source.replicate(pair.target)
+
+        assert pair.source.files() == pair.target.files()
+        assert pair.target.replica.store.paths(CONTAINER).descriptor.exists()
+
     def test_damaged_parts_are_read_by_a_thread(self, pair: Pair) -> None:
         """
         It may take a disk long to say that it cannot read, and what it cannot is sent as zeros.
