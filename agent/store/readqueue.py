@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-READS_MAX: Final = 64  # at once: each has an open file; more gained nothing
+READS_MAX: Final = 64  # at once; more gained nothing
 REQUEST: Final = np.dtype(  # struct iocb of linux/aio_abi.h
     [("number", "<u8"), ("key", "<u4"), ("rw_flags", "<u4"), ("opcode", "<u2"),
      ("priority", "<i2"), ("fd", "<u4"), ("address", "<u8"), ("size_bytes", "<u8"),
@@ -80,12 +80,6 @@ class ReadQueue:
         context, self._context = self._context, ctypes.c_ulong(0)
         self._call(self._numbers.destroy, context)
 
-    def read(self, reads: Sequence[Read]) -> list[int]:
-        """Read from the start of each file; return how many bytes came, or the error number,
-        negative. No memory is written to any more when this returns."""
-        self.begin_all(reads)
-        return self.results()
-
     def begin_all(self, reads: Sequence[Read]) -> None:
         """Begin to read from the start of each file; nothing else may be under way. `results` waits
         for them. The descriptors may be closed at once: the kernel keeps the files open."""
@@ -107,7 +101,8 @@ class ReadQueue:
                 index += 1
 
     def results(self) -> list[int]:
-        """Wait for all that `begin_all` has begun; return what became of each, as `read` does."""
+        """Wait for all that `begin_all` has begun; return of each how many bytes came, or the error
+        number, negative. No memory is written to any more when this returns. Raises OSError."""
         try:
             while self._begun:
                 ended = self.wait(self._begun)

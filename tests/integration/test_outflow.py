@@ -13,7 +13,7 @@ import pytest
 from agent.store import readqueue
 from agent.store.blockfile import ALIGNMENT_BYTES
 from agent.store.outflow import BlockFiles, ReadsAhead, WholeFiles, spread_bytes
-from agent.store.readqueue import READS_MAX, ReadQueue, address_of
+from agent.store.readqueue import READS_MAX, Read, ReadQueue, address_of
 from agent.store.writebehind import huge_pages
 from merkle.replica import BlockId
 from tests.support.page_cache import cached_pages, drop_pages
@@ -48,6 +48,12 @@ def read_whole(files: BlockFiles, wanted: list[tuple[int, int]]) -> list[bytes |
             (found.errno or 0) if isinstance(found, OSError) else bytes(found)
             for found in reading.found()
         ]
+
+
+def together(queue: ReadQueue, reads: list[Read]) -> list[int]:
+    """Return what became of reads that were begun together."""
+    queue.begin_all(reads)
+    return queue.results()
 
 
 def every(chunks: Path) -> list[bytes]:
@@ -206,7 +212,7 @@ def test_a_queue_tells_of_each_read_what_became_of_it(chunks: Path) -> None:
     queue = ReadQueue()
     try:
         reads = [(fd, address_of(memory[4_096 * index :]), 4_096) for index, fd in enumerate(fds)]
-        results = queue.read(reads)
+        results = together(queue, reads)
     finally:
         queue.close()
         os.close(fds[0])
@@ -224,8 +230,8 @@ def test_a_queue_reads_from_the_start_what_is_whole(chunks: Path) -> None:
     try:
         queue.begin(0, (fd, address_of(memory), 4_096), 8 * 4_096)
         assert [(0, 4_096)] == queue.wait()
-        assert [4_096] == queue.read([(fd, address_of(memory), 4_096)])
-        assert [] == queue.read([])
+        assert [4_096] == together(queue, [(fd, address_of(memory), 4_096)])
+        assert [] == together(queue, [])
     finally:
         queue.close()
         os.close(fd)
@@ -240,7 +246,7 @@ def test_a_queue_that_was_closed_reads_nothing(chunks: Path) -> None:
     queue = ReadQueue()
     queue.close()
     try:
-        assert [-errno.EINVAL] == queue.read([(fd, address_of(memory), 4_096)])
+        assert [-errno.EINVAL] == together(queue, [(fd, address_of(memory), 4_096)])
     finally:
         os.close(fd)
     assert bytes(4_096) == memory[:4_096]
@@ -257,7 +263,7 @@ def test_a_queue_that_is_closed_twice_closes_no_other(chunks: Path) -> None:
     fd = os.open(chunks / "3.block", os.O_RDONLY | os.O_DIRECT)
     try:
         first.close()
-        assert [4_000] == second.read([(fd, address_of(memory), 4_096)])
+        assert [4_000] == together(second, [(fd, address_of(memory), 4_096)])
         with pytest.raises(OSError, match="Invalid argument"):
             first.begin(0, (fd, address_of(memory), 4_096), 0)
     finally:

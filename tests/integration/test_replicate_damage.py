@@ -24,6 +24,14 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
         yield made
 
 
+def spoil(file: Path, harm: str) -> None:
+    """Take a block's file away, or the most of it."""
+    if harm == "missing":
+        file.unlink()
+    else:
+        os.truncate(file, 10)
+
+
 class TestDamage:
     def test_declared_damage_arrives_marked(self, pair: Pair) -> None:
         """
@@ -150,11 +158,7 @@ class TestDamage:
         The source itself notices that bytes are missing, ends the stream and scans.
         """
         pair.source.replica.create()
-        file = pair.source.replica.file(2)
-        if harm == "missing":
-            file.unlink()
-        else:
-            os.truncate(file, 10)
+        spoil(pair.source.replica.file(2), harm)
 
         code = code_of(lambda: pair.source.replicate(pair.target))
 
@@ -168,11 +172,7 @@ class TestDamage:
         The block is named, though its neighbours could be read.
         """
         put_mixed(pair.source)
-        file = pair.source.replica.file(3)
-        if harm == "missing":
-            file.unlink()
-        else:
-            os.truncate(file, 10)
+        spoil(pair.source.replica.file(3), harm)
 
         with pytest.raises(SutureError, match="reading block 3 ") as refusal:
             pair.source.replicate(pair.target)
