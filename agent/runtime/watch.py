@@ -32,7 +32,7 @@ from agent.memory import give_back
 from agent.runtime.lease import Leases
 from agent.runtime.loop import Step, Throttled
 from agent.runtime.ondemand import OnDemandScans
-from agent.store.layout import block_id_of
+from agent.store.layout import holds_data
 from agent.store.store import ReplicaStore
 from merkle.checksum import U64s
 from merkle.replica import TREE_STATES, ContainerId
@@ -185,7 +185,7 @@ class ChangeWatch:
         name = os.fsdecode(event.name)
         if container_id is None:
             return  # no longer watched, or not yet: the scan of a fresh container comes by itself
-        if not event.mask & SELF_EVENTS and block_id_of(name) is None:
+        if not event.mask & SELF_EVENTS and not holds_data(name):
             return
         if self._leases.written_within(container_id, OWN_WINDOW_S):
             self._own_event_count += 1

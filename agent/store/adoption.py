@@ -6,12 +6,15 @@ bytes may be salvaged by reconcile against a peer's metadata, and it cannot be d
 
 from dataclasses import replace
 
+import numpy as np
+
 from agent.store.blocks import recounted
 from agent.store.closing import follow_state, unhealthy
 from agent.store.descriptor import Descriptor, read_descriptor
 from agent.store.durable import disk_errors, make_directories
 from agent.store.index import Change
 from agent.store.options import StoreOptions
+from agent.store.packs import recall
 from agent.store.rows import DescriptorEntry, ReplicaRow
 from agent.store.trees import read_tree
 from agent.store.volume import Volume
@@ -43,8 +46,11 @@ def adopt_directory(volume: Volume, options: StoreOptions, container_id: Contain
         f"which says {descriptor.state} with bcsid {descriptor.bcsid}",
     )
     tree = read_tree(volume, container_id)
+    dead_ids = np.empty(0, np.uint64) if tree is None else tree.block_ids[tree.deleted]
+    recalled = recall(volume, container_id, dead_ids)
 
     def change(rows: Change) -> None:
+        rows.put_packed(container_id, recalled)
         if tree is not None:
             dead = tree.block_ids[tree.deleted].tolist()
             checksums = tree.block_checksums[tree.deleted].tolist()

@@ -34,6 +34,8 @@ from agent.store.durable import (
 from agent.store.index import Change
 from agent.store.layout import ReplicaPaths, replica_paths
 from agent.store.options import StoreOptions
+from agent.store.packformat import PACKED_BYTES_MAX, PackedBlocks
+from agent.store.packs import PackWriter
 from agent.store.rows import MovingEntry, ReplicaRow
 from agent.store.volume import Volume
 from agent.store.writebehind import FileWriter, Submit
@@ -177,7 +179,9 @@ class Arrival:
             self._directory_fd = os.open(
                 self._paths.chunks, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
             )
+        self._submit = submit
         self._files = FileWriter(self._directory_fd, submit)
+        self._pack: PackWriter | None = None
         self._allocated_bytes = 0  # of the file that was begun
         self._is_open = True
 
@@ -193,11 +197,21 @@ class Arrival:
             self._rows.write(b"".join([head, *rows]))
         return len(kept)
 
-    def write_files(self, files: Sequence[tuple[BlockId, memoryview]]) -> None:
-        """Write small block files whole, soon. The views must stay as they are."""
-        self._use(sum(len(data) for _, data in files))
+    def expect_small(self, count: int) -> None:
+        """Pack small blocks from now on if there will be so many that files for them cost more."""
+        if count >= self._arrivals.options.packed_count_min:
+            self._pack = PackWriter(self._directory_fd, self._submit)
+
+    def write_whole(self, blocks: Sequence[tuple[BlockId, memoryview]]) -> None:
+        """Write blocks by ascending id, each whole, soon. The views must stay as they are."""
+        self._use(sum(len(data) for _, data in blocks))
         with disk_errors(self._paths.chunks):
-            self._files.write_whole([(f"{block_id}.block", data) for block_id, data in files])
+            if self._pack is not None:
+                self._pack.add([block for block in blocks if len(block[1]) <= PACKED_BYTES_MAX])
+                blocks = [block for block in blocks if len(block[1]) > PACKED_BYTES_MAX]
+            if blocks:
+                names = [(f"{block_id}.block", data) for block_id, data in blocks]
+                self._files.write_whole(names)
 
     def begin_file(self, block_id: BlockId, size_bytes: int) -> None:
         """Begin the file of a large block, which will have so many bytes."""
@@ -265,12 +279,15 @@ class Arrival:
                     f"container {container_id} has files here that are not served",
                     container_id=container_id,
                 )
+            packed = PackedBlocks.none() if self._pack is None else self._pack.end()
             self._files.settle()
             self._paths.descriptor.write_bytes(encode_descriptor(descriptor_of(container_id, row)))
             self._paths.tree.write_bytes(encode_tree(tree, container_id))
             make_directories(place.root.parent, below=self.volume.layout.current)
             self._sync()
-        self.volume.index.write(lambda rows: self._record(rows, row, tree, received.findings))
+        self.volume.index.write(
+            lambda rows: self._record(rows, row, tree, packed, received.findings)
+        )
         try:
             with disk_errors(place.root):
                 move(self._paths.root, place.root)
@@ -283,7 +300,7 @@ class Arrival:
     def _sync(self) -> None:
         """Make the files and their names durable. Where all data is already, nothing of others
         that is still to be written to the same file system is waited for. Raises OSError."""
-        if self._files.unsynced_count:
+        if self._files.unsynced_count or (self._pack is not None and self._pack.unsynced_count):
             sync_file_system(self._directory_fd)
             self._files.drop_cached()
             return
@@ -299,6 +316,8 @@ class Arrival:
             return
         self._is_open = False
         self._files.abandon()
+        if self._pack is not None:
+            self._pack.abandon()
         os.close(self._directory_fd)
         with suppress(OSError):
             self._rows.close()
@@ -308,11 +327,17 @@ class Arrival:
         self._arrivals.forget(self.announced.container_id)
 
     def _record(
-        self, rows: Change, row: ReplicaRow, tree: Tree, findings: Sequence[Finding]
+        self,
+        rows: Change,
+        row: ReplicaRow,
+        tree: Tree,
+        packed: PackedBlocks,
+        findings: Sequence[Finding],
     ) -> None:
         container_id = self.announced.container_id
         rows.delete_container(container_id)  # of an import whose taking back had failed
         rows.put_blocks(container_id, self.rows())
+        rows.put_packed(container_id, packed)
         dead = tree.block_ids[tree.deleted].tolist()
         checksums = tree.block_checksums[tree.deleted].tolist()
         for block_id, checksum in zip(dead, checksums, strict=True):

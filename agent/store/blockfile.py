@@ -8,7 +8,8 @@ import errno
 import mmap
 import os
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -54,13 +55,20 @@ def _open(path: Path, flags: int) -> int:
     return fd
 
 
-def read(path: Path, offset: int, length_bytes: int) -> bytes:
-    """Return what the file holds there; shorter where the file ends. Raises OSError."""
-    fd = _open(path, os.O_RDONLY)
+@contextmanager
+def opened(path: Path, flags: int) -> Iterator[int]:
+    """Open a file of a replica for the length of the body. Raises OSError."""
+    fd = _open(path, flags)
     try:
-        return _read(fd, offset, length_bytes)
+        yield fd
     finally:
         os.close(fd)
+
+
+def read(path: Path, offset: int, length_bytes: int) -> bytes:
+    """Return what the file holds there; shorter where the file ends. Raises OSError."""
+    with opened(path, os.O_RDONLY) as fd:
+        return _read(fd, offset, length_bytes)
 
 
 def read_past_cache(path: Path, offset: int, length_bytes: int) -> bytes:
@@ -94,12 +102,9 @@ def _read_aligned(fd: int, offset: int, length_bytes: int) -> bytes:
 
 
 def _read_after_drop(path: Path, offset: int, length_bytes: int) -> bytes:
-    fd = _open(path, os.O_RDONLY)
-    try:
+    with opened(path, os.O_RDONLY) as fd:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         return _read(fd, offset, length_bytes)
-    finally:
-        os.close(fd)
 
 
 def _read(fd: int, offset: int, length_bytes: int) -> bytes:
@@ -172,24 +177,18 @@ def overwrite(path: Path, data: bytes, offset: int) -> None:
     """Write `data` durably over what is there, or right behind it. Raises OSError, and
     `Refused(CHUNK_GAP)` for a hole."""
     _clear_link(path)
-    fd = _open(path, os.O_RDWR | os.O_CREAT)
-    try:
+    with opened(path, os.O_RDWR | os.O_CREAT) as fd:
         check_reached(path, os.fstat(fd).st_size, offset)
         write_all(fd, data, offset)
         os.fdatasync(fd)
-    finally:
-        os.close(fd)
     sync_directory(path.parent)
 
 
 def truncate(path: Path, length_bytes: int) -> None:
     """Cut a file durably. Raises OSError."""
-    fd = _open(path, os.O_RDWR)
-    try:
+    with opened(path, os.O_RDWR) as fd:
         os.ftruncate(fd, length_bytes)
         os.fdatasync(fd)
-    finally:
-        os.close(fd)
 
 
 def check_reached(path: Path, size_bytes: int, offset: int) -> None:

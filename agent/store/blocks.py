@@ -7,6 +7,7 @@ may be written chunks that no commit has named yet; only those may be written ag
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from typing import Final
 
 from agent.errors import Code, Refused
 from agent.store.index import Change, Snapshot
@@ -29,7 +30,10 @@ from merkle.replica import (
     ChecksumType,
     ChunkInfo,
     ContainerId,
+    ReplicaState,
 )
+
+REPLICA_INDEX_MAX: Final = 255  # erasure coding has no wider group
 
 
 class Place(Enum):
@@ -62,6 +66,15 @@ def check_id(value: int, what: str) -> None:
     """Refuse an id that Ozone could not name."""
     if not 1 <= value <= ID_MAX:
         raise Refused(Code.MALFORMED_REQUEST, f"{what} {value} is not within 1..{ID_MAX}")
+
+
+def check_new(container_id: ContainerId, replica_index: int, state: ReplicaState) -> None:
+    """Refuse to create a replica that cannot be."""
+    check_id(container_id, "container id")
+    if not 0 <= replica_index <= REPLICA_INDEX_MAX:
+        raise Refused(Code.MALFORMED_REQUEST, f"replica index {replica_index} is out of range")
+    if state not in {ReplicaState.OPEN, ReplicaState.RECOVERING}:
+        raise Refused(Code.MALFORMED_REQUEST, f"a replica cannot be created {state}")
 
 
 def writable_replica(rows: Snapshot, container_id: ContainerId, block_id: BlockId) -> ReplicaRow:

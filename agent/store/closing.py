@@ -24,6 +24,8 @@ from agent.store.durable import (
 from agent.store.index import Change, Snapshot
 from agent.store.layout import ReplicaPaths, block_id_of, replica_paths
 from agent.store.options import StoreOptions
+from agent.store.packformat import PackedBlocks
+from agent.store.packs import size_in, unpack
 from agent.store.quarantine import Note
 from agent.store.rows import DescriptorEntry, ReplicaRow
 from agent.store.states import FORMER_STATE, Event, next_state
@@ -180,8 +182,10 @@ def quarantine_uncommitted(
     A file whose row is damaged is left alone: nobody knows what it must hold.
     """
     paths = volume.paths(container_id)
+    with volume.index.read() as rows:
+        packed = rows.packed_blocks(container_id)
     with disk_errors(paths.chunks):
-        sizes_bytes = file_sizes(paths)
+        sizes_bytes = data_sizes(paths, packed)
     ends = block_ends(tree)
     tails = [block_id for block_id, size in sizes_bytes.items() if size > ends.get(block_id, -1)]
     with volume.index.read() as rows:
@@ -202,14 +206,18 @@ def block_ends(tree: Tree) -> dict[int, int]:
     return dict(zip(tree.block_ids[live].tolist(), ends[live].tolist(), strict=True))
 
 
-def file_sizes(paths: ReplicaPaths) -> dict[BlockId, int]:
-    """Return the size of every block file; foreign files are the scan's to report."""
+def data_sizes(paths: ReplicaPaths, packed: PackedBlocks) -> dict[BlockId, int]:
+    """Return how many bytes there are of every block that has a file, or a part of one; foreign
+    files are the scan's to report."""
     sizes_bytes = {}
     with suppress(FileNotFoundError), os.scandir(paths.chunks) as entries:
         for entry in entries:
             block_id = block_id_of(entry.name)
             if block_id is not None and entry.is_file(follow_symlinks=False):
                 sizes_bytes[block_id] = entry.stat(follow_symlinks=False).st_size
+    pack_bytes = blockfile.size_bytes(paths.pack)
+    if pack_bytes != blockfile.ABSENT:
+        sizes_bytes.update((block_id, size_in(pack_bytes, place)) for block_id, place in packed)
     return sizes_bytes
 
 
@@ -227,6 +235,7 @@ def take_tail(
     The copy is durable before the file is cut. A whole file is moved, not copied.
     """
     path = volume.paths(container_id).block_file(block_id)
+    unpack(volume, container_id, block_id)
     with disk_errors(path):
         size = blockfile.size_bytes(path)
         if size <= max(end, blockfile.ABSENT):

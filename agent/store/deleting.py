@@ -14,6 +14,7 @@ from agent.errors import Code, Refused
 from agent.store.durable import disk_errors, move, remove_file, remove_tree, sync_directory
 from agent.store.index import Change, Snapshot
 from agent.store.options import StoreOptions
+from agent.store.packs import give_back_pages, remove_spent
 from agent.store.rows import ReplicaRow, UnlinkEntry, moved_on
 from agent.store.states import Event, next_state
 from agent.store.trees import bury_blocks, commit_tree, load_tree
@@ -142,15 +143,28 @@ def to_unlink(rows: Snapshot, container_id: ContainerId) -> tuple[BlockId, ...]:
 
 
 def unlink_blocks(volume: Volume, container_id: ContainerId) -> None:
-    """Remove the files of tombstones that the journal names, and the order to do so."""
+    """Remove the bytes of tombstones that the journal names, and the order to do so. The last of
+    a pack takes the pack with it."""
     with volume.index.read() as rows:
         entry = UnlinkEntry(to_unlink(rows, container_id))
+        packed = [rows.packed(container_id, block_id) for block_id in entry.block_ids]
+        packed_count = rows.packed_count(container_id)
+    gone = [place for place in packed if place is not None]
     paths = volume.paths(container_id)
     with disk_errors(paths.chunks):
         removed = [remove_file(paths.block_file(block_id)) for block_id in entry.block_ids]
+        if len(gone) == packed_count:
+            removed.append(remove_spent(paths))
+        else:
+            give_back_pages(paths, gone)
         if any(removed):
             sync_directory(paths.chunks)
-    volume.index.write(lambda rows: rows.end_work(container_id, entry))
+
+    def change(rows: Change) -> None:
+        rows.delete_packed(container_id, entry.block_ids)
+        rows.end_work(container_id, entry)
+
+    volume.index.write(change)
 
 
 def delete_replica(volume: Volume, container_id: ContainerId, *, force: bool) -> None:

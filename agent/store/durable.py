@@ -23,6 +23,7 @@ TEMPORARY_SUFFIX: Final = ".tmp"
 FILE_MODE: Final = 0o640
 DIRECTORY_MODE: Final = 0o750
 STATFS_WORDS: Final = 32  # more than the kernel fills
+PUNCH_HOLE: Final = 0x03  # and keep the size (linux/falloc.h)
 IN_MEMORY: Final = frozenset({0x0102_1994, 0x8584_58F6})  # tmpfs, ramfs (linux/magic.h)
 
 OUT_OF_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -144,9 +145,19 @@ def allocate(fd: int, size_bytes: int) -> bool:
 
     glibc's own posix_fallocate would write where the file system cannot.
     """
+    return _fallocate(fd, 0, 0, size_bytes)
+
+
+def punch(fd: int, offset: int, length_bytes: int) -> bool:
+    """Give whole pages of a file back to the file system, which reads as zeros there then; return
+    whether the file system can. Raises OSError."""
+    return length_bytes == 0 or _fallocate(fd, PUNCH_HOLE, offset, length_bytes)
+
+
+def _fallocate(fd: int, mode: int, offset: int, length_bytes: int) -> bool:
     library = ctypes.CDLL(None, use_errno=True)
-    start, length = ctypes.c_long(0), ctypes.c_long(size_bytes)
-    while library.fallocate(fd, 0, start, length) != 0:
+    start, length = ctypes.c_long(offset), ctypes.c_long(length_bytes)
+    while library.fallocate(fd, mode, start, length) != 0:
         code = ctypes.get_errno()
         if code in CANNOT_ALLOCATE:
             return False

@@ -15,17 +15,19 @@ from typing import Final
 
 from agent.errors import Code, Refused, SutureError
 from agent.store import blockfile
-from agent.store.closing import file_sizes
+from agent.store.closing import data_sizes
 from agent.store.descriptor import descriptor_of, read_descriptor
 from agent.store.durable import TEMPORARY_SUFFIX, read_file
 from agent.store.index import Index, Snapshot
 from agent.store.layout import (
     Layout,
     ReplicaPaths,
-    block_id_of,
     container_id_of,
     decode_version,
+    holds_data,
 )
+from agent.store.packformat import PackedBlocks
+from agent.store.packs import Place, place_of, read_table
 from agent.store.rows import ReplicaRow
 from agent.store.volume import lock_volume
 from merkle.blockrow import decode_block
@@ -256,8 +258,10 @@ class _Check:
             self._tally.add(path, "TOMBSTONES_DIFFER", "tree and index name other tombstones")
 
     def _check_blocks(self, *, read_data: bool) -> None:
-        sizes_bytes = file_sizes(self._paths)
+        packed = self._rows.packed_blocks(self._container_id)
+        sizes_bytes = data_sizes(self._paths, packed)
         self._check_foreign()
+        self._check_pack(packed)
         tombstones = self._rows.tombstones(self._container_id)
         block_count = bytes_used = 0
         pending: dict[BlockId, list[ChunkInfo]] = {}
@@ -266,7 +270,7 @@ class _Check:
         for block_id, raw in self._rows.blocks(self._container_id):
             block_count += 1
             size = sizes_bytes.pop(block_id, blockfile.ABSENT)
-            path = self._paths.block_file(block_id)
+            path = self._place(block_id).name
             if block_id in tombstones:
                 self._tally.add(path, "TOMBSTONE_AND_ROW", "a deleted block still has its row")
             try:
@@ -283,14 +287,37 @@ class _Check:
         bytes_used += sum(chunk.length_bytes for _, chunk in self._rows.pending(self._container_id))
         if self._row.state not in GROWING:
             for block_id, size in sizes_bytes.items():
-                path = self._paths.block_file(block_id)
+                path = self._place(block_id).name
                 self._tally.add(path, "BLOCK_ROW_MISSING", f"{size} bytes that no row describes")
         self._check_counts(block_count, bytes_used)
 
     def _check_foreign(self) -> None:
         for path in self._paths.chunks.iterdir():
-            if block_id_of(path.name) is None or not path.is_file():
+            if not holds_data(path.name) or not path.is_file():
                 self._tally.add(path, "FOREIGN_FILE", "not a block file")
+
+    def _place(self, block_id: BlockId) -> Place:
+        return place_of(self._rows, self._paths, self._container_id, block_id)
+
+    def _check_pack(self, packed: PackedBlocks) -> None:
+        """Compare the packed rows with the table that the pack was written with."""
+        path = self._paths.pack
+        damaged_count = self._rows.packed_count(self._container_id) - len(packed)
+        if damaged_count:
+            self._tally.add(path, "PACKED_ROW_DAMAGED", f"{damaged_count} rows cannot be read")
+        try:
+            table = read_table(self._paths)
+        except OSError as error:
+            self._tally.add(path, "PACK_TABLE_DAMAGED", str(error.strerror))
+            return
+        except Damaged as damage:
+            self._tally.add(path, "PACK_TABLE_DAMAGED", str(damage))
+            return
+        if len(packed) and path.is_file():
+            wrong = sum(table.of(block_id) != place for block_id, place in packed)
+            if wrong:
+                message = f"{wrong} rows say other places than the table in the pack"
+                self._tally.add(path, "PACKED_ROW_DIFFERS", message)
 
     def _check_counts(self, block_count: int, bytes_used: int) -> None:
         self._tally.block_count += block_count
@@ -306,7 +333,8 @@ class _Check:
     def _check_block(
         self, block: BlockData, size_bytes: int, pending: list[ChunkInfo], *, read_data: bool
     ) -> None:
-        path = self._paths.block_file(block.block_id)
+        place = self._place(block.block_id)
+        path = place.name
         is_writable = self._row.state in WRITABLE_STATES
         if pending and self._row.state not in GROWING:
             self._tally.add(path, "PENDING_LEFT", f"{len(pending)} chunks were never committed")
@@ -322,7 +350,7 @@ class _Check:
         elif size_bytes > end and self._row.state not in GROWING:
             self._tally.add(path, "TRAILING_BYTES", f"{size_bytes} bytes, {end} are recorded")
         if read_data and size_bytes != blockfile.ABSENT:
-            self._read_chunks(path, chunks)
+            self._read_chunks(place, chunks)
 
     def _check_chain(self, path: Path, chunks: Iterable[ChunkInfo]) -> None:
         end = 0
@@ -332,11 +360,12 @@ class _Check:
                 self._tally.add(path, "CHUNKS_NOT_CHAINED", message)
             end = chunk.end
 
-    def _read_chunks(self, path: Path, chunks: Iterable[ChunkInfo]) -> None:
+    def _read_chunks(self, place: Place, chunks: Iterable[ChunkInfo]) -> None:
+        path = place.name
         for chunk in chunks:
             where = f"chunk at {chunk.offset} of {chunk.length_bytes} bytes"
             try:
-                data = blockfile.read_past_cache(path, chunk.offset, chunk.length_bytes)
+                data = place.read_past_cache(chunk.offset, chunk.length_bytes)
             except OSError as error:
                 self._tally.add(path, "CHUNK_UNREADABLE", f"{where}: {error.strerror}")
                 continue

@@ -8,14 +8,12 @@
     journal     be64 container, kind, ...             work begun and not yet finished
     cursors     be64 container                        how far an unfinished scan has come
     history     be64 container, be32 number           what the replica was, and why; the newest
+    packed      be64 container, be64 block            where a small block lies in its pack
 
 Keys are big-endian, so a cursor walks containers, blocks and chunks in order. Every commit is
 synced. A read is one short transaction: long ones keep LMDB from reusing pages.
 """
 
-import errno
-import os
-import resource
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -25,13 +23,14 @@ from typing import Final, TypeVar
 
 import lmdb
 
-from agent.errors import Code, SutureError, Unavailable, VolumeFailed
+from agent.errors import Code, Unavailable
 from agent.memory import let_go_of_pages
 from agent.store.columns import DamagedRows, ReplicaColumns, decode_columns
-from agent.store.durable import OUT_OF_SPACE, SHORT_OF_RESOURCES
 from agent.store.history import KEPT_COUNT, HistoryEntry, decode_entry, encode_entry, entry_of
+from agent.store.indexerrors import DATA_FILE, MapFull, index_errors
 from agent.store.mapgate import MapGate
 from agent.store.options import wall_clock_ms
+from agent.store.packformat import Packed, PackedBlocks, decode_packed, decode_place, encode_packed
 from agent.store.rows import (
     JournalEntry,
     ReplicaRow,
@@ -56,12 +55,12 @@ from scanner.finding import Finding
 
 MAP_BYTES_MAX: Final = 16 * 1024**4  # a map beyond it would be a fault, not a need
 READERS_MAX: Final = 1024
-DATA_FILE: Final = "data.mdb"  # LMDB's name for it
 SPARE_READERS: Final = 8
-NEARLY_FULL_BYTES: Final = 4 * 1024**2
 DATABASES: Final = (
     *("replicas", "blocks", "pending", "tombstones", "findings", "journal", "cursors", "history"),
+    "packed",
 )
+LATER: Final = frozenset({"history", "packed"})  # absent until an agent that has them opens it
 
 _U64: Final = struct.Struct(">Q")
 _PAIR: Final = struct.Struct(">QQ")
@@ -82,7 +81,8 @@ class Databases:
     findings: lmdb._Database
     journal: lmdb._Database
     cursors: lmdb._Database
-    history: lmdb._Database | None  # a volume that no agent has opened since there is one
+    history: lmdb._Database | None  # None in a volume that no agent has opened since there is one
+    packed: lmdb._Database | None
 
 
 class Snapshot:
@@ -215,6 +215,28 @@ class Snapshot:
             except Damaged as damage:
                 yield owner, damage
 
+    def packed(self, container_id: ContainerId, block_id: BlockId) -> Packed | None:
+        """Return where a block lies in its pack; a damaged row is no row."""
+        if self._dbs.packed is None:
+            return None
+        row = self._txn.get(_PAIR.pack(container_id, block_id), db=self._dbs.packed)
+        return None if row is None else decode_place(row)
+
+    def packed_count(self, container_id: ContainerId) -> int:
+        """Return how many packed rows a container has, damaged ones included."""
+        if self._dbs.packed is None:
+            return 0
+        prefix = _U64.pack(container_id)
+        return sum(1 for _ in self._walk(self._dbs.packed, prefix, prefix))
+
+    def packed_blocks(self, container_id: ContainerId) -> PackedBlocks:
+        """Return all blocks that lie in the pack of a container."""
+        if self._dbs.packed is None:
+            return PackedBlocks.none()
+        prefix = _U64.pack(container_id)
+        walked = self._walk(self._dbs.packed, prefix, prefix)
+        return decode_packed((BlockId(int.from_bytes(key[8:])), row) for key, row in walked)
+
     def cursor(self, container_id: ContainerId) -> ScanCursor | None:
         """Return how far an unfinished scan has come; a damaged row is no row: it only saves
         reading again."""
@@ -301,9 +323,28 @@ class Change(Snapshot):
         self, container_id: ContainerId, block_rows: Iterable[tuple[BlockId, bytes]]
     ) -> None:
         """Set the raw rows of many committed blocks: fastest by ascending id."""
+        self._put_pairs(self._dbs.blocks, container_id, block_rows)
+
+    def put_packed(self, container_id: ContainerId, blocks: PackedBlocks) -> None:
+        """Record where blocks lie in the container's pack."""
+        assert self._dbs.packed is not None, "an index that is written has every database"
+        self._put_pairs(self._dbs.packed, container_id, encode_packed(blocks))
+
+    def delete_packed(self, container_id: ContainerId, block_ids: Iterable[BlockId]) -> None:
+        """Record that blocks lie in no pack any more."""
+        assert self._dbs.packed is not None, "an index that is written has every database"
+        for block_id in block_ids:
+            self._txn.delete(_PAIR.pack(container_id, block_id), db=self._dbs.packed)
+
+    def _put_pairs(
+        self,
+        database: lmdb._Database,
+        container_id: ContainerId,
+        rows: Iterable[tuple[BlockId, bytes]],
+    ) -> None:
         key_of = _PAIR.pack
-        with self._txn.cursor(self._dbs.blocks) as cursor:
-            cursor.putmulti((key_of(container_id, block_id), row) for block_id, row in block_rows)
+        with self._txn.cursor(database) as cursor:
+            cursor.putmulti((key_of(container_id, block_id), row) for block_id, row in rows)
 
     def delete_block(self, container_id: ContainerId, block_id: BlockId) -> bool:
         """Remove the row of a block; returns whether there was one."""
@@ -382,7 +423,7 @@ class Index:
         self._file = path / DATA_FILE
         self._now_ms = now_ms
         self._gate = MapGate()
-        with _index_errors(path):
+        with index_errors(path):
             self._env = lmdb.open(
                 str(path),
                 map_size=map_bytes,
@@ -403,7 +444,7 @@ class Index:
         try:
             return self._env.open_db(name.encode(), create=create)
         except lmdb.NotFoundError:
-            if name != "history":
+            if name not in LATER:
                 raise
             return None
 
@@ -414,7 +455,7 @@ class Index:
     @contextmanager
     def read(self) -> Iterator[Snapshot]:
         """Open a snapshot. Keep it short, and keep nothing of it afterwards."""
-        with _index_errors(self._path), self._gate.entered():
+        with index_errors(self._path), self._gate.entered():
             transaction = self._env.begin()
             try:
                 yield Snapshot(transaction, self._databases, self._file)
@@ -428,9 +469,9 @@ class Index:
         """
         while True:
             try:
-                with _index_errors(self._path), self._gate.entered():
+                with index_errors(self._path), self._gate.entered():
                     return self._attempt(change)
-            except _MapFull:
+            except MapFull:
                 self._grow()
 
     def _attempt(self, change: Callable[[Change], T]) -> T:
@@ -450,41 +491,3 @@ class Index:
         with self._gate.closed():
             if self._env.info()["map_size"] < map_bytes:
                 self._env.set_mapsize(map_bytes)
-
-
-class _MapFull(Exception):
-    """The transaction needs a larger map."""
-
-
-@contextmanager
-def _index_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except lmdb.MapFullError as error:
-        raise _MapFull from error
-    except lmdb.Error as error:
-        raise _error_of(error, path) from error
-
-
-def _error_of(error: lmdb.Error, path: Path) -> SutureError:
-    message = f"{path}: {error}"
-    if error.code in OUT_OF_SPACE or (error.code == errno.EIO and _is_nearly_full(path)):
-        return Unavailable(
-            Code.DISK_OUT_OF_SPACE, message, hint="free space on the volume or add a volume"
-        )
-    if error.code in SHORT_OF_RESOURCES or isinstance(error, lmdb.ReadersFullError):
-        return Unavailable(Code.BUSY, message)
-    return VolumeFailed(
-        Code.UNABLE_TO_READ_METADATA_DB, message, hint="check the disk, then run suture fsck"
-    )
-
-
-def _is_nearly_full(path: Path) -> bool:
-    """LMDB calls a short write EIO: whether that was a full disk, the disk itself must say."""
-    space = os.statvfs(path)
-    file_bytes_max = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-    if space.f_bavail * space.f_frsize < NEARLY_FULL_BYTES:
-        return True
-    if file_bytes_max == resource.RLIM_INFINITY:
-        return False
-    return file_bytes_max - (path / DATA_FILE).stat().st_size < NEARLY_FULL_BYTES

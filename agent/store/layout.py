@@ -3,7 +3,8 @@
     <volume>/hdds/VERSION                                    layout, cluster, datanode, volume id
     <volume>/hdds/in_use.lock                                held by the one agent that serves it
     <volume>/hdds/<cluster>/current/containerDir<N>/<id>/    N = (id >> 9) & 0xFF, as in Ozone
-        metadata/<id>.container  metadata/<id>.tree  chunks/<block id>.block
+        metadata/<id>.container  metadata/<id>.tree
+        chunks/<block id>.block  chunks/small.pack
     <volume>/hdds/<cluster>/db/                              one LMDB environment
     <volume>/hdds/<cluster>/tmp/{importing,deleting}/        cleaned at start
     <volume>/hdds/<cluster>/tmp/probe/                       files that a volume check writes
@@ -23,6 +24,7 @@ from merkle.replica import ID_MAX, BlockId, ContainerId
 from merkle.replica import LAYOUT_VERSION as LAYOUT_VERSION
 
 QUARANTINE: Final = "quarantine"  # below the cluster's directory
+PACK_NAME: Final = "small.pack"  # of the file that many small blocks share
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _BLOCK_FILE: Final = re.compile(r"([1-9][0-9]{0,18})\.block")
 _CONTAINER_DIRECTORY: Final = re.compile(r"[1-9][0-9]{0,18}")
@@ -40,6 +42,11 @@ class ReplicaPaths:
     def block_file(self, block_id: BlockId) -> Path:
         """Return the file that holds a block's bytes."""
         return self.chunks / f"{block_id}.block"
+
+    @property
+    def pack(self) -> Path:
+        """Return the file that small blocks share, if there is one."""
+        return self.chunks / PACK_NAME
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +142,11 @@ def block_id_of(name: str) -> BlockId | None:
     match = _BLOCK_FILE.fullmatch(name)
     value = int(match[1]) if match else 0
     return BlockId(value) if 0 < value <= ID_MAX else None
+
+
+def holds_data(name: str) -> bool:
+    """Return whether a file of this name in chunks/ is ours."""
+    return name == PACK_NAME or block_id_of(name) is not None
 
 
 def container_id_of(name: str) -> ContainerId | None:

@@ -27,6 +27,8 @@ class StoreOptions:
     chunk_bytes_max: int = CHUNK_BYTES_MAX
     reserve_bytes: int = 64 * MiB
     """Free space that client data is never written into: metadata and repairs need it."""
+    packed_count_min: int = 1024
+    """Small blocks of a replica that arrives, from which on they share a file."""
     lmdb_map_bytes: int = 16 * GiB
     """Address space, not disk; grown when full."""
     heal_unhealthy: bool = True

@@ -20,6 +20,9 @@ import numpy.typing as npt
 
 from agent.store.blockfile import ALIGNMENT_BYTES
 from agent.store.durable import disk_errors
+from agent.store.layout import PACK_NAME
+from agent.store.packformat import PackedBlocks
+from agent.store.packs import size_in
 from agent.store.readqueue import READS_MAX, Read, ReadQueue, address_of
 from agent.store.writebehind import REFUSED, RWF_DONTCACHE, huge_pages
 from merkle.replica import BlockId
@@ -36,9 +39,12 @@ _Sizes = TypeVar("_Sizes", int, npt.NDArray[np.int64])
 class BlockFiles:
     """The block files of one replica. `read` may be called by many threads; close it after them."""
 
-    def __init__(self, chunks: Path) -> None:
-        """Open the chunks directory; raises VolumeFailed. Without one every file is absent."""
+    def __init__(self, chunks: Path, packed: PackedBlocks) -> None:
+        """Open the chunks directory, and the pack that some of the blocks lie in; raises
+        VolumeFailed. Without one every file is absent."""
         self._chunks = chunks
+        self._packed = packed
+        self._pack_fd = ABSENT
         self._buffers: deque[memoryview] = deque()
         self._queues: deque[ReadQueue] = deque()
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -47,19 +53,27 @@ class BlockFiles:
                 self._directory_fd = os.open(chunks, flags)
             except (FileNotFoundError, NotADirectoryError):
                 self._directory_fd = ABSENT
+            if self._directory_fd != ABSENT and len(packed):
+                with suppress(OSError):  # of each block in it a read will say what is wrong
+                    self._pack_fd = _open(PACK_NAME, self._directory_fd, direct=True)
 
     def close(self) -> None:
         """Close the directory. Nobody may be reading."""
         while self._queues:
             self._queues.pop().close()
-        if self._directory_fd != ABSENT:
-            os.close(self._directory_fd)
-            self._directory_fd = ABSENT
+        for fd in (self._directory_fd, self._pack_fd):
+            if fd != ABSENT:
+                os.close(fd)
+        self._directory_fd = self._pack_fd = ABSENT
 
     def size_bytes(self, block_id: BlockId) -> int:
         """Return the size of a block's file, `ABSENT` if there is none."""
         if self._directory_fd == ABSENT:
             return ABSENT
+        packed = self._packed.of(block_id)
+        if packed is not None:
+            pack_bytes = ABSENT if self._pack_fd == ABSENT else os.fstat(self._pack_fd).st_size
+            return size_in(pack_bytes, packed)
         with disk_errors(self._chunks):
             try:
                 name = f"{block_id}.block"
@@ -85,11 +99,15 @@ class BlockFiles:
 
         What begins and ends at whole pages is read directly.
         """
-        name = f"{block_id}.block"
         is_aligned = not (offset | len(target)) % ALIGNMENT_BYTES
+        name, start = f"{block_id}.block", 0
+        packed = self._packed.of(block_id)
+        if packed is not None:
+            name, start = PACK_NAME, packed.offset
+            target = target[: max(packed.length_bytes - offset, 0)]
         fd = _open(name, self._directory_fd, direct=is_aligned)
         try:
-            return _fill(fd, offset, target)
+            return _fill(fd, start + offset, target)
         finally:
             os.close(fd)
 
@@ -108,9 +126,18 @@ class BlockFiles:
         """Let others use the queue. Nothing may be under way."""
         self._queues.append(queue)
 
-    def open_direct(self, block_id: BlockId) -> int:
-        """Return a descriptor for O_DIRECT. Raises OSError."""
-        return os.open(f"{block_id}.block", DIRECT_FLAGS, dir_fd=self._directory_fd)
+    def open_direct(self, block_id: BlockId) -> tuple[int, int]:
+        """Return a descriptor for O_DIRECT and where in that file the block begins; `done_with`
+        ends its use. Raises OSError."""
+        packed = self._packed.of(block_id) if self._pack_fd != ABSENT else None
+        if packed is not None:
+            return self._pack_fd, packed.offset
+        return os.open(f"{block_id}.block", DIRECT_FLAGS, dir_fd=self._directory_fd), 0
+
+    def done_with(self, fd: int) -> None:
+        """Close a descriptor of `open_direct`; reads that were begun go on."""
+        if fd != self._pack_fd:
+            os.close(fd)
 
 
 class WholeFiles:
@@ -170,15 +197,15 @@ class WholeFiles:
                 zip(some, pairwise(starts), strict=True)
             ):
                 try:
-                    fd = self._files.open_direct(block_id)
+                    fd, offset = self._files.open_direct(block_id)
                 except OSError as error:
                     self._failed[index] = -(error.errno or errno.EIO)
                 else:
-                    reads.append((fd, self._address + start, end - start))
+                    reads.append((fd, self._address + start, end - start, offset))
             self._queue.begin_all(reads)
         finally:
-            for fd, _, _ in reads:
-                os.close(fd)
+            for fd, _, _, _ in reads:
+                self._files.done_with(fd)
 
     def _counts(self, count: int) -> list[int]:
         """Return how many bytes of each file came that was begun, or the error number, negative."""
@@ -231,12 +258,12 @@ class ReadsAhead:
         """
         if self._queue is None or not self._free:
             raise OSError(errno.EAGAIN, "no place in a queue")
-        fd = self._files.open_direct(block_id)
+        fd, start = self._files.open_direct(block_id)
         number = self._free[-1]
         try:
-            self._queue.begin(number, (fd, address_of(target), len(target)), offset)
+            self._queue.begin(number, (fd, address_of(target), len(target), start + offset))
         finally:
-            os.close(fd)  # the kernel keeps the file open
+            self._files.done_with(fd)
         self._under_way.add(self._free.pop())
         return number
 

@@ -24,6 +24,7 @@ from agent.store.durable import (
 )
 from agent.store.index import Change
 from agent.store.options import StoreOptions
+from agent.store.packs import unpack
 from agent.store.quarantine import Note
 from agent.store.rows import InstallEntry, moved_on
 from agent.store.volume import Volume
@@ -56,6 +57,7 @@ def overwrite_chunk(
     ends the journal entry. Raises the store's errors; the old bytes are back then.
     """
     path = volume.paths(container_id).block_file(block_id)
+    unpack(volume, container_id, block_id)
     with disk_errors(path):  # a replica can lose the directory with all its files
         make_directories(path.parent, below=volume.layout.current)
     old = _keep_old(volume, options, container_id, block_id, chunk, path, pending=pending)

@@ -24,7 +24,9 @@ from agent.store.blockfile import ALIGNMENT_BYTES, read_past_cache
 from agent.store.descriptor import decode_descriptor
 from agent.store.durable import disk_errors, read_file
 from agent.store.facts import ScanBase
-from agent.store.layout import QUARANTINE, ReplicaPaths, block_id_of
+from agent.store.layout import PACK_NAME, QUARANTINE, ReplicaPaths, block_id_of
+from agent.store.packformat import Packed, PackedBlocks
+from agent.store.packs import size_in
 from agent.store.quarantine import BYTES_SUFFIX
 from agent.store.store import ReplicaStore
 from merkle.checksum import U64s
@@ -36,6 +38,7 @@ from scanner.finding import Fault, Verdict
 from scanner.judge import name_of, read_failure
 from scanner.ports import Pieces, Structure, StructureFault
 
+WINDOW_BYTES: Final = 512 * 1024  # of a pack: nobody waits for longer than for a piece
 FOREIGN_NAMES_MAX: Final = 100  # names kept of files that are none of ours
 BUFFER_BYTES: Final = CHUNK_BYTES_MAX + 2 * ALIGNMENT_BYTES  # address space; touched when used
 HUGE_PAGE_BYTES: Final = 2 * 1024**2
@@ -87,24 +90,39 @@ class BlockFile:
         directory_fd: int,
         direct: bool = True,
         pieces: Pieces | None = None,
+        packed: Packed | None = None,
     ) -> None:
-        """Open it; raise FileNotFoundError when there is no regular file of that name."""
+        """Open it, or the file that the block is a part of (`packed`).
+
+        Raise FileNotFoundError when there is no regular file of that name.
+        """
+        self._packed = packed
         self._buffers = buffers
         self._pieces = pieces
         self._fd, self._direct = _open_regular(name, directory_fd, direct=direct)
 
     @property
     def size_bytes(self) -> int:
-        """Length of the file now."""
-        return os.fstat(self._fd).st_size
+        """Length of the file, or of the part of it, now."""
+        size = os.fstat(self._fd).st_size
+        return size if self._packed is None else size_in(size, self._packed)
 
     def read(self, offset: int, length_bytes: int) -> memoryview:
         """Read into the first buffer; the view is valid until the next read of any block."""
+        offset, length_bytes = self._range(offset, length_bytes)
         return self._read(self._buffers.first, offset, length_bytes, self._pieces)
 
     def reread_past_cache(self, offset: int, length_bytes: int) -> bytes:
         """Ask the medium again, into the second buffer."""
+        offset, length_bytes = self._range(offset, length_bytes)
         return bytes(self._read(self._buffers.again, offset, length_bytes))
+
+    def _range(self, offset: int, length_bytes: int) -> tuple[int, int]:
+        """Return what a range of the block is in the file."""
+        if self._packed is None:
+            return offset, length_bytes
+        left = max(self._packed.length_bytes - offset, 0)
+        return self._packed.offset + offset, min(length_bytes, left)
 
     def close(self) -> None:
         """Close the file."""
@@ -208,13 +226,32 @@ class DiskReader:
         self._direct = direct
         self._pieces = pieces
         self._paths = store.paths(container_id)
+        self._pack = store.pack(container_id)
+        self._packed = self._pack.blocks()
+        self._window = memoryview(b"")  # what of the pack is in the first buffer
+        self._window_offset = 0
         self._directory_fd = _open_directory(self._paths)
+        self._pack_fd = self._opened_pack()
+
+    def _opened_pack(self) -> int:
+        """Open the pack to read many blocks at once; ABSENT_FD where each is read by itself."""
+        if self._directory_fd == ABSENT_FD or not self._direct or not len(self._packed):
+            return ABSENT_FD
+        try:
+            fd, is_direct = _open_regular(PACK_NAME, self._directory_fd, direct=True)
+        except OSError:  # what it means is said of each block
+            return ABSENT_FD
+        if is_direct:
+            return fd
+        os.close(fd)
+        return ABSENT_FD
 
     def close(self) -> None:
         """Close the directory."""
-        if self._directory_fd != ABSENT_FD:
-            os.close(self._directory_fd)
-            self._directory_fd = ABSENT_FD
+        for fd in (self._directory_fd, self._pack_fd):
+            if fd != ABSENT_FD:
+                os.close(fd)
+        self._directory_fd = self._pack_fd = ABSENT_FD
 
     @property
     def container_id(self) -> ContainerId:
@@ -237,12 +274,15 @@ class DiskReader:
         """Open the block's file; raise FileNotFoundError when there is none."""
         if self._directory_fd == ABSENT_FD:
             raise FileNotFoundError(errno.ENOENT, "no chunks directory", str(self._paths.chunks))
+        self._window = memoryview(b"")
+        packed = self._pack.of(block_id)
         return BlockFile(
-            f"{block_id}.block",
+            f"{block_id}.block" if packed is None else PACK_NAME,
             self._buffers,
             directory_fd=self._directory_fd,
             direct=self._direct,
             pieces=self._pieces,
+            packed=packed,
         )
 
     def read_whole(self, block_id: BlockId, length_bytes: int) -> memoryview:
@@ -251,8 +291,12 @@ class DiskReader:
         One byte more than the block has is asked for, so that a file that is too long shows
         without asking for its size. Whatever is unusual, `open_block` deals with.
         """
+        packed = self._packed.of(block_id)
+        if packed is not None:
+            return self._read_packed(block_id, packed, length_bytes)
         if not self._direct or self._directory_fd == ABSENT_FD or self._is_cut(length_bytes):
             return self._read_whole_slowly(block_id, length_bytes)
+        self._window = memoryview(b"")
         buffer = self._buffers.first[
             : length_bytes - length_bytes % ALIGNMENT_BYTES + ALIGNMENT_BYTES
         ]
@@ -269,6 +313,22 @@ class DiskReader:
         if count < length_bytes:  # the file is short, or the read was interrupted
             return self._read_whole_slowly(block_id, length_bytes)
         return buffer[:count]
+
+    def _read_packed(self, block_id: BlockId, packed: Packed, length_bytes: int) -> memoryview:
+        """Return a block out of a window of the pack, which is read in one go."""
+        start = packed.offset - self._window_offset
+        if not 0 <= start <= start + packed.length_bytes <= len(self._window):
+            if self._pack_fd == ABSENT_FD:
+                return self._read_whole_slowly(block_id, length_bytes)
+            self._window = memoryview(b"")
+            try:
+                window = _fill(
+                    self._pack_fd, self._buffers.first, packed.offset, WINDOW_BYTES, None
+                )
+            except OSError:  # of one block in it, perhaps
+                return self._read_whole_slowly(block_id, length_bytes)
+            self._window, self._window_offset, start = window, packed.offset, 0
+        return self._window[start : start + packed.length_bytes]
 
     def _is_cut(self, length_bytes: int) -> bool:
         """Whether a read is so large that others who want the disk are let in between."""
@@ -310,18 +370,22 @@ class DiskReader:
         return Structure(tuple(faults), block_files, self._expected_blocks(tree))
 
     def _list(self) -> tuple[U64s, list[str]]:
-        """Return the ids of the block files, ascending, and the names of other files."""
+        """Return the ids of blocks that have a file, ascending, and the names of other files."""
         ids: array[int] = array("Q")
         foreign: list[str] = []
+        has_pack = False
         if self._directory_fd != ABSENT_FD:
             with os.scandir(self._directory_fd) as entries:
                 for entry in entries:
                     block_id = block_id_of(entry.name)
                     if block_id is not None and entry.is_file(follow_symlinks=False):
                         ids.append(block_id)
+                    elif entry.name == PACK_NAME and entry.is_file(follow_symlinks=False):
+                        has_pack = True
                     elif len(foreign) < FOREIGN_NAMES_MAX:
                         foreign.append(entry.name)
-        return np.sort(np.frombuffer(ids, dtype=np.uint64)), sorted(foreign)
+        packed = self._pack.blocks() if has_pack else PackedBlocks.none()
+        return np.union1d(np.frombuffer(ids, np.uint64), packed.block_ids), sorted(foreign)
 
     def _descriptor_faults(self) -> list[StructureFault]:
         path = self._paths.descriptor

@@ -9,11 +9,11 @@ import numpy as np
 
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.memory import give_back
-from agent.store import blockfile
 from agent.store.blocks import known_block
 from agent.store.columns import ReplicaColumns
 from agent.store.durable import disk_errors
 from agent.store.facts import VolumeFacts
+from agent.store.packs import place_of
 from agent.store.volume import Counted, Volume
 from merkle.blockrow import decode_block
 from merkle.damaged import Damaged
@@ -74,6 +74,7 @@ def read_block(
     """Return bytes of a block, committed or not. The reader verifies them."""
     with volume.index.read() as rows:
         rows.replica(container_id)
+        place = place_of(rows, volume.paths(container_id), container_id, block_id)
         try:
             end = known_block(rows, container_id, block_id).end
         except Damaged as damage:
@@ -84,16 +85,15 @@ def read_block(
             f"block {block_id} of container {container_id} ends at {end}: "
             f"no {length_bytes} bytes at {offset}",
         )
-    path = volume.paths(container_id).block_file(block_id)
-    with disk_errors(path):
+    with disk_errors(place.name):
         try:
-            data = blockfile.read(path, offset, length_bytes)
+            data = place.read(offset, length_bytes)
         except FileNotFoundError:
             data = b""
     if len(data) < length_bytes:
         raise Unavailable(
             Code.UNAVAILABLE,
-            f"{path}: {len(data)} of {length_bytes} bytes at {offset}",
+            f"{place.name}: {len(data)} of {length_bytes} bytes at {offset}",
             hint="another replica has it; reconcile repairs this one",
         )
     return data

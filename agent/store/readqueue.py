@@ -24,12 +24,14 @@ REQUEST: Final = np.dtype(  # struct iocb of linux/aio_abi.h
      ("priority", "<i2"), ("fd", "<u4"), ("address", "<u8"), ("size_bytes", "<u8"),
      ("offset", "<i8"), ("reserved", "<u8"), ("flags", "<u4"), ("event_fd", "<u4")]
 )  # fmt: skip
+FIELDS: Final = ("fd", "address", "size_bytes", "offset")  # what a read says of its request
 EVENT: Final = struct.Struct("<QQqq")  # struct io_event
 PREAD: Final = 0  # IOCB_CMD_PREAD, which a new request says by itself
 INTERRUPTED: Final = -errno.EINTR
 
-Read: TypeAlias = tuple[int, int, int]
-"""A descriptor opened with O_DIRECT, the address of whole pages, and how many bytes they hold."""
+Read: TypeAlias = tuple[int, int, int, int]
+"""A descriptor opened with O_DIRECT, the address of whole pages, how many bytes they hold, and
+where in the file, at a page, to begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +83,15 @@ class ReadQueue:
         self._call(self._numbers.destroy, context)
 
     def begin_all(self, reads: Sequence[Read]) -> None:
-        """Begin to read from the start of each file; nothing else may be under way. `results` waits
+        """Begin to read so many parts of files; nothing else may be under way. `results` waits
         for them. The descriptors may be closed at once: the kernel keeps the files open."""
         assert len(reads) <= READS_MAX, "a queue has so many places"
         self._results, self._begun = [0] * len(reads), 0
         if not reads:
             return
         requests = self._requests[: len(reads)]
-        requests["fd"], requests["address"], requests["size_bytes"] = zip(*reads, strict=True)
-        requests["offset"] = 0
+        for field, column in zip(FIELDS, zip(*reads, strict=True), strict=True):
+            requests[field] = column
         index = 0
         while index < len(reads):
             taken = self._submit(index, len(reads) - index)
@@ -115,12 +117,12 @@ class ReadQueue:
             raise
         return self._results
 
-    def begin(self, number: int, read: Read, offset: int) -> None:
-        """Begin one read at an offset that ends a page. `number` (below READS_MAX, of none that is
+    def begin(self, number: int, read: Read) -> None:
+        """Begin one read. `number` (below READS_MAX, of none that is
         under way) is what `wait` calls it. Raises OSError."""
         request = self._requests[number]
-        request["fd"], request["address"], request["size_bytes"] = read
-        request["offset"] = offset
+        for field, value in zip(FIELDS, read, strict=True):
+            request[field] = value
         while (taken := self._submit(number, 1)) < 1:
             if taken != INTERRUPTED:
                 code = -taken or errno.EAGAIN

@@ -17,6 +17,7 @@ from agent.store.durable import disk_errors
 from agent.store.index import Change, Snapshot
 from agent.store.options import StoreOptions
 from agent.store.overwrite import overwrite_chunk
+from agent.store.packs import place_of
 from agent.store.rows import moved_on
 from agent.store.trees import load_tree, tree_replica
 from agent.store.volume import Volume
@@ -182,9 +183,10 @@ class Repair:
 
     def _verifies(self, block_id: BlockId, chunk: ChunkInfo) -> bool:
         """Whether the medium holds this chunk. One without checksums does if it is all there."""
-        path = self._paths.block_file(block_id)
+        with self._volume.index.read() as rows:
+            place = place_of(rows, self._paths, self._container_id, block_id)
         try:
-            data = blockfile.read_past_cache(path, chunk.offset, chunk.length_bytes)
+            data = place.read_past_cache(chunk.offset, chunk.length_bytes)
         except OSError:
             return False
         if len(data) < chunk.length_bytes:
@@ -311,9 +313,10 @@ def trim_block(
 ) -> int:
     """Cut a block file to `end`. No journal: the copy in quarantine is durable before the cut, so
     a crash between them leaves the file as it was, and a second copy when it is trimmed again."""
-    path = volume.paths(container_id).block_file(block_id)
-    with disk_errors(path):
-        size = blockfile.size_bytes(path)
+    with volume.index.read() as rows:
+        place = place_of(rows, volume.paths(container_id), container_id, block_id)
+    with disk_errors(place.name):
+        size = place.size_bytes()
     if size <= max(end, blockfile.ABSENT):
         return 0
     volume.index.write(

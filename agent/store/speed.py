@@ -5,7 +5,7 @@ from time import perf_counter
 from typing import Final
 
 from agent.store.blockfile import read_past_cache
-from agent.store.layout import block_id_of
+from agent.store.layout import holds_data
 from agent.store.store import ReplicaStore
 
 MEASURED_S: Final = 0.2  # a host with twelve disks must not start slowly
@@ -32,7 +32,7 @@ def _reads(store: ReplicaStore, volume_id: str) -> Iterator[int]:
     for facts in store.replicas(count=REPLICAS_MAX, volume_id=volume_id):
         try:
             for path in store.paths(facts.container_id).chunks.iterdir():
-                if block_id_of(path.name) is None:
+                if not holds_data(path.name):
                     continue
                 offset = 0
                 while data := read_past_cache(path, offset, PIECE_BYTES):

@@ -14,7 +14,7 @@ from typing import Final, Self
 
 from agent.errors import Code, Refused, Unavailable, VolumeFailed
 from agent.store.arrival import Announced, Arrival, Arrivals, Received
-from agent.store.blocks import check_id
+from agent.store.blocks import check_id, check_new
 from agent.store.closing import close_replica, create_replica, move_state
 from agent.store.columns import ReplicaColumns
 from agent.store.deleting import delete_blocks, delete_replica
@@ -33,6 +33,7 @@ from agent.store.layout import ReplicaPaths
 from agent.store.nodestate import NodeState, newest_state, write_state
 from agent.store.opening import open_volumes
 from agent.store.options import StoreOptions
+from agent.store.packs import PackIndex
 from agent.store.probe import Probe, probe
 from agent.store.reading import (
     block_rows,
@@ -59,7 +60,6 @@ from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaSt
 from merkle.tree import Tree
 from scanner.finding import Finding
 
-REPLICA_INDEX_MAX: Final = 255  # erasure coding has no wider group
 BLOCKS_MAX: Final = 10_000
 FINDINGS_MAX: Final = 10_000
 
@@ -197,6 +197,10 @@ class ReplicaStore:
         """Return where a replica's files are."""
         return self._volume(container_id).paths(container_id)
 
+    def pack(self, container_id: ContainerId) -> PackIndex:
+        """Return what is known of the file that small blocks of a replica share."""
+        return PackIndex(self._volume(container_id).index, container_id)
+
     def generation(self, container_id: ContainerId) -> int:
         """Return the replica's generation: it grows with every change that a tree depends on."""
         with self._volume(container_id).index.read() as rows:
@@ -214,11 +218,7 @@ class ReplicaStore:
     ) -> ReplicaFacts:
         """Create a replica on the volume with most free space. Repeating it is harmless while the
         replica is open. A reconstruction creates it RECOVERING."""
-        check_id(container_id, "container id")
-        if not 0 <= replica_index <= REPLICA_INDEX_MAX:
-            raise Refused(Code.MALFORMED_REQUEST, f"replica index {replica_index} is out of range")
-        if state not in {ReplicaState.OPEN, ReplicaState.RECOVERING}:
-            raise Refused(Code.MALFORMED_REQUEST, f"a replica cannot be created {state}")
+        check_new(container_id, replica_index, state)
         if container_id in self._places or container_id in self._lost:
             return self._existing(container_id, replica_index, state)
         self._check_absent(container_id)

@@ -24,6 +24,7 @@ from agent.rpc import codec, hashes
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.store.arrival import Announced, Arrival, Received
 from agent.store.facts import ReplicaFacts
+from agent.store.packformat import PACKED_BYTES_MAX
 from agent.transfer.ahead import read_ahead
 from agent.transfer.folding import Folding, folded_anew, plain
 from agent.transfer.parts import PART_BLOCKS_MAX, PART_BYTES, Part, cut_off, read_part, unpacked
@@ -241,6 +242,7 @@ class _Reception:
             if tree.summary() != replace(summary, generation=tree.generation):
                 raise codec.malformed("tree", "is not what its summary says")
             self._tree, self._pages = tree, []
+            self._arrival.expect_small(small_count(tree))
             self._folding = Folding(tree)
         return self._tree
 
@@ -338,7 +340,7 @@ class _Reception:
             self._go_on(view)
             index += 1
         if files:
-            self._arrival.write_files(files)
+            self._arrival.write_whole(files)
 
     def _take_simple(
         self, run: SimpleRun, sizes: list[int], starts: list[int], data: memoryview
@@ -472,6 +474,12 @@ class _Reception:
                 f"{came[0]} blocks and {came[1]} bytes came, "
                 f"{end.block_count} and {end.data_bytes} were sent",
             )
+
+
+def small_count(tree: Tree) -> int:
+    """Return how many blocks have a single chunk, and that a small one."""
+    alone = tree.chunk_starts[:-1][tree.chunk_counts == 1]
+    return int(np.count_nonzero(tree.chunk_lengths[alone] <= PACKED_BYTES_MAX))
 
 
 def _undeclared(container_id: ContainerId, what: str) -> Refused:

@@ -119,7 +119,9 @@ class Export:
     # -- blocks
 
     def _blocks(self, tree: Tree, findings: Sequence[Finding]) -> Iterator[bytes]:
-        self._files = BlockFiles(self.store.paths(self.container_id).chunks)
+        self._files = BlockFiles(
+            self.store.paths(self.container_id).chunks, self.store.pack(self.container_id).blocks()
+        )
         self._ahead = ReadsAhead(self._files)
         pieces = self._pieces(tree, findings)
         pending: deque[tuple[Piece, Future]] = deque()
