@@ -148,12 +148,13 @@ def unlink_blocks(volume: Volume, container_id: ContainerId) -> None:
     with volume.index.read() as rows:
         entry = UnlinkEntry(to_unlink(rows, container_id))
         packed = [rows.packed(container_id, block_id) for block_id in entry.block_ids]
-        packed_count = rows.packed_count(container_id)
+        dead = set(entry.block_ids)
+        is_spent = all(block_id in dead for block_id, _ in rows.packed_rows(container_id))
     gone = [place for place in packed if place is not None]
     paths = volume.paths(container_id)
     with disk_errors(paths.chunks):
         removed = [remove_file(paths.block_file(block_id)) for block_id in entry.block_ids]
-        if len(gone) == packed_count:
+        if is_spent:
             removed.append(remove_spent(paths))
         else:
             give_back_pages(paths, gone)

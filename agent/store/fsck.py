@@ -302,7 +302,7 @@ class _Check:
     def _check_pack(self, packed: PackedBlocks) -> None:
         """Compare the packed rows with the table that the pack was written with."""
         path = self._paths.pack
-        damaged_count = self._rows.packed_count(self._container_id) - len(packed)
+        damaged_count = sum(1 for _ in self._rows.packed_rows(self._container_id)) - len(packed)
         if damaged_count:
             self._tally.add(path, "PACKED_ROW_DAMAGED", f"{damaged_count} rows cannot be read")
         try:

@@ -222,20 +222,16 @@ class Snapshot:
         row = self._txn.get(_PAIR.pack(container_id, block_id), db=self._dbs.packed)
         return None if row is None else decode_place(row)
 
-    def packed_count(self, container_id: ContainerId) -> int:
-        """Return how many packed rows a container has, damaged ones included."""
-        if self._dbs.packed is None:
-            return 0
-        prefix = _U64.pack(container_id)
-        return sum(1 for _ in self._walk(self._dbs.packed, prefix, prefix))
+    def packed_rows(self, container_id: ContainerId) -> Iterator[tuple[BlockId, bytes]]:
+        """Yield the raw rows of blocks that lie in the pack of a container."""
+        if self._dbs.packed is not None:
+            prefix = _U64.pack(container_id)
+            for key, row in self._walk(self._dbs.packed, prefix, prefix):
+                yield BlockId(int.from_bytes(key[8:])), row
 
     def packed_blocks(self, container_id: ContainerId) -> PackedBlocks:
-        """Return all blocks that lie in the pack of a container."""
-        if self._dbs.packed is None:
-            return PackedBlocks.none()
-        prefix = _U64.pack(container_id)
-        walked = self._walk(self._dbs.packed, prefix, prefix)
-        return decode_packed((BlockId(int.from_bytes(key[8:])), row) for key, row in walked)
+        """Return all blocks that lie in the pack of a container, but for damaged rows."""
+        return decode_packed(self.packed_rows(container_id))
 
     def cursor(self, container_id: ContainerId) -> ScanCursor | None:
         """Return how far an unfinished scan has come; a damaged row is no row: it only saves

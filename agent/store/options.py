@@ -10,6 +10,7 @@ from merkle.replica import CHUNK_BYTES_MAX, CONTAINER_BYTES_MAX
 
 MiB: Final = 1024**2
 GiB: Final = 1024**3
+PACKED_COUNT_MIN: Final = 1024
 
 
 def wall_clock_ms() -> int:
@@ -27,7 +28,7 @@ class StoreOptions:
     chunk_bytes_max: int = CHUNK_BYTES_MAX
     reserve_bytes: int = 64 * MiB
     """Free space that client data is never written into: metadata and repairs need it."""
-    packed_count_min: int = 1024
+    packed_count_min: int = PACKED_COUNT_MIN
     """Small blocks of a replica that arrives, from which on they share a file."""
     lmdb_map_bytes: int = 16 * GiB
     """Address space, not disk; grown when full."""

@@ -6,11 +6,11 @@ deleting a file for each costs the file system several times what is done with t
 A client's own writes make a file for each block, and so does a repair:
 
     arrival ─► pack ─ row of the index      read, scanned, sent away where it lies
-    repair, trim ─► own file ─ row goes ─ its pages given back
+    repair, trim ─► own file ─ row goes
     delete ─► its pages given back ─ row goes
 
 A block is where its row says, else in its own file: so a crash between two steps leaves a file
-that nobody asks for, or pages that nobody asks for, until the step is done again.
+that nobody asks for, until the step is done again.
 """
 
 import os
@@ -28,6 +28,7 @@ from agent.store import blockfile
 from agent.store.durable import (
     FILE_MODE,
     disk_errors,
+    make_directories,
     punch,
     remove_file,
     sync_directory,
@@ -185,14 +186,14 @@ def read_table(paths: ReplicaPaths) -> PackedBlocks:
 def recall(volume: Volume, container_id: ContainerId, dead_ids: U64s) -> PackedBlocks:
     """Return the blocks that lie in a pack as far as its table can tell, for an index that lost
     the replica: with the rows that are left, and without blocks that are dead or have a file of
-    their own since. Raises OSError."""
+    their own since. Where the table cannot be read, that is those with rows."""
     paths = volume.paths(container_id)
     with volume.index.read() as rows:
         known = rows.packed_blocks(container_id)
         gone = np.union1d(dead_ids, np.array(list(rows.tombstones(container_id)), np.uint64))
     try:
         found = read_table(paths)
-    except Damaged:
+    except (Damaged, OSError):
         return known
     has_own = [
         blockfile.size_bytes(paths.block_file(block_id)) != blockfile.ABSENT
@@ -208,7 +209,8 @@ def unpack(volume: Volume, container_id: ContainerId, block_id: BlockId) -> None
     written there. Harmless for any other. The caller holds the container's lease. Raises the
     store's errors; the block is still in the pack then.
 
-    The file ends before a page that cannot be read: zeros could pass for data.
+    The file ends before a page that cannot be read: zeros could pass for data. The pages in the
+    pack stay as they are, because somebody may be reading there.
     """
     paths = volume.paths(container_id)
     with volume.index.read() as rows:
@@ -216,7 +218,8 @@ def unpack(volume: Volume, container_id: ContainerId, block_id: BlockId) -> None
     if place.packed is None:
         return
     own = paths.block_file(block_id)
-    with disk_errors(own):
+    with disk_errors(own):  # a replica can lose the directory with all its files
+        make_directories(paths.chunks, below=volume.layout.current)
         if place.size_bytes() != blockfile.ABSENT:
             _copy_out(place, own)
 
@@ -225,8 +228,6 @@ def unpack(volume: Volume, container_id: ContainerId, block_id: BlockId) -> None
         rows.put_replica(container_id, moved_on(rows.replica(container_id)))
 
     volume.index.write(change)
-    with suppress(OSError):  # only room: it comes back with the replica's end
-        give_back_pages(paths, [place.packed])
 
 
 def _copy_out(place: Place, own: Path) -> None:
@@ -243,11 +244,11 @@ def _copy_out(place: Place, own: Path) -> None:
 
 
 def remove_spent(paths: ReplicaPaths) -> bool:
-    """Remove a pack of which no row is left to need anything; returns whether it was there. One
-    whose table cannot be read stays: nobody knows what it holds. Raises OSError."""
+    """Remove a pack in which no block is left; returns whether it was there. One whose table cannot
+    be read stays: nobody knows what it holds. Raises OSError."""
     try:
         read_table(paths)
-    except Damaged:
+    except (Damaged, OSError):
         return False
     return remove_file(paths.pack)
 

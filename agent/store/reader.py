@@ -429,7 +429,9 @@ class DiskReader:
         lost = [
             finding.block_id
             for finding in self._store.findings(self._container_id)
-            if finding.fault is Fault.BLOCK_ROW_MISSING and finding.is_damage
+            if finding.fault is Fault.BLOCK_ROW_MISSING
+            and finding.is_damage
+            and finding.block_id > 0  # else it is of the replica as a whole
         ]
         live = np.empty(0, np.uint64) if tree is None else tree.block_ids[~tree.deleted]
         return np.union1d(live, np.array(lost, dtype=np.uint64))

@@ -90,6 +90,12 @@ def read_block(
             data = place.read(offset, length_bytes)
         except FileNotFoundError:
             data = b""
+    if place.packed is not None:
+        with volume.index.read() as rows:
+            if rows.tombstone(container_id, block_id) is not None:
+                data = b""  # its pages may be zeros already
+            elif rows.packed(container_id, block_id) != place.packed:
+                return read_block(volume, container_id, block_id, offset, length_bytes)
     if len(data) < length_bytes:
         raise Unavailable(
             Code.UNAVAILABLE,

@@ -19,10 +19,12 @@ import pytest
 from agent.errors import Refused
 from agent.store.descriptor import read_descriptor
 from agent.store.fsck import Problem, fsck
+from agent.store.layout import PACK_NAME
 from agent.store.store import ReplicaStore
-from merkle.replica import BlockId, ReplicaState
+from merkle.replica import BlockId, ContainerId, ReplicaState
 from tests.support.store_victim import (
     ARRIVED,
+    BROKEN,
     CLOSED,
     COMMANDS,
     DAMAGED,
@@ -31,13 +33,17 @@ from tests.support.store_victim import (
     NEW,
     ONE,
     OPEN,
+    PACKED,
     SCENARIOS,
+    SENT,
+    SMALL,
     THREE,
     TWO,
     lasting,
+    open_packing,
     prepare,
 )
-from tests.support.stores import CHUNK_BYTES, content, open_store, private_directory
+from tests.support.stores import CHUNK_BYTES, content, private_directory
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
@@ -208,6 +214,52 @@ def check_arrive(store: ReplicaStore, acknowledged: list[str]) -> None:
         assert whole == store.paths(ARRIVED).block_file(block_id).read_bytes()
 
 
+def check_arrive_packed(store: ReplicaStore, acknowledged: list[str]) -> None:
+    """As an arrival of files; the blocks lie in one that all its rows lead to."""
+    with store._volumes[0].index.read() as rows:
+        packed = rows.packed_blocks(SENT)
+    try:
+        store.replica(SENT)
+    except Refused:
+        assert not acknowledged
+        assert 0 == len(packed)
+        assert [] == list(store._volumes[0].layout.current.glob(f"*/{SENT}"))
+        return
+    assert [ONE, TWO, THREE] == packed.block_ids.tolist()
+    assert [PACK_NAME] == [path.name for path in store.paths(SENT).chunks.iterdir()]
+    assert list(store.block_rows(SMALL)) == list(store.block_rows(SENT))
+    check_contents(store, SENT, (ONE, TWO, THREE))
+
+
+def check_repair_packed(store: ReplicaStore, acknowledged: list[str]) -> None:
+    """The block is as it was or as it should be, wherever it lies; the others are untouched."""
+    corrupt = bytearray(content((1, 0)))
+    corrupt[100] ^= 0x10
+    first = store.read(BROKEN, ONE, 0, CHUNK_BYTES)
+    assert first in ({content((1, 0))} if acknowledged else {bytes(corrupt), content((1, 0))})
+    check_contents(store, BROKEN, (TWO, THREE))
+
+
+def check_delete_packed(store: ReplicaStore, acknowledged: list[str]) -> None:
+    """Each block is there with its bytes, or a tombstone that nothing in the pack belongs to."""
+    gone = set(store.tombstones(PACKED))
+    assert gone in (set(), {TWO}, {ONE, TWO, THREE})
+    assert len(gone) >= {0: 0, 1: 1, 2: 3}[len(acknowledged)]
+    left = sorted({ONE, TWO, THREE} - gone)
+    assert left == store.pack(PACKED).blocks().block_ids.tolist()
+    assert bool(left) == store.paths(PACKED).pack.exists()
+    check_contents(store, PACKED, tuple(left))
+
+
+def check_contents(
+    store: ReplicaStore, container_id: ContainerId, block_ids: tuple[BlockId, ...]
+) -> None:
+    """These blocks of one chunk are what was written."""
+    for block_id in block_ids:
+        data = store.read(container_id, block_id, 0, CHUNK_BYTES)
+        assert content((block_id, 0)) == data
+
+
 def check_delete_container(store: ReplicaStore, acknowledged: list[str]) -> None:
     """The replica is whole, or gone without a trace."""
     try:
@@ -233,6 +285,9 @@ CHECKS: Final[dict[str, Callable[[ReplicaStore, list[str]], None]]] = {
     "transactions": check_transactions,
     "arrive": check_arrive,
     "delete_container": check_delete_container,
+    "arrive_packed": check_arrive_packed,
+    "repair_packed": check_repair_packed,
+    "delete_packed": check_delete_packed,
 }
 NEEDED: Final[dict[str, set[str]]] = {
     "write": {"pwrite", "fdatasync", "fsync", "commit", "mkdir", "rename", "replace"},
@@ -244,14 +299,22 @@ NEEDED: Final[dict[str, set[str]]] = {
     "transactions": {"pwrite", "fsync", "replace", "commit", "unlink"},
     "arrive": {"mkdir", "write", "pwrite", "ftruncate", "commit", "rename", "fsync", "unlink"},
     "delete_container": {"rename", "fsync", "commit", "unlink", "rmdir"},
+    "arrive_packed": {"mkdir", "write", "pwrite", "ftruncate", "commit", "rename", "fsync"},
+    "repair_packed": {"pwrite", "fsync", "fdatasync", "commit"},
+    "delete_packed": {"pwrite", "fsync", "replace", "commit", "unlink"},
 }
 """Steps before which each scenario must have been killed: without a kill nothing is proved."""
 
 
-def unexpected(problems: tuple[Problem, ...], *, damaged: bool) -> list[Problem]:
+def unexpected(problems: tuple[Problem, ...], repaired: str = "") -> list[Problem]:
     """Return what fsck found beyond the damage that the prepared volume has."""
-    planted = f"/{DAMAGED}/chunks/"
-    return [problem for problem in problems if not (damaged and planted in problem.path)]
+    planted = {"repair": f"/{DAMAGED}/chunks/", "repair_packed": f"/{BROKEN}/chunks/"}
+    planted.pop(repaired, None)
+    return [
+        problem
+        for problem in problems
+        if not any(place in problem.path for place in planted.values())
+    ]
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -279,7 +342,8 @@ def test_a_death_before_any_step_leaves_the_old_or_the_new(
 
 
 @pytest.mark.parametrize(
-    "scenario", ["write", "rewrite", "close", "repair", "scan", "transactions"]
+    "scenario",
+    ["write", "rewrite", "close", "repair", "repair_packed", "scan", "transactions"],
 )
 def test_a_write_that_is_torn_in_the_middle_is_no_write(
     scenario: str, victims: Victims, prepared: Path
@@ -325,17 +389,17 @@ def copied(prepared: Path) -> Path:
 
 def survive(life: Path, scenario: str, acknowledged: list[str], where: str) -> None:
     """Open what a death left, check it, and let the scenario run to its end."""
-    store = open_store(life)
+    store = open_packing(life)
     assert () == store.unloadable(), where
     CHECKS[scenario](store, acknowledged)
     store.close()
-    found = unexpected(fsck(life / "v0", read_data=True).problems, damaged=True)
+    found = unexpected(fsck(life / "v0", read_data=True).problems)
     assert [] == found, where
 
-    store = open_store(life)
+    store = open_packing(life)
     done: list[str] = []
     SCENARIOS[scenario](store, done.append)
     CHECKS[scenario](store, done)
     store.close()
-    found = unexpected(fsck(life / "v0", read_data=True).problems, damaged=scenario != "repair")
+    found = unexpected(fsck(life / "v0", read_data=True).problems, scenario)
     assert [] == found, where

@@ -13,6 +13,7 @@ import pytest
 from agent.store import readqueue
 from agent.store.blockfile import ALIGNMENT_BYTES
 from agent.store.outflow import BlockFiles, ReadsAhead, WholeFiles, spread_bytes
+from agent.store.packformat import PackedBlocks
 from agent.store.readqueue import READS_MAX, Read, ReadQueue, address_of
 from agent.store.writebehind import huge_pages
 from merkle.replica import BlockId
@@ -34,7 +35,7 @@ def chunks(tmp_path: Path) -> Path:
 @pytest.fixture
 def files(chunks: Path) -> Iterator[BlockFiles]:
     """The files, opened to be sent."""
-    opened = BlockFiles(chunks)
+    opened = BlockFiles(chunks, PackedBlocks.none())
     yield opened
     opened.close()
 
@@ -211,7 +212,7 @@ def test_a_queue_tells_of_each_read_what_became_of_it(chunks: Path) -> None:
     os.close(fds[1])
     queue = ReadQueue()
     try:
-        reads = [(fd, address_of(memory[4_096 * index :]), 4_096) for index, fd in enumerate(fds)]
+        reads = [(fd, address_of(memory[4_096 * i :]), 4_096, 0) for i, fd in enumerate(fds)]
         results = together(queue, reads)
     finally:
         queue.close()
@@ -228,9 +229,9 @@ def test_a_queue_reads_from_the_start_what_is_whole(chunks: Path) -> None:
     fd = os.open(chunks / "6.block", os.O_RDONLY | os.O_DIRECT)
     queue = ReadQueue()
     try:
-        queue.begin(0, (fd, address_of(memory), 4_096), 8 * 4_096)
+        queue.begin(0, (fd, address_of(memory), 4_096, 8 * 4_096))
         assert [(0, 4_096)] == queue.wait()
-        assert [4_096] == together(queue, [(fd, address_of(memory), 4_096)])
+        assert [4_096] == together(queue, [(fd, address_of(memory), 4_096, 0)])
         assert [] == together(queue, [])
     finally:
         queue.close()
@@ -246,7 +247,7 @@ def test_a_queue_that_was_closed_reads_nothing(chunks: Path) -> None:
     queue = ReadQueue()
     queue.close()
     try:
-        assert [-errno.EINVAL] == together(queue, [(fd, address_of(memory), 4_096)])
+        assert [-errno.EINVAL] == together(queue, [(fd, address_of(memory), 4_096, 0)])
     finally:
         os.close(fd)
     assert bytes(4_096) == memory[:4_096]
@@ -263,9 +264,9 @@ def test_a_queue_that_is_closed_twice_closes_no_other(chunks: Path) -> None:
     fd = os.open(chunks / "3.block", os.O_RDONLY | os.O_DIRECT)
     try:
         first.close()
-        assert [4_000] == together(second, [(fd, address_of(memory), 4_096)])
+        assert [4_000] == together(second, [(fd, address_of(memory), 4_096, 0)])
         with pytest.raises(OSError, match="Invalid argument"):
-            first.begin(0, (fd, address_of(memory), 4_096), 0)
+            first.begin(0, (fd, address_of(memory), 4_096, 0))
     finally:
         os.close(fd)
         second.close()

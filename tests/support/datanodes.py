@@ -17,6 +17,7 @@ from agent.rpc.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import datanode_pb2, scm_pb2
 from agent.runtime.clock import SystemClock
 from agent.runtime.scanning import scan_container
+from agent.store.options import PACKED_COUNT_MIN
 from agent.transfer.incoming import Importer
 from agent.transfer.replicate import FINISH_S, STALL_S, Replicator
 from merkle.checksum import Algorithm
@@ -31,10 +32,15 @@ class Datanode:
     """One datanode: a store below `path`, and its server once `serve` was called."""
 
     def __init__(
-        self, datanode_id: str, path: Path, *, algorithm: Algorithm = Algorithm.XXH3_64
+        self,
+        datanode_id: str,
+        path: Path,
+        *,
+        algorithm: Algorithm = Algorithm.XXH3_64,
+        packed_count_min: int = PACKED_COUNT_MIN,
     ) -> None:
         self.datanode_id = datanode_id
-        self.replica = StoredReplica(path, algorithm=algorithm)
+        self.replica = StoredReplica(path, algorithm=algorithm, packed_count_min=packed_count_min)
         self.built: BuiltServer | None = None
         self.on_demand: list[ContainerId] = []  # scans that were asked for
         self.reads: list[tuple[int, int]] = []  # (block, offset) of every chunk asked of it

@@ -11,6 +11,7 @@ import pytest
 from agent.errors import Refused
 from agent.ports import Executor, Future
 from agent.rpc.v1 import datanode_pb2 as pb
+from agent.store.options import PACKED_COUNT_MIN
 from agent.transfer.outgoing import Export
 from agent.transfer.parts import Part, read_part
 from tests.support.datanodes import Datanode
@@ -54,9 +55,11 @@ class Counting:
 
 
 @contextmanager
-def serving_pair(path: Path) -> Iterator[Pair]:
+def serving_pair(path: Path, *, packed_count_min: int = PACKED_COUNT_MIN) -> Iterator[Pair]:
     """Two datanodes that serve; the source has no replica yet."""
-    source, target = Datanode("dn-a", path / "a"), Datanode("dn-b", path / "b")
+    source, target = (
+        Datanode(f"dn-{name}", path / name, packed_count_min=packed_count_min) for name in "ab"
+    )
     source.serve()
     target.serve()
     try:

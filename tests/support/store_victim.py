@@ -42,6 +42,7 @@ from tests.support.stores import (
     damage,
     flip_bit,
     open_store,
+    options_of_test,
     private_directory,
     write_block,
 )
@@ -66,13 +67,19 @@ STEPS: Final = frozenset(
 Acknowledge = Callable[[str], object]
 
 CLOSED, OPEN, DAMAGED, DOOMED, NEW, ARRIVED = (ContainerId(number) for number in range(1, 7))
+SMALL, PACKED, BROKEN, SENT = (ContainerId(number) for number in range(7, 11))
 ONE, TWO, THREE = BlockId(1), BlockId(2), BlockId(3)
 LATER = content("written later")
 
 
+def open_packing(path: Path) -> ReplicaStore:
+    """Open a store that packs small blocks however few arrive."""
+    return open_store(path, options=options_of_test(packed_count_min=1))
+
+
 def prepare(path: Path) -> None:
     """Make what every scenario starts from."""
-    store = open_store(path)
+    store = open_packing(path)
     for container_id in (CLOSED, DAMAGED, DOOMED):
         closed_replica(store, container_id)
     store.create_container(OPEN)
@@ -85,6 +92,10 @@ def prepare(path: Path) -> None:
     paths.block_file(TWO).unlink()
     with paths.block_file(THREE).open("ab") as file:
         file.write(b"trailing")
+    closed_replica(store, SMALL, chunk_count=1)
+    for container_id in (PACKED, BROKEN):
+        receive(store, SMALL, container_id)
+    flip_bit(store.paths(BROKEN).pack, 100)
     store.close()
 
 
@@ -203,6 +214,34 @@ class ReceivingBeside(Inline):
 
 def arrive(store: ReplicaStore, acknowledge: Acknowledge) -> None:
     """Receive a replica: a copy of a closed one, under another container's id."""
+    receive(store, CLOSED, ARRIVED)
+    acknowledge("arrived")
+
+
+def arrive_packed(store: ReplicaStore, acknowledge: Acknowledge) -> None:
+    """Receive a replica whose blocks share a file."""
+    receive(store, SMALL, SENT)
+    acknowledge("arrived")
+
+
+def repair_packed(store: ReplicaStore, acknowledge: Acknowledge) -> None:
+    """Repair a block that lies in a pack."""
+    with suppress_refusal(Code.INELIGIBLE):
+        data = content((1, 0))
+        store.repair(BROKEN).install_chunk(ONE, chunk_of(data), data)
+    acknowledge("installed")
+
+
+def delete_packed(store: ReplicaStore, acknowledge: Acknowledge) -> None:
+    """Delete one block of a pack, then the others."""
+    store.delete_blocks(PACKED, [TWO])
+    acknowledge("one")
+    store.delete_blocks(PACKED, [ONE, THREE])
+    acknowledge("all")
+
+
+def receive(store: ReplicaStore, source: ContainerId, container_id: ContainerId) -> None:
+    """Receive the stream of one container as that of another."""
     importer = Importer(
         store=store,
         leases=Leases(),
@@ -212,15 +251,14 @@ def arrive(store: ReplicaStore, acknowledge: Acknowledge) -> None:
         now_ms=lambda: 1,
     )
     with suppress_refusal(Code.CONTAINER_EXISTS):
-        importer.receive(parts_of(store))
-    acknowledge("arrived")
+        importer.receive(parts_of(store, source, container_id))
 
 
-def parts_of(store: ReplicaStore) -> Iterator[Part]:
-    """Yield the stream of the closed replica, as one of another container."""
+def parts_of(store: ReplicaStore, source: ContainerId, container_id: ContainerId) -> Iterator[Part]:
+    """Yield the stream of a closed replica, as one of another container."""
     export = Export(
         store=store,
-        container_id=CLOSED,
+        container_id=source,
         cluster_id=CLUSTER,
         datanode_id="dn-source",
         executor=Inline(),
@@ -228,7 +266,7 @@ def parts_of(store: ReplicaStore) -> Iterator[Part]:
     for encoded in export.stream():
         part = read_part(encoded)
         if part.kind == "header":
-            part.message.header.container_id = ARRIVED
+            part.message.header.container_id = container_id
         yield part
 
 
@@ -249,8 +287,14 @@ SCENARIOS: Final[dict[str, Callable[[ReplicaStore, Acknowledge], None]]] = {
     "transactions": transactions,
     "arrive": arrive,
     "delete_container": delete_container,
+    "arrive_packed": arrive_packed,
+    "repair_packed": repair_packed,
+    "delete_packed": delete_packed,
 }
-COMMANDS: Final = ("arrive", "delete_container", "delete_blocks", "transactions", "close")
+COMMANDS: Final = (
+    *("arrive", "arrive_packed", "delete_container", "delete_blocks", "delete_packed"),
+    *("transactions", "close"),
+)
 """Those that are what a command makes a datanode do: import, delete, deleteBlocks, close."""
 
 
@@ -296,7 +340,7 @@ class StepCounter:
 
 def child(request: dict[str, Any], log_fd: int) -> None:
     """Run one scenario."""
-    store = open_store(Path(request["path"]))
+    store = open_packing(Path(request["path"]))
     counter = StepCounter(log_fd, request["kill_at"], tear=request["tear"])
 
     def acknowledge(what: str) -> None:

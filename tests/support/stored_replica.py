@@ -12,7 +12,7 @@ import lmdb
 
 from agent.runtime.lease import Leases
 from agent.runtime.scanning import MarkingGuard, ScanReport, ScanTools, scan_container
-from agent.store.options import StoreOptions
+from agent.store.options import PACKED_COUNT_MIN, StoreOptions
 from agent.store.store import ReplicaStore
 from merkle.checksum import Algorithm, window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
@@ -27,9 +27,20 @@ MAP_BYTES = 64 * 1024**2
 class StoredReplica:
     """One datanode's store below `path`; its container 1 is closed and whole."""
 
-    def __init__(self, path: Path, *, algorithm: Algorithm = Algorithm.XXH3_64) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        algorithm: Algorithm = Algorithm.XXH3_64,
+        packed_count_min: int = PACKED_COUNT_MIN,
+    ) -> None:
         self.path = path
-        self.options = StoreOptions(algorithm=algorithm, reserve_bytes=0, lmdb_map_bytes=MAP_BYTES)
+        self.options = StoreOptions(
+            algorithm=algorithm,
+            reserve_bytes=0,
+            lmdb_map_bytes=MAP_BYTES,
+            packed_count_min=packed_count_min,
+        )
         self.store = ReplicaStore.open(
             [path], cluster_id=CLUSTER, datanode_id=DATANODE, options=self.options
         )
