@@ -7,9 +7,11 @@
     the disk        as much read and written side by side, directly, in pieces of the same size:
                     here one disk is under both ends
     plain files     as many files of the same size created, written and closed by one thread, then
-                    synced together: what the file system takes for the small blocks at the target
+                    synced together: what the file system takes for a file for each small block
     tar             the small blocks through `tar -c | tar -x`, from cold, then synced together: a
                     copy without a network that checks nothing. Ozone sends replicas as such streams
+    own files       the small blocks at the source, each in a file of its own: what a scan of them
+                    costs beside one of the copy, where they share a file
 
 Sources, target and sinks are processes of their own, the former with stores on a real file system.
 Between two hosts one disk is read and another is written; of one that does both, the copy gets
@@ -232,6 +234,7 @@ def small(source: End, folder: Path, small_count: int) -> list[Measure]:
     """Push the container of small blocks, each time to a new store, in turns with plain files and
     tar."""
     own, plain_s, tar_s, peaks = Series(), [], [], []
+    scans: list[tuple[dict[str, Any], dict[str, Any]]] = []  # of source and target
     chunks = chunks_of(folder / "source", SMALL)
     drop(chunks)
     source.ask("clear")
@@ -241,6 +244,7 @@ def small(source: End, folder: Path, small_count: int) -> list[Measure]:
             target.ask("clear")
             own.run(f"push {SMALL} {target.hello['address']}", source, target)
             peaks.append(target.ask("rss")["peak_mib"])
+            scans.append((source.ask(f"scan {SMALL}"), target.ask(f"scan {SMALL}")))
         tar_s.append(tarred_s(chunks, folder / f"tar-{index}"))
         drop(chunks)
     plain_median_s, tar_median_s = statistics.median(plain_s), statistics.median(tar_s)
@@ -261,9 +265,36 @@ def small(source: End, folder: Path, small_count: int) -> list[Measure]:
             TAR_RATIO_MIN,
             compared_with=f"tar {small_count / tar_median_s:,.0f}/s",
         ),
+        *scan_measures(scans, small_count),
         Measure("replicate small: processor time, source", source_us, "us/block"),
         Measure("replicate small: processor time, target", target_us, "us/block"),
         *peak_measures("small", [source.ask("rss")["peak_mib"], max(peaks)]),
+    ]
+
+
+def scan_measures(
+    scans: list[tuple[dict[str, Any], dict[str, Any]]], small_count: int
+) -> list[Measure]:
+    """Return what it takes to scan the copy, beside the source."""
+    wrong = sum(one["wrong"] for pair in scans for one in pair)
+    seconds, cpu = (
+        [statistics.median(one[key] for one in column) for column in zip(*scans, strict=True)]
+        for key in ("s", "cpu_s")
+    )
+    return [
+        Measure(
+            "scan of the copy: blocks",
+            small_count / seconds[1],
+            "1/s",
+            f"own files {small_count / seconds[0]:,.0f}/s",
+        ),
+        Measure(
+            "scan of the copy: processor time",
+            1e6 * cpu[1] / small_count,
+            "us/block",
+            f"own files {1e6 * cpu[0] / small_count:.1f}",
+        ),
+        at_most("scan of the copy and of the source: found", wrong, "findings", 0),
     ]
 
 

@@ -6,7 +6,8 @@
     stream           reads lines "bare BYTES ADDRESS"
 
 The first two use memory as the agent does; the others are gRPC as it comes or, with "shared"
-behind, with the agent's heaps. All read lines and print one JSON for each. "rss" tells the peak of
+behind, with the agent's heaps. All read lines and print one JSON for each. "scan ID" scans a
+replica that one of the first two has; "rss" tells the peak of
 resident memory as the kernel counts it (VmHWM), "clear" begins a new peak; "cpu" tells the
 processor seconds so far.
 """
@@ -29,10 +30,12 @@ from agent.rpc.v1 import datanode_pb2, datanode_pb2_grpc
 from agent.runtime.lease import Leases
 from agent.store.arrival import ARRIVALS_MAX
 from agent.store.options import StoreOptions
+from agent.store.reader import ReadBuffers
 from agent.store.store import ReplicaStore
 from agent.transfer.incoming import Importer
 from agent.transfer.parts import PART_BYTES, blocks_part
 from agent.transfer.replicate import Replicator
+from bench.scan_own import scan
 from bench.scan_world import CLUSTER, DATANODE
 from merkle.checksum import Algorithm
 from merkle.replica import BlockId, ContainerId
@@ -58,6 +61,15 @@ def peak_mib() -> float:
 def clear_peak() -> None:
     """Begin a new peak."""
     Path("/proc/self/clear_refs").write_text("5")
+
+
+def scanned(store: ReplicaStore, container_id: str) -> dict[str, Any]:
+    """Scan a replica; return the seconds and processor seconds."""
+    buffers = ReadBuffers()
+    wall_s, cpu_s = time.perf_counter(), time.process_time()
+    outcome = scan(store, ContainerId(int(container_id)), buffers)
+    cpu_s, wall_s = time.process_time() - cpu_s, time.perf_counter() - wall_s
+    return {"s": wall_s, "cpu_s": cpu_s, "wrong": outcome.finding_count}
 
 
 def told(word: str) -> dict[str, Any]:
@@ -113,6 +125,8 @@ def serve_target(folder: Path) -> None:
             case "delete":
                 store.delete_container(ContainerId(int(words[1])), force=True)
                 say({})
+            case "scan":
+                say(scanned(store, words[1]))
             case "path":
                 say({"path": str(store.paths(ContainerId(int(words[1]))).chunks)})
             case other:
@@ -157,6 +171,8 @@ def run_source(folder: Path) -> None:
                     )
                     taken_s = time.perf_counter() - begun_s
                 say({"s": taken_s, "bytes": outcome.bytes_sent, "blocks": outcome.block_count})
+            case "scan":
+                say(scanned(store, words[1]))
             case other:
                 say(told(other))
 

@@ -26,7 +26,6 @@ import numpy as np
 
 from agent.store import blockfile
 from agent.store.durable import (
-    FILE_MODE,
     disk_errors,
     make_directories,
     punch,
@@ -52,7 +51,6 @@ from merkle.checksum import U64s
 from merkle.damaged import Damaged
 from merkle.replica import BlockId, ContainerId
 
-OWN_FILE_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 ZEROS: Final = memoryview(bytes(PAGE_BYTES))
 
 assert PAGE_BYTES == blockfile.ALIGNMENT_BYTES
@@ -234,12 +232,9 @@ def _copy_out(place: Place, own: Path) -> None:
     """Make a block's own file, durably. It may be there from an attempt that was cut off."""
     with suppress(FileNotFoundError):
         own.unlink()
-    fd = os.open(own, OWN_FILE_FLAGS, FILE_MODE)
-    try:
+    with blockfile.opened(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
         write_all(fd, _readable(place), 0)
         os.fsync(fd)
-    finally:
-        os.close(fd)
     sync_directory(own.parent)
 
 

@@ -75,6 +75,12 @@ class TestOthers:
 
         assert is_damage is (watched.is_noticed() if is_damage else not watched.is_quiet())
 
+    def test_a_change_of_a_pack_asks_for_a_scan(self, watched: Watched) -> None:
+        """Small blocks may share a file."""
+        watched.replica.store.paths(CONTAINER).pack.write_bytes(b"x")
+
+        assert watched.is_noticed()
+
     def test_the_scan_that_follows_finds_the_damage(self, watched: Watched) -> None:
         """From the write to the finding without anybody asking."""
         watched.replica.flip(2, 7)

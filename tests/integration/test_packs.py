@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,8 +11,9 @@ import pytest
 
 from agent.errors import SutureError
 from agent.plan.outcome import Result
-from agent.store import blockfile, readqueue
+from agent.store import arrival, blockfile, readqueue
 from agent.store.fsck import fsck
+from agent.store.index import Change, Index
 from agent.store.layout import PACK_NAME
 from agent.store.packformat import FOOTER_BYTES, PAGE_BYTES, Packed, PackedBlocks
 from agent.store.packs import Place, unpack
@@ -126,6 +127,17 @@ def row_key(block_id: int) -> bytes:
     return CONTAINER.to_bytes(8) + block_id.to_bytes(8)
 
 
+def note_commits(monkeypatch: pytest.MonkeyPatch, events: list[str]) -> None:
+    """Note when an index is written to."""
+    real = Index.write
+
+    def write(index: Index, change: Callable[[Change], object]) -> object:
+        events.append("commit")
+        return real(index, change)
+
+    monkeypatch.setattr(Index, "write", write)
+
+
 class TestArrival:
     """What is packed, and what can be seen of it."""
 
@@ -214,6 +226,57 @@ class TestArrival:
 
         Pair(pair.target, third, tmp_path).target_is_untouched()
         third.close()
+
+
+class TestDurability:
+    """What is recorded is on the medium before."""
+
+    def test_a_pack_is_durable_before_its_rows(
+        self, pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        A small one is synced with the file system, as small files are.
+        """
+        events: list[str] = []
+        third = Datanode("dn-c", tmp_path / "c", packed_count_min=5)
+        third.serve()
+        real_sync = arrival.sync_file_system
+
+        def sync(fd: int) -> None:
+            real_sync(fd)
+            events.append("synced")
+
+        monkeypatch.setattr(arrival, "sync_file_system", sync)
+        note_commits(monkeypatch, events)
+        pair.source.replica.store.delete_blocks(CONTAINER, map(BlockId, ODD))
+        events.clear()
+
+        pair.source.replicate(third)
+
+        assert {PACK_NAME} == set(third.files())
+        assert ["synced", "commit"] == events[:2]
+        third.close()
+
+    def test_an_own_file_is_durable_before_the_block_leaves_the_pack(
+        self, pair: Pair, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        Its bytes, then its name, then the row.
+        """
+        store = pair.target.replica.store
+        events: list[str] = []
+        real_sync = os.fsync
+
+        def sync(fd: int) -> None:
+            real_sync(fd)
+            events.append(Path(f"/proc/self/fd/{fd}").resolve().name)
+
+        monkeypatch.setattr(os, "fsync", sync)
+        note_commits(monkeypatch, events)
+
+        unpack(store._places[CONTAINER], CONTAINER, TWO)
+
+        assert ["2.block", "chunks", "commit"] == events
 
 
 class TestDamage:
