@@ -104,7 +104,6 @@ class BlockFiles:
         packed = self._packed.of(block_id)
         if packed is not None:
             name, start = PACK_NAME, packed.offset
-            target = target[: max(packed.length_bytes - offset, 0)]
         fd = _open(name, self._directory_fd, direct=is_aligned)
         try:
             return _fill(fd, start + offset, target)

@@ -33,7 +33,7 @@ from agent.store.durable import (
     sync_directory,
     write_all,
 )
-from agent.store.index import Change, Index, Snapshot
+from agent.store.index import Index, Snapshot
 from agent.store.layout import PACK_NAME, ReplicaPaths
 from agent.store.packformat import (
     FOOTER_BYTES,
@@ -44,7 +44,6 @@ from agent.store.packformat import (
     decode_table,
     encode_table,
 )
-from agent.store.rows import moved_on
 from agent.store.volume import Volume
 from agent.store.writebehind import FileWriter, Submit
 from merkle.checksum import U64s
@@ -221,11 +220,7 @@ def unpack(volume: Volume, container_id: ContainerId, block_id: BlockId) -> None
         if place.size_bytes() != blockfile.ABSENT:
             _copy_out(place, own)
 
-    def change(rows: Change) -> None:
-        rows.delete_packed(container_id, [block_id])
-        rows.put_replica(container_id, moved_on(rows.replica(container_id)))
-
-    volume.index.write(change)
+    volume.index.write(lambda rows: rows.delete_packed(container_id, [block_id]))
 
 
 def _copy_out(place: Place, own: Path) -> None:

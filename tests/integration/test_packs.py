@@ -24,15 +24,16 @@ from tests.support.page_cache import cached_pages
 from tests.support.pushed import MIB, Pair, serving_pair
 from tests.support.stored_replica import CLUSTER, CONTAINER, MAP_BYTES
 
-SIZES = {
-    1: 1,
-    2: 4_000,
-    3: PAGE_BYTES,
-    4: PAGE_BYTES + 1,
-    5: 65_536,
-    **dict.fromkeys(range(6, 40), 5_000),
-}
-ODD = {50: (65_537,), 51: (100, 200), 52: (3 * MIB,), 53: ()}  # not small, not one chunk
+SIZES = {1: 1, 2: 4_000, 4: PAGE_BYTES, 5: 65_536, 6: PAGE_BYTES + 1}
+SIZES |= dict.fromkeys((*range(7, 40), 60), 5_000)
+ODD = {
+    3: (70_000,),
+    50: (65_537,),
+    51: (100, 200),
+    52: (3 * MIB,),
+    53: (),
+}  # neither small nor alone
+OWN_FILES = {f"{block_id}.block" for block_id, sizes in ODD.items() if sizes}
 TWO = BlockId(2)
 
 
@@ -122,6 +123,12 @@ def packed_rows(pair: Pair) -> Iterator["lmdb.Transaction[bytes]"]:
     pair.target.replica.reopen()
 
 
+def lose_row(pair: Pair, block_id: int) -> None:
+    """Remove a block's row at the target."""
+    index = pair.target.replica.store._places[CONTAINER].index
+    index.write(lambda rows: rows.delete_block(CONTAINER, BlockId(block_id)))
+
+
 def row_key(block_id: int) -> bytes:
     """Return the key of a packed row."""
     return CONTAINER.to_bytes(8) + block_id.to_bytes(8)
@@ -145,7 +152,7 @@ class TestArrival:
         """
         Rows, bytes, root and facts are the source's; scan and fsck find nothing.
         """
-        assert {PACK_NAME, "50.block", "51.block", "52.block"} == set(pair.target.files())
+        assert {PACK_NAME, *OWN_FILES} == set(pair.target.files())
         assert (
             sorted(SIZES) == pair.target.replica.store.pack(CONTAINER).blocks().block_ids.tolist()
         )
@@ -321,11 +328,11 @@ class TestDamage:
         place = place_of(pair.target, 30)
         os.truncate(pack_of(pair.target), place.offset + 10)
         found = findings(pair.target)
-        missing = [(block_id, Fault.CHUNK_MISSING) for block_id in range(31, 40)]
+        missing = [(block_id, Fault.CHUNK_MISSING) for block_id in (*range(31, 40), 60)]
         assert [(30, Fault.CHUNK_SHORT), *missing] == found
         assert {"BLOCK_FILE_SHORT", "CHUNK_CHECKSUM", "PACK_TABLE_DAMAGED"} == set(problems(pair))
 
-        assert 10 == mended(pair)
+        assert 11 == mended(pair)
 
     def test_a_packed_row_is_damaged(self, pair: Pair) -> None:
         """
@@ -351,6 +358,32 @@ class TestDamage:
         assert 1 == mended(pair)
 
         assert {} == problems(pair)
+
+    def test_a_block_s_row_is_lost(self, pair: Pair) -> None:
+        """
+        Its bytes are in the pack all the same: none is fetched.
+        """
+        lose_row(pair, 2)
+        assert [(2, Fault.BLOCK_ROW_MISSING)] == findings(pair.target)
+        assert {"BLOCK_ROW_MISSING": "2.block"} == problems(pair)
+
+        assert 0 == mended(pair)
+
+        assert pair.target.replica.store.pack(CONTAINER).of(TWO) is not None
+
+    def test_what_no_row_describes_is_taken_out_whole(self, pair: Pair) -> None:
+        """
+        It goes to quarantine, as a file would.
+        """
+        whole = contents(pair.source)[2]
+        lose_row(pair, 2)
+
+        assert 4_000 == pair.target.replica.store.repair(CONTAINER).trim(TWO)
+
+        [kept] = (pair.path / "b").glob("hdds/*/quarantine/*.bytes")
+        assert whole == kept.read_bytes()
+        assert pair.target.replica.store.pack(CONTAINER).of(TWO) is None
+        assert not pair.target.replica.file(2).exists()
 
     def test_the_table_is_damaged(self, pair: Pair) -> None:
         """
@@ -456,7 +489,7 @@ class TestDelete:
         """
         Its pages may have been given back between the look-up and the read.
         """
-        store = pair.target.replica.store
+        store, whole = pair.target.replica.store, contents(pair.source)[2]
         real = Place.read
 
         def late(place: Place, offset: int, length_bytes: int) -> bytes:
@@ -472,7 +505,7 @@ class TestDelete:
         monkeypatch.setattr(Place, "read", late)
 
         if what == "unpacked":
-            assert contents(pair.source)[2] == store.read(CONTAINER, TWO, 0, 4_000)
+            assert whole == store.read(CONTAINER, TWO, 0, 4_000)
         else:
             with pytest.raises(SutureError, match="0 of 4000 bytes"):
                 store.read(CONTAINER, TWO, 0, 4_000)
@@ -499,7 +532,7 @@ class TestLostIndex:
 
         assert 0 == mended(pair, ReplicaState.QUASI_CLOSED)
 
-        assert {PACK_NAME, "50.block", "51.block", "52.block"} == set(pair.target.files())
+        assert {PACK_NAME, *OWN_FILES} == set(pair.target.files())
         assert {} == problems(pair)
 
     def test_what_has_left_the_pack_does_not_come_back(self, pair: Pair) -> None:
