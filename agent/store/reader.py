@@ -230,6 +230,7 @@ class DiskReader:
         self._packed = self._pack.blocks()
         self._window = memoryview(b"")  # what of the pack is in the first buffer
         self._window_offset = 0
+        self._apart_until = 0  # up to there each block of the pack is read by itself
         self._directory_fd = _open_directory(self._paths)
         self._pack_fd = self._opened_pack()
 
@@ -318,14 +319,15 @@ class DiskReader:
         """Return a block out of a window of the pack, which is read in one go."""
         start = packed.offset - self._window_offset
         if not 0 <= start <= start + packed.length_bytes <= len(self._window):
-            if self._pack_fd == ABSENT_FD:
+            if self._pack_fd == ABSENT_FD or packed.offset < self._apart_until:
                 return self._read_whole_slowly(block_id, length_bytes)
             self._window = memoryview(b"")
             try:
                 window = _fill(
                     self._pack_fd, self._buffers.first, packed.offset, WINDOW_BYTES, None
                 )
-            except OSError:  # of one block in it, perhaps
+            except OSError:  # of one block in it, perhaps: a bad sector takes its time to say so
+                self._apart_until = packed.offset + WINDOW_BYTES
                 return self._read_whole_slowly(block_id, length_bytes)
             self._window, self._window_offset, start = window, packed.offset, 0
         return self._window[start : start + packed.length_bytes]

@@ -2,14 +2,14 @@
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from agent.store import blockfile
 from agent.store.layout import PACK_NAME
-from agent.store.packformat import FOOTER_BYTES, PAGE_BYTES, PackedBlocks
+from agent.store.packformat import FOOTER_BYTES, PACKED_BYTES_MAX, PAGE_BYTES, PackedBlocks
 from agent.store.packs import unpack
 from merkle.replica import BlockId, ReplicaState
 from scanner.finding import Fault
@@ -38,6 +38,25 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
     """Two datanodes; the target has packed what the source sent it."""
     with packed_pair(tmp_path) as made:
         yield made
+
+
+def break_reads(
+    monkeypatch: pytest.MonkeyPatch, number: int, is_bad: Callable[[int, int], bool]
+) -> list[int]:
+    """Make direct reads of packs fail by offset and size; return the offsets of those that did."""
+    refused: list[int] = []
+    real = os.preadv
+
+    def failing(fd: int, buffers: list[memoryview], offset: int, *flags: int) -> int:
+        if PACK_NAME == Path(f"/proc/self/fd/{fd}").resolve().name and is_bad(
+            offset, len(buffers[0])
+        ):
+            refused.append(offset)
+            raise OSError(number, os.strerror(number))
+        return real(fd, buffers, offset, *flags)
+
+    monkeypatch.setattr(os, "preadv", failing)
+    return refused
 
 
 class TestDamage:
@@ -183,6 +202,31 @@ class TestDamage:
 
         assert whole[: 3 * PAGE_BYTES] == pair.target.replica.file(5).read_bytes()
 
+    @pytest.mark.parametrize("number", [errno.EIO, errno.EINVAL])
+    def test_where_much_cannot_be_read_at_once_each_block_is_read_by_itself(
+        self, pair: Pair, monkeypatch: pytest.MonkeyPatch, number: int
+    ) -> None:
+        """
+        One bad sector must not cost the blocks beside it; some file systems refuse direct reads.
+        """
+        refused = break_reads(monkeypatch, number, lambda _, size: size > 2 * PACKED_BYTES_MAX)
+
+        assert [] == findings(pair.target)
+        assert [0] == refused, "a bad sector takes its time to say so, each time"
+
+    def test_of_one_bad_sector_one_block_is_told(
+        self, pair: Pair, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        Those before and behind it are whole.
+        """
+        place = place_of(pair.target, 20)
+        break_reads(
+            monkeypatch, errno.EIO, lambda offset, size: offset <= place.offset < offset + size
+        )
+
+        assert [(20, Fault.CHUNK_UNREADABLE)] == findings(pair.target)
+
 
 class TestLostIndex:
     """The table in the pack is what an index that was lost can begin with."""
@@ -207,6 +251,17 @@ class TestLostIndex:
 
         assert {PACK_NAME, *OWN_FILES} == set(pair.target.files())
         assert {} == problems(pair)
+
+    def test_without_a_tree_each_block_is_told_that_has_no_row(self, pair: Pair) -> None:
+        """
+        The pack's table is all that says that they were there.
+        """
+        self.lose(pair)
+        pair.target.replica.store.paths(CONTAINER).tree.unlink()
+
+        found = findings(pair.target)
+
+        assert {(block_id, Fault.BLOCK_ROW_MISSING) for block_id in SIZES} <= set(found)
 
     def test_what_has_left_the_pack_does_not_come_back(self, pair: Pair) -> None:
         """

@@ -30,7 +30,7 @@ from tests.support.packed import (
     row_key,
 )
 from tests.support.page_cache import cached_pages
-from tests.support.pushed import Pair, serving_pair
+from tests.support.pushed import Pair, decoded, encoded, serving_pair
 from tests.support.stored_replica import CONTAINER
 
 
@@ -128,6 +128,22 @@ class TestArrival:
         assert "CHECKSUM_MISMATCH" == code_of(lambda: pair.target.replicate(third))
 
         Pair(pair.target, third, tmp_path).target_is_untouched()
+        third.close()
+
+    def test_a_stream_that_breaks_off_leaves_nothing(self, pair: Pair, tmp_path: Path) -> None:
+        """
+        No file, no room, no descriptor.
+        """
+        third = Datanode("dn-c", tmp_path / "c", packed_count_min=5)
+        parts = list(decoded(pair.target))
+        last = max(i for i, part in enumerate(parts) if part.WhichOneof("part") == "blocks")
+        before = sorted(Path("/proc/self/fd").iterdir())
+
+        code = code_of(lambda: third.importer.receive(encoded(parts[:last])))
+
+        assert "MALFORMED_REQUEST" == code
+        Pair(pair.target, third, tmp_path).target_is_untouched()
+        assert before == sorted(Path("/proc/self/fd").iterdir())
         third.close()
 
 

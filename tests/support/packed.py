@@ -19,9 +19,10 @@ from tests.support.pushed import MIB, Pair, serving_pair
 from tests.support.stored_replica import CLUSTER, CONTAINER, MAP_BYTES
 
 SIZES = {1: 1, 2: 4_000, 4: PAGE_BYTES, 5: 65_536, 6: PAGE_BYTES + 1}
-SIZES |= dict.fromkeys((*range(7, 40), 60), 5_000)
+SIZES |= dict.fromkeys((7, *range(9, 40), 60), 5_000)
 ODD = {
     3: (70_000,),
+    8: (50_000, 60_000),
     50: (65_537,),
     51: (100, 200),
     52: (3 * MIB,),
