@@ -5,11 +5,18 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from agent.store import blockfile
 from agent.store.layout import PACK_NAME
-from agent.store.packformat import FOOTER_BYTES, PACKED_BYTES_MAX, PAGE_BYTES, PackedBlocks
+from agent.store.packformat import (
+    FOOTER_BYTES,
+    PACKED_BYTES_MAX,
+    PAGE_BYTES,
+    PackedBlocks,
+    encode_packed,
+)
 from agent.store.packs import unpack
 from merkle.replica import BlockId, ReplicaState
 from scanner.finding import Fault
@@ -131,6 +138,20 @@ class TestDamage:
         assert 1 == mended(pair)
 
         assert {} == problems(pair)
+
+    def test_a_packed_row_says_less(self, pair: Pair) -> None:
+        """
+        Nothing behind its end is taken for the block's.
+        """
+        short = PackedBlocks(
+            np.array([2], np.uint64), np.array([1], np.uint32), np.array([100], np.uint32)
+        )
+        assert place_of(pair.target, 2).offset == short.of(TWO).offset
+        with packed_rows(pair) as transaction:
+            [(_, row)] = encode_packed(short)
+            transaction.put(row_key(2), row)
+
+        assert [(2, Fault.CHUNK_SHORT)] == findings(pair.target)
 
     def test_a_block_s_row_is_lost(self, pair: Pair) -> None:
         """
