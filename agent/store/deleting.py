@@ -154,9 +154,8 @@ def unlink_blocks(volume: Volume, container_id: ContainerId) -> None:
     paths = volume.paths(container_id)
     with disk_errors(paths.chunks):
         removed = [remove_file(paths.block_file(block_id)) for block_id in entry.block_ids]
-        if is_spent:
-            removed.append(remove_spent(paths))
-        else:
+        removed.append(is_spent and remove_spent(paths))
+        if not removed[-1]:
             give_back_pages(paths, gone)
         if any(removed):
             sync_directory(paths.chunks)

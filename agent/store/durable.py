@@ -150,8 +150,13 @@ def allocate(fd: int, size_bytes: int) -> bool:
 
 def punch(fd: int, offset: int, length_bytes: int) -> bool:
     """Give whole pages of a file back to the file system, which reads as zeros there then; return
-    whether the file system can. Raises OSError."""
-    return length_bytes == 0 or _fallocate(fd, PUNCH_HOLE, offset, length_bytes)
+    whether it took them: some cannot, and a full one may want room for that. Raises OSError."""
+    try:
+        return length_bytes == 0 or _fallocate(fd, PUNCH_HOLE, offset, length_bytes)
+    except OSError as error:
+        if error.errno in OUT_OF_SPACE:
+            return False
+        raise
 
 
 def _fallocate(fd: int, mode: int, offset: int, length_bytes: int) -> bool:

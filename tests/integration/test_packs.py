@@ -1,5 +1,7 @@
 """Small blocks that share a file: they come, are sent on, and leave."""
 
+import ctypes
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -216,6 +218,34 @@ class TestDelete:
         assert left == contents(pair.target)
         assert [] == findings(pair.target)
         assert {} == problems(pair)
+
+    @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EOPNOTSUPP])
+    def test_a_file_system_that_takes_no_pages_back_stops_no_delete(
+        self, pair: Pair, monkeypatch: pytest.MonkeyPatch, number: int
+    ) -> None:
+        """
+        A full one may want room for it, others cannot: the room comes back with the pack.
+        """
+        before = pack_of(pair.target).stat()
+        asked: list[int] = []
+
+        class Refusing:
+            """A C library whose file system takes nothing back."""
+
+            def fallocate(self, *_: object) -> int:
+                """Refuse."""
+                asked.append(ctypes.set_errno(number))
+                return -1
+
+        with monkeypatch.context() as patched:
+            patched.setattr(ctypes, "CDLL", lambda *_, **__: Refusing())
+            pair.target.replica.store.delete_blocks(CONTAINER, [TWO])
+
+        assert asked
+        assert before.st_blocks == pack_of(pair.target).stat().st_blocks
+        assert [] == findings(pair.target)
+        pair.target.replica.store.delete_blocks(CONTAINER, map(BlockId, SIZES))
+        assert OWN_FILES == set(pair.target.files())
 
     @pytest.mark.parametrize("unpacked", [False, True])
     def test_the_last_block_takes_the_pack_with_it(self, pair: Pair, *, unpacked: bool) -> None:
