@@ -8,6 +8,7 @@ import pytest
 from agent.store.descriptor import descriptor_of, encode_descriptor
 from agent.store.index import DATABASES
 from agent.store.layout import VolumeVersion
+from agent.store.packformat import PAGE_BYTES, PackedBlocks, encode_packed, encode_table
 from agent.store.rows import (
     DescriptorEntry,
     InstallEntry,
@@ -107,3 +108,15 @@ def test_every_database_is_published(name: str) -> None:
     No database of the index is undocumented.
     """
     assert f"\n| `{name}` | be64 container" in DOCUMENT
+
+
+def test_a_pack_s_table_and_rows_are_as_published() -> None:
+    """
+    Byte for byte.
+    """
+    blocks = PackedBlocks.side_by_side([5, 9], [100, 5_000])
+    table = encode_table(blocks, 3 * PAGE_BYTES).hex()
+
+    assert "\n".join(table[start : start + 64] for start in range(0, len(table), 64)) in DOCUMENT
+    for _, row in encode_packed(blocks):
+        assert f"`{row.hex()}`" in DOCUMENT
