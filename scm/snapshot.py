@@ -29,7 +29,7 @@ from scm.views import NodeView, block_count, used_bytes
 pa: Any = pyarrow  # compiled code without types
 pq: Any = pyarrow.parquet
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 ROWS_PER_GROUP: Final = 100_000  # rows in memory as Python values at once
 ROWS_PER_PART: Final = 2_000_000  # one Spark task's worth
 
@@ -102,6 +102,7 @@ SCHEMAS: Final[dict[str, Any]] = {
         op_state string
         op_expiry_ms long?
         last_heartbeat_at_ms long
+        has_reported boolean
         capacity_bytes long
         available_bytes long
         queued_replicate int
@@ -312,6 +313,7 @@ def _node_row(view: NodeView) -> tuple[Any, ...]:
         node.op_state,
         node.op_expiry_ms or None,
         view.heartbeat_at_ms,
+        view.has_reported,
         0 if live is None else live.capacity_bytes,
         0 if live is None else live.available_bytes,
         queues.get(Kind.REPLICATE, 0),

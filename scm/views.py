@@ -26,6 +26,8 @@ class NodeView:
     heartbeat_at_ms: int
     live: Liveness | None
     container_count: int
+    has_reported: bool
+    """It has named all its replicas since it registered with this process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,7 @@ class Views:
                 heartbeat_at_ms=self._nodes.heartbeat_at_ms(node),
                 live=self._nodes.liveness(node.datanode_id),
                 container_count=self._state.replicas.count_on(node.datanode_id),
+                has_reported=node.datanode_id in self._reports.confirmed,
             )
             for node in sorted(self._state.nodes.values(), key=lambda node: node.datanode_id)
         ]

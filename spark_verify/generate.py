@@ -286,6 +286,7 @@ def _node_rows(spark: SparkSession, shape: Shape) -> DataFrame:
         f.when(is_resting, "IN_MAINTENANCE").otherwise("IN_SERVICE").alias("op_state"),
         f.lit(None).cast("long").alias("op_expiry_ms"),
         f.lit(AS_OF_MS - 5000).cast("long").alias("last_heartbeat_at_ms"),
+        f.lit(True).alias("has_reported"),
         f.lit(100 * 10**12).cast("long").alias("capacity_bytes"),
         f.lit(40 * 10**12).cast("long").alias("available_bytes"),
         *[zero.alias(f"queued_{what}") for what in ("replicate", "reconstruct")],

@@ -200,7 +200,7 @@ def _check_small_tables(snapshot: Snapshot) -> list[Any]:
     """Check nodes and pending ops whole, and return the nodes."""
     for name, count in check_rows(snapshot, ("nodes", "pending_ops")).items():
         check_count(snapshot.manifest, name, count)
-    shown = ("datanode_id", "rack", "version", "health", "op_state")
+    shown = ("datanode_id", "rack", "version", "health", "op_state", "has_reported")
     nodes = snapshot.nodes.select(*shown).collect()
     check_nodes(nodes)
     return nodes

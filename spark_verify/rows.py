@@ -10,7 +10,7 @@ from typing import Final
 
 from pyspark.sql import types as t
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 """Of the input. A snapshot of another version is refused: an older one lacks columns."""
 
 RESULT_VERSION: Final = 1
@@ -136,6 +136,7 @@ NODES: Final = _columns(
     op_state string
     op_expiry_ms long?
     last_heartbeat_at_ms long
+    has_reported boolean
     capacity_bytes long
     available_bytes long
     queued_replicate int

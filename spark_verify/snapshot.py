@@ -232,18 +232,24 @@ def check_age(manifest: Manifest, age_max_s: int, now_ms: int) -> None:
 
 
 def check_reporting(nodes: Sequence[Any], min_percent: int) -> None:
-    """Refuse the snapshot when fewer than `min_percent` of the nodes that should answer do.
+    """Refuse the snapshot when fewer than `min_percent` of the nodes that should have reported did.
 
-    Nodes in maintenance and decommissioned ones may be silent. `nodes` are rows of `nodes/`.
+    Only a node that answers and has named all its replicas since the control plane started counts:
+    a heartbeat says nothing about what is there. Nodes in maintenance and decommissioned ones may
+    be silent. `nodes` are rows of `nodes/`.
     """
     expected = [n for n in nodes if n["op_state"] not in ("IN_MAINTENANCE", "DECOMMISSIONED")]
-    silent = [n["datanode_id"] for n in expected if n["health"] not in REACHABLE_HEALTHS]
-    answering = len(expected) - len(silent)
-    if answering * 100 < min_percent * len(expected):
-        shown = ", ".join(sorted(silent)[:EXAMPLES_MAX])
+    missing = [
+        n["datanode_id"]
+        for n in expected
+        if n["health"] not in REACHABLE_HEALTHS or not n["has_reported"]
+    ]
+    reported = len(expected) - len(missing)
+    if reported * 100 < min_percent * len(expected):
+        shown = ", ".join(sorted(missing)[:EXAMPLES_MAX])
         raise SnapshotRefused(
-            f"only {answering} of {len(expected)} nodes report, {min_percent} % must; "
-            f"silent: {shown}",
+            f"only {reported} of {len(expected)} nodes answer and have named all their replicas "
+            f"since the control plane started, {min_percent} % must; missing: {shown}",
             hint="wait until the datanodes have reported, or lower --reporting-min-percent",
         )
 

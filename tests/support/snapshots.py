@@ -103,6 +103,7 @@ class NodeRow:
     op_state: str = "IN_SERVICE"
     op_expiry_ms: int | None = None
     last_heartbeat_at_ms: int = AS_OF_MS - 1000
+    has_reported: bool = True
     capacity_bytes: int = 10**12
     available_bytes: int = 5 * 10**11
     queued_replicate: int = 0
@@ -162,7 +163,7 @@ class SnapshotRows:
             (directory / name).mkdir(parents=True)
             pq.write_table(table, directory / name / "part-00000.parquet", compression="zstd")
         fields = {
-            "schema_version": 1,
+            "schema_version": 2,
             "snapshot_id": SNAPSHOT_ID,
             "as_of_ms": AS_OF_MS,
             "term": 1,

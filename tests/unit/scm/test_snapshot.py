@@ -27,8 +27,8 @@ CONTRACT = {
     "finding_count:int32 load_error:string? reported_at_ms:int64",
     "nodes": "snapshot_id:string datanode_id:string address:string rack:string version:string "
     "health:string op_state:string op_expiry_ms:int64? last_heartbeat_at_ms:int64 "
-    "capacity_bytes:int64 available_bytes:int64 queued_replicate:int32 queued_reconstruct:int32 "
-    "queued_delete:int32 queued_reconcile:int32",
+    "has_reported:bool capacity_bytes:int64 available_bytes:int64 queued_replicate:int32 "
+    "queued_reconstruct:int32 queued_delete:int32 queued_reconcile:int32",
     "pending_ops": "snapshot_id:string container_id:int64 op:string datanode_id:string "
     "replica_index:int32 deadline_ms:int64 command_id:int64",
 }
@@ -46,6 +46,11 @@ def rows(exported: Exported, table: str) -> list[dict[str, object]]:
     """Read one table back."""
     result: list[dict[str, object]] = pq.read_table(exported.path / table).to_pylist()
     return result
+
+
+def reported(exported: Exported) -> dict[object, object]:
+    """Return which nodes have named all their replicas."""
+    return {row["datanode_id"]: row["has_reported"] for row in rows(exported, "nodes")}
 
 
 class TestSchema:
@@ -98,6 +103,19 @@ class TestExport:
         }
         assert ["RECONCILE"] * 3 == [row["op"] for row in rows(exported, "pending_ops")]
 
+    def test_a_node_has_reported_once_all_its_replicas_are_named(self, world: ScmWorld) -> None:
+        """A report of changes is not enough, nor is what an earlier process of it said."""
+        world.made_closed()
+        world.beat("dn1", full=True)
+        world.beat("dn2", replica("dn2", container_id=77))
+        before = world.control.export_snapshot()
+        world.join("dn1", boot_id=2)
+
+        after = world.control.export_snapshot()
+
+        assert {"dn1": True, "dn2": False, "dn3": False} == reported(before)
+        assert {"dn1": False, "dn2": False, "dn3": False} == reported(after)
+
     def test_the_manifest_says_what_is_there(self, world: ScmWorld) -> None:
         """Its row counts are those of the files."""
         world.made_closed()
@@ -106,7 +124,7 @@ class TestExport:
         manifest = json.loads((exported.path / "manifest.json").read_text())
 
         assert {
-            "schema_version": 1,
+            "schema_version": 2,
             "snapshot_id": exported.snapshot_id,
             "as_of_ms": world.clock.now_ms(),
             "term": 1,

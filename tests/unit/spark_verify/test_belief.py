@@ -10,7 +10,7 @@ from spark_verify.pipeline import REPORTING_MIN_PERCENT, Request, verify
 from spark_verify.snapshot import Manifest, check_age, check_reporting
 
 MANIFEST = {
-    "schema_version": 1,
+    "schema_version": 2,
     "snapshot_id": "s",
     "as_of_ms": 5_000,
     "term": 1,
@@ -19,8 +19,19 @@ MANIFEST = {
 }
 
 
-def node(name: str, health: str = "HEALTHY", op_state: str = "IN_SERVICE") -> dict[str, str]:
-    return {"datanode_id": name, "health": health, "op_state": op_state}
+def node(
+    name: str,
+    health: str = "HEALTHY",
+    op_state: str = "IN_SERVICE",
+    *,
+    has_reported: bool = True,
+) -> dict[str, object]:
+    return {
+        "datanode_id": name,
+        "health": health,
+        "op_state": op_state,
+        "has_reported": has_reported,
+    }
 
 
 class TestAge:
@@ -66,7 +77,7 @@ class TestReporting:
         ],
         ids=["no nodes", "half stale", "half dead", "maintenance", "decommissioned"],
     )
-    def test_enough_nodes_pass(self, nodes: list[dict[str, str]]) -> None:
+    def test_enough_nodes_pass(self, nodes: list[dict[str, object]]) -> None:
         """
         Half is enough, and whoever may be silent is not counted.
         """
@@ -78,7 +89,17 @@ class TestReporting:
         """
         nodes = [node("a"), node("c", "STALE"), node("b", "DEAD", "DECOMMISSIONING")]
 
-        with pytest.raises(SnapshotRefused, match=r"only 1 of 3 nodes report.*silent: b, c"):
+        with pytest.raises(SnapshotRefused, match=r"only 1 of 3 nodes .*missing: b, c"):
+            check_reporting(nodes, REPORTING_MIN_PERCENT)
+
+    def test_a_heartbeat_is_no_report(self) -> None:
+        """
+        A node that calls but has not named all its replicas since the control plane started says
+        nothing about what is lost.
+        """
+        nodes = [node("a"), node("b", has_reported=False), node("c", has_reported=False)]
+
+        with pytest.raises(SnapshotRefused, match=r"only 1 of 3 nodes .* 50 % must; missing: b, c"):
             check_reporting(nodes, REPORTING_MIN_PERCENT)
 
     def test_the_operator_may_lower_the_share(self) -> None:

@@ -10,7 +10,7 @@ from spark_verify.errors import SnapshotRefused
 from spark_verify.snapshot import read_manifest
 
 GOOD = {
-    "schema_version": 1,
+    "schema_version": 2,
     "snapshot_id": "s",
     "as_of_ms": 5,
     "term": 1,
@@ -38,7 +38,7 @@ class TestManifest:
     @pytest.mark.parametrize(
         ("change", "word"),
         [
-            ({"schema_version": 2}, "schema version 2"),
+            ({"schema_version": 1}, "schema version 1"),
             ({"schema_version": "1"}, "'schema_version'"),
             ({"snapshot_id": None}, "'snapshot_id'"),
             ({"as_of_ms": -1}, "'as_of_ms' is negative"),
