@@ -1,18 +1,20 @@
 """What a client does: store files under keys, and read them back from any replica.
 
-The reader trusts nobody: every window of every chunk is checked, and a bad replica costs one retry
-with the next.
+The reader trusts nobody: every window of every chunk is checked, and a chunk that is bad in one
+replica is read from another.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import Final
 
+from agent.blockreader import BlockReader, Holder, Place
 from agent.ec.scheme import SHARDS_MAX, Scheme, parse_scheme
 from agent.ecreader import GroupReader
 from agent.ecwriter import EcWriterSession
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import Code, Refused, SutureError
 from agent.rpc.peer import Peer
 from agent.rpc.scm import ScmClient
 from agent.rpc.tls import LOOPBACK_ONLY, Security
@@ -30,6 +32,7 @@ class Client:
         self.security = security
         self.scm = ScmClient(scm_address, security=security)
         self.degraded: dict[str, str] = {}  # datanode -> what kept it from being read
+        self._fault_counts: Counter[str] = Counter()  # of blocks that a datanode gave badly
         self._peers: dict[str, Peer] = {}
         self._cells: ThreadPoolExecutor | None = None
         self._readers: dict[int, GroupReader] = {}
@@ -122,8 +125,8 @@ class Client:
     ) -> Iterator[bytes]:
         """Yield the bytes of a key that was found, every window verified.
 
-        With `datanode_id`, or the beginning of one, only that replica is read; else a replica that
-        fails or lies is replaced by the next, without a byte of it having been yielded. What kept
+        With `datanode_id`, or the beginning of one, only that replica is read; else every chunk
+        that any replica has healthy is read, and nothing that does not verify is yielded. What kept
         an erasure-coded key from being read as it was written is added to `degraded`.
         """
         replicas = {item.container_id: list(item.replicas) for item in answer.containers}
@@ -161,30 +164,21 @@ class Client:
         location: scm_pb2.BlockLocation,
         candidates: Iterable[container_pb2.DatanodeEndpoint],
     ) -> Iterator[bytes]:
-        container_id = ContainerId(location.block_id.container_id)
-        block_id = BlockId(location.block_id.local_id)
-        at = 0
-        reasons: list[str] = []
-        for replica in candidates:
-            try:
-                peer = self.peer(replica.address)
-                for chunk in peer.block(container_id, block_id).chunks:
-                    if chunk.offset < at:
-                        continue  # yielded already, from a replica that failed later
-                    _, data = peer.read_chunk(container_id, block_id, chunk.offset)
-                    at = chunk.end
-                    yield data
-            except SutureError as error:
-                reasons.append(f"{replica.datanode_id}: {error}")
-                continue
-            if at == location.length:
-                return
-            reasons.append(f"{replica.datanode_id}: has {at} of {location.length} bytes")
-        raise Unavailable(
-            Code.UNAVAILABLE,
-            f"no replica gives block {block_id} of container {container_id} for {key}: "
-            + ("; ".join(reasons) or "no replica is known"),
+        """Yield one block, asking first whoever behaved best in the blocks before it."""
+        ranked = sorted(candidates, key=lambda one: self._fault_counts[one.datanode_id])
+        reader = BlockReader(
+            Place(
+                ContainerId(location.block_id.container_id),
+                BlockId(location.block_id.local_id),
+                location.length,
+                key,
+            ),
+            [Holder(one.datanode_id, self.peer(one.address)) for one in ranked],
         )
+        try:
+            yield from reader.read()
+        finally:
+            self._fault_counts.update(reader.faults.keys())
 
     def _read_group(
         self,

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from agent.ec.blockgroup import Agreed, Orphan, agree, is_stripe_checksum
+from agent.ec.cells import described, style_of
 from agent.ec.codec import rebuild
 from agent.ec.scheme import Scheme
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, Unavailable
 from agent.reconstruct.order import Account, Shard
 from agent.reconstruct.sources import Sources
 from agent.rpc.peer import Peer
-from agent.writer import describe
 from merkle.replica import TREE_STATES, BlockId, ContainerId, ReplicaState
 
 if TYPE_CHECKING:
@@ -62,31 +62,38 @@ class GroupReader:
             yield from self._data_of(agreed, stripe, cells)
 
     def _data_of(self, agreed: Agreed, stripe: int, cells: dict[int, bytes]) -> Sequence[bytes]:
-        group = agreed.group
-        indexes = range(1, self._scheme.data_count + 1)
-        absent = [i for i in indexes if i not in cells]
-        if absent:
-            made = rebuild(self._scheme, cells, absent, group.cell_bytes_max(stripe))
-            for index, octets in made.items():
-                cells[index] = octets[: group.cell_bytes(stripe, index)].tobytes()
-            self._check(agreed, stripe, cells, absent)
-        return [cells[index] for index in indexes]
+        """Return the data cells; those that are not at hand are computed."""
+        computed = self._computed(agreed, stripe, cells)
+        if not self._is_recorded(agreed, stripe, computed):
+            cells = self._sources.without_the_wrong(agreed, stripe)
+            computed = self._computed(agreed, stripe, cells)
+        whole = cells | computed
+        return [whole[index] for index in range(1, self._scheme.data_count + 1)]
 
-    def _check(
-        self, agreed: Agreed, stripe: int, cells: dict[int, bytes], computed: Sequence[int]
-    ) -> None:
-        """Raise Refused when what was computed does not fit the record of the stripe."""
-        known = {
-            i: agreed.chunk(i, stripe)
-            for i in agreed.group.indexes(stripe)
-            if i in agreed.shards and i not in computed
+    def _computed(self, agreed: Agreed, stripe: int, cells: dict[int, bytes]) -> dict[int, bytes]:
+        """Compute the data cells that are not at hand; with a record, all that nobody lists."""
+        group = agreed.group
+        wanted = set(range(1, self._scheme.data_count + 1))
+        if agreed.stripe_checksums:
+            wanted |= set(group.indexes(stripe)) - set(agreed.shards)
+        absent = sorted(wanted - set(cells))
+        if not absent:
+            return {}
+        made = rebuild(self._scheme, cells, absent, group.cell_bytes_max(stripe))
+        return {i: made[i][: group.cell_bytes(stripe, i)].tobytes() for i in absent}
+
+    def _is_recorded(self, agreed: Agreed, stripe: int, computed: dict[int, bytes]) -> bool:
+        """Return whether a stripe is what its writer recorded, as far as that can be known.
+
+        What was read has the checksums that its shard lists; what was computed gets its own.
+        """
+        if not agreed.stripe_checksums:
+            return True
+        offset, style = stripe * self._scheme.cell_bytes, style_of(agreed, stripe)
+        chunks = {
+            index: described(offset, computed[index], style)
+            if index in computed
+            else agreed.chunk(index, stripe)
+            for index in agreed.group.indexes(stripe)
         }
-        offset = stripe * self._scheme.cell_bytes
-        known |= {i: describe(offset, cells[i]) for i in computed if cells[i]}
-        if not is_stripe_checksum(agreed, stripe, known):
-            raise Refused(
-                Code.CHECKSUM_MISMATCH,
-                f"block group {agreed.block_id} of container {self._sources.container_id}, "
-                f"stripe {stripe}: what the shards make of it is not what its writer recorded",
-                hint="a shard holds wrong bytes; `suture verify-parity` names it",
-            )
+        return is_stripe_checksum(agreed, stripe, chunks)

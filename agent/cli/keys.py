@@ -152,7 +152,7 @@ def get(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Fetch a file, verifying every byte; a bad replica is passed over.
+    """Fetch a file, verifying every byte; a chunk that is bad in one replica is read from another.
 
     Of an erasure-coded file, what is lost or damaged is computed from the rest, and told.
     """

@@ -24,10 +24,9 @@ from agent.ec.blockgroup import (
     is_stripe_checksum,
     stripe_metadata,
 )
-from agent.ec.cells import described, proof_of, style_of
+from agent.ec.cells import described, style_of
 from agent.ec.codec import Cell, rebuild_checked
-from agent.ec.scrub import judge_stripe
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, Unavailable
 from agent.reconstruct.order import Account, Order, Reconstruction
 from agent.reconstruct.sources import SLOW_S, Sources
 from agent.reconstruct.targets import Targets
@@ -161,7 +160,7 @@ class _Run:
     def _rebuild_stripe(self, agreed: Agreed, stripe: int, cells: dict[int, bytes]) -> Rebuilt:
         rebuilt = self._computed(agreed, stripe, cells)
         if not self._is_recorded(agreed, stripe, rebuilt):
-            cells = self._without_the_wrong(agreed, stripe)
+            cells = self._sources.without_the_wrong(agreed, stripe)
             rebuilt = self._computed(agreed, stripe, cells)
         return {
             index: cell
@@ -193,24 +192,6 @@ class _Run:
             if index in rebuilt or index in agreed.shards
         }
         return is_stripe_checksum(agreed, stripe, chunks)
-
-    def _without_the_wrong(self, agreed: Agreed, stripe: int) -> dict[int, bytes]:
-        """Return cells without those that are proven wrong. Raises Refused when none can be."""
-        reading = self._sources.begin(agreed, stripe, count=self._scheme.shard_count)
-        cells = self._sources.finish_all(agreed, reading)
-
-        verdict = judge_stripe(agreed.group, stripe, cells, proof_of(agreed, stripe))
-        where = f"block {agreed.block_id}, stripe {stripe}"
-        if not verdict.wrong:
-            raise Refused(
-                Code.CHECKSUM_MISMATCH,
-                f"container {self._sources.container_id}, {where}: the shards are not what their "
-                "writer recorded, and it cannot be told which of them is wrong",
-                container_id=self._sources.container_id,
-            )
-        for index in verdict.wrong:
-            self._sources.accuse(index, f"{where}: its cell is wrong, its checksums fit it")
-        return {index: cell for index, cell in cells.items() if index not in verdict.wrong}
 
 
 class _Draft:

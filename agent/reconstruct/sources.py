@@ -1,7 +1,10 @@
 """The shards that are left, as a reconstruction reads them: listed side by side, cell by cell.
 
-A source that fails or lies is replaced by another while enough are left. Whose answer takes long
-is not waited for as long as another can answer: the first `data_count` cells are taken.
+A cell that is damaged in one source is taken from, or computed from, others: a source that gave
+wrong cells is asked later for the next ones, and never given up for that, since each of its cells
+may be the one that a stripe needs. Whose answer takes long is not waited for as long as another can
+answer: the first `data_count` cells are taken. Two datanodes may have the same shard, each with
+cells that the other has lost.
 """
 
 import heapq
@@ -13,7 +16,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from agent.ec.blockgroup import Agreed
+from agent.ec.cells import proof_of
 from agent.ec.scheme import Scheme
+from agent.ec.scrub import judge_stripe
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.reconstruct.order import Account, Shard
 from agent.rpc import codec
@@ -23,7 +28,7 @@ from merkle.replica import TREE_STATES, BlockData, BlockId, ChunkInfo, Container
 if TYPE_CHECKING:
     from agent.ports import Executor
 
-STRIKES_MAX: Final = 3  # cells that did not verify, until nothing more is asked of a source
+SILENT_COUNT_MAX: Final = 3  # calls in a row without an answer, until a source is given up
 SLOW_S: Final = 5.0  # after which another source is asked beside one that has not answered
 AHEAD_BYTES_MAX: Final = 48 * 1024**2  # of cells that are asked for before their turn
 AHEAD_STRIPES_MAX: Final = 8
@@ -41,6 +46,7 @@ class Source:
     is_healthy: bool = True  # as its datanode says
     strike_count: int = 0
     slow_count: int = 0
+    silent_count: int = 0
     dropped: SutureError | None = None
 
     def rank(self, length_bytes: int) -> tuple[object, ...]:
@@ -56,8 +62,8 @@ class Reading:
     stripe: int
     cells: dict[int, bytes]
     wanted_count: int
-    pending: dict["Future[tuple[bytes, int]]", int] = field(default_factory=dict)
-    asked: set[int] = field(default_factory=set)
+    pending: dict["Future[tuple[bytes, int]]", Source] = field(default_factory=dict)
+    asked: set[str] = field(default_factory=set)  # datanodes
 
 
 class Sources:
@@ -78,7 +84,7 @@ class Sources:
         self._executor = executor
         self._account = account
         self._slow_s = slow_s
-        self._sources: dict[int, Source] = {}
+        self._sources: dict[int, list[Source]] = {}  # by index, the best first
 
     def open(
         self,
@@ -87,7 +93,7 @@ class Sources:
         *,
         states: frozenset[ReplicaState] = TREE_STATES,
     ) -> None:
-        """Ask every source for its replica; keep one a shard. Raises when too few are left.
+        """Ask every source for its replica. Raises when too few shards are left.
 
         A shard of index 0 is the one that its replica says. An UNHEALTHY replica is the last
         choice: of what it gives, only what verifies is used.
@@ -117,15 +123,24 @@ class Sources:
         if state not in states or report.load_error:
             raise Refused(Code.INELIGIBLE, f"its replica is {state} {report.load_error}".strip())
         source.is_healthy = state is not ReplicaState.UNHEALTHY
-        known = self._sources.get(index)
-        if known is None or (source.is_healthy and not known.is_healthy):
-            self._sources[index] = source
+        known = self._sources.setdefault(index, [])
+        known.append(source)
+        known.sort(key=lambda one: not one.is_healthy)
         self.bcsid = max(self.bcsid, report.bcsid)
 
     @property
     def living(self) -> dict[int, Source]:
-        """The sources that may be asked, by index."""
-        return {i: source for i, source in self._sources.items() if source.dropped is None}
+        """The best source that may be asked, by index."""
+        return {
+            index: next(one for one in sources if one.dropped is None)
+            for index, sources in self._sources.items()
+            if any(one.dropped is None for one in sources)
+        }
+
+    @property
+    def _askable(self) -> list[Source]:
+        """All sources that may be asked, also several of one index."""
+        return [one for many in self._sources.values() for one in many if one.dropped is None]
 
     def require(self) -> None:
         """Raise Unavailable when fewer sources are left than data shards."""
@@ -151,34 +166,35 @@ class Sources:
 
         Lists are drawn page by page: half a million blocks of ten sources are never held at once.
         """
-        streams = [self._blocks_of(index) for index in sorted(self._sources)]
+        streams = [self._blocks_of(source) for _, source in sorted(self.living.items())]
         merged = heapq.merge(*streams, key=lambda item: item[0])
         for block_id, items in groupby(merged, key=lambda item: item[0]):
             found = {index: block for _, index, block in items}
             self.require()
             yield block_id, {index: found.get(index) for index in self.living}
 
-    def _blocks_of(self, index: int) -> Iterator[tuple[BlockId, int, BlockData]]:
-        source = self._sources[index]
+    def _blocks_of(self, source: Source) -> Iterator[tuple[BlockId, int, BlockData]]:
         try:
             for block in source.peer.each_block(self.container_id):
-                yield block.block_id, index, block
+                yield block.block_id, source.shard.index, block
         except SutureError as error:
             self._drop(source, error)
 
     def block(self, block_id: BlockId) -> dict[int, BlockData | None]:
-        """Return one block as each living source has it; None where it has none, or fails."""
-        asked = {
-            index: self._executor.submit(source.peer.block, self.container_id, block_id)
-            for index, source in self.living.items()
-        }
-        known: dict[int, BlockData | None] = {}
-        for index, future in asked.items():
+        """Return one block by index, as its best source has it; None where no source has it."""
+        asked = [
+            (source, self._executor.submit(source.peer.block, self.container_id, block_id))
+            for source in self._askable
+        ]
+        known: dict[int, BlockData | None] = dict.fromkeys(self.living)
+        for source, future in asked:
+            index = source.shard.index
             try:
-                known[index] = future.result()
+                block = future.result()
+                source.silent_count = 0
+                known[index] = known[index] or block
             except SutureError as error:
-                known[index] = None
-                self._judge(index, error)
+                self._judge(source, error)
         return known
 
     # What is in them.
@@ -239,55 +255,85 @@ class Sources:
         return self.finish(agreed, reading)
 
     def _take(self, agreed: Agreed, reading: Reading, future: "Future[tuple[bytes, int]]") -> None:
-        index = reading.pending.pop(future)
+        source = reading.pending.pop(future)
         try:
             data, cost_bytes = future.result()
         except SutureError as error:
-            self._judge(index, error)
+            self._judge(source, error)
             self._ask_another(agreed, reading)
             return
+        source.silent_count = 0
         self._account.read_bytes += cost_bytes
-        reading.cells[index] = data
+        reading.cells[source.shard.index] = data
 
     def _ask_another(self, agreed: Agreed, reading: Reading) -> bool:
         """Ask the best source that was not asked for this stripe; return whether there is one."""
         group, stripe = agreed.group, reading.stripe
+        under_way = {source.shard.index for source in reading.pending.values()}
         candidates = [
-            (source.rank(group.cell_bytes(stripe, index)), index)
-            for index, source in self.living.items()
-            if index in agreed.shards and index not in reading.asked | set(reading.cells)
+            source
+            for source in self._askable
+            if source.shard.datanode_id not in reading.asked
+            and source.shard.index in agreed.shards
+            and source.shard.index not in under_way | set(reading.cells)
         ]
         if not candidates:
             return False
-        _, index = min(candidates)
-        reading.asked.add(index)
-        chunk = agreed.chunk(index, stripe)
-        future = self._executor.submit(
-            read_cell, self._sources[index].peer, self.container_id, agreed.block_id, chunk
+        source = min(
+            candidates, key=lambda one: one.rank(group.cell_bytes(stripe, one.shard.index))
         )
-        reading.pending[future] = index  # type: ignore[index]  # a real Future, by its port
+        reading.asked.add(source.shard.datanode_id)
+        chunk = agreed.chunk(source.shard.index, stripe)
+        future = self._executor.submit(
+            read_cell, source.peer, self.container_id, agreed.block_id, chunk
+        )
+        reading.pending[future] = source  # type: ignore[index]  # a real Future, by its port
         return True
 
     def _note_slow(self, agreed: Agreed, reading: Reading) -> None:
         """Ask another source beside each that keeps us waiting, and ask those later from now on."""
-        for index in list(reading.pending.values()):
-            source = self._sources[index]
+        for source in list(reading.pending.values()):
             if self._ask_another(agreed, reading):
                 source.slow_count += 1
                 self._account.replaced.setdefault(
                     source.shard.datanode_id, f"slow: no answer in {self._slow_s:g} s"
                 )
 
+    def without_the_wrong(self, agreed: Agreed, stripe: int) -> dict[int, bytes]:
+        """Return all cells that can be had but those that are proven wrong though they verify.
+
+        For a stripe that is not what its writer recorded. Raises Refused when it cannot be told
+        which cells are wrong.
+        """
+        reading = self.begin(agreed, stripe, count=self.scheme.shard_count)
+        cells = self.finish_all(agreed, reading)
+
+        verdict = judge_stripe(agreed.group, stripe, cells, proof_of(agreed, stripe))
+        where = f"block {agreed.block_id}, stripe {stripe}"
+        if not verdict.wrong:
+            raise Refused(
+                Code.CHECKSUM_MISMATCH,
+                f"container {self.container_id}, {where}: the shards are not what their "
+                "writer recorded, and it cannot be told which of them is wrong",
+                hint="`suture verify-parity` reads every stripe of the container",
+                container_id=self.container_id,
+            )
+        for index in verdict.wrong:
+            self.accuse(index, f"{where}: its cell is wrong, its checksums fit it")
+        return {index: cell for index, cell in cells.items() if index not in verdict.wrong}
+
     def accuse(self, index: int, why: str) -> None:
         """Note that a source gave a cell that was proven wrong though its checksums fit."""
-        self._judge(index, Refused(Code.CHECKSUM_MISMATCH, why))
+        for source in self._sources[index]:
+            self._judge(source, Refused(Code.CHECKSUM_MISMATCH, why))
 
-    def _judge(self, index: int, error: SutureError) -> None:
-        source = self._sources[index]
+    def _judge(self, source: Source, error: SutureError) -> None:
         source.strike_count += 1
         self._account.replaced[source.shard.datanode_id] = str(error)
-        if isinstance(error, Unavailable) or source.strike_count >= STRIKES_MAX:
-            source.dropped = error
+        if isinstance(error, Unavailable):
+            source.silent_count += 1
+            if source.silent_count >= SILENT_COUNT_MAX:
+                source.dropped = error
 
     def _drop(self, source: Source, error: SutureError) -> None:
         source.dropped = error
