@@ -93,6 +93,13 @@ class Commands:
             self._delete_loads.pop(datanode_id, None)
         return command.command_id
 
+    def ask_for_all(self, change: Change, datanode_id: str) -> None:
+        """Have a datanode register again, and name all it holds, unless it was asked already."""
+        waiting = self._state.commands.of_node(datanode_id)
+        if not any(command.kind is Kind.REREGISTER for command in waiting):
+            why = "a page of its full report was lost"
+            self.queue(change, Kind.REREGISTER, 0, datanode_id, why=why)
+
     def has_room(self, datanode_id: str) -> bool:
         """Whether one more command may wait for this datanode."""
         return self._state.commands.count_of_node(datanode_id) < dispatch.QUEUE_MAX

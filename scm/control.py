@@ -61,6 +61,8 @@ class ControlPlane(Operators):
             if is_open:
                 self._observer.observe(change, self._deletions.tidy(change, changed))
                 self._deletions.offer(change, call.datanode_id)
+            if call.datanode_id in self._reports.cut_off:
+                self._commands.ask_for_all(change, call.datanode_id)
             self._departures.hear(change, call.datanode_id, call.op_state, call.op_expiry_ms)
             kinds = frozenset(Kind) if is_open else HARMLESS
             sending = self._commands.drain(change, call.datanode_id, self._orders.objection, kinds)

@@ -8,6 +8,7 @@ placed on it, and becomes DEAD only when it had its full time to call.
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import structlog
 
@@ -55,6 +56,7 @@ class Nodes:
         self._options = options
         self._started_at_s = clock.monotonic_s()
         self._live: dict[str, Liveness] = {}
+        self._registered: set[str] = set()  # with this process
         self._failed_at_s: dict[str, float] = {}
         self._seen_health: dict[str, Health] = {}
         self._rack_count: int | None = None  # counted when it is asked for
@@ -89,6 +91,9 @@ class Nodes:
             layout_version=registration.layout_version,
         )
         change.put(self._state.nodes, node)
+        if node.datanode_id not in self._registered:
+            self._registered.add(node.datanode_id)
+            change.on_undo(partial(self._registered.discard, node.datanode_id))
         self._rack_count = None
         self.hear(node.datanode_id, registration.volumes, ())
         _log.info(
@@ -108,9 +113,13 @@ class Nodes:
         return known is None or known.boot_id != node.boot_id
 
     def is_current(self, datanode_id: str, boot_id: int) -> bool:
-        """Whether this heartbeat comes from the process that registered last."""
+        """Whether this heartbeat comes from the process that registered last, and with us.
+
+        One that registered before our own start has to register again: it names all its replicas
+        then, and safe mode need not wait for its next full report, which may be an hour away.
+        """
         node = self._state.nodes.get(datanode_id)
-        return node is not None and node.boot_id == boot_id
+        return node is not None and node.boot_id == boot_id and datanode_id in self._registered
 
     def hear(
         self,

@@ -51,6 +51,8 @@ class Reports:
         self._assemblies: dict[str, _Assembly] = {}
         self.confirmed: set[str] = set()
         """Datanodes that named all their replicas since they registered with this process."""
+        self.cut_off: set[str] = set()
+        """Datanodes whose full report lost a page: nobody knows whether they named them all."""
         self.unknown_container_ids: set[int] = {
             container_id
             for container_id in state.replicas.container_ids()
@@ -61,6 +63,7 @@ class Reports:
         """Believe nothing said before: the datanode has started anew and reports all again."""
         self._assemblies.pop(datanode_id, None)
         self.confirmed.discard(datanode_id)
+        self.cut_off.discard(datanode_id)
 
     def apply(self, change: Change, datanode_id: str, report: Report) -> set[int]:
         """Apply one report; return the ids of the containers whose replicas changed."""
@@ -80,6 +83,7 @@ class Reports:
             change.on_undo(partial(self._restore, datanode_id, assembly, assembly.next_page))
         if report.page == 0:
             assembly = _Assembly(report.report_id)
+            self.cut_off.discard(datanode_id)
         elif (
             assembly is None
             or assembly.report_id != report.report_id
@@ -87,6 +91,7 @@ class Reports:
         ):
             # A page was lost. What this one says is still true; what it does not say is not known.
             self._assemblies.pop(datanode_id, None)
+            self.cut_off.add(datanode_id)
             _log.warning(
                 "report_page_out_of_order",
                 datanode_id=datanode_id,

@@ -22,6 +22,7 @@ MESSAGE_BYTES_MAX: Final = CHUNK_BYTES_MAX + 1024**2  # a chunk and what describ
 HEADERS_BYTES_MAX: Final = 16 * 1024
 KEEPALIVE_MS: Final = 20_000  # our servers refuse pings more often than every 10 s
 KEEPALIVE_TIMEOUT_MS: Final = 10_000
+RECONNECT_MS_MAX: Final = 1_000  # gRPC's own is two minutes: a peer that is back would wait for us
 ATTEMPTS_MAX: Final = 3
 RETRY_WAIT_S: Final = 0.05
 UPLOAD_POLL_S: Final = 0.2
@@ -44,6 +45,8 @@ def open_channel(address: str, security: Security = LOOPBACK_ONLY) -> grpc.Chann
         ("grpc.max_metadata_size", HEADERS_BYTES_MAX),
         ("grpc.keepalive_time_ms", KEEPALIVE_MS),
         ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+        ("grpc.initial_reconnect_backoff_ms", RECONNECT_MS_MAX),
+        ("grpc.max_reconnect_backoff_ms", RECONNECT_MS_MAX),
     ]
     if security.certificates is None:
         security.check_plaintext(address, "call")

@@ -187,12 +187,19 @@ class Heartbeat:
         return Busy() if more else Throttled(self._interval_s)
 
     def _retry_delay_s(self, error: Refused | Unavailable) -> float:
-        """Return a pause that grows with the failures, with full jitter."""
+        """Return a pause that grows with the failures, with full jitter.
+
+        While nobody listens it grows to the interval only: nobody is spared by calling less often
+        than in good days, and a control plane that is back waits for us in safe mode.
+        """
         self._failures += 1
         self._state = f"{error.code.value}: {error}"
         if self._failures == 1:
             log.warning("scm_not_reached", error=str(error), code=error.code.value)
-        top_s = min(RETRY_S_MAX, RETRY_S_MIN * 2 ** min(self._failures, 16))
+        longest_s = RETRY_S_MAX
+        if error.code is Code.UNAVAILABLE:
+            longest_s = min(longest_s, max(RETRY_S_MIN, self._interval_s))
+        top_s = min(longest_s, RETRY_S_MIN * 2 ** min(self._failures, 16))
         return random.uniform(RETRY_S_MIN, top_s)  # noqa: S311 - jitter, not a secret
 
     def _register(self) -> None:

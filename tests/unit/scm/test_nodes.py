@@ -81,10 +81,13 @@ class TestRegister:
 
         assert [False, False, True] == [unknown.is_known, older.is_known, current.is_known]
 
-    def test_a_known_process_need_not_register_with_a_restarted_scm(self, tmp_path: Path) -> None:
-        """The boot id is kept, so a restart costs no storm of registrations."""
+    def test_with_a_restarted_scm_everybody_registers_again(self, tmp_path: Path) -> None:
+        """It knows the process, but not what that has: a registration brings the full report."""
         with ScmWorld(tmp_path).running() as world:
             world.join("dn1", boot_id=2)
             world.restart()
+            before = world.beat("dn1", boot_id=2)
+            world.join("dn1", boot_id=2)
+            after = world.beat("dn1", boot_id=2)
 
-            assert world.beat("dn1", boot_id=2).is_known
+        assert [False, True] == [before.is_known, after.is_known]

@@ -6,6 +6,7 @@ import pytest
 
 from agent.errors import Code, Unavailable
 from merkle.replica import ReplicaState
+from scm.facts import Kind
 from scm.replicas import Report, Reports
 from tests.support.scm_world import ScmWorld, replica
 
@@ -68,9 +69,10 @@ class TestFullReport:
             world.join("dn1")
             world.call("dn1", some(5))
             world.call("dn1", page(1, 0, 1))
-            world.call("dn1", page(1, 2, 3, last=True))
+            asked = world.call("dn1", page(1, 2, 3, last=True)).commands
 
             assert {1, 3, 5} == held(world)
+            assert [Kind.REREGISTER] == [c.kind for c, _ in asked], "it is to name them all again"
 
     def test_a_page_of_another_report_removes_nothing(self, tmp_path: Path) -> None:
         """Pages of two reports are never put together."""

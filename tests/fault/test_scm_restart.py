@@ -1,0 +1,121 @@
+"""A control plane that stops and starts again: datanodes find it, and safe mode ends with them."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import pytest
+
+from agent.errors import Unavailable
+from agent.rpc.scm import ScmClient
+from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
+from agent.runtime.clock import SystemClock
+from agent.runtime.heartbeat import Heartbeat, Identity
+from agent.runtime.loop import Loop
+from agent.store.nodestate import NodeState
+from merkle.replica import ContainerId
+from tests.support.fake_datanode import report
+from tests.support.scm_process import ScmProcess
+
+pytestmark = [pytest.mark.fault, pytest.mark.slow]
+
+NODES = ("dn1", "dn2", "dn3")
+INTERVAL_S = 1.0
+WAIT_S = 60.0
+DEFAULTS = {"heartbeat_interval_ms": 1_000, "stale_after_ms": 15_000, "dead_after_ms": 60_000}
+FAILURES_MIN = 5  # of each datanode's calls while nobody listens: its pauses have grown by then
+
+
+class Holder:
+    """What a datanode with one replica has to say."""
+
+    def replica_ids(self) -> Sequence[ContainerId]:
+        return [ContainerId(1)]
+
+    def report(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
+        return report(container_id, container_pb2.CLOSED, bcsid=1, root=7)
+
+    def volumes(self) -> Iterable[datanode_pb2.VolumeStatus]:
+        return [datanode_pb2.VolumeStatus(volume_id="v", path="/v", capacity_bytes=10**9)]
+
+    def queues(self) -> Iterable[scm_pb2.QueueCount]:
+        return []
+
+    def node_state(self) -> NodeState:
+        return NodeState()
+
+
+class Counted(ScmClient):
+    """A client that counts the heartbeats it could not deliver."""
+
+    failures = 0
+    called = threading.Event()  # by any of them, with or without success
+
+    def heartbeat(self, request: scm_pb2.HeartbeatRequest) -> scm_pb2.HeartbeatResponse:
+        try:
+            return super().heartbeat(request)
+        except Unavailable:
+            self.failures += 1
+            raise
+        finally:
+            self.called.set()
+
+
+def beat_of(name: str, scm: ScmClient, cluster_id: str) -> Heartbeat:
+    """Return the heartbeat of a datanode, as an agent has it."""
+    identity = Identity(name, cluster_id, f"{name}:1", "/rack", "0.1.0", 1)
+    return Heartbeat(scm, Holder(), identity, lambda _commands, _term: None, SystemClock())
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Ask after each call of a datanode, up to WAIT_S."""
+    deadline_s = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline_s, f"not within {WAIT_S} s"
+        Counted.called.wait(INTERVAL_S)
+        Counted.called.clear()
+
+
+@pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "terminated"])
+def test_safe_mode_ends_within_three_heartbeats_of_a_restart(
+    tmp_path: Path, is_killed: bool
+) -> None:
+    """Every datanode registers again and names all it has; nobody waits for an hourly report."""
+    scm = ScmProcess.start(tmp_path, **DEFAULTS)
+    address = scm.address
+    clients = [Counted(address) for _ in NODES]
+    cluster_id = str(scm.listening["cluster_id"])
+    loops = [Loop(beat_of(*pair, cluster_id)) for pair in zip(NODES, clients, strict=True)]
+    operator = ScmClient(address)
+
+    def is_safe_mode_on() -> bool:
+        try:
+            return bool(operator.safe_mode(scm_pb2.SafeModeRequest()).on)
+        except Unavailable:  # not connected again
+            return True
+
+    def online() -> int:
+        nodes = operator.list_nodes(scm_pb2.ListNodesRequest()).nodes
+        return sum(node.health == "HEALTHY" for node in nodes)
+
+    try:
+        for loop in loops:
+            loop.start()
+        wait_until(lambda: online() == len(NODES))
+        scm.kill() if is_killed else scm.terminate()
+        wait_until(lambda: min(client.failures for client in clients) >= FAILURES_MIN)
+        scm = ScmProcess.start(tmp_path, listen=address, **DEFAULTS)
+        started_s = time.monotonic()
+        wait_until(lambda: not is_safe_mode_on())
+        took_s = time.monotonic() - started_s
+        expected = operator.safe_mode(scm_pb2.SafeModeRequest()).expected_count
+    finally:
+        for loop in loops:
+            loop.request_stop()
+        scm.kill()
+        for ended in [*clients, operator]:
+            ended.close()
+
+    assert len(NODES) == expected
+    assert took_s <= 3 * INTERVAL_S
