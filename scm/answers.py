@@ -148,6 +148,12 @@ def decisions_message(decisions: Iterable[Decision]) -> scm_pb2.ContainerDecisio
                 copies_before=decision.copies_before,
                 copies_after=decision.copies_after,
                 world=decision.world,
+                given_up=[
+                    scm_pb2.GivenUpCommit(bcsid=lost.bcsid, local_id=lost.local_id, key=lost.key)
+                    for lost in decision.given_up
+                ],
+                given_up_count=decision.given_up_count,
+                acknowledged_count=decision.acknowledged_count,
             )
             for decision in decisions
         ]

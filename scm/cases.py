@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from scm.allocate import Candidate
 from scm.clock import Clock
-from scm.counting import Band, Placed, is_bad
+from scm.counting import Band, Placed, is_bad, present
 from scm.facts import Container, Kind, OpState, Replica
 from scm.nodes import Nodes
 from scm.options import ScmOptions
@@ -54,6 +54,14 @@ class Cases:
             owes_deletes=self._state.transactions.has_any(container_id),
             band=self._band,
         )
+
+    def living(self, container_id: int) -> list[Replica]:
+        """Return the replicas of a container but those that died with their nodes.
+
+        What a dead node said last is neither waited for nor believed; it speaks when it is back.
+        """
+        held = map(self._placed, self._state.replicas.of(container_id))
+        return [p.replica for p in present(held)]
 
     def _excluded(self, container_id: int) -> frozenset[str]:
         if not len(self._state.holds):

@@ -92,6 +92,7 @@ class ControlPlane(Operators):
                 for datanode_id in self._departures.turn(change):
                     self._changed_nodes.add(datanode_id)
                     self._upkeep.look_at_node(datanode_id)
+                self._closures.turn(change)
                 looked_at = self._upkeep.turn(change)
                 empty = dict.fromkeys([*looked_at, *self._deletions.unfinished()])
                 self._observer.observe(change, self._deletions.tidy(change, empty))

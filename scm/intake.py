@@ -62,6 +62,15 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
+class GivenUp:
+    """A commit that a container no longer has once it is closed, and what is known of it."""
+
+    bcsid: int
+    local_id: int = 0  # of its block; 0: not known
+    key: str = ""  # that needs the block; empty: none does, no client was told that it is stored
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """What became of one container that was asked about."""
 
@@ -73,6 +82,9 @@ class Decision:
     copies_before: int = 0
     copies_after: int = 0
     world: int = 0
+    given_up: tuple[GivenUp, ...] = ()  # the first of them
+    given_up_count: int = 0
+    acknowledged_count: int = 0  # of those, commits that a client was told are stored
 
 
 def check(

@@ -27,6 +27,7 @@ class Event(StrEnum):
     CLOSED_BEHIND = "CLOSED_BEHIND"  # a replica is closed without everything that was committed
     NONE_WRITABLE = "NONE_WRITABLE"  # no replica is open any more and none is known complete
     CLOSED_COMPLETE = "CLOSED_COMPLETE"  # a replica is CLOSED with everything committed
+    GIVEN_UP = "GIVEN_UP"  # commits that no closed replica has are given up (`scm.closure`)
     NEVER_WRITTEN = "NEVER_WRITTEN"  # no chosen datanode ever had a replica, nothing was committed
     REPLICA_SEEN = "REPLICA_SEEN"  # of a container thought never written
     EMPTIED = "EMPTIED"  # every replica is empty, and nothing needs the container
@@ -43,6 +44,8 @@ NEXT: Final[Mapping[tuple[ContainerState, Event], ContainerState]] = {
     (ContainerState.CLOSING, Event.CLOSED_COMPLETE): ContainerState.CLOSED,
     (ContainerState.CLOSING, Event.NEVER_WRITTEN): ContainerState.DELETED,
     (ContainerState.QUASI_CLOSED, Event.CLOSED_COMPLETE): ContainerState.CLOSED,
+    (ContainerState.CLOSING, Event.GIVEN_UP): ContainerState.CLOSED,
+    (ContainerState.QUASI_CLOSED, Event.GIVEN_UP): ContainerState.CLOSED,
     (ContainerState.DELETED, Event.REPLICA_SEEN): ContainerState.CLOSING,
     (ContainerState.CLOSED, Event.EMPTIED): ContainerState.DELETING,
     (ContainerState.QUASI_CLOSED, Event.EMPTIED): ContainerState.DELETING,
@@ -85,6 +88,15 @@ def end_writes(container: Container, reason: str, *, now_ms: int) -> Container:
     return replace(closing, is_sealed=True, close_reason=reason)
 
 
+def close_at(container: Container, bcsid: int, reason: str, *, now_ms: int) -> Container:
+    """Return the container closed at a commit: what lies beyond it is given up.
+
+    Its replicas follow by the close orders that are then due.
+    """
+    closed = advance(container, Event.GIVEN_UP, now_ms=now_ms)
+    return replace(closed, sequence_id=bcsid, is_sealed=True, close_reason=reason)
+
+
 def observe(container: Container, replicas: Sequence[Replica], *, now_ms: int) -> Container:
     """Return the container as its replicas show it."""
     if container.state in _OVER and is_written(container):
@@ -103,7 +115,7 @@ def observe(container: Container, replicas: Sequence[Replica], *, now_ms: int) -
 
 
 def without_replica(container: Container, datanode_id: str) -> Container:
-    """Return the container after a chosen datanode said that it never got a replica."""
+    """Return the container after it is known that a chosen datanode brings no replica."""
     awaited = tuple(node for node in container.pipeline if node != datanode_id)
     return replace(container, pipeline=awaited)
 
@@ -146,18 +158,16 @@ def _final_close(
 ) -> CloseOrder | None:
     """Return the order that closes a caught-up QUASI_CLOSED replica for good, if that is proven.
 
-    Without any CLOSED replica the bcsid is the only witness, and the datanode judges it again.
-    With one, the trees must say the same: a bcsid alone does not prove the data.
+    Without a CLOSED replica that has everything committed the bcsid is the only witness, and the
+    datanode judges it again. With one, the trees must say the same: a bcsid alone does not prove
+    the data.
     """
-    closed = [other for other in replicas if other.state is ReplicaState.CLOSED]
+    closed = [other for other in replicas if is_complete(container, other)]
     if not closed:
         return CloseOrder(replica.datanode_id, container.sequence_id, force=False)
     tree = replica.tree
     proven = tree is not None and any(
-        other.tree is not None
-        and is_complete(container, other)
-        and compare(tree, other.tree) is Comparison.EQUAL
-        for other in closed
+        other.tree is not None and compare(tree, other.tree) is Comparison.EQUAL for other in closed
     )
     if not proven:
         return None

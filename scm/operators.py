@@ -52,12 +52,21 @@ class Operators(Parts):
                     return self._totals.counts()
 
     def close_containers(
-        self, container_ids: Sequence[int], *, worlds: Sequence[int] = (), dry_run: bool = False
+        self,
+        container_ids: Sequence[int],
+        *,
+        worlds: Sequence[int] = (),
+        force: bool = False,
+        dry_run: bool = False,
     ) -> list[Decision]:
-        """Close containers now, whatever their writers have in mind; `worlds` as below."""
+        """Close containers now, whatever their writers have in mind; `worlds` as below.
+
+        With `force` commits are given up that no closed replica has, acknowledged or not.
+        """
         with self._change() as change:
-            do = self._previews.close if dry_run else partial(self._observer.close, change)
-            return self._previews.each(container_ids, worlds, do)
+            closures = self._closures
+            do = closures.preview if dry_run else partial(closures.close, change)
+            return self._previews.each(container_ids, worlds, partial(do, force=force))
 
     def reconcile_containers(
         self, container_ids: Sequence[int], *, worlds: Sequence[int] = (), dry_run: bool = False
@@ -75,7 +84,7 @@ class Operators(Parts):
         `worlds` are those of a dry run of the same rows: if any changed since, nothing is ordered.
         """
         with self._change() as change:
-            return self._observer.apply_plan(change, rows, worlds, dry_run=dry_run)
+            return self._plans.apply_all(change, rows, worlds, dry_run=dry_run)
 
     def replicate_containers(
         self, container_ids: Sequence[int], *, target_id: str, worlds: Sequence[int], dry_run: bool

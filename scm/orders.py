@@ -54,6 +54,10 @@ class Orders:
             if container is not None and container_id not in self._closed:
                 self.close(change, container)
 
+    def ask_again(self, container_id: int) -> None:
+        """Forget how often a close was ordered: the next order does not wait for its pause."""
+        self._close_attempts.pop(container_id, None)
+
     def close(self, change: Change, container: Container) -> list[int]:
         """Queue the close commands that are due; return the ids of all that are pending.
 
@@ -63,7 +67,7 @@ class Orders:
         now_s = self._clock.monotonic_s()
         orders: list[lifecycle.CloseOrder] = []
         if container.pipeline or container_id in self._state.replicas.unsettled:
-            orders = lifecycle.close_orders(container, self._state.replicas.of(container_id))
+            orders = lifecycle.close_orders(container, self._cases.living(container_id))
         if not orders:
             self._close_attempts.pop(container_id, None)
             self._closed.add(container_id)
@@ -73,7 +77,10 @@ class Orders:
         for order in orders:
             node = order.datanode_id
             pending = self._state.commands.about(Kind.CLOSE, container_id, node)
-            if pending is not None:
+            if pending is not None and self._is_superseded(pending, order):
+                change.remove(self._state.commands, pending.command_id)
+                attempts.pop(node, None)
+            elif pending is not None:
                 command_ids.append(pending.command_id)
                 continue
             attempt = attempts.get(node, _Attempt(0, 0.0))
@@ -95,6 +102,11 @@ class Orders:
             )
             attempts[node] = _Attempt(attempt.count + 1, now_s + pause_s)
         return command_ids
+
+    def _is_superseded(self, pending: Pending, order: lifecycle.CloseOrder) -> bool:
+        """Whether a close that has not left names another commit, or more force, than is right."""
+        is_other = pending.bcsid != order.bcsid or pending.force > order.force
+        return pending.sent_at_s is None and is_other
 
     def named_by(self, command: Pending) -> tuple[str, ...]:
         """Return the datanodes that a command names beside the one it goes to."""

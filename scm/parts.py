@@ -12,6 +12,7 @@ from scm.balancing import Balancer
 from scm.basis import Basis
 from scm.cases import Cases
 from scm.clock import Clock
+from scm.closures import Closures
 from scm.coding import Coding
 from scm.commands import Commands
 from scm.deletions import Deletions
@@ -72,18 +73,21 @@ class Parts:
         self._safe_mode = SafeMode(state, clock, options)
         self._departures = Departures(basis)
         self._admin = Admin(basis, self._upkeep, self._safe_mode)
-        self._plans = Plans(basis, self._reconciles, self._admin, self._safe_mode)
-        self._previews = Previews(state, cases, self._commands, self._reconciles, clock)
+        self._previews = Previews(state, cases, self._commands, self._reconciles)
         self._observer = Observer(
             state,
             self._commands,
             self._deletions,
             self._orders,
             self._upkeep,
-            self._writers,
-            self._plans,
-            self._previews,
+            cases,
             clock,
+        )
+        self._closures = Closures(
+            basis, self._observer, self._orders, self._writers, self._previews, self._safe_mode
+        )
+        self._plans = Plans(
+            basis, self._reconciles, self._admin, self._safe_mode, self._closures, self._previews
         )
         self._holding = Holding(state, self._upkeep, clock)
         self._balancer = Balancer(basis, self._upkeep, self._removals, self._safe_mode)

@@ -4,16 +4,20 @@ What a plan says is advice: whether a row is right, and who copies or loses what
 control plane's own rules on the state of now. A row that they do not confirm is a STALE_PLAN.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from agent.errors import Code
-from scm import lifecycle
+from merkle.replica import ReplicaState
 from scm.admin import Admin
 from scm.basis import Basis
+from scm.closures import Closures
 from scm.coding import shortage
 from scm.emptying import next_step
 from scm.facts import Container, ContainerState, Kind
 from scm.intake import Decision, PlanRow, check
+from scm.previews import Previews
 from scm.reconciles import Reconciles
 from scm.replication import UNDER, Case, judge, victims
 from scm.safemode import SafeMode
@@ -28,7 +32,13 @@ class Plans:
     """Applies plans. Callers hold the control plane's lock."""
 
     def __init__(
-        self, basis: Basis, reconciles: Reconciles, admin: Admin, safe_mode: SafeMode
+        self,
+        basis: Basis,
+        reconciles: Reconciles,
+        admin: Admin,
+        safe_mode: SafeMode,
+        closures: Closures,
+        previews: Previews,
     ) -> None:
         self._state = basis.state
         self._nodes = basis.nodes
@@ -37,6 +47,20 @@ class Plans:
         self._reconciles = reconciles
         self._admin = admin
         self._safe_mode = safe_mode
+        self._closures = closures
+        self._previews = previews
+
+    def apply_all(
+        self, change: Change, rows: Sequence[PlanRow], worlds: Sequence[int], *, dry_run: bool
+    ) -> list[Decision]:
+        """Order what the rows ask for, each if it is still right; none if a world is another."""
+        aborted = self._previews.aborted(rows, worlds)
+        if aborted:
+            return aborted
+        decisions = [self.apply(change, row, dry_run=dry_run) for row in rows]
+        if not dry_run:
+            return decisions
+        return [self._previews.planned(*one) for one in zip(rows, decisions, strict=True)]
 
     def apply(self, change: Change, row: PlanRow, *, dry_run: bool) -> Decision:
         """Order what a row asks for, if the world is still such that it is right."""
@@ -45,9 +69,11 @@ class Plans:
         if refusal is not None:
             return refusal
         assert container is not None
-        if container.scheme and row.action != Kind.RECONCILE:
+        if container.scheme and row.action not in {Kind.RECONCILE, Kind.CLOSE}:
             return self._coded(row, container)
         match row.action:
+            case Kind.CLOSE:
+                return self._close(change, row, container, dry_run=dry_run)
             case Kind.RECONCILE:
                 return self._reconcile(change, row, container, dry_run=dry_run)
             case Kind.REPLICATE:
@@ -97,19 +123,41 @@ class Plans:
         ids = tuple(c.command_id for c in commands if c.kind is Kind.RECONSTRUCT)
         return Decision(row.container_id, "OK", "is rebuilt by the control plane", ids)
 
-    def close_objection(self, row: PlanRow, container: Container | None) -> Decision | None:
-        """Say why a row that closes replicas is not right any more; None if it is."""
-        refusal = self._refusal(row, container)
-        if refusal is not None or container is None:
-            return refusal
-        if container.state is ContainerState.OPEN:
-            return None
-        replicas = self._state.replicas.of(row.container_id)
-        due = {order.datanode_id for order in lifecycle.close_orders(container, replicas)}
-        done = [node for node in row.targets if node not in due]
-        if done:
-            return _stale(row, f"nothing is to be closed on {', '.join(done)}")
-        return None
+    def _close(
+        self, change: Change, row: PlanRow, container: Container, *, dry_run: bool
+    ) -> Decision:
+        """Close what a row names, as far as it is to be closed."""
+        done: list[str] = []
+        if container.state is not ContainerState.OPEN:
+            due = self._closures.due_on(container)
+            done = [node for node in row.targets if node not in due]
+            if len(done) == len(row.targets):
+                return self._close_objection(row, container)
+        if dry_run:
+            decision = self._closures.preview(row.container_id)
+        else:
+            decision = self._closures.close(change, row.container_id)
+        if not done:
+            return decision
+        message = f"{decision.message}; not on {', '.join(done)}: nothing is to be closed there"
+        return replace(decision, message=message)
+
+    def _close_objection(self, row: PlanRow, container: Container) -> Decision:
+        """Say why nothing is to be closed where a row says so."""
+        held = {r.datanode_id: r for r in self._state.replicas.of(row.container_id)}
+        differing = [
+            node
+            for node in row.targets
+            if node in held
+            and held[node].state is ReplicaState.QUASI_CLOSED
+            and held[node].bcsid >= container.sequence_id
+        ]
+        if differing:
+            message = (
+                f"{', '.join(differing)} differs from the CLOSED ones: a reconcile comes first"
+            )
+            return Decision(row.container_id, AWAITS_REPAIR, message)
+        return _stale(row, f"nothing is to be closed on {', '.join(row.targets)}")
 
     def _refusal(self, row: PlanRow, container: Container | None) -> Decision | None:
         if self._safe_mode.is_on:

@@ -5,13 +5,11 @@ from dataclasses import replace
 from typing import Final
 
 from agent.errors import Code
-from scm import lifecycle
-from scm.admin import INELIGIBLE_STATE, world_of
+from scm.admin import world_of
 from scm.cases import Cases
-from scm.clock import Clock
 from scm.commands import Commands
 from scm.eligibility import Eligibility
-from scm.facts import Container, ContainerState, Kind
+from scm.facts import Container, Kind
 from scm.intake import Decision, Order, PlanRow
 from scm.reconciles import Reconciles
 from scm.replication import Case, good_replicas
@@ -25,13 +23,12 @@ class Previews:
     """Decides nothing and changes nothing. Callers hold the control plane's lock."""
 
     def __init__(
-        self, state: State, cases: Cases, commands: Commands, reconciles: Reconciles, clock: Clock
+        self, state: State, cases: Cases, commands: Commands, reconciles: Reconciles
     ) -> None:
         self._state = state
         self._cases = cases
         self._commands = commands
         self._reconciles = reconciles
-        self._clock = clock
 
     def each(
         self, container_ids: Sequence[int], worlds: Sequence[int], do: Callable[[int], Decision]
@@ -46,19 +43,6 @@ class Previews:
             else:
                 decisions.append(do(container_id))
         return decisions
-
-    def close(self, container_id: int) -> Decision:
-        """Say what an order to close a container would lead to."""
-        container = self._state.containers.get(container_id)
-        refusal = close_refusal(container_id, container)
-        if refusal is not None or container is None:
-            return refusal or Decision(container_id, Code.CONTAINER_NOT_FOUND)
-        replicas = self._state.replicas.of(container_id)
-        ended = lifecycle.end_writes(container, "", now_ms=self._clock.wall_ms())
-        due = lifecycle.close_orders(ended, replicas)
-        message = f"container is {container.state}" + ("" if due else ": nothing is to be closed")
-        orders = tuple(Order(Kind.CLOSE, order.datanode_id) for order in due)
-        return self._shown(container, message, orders, len(due))
 
     def reconcile(self, container_id: int) -> Decision:
         """Say what an order to reconcile a container would lead to. How many bytes of chunks it
@@ -78,7 +62,7 @@ class Previews:
             )
             for node in participants.targets
         )
-        return self._shown(container, "fetches what differs, no more", orders, len(orders))
+        return self.shown(container, "fetches what differs, no more", orders, len(orders))
 
     def aborted(self, rows: Sequence[PlanRow], worlds: Sequence[int]) -> list[Decision]:
         """Refuse all rows of a plan if one's world is not the one that was shown; empty: go on.
@@ -145,9 +129,10 @@ class Previews:
         container = self._state.containers.get(container_id)
         return 0 if container is None else self._world(container)
 
-    def _shown(
+    def shown(
         self, container: Container, message: str, orders: tuple[Order, ...], at_best_count: int
     ) -> Decision:
+        """Return a decision with the copies there are, there will be, and the world of now."""
         copies = _whole(self._cases.case(container))
         shown = Decision(container.container_id, "OK", message, (), orders, copies)
         after = max(copies, at_best_count)
@@ -169,12 +154,3 @@ def _whole_after(case: Case, row: PlanRow) -> int:
             return min(case.container.replication_factor, _whole(case) + row.copies)
         case _:
             return _whole(case)
-
-
-def close_refusal(container_id: int, container: Container | None) -> Decision | None:
-    """Say why a container cannot be closed; None if it can, or is closed already."""
-    if container is None:
-        return Decision(container_id, Code.CONTAINER_NOT_FOUND, "no such container")
-    if container.state in {ContainerState.DELETING, ContainerState.DELETED}:
-        return Decision(container_id, INELIGIBLE_STATE, f"container is {container.state}")
-    return None

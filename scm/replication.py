@@ -303,7 +303,11 @@ def victims(case: Case) -> list[Placed]:
 
 
 def _in_order(case: Case, left: Sequence[Placed], good: Sequence[Placed]) -> list[Placed]:
-    deletable = [p for p in left if p.op_state is OpState.IN_SERVICE and p.is_confirmed]
+    deletable = [
+        p
+        for p in left
+        if p.op_state is OpState.IN_SERVICE and p.is_confirmed and not has_more(p, good)
+    ]
     return sorted(
         deletable,
         key=lambda p: (
@@ -312,6 +316,15 @@ def _in_order(case: Case, left: Sequence[Placed], good: Sequence[Placed]) -> lis
             stable_order(p.replica),
         ),
     )
+
+
+def has_more(p: Placed, others: Collection[Placed]) -> bool:
+    """Whether a replica has commits that none of the others has.
+
+    Its container was closed without them, because it was not there or is damaged (`scm.closure`):
+    they may be all that is left of what somebody wrote, and only a person lets go of them.
+    """
+    return p.replica.bcsid > max((other.replica.bcsid for other in others), default=0)
 
 
 def stable_order(replica: Replica) -> int:
@@ -337,6 +350,7 @@ def unblock_victim(case: Case) -> Placed | None:
         and p.op_state is OpState.IN_SERVICE
         and p.is_confirmed
         and p.datanode_id not in case.hopeful
+        and not has_more(p, matching)
         and (
             p.replica.state is not ReplicaState.QUASI_CLOSED
             or p.replica.bcsid < case.container.sequence_id

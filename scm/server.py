@@ -158,7 +158,9 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         ids = wire.container_ids_from(request.container_ids)
         worlds = wire.worlds_from(request.worlds, ids)
         return answers.decisions_message(
-            self._control.close_containers(ids, worlds=worlds, dry_run=request.dry_run)
+            self._control.close_containers(
+                ids, worlds=worlds, force=request.force, dry_run=request.dry_run
+            )
         )
 
     def ReconcileContainers(  # noqa: N802

@@ -16,7 +16,7 @@ from merkle.replica import ReplicaState
 from scm.counting import LEAVING, RESTING, Placed, is_bad, present
 from scm.facts import Container, ContainerState, Health, OpState
 from scm.placement import misplaced_count
-from scm.replication import Case, Condition, is_whole, stable_order
+from scm.replication import Case, Condition, has_more, is_whole, stable_order
 
 ONLINE_SPARE_COUNT: Final = (
     1  # shards online beyond those that are needed to read (Ozone's default)
@@ -64,7 +64,12 @@ def surplus(case: Case) -> list[Placed]:
     whole = _whole(case)
     if case.container.state is not ContainerState.CLOSED or any(not w for w in whole.values()):
         return []
-    bad = [p for p in _removable(case) if is_bad(case.container, p.replica)]
+    bad = [
+        p
+        for p in _removable(case)
+        if is_bad(case.container, p.replica)
+        and not has_more(p, whole.get(p.replica.replica_index, []))
+    ]
     return sorted(bad, key=lambda p: stable_order(p.replica)) + list(_twins(case, whole))
 
 
@@ -81,7 +86,9 @@ def gives_way(case: Case) -> Placed | None:
     bad = [
         p
         for p in _removable(case)
-        if is_bad(case.container, p.replica) and p.datanode_id not in case.hopeful
+        if is_bad(case.container, p.replica)
+        and p.datanode_id not in case.hopeful
+        and p.replica.bcsid <= case.container.sequence_id  # else it alone has what it has
     ]
     twins = list(_twins(case, {index: found for index, found in whole.items() if found}))
     return min(
@@ -102,7 +109,8 @@ def may_remove_shard(case: Case, datanode_id: str) -> bool:
     }
     left_count = sum(bool(found) for found in whole.values())
     if is_bad(case.container, held.replica):
-        return left_count > case.container.data_count
+        is_beyond = held.replica.bcsid > case.container.sequence_id
+        return left_count > case.container.data_count and not is_beyond
     twins = whole.get(held.replica.replica_index, [])
     return left_count >= case.container.data_count and any(_covers(case, p, held) for p in twins)
 

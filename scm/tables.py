@@ -18,6 +18,7 @@ from scm.facts import (
     ContainerState,
     Hold,
     Key,
+    KeyBlock,
     Kind,
     Node,
     Outcome,
@@ -223,18 +224,22 @@ class KeyTable(Table[str, Key]):
         )
         self._names: list[str] = []
         self._blocks_in: dict[int, int] = {}
+        self._last_bcsids: dict[int, int] = {}
 
     def apply(self, key: str, value: Key | None) -> Key | None:
         """Set or remove, and keep the order."""
         before = super().apply(key, value)
         for block in () if value is None else value.blocks:
             self._blocks_in[block.container_id] = self._blocks_in.get(block.container_id, 0) + 1
+            last_bcsid = self._last_bcsids.get(block.container_id, 0)
+            self._last_bcsids[block.container_id] = max(last_bcsid, block.bcsid)
             self._stir(block.container_id)
         for block in () if before is None else before.blocks:
             self._blocks_in[block.container_id] -= 1
             self._stir(block.container_id)
             if not self._blocks_in[block.container_id]:
                 del self._blocks_in[block.container_id]
+                del self._last_bcsids[block.container_id]
         if before is None and value is not None:
             insort(self._names, key)
         elif before is not None and value is None:
@@ -244,6 +249,25 @@ class KeyTable(Table[str, Key]):
     def blocks_in(self, container_id: int) -> int:
         """Return how many blocks of keys are in a container."""
         return self._blocks_in.get(container_id, 0)
+
+    def last_bcsid_in(self, container_id: int) -> int:
+        """Return the last commit that a key needs of a container, or one that a key needed."""
+        return self._last_bcsids.get(container_id, 0)
+
+    def blocks_behind(self, container_id: int, bcsid: int) -> list[tuple[KeyBlock, str]]:
+        """Return what keys need of a container beyond a commit, with the names of the keys.
+
+        Goes through all keys: for what a person asks about one container, and no more.
+        """
+        return sorted(
+            (
+                (block, key.name)
+                for key in self._rows.values()
+                for block in key.blocks
+                if block.container_id == container_id and block.bcsid > bcsid
+            ),
+            key=lambda found: found[0].bcsid,
+        )
 
     def page(self, *, prefix: str, start_after: str, count: int) -> list[Key]:
         """Return up to `count` keys behind `start_after` whose name begins with `prefix`."""

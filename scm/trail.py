@@ -3,16 +3,17 @@
     sent    when it leaves with a heartbeat's answer; again when it is sent again
     ended   what the datanode says, or that it was given up or dropped before it was sent
 
-A note is written when the change it belongs to is durable. Ids and words of ours only: nothing that
-a client wrote, no address, no secret. Pure, but for `write`.
+So is a container that is closed without its last commits. A note is written when the change it
+belongs to is durable. Ids and words of ours only: of what a client wrote nothing but the names of
+keys that lose a block, no address, no secret. Pure, but for `write`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from agent.rpc.access import DONE, LISTED_COUNT_MAX, Audit
-from scm.facts import Outcome, OutcomeState, Pending
+from scm.facts import Container, Outcome, OutcomeState, Pending
 
 SENT: Final = "SENT"
 WHO: Final = "scm"
@@ -50,6 +51,26 @@ def ended(command: Pending, outcome: Outcome) -> Note:
         return _note(command, outcome.code or DONE, {})
     facts = {"state": outcome.state.value, "message": outcome.message, "why": command.why}
     return _note(command, outcome.code or outcome.state.value, facts)
+
+
+def closed_short(
+    before: Container, bcsid: int, keys: Sequence[str], *, reason: str, kept: str
+) -> Note:
+    """Return the note of a container that is closed without the last of its commits."""
+    return Note(
+        "close container",
+        DONE,
+        {
+            "who": WHO,
+            "container_id": before.container_id,
+            "bcsid": bcsid,
+            "given_up_to": before.sequence_id,
+            "keys": list(keys[:LISTED_COUNT_MAX]),
+            "key_count": len(keys),
+            "kept": kept,
+            "why": reason,
+        },
+    )
 
 
 def write(audit: Audit, notes: Iterable[Note]) -> None:

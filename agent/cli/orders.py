@@ -26,6 +26,9 @@ from agent.rpc.v1 import scm_pb2
 MINUTE_MS: Final = 60_000
 
 YesFlag = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
+ForceFlag = Annotated[
+    bool, typer.Option("--force", help="Give up commits that no closed replica has.")
+]
 DryRunFlag = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
 NodeOption = Annotated[
     str, typer.Option("--datanode", metavar="ID", help="Whose replicas; a prefix will do.")
@@ -108,14 +111,33 @@ def delete(
 def close(
     ids: Containers,
     scm: ScmOption = SCM_DEFAULT,
+    force: ForceFlag = False,
     dry_run: DryRunFlag = False,
+    yes: YesFlag = False,
     as_shown: ShownOption = None,
     as_json: JsonFlag = False,
 ) -> int:
-    """Close open containers: their writers go on in others."""
+    """Close containers: writers go on in others. Says what is ordered, or why nothing is.
+
+    Where the last commits are lost, --force closes a container without them. It shows which they
+    are, and asks.
+    """
     worlds = shown_worlds(as_shown, ids)
     with connect(scm) as client:
-        request = scm_pb2.CloseContainersRequest(container_ids=ids)
+        request = scm_pb2.CloseContainersRequest(container_ids=ids, force=force)
+        if force:
+            return confirmed(
+                client,
+                lambda worlds, trial: client.scm.close_containers(
+                    filled(request, worlds, dry_run=trial)
+                ),
+                "close",
+                worlds=worlds,
+                dry_run=dry_run,
+                yes=yes,
+                wait_s=0,
+                as_json=as_json,
+            )
         answer = client.scm.close_containers(filled(request, worlds, dry_run=dry_run))
     if dry_run:
         return show_orders(answer, as_json=as_json)
@@ -233,7 +255,28 @@ def show_orders(answer: scm_pb2.ContainerDecisions, *, as_json: bool) -> int:
         rows = [row for decision in answer.decisions for row in order_rows(decision)]
         columns = ["container#", "decision", "order", "bytes#", "minutes#", "copies", "why"]
         show(grid("", columns, rows))
+        show_given_up(answer)
     return Exit.OK if all(d.code == "OK" for d in answer.decisions) else Exit.FAILED
+
+
+def show_given_up(answer: scm_pb2.ContainerDecisions) -> None:
+    """Print the commits that containers are closed without, if any are."""
+    rows = [
+        (
+            decision.container_id,
+            lost.bcsid,
+            lost.local_id or "unknown",
+            lost.key or "none: never acknowledged, or deleted since",
+        )
+        for decision in answer.decisions
+        for lost in decision.given_up
+    ]
+    if rows:
+        show(grid("given up", ["container#", "commit#", "block#", "key"], rows))
+    for decision in answer.decisions:
+        hidden_count = decision.given_up_count - len(decision.given_up)
+        if hidden_count > 0:
+            say(f"container {decision.container_id}: and {hidden_count} commits more")
 
 
 def order_rows(decision: scm_pb2.ContainerDecision) -> list[tuple[object, ...]]:

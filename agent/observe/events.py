@@ -80,6 +80,7 @@ SCM: Final[Mapping[str, Event]] = {
     "command_answered_by_another": Event("An answer that is not believed.", (COMMAND, DATANODE)),
     "command_sent_again": Event("It seems to be lost.", (COMMAND, DATANODE)),
     "container_allocated": Event("A new container, and where.", (CONTAINER,)),
+    "container_closed_short": Event("Without its last commits.", (CONTAINER,)),
     "container_closing": Event("Nothing more is written to it.", (CONTAINER,)),
     "container_state_changed": Event("By what the replicas show.", (CONTAINER,)),
     "delete_ordered": Event("A replica is to be removed.", (CONTAINER, COMMAND, DATANODE)),

@@ -81,7 +81,7 @@ SCM: Final[Mapping[str, Rule]] = {
     "ListContainerInfos": Rule(ADMIN),
     "GetContainerInfo": Rule(PEER | ADMIN),
     "CountContainers": Rule(ADMIN),
-    "CloseContainers": _audited(ADMIN, "container_ids"),
+    "CloseContainers": _audited(ADMIN, "container_ids", "force", "dry_run"),
     "ReconcileContainers": _audited(ADMIN, "container_ids"),
     "ApplyPlan": _audited(ADMIN, "run_id", "rows", "dry_run"),
     "ExportSnapshot": _audited(ADMIN),

@@ -654,14 +654,16 @@ class CountContainersResponse(_message.Message):
     def __init__(self, all: _Optional[int] = ..., open: _Optional[int] = ..., whole: _Optional[int] = ..., to_do: _Optional[int] = ..., unhealthy: _Optional[int] = ..., differ: _Optional[int] = ..., few_replicas: _Optional[int] = ..., unknown: _Optional[int] = ...) -> None: ...
 
 class CloseContainersRequest(_message.Message):
-    __slots__ = ("container_ids", "dry_run", "worlds")
+    __slots__ = ("container_ids", "dry_run", "worlds", "force")
     CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
     WORLDS_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
     container_ids: _containers.RepeatedScalarFieldContainer[int]
     dry_run: bool
     worlds: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, container_ids: _Optional[_Iterable[int]] = ..., dry_run: bool = ..., worlds: _Optional[_Iterable[int]] = ...) -> None: ...
+    force: bool
+    def __init__(self, container_ids: _Optional[_Iterable[int]] = ..., dry_run: bool = ..., worlds: _Optional[_Iterable[int]] = ..., force: bool = ...) -> None: ...
 
 class ReconcileContainersRequest(_message.Message):
     __slots__ = ("container_ids", "dry_run", "worlds")
@@ -674,7 +676,7 @@ class ReconcileContainersRequest(_message.Message):
     def __init__(self, container_ids: _Optional[_Iterable[int]] = ..., dry_run: bool = ..., worlds: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ContainerDecision(_message.Message):
-    __slots__ = ("container_id", "code", "message", "command_ids", "orders", "copies_before", "copies_after", "world")
+    __slots__ = ("container_id", "code", "message", "command_ids", "orders", "copies_before", "copies_after", "world", "given_up", "given_up_count", "acknowledged_count")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
@@ -683,6 +685,9 @@ class ContainerDecision(_message.Message):
     COPIES_BEFORE_FIELD_NUMBER: _ClassVar[int]
     COPIES_AFTER_FIELD_NUMBER: _ClassVar[int]
     WORLD_FIELD_NUMBER: _ClassVar[int]
+    GIVEN_UP_FIELD_NUMBER: _ClassVar[int]
+    GIVEN_UP_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_COUNT_FIELD_NUMBER: _ClassVar[int]
     container_id: int
     code: str
     message: str
@@ -691,7 +696,20 @@ class ContainerDecision(_message.Message):
     copies_before: int
     copies_after: int
     world: int
-    def __init__(self, container_id: _Optional[int] = ..., code: _Optional[str] = ..., message: _Optional[str] = ..., command_ids: _Optional[_Iterable[int]] = ..., orders: _Optional[_Iterable[_Union[Order, _Mapping]]] = ..., copies_before: _Optional[int] = ..., copies_after: _Optional[int] = ..., world: _Optional[int] = ...) -> None: ...
+    given_up: _containers.RepeatedCompositeFieldContainer[GivenUpCommit]
+    given_up_count: int
+    acknowledged_count: int
+    def __init__(self, container_id: _Optional[int] = ..., code: _Optional[str] = ..., message: _Optional[str] = ..., command_ids: _Optional[_Iterable[int]] = ..., orders: _Optional[_Iterable[_Union[Order, _Mapping]]] = ..., copies_before: _Optional[int] = ..., copies_after: _Optional[int] = ..., world: _Optional[int] = ..., given_up: _Optional[_Iterable[_Union[GivenUpCommit, _Mapping]]] = ..., given_up_count: _Optional[int] = ..., acknowledged_count: _Optional[int] = ...) -> None: ...
+
+class GivenUpCommit(_message.Message):
+    __slots__ = ("bcsid", "local_id", "key")
+    BCSID_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_ID_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    bcsid: int
+    local_id: int
+    key: str
+    def __init__(self, bcsid: _Optional[int] = ..., local_id: _Optional[int] = ..., key: _Optional[str] = ...) -> None: ...
 
 class Order(_message.Message):
     __slots__ = ("type", "datanode_id", "target_datanode_id", "bytes", "duration_ms", "queued_ms")

@@ -183,8 +183,9 @@ class TestCloseOrders:
             (CLOSED, "C5=7 Q5=8", []),
             (CLOSED, "C5=7 Q5", []),
             (CLOSED, "C5 Q5=7", []),
-            (CLOSED, "C4=7 Q5=7", []),
-            # No CLOSED replica to compare with: the bcsid says it, and the datanode judges.
+            # No complete CLOSED replica to compare with: the bcsid says it, the datanode judges.
+            (CLOSED, "C4=7 Q5=7", [("dn2", False)]),
+            (QUASI_CLOSED, "C4=8 Q5=7", [("dn2", False)]),
             (QUASI_CLOSED, "Q5=7 Q4=8 U5", [("dn1", False)]),
             (QUASI_CLOSED, "Q4=8 Q3=7", []),
             (CLOSING, "U5! O5", [("dn2", False)]),

@@ -206,12 +206,17 @@ class TestVictims:
         assert count == len(chosen), row
         assert not set(names(chosen)) & set(given.deletes)
 
-    @pytest.mark.parametrize("words", ["C C C U", "U@9 C C C", "C Q@4 C C"])
+    @pytest.mark.parametrize("words", ["C C C U", "U@3 C C C", "C Q@4 C C"])
     def test_w29_what_does_not_match_goes_first(self, words: str) -> None:
         """Whatever the order of the others is."""
         (victim,) = victims(case(words))
 
         assert ReplicaState.CLOSED is not victim.replica.state
+
+    @pytest.mark.parametrize("words", ["U@9 C C C", "C Q@6 C C C"])
+    def test_what_has_more_than_its_container_stays(self, words: str) -> None:
+        """It may be all that is left of what somebody wrote; a whole one goes in its place."""
+        assert {ReplicaState.CLOSED} >= {p.replica.state for p in victims(case(words))}
 
     def test_w28_the_last_of_a_rack_stays(self) -> None:
         """Four on one rack, one on another: two of the four go, whoever is first in the order."""

@@ -1,0 +1,425 @@
+"""Quasi-closed containers come to an end: by themselves where nothing is lost, else by force."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.cli.output import Exit
+from merkle.replica import ReplicaState
+from scm.clock import Clock
+from scm.facts import Container, ContainerState, Kind
+from scm.intake import PlanRow
+from scm.options import ScmOptions
+from scm.server import ScmService, build_server
+from tests.support.command_line import CommandLine
+from tests.support.scm_world import ScmWorld, confirm, key, replica
+
+NODES = ("dn1", "dn2", "dn3", "dn4")
+WAIT_S = 60
+STEP_S = 5
+OPTIONS = ScmOptions(
+    check_interval_ms=WAIT_S * 1000,
+    stale_after_ms=20_000,
+    dead_after_ms=40_000,
+    close_retry_ms=1_000,
+)
+Q, C, U, OPEN = (
+    ReplicaState.QUASI_CLOSED,
+    ReplicaState.CLOSED,
+    ReplicaState.UNHEALTHY,
+    ReplicaState.OPEN,
+)
+
+
+class Audit:
+    """An audit log in memory."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str, dict[str, object]]] = []
+
+    def record(self, action: str, result: str, **facts: object) -> None:
+        """Keep a line."""
+        self.lines.append((action, result, facts))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ScmWorld]:
+    """Four nodes, of which three hold a container; states follow the calls closely."""
+    with ScmWorld(tmp_path, OPTIONS, audit=Audit()).running() as made:
+        made.join(*NODES)
+        yield made
+
+
+def now(world: ScmWorld, container_id: int = 1) -> Container:
+    """Return a container as it is."""
+    found = world.state.containers.get(container_id)
+    assert found is not None
+    return found
+
+
+def spare(*chosen: str) -> str:
+    """Return the node that holds nothing of container 1."""
+    (node,) = set(NODES) - set(chosen)
+    return node
+
+
+def write(world: ScmWorld, *, acknowledged: int, seen: int) -> tuple[str, ...]:
+    """Write container 1: so many commits acknowledged, so many reported by its first node.
+
+    Returns its nodes, the one with most first.
+    """
+    blocks = world.control.allocate("a", [1] * seen)
+    nodes = tuple(endpoint.datanode_id for endpoint in blocks[0].replicas)
+    for node in nodes:
+        count = seen if node == nodes[0] else acknowledged
+        world.beat(node, replica(node, OPEN, bcsid=count, root=None))
+    for i in range(acknowledged):
+        named = key(f"key{i + 1}", [blocks[i]], [1])
+        world.control.commit("a", [named], may_replace=False, failed=())
+    world.control.finish("a", close=True)
+    for node in nodes:
+        world.execute(node, world.call(node))  # it will come back to them
+    return nodes
+
+
+def lose_disk(world: ScmWorld, *, acknowledged: int = 5, seen: int = 6) -> tuple[str, ...]:
+    """Let the disk with the highest commit die, and the others close behind it."""
+    first, *others = nodes = write(world, acknowledged=acknowledged, seen=seen)
+    world.beat(first, full=True)  # the node lives; its replica went with the disk
+    for node in others:
+        world.beat(node, replica(node, Q, bcsid=min(acknowledged, seen - 1)), full=True)
+    confirm(world, *NODES)
+    assert (ContainerState.QUASI_CLOSED, seen) == (now(world).state, now(world).sequence_id)
+    return nodes
+
+
+def obey(world: ScmWorld, *nodes: str) -> None:
+    """Let nodes close what they are told to close."""
+    for node in nodes:
+        answer = world.call(node)
+        for command, _named in answer.commands:
+            held = world.state.replicas.get((command.container_id, node))
+            if command.kind is Kind.CLOSE and held is not None and held.state in {OPEN, Q}:
+                is_whole = command.force or held.bcsid >= command.bcsid
+                world.beat(node, replace(held, state=C if is_whole else Q))
+        if answer.commands:
+            world.execute(node, answer)
+
+
+def run(world: ScmWorld, seconds: int, *alive: str) -> None:
+    """Let time pass; these nodes call, and close what they are told."""
+    for _ in range(seconds // STEP_S):
+        world.clock.advance_s(STEP_S)
+        obey(world, *alive)
+        world.control.tick()
+
+
+class TestByItself:
+    def test_one_unacknowledged_commit_on_a_disk_that_died_holds_nothing_up(
+        self, world: ScmWorld
+    ) -> None:
+        """Two of three origins are there, and have all that any client was told is stored."""
+        _first, *others = lose_disk(world)
+
+        run(world, WAIT_S + 10, *NODES)
+
+        assert (ContainerState.CLOSED, 5) == (now(world).state, now(world).sequence_id)
+        assert all(world.state.replicas.get((1, node)).state is C for node in others)  # type: ignore[union-attr]
+
+    def test_an_acknowledged_commit_that_nobody_has_is_never_given_up_unasked(
+        self, world: ScmWorld
+    ) -> None:
+        """However long it takes."""
+        lose_disk(world, acknowledged=6)
+
+        run(world, 3 * WAIT_S, *NODES)
+
+        assert (ContainerState.QUASI_CLOSED, 6) == (now(world).state, now(world).sequence_id)
+
+    def test_nothing_is_decided_while_the_third_origin_may_come_back(self, world: ScmWorld) -> None:
+        """A stale node still counts; a dead one does not."""
+        first, *others = write(world, acknowledged=5, seen=6)
+        for node in others:
+            world.beat(node, replica(node, Q, bcsid=5))
+        confirm(world, *NODES)
+
+        run(world, 30, *others, spare(first, *others))
+        waiting = now(world).state
+        run(world, WAIT_S + 20, *others, spare(first, *others))
+
+        assert first not in {r.datanode_id for r in world.state.replicas.of(1) if r.state is C}
+        assert ContainerState.QUASI_CLOSED is waiting
+        assert (ContainerState.CLOSED, 5) == (now(world).state, now(world).sequence_id)
+
+    def test_one_origin_is_too_few(self, world: ScmWorld) -> None:
+        """Of three, two must be heard: the one left may have missed what both others took."""
+        first, second, _third = lose_disk(world)
+        world.beat(second, full=True)
+
+        run(world, 3 * WAIT_S, *NODES)
+
+        assert first not in {r.datanode_id for r in world.state.replicas.of(1)}
+        assert ContainerState.QUASI_CLOSED is now(world).state
+
+    def test_what_comes_back_with_more_is_kept(self, world: ScmWorld) -> None:
+        """It is neither deleted nor closed as if it were equal."""
+        first, *others = lose_disk(world)
+        run(world, WAIT_S + 10, *NODES)
+        back = replica(first, Q, bcsid=6, root=8)
+        for node in (*others, spare(first, *others)):
+            world.beat(node, replica(node, C, bcsid=5))
+        world.beat(first, back, full=True)
+        confirm(world, *NODES)
+
+        run(world, 3 * WAIT_S, *NODES)
+
+        held = world.state.replicas.get((1, first))
+        assert held is not None
+        assert (Q, 6) == (held.state, held.bcsid)
+        assert Kind.DELETE not in {c.kind for c in world.state.commands.values()}
+
+
+class TestByAPerson:
+    def test_without_force_it_says_why_it_orders_nothing(self, world: ScmWorld) -> None:
+        """Acknowledged commits are at stake."""
+        lose_disk(world, acknowledged=6)
+
+        (decision,) = world.control.close_containers([1])
+
+        assert ("QUASI_CLOSED_STUCK", ()) == (decision.code, decision.command_ids)
+        assert "1 of them acknowledged" in decision.message
+        assert "--force" in decision.message
+        assert ContainerState.QUASI_CLOSED is now(world).state
+
+    def test_without_force_it_closes_what_is_proven(self, world: ScmWorld) -> None:
+        """A person who asks need not wait as long as nobody would."""
+        _first, *others = lose_disk(world)
+
+        (decision,) = world.control.close_containers([1])
+
+        assert ("OK", 2) == (decision.code, len(decision.command_ids))
+        assert "2 of 3 origins" in decision.message
+        obey(world, *others)
+        assert (ContainerState.CLOSED, 5) == (now(world).state, now(world).sequence_id)
+
+    def test_force_shows_what_is_given_up_and_then_does_it(self, world: ScmWorld) -> None:
+        """Blocks with their keys, and those that no key needs; only in the same world."""
+        _first, *others = lose_disk(world, acknowledged=6, seen=8)
+        second, third = others
+        world.beat(third, replica(third, Q, bcsid=4))
+        world.beat(second, replica(second, Q, bcsid=4))
+
+        (shown,) = world.control.close_containers([1], force=True, dry_run=True)
+        before = now(world)
+        (given,) = world.control.close_containers([1], worlds=[shown.world], force=True)
+
+        assert (ContainerState.QUASI_CLOSED, 8) == (before.state, before.sequence_id)
+        assert [(8, ""), (7, ""), (6, "key6"), (5, "key5")][::-1] == [
+            (lost.bcsid, lost.key) for lost in shown.given_up
+        ]
+        assert (4, 2) == (shown.given_up_count, shown.acknowledged_count)
+        assert shown.given_up == given.given_up
+        assert ("OK", 2) == (given.code, len(given.command_ids))
+        obey(world, *others)
+        assert (ContainerState.CLOSED, 4) == (now(world).state, now(world).sequence_id)
+        assert isinstance(world.audit, Audit)
+        (line,) = [line for line in world.audit.lines if line[0] == "close container"]
+        assert (1, 4, 8, ["key5", "key6"]) == tuple(
+            line[2][name] for name in ("container_id", "bcsid", "given_up_to", "keys")
+        )
+
+    def test_a_world_that_changed_since_it_was_shown_refuses(self, world: ScmWorld) -> None:
+        """A disk that came back may have what would be given up."""
+        first, *_others = lose_disk(world, acknowledged=6)
+        (shown,) = world.control.close_containers([1], force=True, dry_run=True)
+        world.beat(first, replica(first, U, bcsid=6))
+
+        (refused,) = world.control.close_containers([1], worlds=[shown.world], force=True)
+
+        assert "STALE_PLAN" == refused.code
+        assert ContainerState.QUASI_CLOSED is now(world).state
+
+    def test_what_has_more_is_named_and_never_deleted_for_it(self, world: ScmWorld) -> None:
+        """The damaged one with the last commit stays, though four are more than three."""
+        first, second, third = write(world, acknowledged=6, seen=6)
+        world.beat(first, replica(first, U, bcsid=6, root=8), full=True)
+        for node in (second, third, spare(first, second, third)):
+            origin = node if node in (second, third) else second
+            held = replace(replica(node, Q, bcsid=5), origin_datanode_id=origin)
+            world.beat(node, held, full=True)
+
+        (decision,) = world.control.close_containers([1], force=True)
+        run(world, 3 * WAIT_S, *NODES)
+
+        assert f"{first} is UNHEALTHY at commit 6" in decision.message
+        assert ContainerState.CLOSED is now(world).state
+        assert [] == [c for c in world.state.commands.values() if c.kind is Kind.DELETE]
+        held_still = world.state.replicas.get((1, first))
+        assert held_still is not None
+        assert (U, 6) == (held_still.state, held_still.bcsid)
+
+    def test_damaged_ones_alone_are_closed_by_force(self, world: ScmWorld) -> None:
+        """Nothing better will come; what they have can be read as far as it can."""
+        nodes = write(world, acknowledged=5, seen=5)
+        for node in nodes:
+            world.beat(node, replica(node, U, bcsid=5), full=True)
+        assert ContainerState.QUASI_CLOSED is now(world).state
+
+        (decision,) = world.control.close_containers([1], force=True)
+
+        assert ("OK", 0) == (decision.code, decision.given_up_count)
+        assert ContainerState.CLOSED is now(world).state
+
+    def test_without_any_replica_there_is_nothing_to_close(self, world: ScmWorld) -> None:
+        """Force does not make a container that nobody has a closed one."""
+        for node in lose_disk(world):
+            world.beat(node, full=True)
+
+        (decision,) = world.control.close_containers([1], force=True)
+
+        assert "NO_REPLICAS_FOUND" == decision.code
+        assert "suture scm forget" in decision.message
+        assert ContainerState.QUASI_CLOSED is now(world).state
+
+    def test_of_a_closed_container_whose_last_commit_died_too(self, world: ScmWorld) -> None:
+        """One closed with all, and its disk died before the others caught up."""
+        first, *others = write(world, acknowledged=6, seen=6)
+        world.beat(first, replica(first, C, bcsid=6), full=True)
+        for node in others:
+            world.beat(node, replica(node, Q, bcsid=5), full=True)
+        assert (ContainerState.CLOSED, 6) == (now(world).state, now(world).sequence_id)
+        world.beat(first, full=True)
+
+        (refused,) = world.control.close_containers([1])
+        (given,) = world.control.close_containers([1], force=True)
+        obey(world, *others)
+
+        assert "QUASI_CLOSED_STUCK" == refused.code
+        assert ("OK", 1, 1) == (given.code, given.given_up_count, given.acknowledged_count)
+        assert (ContainerState.CLOSED, 5) == (now(world).state, now(world).sequence_id)
+        assert all(world.state.replicas.get((1, node)).state is C for node in others)  # type: ignore[union-attr]
+
+    def test_force_is_not_needed_where_a_replica_has_everything(self, world: ScmWorld) -> None:
+        """It says so, and does what it would do without."""
+        nodes = write(world, acknowledged=5, seen=5)
+
+        (decision,) = world.control.close_containers([1], force=True)
+
+        assert ("OK", 3, 0) == (decision.code, len(decision.command_ids), decision.given_up_count)
+        obey(world, *nodes)
+        assert (ContainerState.CLOSED, 5) == (now(world).state, now(world).sequence_id)
+
+    def test_a_closed_one_says_that_it_is(self, world: ScmWorld) -> None:
+        """Nothing is ordered, and the reason is given."""
+        made = world.made_closed()
+
+        (decision,) = world.control.close_containers([made.container_id])
+
+        assert ("OK", ()) == (decision.code, decision.command_ids)
+        assert "all its replicas are CLOSED" in decision.message
+
+
+class TestPlans:
+    def test_a_close_row_for_all_origins_is_executed(self, world: ScmWorld) -> None:
+        """The plan names the replicas with the highest commit; the container is behind none."""
+        nodes = write(world, acknowledged=5, seen=6)
+        world.beat(nodes[0], replica(nodes[0], Q, bcsid=5), full=True)  # the disk gave less back
+        for node in nodes[1:]:
+            world.beat(node, replica(node, Q, bcsid=5), full=True)
+        confirm(world, *NODES)
+        assert ContainerState.QUASI_CLOSED is now(world).state
+        row = PlanRow(1, (), "all origins seen", "close", targets=nodes, is_forced=True)
+
+        (shown,) = world.control.apply_plan([row], dry_run=True)
+        (done,) = world.control.apply_plan([row], dry_run=False)
+
+        assert ("OK", 3) == (shown.code, len(shown.orders))
+        assert ("OK", 3) == (done.code, len(done.command_ids))
+        obey(world, *nodes)
+        assert (ContainerState.CLOSED, 5) == (now(world).state, now(world).sequence_id)
+
+    def test_a_close_row_of_which_a_part_is_right_does_that_part(self, world: ScmWorld) -> None:
+        """One has closed since: the others are told, and it is named."""
+        nodes = write(world, acknowledged=5, seen=5)
+        world.beat(nodes[0], replica(nodes[0], C, bcsid=5))
+        row = PlanRow(1, (), "container is closing", "close", targets=nodes)
+
+        (decision,) = world.control.apply_plan([row], dry_run=False)
+        unneeded = world.control.apply_plan([replace(row, targets=nodes[:1])], dry_run=False)
+
+        assert ("OK", 2) == (decision.code, len(decision.command_ids))
+        assert nodes[0] in decision.message
+        assert ["STALE_PLAN"] == [one.code for one in unneeded]
+
+    def test_a_row_that_would_close_what_differs_waits_for_the_repair(
+        self, world: ScmWorld
+    ) -> None:
+        """The commit id alone does not prove the data; this is not a stale plan."""
+        made = world.made_closed()
+        node = world.state.replicas.of(1)[0].datanode_id
+        world.beat(node, replica(node, Q, bcsid=made.sequence_id, root=9))
+        row = PlanRow(1, (), "quasi-closed at the final BCSID", "close", targets=(node,))
+
+        (decision,) = world.control.apply_plan([row], dry_run=False)
+
+        assert "AWAITS_REPAIR" == decision.code
+
+
+def test_a_node_that_died_before_it_wrote_anything_holds_nothing_up(world: ScmWorld) -> None:
+    """It was chosen and never reported a replica: nobody waits for it for ever."""
+    blocks = world.control.allocate("a", [1])
+    first, *others = (endpoint.datanode_id for endpoint in blocks[0].replicas)
+    for node in others:
+        world.beat(node, replica(node, OPEN, bcsid=0, root=None))
+    world.control.finish("a", close=True)
+    for node in others:
+        world.beat(node, replica(node, U, bcsid=0), full=True)
+
+    run(world, WAIT_S, *others, spare(first, *others))
+
+    assert (ContainerState.QUASI_CLOSED, ()) == (now(world).state, now(world).pipeline)
+    assert first not in now(world).pipeline
+
+
+def test_open_replicas_of_a_dead_node_are_not_waited_for(world: ScmWorld) -> None:
+    """What a dead node said last keeps no container CLOSING."""
+    nodes = write(world, acknowledged=5, seen=5)
+    for node in nodes[1:]:
+        world.beat(node, replica(node, U, bcsid=5), full=True)
+
+    run(world, WAIT_S, *nodes[1:], spare(*nodes))
+
+    assert ContainerState.QUASI_CLOSED is now(world).state
+
+
+def test_the_command_shows_what_is_given_up_and_asks(
+    world: ScmWorld, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without force it exits with the reason; nobody to ask is no yes; --yes does it."""
+    lose_disk(world, acknowledged=6)
+    with ThreadPoolExecutor(4) as threads:
+        clock = Clock(world.clock.now_ms, world.clock.monotonic_s)
+        service = ScmService(world.control, clock=clock, options=OPTIONS)
+        built = build_server(service, "127.0.0.1:0", threads)
+        built.server.start()
+        try:
+            suture = CommandLine(built.address, capsys)
+            refused = suture.json("scm", "close", "1", code=Exit.FAILED)
+            shown = suture.json("scm", "close", "1", "--force", "--dry-run")
+            table = suture("scm", "close", "1", "--force", "--dry-run")
+            unasked = suture.json("scm", "close", "1", "--force", code=Exit.FAILED)
+            before = now(world)
+            done = suture.json("scm", "close", "1", "--force", "--yes")
+        finally:
+            built.server.stop(None).wait()
+
+    assert "QUASI_CLOSED_STUCK" == refused[0]["code"]
+    assert [{"bcsid": 6, "local_id": 6, "key": "key6"}] == shown[0]["given_up"]
+    assert "key6" in table
+    assert "MALFORMED_REQUEST" == unasked["error"]["code"]
+    assert ContainerState.QUASI_CLOSED is before.state
+    assert ("OK", 1) == (done[0]["code"], done[0]["acknowledged_count"])
+    assert (ContainerState.CLOSED, 5) == (now(world).state, now(world).sequence_id)
