@@ -146,9 +146,9 @@ class TestByItself:
             world.beat(node, replica(node, Q, bcsid=5))
         confirm(world, *NODES)
 
-        run(world, 30, *others, spare(first, *others))
+        run(world, WAIT_S + 30, *others, spare(first, *others))  # stale from 20 s, dead from 40 s
         waiting = now(world).state
-        run(world, WAIT_S + 20, *others, spare(first, *others))
+        run(world, 30, *others, spare(first, *others))
 
         assert first not in {r.datanode_id for r in world.state.replicas.of(1) if r.state is C}
         assert ContainerState.QUASI_CLOSED is waiting
