@@ -4,6 +4,7 @@
     ├─ Unavailable    try again later; the world may change   -> UNAVAILABLE / RESOURCE_EXHAUSTED
     ├─ Refused        never retry as is; the request is wrong -> INVALID_ARGUMENT and its kin
     └─ VolumeFailed   stop touching this volume               -> INTERNAL
+       └─ BlockFailed  leave this block's files alone, go on with the others
 
 Corruption is not here: finding it is our job, so it is a value, `scanner.finding.Finding`.
 A broken invariant is not here: that is `assert`; the task dies loudly and is counted.
@@ -87,6 +88,11 @@ class Refused(SutureError):
 
 class VolumeFailed(SutureError):
     """Stop touching this volume."""
+
+
+class BlockFailed(VolumeFailed):
+    """The files of one block fail: a bad sector, or something else in their place. The volume is
+    in doubt, and no more: who works on many blocks goes on with the others."""
 
 
 def size_text(count_bytes: float) -> str:

@@ -24,6 +24,7 @@ from agent.plan.reconcile import (
     WantedChunk,
 )
 from agent.ports import Executor, Leases
+from agent.reconcile.failures import Failures
 from agent.reconcile.fetch import Answer, Failure, Sources, in_order, is_leaf
 from agent.reconcile.ledger import NOBODYS, Ledger
 from agent.rpc import codec
@@ -90,6 +91,10 @@ class Mender:
     lent_bcsids: dict[PeerId, int] = field(default_factory=dict)
     uncovered: set[PeerId] = field(default_factory=set)  # their commit ids prove nothing here
     failed_blocks: set[BlockId] = field(default_factory=set)
+    failures: Failures = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.failures = Failures(self.store, self.container_id)
 
     def must_stop(self) -> bool:
         """Whether to end now; once true it stays so."""
@@ -164,19 +169,20 @@ class Mender:
     def _change(self, work: Callable[[], None]) -> SutureError | None:
         """Do one change under the lease; return why it could not be done.
 
-        When our own side is not able to (a full disk, a lease that stays taken), the rest is given
-        up: fetching on would only burden the peers.
+        What fails with the files of one block, or for want of room, is an outcome of that block.
+        When our own side is not able to (a lease that stays taken, failure after failure), the
+        rest is given up: fetching on would only burden the peers.
         """
         try:
             with self._held():
                 work()
-        except VolumeFailed:
-            raise
         except SutureError as error:
             if error.code in GONE_CODES:
                 raise
+            may_go_on = self.failures.may_go_on(error)
             if not isinstance(error, Refused):
-                self.has_given_up = self.ledger.is_short = self.ledger.is_transient = True
+                self.ledger.is_short = self.ledger.is_transient = True
+            self.has_given_up = self.has_given_up or not may_go_on
             return error
         return None
 
@@ -288,6 +294,7 @@ class Mender:
             job.block.failed_count += 1
             self.ledger.note_chunk(block_id, job.wanted, ChunkResult.FAILED, message=message)
             return
+        self.failures.clear()
         self.ledger.chunk_counts[answer.peer_id] += 1
         self.ledger.note_chunk(block_id, job.wanted, ChunkResult.REPAIRED, source=answer.peer_id)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from agent.ec.blockgroup import Agreed, Orphan, agree
 from agent.ec.codec import rebuild_checked
 from agent.ec.scheme import Scheme
-from agent.errors import Code, Refused, SutureError, VolumeFailed
+from agent.errors import Code, Refused, SutureError
 from agent.pauses import held_between_copies
 from agent.plan.outcome import (
     ChunkOutcome,
@@ -26,6 +26,7 @@ from agent.plan.outcome import (
     Result,
 )
 from agent.ports import Leases
+from agent.reconcile.failures import Failures
 from agent.reconcile.mend import GONE_CODES
 from agent.reconstruct.order import Account, Shard
 from agent.reconstruct.sources import Sources
@@ -125,8 +126,9 @@ class ShardMender:
     def _mend_all(
         self, sources: Sources, index: int, damaged: list[Finding], stop: Callable[[], bool]
     ) -> Iterator[ChunkOutcome]:
-        """Mend chunk by chunk. When our own side is not able to (a full disk, a lease that stays
-        taken), the rest is given up: reading on would only burden the peers."""
+        """Mend chunk by chunk. When our own side is not able to (a lease that stays taken, failure
+        after failure), the rest is given up: reading on would only burden the peers."""
+        failures = Failures(self._store, sources.container_id)
         groups: dict[BlockId, Agreed | Orphan] = {}
         for finding in damaged:
             blank = ChunkOutcome(
@@ -148,10 +150,11 @@ class ShardMender:
                     continue
                 error_here = self._install(sources.container_id, block_id, chunk, data, stop)
                 if error_here is None:
+                    failures.clear()
                     yield replace(told, result=ChunkResult.REPAIRED, source="its stripe")
                     continue
                 yield replace(told, result=ChunkResult.FAILED, message=str(error_here))
-                if not isinstance(error_here, Refused):
+                if not failures.may_go_on(error_here):
                     return
 
     def _chunks_of(self, container_id: ContainerId, finding: Finding) -> tuple[ChunkInfo, ...]:
@@ -171,13 +174,11 @@ class ShardMender:
     ) -> SutureError | None:
         """Write a chunk between two copies; return why it could not be written.
 
-        Raises VolumeFailed, and Refused when the shard is gone.
+        Raises Refused when the shard is gone.
         """
         try:
             with held_between_copies(self._leases, container_id, self._lease_timeout_s, stop):
                 self._store.repair(container_id).install_chunk(block_id, chunk, data)
-        except VolumeFailed:
-            raise
         except SutureError as error:
             if error.code in GONE_CODES:
                 raise

@@ -130,10 +130,10 @@ def append(path: Path, data: bytes, offset: int) -> None:
         try:
             fd = _open(path, os.O_RDWR)
         except FileNotFoundError:
-            _clear_link(path)
             fd = _open(path, os.O_RDWR | os.O_CREAT)
             created = True
         try:
+            check_single(fd)
             size = os.fstat(fd).st_size
             check_reached(path, size, offset)
             if size > offset:
@@ -149,10 +149,12 @@ def append(path: Path, data: bytes, offset: int) -> None:
             os.close(fd)
 
 
-def _clear_link(path: Path) -> None:
-    """Take away a link that somebody put into the place of a block file: it holds no bytes."""
-    if path.is_symlink():
-        path.unlink()
+def check_single(fd: int) -> None:
+    """Refuse to write into a file that has other names: they may be what is left of something
+    else. Raises OSError; `agent.store.obstacles` gives a block a file of its own."""
+    names = os.fstat(fd).st_nlink
+    if names > 1:
+        raise OSError(errno.EMLINK, f"the file has {names} names and is not written in place")
 
 
 def forget_tail(path: Path, offset: int) -> None:
@@ -176,8 +178,8 @@ def _take_back(fd: int, path: Path, offset: int, *, created: bool) -> None:
 def overwrite(path: Path, data: bytes, offset: int) -> None:
     """Write `data` durably over what is there, or right behind it. Raises OSError, and
     `Refused(CHUNK_GAP)` for a hole."""
-    _clear_link(path)
     with opened(path, os.O_RDWR | os.O_CREAT) as fd:
+        check_single(fd)
         check_reached(path, os.fstat(fd).st_size, offset)
         write_all(fd, data, offset)
         os.fdatasync(fd)
@@ -187,6 +189,7 @@ def overwrite(path: Path, data: bytes, offset: int) -> None:
 def truncate(path: Path, length_bytes: int) -> None:
     """Cut a file durably. Raises OSError."""
     with opened(path, os.O_RDWR) as fd:
+        check_single(fd)
         os.ftruncate(fd, length_bytes)
         os.fdatasync(fd)
 

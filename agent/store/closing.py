@@ -12,9 +12,10 @@ from dataclasses import replace
 import numpy as np
 
 from agent.errors import SutureError
-from agent.store import blockfile, quarantine
+from agent.store import blockfile, extents, quarantine
 from agent.store.descriptor import descriptor_of, write_descriptor
 from agent.store.durable import (
+    block_errors,
     disk_errors,
     make_directories,
     move,
@@ -23,6 +24,7 @@ from agent.store.durable import (
 )
 from agent.store.index import Change, Snapshot
 from agent.store.layout import ReplicaPaths, block_id_of, replica_paths
+from agent.store.obstacles import clear_place, make_home
 from agent.store.options import StoreOptions
 from agent.store.packformat import PackedBlocks
 from agent.store.packs import size_in, unpack
@@ -30,7 +32,7 @@ from agent.store.quarantine import Note
 from agent.store.rows import DescriptorEntry, ReplicaRow
 from agent.store.states import FORMER_STATE, Event, next_state
 from agent.store.trees import commit_tree, rebuilt_tree
-from agent.store.volume import Volume
+from agent.store.volume import Volume, check_space_of_block
 from merkle.blockrow import is_intact
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from merkle.tree import Tree
@@ -168,7 +170,7 @@ def follow_state(volume: Volume, container_id: ContainerId) -> None:
         row = rows.replica(container_id)
     paths = volume.paths(container_id)
     with disk_errors(paths.root):
-        make_directories(paths.descriptor.parent, below=volume.layout.current)
+        make_home(volume, container_id)
     write_descriptor(paths.descriptor, descriptor_of(container_id, row))
     volume.index.write(lambda rows: rows.end_work(container_id, DescriptorEntry()))
 
@@ -193,7 +195,15 @@ def quarantine_uncommitted(
     for block_id in tails:
         if block_id in ends or block_id not in known:
             end = ends.get(block_id, 0)
-            take_tail(volume, options, container_id, block_id, end, why="never committed")
+            take_tail(
+                volume,
+                options,
+                container_id,
+                block_id,
+                end,
+                why="never committed",
+                reserve_bytes=0,  # no close waits for room: it is what a client wrote, at most
+            )
 
 
 def block_ends(tree: Tree) -> dict[int, int]:
@@ -229,21 +239,28 @@ def take_tail(
     end: int,
     *,
     why: str,
+    reserve_bytes: int,
 ) -> int:
     """Move what a block file holds from `end` on to quarantine; returns how many bytes.
 
-    The copy is durable before the file is cut. A whole file is moved, not copied.
+    The copy is durable before the file is cut, and holes take no room in it. A whole file is
+    moved, not copied. Raises `BlockFailed(DISK_OUT_OF_SPACE)` where the copy would leave less free
+    than `reserve_bytes`; nothing is changed then.
     """
     path = volume.paths(container_id).block_file(block_id)
     unpack(volume, container_id, block_id)
-    with disk_errors(path):
+    with block_errors(path):
         size = blockfile.size_bytes(path)
         if size <= max(end, blockfile.ABSENT):
             return 0
         note = Note(container_id, block_id, end, size - end, options.now_ms(), why)
         if end == 0:
             quarantine.keep_file(volume.layout, note, path)
-        else:
-            quarantine.keep_tail(volume.layout, note, path)
-            blockfile.truncate(path, end)
+            return size
+        with blockfile.opened(path, os.O_RDONLY) as fd:
+            tail_bytes = extents.data_bytes(fd, end, size)
+        check_space_of_block(volume, tail_bytes, reserve_bytes=reserve_bytes)
+        quarantine.keep_tail(volume.layout, note, path)
+        clear_place(volume, container_id, block_id, reserve_bytes=reserve_bytes, end=end)
+        blockfile.truncate(path, end)
     return size - end

@@ -7,12 +7,21 @@ So a crash leaves bytes that nobody names, never a name whose bytes are gone. Th
 finishes what the journal, or the state, says was begun.
 """
 
+import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from agent.errors import Code, Refused
-from agent.store.durable import disk_errors, move, remove_file, remove_tree, sync_directory
+from agent.errors import Code, Refused, SutureError
+from agent.store.durable import (
+    block_errors,
+    disk_errors,
+    move,
+    remove_file,
+    remove_tree,
+    sync_directory,
+)
 from agent.store.index import Change, Snapshot
+from agent.store.obstacles import has_home, put_aside
 from agent.store.options import StoreOptions
 from agent.store.packs import give_back_pages, remove_spent
 from agent.store.rows import ReplicaRow, UnlinkEntry, moved_on
@@ -144,7 +153,11 @@ def to_unlink(rows: Snapshot, container_id: ContainerId) -> tuple[BlockId, ...]:
 
 def unlink_blocks(volume: Volume, container_id: ContainerId) -> None:
     """Remove the bytes of tombstones that the journal names, and the order to do so. The last of
-    a pack takes the pack with it."""
+    a pack takes the pack with it.
+
+    What cannot be removed stays in the order; raises `BlockFailed` for the first of it, after all
+    others have gone.
+    """
     with volume.index.read() as rows:
         entry = UnlinkEntry(to_unlink(rows, container_id))
         packed = [rows.packed(container_id, block_id) for block_id in entry.block_ids]
@@ -152,19 +165,43 @@ def unlink_blocks(volume: Volume, container_id: ContainerId) -> None:
         is_spent = all(block_id in dead for block_id, _ in rows.packed_rows(container_id))
     gone = [place for place in packed if place is not None]
     paths = volume.paths(container_id)
+    left: dict[BlockId, SutureError] = {}
+    removed = False
+    for block_id in entry.block_ids if has_home(paths) else ():
+        try:
+            removed |= remove_block(volume, container_id, block_id)
+        except SutureError as error:
+            left[block_id] = error
     with disk_errors(paths.chunks):
-        removed = [remove_file(paths.block_file(block_id)) for block_id in entry.block_ids]
-        removed.append(is_spent and remove_spent(paths))
-        if not removed[-1]:
+        has_spent = is_spent and remove_spent(paths)
+        if not has_spent:
             give_back_pages(paths, gone)
-        if any(removed):
+        if removed or has_spent:
             sync_directory(paths.chunks)
 
     def change(rows: Change) -> None:
         rows.delete_packed(container_id, entry.block_ids)
         rows.end_work(container_id, entry)
+        if left:
+            rows.begin_work(container_id, UnlinkEntry(tuple(left)))
 
     volume.index.write(change)
+    for failure in left.values():
+        raise failure
+
+
+def remove_block(volume: Volume, container_id: ContainerId, block_id: BlockId) -> bool:
+    """Remove a block's file; returns whether there was one. A directory in its place is put aside:
+    nobody knows what it holds. Raises `BlockFailed`; the caller syncs the directory."""
+    path = volume.paths(container_id).block_file(block_id)
+    with block_errors(path):
+        try:
+            return remove_file(path)
+        except (IsADirectoryError, PermissionError):
+            if not stat.S_ISDIR(path.lstat().st_mode):
+                raise
+            put_aside(volume, container_id, block_id, path)
+            return True
 
 
 def delete_replica(volume: Volume, container_id: ContainerId, *, force: bool) -> None:

@@ -17,13 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from agent.errors import Code, SutureError, Unavailable, VolumeFailed
+from agent.errors import BlockFailed, Code, SutureError, Unavailable, VolumeFailed
 
 TEMPORARY_SUFFIX: Final = ".tmp"
 FILE_MODE: Final = 0o640
 DIRECTORY_MODE: Final = 0o750
 STATFS_WORDS: Final = 32  # more than the kernel fills
 PUNCH_HOLE: Final = 0x03  # and keep the size (linux/falloc.h)
+NO_FILE: Final = frozenset({errno.ELOOP, errno.ENXIO, errno.ENOTDIR})  # a link, a socket, no place
 IN_MEMORY: Final = frozenset({0x0102_1994, 0x8584_58F6})  # tmpfs, ramfs (linux/magic.h)
 
 OUT_OF_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -55,6 +56,18 @@ def disk_errors(path: Path) -> Iterator[None]:
         raise error_of(error, path) from error
 
 
+@contextmanager
+def block_errors(path: Path) -> Iterator[None]:
+    """As `disk_errors`, of the files of one block: what fails with them alone is `BlockFailed`."""
+    try:
+        yield
+    except OSError as error:
+        known = error_of(error, path)
+        if isinstance(known, VolumeFailed):
+            raise BlockFailed(known.code, str(known), hint=known.hint) from error
+        raise known from error
+
+
 def write_all(fd: int, data: bytes | memoryview, offset: int) -> None:
     """Write the whole of `data` at `offset`; a short write is continued, never ignored."""
     view = memoryview(data)
@@ -73,9 +86,9 @@ def open_file(path: Path) -> int:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
-        if error.errno != errno.ELOOP:
+        if error.errno not in NO_FILE:
             raise
-        raise FileNotFoundError(errno.ENOENT, "is a symbolic link", str(path)) from error
+        raise FileNotFoundError(errno.ENOENT, "is no regular file", str(path)) from error
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise FileNotFoundError(errno.ENOENT, "is no regular file", str(path))

@@ -143,9 +143,9 @@ def _check_directories(layout: Layout, tally: _Tally) -> None:
         if not directory.is_dir():
             tally.add(directory, "DIRECTORY_MISSING", "the layout has this directory")
     for directory in (layout.importing, layout.deleting):
-        for path in _entries(directory):
+        for path in _entries(directory, tally):
             tally.add(path, "TEMPORARY_LEFT", "the next start of the agent removes it")
-    for path in _entries(layout.quarantine):
+    for path in _entries(layout.quarantine, tally):
         if path.name.endswith(TEMPORARY_SUFFIX):
             tally.add(path, "TEMPORARY_LEFT", "a cut-off copy; the next start removes it")
 
@@ -171,8 +171,8 @@ def _check_index(layout: Layout, index: Index, tally: _Tally, *, read_data: bool
 
 
 def _check_strays(layout: Layout, known: set[ContainerId], tally: _Tally) -> None:
-    for group in _entries(layout.current):
-        for path in _entries(group):
+    for group in _entries(layout.current, tally):
+        for path in _entries(group, tally):
             container_id = container_id_of(path.name)
             if container_id is None or path != layout.replica(container_id).root:
                 tally.add(path, "FOREIGN_FILE", "not where a replica can be")
@@ -180,8 +180,12 @@ def _check_strays(layout: Layout, known: set[ContainerId], tally: _Tally) -> Non
                 tally.add(path, "REPLICA_ROW_MISSING", "the index does not know this replica")
 
 
-def _entries(directory: Path) -> list[Path]:
-    return sorted(directory.iterdir()) if directory.is_dir() else []
+def _entries(directory: Path, tally: _Tally) -> list[Path]:
+    try:
+        return sorted(directory.iterdir()) if directory.is_dir() else []
+    except OSError as error:
+        tally.add(directory, "UNREADABLE", str(error.strerror))
+        return []
 
 
 class _Check:
@@ -208,9 +212,12 @@ class _Check:
         if not self._paths.chunks.is_dir():
             self._tally.add(self._paths.chunks, "CHUNKS_DIRECTORY_MISSING", "directory is missing")
             return
-        self._check_descriptor()
-        self._check_tree()
-        self._check_blocks(read_data=read_data)
+        try:
+            self._check_descriptor()
+            self._check_tree()
+            self._check_blocks(read_data=read_data)
+        except OSError as error:
+            self._tally.add(self._paths.root, "UNREADABLE", f"{error.filename}: {error.strerror}")
 
     def _check_descriptor(self) -> None:
         path = self._paths.descriptor
@@ -293,7 +300,7 @@ class _Check:
 
     def _check_foreign(self) -> None:
         for path in self._paths.chunks.iterdir():
-            if not holds_data(path.name) or not path.is_file():
+            if not holds_data(path.name) or path.is_symlink() or not path.is_file():
                 self._tally.add(path, "FOREIGN_FILE", "not a block file")
 
     def _place(self, block_id: BlockId) -> Place:

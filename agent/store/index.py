@@ -444,6 +444,10 @@ class Index:
                 raise
             return None
 
+    def now_ms(self) -> int:
+        """Return the time by the clock that dates what is kept of replicas."""
+        return self._now_ms()
+
     def close(self) -> None:
         """Close the environment. No transaction may be open."""
         self._env.close()

@@ -13,21 +13,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from agent.errors import Code, SutureError, VolumeFailed
+from agent.errors import BlockFailed, Code, SutureError
 from agent.store import blockfile, quarantine
 from agent.store.durable import (
-    disk_errors,
-    make_directories,
+    block_errors,
     read_file,
     remove_file,
     sync_directory,
 )
 from agent.store.index import Change
+from agent.store.obstacles import clear_place
 from agent.store.options import StoreOptions
 from agent.store.packs import unpack
 from agent.store.quarantine import Note
 from agent.store.rows import InstallEntry, moved_on
-from agent.store.volume import Volume
+from agent.store.volume import Volume, check_space
 from merkle.checksum import crc32c
 from merkle.replica import BlockId, ChunkInfo, ContainerId
 
@@ -57,9 +57,8 @@ def overwrite_chunk(
     ends the journal entry. Raises the store's errors; the old bytes are back then.
     """
     path = volume.paths(container_id).block_file(block_id)
+    clear_place(volume, container_id, block_id, reserve_bytes=options.reserve_bytes)
     unpack(volume, container_id, block_id)
-    with disk_errors(path):  # a replica can lose the directory with all its files
-        make_directories(path.parent, below=volume.layout.current)
     old = _keep_old(volume, options, container_id, block_id, chunk, path, pending=pending)
     entry = InstallEntry(
         block_id=block_id,
@@ -76,7 +75,7 @@ def overwrite_chunk(
 
     volume.index.write(begin)
     try:
-        with disk_errors(path):
+        with block_errors(path):
             blockfile.overwrite(path, data, chunk.offset)
         check_arrived(path, entry)
         finish(volume, container_id, entry, record)
@@ -106,9 +105,9 @@ def is_open(volume: Volume, container_id: ContainerId, entry: InstallEntry) -> b
 
 
 def check_arrived(path: Path, entry: InstallEntry) -> None:
-    """Raise `VolumeFailed` if the medium does not give back what was written."""
+    """Raise `BlockFailed` if the medium does not give back what was written."""
     if not arrived(path, entry):
-        raise VolumeFailed(
+        raise BlockFailed(
             Code.IO_EXCEPTION,
             f"{path}: bytes at {entry.chunk.offset} read back otherwise than they were written",
             hint="check the disk and the kernel's log",
@@ -117,7 +116,7 @@ def check_arrived(path: Path, entry: InstallEntry) -> None:
 
 def arrived(path: Path, entry: InstallEntry) -> bool:
     """Return whether the medium holds the new bytes, all of them."""
-    with disk_errors(path):
+    with block_errors(path):
         if blockfile.size_bytes(path) < entry.chunk.end:
             return False
         data = blockfile.read_past_cache(path, entry.chunk.offset, entry.chunk.length_bytes)
@@ -127,7 +126,9 @@ def arrived(path: Path, entry: InstallEntry) -> bool:
 def roll_back(volume: Volume, container_id: ContainerId, entry: InstallEntry) -> None:
     """Restore what the file held before, as far as it could be read, and end the entry."""
     path = volume.paths(container_id).block_file(entry.block_id)
-    with disk_errors(path):
+    if entry.old_length_bytes != blockfile.ABSENT:
+        clear_place(volume, container_id, entry.block_id, reserve_bytes=0)
+    with block_errors(path):
         if entry.old_length_bytes == blockfile.ABSENT:
             remove_file(path)
             sync_directory(path.parent)
@@ -152,9 +153,12 @@ def _keep_old(
     *,
     pending: bool,
 ) -> _Old:
-    with disk_errors(path):
+    with block_errors(path):
         size = blockfile.size_bytes(path)
     blockfile.check_reached(path, max(size, 0), chunk.offset)
+    kept_bytes = max(min(size, chunk.end) - chunk.offset, 0)
+    added_bytes = max(chunk.end - max(size, 0), 0)
+    check_space(volume, kept_bytes + added_bytes, reserve_bytes=options.reserve_bytes)
     if size <= chunk.offset:
         return _Old(size, "")
     try:

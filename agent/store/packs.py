@@ -26,7 +26,7 @@ import numpy as np
 
 from agent.store import blockfile
 from agent.store.durable import (
-    disk_errors,
+    block_errors,
     make_directories,
     punch,
     remove_file,
@@ -215,7 +215,7 @@ def unpack(volume: Volume, container_id: ContainerId, block_id: BlockId) -> None
     if place.packed is None:
         return
     own = paths.block_file(block_id)
-    with disk_errors(own):  # a replica can lose the directory with all its files
+    with block_errors(own):  # a replica can lose the directory with all its files
         make_directories(paths.chunks, below=volume.layout.current)
         if place.size_bytes() != blockfile.ABSENT:
             _copy_out(place, own)
@@ -256,8 +256,11 @@ def _readable(place: Place) -> bytes:
 
 
 def give_back_pages(paths: ReplicaPaths, gone: Iterable[Packed]) -> None:
-    """Give the pages of blocks back to the file system, where it takes them. Raises OSError."""
+    """Give the pages of blocks back to the file system, where it takes them. A pack that has other
+    names keeps them: whoever made those wants the bytes. Raises OSError."""
     with suppress(FileNotFoundError), blockfile.opened(paths.pack, os.O_RDWR) as fd:
+        if os.fstat(fd).st_nlink > 1:
+            return
         start = end = 0
         for packed in sorted(gone, key=lambda packed: packed.offset):
             if packed.offset != end:

@@ -1,6 +1,7 @@
 """Bytes that were taken out of a replica, kept for a time because somebody may want them back.
 
     quarantine/<container>-<block>-<offset>-<ms>.bytes     what was there
+    quarantine/<container>-<block>-<offset>-<ms>.aside     what was no file of ours: moved as it was
     quarantine/<container>-<block>-<offset>-<ms>.json      whose it was, when and why
 
 A copy is durable before the original is touched. Only age removes it.
@@ -9,25 +10,28 @@ A copy is durable before the original is touched. Only age removes it.
 import json
 import os
 import re
-import shutil
+import stat
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from agent.store import blockfile, extents
 from agent.store.durable import (
     TEMPORARY_SUFFIX,
+    block_errors,
     disk_errors,
     move,
     open_new,
     remove_file,
+    remove_tree,
     replace_file,
 )
 from agent.store.layout import Layout
 from merkle.replica import BlockId, ContainerId
 
 BYTES_SUFFIX: Final = ".bytes"
+ASIDE_SUFFIX: Final = ".aside"
 NOTE_SUFFIX: Final = ".json"
-COPY_BYTES: Final = 4 * 1024**2
 _NAME: Final = re.compile(r"\d+-\d+-\d+-(\d+)(?:-\d+)?")
 
 
@@ -52,18 +56,19 @@ def keep(layout: Layout, note: Note, data: bytes) -> str:
 
 
 def keep_tail(layout: Layout, note: Note, path: Path) -> str:
-    """Keep a durable copy of a file from `note.offset` on; returns its name."""
+    """Keep a durable copy of the end of a block file, with its holes; returns its name."""
     name = free_name(layout, note)
     _write_note(layout, name, note)
     target = content_path(layout, name)
     temporary = target.with_name(target.name + TEMPORARY_SUFFIX)
-    with disk_errors(target):
+    with block_errors(target):
         try:
-            with path.open("rb") as source, os.fdopen(open_new(temporary), "wb") as copy:
-                source.seek(note.offset)
-                shutil.copyfileobj(source, copy, COPY_BYTES)
-                copy.flush()
-                os.fsync(copy.fileno())
+            with blockfile.opened(path, os.O_RDONLY) as fd:
+                copy_fd = open_new(temporary)
+                try:
+                    extents.copy(fd, copy_fd, note.offset, note.offset + note.length_bytes)
+                finally:
+                    os.close(copy_fd)
             move(temporary, target)
         finally:
             temporary.unlink(missing_ok=True)
@@ -74,8 +79,21 @@ def keep_file(layout: Layout, note: Note, path: Path) -> str:
     """Move a whole file into quarantine; returns its name."""
     name = free_name(layout, note)
     _write_note(layout, name, note)
-    with disk_errors(path):
+    with block_errors(path):
         move(path, content_path(layout, name))
+    return name
+
+
+def keep_aside(layout: Layout, note: Note, path: Path) -> str:
+    """Move what is no file of ours into quarantine, whatever it is; returns its name. Raises
+    OSError, with nothing changed."""
+    name = free_name(layout, note)
+    _write_note(layout, name, note)
+    try:
+        move(path, layout.quarantine / (name + ASIDE_SUFFIX))
+    except OSError:
+        remove_file(layout.quarantine / (name + NOTE_SUFFIX))
+        raise
     return name
 
 
@@ -128,15 +146,30 @@ def is_cut_off(name: str) -> bool:
 def purge(layout: Layout, *, before_ms: int, in_use: frozenset[str]) -> int:
     """Remove what was quarantined before `before_ms`, except what the journal may need back.
 
-    Returns how many pieces went. Files that are not ours are left alone.
+    Returns how many pieces went. Files that are not ours are left alone, and what was put aside
+    and cannot be removed stays until it can.
     """
     purged = set()
     with disk_errors(layout.quarantine):
         for path in list(layout.quarantine.iterdir()):
             stem = path.name.removesuffix(TEMPORARY_SUFFIX)
-            stem = stem.removesuffix(BYTES_SUFFIX).removesuffix(NOTE_SUFFIX)
+            for suffix in (BYTES_SUFFIX, NOTE_SUFFIX, ASIDE_SUFFIX):
+                stem = stem.removesuffix(suffix)
             match = _NAME.fullmatch(stem)
-            if match and int(match[1]) < before_ms and stem not in in_use:
-                remove_file(path)
+            if match and int(match[1]) < before_ms and stem not in in_use and _remove(path):
                 purged.add(stem)
     return len(purged)
+
+
+def _remove(path: Path) -> bool:
+    """Remove a piece; return whether it has gone. Raises OSError for a file of ours."""
+    if not path.name.endswith(ASIDE_SUFFIX):
+        return remove_file(path)
+    try:
+        if stat.S_ISDIR(path.lstat().st_mode):
+            remove_tree(path)
+        else:
+            path.unlink()
+    except OSError:
+        return False
+    return True

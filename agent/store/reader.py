@@ -384,6 +384,8 @@ class DiskReader:
                         ids.append(block_id)
                     elif entry.name == PACK_NAME and entry.is_file(follow_symlinks=False):
                         has_pack = True
+                    elif block_id is not None and self.row(block_id) is not None:
+                        pass  # it stands in the place of a block, whose file is missing
                     elif len(foreign) < FOREIGN_NAMES_MAX:
                         foreign.append(entry.name)
         packed = self._pack.blocks() if has_pack else PackedBlocks.none()

@@ -65,7 +65,7 @@ def recover(volumes: list[Volume], options: StoreOptions) -> Shelf:
     shelf = Shelf()
     for volume in volumes:
         try:
-            empty_temporary(volume)
+            empty_temporary(volume, shelf)
             roll_journal(volume, shelf)
             load_volume(volume, options, shelf)
         except SutureError as error:
@@ -78,15 +78,20 @@ def recover(volumes: list[Volume], options: StoreOptions) -> Shelf:
     return shelf
 
 
-def empty_temporary(volume: Volume) -> None:
-    """Remove replicas that were being built or deleted when the last process ended."""
+def empty_temporary(volume: Volume, shelf: Shelf) -> None:
+    """Remove replicas that were being built or deleted when the last process ended. What cannot be
+    removed stays: it takes room, and stops nothing."""
     for directory in (volume.layout.importing, volume.layout.deleting):
         with disk_errors(directory):
-            for path in list(directory.iterdir()):
+            left = list(directory.iterdir())
+        for path in left:
+            try:
                 if path.is_dir() and not path.is_symlink():
                     remove_tree(path)
                 else:
                     remove_file(path)
+            except OSError as error:
+                shelf.note(volume, ContainerId(0), f"{path} cannot be removed: {error.strerror}")
     remove_cut_off(volume.layout)
 
 

@@ -13,7 +13,7 @@ from agent.store import blockfile
 from agent.store.blocks import check_checksums, check_id, recounted
 from agent.store.closing import follow_state, take_tail
 from agent.store.deleting import bury, record_tombstones, unlink_blocks
-from agent.store.durable import disk_errors
+from agent.store.durable import block_errors
 from agent.store.index import Change, Snapshot
 from agent.store.options import StoreOptions
 from agent.store.overwrite import overwrite_chunk
@@ -315,11 +315,19 @@ def trim_block(
     a crash between them leaves the file as it was, and a second copy when it is trimmed again."""
     with volume.index.read() as rows:
         place = place_of(rows, volume.paths(container_id), container_id, block_id)
-    with disk_errors(place.name):
+    with block_errors(place.name):
         size = place.size_bytes()
     if size <= max(end, blockfile.ABSENT):
         return 0
     volume.index.write(
         lambda rows: rows.put_replica(container_id, moved_on(rows.replica(container_id)))
     )
-    return take_tail(volume, options, container_id, block_id, end, why="behind the last chunk")
+    return take_tail(
+        volume,
+        options,
+        container_id,
+        block_id,
+        end,
+        why="behind the last chunk",
+        reserve_bytes=options.reserve_bytes,
+    )

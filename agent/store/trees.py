@@ -17,6 +17,7 @@ import numpy as np
 from agent.errors import Code, Refused, SutureError
 from agent.store.durable import disk_errors, read_file, stage
 from agent.store.index import Change, Snapshot
+from agent.store.obstacles import make_home
 from agent.store.options import StoreOptions
 from agent.store.rows import ReplicaRow, TreeEntry
 from agent.store.volume import Volume
@@ -160,7 +161,7 @@ def commit_tree(
     entry = TreeEntry(numbered.generation)
     path = volume.paths(container_id).tree
     with disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)  # lost metadata must not stop a new tree
+        make_home(volume, container_id)  # lost directories must not stop a new tree
     staged = stage(path, encode_tree(numbered, container_id))
 
     def intend(rows: Change) -> bool:

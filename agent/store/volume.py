@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import BlockFailed, Code, Refused, SutureError, Unavailable
 from agent.store.durable import (
     DIRECTORY_MODE,
     FILE_MODE,
@@ -178,6 +178,8 @@ def lock_volume(layout: Layout) -> int:
             holder = os.pread(fd, 4096, 0).decode("utf-8", "replace")
             os.close(fd)
             raise _in_use(layout, holder) from error
+        if os.fstat(fd).st_nlink > 1:  # the lock holds, but what else is written there?
+            return fd
         command = " ".join(sys.orig_argv)[:COMMAND_CHARS_MAX].replace("\n", " ")
         os.ftruncate(fd, 0)
         write_all(fd, f"{os.getpid()}\n{command}\n".encode(), 0)
@@ -213,6 +215,26 @@ def roomiest(volumes: Sequence[Volume], reserve_bytes: int) -> Volume:
         )
     roomy = [volume for volume in volumes if available_bytes[volume] >= most_bytes * ROOMY]
     return min(roomy, key=replica_count)
+
+
+def check_space(volume: Volume, length_bytes: int, *, reserve_bytes: int) -> None:
+    """Refuse data for which the volume has no room beside its reserve."""
+    available_bytes = volume.available_bytes()
+    if available_bytes - length_bytes < reserve_bytes:
+        raise Unavailable(
+            Code.DISK_OUT_OF_SPACE,
+            f"volume {volume.layout.volume}: {available_bytes} bytes free, {reserve_bytes} "
+            f"are kept in reserve, {length_bytes} more are needed",
+            hint="free space on the volume or add a volume",
+        )
+
+
+def check_space_of_block(volume: Volume, length_bytes: int, *, reserve_bytes: int) -> None:
+    """As `check_space`, where one block needs more than a chunk: others may be done meanwhile."""
+    try:
+        check_space(volume, length_bytes, reserve_bytes=reserve_bytes)
+    except Unavailable as error:
+        raise BlockFailed(error.code, str(error), hint=error.hint) from error
 
 
 def check_volume_paths(paths: Sequence[Path]) -> None:

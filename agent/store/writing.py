@@ -8,7 +8,7 @@ A crash before the commit leaves bytes behind the recorded end, which belong to 
 from contextlib import suppress
 from dataclasses import replace
 
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import Code, Refused, SutureError
 from agent.store import blockfile
 from agent.store.blocks import (
     KnownBlock,
@@ -24,9 +24,10 @@ from agent.store.blocks import (
 )
 from agent.store.durable import disk_errors
 from agent.store.index import Change, Snapshot
+from agent.store.obstacles import clear_place
 from agent.store.options import StoreOptions
 from agent.store.overwrite import overwrite_chunk
-from agent.store.volume import Volume
+from agent.store.volume import Volume, check_space
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
 
 
@@ -60,7 +61,14 @@ def write_chunk(
     match place:
         case Place.END:
             check_room(options, row, recorded)
-            check_space(volume, options, len(data))
+            check_space(volume, len(data), reserve_bytes=options.reserve_bytes)
+            clear_place(
+                volume,
+                container_id,
+                block_id,
+                reserve_bytes=options.reserve_bytes,
+                end=chunk.offset,
+            )
             _append(volume, container_id, block_id, recorded, data, block)
         case Place.AGAIN:
 
@@ -97,18 +105,6 @@ def put_block(volume: Volume, container_id: ContainerId, block: BlockData) -> in
     if resolved != known.committed:
         _commit(volume, container_id, resolved)
     return resolved.length_bytes
-
-
-def check_space(volume: Volume, options: StoreOptions, length_bytes: int) -> None:
-    """Refuse data for which the volume has no room beside its reserve."""
-    available_bytes = volume.available_bytes()
-    if available_bytes - length_bytes < options.reserve_bytes:
-        raise Unavailable(
-            Code.DISK_OUT_OF_SPACE,
-            f"volume {volume.layout.volume}: {available_bytes} bytes free, {options.reserve_bytes} "
-            f"are kept in reserve, {length_bytes} more are needed",
-            hint="free space on the volume or add a volume",
-        )
 
 
 def _commit_with(

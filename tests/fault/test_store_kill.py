@@ -6,6 +6,7 @@ content, and the same scenario must then run to its end.
 """
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -24,6 +25,7 @@ from agent.store.store import ReplicaStore
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from tests.support.store_victim import (
     ARRIVED,
+    BLOCKED,
     BROKEN,
     CLOSED,
     COMMANDS,
@@ -240,6 +242,21 @@ def check_repair_packed(store: ReplicaStore, acknowledged: list[str]) -> None:
     check_contents(store, BROKEN, (TWO, THREE))
 
 
+def check_repair_blocked(store: ReplicaStore, acknowledged: list[str]) -> None:
+    """Block 3 is never written; block 1 is what its file was or what it should be; what was in the
+    directory is in one place."""
+    paths, layout = store.paths(BLOCKED), store._volumes[0].layout
+    assert content((3, 0)) == paths.block_file(THREE).read_bytes()
+    allowed = (
+        {content((1, 0))} if "repaired 1" in acknowledged else {content((1, 0)), content((3, 0))}
+    )
+    assert paths.block_file(ONE).read_bytes() in allowed
+    if "repaired 2" in acknowledged:
+        assert content((2, 0)) == store.read(BLOCKED, TWO, 0, CHUNK_BYTES)
+    kept = [paths.block_file(TWO), *layout.quarantine.glob(f"{BLOCKED}-{TWO}-*.aside")]
+    assert [LATER] == [(path / "precious").read_bytes() for path in kept if path.is_dir()]
+
+
 def check_delete_packed(store: ReplicaStore, acknowledged: list[str]) -> None:
     """Each block is there with its bytes, or a tombstone that nothing in the pack belongs to."""
     gone = set(store.tombstones(PACKED))
@@ -288,6 +305,7 @@ CHECKS: Final[dict[str, Callable[[ReplicaStore, list[str]], None]]] = {
     "arrive_packed": check_arrive_packed,
     "repair_packed": check_repair_packed,
     "delete_packed": check_delete_packed,
+    "repair_blocked": check_repair_blocked,
 }
 NEEDED: Final[dict[str, set[str]]] = {
     "write": {"pwrite", "fdatasync", "fsync", "commit", "mkdir", "rename", "replace"},
@@ -302,13 +320,18 @@ NEEDED: Final[dict[str, set[str]]] = {
     "arrive_packed": {"mkdir", "write", "pwrite", "ftruncate", "commit", "rename", "fsync"},
     "repair_packed": {"pwrite", "fsync", "fdatasync", "commit"},
     "delete_packed": {"pwrite", "fsync", "replace", "commit", "unlink"},
+    "repair_blocked": {"pwrite", "ftruncate", "fsync", "rename", "fdatasync", "commit"},
 }
 """Steps before which each scenario must have been killed: without a kill nothing is proved."""
 
 
 def unexpected(problems: tuple[Problem, ...], repaired: str = "") -> list[Problem]:
     """Return what fsck found beyond the damage that the prepared volume has."""
-    planted = {"repair": f"/{DAMAGED}/chunks/", "repair_packed": f"/{BROKEN}/chunks/"}
+    planted = {
+        "repair": f"/{DAMAGED}/chunks/",
+        "repair_packed": f"/{BROKEN}/chunks/",
+        "repair_blocked": f"/{BLOCKED}/chunks/",
+    }
     planted.pop(repaired, None)
     return [
         problem
@@ -380,10 +403,20 @@ def test_commands_are_killed_at_more_than_fifty_lasting_steps(
 
 
 def copied(prepared: Path) -> Path:
-    """Return a fresh copy of the prepared volume."""
+    """Return a fresh copy of the prepared volume, in which names of one file are that again."""
     life = prepared.parent / "life"
     shutil.rmtree(life, ignore_errors=True)
-    shutil.copytree(prepared, life)
+    first_names: dict[int, str] = {}
+
+    def copy(source: str, target: str) -> None:
+        facts = Path(source).stat()
+        first = first_names.setdefault(facts.st_ino, target)
+        if facts.st_nlink > 1 and first != target:
+            os.link(first, target)
+        else:
+            shutil.copy2(source, target)
+
+    shutil.copytree(prepared, life, copy_function=copy)
     return life
 
 

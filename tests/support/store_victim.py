@@ -67,7 +67,7 @@ STEPS: Final = frozenset(
 Acknowledge = Callable[[str], object]
 
 CLOSED, OPEN, DAMAGED, DOOMED, NEW, ARRIVED = (ContainerId(number) for number in range(1, 7))
-SMALL, PACKED, BROKEN, SENT = (ContainerId(number) for number in range(7, 11))
+SMALL, PACKED, BROKEN, SENT, BLOCKED = (ContainerId(number) for number in range(7, 12))
 ONE, TWO, THREE = BlockId(1), BlockId(2), BlockId(3)
 LATER = content("written later")
 
@@ -92,6 +92,13 @@ def prepare(path: Path) -> None:
     paths.block_file(TWO).unlink()
     with paths.block_file(THREE).open("ab") as file:
         file.write(b"trailing")
+    closed_replica(store, BLOCKED, chunk_count=1)
+    paths = store.paths(BLOCKED)
+    paths.block_file(ONE).unlink()
+    paths.block_file(ONE).hardlink_to(paths.block_file(THREE))
+    paths.block_file(TWO).unlink()
+    paths.block_file(TWO).mkdir()
+    (paths.block_file(TWO) / "precious").write_bytes(LATER)
     closed_replica(store, SMALL, chunk_count=1)
     for container_id in (PACKED, BROKEN):
         receive(store, SMALL, container_id)
@@ -232,6 +239,16 @@ def repair_packed(store: ReplicaStore, acknowledge: Acknowledge) -> None:
     acknowledge("installed")
 
 
+def repair_blocked(store: ReplicaStore, acknowledge: Acknowledge) -> None:
+    """Repair a block whose file is another block's too, and one with a directory in its place."""
+    tool = store.repair(BLOCKED)
+    for block_id in (ONE, TWO):
+        with suppress_refusal(Code.INELIGIBLE):
+            data = content((block_id, 0))
+            tool.install_chunk(block_id, chunk_of(data), data)
+        acknowledge(f"repaired {block_id}")
+
+
 def delete_packed(store: ReplicaStore, acknowledge: Acknowledge) -> None:
     """Delete one block of a pack, then the others."""
     store.delete_blocks(PACKED, [TWO])
@@ -290,6 +307,7 @@ SCENARIOS: Final[dict[str, Callable[[ReplicaStore, Acknowledge], None]]] = {
     "arrive_packed": arrive_packed,
     "repair_packed": repair_packed,
     "delete_packed": delete_packed,
+    "repair_blocked": repair_blocked,
 }
 COMMANDS: Final = (
     *("arrive", "arrive_packed", "delete_container", "delete_blocks", "delete_packed"),

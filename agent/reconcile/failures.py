@@ -1,0 +1,49 @@
+"""Which failures of one change end a repair, and which are outcomes of their block alone.
+
+a request that is wrong         of its block
+the files of one block          of its block; the volume is looked at
+no room to copy one block       of its block: others need less
+the index, the volume           the end
+our own side (a lease, a disk
+that is full, memory)           the end, for today
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from agent.errors import BlockFailed, Code, Refused, SutureError, VolumeFailed
+from agent.store.trouble import Trouble
+from merkle.replica import ContainerId
+
+if TYPE_CHECKING:
+    from agent.store.store import ReplicaStore
+
+BLOCKS_MAX: Final = 8
+"""Changes in a row that fail with the files of their block: one bad block stops nothing, but a disk
+that keeps nothing must not have everything fetched for it."""
+
+
+@dataclass(slots=True)
+class Failures:
+    """The failures of one repair, in a row."""
+
+    store: "ReplicaStore"
+    container_id: ContainerId
+    count: int = 0
+
+    def clear(self) -> None:
+        """A change was made."""
+        self.count = 0
+
+    def may_go_on(self, error: SutureError) -> bool:
+        """Return whether a failed change is an outcome of its block, and others may be tried.
+        Raises `VolumeFailed` again where it is the volume's."""
+        if not isinstance(error, VolumeFailed):
+            return isinstance(error, Refused)
+        if error.code is Code.DISK_OUT_OF_SPACE:
+            return True
+        self.store.on_trouble(Trouble(self.container_id, True, str(error)))
+        self.count += 1
+        if not isinstance(error, BlockFailed) or self.count >= BLOCKS_MAX:
+            raise error
+        return True

@@ -1,0 +1,271 @@
+"""One block that cannot be dealt with stops nothing that is done to the others."""
+
+import errno
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.errors import BlockFailed, VolumeFailed
+from agent.plan.outcome import ChunkResult, Result
+from agent.reconcile.failures import BLOCKS_MAX
+from agent.store import blockfile, deleting, recovery
+from agent.store.fsck import fsck
+from agent.store.layout import ReplicaPaths
+from agent.store.packformat import PackedBlocks
+from agent.store.trouble import Trouble
+from merkle.replica import BlockId, ReplicaState
+from tests.support.datanodes import Datanode
+from tests.support.stored_replica import CLUSTER, CONTAINER
+
+KINDS = ("directory", "pipe", "link", "socket")
+BLOCKS = 12
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[list[Datanode]]:
+    """Two datanodes with the same closed container; the second serves."""
+    datanodes = [Datanode(f"dn{number}", tmp_path / f"dn{number}") for number in (1, 2)]
+    for datanode in datanodes:
+        datanode.replica.create(blocks=BLOCKS)
+    datanodes[1].serve()
+    yield datanodes
+    for datanode in datanodes:
+        datanode.close()
+
+
+def put(kind: str, path: Path, elsewhere: Path) -> None:
+    """Put something else in the place of a file."""
+    path.unlink()
+    match kind:
+        case "directory":
+            path.mkdir()
+            (path / "precious").write_bytes(b"somebody's")
+        case "pipe":
+            os.mkfifo(path)
+        case "link":
+            path.symlink_to(elsewhere)
+        case "socket":
+            with socket.socket(socket.AF_UNIX) as server:
+                os.chdir(path.parent)  # the name of a socket is short
+                server.bind(path.name)
+
+
+def aside(node: Datanode) -> list[Path]:
+    """Return what was put aside."""
+    return sorted((node.replica.path / "hdds" / CLUSTER / "quarantine").glob("*.aside"))
+
+
+def break_writes(monkeypatch: pytest.MonkeyPatch, paths: list[Path]) -> None:
+    """Let writes to these files fail as a bad disk does."""
+    real = blockfile.overwrite
+
+    def failing(path: Path, data: bytes, offset: int) -> None:
+        if path in paths:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(path, data, offset)
+
+    monkeypatch.setattr(blockfile, "overwrite", failing)
+
+
+class TestRepair:
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_what_stands_in_the_place_of_a_block_is_put_aside(
+        self, pair: list[Datanode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    ) -> None:
+        """It is neither followed nor removed; the block comes back, and so do the others."""
+        monkeypatch.chdir(tmp_path)
+        replica, whole = pair[0].replica, pair[1].files()
+        (tmp_path / "elsewhere").write_bytes(b"somebody's")
+        put(kind, replica.file(2), tmp_path / "elsewhere")
+        replica.flip(3, 5)
+        pair[0].scan()
+
+        result = pair[0].reconcile(pair[1:])
+
+        assert Result.CONVERGED is result.result, result.chunks
+        assert whole == pair[0].files()
+        assert ReplicaState.CLOSED is replica.store.replica(CONTAINER).state
+        [kept] = aside(pair[0])
+        assert f"{CONTAINER}-2-0-" == kept.name[: len(f"{CONTAINER}-2-0-")]
+        match kind:
+            case "directory":
+                assert (kept / "precious").read_bytes() == b"somebody's"
+            case "pipe":
+                assert kept.is_fifo()
+            case "link":
+                assert kept.is_symlink()
+            case "socket":
+                assert kept.is_socket()
+        assert (tmp_path / "elsewhere").read_bytes() == b"somebody's"
+
+    def test_the_failure_of_one_block_is_its_own(
+        self, pair: list[Datanode], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The others are repaired; the result names the one, and the volume is looked at."""
+        replica, troubles = pair[0].replica, list[Trouble]()
+        replica.store.on_trouble = troubles.append
+        for block_id in (2, 3, 4):
+            replica.flip(block_id, 5)
+        pair[0].scan()
+        break_writes(monkeypatch, [replica.file(3)])
+
+        result = pair[0].reconcile(pair[1:])
+
+        assert Result.PARTIAL is result.result
+        failed = [chunk for chunk in result.chunks if chunk.result is ChunkResult.FAILED]
+        assert [BlockId(3)] == [chunk.block_id for chunk in failed]
+        assert "EIO" in failed[0].message
+        assert {3} == {finding.block_id for finding in replica.store.findings(CONTAINER)}
+        assert [True] == [trouble.is_disk for trouble in troubles]
+
+    def test_a_disk_that_keeps_nothing_ends_it(
+        self, pair: list[Datanode], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """After some failures in a row it is no matter of single blocks any more."""
+        replica = pair[0].replica
+        for block_id in range(1, BLOCKS + 1):
+            replica.flip(block_id, 5)
+        pair[0].scan()
+        break_writes(monkeypatch, [replica.file(number) for number in range(1, BLOCKS + 1)])
+        troubles: list[Trouble] = []
+        replica.store.on_trouble = troubles.append
+
+        with pytest.raises(VolumeFailed):
+            pair[0].reconcile(pair[1:])
+
+        assert BLOCKS_MAX == len(troubles)
+
+    @pytest.mark.parametrize("part", ["root", "chunks", "descriptor.parent"])
+    def test_a_file_in_the_place_of_a_directory_is_put_aside(
+        self, pair: list[Datanode], part: str
+    ) -> None:
+        """All that was in the directory comes back."""
+        replica, whole = pair[0].replica, pair[1].files()
+        paths = replica.store.paths(CONTAINER)
+        lost = paths.descriptor.parent if part == "descriptor.parent" else getattr(paths, part)
+        lost.rename(replica.path / "lost")
+        lost.write_bytes(b"somebody's")
+        pair[0].scan()
+
+        pair[0].reconcile(pair[1:])
+
+        assert whole == pair[0].files()
+        assert ReplicaState.CLOSED is replica.store.replica(CONTAINER).state
+        assert [b"somebody's"] == [path.read_bytes() for path in aside(pair[0])]
+        assert lost.is_dir()
+
+
+class TestDelete:
+    def test_a_directory_in_the_place_of_a_deleted_block_is_put_aside(
+        self, pair: list[Datanode]
+    ) -> None:
+        """Nobody knows what it holds."""
+        replica = pair[0].replica
+        put("directory", replica.file(2), Path())
+
+        assert 3 == replica.store.delete_blocks(CONTAINER, [BlockId(n) for n in (1, 2, 3)])
+
+        assert not any(replica.file(number).exists() for number in (1, 2, 3))
+        [kept] = aside(pair[0])
+        assert (kept / "precious").read_bytes() == b"somebody's"
+
+    def test_a_file_that_cannot_be_removed_keeps_no_other(
+        self, pair: list[Datanode], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The error names it, and the next delete tries it again, and it alone."""
+        replica, real, tried = pair[0].replica, deleting.remove_file, list[str]()
+
+        def failing(path: Path) -> bool:
+            tried.append(path.name)
+            if path == replica.file(2) and len(tried) <= 3:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return real(path)
+
+        monkeypatch.setattr(deleting, "remove_file", failing)
+        with pytest.raises(BlockFailed, match=r"2\.block: EIO"):
+            replica.store.delete_blocks(CONTAINER, [BlockId(n) for n in (1, 2, 3)])
+        assert [False, True, False] == [replica.file(number).exists() for number in (1, 2, 3)]
+
+        replica.store.delete_blocks(CONTAINER, [BlockId(1)])
+
+        assert ["2.block"] == tried[3:]
+        assert not replica.file(2).exists()
+
+    def test_a_link_in_the_place_of_the_directory_is_not_followed(
+        self, pair: list[Datanode], tmp_path: Path
+    ) -> None:
+        """What has the names of deleted blocks elsewhere stays."""
+        replica = pair[0].replica
+        chunks = replica.store.paths(CONTAINER).chunks
+        chunks.rename(tmp_path / "elsewhere")
+        chunks.symlink_to(tmp_path / "elsewhere")
+
+        replica.store.delete_blocks(CONTAINER, [BlockId(1)])
+
+        assert (tmp_path / "elsewhere" / "1.block").exists()
+
+
+class TestQuarantine:
+    def test_what_was_put_aside_goes_with_its_time(self, pair: list[Datanode]) -> None:
+        """A directory with all that is in it, when everything of its time goes."""
+        put("directory", pair[0].replica.file(2), Path())
+        pair[0].scan()
+        pair[0].reconcile(pair[1:])
+        assert 1 == len(aside(pair[0]))
+
+        assert 0 == pair[0].replica.store.purge_quarantine(3_600)
+        assert 1 == len(aside(pair[0]))
+        assert 1 <= pair[0].replica.store.purge_quarantine(-3_600)
+
+        assert [] == list((pair[0].replica.path / "hdds" / CLUSTER / "quarantine").iterdir())
+
+
+class TestFsck:
+    def test_a_replica_that_cannot_be_listed_stops_no_other(
+        self, pair: list[Datanode], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It is named with the reason, and the next replica is checked."""
+        node = pair[0]
+        node.replica.create(CONTAINER + 1)  # type: ignore[arg-type]
+        node.replica.flip(1, 5)
+        node.replica.close()
+        from agent.store import fsck as module
+
+        real = module.data_sizes
+
+        def failing(paths: ReplicaPaths, packed: PackedBlocks) -> dict[BlockId, int]:
+            if paths.root.name == str(CONTAINER):
+                raise OSError(errno.EIO, os.strerror(errno.EIO), str(paths.chunks))
+            return real(paths, packed)
+
+        monkeypatch.setattr(module, "data_sizes", failing)
+        report = fsck(node.replica.path)
+
+        assert ["UNREADABLE"] == [problem.kind for problem in report.problems]
+        assert "Input/output error" in report.problems[0].message
+        assert 2 == report.replica_count
+        node.replica.reopen()
+
+
+class TestStart:
+    def test_what_cannot_be_swept_stops_no_start(
+        self, pair: list[Datanode], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A directory of a deleted replica stays, is named, and the volume serves."""
+        replica = pair[0].replica
+        left = replica.path / "hdds" / CLUSTER / "tmp" / "deleting" / "9"
+        left.mkdir()
+        replica.close()
+
+        def failing(path: Path) -> None:
+            raise OSError(errno.EPERM, os.strerror(errno.EPERM), str(path))
+
+        monkeypatch.setattr(recovery, "remove_tree", failing)
+        replica.reopen()
+
+        steps = replica.store.recovery.steps
+        assert [True] == ["cannot be removed" in step.what for step in steps]
+        assert ReplicaState.CLOSED is replica.store.replica(CONTAINER).state
