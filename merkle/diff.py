@@ -86,7 +86,7 @@ class DifferenceKind(StrEnum):
     MISSING_BLOCK = "MISSING_BLOCK"  # create the block; its chunks follow, each as its own
     MISSING_CHUNK = "MISSING_CHUNK"  # fetch the chunk
     CORRUPT_CHUNK = "CORRUPT_CHUNK"  # mine is unhealthy, the peer's is not: fetch the chunk
-    ADOPT_TOMBSTONE = "ADOPT_TOMBSTONE"  # the block was deleted: delete it here too
+    ADOPT_TOMBSTONE = "ADOPT_TOMBSTONE"  # the peer deleted it: so do I, once that is confirmed
     PEER_ADOPTS = "PEER_ADOPTS"  # my tombstone stands: the peer adopts it in its own diff
     PEER_UNHEALTHY = "PEER_UNHEALTHY"  # nothing can be taken: the peer's chunk is damaged
     BOTH_UNHEALTHY = "BOTH_UNHEALTHY"  # nothing can be taken, and mine needs another source
@@ -315,9 +315,13 @@ def kind_of(mine: Leaf | None, theirs: Leaf) -> DifferenceKind | None:
     return DifferenceKind.IRRECONCILABLE if theirs.healthy else DifferenceKind.PEER_UNHEALTHY
 
 
-def apply_divergence(mine: Tree, divergence: Divergence) -> Tree:
+def apply_divergence(
+    mine: Tree, divergence: Divergence, *, are_deletes_confirmed: bool = True
+) -> Tree:
     """Return my tree after a perfect repair: the model that the laws are tested against.
 
+    Deletes that peers claim are carried out only where they are confirmed; without that, nothing
+    is buried.
     It knows no holes: that a chunk is not written behind one is the repairer's duty, which
     takes the chunks of all peers together, in order.
     """
@@ -337,6 +341,8 @@ def apply_divergence(mine: Tree, divergence: Divergence) -> Tree:
         if difference.kind not in REPAIRED_KINDS:
             continue
         if difference.kind is DifferenceKind.ADOPT_TOMBSTONE:
+            if not are_deletes_confirmed and difference.block_id not in tombstones:
+                continue
             known = tombstones.get(difference.block_id, 0)
             tombstones[difference.block_id] = max(known, difference.checksum)
             continue

@@ -1,4 +1,4 @@
-"""What a scan can find, and what it means.
+"""What a scan, or a comparison with peers, can find, and what it means.
 
 A finding is one fault of one replica, with the evidence for it. Corruption is a value here and
 never an exception: finding it is the scanner's job.
@@ -20,6 +20,7 @@ class Verdict(StrEnum):
     GONE = "GONE"  # deleted while we read: forget it
     UNREADABLE = "UNREADABLE"  # EIO: the volume is suspect; the bytes are not served
     TRANSIENT = "TRANSIENT"  # EMFILE, ENOMEM, EINTR: says nothing about the data
+    CONTRADICTORY = "CONTRADICTORY"  # rows that are each intact disagree: a person decides
 
 
 class Fault(StrEnum):
@@ -40,6 +41,8 @@ class Fault(StrEnum):
     TREE_MISSING = "TREE_MISSING"
     TREE_STALE = "TREE_STALE"  # older than the generation the index remembers
     CHUNKS_DIRECTORY_MISSING = "CHUNKS_DIRECTORY_MISSING"
+    PEER_CONTRADICTS = "PEER_CONTRADICTS"  # a peer's own row says otherwise of the same bytes
+    UNCONFIRMED_DELETE = "UNCONFIRMED_DELETE"  # a peer deleted the block, and nobody confirms it
 
 
 class Forensic(StrEnum):
@@ -77,3 +80,8 @@ class Finding:
     def is_damage(self) -> bool:
         """Whether the replica must be called UNHEALTHY for it."""
         return self.verdict in {Verdict.CORRUPT, Verdict.UNREADABLE}
+
+    @property
+    def is_contradiction(self) -> bool:
+        """Whether it is about the peers, too: no scan of this replica finds or ends it."""
+        return self.verdict is Verdict.CONTRADICTORY

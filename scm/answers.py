@@ -333,6 +333,7 @@ def _command(command: Pending, named: Sequence[Endpoint], term: int) -> scm_pb2.
             message.reconcile.container_id = command.container_id
             message.reconcile.peers.extend(_endpoints(named))
             message.reconcile.scheme = command.scheme
+            message.reconcile.holders.extend(map(_holder, command.holders))
         case Kind.REPLICATE:
             message.replicate.container_id = command.container_id
             message.replicate.target.CopyFrom(_endpoints(named)[0])
@@ -415,6 +416,14 @@ def _replica_info(view: ReplicaView) -> scm_pb2.ContainerInfoReplica:
     )
 
 
+def _holder(replica: Replica) -> scm_pb2.KnownHolder:
+    return scm_pb2.KnownHolder(
+        datanode_id=replica.datanode_id,
+        tree=None if replica.tree is None else summary_message(replica.tree),
+        is_empty=replica.is_empty,
+    )
+
+
 def _replica_report(replica: Replica) -> container_pb2.ReplicaReport:
     return container_pb2.ReplicaReport(
         container_id=replica.container_id,
@@ -430,4 +439,5 @@ def _replica_report(replica: Replica) -> container_pb2.ReplicaReport:
         data_scan_at_ms=replica.data_scan_at_ms,
         finding_count=replica.finding_count,
         load_error=replica.load_error,
+        contradiction_count=int(replica.is_contradictory),
     )

@@ -68,9 +68,7 @@ class ControlPlane(Operators):
             sending = self._commands.drain(change, call.datanode_id, self._orders.objection, kinds)
             return HeartbeatAnswer(
                 is_known=True,
-                commands=tuple(
-                    (c, self._named_by(c)) for c in map(self._coding.addressed, sending)
-                ),
+                commands=tuple((c, self._named_by(c)) for c in map(self._addressed, sending)),
                 last_copies=self._last_copies.on(call.datanode_id),
             )
 
@@ -97,6 +95,28 @@ class ControlPlane(Operators):
                 empty = dict.fromkeys([*looked_at, *self._deletions.unfinished()])
                 self._observer.observe(change, self._deletions.tidy(change, empty))
                 self._balancer.turn(change)
+
+    def confirm_deletes(
+        self, container_id: int, local_ids: Sequence[int]
+    ) -> tuple[frozenset[int], frozenset[int]]:
+        """Return which of these blocks were ordered deleted, now or ever, and which a key names.
+
+        What would take long is done without the lock, over values that do not change.
+        """
+        asked = frozenset(local_ids)
+        with self._lock:
+            ordered = self._deletions.being_deleted(container_id)
+            has_keys = self._state.keys.blocks_in(container_id) > 0
+            keys = self._state.keys.values() if has_keys else []
+        for deleted in self._state.deleted_in(container_id):
+            ordered |= asked.intersection(deleted.local_ids)
+        named = frozenset(
+            block.local_id
+            for key in keys
+            for block in key.blocks
+            if block.container_id == container_id and block.local_id in asked
+        )
+        return ordered & asked, named
 
     # Clients.
 
@@ -194,6 +214,10 @@ class ControlPlane(Operators):
             self._verified = Verified(self._clock.wall_ms(), dict(decisions), error)
 
     # Shared steps; the lock is held.
+
+    def _addressed(self, command: Pending) -> Pending:
+        """Return a command with what it says only when it is sent."""
+        return self._reconciles.addressed(self._coding.addressed(command))
 
     def _named_by(self, command: Pending) -> tuple[Endpoint, ...]:
         """Return the datanodes a command names, with their addresses of now."""

@@ -5,7 +5,8 @@
     container deleted ◄── every replica empty ◄───────────────────────────────────────┘
 
 A transaction ends when each recorded replica's datanode has acknowledged it and no replica is on
-its way that was copied before.
+its way that was copied before. Which blocks it deleted is remembered as long as the container
+lives: a datanode follows a peer's tombstone only if it was ordered (`confirm`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,7 +22,7 @@ from scm import lifecycle
 from scm.clock import Clock
 from scm.commands import Commands
 from scm.emptying import next_step
-from scm.facts import Container, ContainerState, Key, Kind, Outcome, Transaction
+from scm.facts import Container, ContainerState, Deleted, Key, Kind, Outcome, Transaction
 from scm.state import Change, State
 
 TRANSACTIONS_PER_COMMAND: Final = 100
@@ -30,6 +31,7 @@ BLOCKS_PER_TRANSACTION: Final = 1_000
 LOOKS_PER_TURN: Final = 2_000  # containers that are being deleted, while the lock is held
 
 _DONE: Final = frozenset({ContainerState.CLOSED, ContainerState.QUASI_CLOSED})
+_GONE: Final = frozenset({ContainerState.DELETED})
 
 _log = structlog.get_logger("suture.scm")
 
@@ -100,21 +102,36 @@ class Deletions:
             self.finish(change, key[0])
 
     def finish(self, change: Change, container_id: int) -> None:
-        """End the transactions of a container that nobody owes any more."""
+        """End the transactions of a container that nobody owes any more; what they deleted is
+        remembered until the container is gone."""
         transactions = self._state.transactions.of(container_id)
-        if not transactions:
-            return
         container = self._state.containers.get(container_id)
+        if not transactions and container is not None and container.state not in _GONE:
+            return
         holders = {replica.datanode_id for replica in self._state.replicas.of(container_id)}
         is_copied = any(
             c.kind is Kind.REPLICATE for c in self._state.commands.of_container(container_id)
         )
-        is_gone = container is None or container.state is ContainerState.DELETED
+        is_gone = container is None or container.state in _GONE
+        if is_gone and not holders:
+            for deleted in self._state.deleted_in(container_id):
+                change.remove(self._state.deleted, (container_id, deleted.transaction_id))
         for transaction in transactions:
             is_done = bool(holders) and holders.issubset(transaction.acknowledged_by)
             if (is_done and not is_copied) or (is_gone and not holders):
                 key = (container_id, transaction.transaction_id)
                 change.remove(self._state.transactions, key)
+                if not is_gone:
+                    change.put(
+                        self._state.deleted, Deleted(*key, tuple(sorted(transaction.local_ids)))
+                    )
+
+    def being_deleted(self, container_id: int) -> frozenset[int]:
+        """Return the blocks of transactions that are not at their end."""
+        transactions = self._state.transactions.of(container_id)
+        return frozenset(
+            local_id for transaction in transactions for local_id in transaction.local_ids
+        )
 
     def tidy(self, change: Change, container_ids: Iterable[int]) -> list[int]:
         """Delete containers that are empty, or let them come back; return those that changed."""

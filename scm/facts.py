@@ -154,6 +154,7 @@ class Replica:
     finding_count: int
     load_error: str
     reported_at_ms: int
+    is_contradictory: bool = False  # it and a peer, each by its own rows, contradict each other
 
 
 def data_count_of(scheme: str) -> int:
@@ -222,6 +223,16 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
+class Deleted:
+    """Blocks of one container that a transaction deleted everywhere: remembered as long as the
+    container lives, so that a peer's tombstone can be told from a lie."""
+
+    container_id: int
+    transaction_id: int
+    local_ids: tuple[int, ...]  # ascending
+
+
+@dataclass(frozen=True, slots=True)
 class Transaction:
     """Blocks to delete in one container; kept until every holder has acknowledged it."""
 
@@ -272,6 +283,7 @@ class Pending:
     shards: tuple[tuple[int, str], ...] = ()  # reconstruct: index and target
     sources: tuple[tuple[int, str], ...] = ()  # its index and source when it is sent; not kept
     scheme: str = ""
+    holders: tuple["Replica", ...] = ()  # reconcile: that are no peers when it is sent; not kept
     why: str = ""  # for people: what it follows from
 
     @property

@@ -98,6 +98,15 @@ class Reconciles:
             return ()
         return participants.peers_of(command.datanode_id)
 
+    def addressed(self, command: Pending) -> Pending:
+        """Return a reconcile command with the holders that are no peers, as it is sent: they could
+        contradict those that are."""
+        if command.kind is not Kind.RECONCILE or command.scheme:
+            return command
+        asked = {command.datanode_id, *self.peers_of(command)}
+        replicas = self._state.replicas.of(command.container_id)
+        return replace(command, holders=tuple(r for r in replicas if r.datanode_id not in asked))
+
     def participants(self, container_id: int) -> Participants:
         """Say whether a container may be reconciled now, and by whom."""
         return judge(
@@ -196,6 +205,7 @@ def _fingerprint(replicas: Sequence[Replica]) -> int:
             r.datanode_id,
             r.state,
             r.finding_count,
+            r.is_contradictory,
             None if r.tree is None else (r.tree.root, r.tree.tombstones_checksum),
         )
         for r in replicas

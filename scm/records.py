@@ -15,6 +15,7 @@ import sys
 import zlib
 from dataclasses import replace
 from functools import lru_cache
+from itertools import accumulate, pairwise
 from typing import Any, Final
 
 from merkle.checksum import Algorithm
@@ -24,6 +25,7 @@ from scm.facts import (
     Allocation,
     Container,
     ContainerState,
+    Deleted,
     Hold,
     Key,
     KeyBlock,
@@ -58,6 +60,7 @@ _NODE_FIELDS: Final = (10, 11)  # of version 5, and of this one
 _PENDING_FIELDS: Final = (13, 14, 15)  # of version 4, of version 6, and of this one
 _EMPTY: Final = 1
 _HAS_TREE: Final = 2
+_CONTRADICTORY: Final = 4
 FLAGS_AT: Final = 2  # in the numbers
 _REPORTED_AT: Final = 4 + 5 * 8  # in the numbers: when it was reported, 8 bytes
 _NAMES_AT: Final = _HEAD.size + _NUMBERS.size
@@ -197,6 +200,7 @@ def replica_numbers(replica: Replica) -> bytes:
     """Return all of a replica that is a number, packed: there are millions of them in memory."""
     tree = replica.tree
     flags = (_EMPTY if replica.is_empty else 0) | (0 if tree is None else _HAS_TREE)
+    flags |= _CONTRADICTORY if replica.is_contradictory else 0
     algorithm = 0 if tree is None else _ALGORITHMS.index(tree.algorithm)
     return _NUMBERS.pack(
         _STATES.index(replica.state),
@@ -245,6 +249,7 @@ def replica_of(container_id: int, numbers: bytes, names: tuple[str, str, str, st
         findings,
         load_error,
         reported,
+        bool(flags & _CONTRADICTORY),
     )
 
 
@@ -353,6 +358,18 @@ def transaction_from(row: bytes) -> Transaction:
     fields[2] = tuple(fields[2])
     fields[4] = tuple(fields[4])
     return Transaction(*fields)
+
+
+def deleted_row(deleted: Deleted) -> bytes:
+    """Encode deleted blocks: each id as what it is beyond the one before it."""
+    steps = [after - before for before, after in pairwise((0, *deleted.local_ids))]
+    return pack([deleted.container_id, deleted.transaction_id, steps])
+
+
+def deleted_from(row: bytes) -> Deleted:
+    """Decode deleted blocks."""
+    container_id, transaction_id, steps = unpack(row, 3)
+    return Deleted(container_id, transaction_id, tuple(accumulate(steps)))
 
 
 def hold_row(hold: Hold) -> bytes:

@@ -58,6 +58,15 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         answer = self._control.heartbeat(call, context.is_active)
         return answers.heartbeat_response(answer, self._control.term)
 
+    def ConfirmDeletes(  # noqa: N802
+        self, request: scm_pb2.ConfirmDeletesRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ConfirmDeletesResponse:
+        """Say which deletes that a peer claims were ordered, and which blocks a key names."""
+        ordered, kept = self._control.confirm_deletes(*wire.claimed_deletes_from(request))
+        return scm_pb2.ConfirmDeletesResponse(
+            ordered_local_ids=sorted(ordered), kept_local_ids=sorted(kept)
+        )
+
     # Clients.
 
     def AllocateBlocks(  # noqa: N802

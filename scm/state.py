@@ -5,9 +5,9 @@
         change.remove(state.replicas, key)
                                         one synced LMDB transaction; if it fails, memory is undone
 
-Reads never touch the disk, except for outcomes. One owner at a time: callers hold the control
-plane's lock, and a lock file keeps a second process away. The only file of `scm` that imports
-lmdb.
+Reads never touch the disk, except for outcomes and deleted blocks. One owner at a time: callers
+hold the control plane's lock, and a lock file keeps a second process away. The only file of `scm`
+that imports lmdb.
 """
 
 import fcntl
@@ -26,12 +26,13 @@ import lmdb
 from agent.errors import Code, Refused, Unavailable
 from merkle.replica import ID_MAX
 from scm import records
-from scm.facts import OpState, Outcome
+from scm.facts import Deleted, OpState, Outcome
 from scm.replica_table import ReplicaTable
 from scm.settled import Settled
 from scm.tables import (
     AllocationTable,
     ContainerTable,
+    DeletedTable,
     HoldTable,
     KeyTable,
     NodeTable,
@@ -39,6 +40,7 @@ from scm.tables import (
     PendingTable,
     Table,
     TransactionTable,
+    id_key,
 )
 from scm.trail import Note
 
@@ -125,6 +127,7 @@ class State:
         self.commands: Final = PendingTable()
         self.outcomes: Final = OutcomeTable()
         self.transactions: Final = TransactionTable()
+        self.deleted: Final = DeletedTable()
         self.holds: Final = HoldTable()
         self.counters: Final[dict[str, int]] = dict.fromkeys(COUNTERS, 1)
         self.cluster_id = ""
@@ -200,6 +203,18 @@ class State:
             row = transaction.get(self.outcomes.key_bytes(command_id))
         return None if row is None else self.outcomes.value(bytes(row))
 
+    def deleted_in(self, container_id: int) -> list[Deleted]:
+        """Read from disk what was deleted in a container; needs no lock."""
+        prefix = id_key(container_id)
+        found = []
+        database = self._databases[self.deleted.name]
+        with self._environment.begin(db=database) as transaction, transaction.cursor() as cursor:
+            is_there = cursor.set_range(prefix)
+            while is_there and cursor.key().startswith(prefix):
+                found.append(self.deleted.value(bytes(cursor.value())))
+                is_there = cursor.next()
+        return found
+
     def close(self) -> None:
         """Let the files go. Nothing is pending: every change was durable when it was made."""
         self._environment.close()
@@ -215,6 +230,7 @@ class State:
             self.commands,
             self.outcomes,
             self.transactions,
+            self.deleted,
             self.holds,
         )
 

@@ -16,6 +16,7 @@ from scm.facts import (
     Allocation,
     Container,
     ContainerState,
+    Deleted,
     Hold,
     Key,
     KeyBlock,
@@ -371,6 +372,28 @@ class TransactionTable(PairTable[Transaction]):
             row=records.transaction_row,
             value=records.transaction_from,
         )
+
+
+class DeletedTable(Table[tuple[int, int], Deleted]):
+    """Blocks that were deleted, by container and transaction: on disk only, because there may be
+    very many and few ask (`State.deleted_in`)."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "deleted",
+            key_bytes=lambda key: _ID_PAIR.pack(*key),
+            key_of=lambda deleted: (deleted.container_id, deleted.transaction_id),
+            row=records.deleted_row,
+            value=records.deleted_from,
+        )
+
+    def load(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """Leave them where they are."""
+
+    def apply(self, key: tuple[int, int], value: Deleted | None) -> Deleted | None:
+        """Keep nothing in memory."""
+        del key, value
+        return None
 
 
 class HoldTable(Table[tuple[int, str], Hold]):

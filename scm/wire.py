@@ -38,6 +38,7 @@ QUEUES_MAX: Final = 64
 SIZES_MAX: Final = 10_000  # blocks per AllocateBlocks
 KEYS_MAX: Final = 10_000  # keys per CommitKey
 IDS_MAX: Final = 10_000  # containers or commands per call
+LOCAL_IDS_MAX: Final = 65_536  # blocks per ConfirmDeletes
 PLAN_ROWS_MAX: Final = 10_000
 PLAN_REPLICAS_MAX: Final = 64
 TRANSACTIONS_MAX: Final = 1_000  # results of deleted blocks that are kept of one command
@@ -119,6 +120,13 @@ def node_states_from(message: scm_pb2.SetOperationalStatesRequest) -> Request:
         is_forced=message.force,
         is_dry_run=message.dry_run,
     )
+
+
+def claimed_deletes_from(message: scm_pb2.ConfirmDeletesRequest) -> tuple[int, list[int]]:
+    """Check the container and the blocks that a peer claims were deleted."""
+    _parse_count(message.local_ids, "local_ids", LOCAL_IDS_MAX)
+    ids = [parse_block_id(v, f"local_ids[{i}]") for i, v in enumerate(message.local_ids)]
+    return parse_container_id(message.container_id, "container_id"), list(ids)
 
 
 def sizes_from(message: scm_pb2.AllocateBlocksRequest) -> list[int]:
@@ -337,6 +345,7 @@ def _replica(
         ),
         load_error=cut(message.load_error),
         reported_at_ms=now_ms,
+        is_contradictory=message.contradiction_count > 0,
     )
 
 

@@ -7,141 +7,45 @@
 Pure. It refuses to plan what could make the replica worse: a chunk that is healthy here is never
 a target, a chunk that its owner calls damaged is never a source, and a hole is never made.
 
-Which version wins, when several peers have a healthy one of a chunk that is bad here: the one most
-peers have; among equals the larger (checksum, then length). Every replica asks the same question
-of the same votes, so all of them choose alike and one round makes them equal.
+Which version of a chunk that is bad here is the right one? Nobody votes.
+
+    our own row is intact    the one that fits it, from whoever has it; if nobody has, the damage
+                             stays, and the replicas contradict each other
+    it is lost               the one that everybody has who has any, if every holder was heard;
+                             two versions contradict each other
+    an operator trusts one   that one
+
+A delete that a peer claims is carried out when the control plane ordered it, or when each other
+holder has carried it out too and no key names the block. Until then the block stays as it is.
 """
 
 from bisect import bisect, insort
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass
 from typing import Final
 
-from merkle.diff import Difference, DifferenceKind, Divergence
+from agent.plan.actions import (
+    Action,
+    AdoptTombstone,
+    Deletes,
+    Heard,
+    PeerId,
+    PeerView,
+    Plan,
+    RebuildTree,
+    RepairBlock,
+    RewriteDescriptor,
+    Skip,
+    SkipReason,
+    Trim,
+    WantedChunk,
+)
+from agent.plan.versions import contested_offsets, leaf_of, told_versions
+from merkle.diff import Difference, DifferenceKind
 from merkle.replica import BlockId, ChunkInfo
 from merkle.tree import Leaf, Tree
 from scanner.finding import Fault, Finding
-
-PeerId = str  # a datanode id
-
-
-class SkipReason(StrEnum):
-    """Why something that differs, or was found, is left as it is."""
-
-    PEER_UNHEALTHY = "PEER_UNHEALTHY"  # healthy here; the peer repairs itself
-    BOTH_UNHEALTHY = "BOTH_UNHEALTHY"  # nobody who answered has a healthy one
-    IRRECONCILABLE = "IRRECONCILABLE"  # healthy here and there, and yet different
-    HOLE = "HOLE"  # what lies in front of the chunk is nowhere to be had
-    LAYOUT_DIFFERS = "LAYOUT_DIFFERS"  # our row cuts these bytes into other chunks
-    NO_HEALTHY_SOURCE = "NO_HEALTHY_SOURCE"  # found damaged here, and no peer has it
-    NOT_EQUAL_TO_ANY_PEER = "NOT_EQUAL_TO_ANY_PEER"  # the trailing bytes may be the block's own
-    UNKNOWN_BLOCK = "UNKNOWN_BLOCK"  # a block file without a row that no peer knows
-    FOREIGN_FILE = "FOREIGN_FILE"  # not a block file; a person must look
-
-
-@dataclass(frozen=True, slots=True)
-class WantedChunk:
-    """One chunk to get right: what it must be, why, and who has it, best source first."""
-
-    leaf: Leaf
-    cause: str  # a DifferenceKind, or the Fault that a scan found
-    sources: tuple[PeerId, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RepairBlock:
-    """Make chunks of one block right; ask `metadata_sources` in turn what the block is.
-
-    `chunks` is empty for a block that has none: it is recorded all the same.
-    """
-
-    block_id: BlockId
-    chunks: tuple[WantedChunk, ...]
-    metadata_sources: tuple[PeerId, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class AdoptTombstone:
-    """A peer deleted this block: delete it here the ordinary way and keep the peer's checksum."""
-
-    block_id: BlockId
-    checksum: int
-    source: PeerId
-
-
-@dataclass(frozen=True, slots=True)
-class Trim:
-    """Move the bytes behind the last chunk away: the block's chunks are those of a peer."""
-
-    block_id: BlockId
-    equal_to: PeerId
-
-
-@dataclass(frozen=True, slots=True)
-class RewriteDescriptor:
-    """Write the descriptor again from what the index knows."""
-
-    fault: Fault
-
-
-@dataclass(frozen=True, slots=True)
-class RebuildTree:
-    """The tree file is missing, damaged or stale: the scan that ends a reconcile replaces it."""
-
-    fault: Fault
-
-
-Action = RepairBlock | AdoptTombstone | Trim | RewriteDescriptor | RebuildTree
-
-
-@dataclass(frozen=True, slots=True)
-class Skip:
-    """Something left alone. `offset` is -1 where it is about no chunk, `block_id` likewise.
-
-    `is_harmless`: nothing is missing here for it.
-    """
-
-    block_id: BlockId
-    offset: int
-    reason: SkipReason
-    peers: tuple[PeerId, ...] = ()
-    detail: str = ""
-    is_harmless: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class PeerView:
-    """What one peer was found to have: its tree of the blocks that differ, and the divergence."""
-
-    peer_id: PeerId
-    tree: Tree
-    divergence: Divergence
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """All that will be done, in block order, and all that will not.
-
-    `covered_peers`: every difference from these peers is healed when the actions succeed. Only
-    they may lend their commit id to the container.
-    """
-
-    actions: tuple[Action, ...] = ()
-    skips: tuple[Skip, ...] = ()
-    covered_peers: frozenset[PeerId] = field(default_factory=frozenset)
-
-    @property
-    def wanted_bytes(self) -> int:
-        """Bytes of the chunks to get right: the most that will be fetched."""
-        return sum(
-            chunk.leaf.length_bytes
-            for action in self.actions
-            if isinstance(action, RepairBlock)
-            for chunk in action.chunks
-        )
-
 
 _NO_BLOCK: Final = BlockId(-1)
 _DESCRIPTOR_FAULTS: Final = frozenset({Fault.DESCRIPTOR_DAMAGED, Fault.DESCRIPTOR_MISSING})
@@ -150,7 +54,7 @@ _OFFERS: Final = frozenset({DifferenceKind.MISSING_CHUNK, DifferenceKind.CORRUPT
 _LEFT_ALONE: Final = {
     DifferenceKind.PEER_UNHEALTHY: SkipReason.PEER_UNHEALTHY,
     DifferenceKind.BOTH_UNHEALTHY: SkipReason.BOTH_UNHEALTHY,
-    DifferenceKind.IRRECONCILABLE: SkipReason.IRRECONCILABLE,
+    DifferenceKind.IRRECONCILABLE: SkipReason.CONTRADICTORY,
 }
 # When peers are left alone for different reasons, the gravest speaks for the chunk.
 _SKIP_RANK: Final = tuple(SkipReason)
@@ -161,13 +65,30 @@ def plan(
     peers: Sequence[PeerView],
     findings: Sequence[Finding] = (),
     rows: Mapping[BlockId, Sequence[ChunkInfo]] | None = None,
+    *,
+    heard: Heard | None = None,
+    deletes: Deletes | None = None,
+    trusted: PeerId = "",
 ) -> Plan:
-    """Return what to do so that `mine` holds every healthy chunk that any peer has.
+    """Return what to do so that `mine` holds every healthy chunk that it may take from a peer.
 
-    `rows` are the chunks that our index knows of the blocks in question: a truncated file has
-    fewer chunks in the tree than its row remembers. A block without a row is absent.
+    `rows` are the chunks that our index knows of the blocks in question: they decide what a chunk
+    must be. A block whose row is lost or damaged is absent. `heard` says which known holders are
+    not among the peers. `trusted` is the peer whose versions an operator wants here, also in the
+    place of what verifies.
     """
-    return _Planner(mine, peers, findings, rows or {}).run()
+    known = _Known(rows or {}, heard or Heard(), deletes or Deletes(), trusted)
+    return _Planner(mine, peers, findings, known).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known beside the trees."""
+
+    rows: Mapping[BlockId, Sequence[ChunkInfo]]
+    heard: Heard
+    deletes: Deletes
+    trusted: PeerId
 
 
 class _Planner:
@@ -178,11 +99,14 @@ class _Planner:
         mine: Tree,
         peers: Sequence[PeerView],
         findings: Sequence[Finding],
-        rows: Mapping[BlockId, Sequence[ChunkInfo]],
+        known: _Known,
     ) -> None:
         self.mine = mine
+        self.heard = known.heard
+        self.deletes = known.deletes
+        self.trusted = known.trusted
         self.peers = {view.peer_id: view for view in sorted(peers, key=lambda view: view.peer_id)}
-        self.rows = rows
+        self.rows = known.rows
         self.findings: dict[BlockId, list[Finding]] = defaultdict(list)
         for finding in findings:
             self.findings[finding.block_id].append(finding)
@@ -219,7 +143,7 @@ class _Planner:
         )
 
     def _adopt_tombstone(self, block_id: BlockId) -> bool:
-        """A tombstone anywhere wins over live copies: a delete was acknowledged once."""
+        """Adopt a tombstone that is confirmed; say of one that is not that it is left alone."""
         found = [
             (difference.checksum, peer_id)
             for peer_id, difference in self.differing[block_id]
@@ -227,10 +151,45 @@ class _Planner:
         ]
         if not found:
             return False
+        peers = frozenset(peer_id for _, peer_id in found)
+        if not self._is_confirmed(block_id, peers):
+            self.uncovered |= peers
+            named = "a key names the block" if block_id in self.deletes.kept else ""
+            self.skips.append(
+                Skip(
+                    block_id,
+                    -1,
+                    SkipReason.UNCONFIRMED_DELETE,
+                    tuple(sorted(peers)),
+                    named or self.silence(),
+                )
+            )
+            return False
         checksum = max(value for value, _ in found)
         source = min(peer_id for value, peer_id in found if value == checksum)
         self.actions.append(AdoptTombstone(block_id, checksum, source))
         return True
+
+    def _is_confirmed(self, block_id: BlockId, peers: frozenset[PeerId]) -> bool:
+        """Whether a delete may be carried out here that `peers` claim.
+
+        Where it was carried out before, only the checksum that the tombstone keeps changes.
+        """
+        index = self.mine.index_of(block_id)
+        if index >= 0 and self.mine.deleted[index]:
+            return True
+        if self.trusted:
+            return self.trusted in peers
+        if block_id in self.deletes.ordered:
+            return True
+        is_heard = not (self.heard.silent or self.heard.empty)
+        is_everywhere = len(peers) > 1 and peers == self.peers.keys() and is_heard
+        return is_everywhere and block_id not in self.deletes.kept
+
+    def silence(self) -> str:
+        """Return who was not heard, for a person."""
+        silent = self.heard.silent
+        return f"not heard: {', '.join(sorted(silent))}" if silent else ""
 
     def _about_block(self, block_id: BlockId) -> None:
         block = _Block(self, block_id)
@@ -250,14 +209,24 @@ class _Block:
         self.planner = planner
         self.block_id = block_id
         self.findings = planner.findings[block_id]
-        self.versions: dict[int, list[tuple[Leaf, PeerId]]] = defaultdict(list)
+        self.versions: dict[int, list[tuple[PeerId, Leaf]]] = defaultdict(list)
         self.causes: dict[int, str] = {}
         self.left_alone: dict[int, list[tuple[SkipReason, PeerId]]] = defaultdict(list)
+        self.contradicted: dict[int, list[tuple[PeerId, Leaf]]] = defaultdict(list)
+        self.denied_by: dict[int, Leaf] = {}  # what is healthy here where a peer has another chunk
         self.mine = {leaf.offset: leaf for leaf in planner.mine.leaves(block_id)}
+        self.recorded = {
+            chunk.offset: leaf_of(planner.mine, chunk) for chunk in planner.rows.get(block_id, ())
+        }
         self.lenders: list[PeerId] = []  # peers that have the block and can say what it is
         self.is_missing_without_chunks = False
         for peer_id, difference in planner.differing[block_id]:
             self._take(peer_id, difference)
+        self.contested = contested_offsets(
+            {leaf for peer in self.lenders for leaf in self._leaves_of(peer) if leaf.healthy}
+        )
+        if self.is_missing_without_chunks:
+            self._settle_emptiness()
 
     def _take(self, peer_id: PeerId, difference: Difference) -> None:
         """Sort one difference into chunks that are offered and chunks that are left alone."""
@@ -265,39 +234,94 @@ class _Block:
         if kind is DifferenceKind.MISSING_BLOCK:  # its chunks follow, each as its own
             self.is_missing_without_chunks |= not self._leaves_of(peer_id)
             self._lend(peer_id)
-        elif kind in _OFFERS and theirs is not None:
+        elif theirs is not None and (kind in _OFFERS or self._is_ordered(peer_id, difference)):
             assert theirs.healthy, "a diff offers healthy chunks only"
             self._lend(peer_id)
-            self.versions[theirs.offset].append((theirs, peer_id))
+            self.versions[theirs.offset].append((peer_id, theirs))
             self.causes.setdefault(theirs.offset, kind.value)
+        elif kind is DifferenceKind.IRRECONCILABLE and theirs is not None:
+            self.contradicted[theirs.offset].append((peer_id, theirs))
+            if difference.mine is not None:
+                self.denied_by[theirs.offset] = difference.mine
         elif kind in _LEFT_ALONE:
             leaf = theirs or difference.mine
             offset = leaf.offset if leaf is not None else -1
             self.left_alone[offset].append((_LEFT_ALONE[kind], peer_id))
 
+    def _is_ordered(self, peer_id: PeerId, difference: Difference) -> bool:
+        """Whether an operator wants this peer's chunk in the place of ours, which verifies."""
+        mine, theirs = difference.mine, difference.theirs
+        return (
+            peer_id == self.planner.trusted
+            and difference.kind is DifferenceKind.IRRECONCILABLE
+            and mine is not None
+            and theirs is not None
+            and (mine.offset, mine.length_bytes) == (theirs.offset, theirs.length_bytes)
+        )
+
     def _lend(self, peer_id: PeerId) -> None:
         if peer_id not in self.lenders:
             self.lenders.append(peer_id)
 
+    def _settle_emptiness(self) -> None:
+        """A block without chunks is made to exist here only if nobody could say otherwise."""
+        could_be_more = self._could_be_contradicted()
+        if self.planner.trusted in self.lenders or not (could_be_more or self.versions):
+            return
+        self.is_missing_without_chunks = False
+        if could_be_more:
+            empty = [peer for peer in self.lenders if not self._leaves_of(peer)]
+            self.left_alone[-1] += [(SkipReason.UNCONFIRMED, peer) for peer in empty]
+
     def wanted_chunks(self) -> list[WantedChunk]:
         """Return what to get right, by offset, without a hole in front of any of it."""
-        return self._contiguous([self._elect(offset) for offset in sorted(self.versions)])
+        chosen = (self._choose(offset) for offset in sorted(self.versions))
+        return self._contiguous([wanted for wanted in chosen if wanted is not None])
 
-    def _elect(self, offset: int) -> WantedChunk:
-        """Most votes win, then the larger checksum; the least loaded source comes first.
+    def _choose(self, offset: int) -> WantedChunk | None:
+        """Return the one version that may be installed, the least loaded source first; None where
+        there is none.
 
-        A peer whose version loses is not covered: what it has is not what we will have.
+        A peer that has another version is not covered: what it has is not what we will have.
         """
-        votes = Counter((leaf.checksum, leaf.length_bytes) for leaf, _ in self.versions[offset])
-        winner = max(votes, key=lambda version: (votes[version], version))
-        sources = []
-        for leaf, peer_id in self.versions[offset]:
-            if (leaf.checksum, leaf.length_bytes) == winner:
-                sources.append(peer_id)
-            else:
-                self.planner.uncovered.add(peer_id)
-        chosen = Leaf(offset, winner[1], winner[0], True)
-        return WantedChunk(chosen, self.causes[offset], self._by_load(sources))
+        right = self._right_version(offset)
+        if right is None:
+            return None
+        offers = self.versions[offset]
+        sources = [peer_id for peer_id, leaf in offers if leaf == right]
+        self.contradicted[offset] += [(peer, leaf) for peer, leaf in offers if leaf != right]
+        if not sources:
+            return None
+        is_ordered = self.planner.trusted in sources
+        return WantedChunk(right, self.causes[offset], self._by_load(sources), is_ordered)
+
+    def _right_version(self, offset: int) -> Leaf | None:
+        """Return what the chunk must be: what is trusted, what our row says, what all agree on."""
+        offers = self.versions[offset]
+        for peer_id, leaf in offers:
+            if peer_id == self.planner.trusted:
+                return leaf
+        if offset in self.recorded:
+            return self.recorded[offset]
+        if offset in self.contested:
+            self.contradicted[offset] += offers
+            return None
+        if self._could_be_contradicted():
+            self.left_alone[offset] += [(SkipReason.UNCONFIRMED, peer) for peer, _ in offers]
+            return None
+        return offers[0][1]
+
+    def _could_be_contradicted(self) -> bool:
+        """Whether a holder that was not heard may have another version of a chunk of this block.
+
+        One that reported the root of a peer has what that peer has; where that peer's own chunk is
+        damaged, the silent one may take the same bytes for right.
+        """
+        return bool(self.planner.heard.silent) or any(
+            not leaf.healthy
+            for peer_id in self.planner.heard.echoed & self.planner.peers.keys()
+            for leaf in self._leaves_of(peer_id)
+        )
 
     def _by_load(self, sources: Iterable[PeerId]) -> tuple[PeerId, ...]:
         load = self.planner.assigned_bytes
@@ -357,23 +381,45 @@ class _Block:
     def explain_the_rest(self, chunks: Sequence[WantedChunk]) -> None:
         """Say of every difference that no action heals why, and who lends no commit id for it."""
         planned = {chunk.leaf.offset for chunk in chunks}
-        for offset in sorted(self.left_alone.keys() - planned):
+        self._tell_contradictions()
+        for offset in sorted(self.left_alone.keys() - planned - self.contradicted.keys()):
             entries = self.left_alone[offset]
             reason = max((reason for reason, _ in entries), key=_SKIP_RANK.index)
             peers = tuple(sorted({peer_id for _, peer_id in entries}))
             own = self.mine.get(offset)
             is_whole_here = own is not None and own.healthy
             is_harmless = is_whole_here and reason is SkipReason.PEER_UNHEALTHY
+            detail = self.planner.silence() if reason is SkipReason.UNCONFIRMED else ""
             self.planner.skips.append(
-                Skip(self.block_id, offset, reason, peers, is_harmless=is_harmless)
+                Skip(self.block_id, offset, reason, peers, detail, is_harmless=is_harmless)
             )
             if not is_harmless:
                 self.planner.uncovered.update(peers)
 
+    def _tell_contradictions(self) -> None:
+        """Say where rows that are each intact contradict each other, also if ours could be kept."""
+        self.contradicted = {offset: found for offset, found in self.contradicted.items() if found}
+        for offset, found in sorted(self.contradicted.items()):
+            own = self.recorded.get(offset) or self.denied_by.get(offset)
+            versions = tuple(sorted(found, key=lambda version: version[0]))
+            peers = tuple(peer_id for peer_id, _ in versions)
+            self.planner.skips.append(
+                Skip(
+                    self.block_id,
+                    offset,
+                    SkipReason.CONTRADICTORY,
+                    peers,
+                    told_versions(own, versions),
+                    mine=own,
+                    versions=versions,
+                )
+            )
+            self.planner.uncovered.update(peers)
+
     def settle_findings(self, chunks: Sequence[WantedChunk]) -> None:
         """Answer what a scan found about this block's file and row, and is not planned yet."""
         planned = {chunk.leaf.offset for chunk in chunks}
-        explained = self.left_alone.keys() | planned
+        explained = self.left_alone.keys() | planned | self.contradicted.keys()
         is_repaired = bool(chunks) or self.is_missing_without_chunks
         for finding in self.findings:
             if finding.fault is Fault.TRAILING_BYTES:
@@ -390,7 +436,12 @@ class _Block:
         final = self._final(chunks)
         differing = {peer_id for peer_id, _ in self.planner.differing[self.block_id]}
         equal_to += [peer for peer in differing if final and self._spans_at(peer) == final]
-        if equal_to:
+        is_open = self.contradicted or any(
+            reason is SkipReason.UNCONFIRMED
+            for entries in self.left_alone.values()
+            for reason, _ in entries
+        )
+        if equal_to and not is_open:
             self.planner.actions.append(Trim(self.block_id, min(equal_to)))
         else:
             self._skip_finding(finding, SkipReason.NOT_EQUAL_TO_ANY_PEER)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from agent.errors import Code, Refused, SutureError, Unavailable
-from agent.plan.reconcile import PeerId, RepairBlock, WantedChunk
+from agent.plan.actions import PeerId, RepairBlock, WantedChunk
 from agent.ports import Executor, Future
 from agent.rpc.peer import Meter, Peer
 from merkle.checksum import Algorithm, leaf_checksum

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from agent.errors import Refused
+from agent.plan.actions import PeerId, Plan, WantedChunk
 from agent.plan.outcome import (
     ChunkOutcome,
     ChunkResult,
@@ -15,7 +16,6 @@ from agent.plan.outcome import (
     ReconcileResult,
     Result,
 )
-from agent.plan.reconcile import PeerId, Plan, WantedChunk
 from agent.reconcile.fetch import Answer, Failure
 from agent.reconcile.survey import PeerTree, peer_state_of
 from merkle.diff import Divergence

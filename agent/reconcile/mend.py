@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from agent.errors import Code, Refused, SutureError, VolumeFailed
 from agent.pauses import held_between_copies
-from agent.plan.outcome import ChunkResult
-from agent.plan.reconcile import (
+from agent.plan.actions import (
     AdoptTombstone,
     PeerId,
     Plan,
@@ -23,12 +22,14 @@ from agent.plan.reconcile import (
     Trim,
     WantedChunk,
 )
+from agent.plan.outcome import ChunkResult
 from agent.ports import Executor, Leases
 from agent.reconcile.failures import Failures
 from agent.reconcile.fetch import Answer, Failure, Sources, in_order, is_leaf
 from agent.reconcile.ledger import NOBODYS, Ledger
 from agent.rpc import codec
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
+from scanner.finding import Finding
 
 if TYPE_CHECKING:
     from agent.store.store import ReplicaStore
@@ -190,6 +191,18 @@ class Mender:
         timeout_s = self.limits.lease_timeout_s
         return held_between_copies(self.leases, self.container_id, timeout_s, self.must_stop)
 
+    def note_contradictions(self, found: Sequence[Finding], *, is_complete: bool) -> bool:
+        """Keep where peers contradict this replica; returns whether that is news."""
+        is_news = False
+
+        def note() -> None:
+            nonlocal is_news
+            repair = self.store.repair(self.container_id)
+            is_news = repair.note_contradictions(found, is_complete=is_complete)
+
+        self._change(note)
+        return is_news
+
     # Chunks.
 
     def _repair(self, actions: Sequence[RepairBlock]) -> None:
@@ -246,7 +259,9 @@ class Mender:
         def salvage() -> None:
             nonlocal salvaged
             repair = self.store.repair(self.container_id)
-            salvaged = repair.salvage_chunk(block.action.block_id, chunk)
+            salvaged = repair.salvage_chunk(
+                block.action.block_id, chunk, is_ordered=wanted.is_ordered
+            )
 
         error = self._change(salvage)
         if error is None and salvaged:
@@ -286,7 +301,7 @@ class Mender:
 
             def install() -> None:
                 repair = self.store.repair(self.container_id)
-                repair.install_chunk(block_id, chunk, answer.data)
+                repair.install_chunk(block_id, chunk, answer.data, is_ordered=job.wanted.is_ordered)
 
             error = self._change(install)
             message = str(error)
@@ -327,8 +342,7 @@ class Mender:
             return
         if lent.metadata and not local.metadata:
             repair.adopt_metadata(block_id, lent.metadata)
-        here = {(chunk.offset, chunk.length_bytes) for chunk in local.chunks}
-        covered = all((chunk.offset, chunk.length_bytes) in here for chunk in lent.chunks)
+        covered = set(lent.chunks) <= set(local.chunks)  # another chunk at its place is not its own
         if covered and not block.failed_count:
             if lent.bcsid > local.bcsid:
                 repair.adopt_bcsid(block_id, lent.bcsid)

@@ -17,18 +17,29 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from agent.errors import Code, Refused, SutureError, VolumeFailed
+from agent.plan.actions import Deletes, PeerId, PeerView, Plan, Skip
 from agent.plan.outcome import ChunkResult, ReconcileResult, Result
-from agent.plan.reconcile import PeerId, PeerView, plan
+from agent.plan.reconcile import plan
 from agent.ports import Executor, Leases
+from agent.reconcile.contradictions import TOLD_MAX, findings_of, keep_versions
 from agent.reconcile.fetch import Sources
 from agent.reconcile.ledger import NOBODYS, Ledger
 from agent.reconcile.mend import Mender, MendLimits
-from agent.reconcile.survey import ASKED_MAX, PeerTree, ask, failed, survey, windows
+from agent.reconcile.survey import (
+    ASKED_MAX,
+    Holder,
+    PeerTree,
+    ask,
+    failed,
+    heard_among,
+    survey,
+    windows,
+)
 from agent.rpc.peer import Peer
 from agent.store.facts import ReplicaFacts
 from merkle.codec import encode_tree
 from merkle.damaged import Damaged
-from merkle.diff import REPAIRED_KINDS, BlockRange
+from merkle.diff import REPAIRED_KINDS, BlockRange, DifferenceKind
 from merkle.replica import BlockId, ChunkInfo, ContainerId, ReplicaState
 from merkle.tree import Tree
 from scanner.finding import Finding
@@ -39,6 +50,9 @@ if TYPE_CHECKING:
 FRUITLESS_MAX: Final = 2  # repairs of one divergence from which nothing came
 FRUITLESS_MS_MAX: Final = 24 * 3600 * 1000  # after a day, another try
 REMEMBERED_MAX: Final = 10_000  # replicas whose fruitless repairs are remembered, twice over
+
+Confirm = Callable[[ContainerId, Sequence[BlockId]], Deletes]
+"""Says which of these blocks the control plane ordered deleted, and which a key still names."""
 
 Roots = tuple[tuple[PeerId, int, int], ...]
 """Root and tombstones of every replica, mine under the empty id: what a divergence is known by."""
@@ -52,6 +66,14 @@ class _Fruitless:
     count: int
     at_ms: int
     is_kept: bool = False  # whether its trees are in quarantine, as evidence
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """What the order says beside the peers: who cannot be asked, and whom a person trusts."""
+
+    holders: tuple[Holder, ...]
+    trusted: PeerId
 
 
 class Reconciler:
@@ -69,8 +91,11 @@ class Reconciler:
         scan: Callable[[ContainerId], object],
         now_ms: Callable[[], int],
         limits: MendLimits | None = None,
+        confirm: Confirm = lambda _id, _blocks: Deletes(),
     ) -> None:
+        """`confirm` asks the control plane about deletes; without it, it confirms none."""
         self._store = store
+        self._confirm = confirm
         self._leases = leases
         self._executor = executor
         self._scan = scan
@@ -84,9 +109,14 @@ class Reconciler:
         container_id: ContainerId,
         peers: Mapping[PeerId, Peer],
         *,
+        holders: Sequence[Holder] = (),
+        trusted: PeerId = "",
         stop: Callable[[], bool] = lambda: False,
     ) -> ReconcileResult:
         """Reconcile one replica with `peers`; `stop` turning true ends it between two chunks.
+
+        `holders` are those that cannot be asked. `trusted` is the peer whose versions an operator
+        wants here, also in the place of what verifies.
 
         Raises Refused when there is no such replica or it is not closed, VolumeFailed when its
         medium fails. What goes wrong at peers is in the result.
@@ -97,8 +127,9 @@ class Reconciler:
         trees = survey(peers, container_id, mine, self._executor)
         roots = _roots(mine, trees)
         ledger = Ledger()
-        run = _Run(self, container_id, mine, trees, ledger, stop)
-        stuck = self._stuck(container_id, roots)
+        wish = _Wish(tuple(holders), trusted)
+        run = _Run(self, container_id, mine, trees, ledger, stop, wish)
+        stuck = None if trusted else self._stuck(container_id, roots)
         if stuck is None:
             self._repair(run)
             self._judge(run, before)
@@ -137,10 +168,12 @@ class Reconciler:
 
     def _repair(self, run: "_Run") -> None:
         """Plan and mend. What was changed is reported, also when no scan follows."""
+        has_news = False
         try:
             run.repair()
+            has_news = run.tell_contradictions(self._now_ms())
         finally:
-            if run.ledger.has_changed:
+            if run.ledger.has_changed or has_news:
                 self._store.on_change(run.container_id)
 
     def _judge(self, run: "_Run", before: ReplicaFacts) -> None:
@@ -238,8 +271,13 @@ class _Run:
         trees: Sequence[PeerTree],
         ledger: Ledger,
         stop: Callable[[], bool],
+        wish: _Wish,
     ) -> None:
         self.container_id = container_id
+        self._wish = wish
+        self._confirm = reconciler._confirm
+        self._contradictions: list[Skip] = []
+        self._is_heard = True
         self.ledger = ledger
         self._store = reconciler._store
         self._executor = reconciler._executor
@@ -279,11 +317,61 @@ class _Run:
             views = self._views(window)
             for view in views:
                 self.ledger.note_divergence(view.divergence)
-            planned = plan(self._mine, views, here, self._rows(views, here))
+            planned = self._plan(views, here)
             self._mender.uncovered |= {view.peer_id for view in views} - planned.covered_peers
             self._mender.carry_out(planned)
         if not self._mender.must_stop():
             self._mender.advance_container()
+
+    def _plan(self, views: Sequence[PeerView], findings: Sequence[Finding]) -> Plan:
+        """Decide about one window, with what is known beside the trees."""
+        answered = {view.peer_id for view in views}
+        heard = heard_among(self.trees(), answered, self._wish.holders)
+        planned = plan(
+            self._mine,
+            views,
+            findings,
+            self._rows(views, findings),
+            heard=heard,
+            deletes=self._deletes(views),
+            trusted=self._wish.trusted,
+        )
+        self._is_heard = self._is_heard and not (heard.silent or heard.empty)
+        found = [skip for skip in planned.skips if skip.is_contradiction]
+        self._contradictions += found[: TOLD_MAX - len(self._contradictions)]
+        return planned
+
+    def _deletes(self, views: Sequence[PeerView]) -> Deletes:
+        """Ask the control plane about blocks that peers say were deleted and that are not here."""
+        claimed = {
+            difference.block_id
+            for view in views
+            for difference in view.divergence.differences
+            if difference.kind is DifferenceKind.ADOPT_TOMBSTONE
+        }
+        return self._confirm(self.container_id, sorted(claimed)) if claimed else Deletes()
+
+    def tell_contradictions(self, now_ms: int) -> bool:
+        """Keep where replicas contradict each other, with evidence; whether anything is news."""
+        if self._mender.must_stop():
+            return False
+        known = {
+            (finding.block_id, finding.offset): finding.evidence
+            for finding in self._store.findings(self.container_id)
+            if finding.is_contradiction
+        }
+        found = list(findings_of(self.container_id, self._contradictions, now_ms))
+        if not (found or known):
+            return False
+        fresh = [
+            skip
+            for skip, finding in found
+            if known.get((finding.block_id, finding.offset)) != finding.evidence
+        ]
+        keep_versions(self._store, self.container_id, fresh, self._sources)
+        return self._mender.note_contradictions(
+            [finding for _, finding in found], is_complete=self._is_heard
+        )
 
     def _usable(self) -> list[PeerTree]:
         return [

@@ -9,19 +9,19 @@ A peer that cannot be asked, has no tree, or contradicts itself is named with it
 no part: what is unknown is never equal to anything and never a reason to repair.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
 from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.plan.actions import Heard, PeerId, PeerView
 from agent.plan.outcome import PeerState
-from agent.plan.reconcile import PeerId, PeerView
 from agent.ports import Executor
 from agent.rpc.hashes import SELECTION_MAX, BlockRows
 from agent.rpc.peer import Meter, Peer
-from merkle.checksum import U64s
+from merkle.checksum import Algorithm, U64s
 from merkle.damaged import Damaged
 from merkle.diff import (
     BlockRange,
@@ -44,6 +44,15 @@ ASKED_MAX: Final = 3  # a tree that changes while it is read is read again
 BLOCKS_PER_WINDOW: Final = 16_384  # planned and repaired at a time: bounds memory
 ALL_BLOCKS: Final[BlockRange] = (0, ID_MAX)
 assert BLOCKS_PER_WINDOW <= SELECTION_MAX, "the ids of a window fit one request"
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A holder of the container that is not asked, because it cannot answer: what it last said."""
+
+    peer_id: PeerId
+    summary: Summary | None = None
+    is_empty: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +226,34 @@ def rows_within(rows: BlockRows, window: BlockRange) -> BlockRows:
         rows.block_checksums[first:end],
         rows.deleted[first:end],
     )
+
+
+def heard_among(
+    trees: Sequence[PeerTree], answered: Collection[PeerId], holders: Sequence[Holder]
+) -> Heard:
+    """Return who was not heard: holders that are not asked, and peers that gave no answer.
+
+    One that reported the root of a peer that answered has what that peer has. What a peer that
+    fails now had reported is not known here.
+    """
+    roots = {
+        _shape(tree.summary): tree.peer_id
+        for tree in trees
+        if tree.summary is not None and tree.peer_id in answered
+    }
+    unasked = [holder for holder in holders if holder.peer_id not in answered]
+    unasked += [Holder(t.peer_id) for t in trees if t.peer_id not in answered]
+    echoing = [one for one in unasked if one.summary and _shape(one.summary) in roots]
+    empty = {one.peer_id for one in unasked if one.is_empty}
+    return Heard(
+        silent=frozenset({one.peer_id for one in unasked if one not in echoing} - empty),
+        empty=frozenset(empty),
+        echoed=frozenset(roots[_shape(one.summary)] for one in echoing if one.summary),
+    )
+
+
+def _shape(summary: Summary) -> tuple[Algorithm, int, int]:
+    return (summary.algorithm, summary.root, summary.tombstones_checksum)
 
 
 def windows(mine: Tree, peers: Sequence[PeerTree]) -> list[BlockRange]:

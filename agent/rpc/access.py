@@ -72,6 +72,7 @@ SCM: Final[Mapping[str, Rule]] = {
         PEER, audited=True, fields=("datanode_id", "address"), node_field="datanode_id"
     ),
     "Heartbeat": Rule(PEER, node_field="datanode_id"),
+    "ConfirmDeletes": Rule(PEER),
     "AllocateBlocks": Rule(CLIENT),
     "CommitKey": Rule(CLIENT),
     "LookupKey": Rule(CLIENT | ADMIN),

@@ -35,6 +35,7 @@ def replica_report(facts: "ReplicaFacts") -> container_pb2.ReplicaReport:
         volume_id=facts.volume_id,
         data_scan_at_ms=facts.data_scan_at_ms,
         finding_count=facts.finding_count,
+        contradiction_count=facts.contradiction_count,
     )
 
 

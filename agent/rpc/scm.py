@@ -52,6 +52,11 @@ class ScmClient:
         answer: pb.HeartbeatResponse = self._once(self._stub.Heartbeat, request)
         return answer
 
+    def confirm_deletes(self, request: pb.ConfirmDeletesRequest) -> pb.ConfirmDeletesResponse:
+        """Ask which deletes that a peer claims were ordered."""
+        answer: pb.ConfirmDeletesResponse = self._repeated(self._stub.ConfirmDeletes, request)
+        return answer
+
     # For clients.
 
     def allocate_blocks(self, request: pb.AllocateBlocksRequest) -> pb.AllocateBlocksResponse:

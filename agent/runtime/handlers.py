@@ -5,7 +5,7 @@ removals  delete, delete_blocks                few: a storm of deletes holds up 
 quick     close, and what is about the node    few and short
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
@@ -15,8 +15,10 @@ import structlog
 from agent.commands import Route
 from agent.config import TaskConfig
 from agent.ec.scheme import SHARDS_MAX, parse_scheme
-from agent.errors import Code, Refused
+from agent.errors import Code, Refused, SutureError
+from agent.plan.actions import Deletes
 from agent.reconcile.reconciler import Reconciler
+from agent.reconcile.survey import Holder
 from agent.reconstruct.coordinator import Coordinator
 from agent.reconstruct.mend import ShardMender
 from agent.removal import delete_blocks
@@ -36,7 +38,7 @@ from agent.store.nodestate import OP_STATES
 from agent.store.store import ReplicaStore
 from agent.tasks import TaskLimits
 from agent.transfer.replicate import TIMEOUT_S, Replicator
-from merkle.replica import ContainerId
+from merkle.replica import BlockId, ContainerId
 from scanner.pacing import PaceLimits
 
 QUICK_THREADS: Final = 3  # close: short, and never behind a reconcile
@@ -45,6 +47,7 @@ RECONSTRUCT_WEIGHT: Final = 3  # ozone: hdds.scm.replication.datanode.reconstruc
 THREADS_DEFAULT: Final = 10  # ozone: hdds.datanode.replication.streams.limit
 THREADS_PER_VOLUME: Final = 2
 THREADS_DEFAULT_MAX: Final = 64
+CONFIRMED_MAX: Final = 65_536  # deletes that the control plane is asked about at once
 TRANSFER_THREADS: Final = 4  # that read, and that write, for replicas under way
 
 log = structlog.get_logger()
@@ -54,7 +57,8 @@ log = structlog.get_logger()
 class Tools:
     """What the handlers work with. `ask_scan` queues a scan, with the reason;
     `wait` waits so many seconds, and returns True early when the agent stops. `report_soon` sends
-    a heartbeat now; `reregister` registers again, and reports all."""
+    a heartbeat now; `reregister` registers again, and reports all. `confirm_deletes` asks the
+    control plane about deletes that peers claim; it raises SutureError."""
 
     store: ReplicaStore
     leases: Leases
@@ -62,6 +66,7 @@ class Tools:
     cluster_id: str
     datanode_id: str
     scan_now: Callable[[ContainerId], ScanReport]
+    confirm_deletes: Callable[[ContainerId, Sequence[BlockId]], scm_pb2.ConfirmDeletesResponse]
     ask_scan: Callable[[ContainerId, str], None]
     wait: Callable[[float], bool]
     report_soon: Callable[[], None]
@@ -106,6 +111,7 @@ class Handlers:
             self._fetchers,
             scan=tools.scan_now,
             now_ms=tools.clock.now_ms,
+            confirm=self._confirm,
         )
         self._mender = ShardMender(
             tools.store,
@@ -235,7 +241,8 @@ class Handlers:
                 hint="the command must name the erasure code",
             )
         else:
-            result = self._reconciler.reconcile(container_id, peers, stop=stop)
+            holders = [parse_holder(holder) for holder in command.holders]
+            result = self._reconciler.reconcile(container_id, peers, holders=holders, stop=stop)
         outcome = outcome_message(result)
         status.reconcile.CopyFrom(outcome)
         log.info(
@@ -247,6 +254,20 @@ class Handlers:
             tree_bytes=outcome.tree_bytes_fetched,
             duration_ms=outcome.duration_ms,
         )
+
+    def _confirm(self, container_id: ContainerId, block_ids: Sequence[BlockId]) -> Deletes:
+        """Ask which deletes were ordered; a control plane that is silent confirms none."""
+        ordered: list[int] = []
+        kept: list[int] = []
+        try:
+            for first in range(0, len(block_ids), CONFIRMED_MAX):
+                asked = block_ids[first : first + CONFIRMED_MAX]
+                answer = self._tools.confirm_deletes(container_id, asked)
+                ordered += answer.ordered_local_ids
+                kept += answer.kept_local_ids
+        except SutureError as error:
+            log.warning("deletes_not_confirmed", container_id=container_id, error=str(error))
+        return Deletes(frozenset(map(BlockId, ordered)), frozenset(map(BlockId, kept)))
 
     def _replicate(
         self, order: scm_pb2.Command, context: TaskContext, status: scm_pb2.CommandStatus
@@ -298,6 +319,13 @@ class Handlers:
             if peer is not fresh:
                 fresh.close()
         return peer
+
+
+def parse_holder(message: scm_pb2.KnownHolder) -> Holder:
+    """Check a holder that a reconcile command names beside the peers."""
+    tree = message.tree if message.HasField("tree") else None
+    summary = None if tree is None else codec.parse_summary(tree, "reconcile.holders.tree")
+    return Holder(message.datanode_id, summary, message.is_empty)
 
 
 def transactions_key(order: scm_pb2.Command) -> tuple[int, ...]:

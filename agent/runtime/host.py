@@ -45,7 +45,7 @@ from agent.store.arrival import ARRIVALS_MAX
 from agent.store.options import StoreOptions
 from agent.store.store import ReplicaStore
 from agent.transfer.incoming import Importer
-from merkle.replica import ContainerId
+from merkle.replica import BlockId, ContainerId
 
 NEWS_SPACING_S: Final = 0.05  # a storm of answers is told in some heartbeats, not in thousands
 HOUSEKEEPING_INTERVAL_S: Final = 3600.0
@@ -306,6 +306,19 @@ class Host:
                 error = failure
         raise error
 
+    def _confirm_deletes(
+        self, container_id: ContainerId, block_ids: Sequence[BlockId]
+    ) -> scm_pb2.ConfirmDeletesResponse:
+        """Ask the control planes, one after the other, which deletes were ordered."""
+        request = scm_pb2.ConfirmDeletesRequest(container_id=container_id, local_ids=block_ids)
+        error: SutureError = Unavailable(Code.UNAVAILABLE, "no control plane is configured")
+        for scm in self._scms:
+            try:
+                return scm.confirm_deletes(request)
+            except SutureError as failure:
+                error = failure
+        raise error
+
     def _build_commands(self, who: Who) -> None:
         tools = Tools(
             store=self._store,
@@ -314,6 +327,7 @@ class Host:
             cluster_id=who.cluster_id,
             datanode_id=who.datanode_id,
             scan_now=self._scan_after_repair,
+            confirm_deletes=self._confirm_deletes,
             ask_scan=self._ask_scan,
             wait=self._stopping.wait,
             report_soon=lambda: self._heartbeat.report_soon(),

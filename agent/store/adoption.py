@@ -10,6 +10,7 @@ import numpy as np
 
 from agent.store.blocks import recounted
 from agent.store.closing import follow_state, unhealthy
+from agent.store.contradictions import replace_scanned
 from agent.store.descriptor import Descriptor, read_descriptor
 from agent.store.durable import disk_errors, make_directories
 from agent.store.index import Change
@@ -81,7 +82,7 @@ def lost_directory(volume: Volume, options: StoreOptions, container_id: Containe
         rows.put_replica(
             container_id, replace(altered, data_scan_at_ms=0, generation=row.generation + 1)
         )
-        rows.replace_findings(container_id, [finding])
+        replace_scanned(rows, container_id, [finding])
         rows.begin_work(container_id, DescriptorEntry())
 
     volume.index.write(change)

@@ -13,6 +13,7 @@ import numpy as np
 
 from agent.errors import SutureError
 from agent.store import blockfile, extents, quarantine
+from agent.store.contradictions import replace_scanned
 from agent.store.descriptor import descriptor_of, write_descriptor
 from agent.store.durable import (
     block_errors,
@@ -114,7 +115,7 @@ def put_first_tree(
         )
         if not findings:
             return altered
-        rows.replace_findings(container_id, findings)
+        replace_scanned(rows, container_id, findings)
         return unhealthy(container_id, altered, finding_count=len(findings))
 
     commit_tree(volume, container_id, tree, base_generation=row.generation, alter=alter)

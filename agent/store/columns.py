@@ -29,7 +29,8 @@ BATCH_COUNT: Final = 8192  # rows whose bytes are in memory together
 
 _FIXED: Final = np.dtype(
     [("version", "u1"), ("state", "u1"), ("former_state", "u1"), ("algorithm", "u1"),
-     ("replica_index", ">u4"), ("bcsid", ">u8"), ("bytes_used", ">u8"), ("block_count", ">u8"),
+     ("contradiction_count", ">u2"), ("replica_index", ">u2"), ("bcsid", ">u8"),
+     ("bytes_used", ">u8"), ("block_count", ">u8"),
      ("generation", ">u8"), ("data_scan_at_ms", ">u8"), ("finding_count", ">u4"),
      ("created_at_ms", ">u8"), ("tree", ">u8", 5)]
 )  # fmt: skip
@@ -49,6 +50,7 @@ class ReplicaColumns:
     bytes_used: U64s
     data_scan_at_ms: U64s
     finding_counts: Numbers
+    contradiction_counts: Numbers
 
     @classmethod
     def none(cls) -> Self:
@@ -114,6 +116,7 @@ def _batches(
             rows["bytes_used"].astype(np.uint64),
             rows["data_scan_at_ms"].astype(np.uint64),
             rows["finding_count"].astype(np.uint32),
+            rows["contradiction_count"].astype(np.uint16),
         )
         if len(batch) < BATCH_COUNT:
             return

@@ -12,6 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from agent.errors import Code, Refused, SutureError
+from agent.store import quarantine
+from agent.store.blockfile import ABSENT
+from agent.store.contradictions import without_blocks
 from agent.store.durable import (
     block_errors,
     disk_errors,
@@ -23,7 +26,7 @@ from agent.store.durable import (
 from agent.store.index import Change, Snapshot
 from agent.store.obstacles import has_home, put_aside
 from agent.store.options import StoreOptions
-from agent.store.packs import give_back_pages, remove_spent
+from agent.store.packs import give_back_pages, place_of, remove_spent
 from agent.store.rows import ReplicaRow, UnlinkEntry, moved_on
 from agent.store.states import Event, next_state
 from agent.store.trees import bury_blocks, commit_tree, load_tree
@@ -51,11 +54,11 @@ def delete_blocks(
     with volume.index.read() as rows:
         tombstones = fresh_tombstones(rows, container_id, tree, sorted(set(block_ids)))
         freed = {key: row_bytes(key, rows.block(container_id, key) or b"") for key in tombstones}
-        has_leftover = bool(to_unlink(rows, container_id))
+        has_leftover = bool(to_unlink(rows, container_id).block_ids)
     if tombstones:
-        bury(volume, container_id, row, tree, tombstones)
+        bury(volume, options, container_id, row, tree, tombstones)
     elif has_leftover:  # of an earlier delete whose files could not be removed
-        unlink_blocks(volume, container_id)
+        unlink_blocks(volume, options, container_id)
     return freed
 
 
@@ -90,16 +93,19 @@ def fresh_tombstones(
 
 def bury(
     volume: Volume,
+    options: StoreOptions,
     container_id: ContainerId,
     row: ReplicaRow,
     tree: Tree,
     tombstones: Mapping[BlockId, int],
+    *,
+    is_kept: bool = False,
 ) -> None:
-    """Turn blocks into tombstones and remove what they were. Raises `Unavailable(BUSY)` if the
-    replica changed meanwhile."""
+    """Turn blocks into tombstones and remove what they were, or keep it in quarantine. Raises
+    `Unavailable(BUSY)` if the replica changed meanwhile."""
 
     def alter(rows: Change, row: ReplicaRow) -> ReplicaRow:
-        return record_tombstones(rows, container_id, row, tombstones)
+        return record_tombstones(rows, container_id, row, tombstones, is_kept=is_kept)
 
     committed = commit_tree(
         volume,
@@ -110,13 +116,19 @@ def bury(
     )
     if not committed:
         raise changed_meanwhile(container_id)
-    unlink_blocks(volume, container_id)
+    unlink_blocks(volume, options, container_id)
 
 
 def record_tombstones(
-    rows: Change, container_id: ContainerId, row: ReplicaRow, tombstones: Mapping[BlockId, int]
+    rows: Change,
+    container_id: ContainerId,
+    row: ReplicaRow,
+    tombstones: Mapping[BlockId, int],
+    *,
+    is_kept: bool = False,
 ) -> ReplicaRow:
-    """Put tombstones in the place of rows, with the order to unlink; returns the replica's row."""
+    """Put tombstones in the place of rows, with the order to unlink, or to move the files to
+    quarantine; returns the replica's row."""
     bytes_gone = 0
     blocks_gone = 0
     for block_id, checksum in tombstones.items():
@@ -126,8 +138,11 @@ def record_tombstones(
             bytes_gone += row_bytes(block_id, raw)
             rows.delete_block(container_id, block_id)
         rows.put_tombstone(container_id, block_id, checksum)
-    unfinished = set(to_unlink(rows, container_id))  # an earlier unlink may have failed
-    rows.begin_work(container_id, UnlinkEntry(tuple(sorted(unfinished | set(tombstones)))))
+    row = without_blocks(rows, container_id, row, tombstones)
+    unfinished = to_unlink(rows, container_id)  # an earlier unlink may have failed
+    block_ids = sorted(set(unfinished.block_ids) | set(tombstones))
+    kept_ids = sorted(set(unfinished.kept_ids) | set(tombstones if is_kept else ()))
+    rows.begin_work(container_id, UnlinkEntry(tuple(block_ids), tuple(kept_ids)))
     return replace(
         row,
         block_count=max(0, row.block_count - blocks_gone),
@@ -143,23 +158,23 @@ def row_bytes(block_id: BlockId, raw: bytes) -> int:
         return 0
 
 
-def to_unlink(rows: Snapshot, container_id: ContainerId) -> tuple[BlockId, ...]:
-    """Return the blocks whose files the journal says to unlink."""
+def to_unlink(rows: Snapshot, container_id: ContainerId) -> UnlinkEntry:
+    """Return what the journal says of the files to unlink."""
     for _, entry in rows.journal(container_id):
         if isinstance(entry, UnlinkEntry):
-            return entry.block_ids
-    return ()
+            return entry
+    return UnlinkEntry(())
 
 
-def unlink_blocks(volume: Volume, container_id: ContainerId) -> None:
-    """Remove the bytes of tombstones that the journal names, and the order to do so. The last of
-    a pack takes the pack with it.
+def unlink_blocks(volume: Volume, options: StoreOptions, container_id: ContainerId) -> None:
+    """Remove the bytes of tombstones that the journal names, and the order to do so. Some go to
+    quarantine. The last of a pack takes the pack with it.
 
     What cannot be removed stays in the order; raises `BlockFailed` for the first of it, after all
     others have gone.
     """
     with volume.index.read() as rows:
-        entry = UnlinkEntry(to_unlink(rows, container_id))
+        entry = to_unlink(rows, container_id)
         packed = [rows.packed(container_id, block_id) for block_id in entry.block_ids]
         dead = set(entry.block_ids)
         is_spent = all(block_id in dead for block_id, _ in rows.packed_rows(container_id))
@@ -169,6 +184,8 @@ def unlink_blocks(volume: Volume, container_id: ContainerId) -> None:
     removed = False
     for block_id in entry.block_ids if has_home(paths) else ():
         try:
+            if block_id in entry.kept_ids:
+                keep_block(volume, options, container_id, block_id)
             removed |= remove_block(volume, container_id, block_id)
         except SutureError as error:
             left[block_id] = error
@@ -183,7 +200,8 @@ def unlink_blocks(volume: Volume, container_id: ContainerId) -> None:
         rows.delete_packed(container_id, entry.block_ids)
         rows.end_work(container_id, entry)
         if left:
-            rows.begin_work(container_id, UnlinkEntry(tuple(left)))
+            kept = tuple(block_id for block_id in entry.kept_ids if block_id in left)
+            rows.begin_work(container_id, UnlinkEntry(tuple(left), kept))
 
     volume.index.write(change)
     for failure in left.values():
@@ -202,6 +220,30 @@ def remove_block(volume: Volume, container_id: ContainerId, block_id: BlockId) -
                 raise
             put_aside(volume, container_id, block_id, path)
             return True
+
+
+def keep_block(
+    volume: Volume, options: StoreOptions, container_id: ContainerId, block_id: BlockId
+) -> None:
+    """Put what a block was into quarantine: its file is moved, its part of a pack copied. What
+    cannot be read any more is not kept."""
+    with volume.index.read() as rows:
+        place = place_of(rows, volume.paths(container_id), container_id, block_id)
+    with block_errors(place.name):
+        size_bytes = place.size_bytes()
+    if size_bytes == ABSENT:
+        return
+    note = quarantine.Note(
+        container_id, block_id, 0, size_bytes, options.now_ms(), "deleted as at a peer"
+    )
+    if place.packed is None:
+        quarantine.keep_file(volume.layout, note, place.name)
+        return
+    try:
+        data = place.read(0, size_bytes)
+    except OSError:
+        return
+    quarantine.keep(volume.layout, note, data)
 
 
 def delete_replica(volume: Volume, container_id: ContainerId, *, force: bool) -> None:

@@ -27,6 +27,7 @@ class ReplicaFacts:
     tree: Summary | None
     data_scan_at_ms: int
     finding_count: int
+    contradiction_count: int = 0  # beside it: what a peer's intact row, or tombstone, contradicts
 
     @property
     def is_empty(self) -> bool:
@@ -50,6 +51,7 @@ def facts_of(container_id: ContainerId, volume_id: str, row: ReplicaRow) -> Repl
         tree=row.tree,
         data_scan_at_ms=row.data_scan_at_ms,
         finding_count=row.finding_count,
+        contradiction_count=row.contradiction_count,
     )
 
 

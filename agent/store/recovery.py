@@ -66,7 +66,7 @@ def recover(volumes: list[Volume], options: StoreOptions) -> Shelf:
     for volume in volumes:
         try:
             empty_temporary(volume, shelf)
-            roll_journal(volume, shelf)
+            roll_journal(volume, options, shelf)
             load_volume(volume, options, shelf)
         except SutureError as error:
             shelf.failed.append((volume, error))
@@ -95,7 +95,7 @@ def empty_temporary(volume: Volume, shelf: Shelf) -> None:
     remove_cut_off(volume.layout)
 
 
-def roll_journal(volume: Volume, shelf: Shelf) -> None:
+def roll_journal(volume: Volume, options: StoreOptions, shelf: Shelf) -> None:
     """Finish or take back what was begun. An entry that cannot be rolled stays, and is noted."""
     with volume.index.read() as rows:
         entries = list(rows.journal())
@@ -104,22 +104,24 @@ def roll_journal(volume: Volume, shelf: Shelf) -> None:
             shelf.note(volume, container_id, f"journal entry left alone: {entry}")
             continue
         try:
-            what = roll(volume, container_id, entry)
+            what = roll(volume, options, container_id, entry)
         except (SutureError, Damaged, OSError) as error:
             what = f"{type(entry).__name__} left alone: {error}"
         shelf.note(volume, container_id, what)
 
 
-def roll(volume: Volume, container_id: ContainerId, entry: JournalEntry) -> str:
+def roll(
+    volume: Volume, options: StoreOptions, container_id: ContainerId, entry: JournalEntry
+) -> str:
     """Roll one journal entry; returns what was done."""
     match entry:
         case InstallEntry():
             return roll_install(volume, container_id, entry)
         case UnlinkEntry():
-            unlink_blocks(volume, container_id)
+            unlink_blocks(volume, options, container_id)
             return f"unlinked {len(entry.block_ids)} deleted blocks"
         case TreeEntry():
-            return roll_tree(volume, container_id, entry)
+            return roll_tree(volume, options, container_id, entry)
         case MovingEntry():
             return finish_move(volume, container_id)
         case DescriptorEntry():
@@ -144,7 +146,9 @@ def roll_install(volume: Volume, container_id: ContainerId, entry: InstallEntry)
     return f"{where}: interrupted write finished"
 
 
-def roll_tree(volume: Volume, container_id: ContainerId, entry: TreeEntry) -> str:
+def roll_tree(
+    volume: Volume, options: StoreOptions, container_id: ContainerId, entry: TreeEntry
+) -> str:
     """Adopt a tree whose file is in place and whose commit is missing.
 
     It is believed only if it is whole, of this container, and exactly the successor of what the
@@ -166,14 +170,14 @@ def roll_tree(volume: Volume, container_id: ContainerId, entry: TreeEntry) -> st
         known = rows.tombstones(container_id)
         fresh = {block_id: checksum for block_id, checksum in dead if block_id not in known}
         if fresh:
-            row = record_tombstones(rows, container_id, row, fresh)
+            row = record_tombstones(rows, container_id, row, fresh, is_kept=True)
         adopted = replace(row, generation=entry.generation, tree=tree.summary(), data_scan_at_ms=0)
         rows.put_replica(container_id, adopted)
         return True
 
     if not volume.index.write(change):
         return f"tree of generation {entry.generation} was never put in place"
-    unlink_blocks(volume, container_id)
+    unlink_blocks(volume, options, container_id)
     return f"tree of generation {entry.generation} adopted"
 
 

@@ -1,23 +1,27 @@
 """What reconcile may do to a replica, each step journaled and none of it destructive.
 
 No byte that verifies here is ever overwritten: that is asked of the medium, right before, whatever
-the caller believes. What is replaced or cut off goes to quarantine first. Every step moves the
-replica's generation, so that a scan which began before it cannot put its tree in place.
+the caller believes. Where our own row is intact it has the last word: bytes that do not fit it are
+refused, whoever offers them. Only an operator's order overrules both. What is replaced or cut off
+goes to quarantine first. Every step moves the replica's generation, so that a scan which began
+before it cannot put its tree in place.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from agent.errors import Code, Refused
 from agent.store import blockfile
 from agent.store.blocks import check_checksums, check_id, recounted
 from agent.store.closing import follow_state, take_tail
+from agent.store.contradictions import note_contradictions
 from agent.store.deleting import bury, record_tombstones, unlink_blocks
 from agent.store.durable import block_errors
 from agent.store.index import Change, Snapshot
 from agent.store.options import StoreOptions
 from agent.store.overwrite import overwrite_chunk
 from agent.store.packs import place_of
+from agent.store.quarantine import Note, keep
 from agent.store.rows import moved_on
 from agent.store.trees import load_tree, tree_replica
 from agent.store.volume import Volume
@@ -34,6 +38,7 @@ from merkle.replica import (
     ChunkInfo,
     ContainerId,
 )
+from scanner.finding import Finding
 
 
 class Repair:
@@ -47,22 +52,28 @@ class Repair:
         with volume.index.read() as rows:
             tree_replica(rows, container_id)
 
-    def install_chunk(self, block_id: BlockId, chunk: ChunkInfo, data: bytes) -> None:
+    def install_chunk(
+        self, block_id: BlockId, chunk: ChunkInfo, data: bytes, *, is_ordered: bool = False
+    ) -> None:
         """Put a peer's chunk in the place of a missing or damaged one.
 
-        Raises `Refused`: INELIGIBLE if what is there verifies, OVERLAPPING_CHUNK if the chunk does
-        not fit between those recorded, CHUNK_GAP if it would leave a hole, CHECKSUM_MISMATCH if
-        the data is not what `chunk` says. `VolumeFailed` if the medium does not keep it.
+        `is_ordered`: an operator wants just these bytes, whatever our row says and though what is
+        there may verify. Raises `Refused`: INELIGIBLE if what is there verifies, OVERLAPPING_CHUNK
+        if the chunk does not fit between those recorded, CHUNK_GAP if it would leave a hole,
+        CHECKSUM_MISMATCH if the data is not what `chunk` says, or not what our row says.
+        `VolumeFailed` if the medium does not keep it.
         """
         check_offered(block_id, chunk, data)
         block = self._fitting_block(block_id, chunk)
         recorded = chunk_at(block, chunk.offset)
-        if recorded is not None and self._verifies(block_id, recorded):
-            raise Refused(
-                Code.INELIGIBLE,
-                f"block {block_id}, chunk at {chunk.offset}: what is there verifies",
-                container_id=self._container_id,
-            )
+        if recorded is not None and not is_ordered:
+            if self._verifies(block_id, recorded):
+                raise Refused(
+                    Code.INELIGIBLE,
+                    f"block {block_id}, chunk at {chunk.offset}: what is there verifies",
+                    container_id=self._container_id,
+                )
+            check_recorded(block_id, recorded, chunk)
         overwrite_chunk(
             self._volume,
             self._options,
@@ -74,13 +85,18 @@ class Repair:
             pending=False,
         )
 
-    def salvage_chunk(self, block_id: BlockId, chunk: ChunkInfo) -> bool:
+    def salvage_chunk(
+        self, block_id: BlockId, chunk: ChunkInfo, *, is_ordered: bool = False
+    ) -> bool:
         """Record a chunk whose bytes are on the medium while its row was lost.
 
-        Returns False if they do not verify, or cannot be verified; nothing is changed then.
+        Returns False if they do not verify, or cannot be verified, or our row is there and says
+        otherwise (unless `is_ordered` by an operator); nothing is changed then.
         """
         check_shape(block_id, chunk)
         block = self._fitting_block(block_id, chunk)
+        if not is_ordered and chunk_at(block, chunk.offset) not in {None, chunk}:
+            return False
         if chunk.checksum_type is ChecksumType.NONE or not self._verifies(block_id, chunk):
             return False
         if chunk_at(block, chunk.offset) != chunk:
@@ -103,7 +119,10 @@ class Repair:
         return trim_block(self._volume, self._options, self._container_id, block_id, end)
 
     def adopt_tombstone(self, block_id: BlockId, checksum: int) -> None:
-        """Make a block what it is at a peer: deleted, with the checksum that the peer keeps."""
+        """Make a block what it is at a peer: deleted, with the checksum that the peer keeps.
+
+        That the delete is confirmed is the caller's to know; its bytes are kept in quarantine.
+        """
         check_id(block_id, "block id")
         if not 0 <= checksum < 2**64:
             raise Refused(Code.MALFORMED_REQUEST, f"checksum {checksum} is not 64 bits")
@@ -113,7 +132,15 @@ class Repair:
             self._bury_without_tree(block_id, checksum)
             return
         tree = load_tree(self._volume, self._options, self._container_id)
-        bury(self._volume, self._container_id, row, tree, {block_id: checksum})
+        bury(
+            self._volume,
+            self._options,
+            self._container_id,
+            row,
+            tree,
+            {block_id: checksum},
+            is_kept=True,
+        )
 
     def adopt_bcsid(self, block_id: BlockId, bcsid: int) -> None:
         """Raise a block's BCSID; it is never lowered. Full coverage is the caller's to know."""
@@ -169,6 +196,22 @@ class Repair:
 
         self._volume.index.write(change)
 
+    def note_contradictions(self, found: Sequence[Finding], *, is_complete: bool) -> bool:
+        """Keep where peers contradict this replica; returns whether that is news."""
+        return self._volume.index.write(
+            lambda rows: note_contradictions(
+                rows, self._container_id, found, is_complete=is_complete
+            )
+        )
+
+    def keep_version(self, block_id: BlockId, offset: int, data: bytes, why: str) -> None:
+        """Keep a peer's version of a chunk in quarantine, if there is room for it."""
+        if self._volume.available_bytes() - len(data) < self._options.reserve_bytes:
+            return
+        at_ms = self._options.now_ms()
+        note = Note(self._container_id, block_id, offset, len(data), at_ms, why)
+        keep(self._volume.layout, note, data)
+
     def rewrite_descriptor(self) -> None:
         """Write the descriptor anew from what the index knows."""
         follow_state(self._volume, self._container_id)
@@ -200,11 +243,13 @@ class Repair:
     def _bury_without_tree(self, block_id: BlockId, checksum: int) -> None:
         def change(rows: Change) -> None:
             row = rows.replica(self._container_id)
-            after = record_tombstones(rows, self._container_id, row, {block_id: checksum})
+            after = record_tombstones(
+                rows, self._container_id, row, {block_id: checksum}, is_kept=True
+            )
             rows.put_replica(self._container_id, moved_on(after))
 
         self._volume.index.write(change)
-        unlink_blocks(self._volume, self._container_id)
+        unlink_blocks(self._volume, self._options, self._container_id)
 
 
 def check_offered(block_id: BlockId, chunk: ChunkInfo, data: bytes) -> None:
@@ -217,6 +262,17 @@ def check_offered(block_id: BlockId, chunk: ChunkInfo, data: bytes) -> None:
             f"{chunk.length_bytes}",
         )
     check_checksums(f"block {block_id}, chunk at {chunk.offset}", chunk, data)
+
+
+def check_recorded(block_id: BlockId, recorded: ChunkInfo, chunk: ChunkInfo) -> None:
+    """Refuse a chunk that is not the one that our own row says was written here."""
+    if chunk != recorded:
+        raise Refused(
+            Code.CHECKSUM_MISMATCH,
+            f"block {block_id}, chunk at {chunk.offset}: what is offered is not what the row here "
+            "says was written",
+            hint="the replicas contradict each other; `suture reconcile --trust` decides",
+        )
 
 
 def check_shape(block_id: BlockId, chunk: ChunkInfo) -> None:

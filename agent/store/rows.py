@@ -28,8 +28,9 @@ from scanner.resume import ScanMark
 
 ROW_VERSION: Final = 1
 NO_BCSID: Final = Bcsid(0)
+CONTRADICTION_COUNT_MAX: Final = 2**16 - 1  # more are counted as so many
 _SEAL: Final = struct.Struct(">I")
-_REPLICA: Final = struct.Struct(">BBBBIQQQQQIQQQQQQ")
+_REPLICA: Final = struct.Struct(">BBBBHHQQQQQIQQQQQQ")
 REPLICA_BYTES: Final = _REPLICA.size  # of a row, before the name of the origin
 SEAL_BYTES: Final = _SEAL.size
 STATES: Final = tuple(ReplicaState)  # the position is the number on disk: append only
@@ -65,6 +66,7 @@ class ReplicaRow:
     tree: Summary | None = None
     data_scan_at_ms: int = 0
     finding_count: int = 0
+    contradiction_count: int = 0
     created_at_ms: int = 0
     origin_datanode_id: str = ""
 
@@ -95,6 +97,7 @@ def encode_replica(row: ReplicaRow) -> bytes:
         STATES.index(row.state),
         0 if row.former_state is None else 1 + STATES.index(row.former_state),
         0 if tree is None else ALGORITHMS.index(tree.algorithm),
+        min(row.contradiction_count, CONTRADICTION_COUNT_MAX),
         row.replica_index,
         row.bcsid,
         row.bytes_used,
@@ -124,10 +127,10 @@ def decode_replica(container_id: ContainerId, row: bytes) -> ReplicaRow:
     body = unseal(row, what)
     if len(body) < _REPLICA.size or body[0] != ROW_VERSION:
         raise Damaged(f"{what}: unknown version or cut short")
-    (_, state, former, algorithm, replica_index, bcsid, bytes_used, block_count, generation) = (
-        _REPLICA.unpack_from(body)[:9]
-    )
-    scan_at_ms, finding_count, created_at_ms, *tree = _REPLICA.unpack_from(body)[9:]
+    numbers = list(_REPLICA.unpack_from(body))
+    _, state, former, algorithm, contradiction_count, replica_index, *numbers = numbers
+    bcsid, bytes_used, block_count, generation, scan_at_ms, *numbers = numbers
+    finding_count, created_at_ms, *tree = numbers
     try:
         return ReplicaRow(
             state=STATES[state],
@@ -140,6 +143,7 @@ def decode_replica(container_id: ContainerId, row: bytes) -> ReplicaRow:
             tree=_summary(algorithm, tree),
             data_scan_at_ms=scan_at_ms,
             finding_count=finding_count,
+            contradiction_count=contradiction_count,
             created_at_ms=created_at_ms,
             origin_datanode_id=str(body[_REPLICA.size :], "utf-8"),
         )
@@ -235,9 +239,11 @@ class InstallEntry:
 
 @dataclass(frozen=True, slots=True)
 class UnlinkEntry:
-    """Blocks are tombstones and their rows are gone; their files are being unlinked."""
+    """Blocks are tombstones and their rows are gone; their files are being unlinked. Those of
+    `kept_ids` go to quarantine: a peer's word deleted them, not an order."""
 
     block_ids: tuple[BlockId, ...]
+    kept_ids: tuple[BlockId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +293,8 @@ def encode_journal(entry: JournalEntry) -> bytes:
             fields = {"kind": "tree", "generation": entry.generation}
         case UnlinkEntry():
             fields = {"kind": "unlink", "block_ids": entry.block_ids}
+            if entry.kept_ids:
+                fields["kept_ids"] = entry.kept_ids
         case InstallEntry():
             fields = {
                 "kind": "install",
@@ -317,7 +325,7 @@ def decode_journal(container_id: ContainerId, row: bytes) -> JournalEntry:
         case {"kind": "moving"}:
             return MovingEntry()
         case {"kind": "unlink", "block_ids": block_ids}:
-            return UnlinkEntry(tuple(block_ids))
+            return UnlinkEntry(tuple(block_ids), tuple(fields.get("kept_ids", ())))
         case {"kind": "install", "block_id": block_id}:
             return InstallEntry(
                 block_id=block_id,

@@ -6,6 +6,7 @@ from typing import Final
 
 from agent.store.blocks import recounted
 from agent.store.closing import follow_state, unhealthy
+from agent.store.contradictions import place_of, replace_scanned
 from agent.store.facts import ScanBase, ScanCommit, facts_of
 from agent.store.index import Change
 from agent.store.options import StoreOptions
@@ -69,7 +70,7 @@ def commit_scan(
     def alter(rows: Change, row: ReplicaRow) -> ReplicaRow:
         row = counted(rows, container_id, row)
         after = judged(options, container_id, row, findings, complete=complete)
-        rows.replace_findings(container_id, list(findings))
+        replace_scanned(rows, container_id, findings)
         rows.delete_cursor(container_id)
         if after.state is not row.state:
             rows.begin_work(container_id, DescriptorEntry())
@@ -153,7 +154,7 @@ def _add_findings(
         known = {place_of(finding): finding for finding in rows.findings(container_id)}
         known.update({place_of(finding): finding for finding in findings})
         together = sorted(known.values(), key=place_of)
-        rows.replace_findings(container_id, together)
+        replace_scanned(rows, container_id, together)
         after = judged(options, container_id, row, together, complete=False)
         rows.put_replica(container_id, after)
         if after.state is not row.state:
@@ -161,11 +162,6 @@ def _add_findings(
         return True
 
     return volume.index.write(change)
-
-
-def place_of(finding: Finding) -> tuple[int, int, str]:
-    """Return what makes two findings the same fault."""
-    return (finding.block_id, finding.offset, finding.fault)
 
 
 def _unchanged(row: ReplicaRow) -> ScanCommit:

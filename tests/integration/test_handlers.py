@@ -41,6 +41,7 @@ def handling(replica: StoredReplica, config: TaskConfig, clock: Clock) -> Iterat
         cluster_id=CLUSTER,
         datanode_id=DATANODE,
         scan_now=lambda container_id: scan_container(replica.tools, container_id),
+        confirm_deletes=lambda *_: scm_pb2.ConfirmDeletesResponse(),
         ask_scan=lambda *_: None,
         wait=lambda _: False,
         report_soon=lambda: None,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.plan.actions import Deletes
 from agent.plan.outcome import ChunkResult, PeerState, ReconcileResult, Result
 from agent.reconcile.mend import MendLimits
 from agent.rpc.peer import Peer
@@ -264,13 +265,14 @@ class TestAllReplicasDamaged:
 
 class TestDeletedBlocks:
     def test_a_tombstone_is_adopted_with_its_data(self, cluster: Cluster) -> None:
-        """A block that one replica deleted is deleted on the others, though roots agree."""
+        """A delete that was ordered is carried out here, too, though roots agree."""
         cluster[1].replica.store.delete_blocks(CONTAINER, [BlockId(3)])
         serve_all(cluster)
         root = cluster[0].replica.store.tree(CONTAINER).root
         assert root == cluster[1].replica.store.tree(CONTAINER).root
 
-        result = cluster[0].reconcile(cluster[1:])
+        ordered = Deletes(frozenset({BlockId(3)}))
+        result = cluster[0].reconcile(cluster[1:], deletes=ordered)
 
         assert Result.CONVERGED is result.result, result
         assert "3.block" not in cluster[0].files()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Code, Unavailable
+from agent.plan.actions import Deletes
 from agent.plan.outcome import ChunkResult, PeerOutcome, PeerState, ReconcileResult, Result
 from agent.reconcile.mend import MendLimits
 from agent.rpc.peer import Peer, Timeouts
@@ -206,7 +207,7 @@ class TestGivingUp:
         cluster[0].scan()
         cluster[1].serve()
 
-        def full(*_: object) -> None:
+        def full(*_: object, **__: object) -> None:
             raise Unavailable(code, "no room")
 
         monkeypatch.setattr(Repair, "install_chunk", full)
@@ -262,7 +263,11 @@ class TestStopping:
         told: list[int] = []
         store.on_change = lambda _: told.append(len(store.tombstones(CONTAINER)))
 
-        result = cluster[0].reconcile(cluster[1:2], stop=lambda: bool(store.tombstones(CONTAINER)))
+        result = cluster[0].reconcile(
+            cluster[1:2],
+            deletes=Deletes(frozenset({BlockId(1), BlockId(2)})),
+            stop=lambda: bool(store.tombstones(CONTAINER)),
+        )
 
         assert Result.INTERRUPTED is result.result
         assert [1] == told

@@ -125,7 +125,8 @@ def test_a_replaced_key_gives_its_old_blocks_back(world: ScmWorld) -> None:
 
 
 def test_an_emptied_container_is_deleted_everywhere(world: ScmWorld) -> None:
-    """First its blocks, then each replica, without force; then it is DELETED."""
+    """First its blocks, then each replica, without force; then it is DELETED, and what was deleted
+    in it is forgotten."""
     made = world.made_closed()
     world.control.delete_keys([name_of(world)], dry_run=False)
     for node in NODES:
@@ -133,14 +134,17 @@ def test_an_emptied_container_is_deleted_everywhere(world: ScmWorld) -> None:
         empty = replica(node, container_id=made.container_id, bcsid=made.sequence_id)
         answer = world.beat(node, replace(empty, is_empty=True), outcomes=(done(command),))
     states = [state_of(world, made)]
+    remembered = [len(world.state.deleted_in(made.container_id))]
     for node in reversed(NODES):
         ((command, _named),) = answer.commands or world.call(node).commands
         answer = HeartbeatAnswer(is_known=True)
         assert (Kind.DELETE, False) == (command.kind, command.force)
         world.beat(node, full=True, outcomes=(outcome(command),))
     states.append(state_of(world, made))
+    remembered.append(len(world.state.deleted_in(made.container_id)))
 
     assert [ContainerState.DELETING, ContainerState.DELETED] == states
+    assert [1, 0] == remembered
     assert 0 == len(world.state.commands)
     world.control.tick()
     assert () == world.call("dn1").commands
@@ -203,3 +207,34 @@ def test_unknown_keys_are_named_and_a_dry_run_changes_nothing(world: ScmWorld) -
 
     assert [("k", "OK"), ("nope", "KEY_NOT_FOUND")] == [(d.name, d.code) for d in trial]
     assert (1, []) == (len(world.state.keys), transactions(world))
+
+
+class TestConfirming:
+    def delete_everywhere(self, world: ScmWorld) -> None:
+        """Delete the only key, and have all three holders say that they did."""
+        world.control.delete_keys([name_of(world)], dry_run=False)
+        for node in NODES:
+            world.beat(node, outcomes=(done(sent(world, node)[0]),))
+
+    def test_a_delete_that_was_ordered_is_known_while_it_is_owed(self, world: ScmWorld) -> None:
+        """From the moment the key is gone; before it, the key names the block."""
+        world.made_closed()
+        before = world.control.confirm_deletes(1, [1, 2])
+
+        world.control.delete_keys([name_of(world)], dry_run=False)
+
+        assert (frozenset(), {1}) == before
+        assert ({1}, frozenset()) == world.control.confirm_deletes(1, [1, 2])
+
+    def test_it_is_known_after_all_have_acknowledged_it_and_a_restart(
+        self, world: ScmWorld
+    ) -> None:
+        """Whose replica was away may ask a year later."""
+        world.made_closed()
+        self.delete_everywhere(world)
+        assert [] == transactions(world)
+
+        world.restart()
+
+        assert ({1}, frozenset()) == world.control.confirm_deletes(1, [1, 2])
+        assert (frozenset(), frozenset()) == world.control.confirm_deletes(2, [1])

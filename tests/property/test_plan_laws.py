@@ -4,18 +4,28 @@ A world is three replicas of the same blocks. Each replica has lost, damaged or 
 them; its index still has the rows of all blocks that it did not lose.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.plan.reconcile import AdoptTombstone, PeerView, Plan, RepairBlock, plan
-from merkle.checksum import Algorithm
+from agent.plan.actions import (
+    AdoptTombstone,
+    Deletes,
+    PeerView,
+    Plan,
+    RepairBlock,
+    SkipReason,
+)
+from agent.plan.reconcile import plan
+from merkle.checksum import Algorithm, leaf_checksum
 from merkle.diff import diff
 from merkle.replica import BlockId, ChecksumType, ChunkInfo
 from merkle.tree import Leaf, Tree, TreeBuilder
 
+ALGORITHM = Algorithm.XXH3_64
 CHUNK_BYTES = 1_000
 OK, BAD, LOST = "ok", "bad", "lost"
 
@@ -30,7 +40,7 @@ class Replica:
 
     def tree(self) -> Tree:
         """Return its tree."""
-        builder = TreeBuilder(Algorithm.XXH3_64)
+        builder = TreeBuilder(ALGORITHM)
         for block, leaves in sorted(self.leaves.items()):
             builder.add_block(block)
             for _, leaf in sorted(leaves.items()):
@@ -52,17 +62,27 @@ class Replica:
                 for chunk in action.chunks:
                     leaves[chunk.leaf.offset] = chunk.leaf
                     if chunk.leaf.offset not in {known.offset for known in row}:
-                        row.append(info(chunk.leaf))
+                        row.append(CHUNKS[chunk.leaf])
 
 
-def info(leaf: Leaf) -> ChunkInfo:
-    """Return the row's chunk of a leaf."""
-    return ChunkInfo(leaf.offset, leaf.length_bytes, ChecksumType.NONE, 512, b"")
+CHUNKS: dict[Leaf, ChunkInfo] = {}
+"""What a row says of the chunk of each leaf."""
 
 
-def true_leaf(block: int, number: int) -> Leaf:
-    """Return the chunk as its client wrote it."""
-    return Leaf(number * CHUNK_BYTES, CHUNK_BYTES, block * 1_000 + number)
+def true_chunk(block: int, number: int, lie: int = 0) -> ChunkInfo:
+    """Return a chunk as its client wrote it, or as the row of a liar has it."""
+    offset, sums = number * CHUNK_BYTES, bytes([block, number, lie, 0])
+    chunk = ChunkInfo(offset, CHUNK_BYTES, ChecksumType.CRC32C, CHUNK_BYTES, sums)
+    checksum = leaf_checksum(ALGORITHM, offset, CHUNK_BYTES, sums)
+    CHUNKS[Leaf(offset, CHUNK_BYTES, checksum)] = chunk
+    return chunk
+
+
+def true_leaf(block: int, number: int, lie: int = 0) -> Leaf:
+    """Return the leaf of a chunk as its row says."""
+    chunk = true_chunk(block, number, lie)
+    checksum = leaf_checksum(ALGORITHM, chunk.offset, CHUNK_BYTES, chunk.window_checksums)
+    return Leaf(chunk.offset, CHUNK_BYTES, checksum)
 
 
 @st.composite
@@ -77,7 +97,7 @@ def worlds(draw: st.DrawFn, *, with_tombstones: bool = True) -> list[Replica]:
                 replica.tombstones[block] = draw(st.integers(1, 3))
             elif fate == "kept":
                 replica.leaves[block] = draw(damaged(block, count, index))
-                replica.rows[BlockId(block)] = [info(true_leaf(block, n)) for n in range(count)]
+                replica.rows[BlockId(block)] = [true_chunk(block, n) for n in range(count)]
     return replicas
 
 
@@ -94,7 +114,13 @@ def damaged(draw: st.DrawFn, block: int, count: int, index: int) -> dict[int, Le
     return leaves
 
 
-def planned_for(replicas: Sequence[Replica], index: int) -> tuple[Plan, list[PeerView]]:
+ALL = Deletes(frozenset(map(BlockId, range(1, 5))))
+"""Every delete was ordered."""
+
+
+def planned_for(
+    replicas: Sequence[Replica], index: int, deletes: Deletes = ALL
+) -> tuple[Plan, list[PeerView]]:
     """Return the plan of one replica against all others."""
     mine = replicas[index].tree()
     views = [
@@ -102,13 +128,13 @@ def planned_for(replicas: Sequence[Replica], index: int) -> tuple[Plan, list[Pee
         for number, other in enumerate(replicas)
         if number != index
     ]
-    return plan(mine, views, (), replicas[index].rows), views
+    return plan(mine, views, (), replicas[index].rows, deletes=deletes), views
 
 
-def one_round(replicas: list[Replica], order: Sequence[int]) -> None:
+def one_round(replicas: list[Replica], order: Sequence[int], deletes: Deletes = ALL) -> None:
     """Every replica reconciles once, in this order."""
     for index in order:
-        replicas[index].apply(planned_for(replicas, index)[0])
+        replicas[index].apply(planned_for(replicas, index, deletes)[0])
 
 
 class TestSafety:
@@ -188,7 +214,7 @@ class TestConvergence:
     def test_tombstones_are_equal_after_one_round(
         self, replicas: list[Replica], order: list[int]
     ) -> None:
-        """What one replica deleted is deleted everywhere, with the largest checksum."""
+        """A delete that was ordered is carried out everywhere, with the largest checksum."""
         largest: dict[int, int] = {}
         for replica in replicas:
             for block, checksum in replica.tombstones.items():
@@ -199,15 +225,60 @@ class TestConvergence:
         assert [largest] * 3 == [replica.tombstones for replica in replicas]
 
     @given(worlds(), st.permutations([0, 1, 2]))
-    def test_a_second_round_finds_nothing_to_do(
+    def test_what_nobody_confirms_is_not_deleted_and_told(
         self, replicas: list[Replica], order: list[int]
     ) -> None:
-        """Reconcile is idempotent."""
-        one_round(replicas, order)
+        """A tombstone of one replica buries nothing elsewhere; each that sees it says so."""
+        counts = Counter(block for one in replicas for block in one.tombstones)
+        alone = {block for block, count in counts.items() if count == 1}
+        before = [dict(one.leaves) for one in replicas]
 
-        again = [planned_for(replicas, index)[0].actions for index in range(3)]
+        one_round(replicas, order, Deletes())
+
+        for index, had in enumerate(before):
+            kept = alone & had.keys()
+            assert kept <= replicas[index].leaves.keys()
+            planned, _ = planned_for(replicas, index, Deletes())
+            told = {s.block_id for s in planned.skips if s.reason is SkipReason.UNCONFIRMED_DELETE}
+            assert kept <= told
+
+    @given(worlds(), st.permutations([0, 1, 2]), st.sampled_from([ALL, Deletes()]))
+    def test_a_second_round_finds_nothing_to_do(
+        self, replicas: list[Replica], order: list[int], deletes: Deletes
+    ) -> None:
+        """Reconcile is idempotent."""
+        one_round(replicas, order, deletes)
+
+        again = [planned_for(replicas, index, deletes)[0].actions for index in range(3)]
 
         assert [()] * 3 == again
+
+
+class TestLiars:
+    @given(worlds(with_tombstones=False), st.integers(0, 2), st.integers(0, 2), st.data())
+    def test_only_what_our_own_row_says_is_taken(
+        self, replicas: list[Replica], index: int, liar: int, data: st.DataObject
+    ) -> None:
+        """Whichever chunks one replica, or two alike, have otherwise under rows that fit them."""
+        for other in {liar, data.draw(st.integers(0, 2))} - {index}:
+            for block, leaves in replicas[other].leaves.items():
+                for offset in leaves:
+                    if data.draw(st.booleans()):
+                        leaves[offset] = true_leaf(block, offset // CHUNK_BYTES, lie=1)
+
+        planned, views = planned_for(replicas, index)
+
+        rows = replicas[index].rows
+        for action in planned.actions:
+            assert isinstance(action, RepairBlock)
+            recorded = {chunk.offset: chunk for chunk in rows.get(action.block_id, [])}
+            for chunk in action.chunks:
+                said = recorded.get(chunk.leaf.offset)
+                assert said in {None, CHUNKS[chunk.leaf]}
+                if said is None:
+                    others = [view.tree.leaves(action.block_id) for view in views]
+                    rivals = [x for one in others for x in one if x.offset == chunk.leaf.offset]
+                    assert {chunk.leaf} == {leaf for leaf in rivals if leaf.healthy}
 
 
 def all_chunks_are_somewhere(replicas: Sequence[Replica], block: int) -> bool:

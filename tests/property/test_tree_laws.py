@@ -175,6 +175,26 @@ class TestDiff:
 
     @laws
     @given(trees(), trees())
+    def test_no_delete_is_followed_that_nobody_confirms(self, mine: Tree, theirs: Tree) -> None:
+        """
+        What lives here stays, with all its healthy chunks, and the difference stays visible.
+        """
+        repaired = apply_divergence(mine, diff(mine, theirs), are_deletes_confirmed=False)
+
+        living = set(mine.block_ids.tolist()) - tombstones(mine)
+        assert tombstones(mine) == tombstones(repaired)
+        for block_id in living:
+            healthy = {leaf for leaf in mine.leaves(block_id) if leaf.healthy}
+            assert healthy <= set(repaired.leaves(block_id))
+        claimed = {
+            difference.block_id
+            for difference in diff(repaired, theirs).differences
+            if difference.kind is DifferenceKind.ADOPT_TOMBSTONE
+        }
+        assert living & tombstones(theirs) <= claimed
+
+    @laws
+    @given(trees(), trees())
     def test_reports_agree_with_diffs(self, mine: Tree, theirs: Tree) -> None:
         """
         Among healthy replicas, equal reports and empty diffs are the same thing.
@@ -216,7 +236,8 @@ class TestConvergence:
     ) -> None:
         """
         Every replica repairs itself from every other once, in any order, each seeing what the
-        others have become: all are then what was written, with every delete carried out.
+        others have become: all are then what was written, with every delete, which was ordered,
+        carried out.
         """
         replicas = list(family.replicas)
         pairs = data.draw(st.permutations(list(permutations(range(len(replicas)), 2))))

@@ -6,9 +6,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from agent.errors import SutureError
+from agent.plan.actions import Deletes
 from agent.plan.outcome import ReconcileResult
 from agent.reconcile.mend import MendLimits
 from agent.reconcile.reconciler import Reconciler
+from agent.reconcile.survey import Holder
 from agent.rpc.access import Audit
 from agent.rpc.backends import ScanStep
 from agent.rpc.peer import Peer, Timeouts
@@ -94,8 +96,10 @@ class Datanode:
         report = self.replica.scan(container_id)
         assert report.committed, report.held_because
 
-    def reconciler(self, *, limits: MendLimits | None = None) -> Reconciler:
-        """Return a reconciler of this datanode."""
+    def reconciler(
+        self, *, limits: MendLimits | None = None, deletes: Deletes | None = None
+    ) -> Reconciler:
+        """Return a reconciler of this datanode; `deletes` is what the control plane knows."""
         return Reconciler(
             self.replica.store,
             self.replica.leases,
@@ -103,6 +107,7 @@ class Datanode:
             scan=lambda container_id: scan_container(self.replica.tools, container_id),
             now_ms=SystemClock().now_ms,
             limits=limits,
+            confirm=lambda _id, _blocks: deletes or Deletes(),
         )
 
     def replicator(self, *, stall_s: float = STALL_S, finish_s: float = FINISH_S) -> Replicator:
@@ -136,11 +141,16 @@ class Datanode:
         others: Sequence["Datanode"],
         container_id: ContainerId = CONTAINER,
         *,
+        holders: Sequence[Holder] = (),
+        deletes: Deletes | None = None,
+        trusted: str = "",
         stop: Callable[[], bool] = lambda: False,
     ) -> ReconcileResult:
         """Reconcile with other datanodes, as a command of the SCM says."""
         with dialled(others) as peers:
-            return self.reconciler().reconcile(container_id, peers, stop=stop)
+            return self.reconciler(deletes=deletes).reconcile(
+                container_id, peers, holders=holders, trusted=trusted, stop=stop
+            )
 
     def files(self, container_id: ContainerId = CONTAINER) -> dict[str, bytes]:
         """Return every block file of a container, by name."""

@@ -2,23 +2,32 @@
 
     mine        17: 0+4M=aaaa 4M+4M=bbbb! ; 18: deleted=cccc ; 19:
     peer dn2    17: 0+4M=aaaa 4M+4M=bbbb
-    row         17: 0+4M 4M+4M              what our index knows; default: our healthy chunks
+    row         17: 0+4M=aaaa 4M+4M=bbbb    what our index knows; without it our row is lost
     finding     TRAILING_BYTES 17           fault, block and offset (both may be left out)
+    silent      dn4 dn5                     known holders that were not heard
+    empty       dn4                         known holders without a block
+    echoed      dn2                         peers whose root a silent holder reported
+    ordered     17                          deletes that the control plane ordered
+    kept        17                          blocks that a key names
+    trust       dn2                         whom an operator trusts
 
 `!` marks a chunk that its owner calls unhealthy. A name like `aaaa` stands for the checksums of
 the chunk's windows; answers show the same names.
 """
 
-from agent.plan.reconcile import (
+from agent.plan.actions import (
     AdoptTombstone,
+    Deletes,
+    Heard,
     PeerView,
     Plan,
     RebuildTree,
     RepairBlock,
     RewriteDescriptor,
+    Skip,
     Trim,
-    plan,
 )
+from agent.plan.reconcile import plan
 from merkle.checksum import Algorithm, leaf_checksum
 from merkle.diff import diff
 from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
@@ -42,6 +51,9 @@ def read(statements: list[str]) -> tuple[Plan, "Names"]:
     trees: dict[str, Tree] = {}
     rows: dict[BlockId, list[ChunkInfo]] = {}
     findings: list[Finding] = []
+    words: dict[str, list[str]] = {
+        name: [] for name in ("silent", "empty", "echoed", "ordered", "kept", "trust")
+    }
     for statement in statements:
         word, _, rest = statement.partition(" ")
         if word == "mine":
@@ -51,12 +63,28 @@ def read(statements: list[str]) -> tuple[Plan, "Names"]:
             trees[peer_id] = tree_of(blocks, names)
         elif word == "row":
             block, _, chunks = rest.partition(":")
-            rows[BlockId(int(block))] = [row_chunk(chunk) for chunk in chunks.split()]
+            rows[BlockId(int(block))] = [row_chunk(chunk, names) for chunk in chunks.split()]
+        elif word in words:
+            words[word] += rest.split()
         else:
             assert word == "finding", statement
             findings.append(finding_of(rest.split()))
     peers = [PeerView(peer_id, tree, diff(mine, tree)) for peer_id, tree in trees.items()]
-    return plan(mine, peers, findings, rows), names
+    planned = plan(
+        mine,
+        peers,
+        findings,
+        rows,
+        heard=Heard(*(frozenset(words[name]) for name in ("silent", "empty", "echoed"))),
+        deletes=Deletes(block_ids_of(words["ordered"]), block_ids_of(words["kept"])),
+        trusted="".join(words["trust"]),
+    )
+    return planned, names
+
+
+def block_ids_of(words: list[str]) -> frozenset[BlockId]:
+    """Return block ids."""
+    return frozenset(BlockId(int(word)) for word in words)
 
 
 class Names:
@@ -119,10 +147,12 @@ def size_text(size_bytes: int) -> str:
     return str(size_bytes)
 
 
-def row_chunk(text: str) -> ChunkInfo:
-    """Return a chunk of our index; its checksums do not matter to the planner."""
-    offset, length_bytes = span_of(text)
-    return ChunkInfo(offset, length_bytes, ChecksumType.NONE, 16 * 1024, b"")
+def row_chunk(text: str, names: Names) -> ChunkInfo:
+    """Return a chunk of our index: its checksums are those of the leaf of that name."""
+    span, _, name = text.partition("=")
+    offset, length_bytes = span_of(span)
+    names.leaf(offset, length_bytes, name, healthy=True)
+    return ChunkInfo(offset, length_bytes, ChecksumType.CRC32C, 16 * 1024, name.encode())
 
 
 def finding_of(words: list[str]) -> Finding:
@@ -144,6 +174,7 @@ def told(planned: Plan, names: Names) -> list[str]:
                 lines += [
                     f"  chunk {span_text(chunk.leaf)}={names.of(chunk.leaf.checksum)} "
                     f"({chunk.cause}) from {' '.join(chunk.sources)}"
+                    + (", as ordered" if chunk.is_ordered else "")
                     for chunk in action.chunks
                 ]
             case AdoptTombstone():
@@ -158,11 +189,19 @@ def told(planned: Plan, names: Names) -> list[str]:
     for skip in planned.skips:
         where = "replica" if skip.block_id < 0 else f"block {skip.block_id}"
         where += f" {size_text(skip.offset)}" if skip.offset >= 0 else ""
-        rest = " ".join([*skip.peers, skip.detail]).strip()
+        rest = " ".join([*skip.peers, told_detail(skip, names)]).strip()
         mark = ", harmless" if skip.is_harmless else ""
         lines.append(f"skip {where}: {skip.reason} {rest}".rstrip() + mark)
     lines.append(f"covered: {' '.join(sorted(planned.covered_peers)) or 'nobody'}")
     return lines
+
+
+def told_detail(skip: Skip, names: Names) -> str:
+    """Return the rest of why, with names in the place of checksums."""
+    if not skip.versions:
+        return skip.detail
+    said = [("here", skip.mine), *skip.versions]
+    return ": " + " ".join(f"{who}={names.of(leaf.checksum)}" for who, leaf in said if leaf)
 
 
 def span_text(leaf: Leaf) -> str:

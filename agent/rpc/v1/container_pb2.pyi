@@ -119,7 +119,7 @@ class TreeSummary(_message.Message):
     def __init__(self, algorithm: _Optional[_Union[TreeAlgorithm, str]] = ..., root: _Optional[int] = ..., generation: _Optional[int] = ..., block_count: _Optional[int] = ..., tombstone_count: _Optional[int] = ..., tombstones_checksum: _Optional[int] = ...) -> None: ...
 
 class ReplicaReport(_message.Message):
-    __slots__ = ("container_id", "state", "bytes_used", "block_count", "bcsid", "origin_datanode_id", "replica_index", "is_empty", "tree", "volume_id", "data_scan_at_ms", "finding_count", "load_error")
+    __slots__ = ("container_id", "state", "bytes_used", "block_count", "bcsid", "origin_datanode_id", "replica_index", "is_empty", "tree", "volume_id", "data_scan_at_ms", "finding_count", "load_error", "contradiction_count")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     BYTES_USED_FIELD_NUMBER: _ClassVar[int]
@@ -133,6 +133,7 @@ class ReplicaReport(_message.Message):
     DATA_SCAN_AT_MS_FIELD_NUMBER: _ClassVar[int]
     FINDING_COUNT_FIELD_NUMBER: _ClassVar[int]
     LOAD_ERROR_FIELD_NUMBER: _ClassVar[int]
+    CONTRADICTION_COUNT_FIELD_NUMBER: _ClassVar[int]
     container_id: int
     state: ReplicaState
     bytes_used: int
@@ -146,7 +147,8 @@ class ReplicaReport(_message.Message):
     data_scan_at_ms: int
     finding_count: int
     load_error: str
-    def __init__(self, container_id: _Optional[int] = ..., state: _Optional[_Union[ReplicaState, str]] = ..., bytes_used: _Optional[int] = ..., block_count: _Optional[int] = ..., bcsid: _Optional[int] = ..., origin_datanode_id: _Optional[str] = ..., replica_index: _Optional[int] = ..., is_empty: bool = ..., tree: _Optional[_Union[TreeSummary, _Mapping]] = ..., volume_id: _Optional[str] = ..., data_scan_at_ms: _Optional[int] = ..., finding_count: _Optional[int] = ..., load_error: _Optional[str] = ...) -> None: ...
+    contradiction_count: int
+    def __init__(self, container_id: _Optional[int] = ..., state: _Optional[_Union[ReplicaState, str]] = ..., bytes_used: _Optional[int] = ..., block_count: _Optional[int] = ..., bcsid: _Optional[int] = ..., origin_datanode_id: _Optional[str] = ..., replica_index: _Optional[int] = ..., is_empty: bool = ..., tree: _Optional[_Union[TreeSummary, _Mapping]] = ..., volume_id: _Optional[str] = ..., data_scan_at_ms: _Optional[int] = ..., finding_count: _Optional[int] = ..., load_error: _Optional[str] = ..., contradiction_count: _Optional[int] = ...) -> None: ...
 
 class DatanodeEndpoint(_message.Message):
     __slots__ = ("datanode_id", "address")

@@ -140,6 +140,22 @@ class HeartbeatResponse(_message.Message):
     sole_healthy_container_ids: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, term: _Optional[int] = ..., commands: _Optional[_Iterable[_Union[Command, _Mapping]]] = ..., reregister: bool = ..., sole_healthy_container_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
+class ConfirmDeletesRequest(_message.Message):
+    __slots__ = ("container_id", "local_ids")
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_IDS_FIELD_NUMBER: _ClassVar[int]
+    container_id: int
+    local_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, container_id: _Optional[int] = ..., local_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ConfirmDeletesResponse(_message.Message):
+    __slots__ = ("ordered_local_ids", "kept_local_ids")
+    ORDERED_LOCAL_IDS_FIELD_NUMBER: _ClassVar[int]
+    KEPT_LOCAL_IDS_FIELD_NUMBER: _ClassVar[int]
+    ordered_local_ids: _containers.RepeatedScalarFieldContainer[int]
+    kept_local_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, ordered_local_ids: _Optional[_Iterable[int]] = ..., kept_local_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class CloseCommand(_message.Message):
     __slots__ = ("container_id", "bcsid", "force")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -159,14 +175,26 @@ class DeleteCommand(_message.Message):
     def __init__(self, container_id: _Optional[int] = ..., force: bool = ...) -> None: ...
 
 class ReconcileCommand(_message.Message):
-    __slots__ = ("container_id", "peers", "scheme")
+    __slots__ = ("container_id", "peers", "scheme", "holders")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     PEERS_FIELD_NUMBER: _ClassVar[int]
     SCHEME_FIELD_NUMBER: _ClassVar[int]
+    HOLDERS_FIELD_NUMBER: _ClassVar[int]
     container_id: int
     peers: _containers.RepeatedCompositeFieldContainer[_container_pb2.DatanodeEndpoint]
     scheme: str
-    def __init__(self, container_id: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[_container_pb2.DatanodeEndpoint, _Mapping]]] = ..., scheme: _Optional[str] = ...) -> None: ...
+    holders: _containers.RepeatedCompositeFieldContainer[KnownHolder]
+    def __init__(self, container_id: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[_container_pb2.DatanodeEndpoint, _Mapping]]] = ..., scheme: _Optional[str] = ..., holders: _Optional[_Iterable[_Union[KnownHolder, _Mapping]]] = ...) -> None: ...
+
+class KnownHolder(_message.Message):
+    __slots__ = ("datanode_id", "tree", "is_empty")
+    DATANODE_ID_FIELD_NUMBER: _ClassVar[int]
+    TREE_FIELD_NUMBER: _ClassVar[int]
+    IS_EMPTY_FIELD_NUMBER: _ClassVar[int]
+    datanode_id: str
+    tree: _container_pb2.TreeSummary
+    is_empty: bool
+    def __init__(self, datanode_id: _Optional[str] = ..., tree: _Optional[_Union[_container_pb2.TreeSummary, _Mapping]] = ..., is_empty: bool = ...) -> None: ...
 
 class ReplicateCommand(_message.Message):
     __slots__ = ("container_id", "target", "compress")

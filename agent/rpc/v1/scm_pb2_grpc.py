@@ -44,6 +44,11 @@ class ScmStub(object):
                 request_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.HeartbeatRequest.SerializeToString,
                 response_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.HeartbeatResponse.FromString,
                 _registered_method=True)
+        self.ConfirmDeletes = channel.unary_unary(
+                '/suture.v1.Scm/ConfirmDeletes',
+                request_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ConfirmDeletesRequest.SerializeToString,
+                response_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ConfirmDeletesResponse.FromString,
+                _registered_method=True)
         self.AllocateBlocks = channel.unary_unary(
                 '/suture.v1.Scm/AllocateBlocks',
                 request_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.AllocateBlocksRequest.SerializeToString,
@@ -188,6 +193,13 @@ class ScmServicer(object):
 
     def Heartbeat(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ConfirmDeletes(self, request, context):
+        """Before a datanode follows a delete that a peer claims.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -362,6 +374,11 @@ def add_ScmServicer_to_server(servicer, server):
                     servicer.Heartbeat,
                     request_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.HeartbeatRequest.FromString,
                     response_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.HeartbeatResponse.SerializeToString,
+            ),
+            'ConfirmDeletes': grpc.unary_unary_rpc_method_handler(
+                    servicer.ConfirmDeletes,
+                    request_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ConfirmDeletesRequest.FromString,
+                    response_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ConfirmDeletesResponse.SerializeToString,
             ),
             'AllocateBlocks': grpc.unary_unary_rpc_method_handler(
                     servicer.AllocateBlocks,
@@ -548,6 +565,33 @@ class Scm(object):
             '/suture.v1.Scm/Heartbeat',
             agent_dot_rpc_dot_v1_dot_scm__pb2.HeartbeatRequest.SerializeToString,
             agent_dot_rpc_dot_v1_dot_scm__pb2.HeartbeatResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ConfirmDeletes(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/suture.v1.Scm/ConfirmDeletes',
+            agent_dot_rpc_dot_v1_dot_scm__pb2.ConfirmDeletesRequest.SerializeToString,
+            agent_dot_rpc_dot_v1_dot_scm__pb2.ConfirmDeletesResponse.FromString,
             options,
             channel_credentials,
             insecure,

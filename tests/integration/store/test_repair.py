@@ -202,12 +202,12 @@ class TestInstall:
         self, store: ReplicaStore, blocks: dict[int, BlockData]
     ) -> None:
         """
-        A damaged chunk whose peers agree on another content becomes theirs, alone.
+        A chunk that an operator wants otherwise becomes so, alone.
         """
         flip_bit(store.paths(ONE).block_file(BLOCK), 3)
         other = content("what the peers have")
 
-        store.repair(ONE).install_chunk(BLOCK, chunk_of(other), other)
+        store.repair(ONE).install_chunk(BLOCK, chunk_of(other), other, is_ordered=True)
 
         assert (chunk_of(other), blocks[2].chunks[1]) == store.block(ONE, BLOCK).chunks
         assert blocks[2].bcsid == store.block(ONE, BLOCK).bcsid

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.plan.reconcile import RepairBlock
+from agent.plan.actions import RepairBlock
 from tests.support.reconcile_scenario import answer, read
 from tests.support.transcript import check_transcript
 

@@ -1,0 +1,35 @@
+"""Versions of a chunk: what a row says, which ones exclude each other, and how a person is told."""
+
+from collections.abc import Iterable, Sequence
+
+from agent.plan.actions import PeerId
+from merkle.checksum import leaf_checksum
+from merkle.replica import ChunkInfo
+from merkle.tree import Leaf, Tree
+
+
+def leaf_of(tree: Tree, chunk: ChunkInfo) -> Leaf:
+    """Return the leaf that a chunk which is what its row says has in a tree like `tree`."""
+    checksum = leaf_checksum(
+        tree.algorithm, chunk.offset, chunk.length_bytes, chunk.window_checksums
+    )
+    return Leaf(chunk.offset, chunk.length_bytes, checksum, True)
+
+
+def contested_offsets(leaves: Iterable[Leaf]) -> frozenset[int]:
+    """Return where chunks begin that overlap another one: both cannot be what was written."""
+    contested: set[int] = set()
+    farthest: Leaf | None = None
+    for leaf in sorted(leaves, key=lambda leaf: (leaf.offset, leaf.length_bytes, leaf.checksum)):
+        if farthest is not None and leaf.offset < farthest.end:
+            contested |= {leaf.offset, farthest.offset}
+        if farthest is None or leaf.end > farthest.end:
+            farthest = leaf
+    return frozenset(contested)
+
+
+def told_versions(own: Leaf | None, versions: Sequence[tuple[PeerId, Leaf]]) -> str:
+    """Return who says what of a chunk, for a person."""
+    here = "our row is lost" if own is None else f"here {own.length_bytes} bytes {own.checksum:#x}"
+    theirs = (f"{peer} {leaf.length_bytes} bytes {leaf.checksum:#x}" for peer, leaf in versions)
+    return "; ".join([here, *theirs])

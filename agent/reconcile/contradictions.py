@@ -1,0 +1,74 @@
+"""Where replicas contradict each other: kept as findings, with the peers' versions as evidence.
+
+No repair ends them. Each replica is right by its own rows, so a person has to decide whose rows
+are; until then whoever looks finds who says what, and the bytes that were said.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from agent.errors import SutureError
+from agent.plan.actions import Skip, SkipReason, WantedChunk
+from agent.reconcile.fetch import Sources
+from merkle.replica import ContainerId
+from scanner.finding import Fault, Finding, Verdict
+
+if TYPE_CHECKING:
+    from agent.store.store import ReplicaStore
+
+TOLD_MAX: Final = 1_000  # of one reconcile
+EVIDENCE_COUNT_MAX: Final = 16  # versions that one reconcile fetches and keeps
+EVIDENCE_BYTES_MAX: Final = 64 * 1024**2
+
+
+def findings_of(
+    container_id: ContainerId, skips: Sequence[Skip], now_ms: int
+) -> Iterator[tuple[Skip, Finding]]:
+    """Yield a finding for each contradiction among what was left alone."""
+    for skip in skips:
+        if not skip.is_contradiction:
+            continue
+        is_delete = skip.reason is SkipReason.UNCONFIRMED_DELETE
+        deleted = f"deleted at {', '.join(skip.peers)}, and nobody confirms it"
+        yield (
+            skip,
+            Finding(
+                container_id=container_id,
+                verdict=Verdict.CONTRADICTORY,
+                fault=Fault.UNCONFIRMED_DELETE if is_delete else Fault.PEER_CONTRADICTS,
+                block_id=skip.block_id,
+                offset=skip.offset,
+                length_bytes=max(
+                    (leaf.length_bytes for _, leaf in skip.versions),
+                    default=-1,
+                ),
+                found_at_ms=now_ms,
+                evidence=f"{deleted} {skip.detail}".strip() if is_delete else skip.detail,
+            ),
+        )
+
+
+def keep_versions(
+    store: "ReplicaStore", container_id: ContainerId, fresh: Sequence[Skip], sources: Sources
+) -> None:
+    """Keep what peers have where they contradict us, a bounded number of versions and bytes.
+
+    A peer that cannot be asked any more gives no evidence; that is no reason to fail.
+    """
+    left_count, left_bytes = EVIDENCE_COUNT_MAX, EVIDENCE_BYTES_MAX
+    for skip in fresh:
+        for peer_id, leaf in skip.versions:
+            if not left_count or leaf.length_bytes > left_bytes:
+                return
+            wanted = WantedChunk(leaf, skip.reason.value, (peer_id,))
+            answer = sources.fetch(skip.block_id, wanted)
+            if answer.chunk is None:
+                continue
+            left_count, left_bytes = left_count - 1, left_bytes - leaf.length_bytes
+            why = f"version of {peer_id}, contradicts this replica or another"
+            try:
+                store.repair(container_id).keep_version(
+                    skip.block_id, leaf.offset, answer.data, why
+                )
+            except SutureError:
+                return

@@ -1,0 +1,303 @@
+"""Replicas that contradict each other, over real gRPC: each is right by its own rows.
+
+dn1 is the replica at hand, dn2 has what was written, dn3 has other bytes under rows that fit them.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from agent.errors import Code, Refused
+from agent.plan.actions import Deletes, SkipReason
+from agent.plan.outcome import ChunkResult, ReconcileResult, Result
+from agent.reconcile.survey import Holder
+from agent.rpc.reports import replica_report
+from merkle.checksum import window_checksums
+from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ReplicaState
+from scanner.finding import Fault, Finding, Verdict
+from tests.support.datanodes import Datanode
+from tests.support.stored_replica import CONTAINER, WINDOW_BYTES, StoredReplica, noise
+
+LENGTH_BYTES = 5_000
+BLOCK = BlockId(1)
+OTHER_BLOCK = BlockId(2)
+
+
+def write(replica: StoredReplica, contents: dict[BlockId, bytes]) -> None:
+    """Write a container of blocks of one chunk, and close it."""
+    replica.store.create_container(CONTAINER)
+    for block_id, data in contents.items():
+        sums = window_checksums(ChecksumType.CRC32C, WINDOW_BYTES, data)
+        chunk = ChunkInfo(0, len(data), ChecksumType.CRC32C, WINDOW_BYTES, sums)
+        replica.store.write_chunk(CONTAINER, block_id, chunk, data)
+        replica.store.put_block(CONTAINER, BlockData(block_id, Bcsid(block_id), (chunk,)))
+    replica.store.close_container(CONTAINER, bcsid=0, force=True)
+
+
+@dataclass
+class Cluster:
+    """Three datanodes, and what was written."""
+
+    mine: Datanode
+    right: Datanode
+    wrong: Datanode
+    written: bytes
+    lie: bytes
+
+    def block(self, datanode: Datanode) -> bytes:
+        """Return the file of the block in question."""
+        return datanode.files().get(f"{BLOCK}.block", b"")
+
+    def contradictions(self) -> list[Finding]:
+        """Return what is known here of contradictions."""
+        findings = self.mine.replica.store.findings(CONTAINER)
+        return [finding for finding in findings if finding.verdict is Verdict.CONTRADICTORY]
+
+    def kept(self) -> list[bytes]:
+        """Return the bytes in quarantine here, of the block in question."""
+        [quarantine] = self.mine.replica.path.glob("hdds/*/quarantine")
+        notes = [(path, json.loads(path.read_text())) for path in quarantine.glob("*.json")]
+        return [
+            path.with_suffix(".bytes").read_bytes()
+            for path, note in notes
+            if note["block_id"] == BLOCK and note["at_ms"] > 0
+        ]
+
+
+@contextmanager
+def clustered(root: Path, seed: int = 0) -> Iterator[Cluster]:
+    """Make the three; two of them serve."""
+    written, lie = noise(LENGTH_BYTES, 10 + seed), noise(LENGTH_BYTES, 1_000 + seed)
+    nodes = [Datanode(f"dn{number}", root / f"dn{number}-{seed}") for number in (1, 2, 3)]
+    for node, data in zip(nodes, (written, written, lie), strict=True):
+        write(node.replica, {BLOCK: data, OTHER_BLOCK: noise(LENGTH_BYTES, 5)})
+    for node in nodes[1:]:
+        node.serve()
+    yield Cluster(*nodes, written, lie)
+    for node in nodes:
+        node.close()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """One cluster."""
+    with clustered(tmp_path) as made:
+        yield made
+
+
+def skipped(result: ReconcileResult) -> set[str]:
+    """Return why chunks were left alone."""
+    return {chunk.difference for chunk in result.chunks if chunk.result is ChunkResult.SKIPPED}
+
+
+class TestIntactRow:
+    @pytest.mark.parametrize("seed", range(4))
+    def test_with_the_right_peer_down_no_other_bytes_are_taken(
+        self, tmp_path: Path, seed: int
+    ) -> None:
+        """One flipped bit stays one flipped bit, however willingly a peer offers other bytes."""
+        with clustered(tmp_path, seed) as cluster:
+            cluster.mine.replica.flip(BLOCK, 7)
+            cluster.mine.scan()
+            cluster.right.stop_serving()
+            before = cluster.mine.files()
+
+            result = cluster.mine.reconcile([cluster.right, cluster.wrong])
+
+            facts = cluster.mine.replica.store.replica(CONTAINER)
+            assert before == cluster.mine.files()
+            assert (Result.PARTIAL, {"CONTRADICTORY"}) == (result.result, skipped(result))
+            assert (ReplicaState.UNHEALTHY, 1) == (facts.state, facts.contradiction_count)
+
+    def test_with_the_right_peer_up_its_bytes_are_taken_always(self, tmp_path: Path) -> None:
+        """In ten containers of ten, whichever checksum is the larger one."""
+        for seed in range(10):
+            with clustered(tmp_path, seed) as cluster:
+                cluster.mine.replica.flip(BLOCK, 7)
+                cluster.mine.scan()
+
+                result = cluster.mine.reconcile([cluster.right, cluster.wrong])
+
+                assert cluster.written == cluster.block(cluster.mine), seed
+                assert {"CONTRADICTORY"} == skipped(result)
+                assert ReplicaState.CLOSED is cluster.mine.replica.store.replica(CONTAINER).state
+
+    def test_a_lost_file_is_not_filled_with_other_bytes(self, cluster: Cluster) -> None:
+        """The row outlives its file, and decides what it was."""
+        cluster.mine.replica.file(BLOCK).unlink()
+        cluster.mine.scan()
+
+        cluster.mine.reconcile([cluster.wrong])
+        between = cluster.block(cluster.mine)
+        cluster.mine.reconcile([cluster.right, cluster.wrong])
+
+        assert (b"", cluster.written) == (between, cluster.block(cluster.mine))
+
+    def test_bytes_here_that_fit_a_peers_row_do_not_replace_ours(self, cluster: Cluster) -> None:
+        """What lies on the medium is the lie itself: our own row calls it damage all the same."""
+        cluster.mine.replica.overwrite(BLOCK, 0, cluster.lie)
+        cluster.mine.scan()
+        row = cluster.mine.replica.store.block(CONTAINER, BLOCK)
+
+        cluster.mine.reconcile([cluster.wrong])
+
+        assert row == cluster.mine.replica.store.block(CONTAINER, BLOCK)
+        assert ReplicaState.UNHEALTHY is cluster.mine.replica.store.replica(CONTAINER).state
+
+
+class TestStore:
+    """The same again below the planner: whatever it believes, the store asks the row."""
+
+    def test_what_our_row_does_not_say_is_refused(self, cluster: Cluster) -> None:
+        """Bytes that verify under a peer's row are not what ours says was written here."""
+        store = cluster.mine.replica.store
+        cluster.mine.replica.flip(BLOCK, 7)
+        before = cluster.mine.files()
+        [chunk] = cluster.wrong.replica.store.block(CONTAINER, BLOCK).chunks
+
+        with pytest.raises(Refused, match="not what the row here says") as refused:
+            store.repair(CONTAINER).install_chunk(BLOCK, chunk, cluster.lie)
+
+        assert Code.CHECKSUM_MISMATCH is refused.value.code
+        assert before == cluster.mine.files()
+
+    def test_a_row_that_is_intact_is_not_replaced_by_salvage(self, cluster: Cluster) -> None:
+        """Though the bytes that are here are those of the peer's row."""
+        store = cluster.mine.replica.store
+        cluster.mine.replica.overwrite(BLOCK, 0, cluster.lie)
+        row = store.block(CONTAINER, BLOCK)
+        [chunk] = cluster.wrong.replica.store.block(CONTAINER, BLOCK).chunks
+
+        assert not store.repair(CONTAINER).salvage_chunk(BLOCK, chunk)
+
+        assert row == store.block(CONTAINER, BLOCK)
+
+
+class TestLostRow:
+    def test_two_versions_are_a_contradiction(self, cluster: Cluster) -> None:
+        """Nobody votes: neither is installed, also when the bytes here fit one of them."""
+        cluster.mine.replica.delete_row(BLOCK)
+        cluster.mine.scan()
+        before = cluster.mine.files()
+
+        result = cluster.mine.reconcile([cluster.right, cluster.wrong])
+
+        assert before == cluster.mine.files()
+        assert "CONTRADICTORY" in skipped(result)
+        assert {cluster.written, cluster.lie} == set(cluster.kept())
+
+    def test_one_version_is_not_enough_while_a_holder_is_silent(self, cluster: Cluster) -> None:
+        """Whom the order names and who gives no answer could contradict."""
+        cluster.mine.replica.delete_row(BLOCK)
+        cluster.mine.scan()
+        cluster.right.stop_serving()
+
+        result = cluster.mine.reconcile([cluster.wrong], holders=[Holder("dn2")])
+        again = cluster.mine.reconcile([cluster.right, cluster.wrong])
+
+        assert "UNCONFIRMED" in skipped(result) & skipped(again)
+        assert [] == cluster.contradictions()
+        assert BLOCK not in [b.block_id for b in cluster.mine.replica.store.blocks(CONTAINER)]
+
+    def test_a_silent_holder_with_the_root_of_a_peer_has_what_that_peer_has(
+        self, cluster: Cluster
+    ) -> None:
+        """It contradicts nothing that the peer does not."""
+        tree = cluster.right.replica.store.tree(CONTAINER).summary()
+        cluster.mine.replica.delete_row(BLOCK)
+        cluster.mine.scan()
+
+        result = cluster.mine.reconcile([cluster.right], holders=[Holder("dn4", tree)])
+
+        assert cluster.written == cluster.block(cluster.mine)
+        assert Result.CONVERGED is result.result, result
+
+
+class TestTombstones:
+    def test_one_peers_tombstone_unlinks_nothing(self, cluster: Cluster) -> None:
+        """The block stays, readable, and the difference is known."""
+        cluster.right.replica.store.delete_blocks(CONTAINER, [BLOCK])
+        cluster.wrong.stop_serving()
+
+        result = cluster.mine.reconcile([cluster.right])
+
+        [finding] = cluster.contradictions()
+        assert cluster.written == cluster.block(cluster.mine)
+        assert "UNCONFIRMED_DELETE" in skipped(result)
+        assert (Fault.UNCONFIRMED_DELETE, BLOCK) == (finding.fault, finding.block_id)
+
+    def test_an_ordered_delete_is_followed_and_its_bytes_are_kept(self, cluster: Cluster) -> None:
+        """For a time, in quarantine."""
+        cluster.right.replica.store.delete_blocks(CONTAINER, [BLOCK])
+        cluster.mine.reconcile([cluster.right])
+
+        cluster.mine.reconcile([cluster.right], deletes=Deletes(frozenset({BLOCK})))
+
+        assert b"" == cluster.block(cluster.mine)
+        assert [cluster.written] == cluster.kept()
+        assert [] == cluster.contradictions()
+        assert 0 == cluster.mine.replica.store.replica(CONTAINER).contradiction_count
+
+    def test_each_other_holder_together_are_enough_but_for_a_key(self, cluster: Cluster) -> None:
+        """Two of two; but not if a key names the block, nor if a third holder is silent."""
+        for node in (cluster.right, cluster.wrong):
+            node.replica.store.delete_blocks(CONTAINER, [BLOCK])
+        others = [cluster.right, cluster.wrong]
+
+        cluster.mine.reconcile(others, deletes=Deletes(kept=frozenset({BLOCK})))
+        named = cluster.block(cluster.mine)
+        cluster.mine.reconcile(others, holders=[Holder("dn4")])
+        silent = cluster.block(cluster.mine)
+        cluster.mine.reconcile(others)
+
+        assert (cluster.written,) * 2 == (named, silent)
+        assert b"" == cluster.block(cluster.mine)
+
+
+class TestKnowing:
+    def test_it_is_known_until_it_is_over(self, cluster: Cluster) -> None:
+        """A scan does not forget it, a report tells it, its evidence is kept once, and a
+        reconcile that hears everybody and finds nothing ends it."""
+        store = cluster.mine.replica.store
+        cluster.mine.reconcile([cluster.right, cluster.wrong])
+        [found] = cluster.contradictions()
+
+        cluster.mine.scan()
+        cluster.mine.reconcile([cluster.right, cluster.wrong])
+        report = replica_report(store.replica(CONTAINER))
+        cluster.mine.replica.store.close()
+        cluster.mine.replica.reopen()
+        again = cluster.contradictions()
+        cluster.mine.reconcile([cluster.right])
+
+        assert (Fault.PEER_CONTRADICTS, BLOCK, 0) == (found.fault, found.block_id, found.offset)
+        assert "dn3" in found.evidence
+        assert [found] == again
+        assert (1, 0) == (report.contradiction_count, report.finding_count)
+        assert [cluster.lie] == cluster.kept()
+        assert [] == cluster.contradictions()
+        assert 0 == cluster.mine.replica.store.replica(CONTAINER).contradiction_count
+
+    def test_who_was_not_heard_ends_nothing(self, cluster: Cluster) -> None:
+        """A contradiction with a holder that is silent now is still one."""
+        cluster.mine.reconcile([cluster.right, cluster.wrong])
+
+        cluster.mine.reconcile([cluster.right], holders=[Holder("dn3")])
+
+        assert [SkipReason.CONTRADICTORY.value] == [f.verdict for f in cluster.contradictions()]
+
+
+class TestTrust:
+    def test_an_operator_may_decide_otherwise(self, cluster: Cluster) -> None:
+        """The version of the trusted peer is installed over what verifies, which is kept."""
+        result = cluster.mine.reconcile([cluster.right, cluster.wrong], trusted="dn3")
+
+        assert cluster.lie == cluster.block(cluster.mine)
+        assert cluster.written in cluster.kept()
+        assert ChunkResult.REPAIRED in {chunk.result for chunk in result.chunks}
+        cluster.mine.scan()
+        assert ReplicaState.CLOSED is cluster.mine.replica.store.replica(CONTAINER).state
