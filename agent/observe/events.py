@@ -33,6 +33,9 @@ AGENT: Final[Mapping[str, Event]] = {
     "commands_refused": Event("So many commands were refused, by reason."),
     "config_not_reloaded": Event("A reload found a wrong config; nothing was changed."),
     "config_reloaded": Event("What a reload changed, and what needs a restart."),
+    "deletes_not_confirmed": Event(
+        "The control plane did not say whether it ordered deletes that peers claim.", (CONTAINER,)
+    ),
     "drop_callback_died": Event("A defect: who was to hear of a dropped task failed."),
     "metadata_fault": Event("Descriptor, tree or directories are not well.", (CONTAINER,)),
     "orphan_block": Event("Too few shards know this block group.", (CONTAINER,)),
