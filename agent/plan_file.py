@@ -46,6 +46,18 @@ def read_plan(run: Path, *, only: str = "") -> scm_pb2.ApplyPlanRequest:
         raise Refused(Code.MALFORMED_REQUEST, f"plan in {run} cannot be read: {error}") from error
 
 
+def scope(run: Path) -> str:
+    """Say what a partial run knows nothing of; empty for a run of all containers."""
+    manifest = json.loads((run / "manifest.json").read_text(encoding="utf-8"))
+    nodes = manifest.get("changed_nodes", [])
+    if not nodes:
+        return ""
+    return (
+        f"partial plan: only containers with a replica on {', '.join(nodes)} were verified; "
+        "nothing is said of the others"
+    )
+
+
 def plan_row(row: dict[str, object]) -> scm_pb2.PlanRow:
     """Return one row of the plan as the wire carries it."""
     replicas = row["replicas"]

@@ -206,7 +206,7 @@ class ControlPlane(Operators):
             if self._upkeep.under or self._removals.over:
                 return []
             changed, self._changed_nodes = sorted(self._changed_nodes), set()
-            return changed
+            return [node for node in changed if self._state.nodes.get(node) is not None]
 
     def note_verified(self, decisions: Mapping[str, int], error: str) -> None:
         """Remember what the last verification came to."""

@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -25,7 +25,7 @@ from agent.plan_file import SCAN, read_plan
 from scm import wire
 from scm.control import ControlPlane
 
-RUNS_KEPT: Final = 10
+RUNS_KEPT: Final = 10  # of all containers, and as many of a few nodes only
 POLL_S: Final = 1.0
 PAUSE_S_MIN: Final = 30.0  # between two runs: a node that comes and goes does not keep Spark busy
 DONE_CODES: Final = frozenset({0, 2, 3})  # clean, work to do, data at risk
@@ -102,7 +102,9 @@ class VerifyLoop(threading.Thread):
             self._process = None
         if code not in DONE_CODES:
             raise ValueError(f"{self._command[0]} ended with {code}: {out.strip()[-500:]}")
-        return Path(json.loads(out)["path"])
+        answer = json.loads(out)
+        _check_answer(answer, exported.snapshot_id, sorted(changed))
+        return Path(answer["path"])
 
     def _apply(self, run: Path) -> list[str]:
         request = read_plan(run)
@@ -117,5 +119,29 @@ class VerifyLoop(threading.Thread):
 
     def _remove_old(self) -> None:
         runs = sorted(self._out.glob("run_id=*"), key=lambda path: path.stat().st_mtime)
-        for run in runs[:-RUNS_KEPT]:
+        partial = [run for run in runs if _is_partial(run)]
+        whole = [run for run in runs if run not in partial]
+        for run in partial[:-RUNS_KEPT] + whole[:-RUNS_KEPT]:
             shutil.rmtree(run, ignore_errors=True)
+
+
+def _check_answer(answer: dict[str, Any], snapshot_id: str, changed: list[str]) -> None:
+    """Refuse the answer to another question: a fixed run id in the command would bring one."""
+    if answer["snapshot_id"] != snapshot_id:
+        raise ValueError(
+            f"{answer['path']} is the run of snapshot {answer['snapshot_id']}, not of {snapshot_id}"
+        )
+    if answer["changed_nodes"] != changed:
+        there, here = (
+            ", ".join(nodes) or "all nodes" for nodes in (answer["changed_nodes"], changed)
+        )
+        raise ValueError(f"{answer['path']} is the run of containers on {there}, not on {here}")
+
+
+def _is_partial(run: Path) -> bool:
+    try:
+        return bool(
+            json.loads((run / "manifest.json").read_text(encoding="utf-8"))["changed_nodes"]
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return False  # not finished, or not ours: it counts as a whole one

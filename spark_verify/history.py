@@ -5,7 +5,6 @@ cannot help: it would be ordered again at every run. So a container whose roots 
 it was last planned is planned ever more rarely: at its 1st, 2nd, 3rd, 5th, 9th ... run.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,8 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
+from spark_verify.rows import RESULT_VERSION
+from spark_verify.runs import read_summary
 from spark_verify.snapshot import Manifest
 
 
@@ -33,12 +34,18 @@ def previous_run(out: Path, manifest: Manifest, run_id: str) -> Previous | None:
     """Return the latest finished run before this snapshot's instant; None when there is none."""
     found = []
     for success in out.glob("run_id=*/_SUCCESS"):
-        path = success.parent / "summary.json"
-        summary = json.loads(path.read_text(encoding="utf-8"))
+        summary = read_summary(success.parent)
+        if summary is None or _version(summary) != RESULT_VERSION:
+            continue  # damaged, or of another version: nothing follows from it
         is_same = summary["cluster_id"] == manifest.cluster_id and not summary["changed_nodes"]
         if is_same and summary["as_of_ms"] < manifest.as_of_ms and summary["run_id"] != run_id:
             found.append(Previous(success.parent, summary))
     return max(found, key=lambda p: (p.summary["as_of_ms"], p.summary["run_id"]), default=None)
+
+
+def _version(summary: dict[str, Any]) -> object:
+    inputs = summary.get("inputs")
+    return inputs.get("result_version") if isinstance(inputs, dict) else None
 
 
 def with_attempts(plan: DataFrame, previous: Previous | None) -> DataFrame:

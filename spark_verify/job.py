@@ -6,7 +6,8 @@
     spark-submit --py-files suture.whl spark_verify/job.py SNAPSHOT --out DIR
 
 Exit codes: 0 clean, 2 work to do, 3 data at risk, 1 error (nothing was written).
-A run id names a result for ever: the same id again returns the finished result without work.
+A finished result is returned again, without work, to the same question only: the same snapshot,
+nodes, rules and version. Under the run id of another question nothing is done (exit code 1).
 """
 
 import json
@@ -20,6 +21,7 @@ import typer
 from spark_verify.errors import SPARK_ERRORS, VerifyError
 from spark_verify.generate import Shape, generate
 from spark_verify.pipeline import REPORTING_MIN_PERCENT, Request, Result, verify
+from spark_verify.report import verdict
 from spark_verify.score import score
 from spark_verify.session import open_session
 from spark_verify.snapshot import read_manifest
@@ -34,7 +36,9 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 def verify_command(
     snapshot: Annotated[str, typer.Argument(help="Directory of the snapshot.")],
     out: Annotated[Path, typer.Option(help="Directory that gets run_id=<run id>/.")],
-    run_id: Annotated[str, typer.Option(help="Name of the result; default: snapshot id.")] = "",
+    run_id: Annotated[
+        str, typer.Option(help="Name of the result; default: from snapshot and nodes.")
+    ] = "",
     master: Annotated[str, typer.Option(help="Spark master; default: this machine.")] = "",
     changed_node: Annotated[
         list[str] | None, typer.Option(help="Verify only containers with a replica there.")
@@ -71,7 +75,8 @@ def verify_command(
         _say_error(error, as_json=as_json)
         raise _Done(ERROR) from error
     _say_result(result, as_json=as_json)
-    progress(f"done: {result.directory}")
+    what = "done, partial" if result.summary["is_partial"] else "done"
+    progress(f"{what}: {result.directory}")
     raise _Done(result.summary["exit_code"])
 
 
@@ -151,6 +156,8 @@ def _say_result(result: Result, *, as_json: bool) -> None:
     for action, planned in result.summary["plan"].items():
         if planned["rows"]:
             typer.echo(f"to {action}: {planned['rows']:,}")
+    _kind, title, sentence = verdict(result.summary)
+    typer.echo(f"{title}: {sentence}")
     typer.echo(f"{result.directory / 'report.html'}")
 
 

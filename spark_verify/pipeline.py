@@ -23,7 +23,7 @@ from pyspark.sql import functions as f
 from spark_verify.actions import action_plan, scan_plan
 from spark_verify.case import REPLICA_COLUMNS, build_cases, located_replicas, violation
 from spark_verify.compare import compare
-from spark_verify.errors import RunConflict, SnapshotRefused
+from spark_verify.errors import SnapshotRefused
 from spark_verify.health import QUEUE_NONE, judge_health
 from spark_verify.history import Previous, previous_run, with_attempts
 from spark_verify.leaving import leaving_nodes
@@ -31,6 +31,7 @@ from spark_verify.plan import judge_reconcile, reconcile_plan
 from spark_verify.report import render
 from spark_verify.rows import HEALTH, RESULT_VERSION
 from spark_verify.rules import Rules
+from spark_verify.runs import finished, inputs_of, run_id_of, work_directory
 from spark_verify.screen import screen, screen_clustered
 from spark_verify.session import interpreted, open_session
 from spark_verify.snapshot import (
@@ -38,6 +39,7 @@ from spark_verify.snapshot import (
     Manifest,
     Snapshot,
     check_age,
+    check_changed,
     check_count,
     check_nodes,
     check_reporting,
@@ -104,6 +106,7 @@ class Run:
     request: Request
     manifest: Manifest
     run_id: str
+    inputs: dict[str, Any]
     work: Path
     say: Progress
     seconds: dict[str, float]
@@ -124,42 +127,34 @@ class Run:
 def verify(request: Request, progress: Progress = lambda _: None) -> Result:
     """Verify a snapshot and write the result to `out/run_id=<run_id>`.
 
-    Raises SnapshotRefused when the snapshot cannot be believed, RunConflict when the run id is
-    taken by another snapshot. Either way nothing is left behind.
+    A finished run is returned as it is, if it answers the same question. Raises SnapshotRefused
+    when the snapshot cannot be believed, RunConflict when the run id belongs to another question or
+    another process writes it now. Either way nothing is left behind.
     """
     manifest = read_manifest(request.snapshot)
-    run_id = request.run_id or manifest.snapshot_id
-    if not run_id.replace("-", "").replace("_", "").replace(".", "").isalnum():
-        raise RunConflict(f"run id {run_id!r} is no name for a directory")
-    target = request.out / f"run_id={run_id}"
-    if (target / "_SUCCESS").is_file():
-        progress(f"run {run_id} is finished already")
-        return _finished(target, manifest)
     check_age(manifest, request.age_max_s, time.time_ns() // 1_000_000)
-    progress("starting Spark")
-    spark = open_session(replica_count=manifest.rows["replicas"], master=request.master)
-    work = request.out / f".run_id={run_id}.partial"  # hidden: nobody ever reads half a run
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
-    try:
-        summary = _run(spark, Run(request, manifest, run_id, work, progress, {}))
+    run_id = run_id_of(request.run_id, manifest, request.changed_nodes)
+    inputs = inputs_of(
+        manifest,
+        changed_nodes=request.changed_nodes,
+        rules=request.rules,
+        reporting_min_percent=request.reporting_min_percent,
+    )
+    target = request.out / f"run_id={run_id}"
+    known = finished(target, inputs)
+    if known is not None:
+        progress(f"run {run_id} is finished already")
+        return Result(target, known)
+    with work_directory(request.out, run_id) as work:
+        progress("starting Spark")
+        spark = open_session(replica_count=manifest.rows["replicas"], master=request.master)
+        try:
+            summary = _run(spark, Run(request, manifest, run_id, inputs, work, progress, {}))
+        finally:
+            close_snapshot(spark, manifest)
         shutil.rmtree(target, ignore_errors=True)  # left by a run that never got its _SUCCESS
         work.rename(target)
         (target / "_SUCCESS").touch()
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-        close_snapshot(spark, manifest)
-    return Result(target, summary)
-
-
-def _finished(target: Path, manifest: Manifest) -> Result:
-    summary = json.loads((target / "summary.json").read_text(encoding="utf-8"))
-    if summary["snapshot_id"] != manifest.snapshot_id:
-        raise RunConflict(
-            f"{target} holds the run of snapshot {summary['snapshot_id']}, "
-            f"not of {manifest.snapshot_id}",
-            hint="choose another --run-id",
-        )
     return Result(target, summary)
 
 
@@ -168,6 +163,7 @@ def _run(spark: SparkSession, run: Run) -> dict[str, Any]:
     run.say(f"reading snapshot {manifest.snapshot_id}: {manifest.rows['replicas']:,} replicas")
     snapshot = open_snapshot(spark, run.request.snapshot, manifest)
     nodes = _check_small_tables(snapshot)
+    check_changed(nodes, run.request.changed_nodes)
     check_reporting(nodes, run.request.reporting_min_percent)
     racks = {node["rack"] for node in nodes if node["health"] != "DEAD"}
     rules = replace(run.request.rules, rack_count=max(len(racks), 1))
@@ -370,7 +366,9 @@ def _conclude(
         "cluster_id": manifest.cluster_id,
         "term": manifest.term,
         "rows": manifest.rows,
-        "changed_nodes": list(run.request.changed_nodes),
+        "inputs": run.inputs,
+        "changed_nodes": run.inputs["changed_nodes"],
+        "is_partial": bool(run.request.changed_nodes),
         **counts,
         "samples": samples(health, counts),
         "no_progress": [
@@ -451,6 +449,7 @@ def _result_manifest(run: Run, summary: dict[str, Any]) -> dict[str, object]:
         "snapshot_id": run.manifest.snapshot_id,
         "as_of_ms": run.manifest.as_of_ms,
         "term": run.manifest.term,
+        "changed_nodes": run.inputs["changed_nodes"],
         "rows": {
             "health": summary["containers"] + summary["unknown_containers"],
             "reconcile_plan": summary["plan"]["reconcile"]["rows"],

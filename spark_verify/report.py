@@ -8,6 +8,7 @@ from typing import Any, Final
 import jinja2
 
 from spark_verify.blame import chance_text
+from spark_verify.summary import scope
 
 COLOURS: Final = {
     "MATCH": "#2e9e6b",
@@ -67,10 +68,10 @@ def render(summary: dict[str, Any]) -> str:
     environment.filters.update(
         bytes=bytes_text, number=number_text, instant=instant_text, chance=chance_text
     )
-    verdict, title, sentence = VERDICTS[summary["exit_code"]]
+    kind, title, sentence = verdict(summary)
     return environment.from_string(source).render(
         s=summary,
-        verdict=verdict,
+        verdict=kind,
         title=title,
         sentence=sentence,
         class_bars=bars(summary["checksum_classes"], COLOURS),
@@ -81,6 +82,17 @@ def render(summary: dict[str, Any]) -> str:
         trend=trend(summary),
         leaving=summary["leaving"][:LEAVING_ROWS_MAX],
     )
+
+
+def verdict(summary: dict[str, Any]) -> tuple[str, str, str]:
+    """Return the kind of a result, its headline, and the sentence beside it.
+
+    A partial result is called so before anything else: it says nothing of the other containers.
+    """
+    kind, title, sentence = VERDICTS[summary["exit_code"]]
+    if summary["is_partial"]:
+        return kind, f"partial: {title}", f"{scope(summary)} {sentence}"
+    return kind, title, sentence
 
 
 def bars(counts: dict[str, int], colours: dict[str, str]) -> list[Bar]:

@@ -13,8 +13,8 @@ from pyspark.sql import types as t
 SCHEMA_VERSION: Final = 2
 """Of the input. A snapshot of another version is refused: an older one lacks columns."""
 
-RESULT_VERSION: Final = 1
-"""Of the output, written into its manifest."""
+RESULT_VERSION: Final = 2
+"""Of the output, written into its manifest and summary."""
 
 INDEX_MAX: Final = 32
 """EC indexes live in one bitmask; RS(10,4) needs 14."""

@@ -284,6 +284,16 @@ def check_nodes(nodes: Sequence[Any]) -> None:
     _refuse_twice("nodes", [f"datanode_id {node}" for node in twice])
 
 
+def check_changed(nodes: Sequence[Any], changed_nodes: Iterable[str]) -> None:
+    """Refuse to verify what is on nodes that are not there: it would be nothing, and look clean."""
+    strange = sorted(set(changed_nodes) - {node["datanode_id"] for node in nodes})
+    if strange:
+        raise SnapshotRefused(
+            f"table nodes/ lists no datanode {', '.join(strange)}, which --changed-node names",
+            hint="look for the datanode's id in `suture scm nodes`",
+        )
+
+
 def _refuse_twice(name: str, twice: Sequence[str]) -> None:
     if twice:
         raise SnapshotRefused(f"table {name}/ lists twice: {', '.join(twice)}", hint=_SCAN_AGAIN)

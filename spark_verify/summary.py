@@ -186,11 +186,23 @@ def exit_code(summary: dict[str, Any]) -> int:
     return WORK_TO_DO if planned or summary["flagged"] else CLEAN
 
 
+def scope(summary: dict[str, Any]) -> str:
+    """Say which containers a partial result is about."""
+    return (
+        f"Only the {summary['containers']:,} of {summary['rows']['containers']:,} containers with "
+        f"a replica on {', '.join(summary['changed_nodes'])} were verified; nothing is said of the "
+        "others."
+    )
+
+
 def text_report(summary: dict[str, Any]) -> str:
     """Return the run as Ozone's Replication Manager would print it."""
     at = datetime.fromtimestamp(summary["as_of_ms"] / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     title = f"Container Summary Report generated at {at}"
-    lines = [title, "=" * len(title), "", "Container State Summary", "-" * 23]
+    lines = [title, "=" * len(title)]
+    if summary["is_partial"]:
+        lines = [f"PARTIAL {title}", "=" * (len(title) + 8), scope(summary)]
+    lines += ["", "Container State Summary", "-" * 23]
     lines += [f"{name}: {count}" for name, count in summary["states"].items()]
     lines += ["", "Container Health Summary", "-" * 24]
     lines += [

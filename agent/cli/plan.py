@@ -20,7 +20,7 @@ from agent.cli.output import Exit, counted
 from agent.cli.scm import WaitOption, app, scan_decision, show_decisions, wait_and_show
 from agent.client import Client
 from agent.errors import Code, Refused
-from agent.plan_file import SCAN, read_plan
+from agent.plan_file import SCAN, read_plan, scope
 from agent.rpc.v1 import scm_pb2
 
 PLAN_ROWS: Final = 5_000  # in one call
@@ -46,6 +46,9 @@ def apply(
     done.
     """
     request = read_plan(plan)
+    partial = scope(plan)
+    if partial:
+        typer.echo(partial, err=True)
     rows: Rows = sorted(request.rows, key=lambda row: row.action == SCAN)
     with connect(scm) as client:
         handed = Handed(client, request.snapshot_id, request.run_id)

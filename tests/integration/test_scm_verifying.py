@@ -1,6 +1,7 @@
 """The loop with Spark, with a small program in Spark's place that writes what Spark would."""
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from merkle.replica import ReplicaState
 from scm.facts import Kind
 from scm.options import ScmOptions
 from scm.replication import Condition
-from scm.verifying import VerifyLoop
+from scm.verifying import RUNS_KEPT, VerifyLoop
 from tests.support.scm_world import ScmWorld, replica
 
 PROGRAM = """
@@ -28,7 +29,9 @@ ids = {"snapshot_id": manifest["snapshot_id"], "run_id": "r"}
 (run / "manifest.json").write_text(json.dumps(ids))
 (run / "_SUCCESS").touch()
 (out / "arguments.json").write_text(json.dumps(sys.argv[5:]))
-print(json.dumps({"path": str(run)}))
+nodes = [word.split("=")[1] for word in sys.argv[6:]]
+answer = {"path": str(run), "snapshot_id": manifest["snapshot_id"], "changed_nodes": nodes}
+print(json.dumps(answer))
 sys.exit(2)
 """
 
@@ -129,6 +132,46 @@ def test_a_round_orders_what_the_plan_says_and_the_rules_confirm(
     assert {Kind.RECONCILE} == {c.kind for c in world.state.commands.values()}
     arguments = json.loads((tmp_path / "runs" / "arguments.json").read_text())
     assert ["--json", "--changed-node=dn3"] == arguments
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('manifest["snapshot_id"], "changed', '"another", "changed', "the run of snapshot another"),
+        ('"changed_nodes": nodes', '"changed_nodes": ["dn1"]', "on dn1, not on dn3"),
+    ],
+)
+def test_a_run_of_something_else_is_not_applied(
+    world: ScmWorld, tmp_path: Path, old: str, new: str, words: str
+) -> None:
+    """A result of another snapshot, or of other nodes, says nothing about what was asked."""
+    made = loop(world, tmp_path, PROGRAM)
+    program = tmp_path / "program.py"
+    assert old in PROGRAM
+    program.write_text(PROGRAM.replace(old, new))
+
+    made.verify_once(["dn3"])
+
+    assert words in world.control.report().verified.error
+    assert 0 == len(world.state.commands)
+
+
+def test_runs_of_a_few_nodes_do_not_push_out_those_of_all(world: ScmWorld, tmp_path: Path) -> None:
+    """What the last full run said is what the next one goes on from."""
+    made = loop(world, tmp_path, PROGRAM)
+    for number in range(RUNS_KEPT + 3):
+        run = tmp_path / "runs" / f"run_id={number}"
+        run.mkdir()
+        nodes = ["dn1"] if number else []
+        (run / "manifest.json").write_text(json.dumps({"changed_nodes": nodes}))
+        os.utime(run, (number, number))
+
+    made.verify_once()
+
+    kept = {path.name for path in (tmp_path / "runs").glob("run_id=*")}
+    assert {"run_id=0"} < kept
+    assert not {"run_id=1", "run_id=2"} & kept
+    assert RUNS_KEPT + 2 == len(kept)
 
 
 def test_a_program_that_fails_changes_nothing_and_is_reported(

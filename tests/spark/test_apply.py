@@ -8,6 +8,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from agent.cli import plan as module
+from agent.cli.main import run
 from agent.cli.output import Exit
 from scm.clock import Clock
 from scm.facts import Kind, Replica
@@ -186,6 +188,22 @@ def test_a_dry_run_shows_bytes_minutes_and_copies_of_every_row(
     orders = [order for decision in shown.values() for order in decision["orders"]]
     assert {1_000} == {order["bytes"] for order in orders}
     assert [] == stage.ordered()
+
+
+def test_the_plan_of_a_partial_run_is_called_so(
+    stage: Stage, plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    Before anything is done about it.
+    """
+    partial = Path(shutil.copytree(plan, tmp_path / "partial"))
+    manifest = json.loads((partial / "manifest.json").read_text())
+    (partial / "manifest.json").write_text(json.dumps(manifest | {"changed_nodes": ["dn1"]}))
+
+    for directory, is_told in ((plan, False), (partial, True)):
+        run(["scm", "apply", str(directory), "--dry-run", "--scm", stage.address])
+        told = "only containers with a replica on dn1 were verified" in capsys.readouterr().err
+        assert is_told == told
 
 
 def test_nobody_to_ask_is_a_no(suture: CommandLine, stage: Stage, plan: Path) -> None:

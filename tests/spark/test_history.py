@@ -1,11 +1,13 @@
 """What the run before this one said, and runs over the containers of changed nodes only."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from spark_verify.pipeline import Request, verify
+from spark_verify.errors import RunConflict, SnapshotRefused
+from spark_verify.pipeline import Request, Result, verify
 from tests.support.snapshots import AS_OF_MS, SnapshotRows, container, gather
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -37,14 +39,71 @@ def test_a_divergence_that_no_repair_moves_is_asked_ever_more_rarely(tmp_path: P
     assert result.summary["previous"]["run_id"] == "r2"
 
 
-def test_an_incremental_run_judges_the_containers_of_changed_nodes_only(tmp_path: Path) -> None:
-    """
-    One node changed: its container is judged, the others are not even in the result.
-    """
-    snapshot = divergent().write(tmp_path / "snapshot")
+@pytest.fixture(scope="module")
+def partial(spark: object, tmp_path_factory: pytest.TempPathFactory) -> tuple[Request, Result]:
+    """A cluster with lost data, verified as far as one sound node's container goes."""
+    del spark
+    directory = tmp_path_factory.mktemp("partial")
+    parts = [container(1, "R CLOSED 10", "U=7x3"), container(2, "R CLOSED 10", "C=7x3")]
+    snapshot = gather(parts).write(directory / "snapshot")
+    request = Request(str(snapshot), directory / "out", changed_nodes=("dn-2-1",))
+    return request, verify(request)
 
-    result = verify(Request(str(snapshot), tmp_path / "out", changed_nodes=("dn-2-1",)))
 
-    health = pq.read_table(result.directory / "health").to_pylist()
-    assert [row["container_id"] for row in health] == [2]
-    assert result.summary["containers"] == 1
+class TestPartial:
+    """A run over the containers of changed nodes only."""
+
+    def test_it_judges_their_containers_only_and_says_so(
+        self, partial: tuple[Request, Result]
+    ) -> None:
+        """
+        The others are not even in the result, which is called partial wherever it is read.
+        """
+        _, result = partial
+
+        health = pq.read_table(result.directory / "health").to_pylist()
+        html = (result.directory / "report.html").read_text()
+        scope = "Only the 1 of 2 containers with a replica on dn-2-1 were verified"
+        assert [row["container_id"] for row in health] == [2]
+        assert (result.summary["containers"], result.summary["exit_code"]) == (1, 0)
+        assert result.summary["is_partial"]
+        assert result.summary["text_report"].startswith("PARTIAL ")
+        assert scope in result.summary["text_report"]
+        assert ">partial: clean<" in html
+        assert scope in html
+
+    def test_the_full_run_of_the_same_snapshot_is_another_run(
+        self, partial: tuple[Request, Result]
+    ) -> None:
+        """
+        It does not return what was found on one node, and each can be had again.
+        """
+        request, result = partial
+
+        full = verify(replace(request, changed_nodes=()))
+
+        assert full.summary["exit_code"] == 3
+        assert not full.summary["is_partial"]
+        assert verify(request) == result
+        assert verify(replace(request, changed_nodes=())) == full
+
+    def test_a_run_id_names_one_question(self, partial: tuple[Request, Result]) -> None:
+        """
+        Asked for under the partial run's id, the full run is refused, and what differs is named.
+        """
+        request, result = partial
+        run_id = result.summary["run_id"]
+
+        with pytest.raises(RunConflict, match="changed nodes: dn-2-1 there, none here") as raised:
+            verify(replace(request, changed_nodes=(), run_id=run_id))
+
+        assert "--run-id" in raised.value.hint
+
+    def test_a_node_that_nobody_knows_is_refused(self, partial: tuple[Request, Result]) -> None:
+        """
+        Its containers are none: that is no clean result but a slip of the pen.
+        """
+        request, _ = partial
+
+        with pytest.raises(SnapshotRefused, match="nodes/ lists no datanode dn-2-9"):
+            verify(replace(request, changed_nodes=("dn-2-1", "dn-2-9")))
