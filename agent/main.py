@@ -9,6 +9,7 @@ import os
 # Read when gRPC is imported: its core would tell of every stranger's handshake, and not in JSON.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
+import faulthandler
 import json
 import random
 import sys
@@ -35,9 +36,11 @@ from agent.runtime.host import Host, Who
 from agent.runtime.supervisor import Supervisor
 from agent.stopping import StopRequest
 from agent.store.identity import remembered
+from agent.store.known import check_first_start
 from merkle.witness import witness_is_native
 
 RETRY_S: Final = 1.0
+DECOMMISSIONED: Final = "DECOMMISSIONED"
 SWITCH_S: Final = 0.0005  # a read waits so long for each thread of a storm, not Python's 5 ms
 
 log = structlog.get_logger()
@@ -71,7 +74,7 @@ def who_am_i(
 
     The first start waits for an SCM, because a volume is formatted for one cluster; None when
     told to stop meanwhile. A certificate that names a datanode decides the id of a new one; raise
-    Refused if the volumes belong to another.
+    Refused if the volumes belong to another, or if all are empty and the SCM knows what was there.
     """
     known = remembered(config.storage.volumes)
     if known is not None:
@@ -89,6 +92,9 @@ def who_am_i(
             break
         try:
             answer = scm.list_nodes(scm_pb2.ListNodesRequest())
+            check_first_start(
+                config.storage.volumes, replicas_elsewhere(answer, config, certified_id)
+            )
             return Who(certified_id or str(uuid.uuid4()), answer.cluster_id)
         except Unavailable as error:
             if not told:
@@ -96,6 +102,23 @@ def who_am_i(
             told = True
         stop.wait(RETRY_S)
     return None
+
+
+def replicas_elsewhere(
+    answer: scm_pb2.ListNodesResponse, config: AgentConfig, certified_id: str
+) -> str:
+    """Return what the control plane knows of a datanode of our name, or at our address, that has
+    replicas: "" for nothing. With empty volumes we would not be that one any more."""
+    address = config.node.advertise or config.node.listen
+    for node in answer.nodes:
+        is_us = node.datanode_id == certified_id or node.address == address
+        if is_us and node.container_count and node.op_state != DECOMMISSIONED:
+            paths = ", ".join(volume.path for volume in node.volumes)
+            return (
+                f"datanode {node.datanode_id} at {node.address} has {node.container_count} "
+                f"replicas on {paths or 'its volumes'}"
+            )
+    return ""
 
 
 def announce(who: Who, host: Host) -> None:
@@ -114,6 +137,7 @@ def run(config_path: Path) -> int:
     """Run the agent until it is told to stop; return its exit code."""
     if not __debug__:
         raise SystemExit("suture-agent does not run under python -O: asserts carry invariants")
+    faulthandler.enable()  # what kills the process, a bad disk under a map, says where it was
     sys.setswitchinterval(SWITCH_S)
     memory.share_heaps()
     stop = StopRequest()

@@ -283,7 +283,7 @@ def _volumes(messages: Sequence[datanode_pb2.VolumeStatus]) -> tuple[Volume, ...
     _parse_count(messages, "volumes", VOLUMES_MAX)
     return tuple(
         Volume(
-            volume_id=parse_name(message.volume_id, f"volumes[{i}].volume_id"),
+            volume_id=_volume_id(message, f"volumes[{i}].volume_id"),
             path=cut(message.path),
             capacity_bytes=parse_int(
                 message.capacity_bytes, f"volumes[{i}].capacity_bytes", low=0, high=ID_MAX
@@ -302,6 +302,13 @@ def _volumes(messages: Sequence[datanode_pb2.VolumeStatus]) -> tuple[Volume, ...
         )
         for i, message in enumerate(messages)
     )
+
+
+def _volume_id(message: datanode_pb2.VolumeStatus, where: str) -> str:
+    """Return the id of a volume; one that failed may have none: its VERSION cannot be read."""
+    if message.failed and not message.volume_id:
+        return ""
+    return parse_name(message.volume_id, where)
 
 
 def _report(message: scm_pb2.ContainerReport, datanode_id: str, where: str, now_ms: int) -> Report:

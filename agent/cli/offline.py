@@ -1,4 +1,4 @@
-"""fsck: judge a volume while no agent runs on it."""
+"""fsck, new-volume: what is done to volumes on their own host, without an agent."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -9,6 +9,8 @@ import typer
 from agent.cli.options import JsonFlag
 from agent.cli.output import Exit, emit, grid, say, show
 from agent.store.fsck import fsck as check
+from agent.store.known import declare_new
+from agent.store.mounts import FSTAB
 
 
 def fsck(
@@ -30,3 +32,21 @@ def fsck(
         for volume, report in zip(volumes, reports, strict=True):
             say(f"{volume}: {report.replica_count} replicas, {len(report.problems)} problems")
     return Exit.TO_DO if problems else Exit.OK
+
+
+def new_volume(
+    volumes: Annotated[list[Path], typer.Argument(metavar="DIR", help="Empty directories.")],
+    as_json: JsonFlag = False,
+) -> int:
+    """Say that empty directories are new disks: the agent's next start makes volumes of them.
+
+    Needed only where there was a volume before; that one is then forgotten.
+    """
+    for volume in volumes:
+        declare_new(volume, fstab=FSTAB)
+    if as_json:
+        emit([str(volume) for volume in volumes])
+    else:
+        for volume in volumes:
+            say(f"{volume}: a new disk; restart the agent to use it")
+    return Exit.OK

@@ -39,6 +39,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "reconcile": ("agent.cli.orders", "reconcile"),
     "verify-parity": ("agent.cli.parity", "verify_parity_command"),
     "fsck": ("agent.cli.offline", "fsck"),
+    "new-volume": ("agent.cli.offline", "new_volume"),
     "demo": ("agent.cli.demo", "demo"),
 }
 GROUPS: Final[dict[str, tuple[str, str]]] = {

@@ -72,6 +72,8 @@ AGENT: Final[Mapping[str, Event]] = {
     "volume_check_requested": Event("A read error had the disk checked.", (VOLUME,)),
     "volume_fenced": Event("Nothing is served from this volume any more.", (VOLUME,)),
     "volume_in_doubt": Event("A check failed once.", (VOLUME,)),
+    "volume_left_out": Event("It cannot be served; the others are. `error` says what to do."),
+    "volume_recovered": Event("What the last process had left was finished.", (VOLUME,)),
     "waiting_for_scm": Event("A first start needs the control plane to name the cluster."),
     "watchdog_not_fed": Event("Workers do not move; systemd will restart us."),
     "worker_step_failed": Event("A worker's step failed; it is tried again."),

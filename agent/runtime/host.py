@@ -42,12 +42,14 @@ from agent.runtime.scrub import Scrub
 from agent.runtime.supervisor import Supervisor, WatchdogWorker
 from agent.runtime.watch import ChangeWatch
 from agent.store.arrival import ARRIVALS_MAX
+from agent.store.facts import RecoveryStep
 from agent.store.options import StoreOptions
 from agent.store.store import ReplicaStore
 from agent.transfer.incoming import Importer
 from merkle.replica import BlockId, ContainerId
 
 NEWS_SPACING_S: Final = 0.05  # a storm of answers is told in some heartbeats, not in thousands
+STEPS_SHOWN: Final = 3
 HOUSEKEEPING_INTERVAL_S: Final = 3600.0
 
 log = structlog.get_logger()
@@ -89,6 +91,7 @@ class Host:
             datanode_id=who.datanode_id,
             options=store_options(config, self._clock),
         )
+        tell_of_start(self._store)
         try:
             self._build(who, version, boot_id)
         except BaseException:
@@ -396,6 +399,28 @@ class Housekeeper:
         if count:
             log.info("quarantine_purged", count=count, older_than_s=self.keep_s)
         return Throttled(HOUSEKEEPING_INTERVAL_S)
+
+
+def tell_of_start(store: ReplicaStore) -> None:
+    """Log which volumes are not served, and what had to be finished on the others."""
+    for volume in store.volumes():
+        if volume.failed:
+            log.error(
+                "volume_left_out",
+                volume_id=volume.volume_id,
+                path=str(volume.path),
+                error=volume.error,
+            )
+    by_volume: dict[str, list[RecoveryStep]] = {}
+    for step in store.recovery.steps:
+        by_volume.setdefault(step.volume_id, []).append(step)
+    for volume_id, steps in by_volume.items():
+        log.warning(
+            "volume_recovered",
+            volume_id=volume_id,
+            count=len(steps),
+            first=[f"container {step.container_id}: {step.what}" for step in steps[:STEPS_SHOWN]],
+        )
 
 
 def server_limits(config: AgentConfig) -> Limits:

@@ -6,7 +6,6 @@
 A bug of the store must not hide itself, so counts and ends are summed here from the rows again.
 """
 
-import os
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -108,7 +107,7 @@ def fsck(volume_path: Path, *, read_data: bool = False) -> FsckReport:
     """Check a volume. Raises `Refused`: VOLUME_IN_USE while an agent runs on it,
     INCONSISTENT_VOLUME if there is no volume to check."""
     layout = volume_layout(volume_path.resolve())
-    lock_fd = lock_volume(layout)
+    lock = lock_volume(layout)
     try:
         tally = _Tally()
         _check_directories(layout, tally)
@@ -121,7 +120,10 @@ def fsck(volume_path: Path, *, read_data: bool = False) -> FsckReport:
             _check_index(layout, index, tally, read_data=read_data)
         return tally.report()
     finally:
-        os.close(lock_fd)
+        if lock.was_left:
+            lock.leave()
+        else:
+            lock.release()
 
 
 def volume_layout(path: Path) -> Layout:

@@ -19,8 +19,9 @@ def check_volume(layout: Layout) -> None:
 
     Directories that are not there yet are none of its business. Raise Refused(INCONSISTENT_VOLUME).
     """
-    if layout.volume.exists():
-        _check_writers(layout.volume, layout.volume.stat())
+    with disk_errors(layout.volume):
+        if layout.volume.exists():
+            _check_writers(layout.volume, layout.volume.stat())
     made = (layout.hdds, layout.cluster, layout.cluster / "tmp", layout.probes, layout.canary)
     for path in (*made, *layout.directories()):
         _check(path)

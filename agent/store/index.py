@@ -26,8 +26,10 @@ import lmdb
 from agent.errors import Code, Unavailable
 from agent.memory import let_go_of_pages
 from agent.store.columns import DamagedRows, ReplicaColumns, decode_columns
+from agent.store.durable import disk_errors, remove_file
 from agent.store.history import KEPT_COUNT, HistoryEntry, decode_entry, encode_entry, entry_of
-from agent.store.indexerrors import DATA_FILE, MapFull, index_errors
+from agent.store.indexcheck import check_index
+from agent.store.indexerrors import DATA_FILE, LOCK_FILE, MapFull, index_errors
 from agent.store.mapgate import MapGate
 from agent.store.options import wall_clock_ms
 from agent.store.packformat import Packed, PackedBlocks, decode_packed, decode_place, encode_packed
@@ -56,10 +58,11 @@ from scanner.finding import Finding
 MAP_BYTES_MAX: Final = 16 * 1024**4  # a map beyond it would be a fault, not a need
 READERS_MAX: Final = 1024
 SPARE_READERS: Final = 8
-DATABASES: Final = (
-    *("replicas", "blocks", "pending", "tombstones", "findings", "journal", "cursors", "history"),
-    "packed",
-)
+KEY_BYTES: Final = {
+    "replicas": 8, "blocks": 16, "pending": 24, "tombstones": 16, "findings": 12,
+    "journal": 25, "cursors": 8, "history": 12, "packed": 16,
+}  # fmt: skip
+DATABASES: Final = tuple(KEY_BYTES)
 LATER: Final = frozenset({"history", "packed"})  # absent until an agent that has them opens it
 
 _U64: Final = struct.Struct(">Q")
@@ -413,8 +416,14 @@ class Index:
         *,
         map_bytes: int,
         readonly: bool = False,
+        check_whole: bool = True,
         now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
+        """Check the file, then map it. `check_whole`: see `check_index`. Raises `VolumeFailed`."""
+        check_index(path, key_bytes=KEY_BYTES, whole=check_whole)
+        if not readonly:
+            with disk_errors(path):
+                remove_file(path / LOCK_FILE)  # of a dead process, and mapped as the data is
         self._path = path
         self._file = path / DATA_FILE
         self._now_ms = now_ms

@@ -14,6 +14,7 @@ from agent.errors import Code, SutureError, Unavailable, VolumeFailed
 from agent.store.durable import OUT_OF_SPACE, SHORT_OF_RESOURCES
 
 DATA_FILE: Final = "data.mdb"  # LMDB's name for it
+LOCK_FILE: Final = "lock.mdb"
 NEARLY_FULL_BYTES: Final = 4 * 1024**2
 
 

@@ -2,9 +2,11 @@
 
     <volume>/hdds/VERSION                                    layout, cluster, datanode, volume id
     <volume>/hdds/in_use.lock                                held by the one agent that serves it
+    <volume>/hdds/NEW                                        an operator says: a new disk
     <volume>/hdds/<cluster>/current/containerDir<N>/<id>/    N = (id >> 9) & 0xFF, as in Ozone
         metadata/<id>.container  metadata/<id>.tree
         chunks/<block id>.block  chunks/small.pack
+    <volume>/hdds/<cluster>/VOLUMES                          all volumes of the datanode
     <volume>/hdds/<cluster>/db/                              one LMDB environment
     <volume>/hdds/<cluster>/tmp/{importing,deleting}/        cleaned at start
     <volume>/hdds/<cluster>/tmp/probe/                       files that a volume check writes
@@ -20,11 +22,13 @@ from pathlib import Path
 from typing import Final
 
 from agent.errors import Code, Refused
+from merkle.checksum import crc32c
 from merkle.replica import ID_MAX, BlockId, ContainerId
 from merkle.replica import LAYOUT_VERSION as LAYOUT_VERSION
 
 QUARANTINE: Final = "quarantine"  # below the cluster's directory
 PACK_NAME: Final = "small.pack"  # of the file that many small blocks share
+SEAL: Final = "checksum"  # the last line of VERSION: CRC32C of those before it
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _BLOCK_FILE: Final = re.compile(r"([1-9][0-9]{0,18})\.block")
 _CONTAINER_DIRECTORY: Final = re.compile(r"[1-9][0-9]{0,18}")
@@ -70,6 +74,11 @@ class Layout:
     def lock(self) -> Path:
         """The file whose lock makes one process the volume's agent."""
         return self.hdds / "in_use.lock"
+
+    @property
+    def new(self) -> Path:
+        """The file with which an operator says that an empty volume is a new disk."""
+        return self.hdds / "NEW"
 
     @property
     def cluster(self) -> Path:
@@ -174,16 +183,23 @@ class VolumeVersion:
             f"layOutVersion={self.layout_version}",
             f"storageID={self.volume_id}",
         )
-        return ("\n".join(lines) + "\n").encode()
+        body = ("\n".join(lines) + "\n").encode()
+        return body + f"{SEAL}={crc32c(body):08x}\n".encode()
 
 
 def decode_version(data: bytes, path: Path) -> VolumeVersion:
-    """Read VERSION. Raises `Refused(INCONSISTENT_VOLUME)` naming what is wrong with it."""
+    """Read VERSION. Raises `Refused(INCONSISTENT_VOLUME)` naming what is wrong with it.
+
+    One without a checksum is of an older agent, and believed.
+    """
     fields = {}
     for line in data.decode("utf-8", "replace").splitlines():
         name, separator, value = line.partition("=")
         if separator and not line.startswith("#"):
             fields[name.strip()] = value.strip()
+    body, _, _ = data.partition(f"{SEAL}=".encode())
+    if SEAL in fields and fields[SEAL] != f"{crc32c(body):08x}":
+        raise _damaged(path, f"its checksum is {crc32c(body):08x}, it says {fields[SEAL][:16]}")
     try:
         version = VolumeVersion(
             layout_version=int(fields["layOutVersion"]),
@@ -193,18 +209,26 @@ def decode_version(data: bytes, path: Path) -> VolumeVersion:
             created_at_ms=int(fields["ctime"]),
         )
     except (KeyError, ValueError) as error:
-        raise Refused(
-            Code.INCONSISTENT_VOLUME,
-            f"{path}: field missing or not a number: {error}",
-            hint="restore VERSION from a sister volume, with the storageID of this one",
-        ) from error
+        raise _damaged(path, f"field missing or not a number: {error}") from error
     if version.layout_version != LAYOUT_VERSION:
         raise Refused(
             Code.INCONSISTENT_VOLUME,
             f"{path}: layout version {version.layout_version}, this agent reads {LAYOUT_VERSION}",
             hint="start the agent version that wrote the volume",
         )
+    for name in (version.cluster_id, version.datanode_id, version.volume_id):
+        if not _NAME.fullmatch(name):
+            raise _damaged(path, f"{name[:200]!r} is no id")
     return version
+
+
+def _damaged(path: Path, why: str) -> Refused:
+    return Refused(
+        Code.INCONSISTENT_VOLUME,
+        f"{path}: {why}",
+        hint="correct what is damaged, by the VERSION of another volume and the storageID in its "
+        f"VOLUMES; leave out the line {SEAL}=; then restart the agent",
+    )
 
 
 def check_name(value: str, what: str) -> None:

@@ -3,8 +3,10 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
+from agent.store.mounts import FSTAB
 from merkle.checksum import Algorithm
 from merkle.replica import CHUNK_BYTES_MAX, CONTAINER_BYTES_MAX
 
@@ -34,4 +36,6 @@ class StoreOptions:
     """Address space, not disk; grown when full."""
     heal_unhealthy: bool = True
     """Whether a clean full read ends UNHEALTHY."""
+    fstab: Path = FSTAB
+    """What should be mounted: an empty mount point without its disk is no new volume."""
     now_ms: Callable[[], int] = field(default=wall_clock_ms)

@@ -8,16 +8,17 @@ left as they are; Ozone's datanode is silent about it.
 """
 
 import os
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from agent.errors import SutureError
+from agent.errors import Code, SutureError, VolumeFailed
 from agent.store.adoption import adopt_directory, lost_directory
 from agent.store.arrival import finish_move
 from agent.store.closing import follow_state
 from agent.store.deleting import finish_delete, record_tombstones, unlink_blocks
-from agent.store.durable import disk_errors, remove_file, remove_tree
+from agent.store.durable import disk_errors, error_of, remove_file, remove_tree
 from agent.store.facts import RecoveryStep, Unloadable
 from agent.store.guard import linked
 from agent.store.index import Change
@@ -68,14 +69,27 @@ def recover(volumes: list[Volume], options: StoreOptions) -> Shelf:
             empty_temporary(volume, shelf)
             roll_journal(volume, options, shelf)
             load_volume(volume, options, shelf)
-        except SutureError as error:
-            shelf.failed.append((volume, error))
+        except (SutureError, OSError, Damaged, ValueError, struct.error) as error:
+            shelf.failed.append((volume, failure_of(error, volume)))
             shelf.places = {
                 container_id: place
                 for container_id, place in shelf.places.items()
                 if place is not volume
             }
     return shelf
+
+
+def failure_of(error: Exception, volume: Volume) -> SutureError:
+    """Return what ends the recovery of a volume as the store's error: no other volume pays."""
+    if isinstance(error, SutureError):
+        return error
+    if isinstance(error, OSError):
+        return error_of(error, volume.layout.volume)
+    return VolumeFailed(
+        Code.UNABLE_TO_READ_METADATA_DB,
+        f"{volume.layout.volume}: {type(error).__name__}: {error}",
+        hint="run suture fsck on it",
+    )
 
 
 def empty_temporary(volume: Volume, shelf: Shelf) -> None:

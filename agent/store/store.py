@@ -100,8 +100,8 @@ class ReplicaStore:
     ) -> Self:
         """Open the volumes of a datanode, format empty ones, and recover.
 
-        A volume that does not work is left out and shown as failed by `volumes`; if none works, or
-        one is not ours (`Refused`), nothing is opened.
+        A volume that does not work, or is not ours, is left out and shown as failed by `volumes`;
+        if none works, or one is in use (`Refused`), nothing is opened.
         """
         chosen = options or StoreOptions()
         opened = open_volumes(
@@ -112,7 +112,7 @@ class ReplicaStore:
     def close(self) -> None:
         """Close all volumes. No other call may be running."""
         for volume in (*self._volumes, *self._fenced):
-            volume.close()
+            volume.close(is_well=volume not in self._fenced)
         self._volumes = self._fenced = ()
         self._places = {}
 

@@ -9,6 +9,7 @@ import os
 import sys
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -17,10 +18,10 @@ from agent.errors import BlockFailed, Code, Refused, SutureError, Unavailable
 from agent.store.durable import (
     DIRECTORY_MODE,
     FILE_MODE,
-    TEMPORARY_SUFFIX,
     disk_errors,
     make_directories,
     read_file,
+    remove_file,
     replace_file,
     sync_directory,
     write_all,
@@ -28,6 +29,7 @@ from agent.store.durable import (
 from agent.store.facts import VolumeFacts
 from agent.store.guard import check_volume
 from agent.store.index import Index
+from agent.store.known import check_new
 from agent.store.layout import (
     LAYOUT_VERSION,
     Layout,
@@ -61,7 +63,7 @@ class Volume:
     layout: Layout
     version: VolumeVersion
     index: Index
-    lock_fd: int
+    lock: "VolumeLock"
     counted: dict[str, Counted] = field(default_factory=dict)
 
     @property
@@ -85,45 +87,69 @@ class Volume:
             space = os.statvfs(self.layout.volume)
         return space.f_blocks * space.f_frsize
 
-    def close(self) -> None:
-        """Close the index and let the next process in."""
+    def close(self, *, is_well: bool = True) -> None:
+        """Close the index and let the next process in; it looks closer unless all `is_well`."""
         self.index.close()
-        os.close(self.lock_fd)
+        if is_well:
+            self.lock.release()
+        else:
+            self.lock.leave()
 
 
-def open_volume(path: Path, *, cluster_id: str, datanode_id: str, options: StoreOptions) -> Volume:
+def open_volume(
+    path: Path,
+    *,
+    cluster_id: str,
+    datanode_id: str,
+    options: StoreOptions,
+    expected: str = "",
+) -> Volume:
     """Open a volume, formatting an empty one. Recovery is the caller's next step.
 
-    Raises `Refused`: VOLUME_IN_USE, WRONG_CLUSTER, WRONG_DATANODE, INCONSISTENT_VOLUME;
-    `VolumeFailed` when the disk or its index does not work.
+    `expected` is the id of the volume that was at this path and is nowhere now: an empty directory
+    is not formatted then. Raises `Refused`: VOLUME_IN_USE, WRONG_CLUSTER, WRONG_DATANODE,
+    INCONSISTENT_VOLUME; `VolumeFailed` when the disk or its index does not work.
     """
     check_name(cluster_id, "cluster id")
     check_name(datanode_id, "datanode id")
-    layout = Layout(path.resolve(), cluster_id)
-    check_volume(layout)
+    layout = Layout(Path(os.path.realpath(path)), cluster_id)
     with disk_errors(path):
+        check_volume(layout)
+        try:
+            layout.version.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            check_new(layout, expected, fstab=options.fstab)
         for directory in (layout.volume, layout.hdds):
             if not directory.is_dir():
                 directory.mkdir(DIRECTORY_MODE)
                 sync_directory(directory.parent)
-    lock_fd = lock_volume(layout)
+    lock = lock_volume(layout)
     try:
         version = _version(layout, datanode_id, options)
         with disk_errors(path):
             for directory in layout.directories():
                 make_directories(directory, below=layout.hdds)
-        index = Index(layout.database, map_bytes=options.lmdb_map_bytes, now_ms=options.now_ms)
+        index = Index(
+            layout.database,
+            map_bytes=options.lmdb_map_bytes,
+            check_whole=lock.was_left,
+            now_ms=options.now_ms,
+        )
     except BaseException:
-        os.close(lock_fd)
+        lock.leave()
         raise
-    return Volume(layout, version, index, lock_fd)
+    return Volume(layout, version, index, lock)
 
 
 def _version(layout: Layout, datanode_id: str, options: StoreOptions) -> VolumeVersion:
     with disk_errors(layout.version):
         try:
             data = read_file(layout.version)
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            if os.path.lexists(layout.version):
+                raise Refused(
+                    Code.INCONSISTENT_VOLUME, f"{layout.version} {error.strerror}"
+                ) from error
             return _format(layout, datanode_id, options)
     version = decode_version(data, layout.version)
     check_owner(version, layout, datanode_id)
@@ -146,14 +172,6 @@ def check_owner(version: VolumeVersion, layout: Layout, datanode_id: str) -> Non
 
 
 def _format(layout: Layout, datanode_id: str, options: StoreOptions) -> VolumeVersion:
-    ours = {layout.lock.name, layout.version.name + TEMPORARY_SUFFIX}
-    foreign = sorted(entry.name for entry in layout.hdds.iterdir() if entry.name not in ours)
-    if foreign:
-        raise Refused(
-            Code.INCONSISTENT_VOLUME,
-            f"{layout.hdds}: no VERSION, yet it holds {foreign[0]!r}",
-            hint="restore VERSION, or empty the directory to format it",
-        )
     version = VolumeVersion(
         layout_version=LAYOUT_VERSION,
         cluster_id=layout.cluster_id,
@@ -162,28 +180,57 @@ def _format(layout: Layout, datanode_id: str, options: StoreOptions) -> VolumeVe
         created_at_ms=options.now_ms(),
     )
     replace_file(layout.version, version.encode())
+    with disk_errors(layout.new):
+        remove_file(layout.new)
     return version
 
 
-def lock_volume(layout: Layout) -> int:
-    """Take the volume's lock and return the descriptor that holds it.
+@dataclass(frozen=True, slots=True)
+class VolumeLock:
+    """A lock that is held. `was_left`: the last process that had it did not release it, because it
+    was killed, or died of what is on the volume."""
 
-    Raises `Refused(VOLUME_IN_USE)` naming the process that has it.
-    """
+    fd: int
+    was_left: bool
+
+    def release(self) -> None:
+        """Let the next process in, and let it know that all is well."""
+        with suppress(OSError):  # then it looks closer, and finds out why
+            if os.fstat(self.fd).st_nlink == 1:
+                os.ftruncate(self.fd, 0)
+        self.leave()
+
+    def leave(self) -> None:
+        """Let the next process in, and let it look closer."""
+        os.close(self.fd)
+
+
+def lock_volume(layout: Layout) -> VolumeLock:
+    """Take the volume's lock. Raises `Refused(VOLUME_IN_USE)` naming the process that has it."""
     with disk_errors(layout.lock):
         fd = os.open(layout.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            holder = os.pread(fd, 4096, 0).decode("utf-8", "replace")
+            return _locked(layout, fd)
+        except BaseException:
             os.close(fd)
-            raise _in_use(layout, holder) from error
-        if os.fstat(fd).st_nlink > 1:  # the lock holds, but what else is written there?
-            return fd
-        command = " ".join(sys.orig_argv)[:COMMAND_CHARS_MAX].replace("\n", " ")
-        os.ftruncate(fd, 0)
-        write_all(fd, f"{os.getpid()}\n{command}\n".encode(), 0)
-    return fd
+            raise
+
+
+def _locked(layout: Layout, fd: int) -> VolumeLock:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise _in_use(layout, os.pread(fd, 4096, 0).decode("utf-8", "replace")) from error
+    facts = os.fstat(fd)
+    if facts.st_nlink == 1:  # else the lock holds, but what else would be written there?
+        _sign(fd)
+    return VolumeLock(fd, was_left=facts.st_size > 0)
+
+
+def _sign(fd: int) -> None:
+    command = " ".join(sys.orig_argv)[:COMMAND_CHARS_MAX].replace("\n", " ")
+    os.ftruncate(fd, 0)
+    write_all(fd, f"{os.getpid()}\n{command}\n".encode(), 0)
 
 
 def _in_use(layout: Layout, holder: str) -> Refused:
@@ -241,7 +288,7 @@ def check_volume_paths(paths: Sequence[Path]) -> None:
     """Refuse no volume at all, and one that is named twice."""
     if not paths:
         raise Refused(Code.INVALID_CONFIG, "no volume is configured")
-    resolved = [path.resolve() for path in paths]
+    resolved = [os.path.realpath(path) for path in paths]
     twice = next((path for path in resolved if resolved.count(path) > 1), None)
     if twice is not None:
         raise Refused(Code.INVALID_CONFIG, f"volume {twice} is configured twice")
@@ -253,15 +300,15 @@ def check_any_opened(opened: Sequence[Volume], failed: Sequence[tuple[Path, Sutu
         raise failed[0][1]
 
 
-def failed_volume(path: Path, error: SutureError) -> VolumeFacts:
-    """Return the facts of a volume that could not be opened."""
+def failed_volume(path: Path, error: SutureError, volume_id: str) -> VolumeFacts:
+    """Return the facts of a volume that could not be opened; its id may be "": nobody knows it."""
     return VolumeFacts(
-        volume_id="",
+        volume_id=volume_id,
         path=path,
         capacity_bytes=0,
         available_bytes=0,
         used_bytes=0,
         container_count=0,
         failed=True,
-        error=str(error),
+        error=f"{error} ({error.hint})" if error.hint else str(error),
     )

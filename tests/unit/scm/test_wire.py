@@ -222,3 +222,16 @@ class TestValues:
         (found,) = wire.registration_from(message).volumes
 
         assert (True, "EIO") == (found.failed, found.error)
+
+    def test_a_failed_volume_may_have_no_id(self) -> None:
+        """One disk whose VERSION cannot be read does not silence its datanode; a good one has an
+        id."""
+        nameless = datanode_pb2.VolumeStatus(path="/d", failed=True, error="EIO")
+        message = scm_pb2.HeartbeatRequest(datanode_id="dn1", volumes=[nameless])
+
+        (found,) = wire.heartbeat_from(message, now_ms=1).volumes
+
+        assert ("", "/d", "EIO") == (found.volume_id, found.path, found.error)
+        message.volumes[0].failed = False
+        with pytest.raises(Refused, match=r"volumes\[0\]\.volume_id: is empty"):
+            wire.heartbeat_from(message, now_ms=1)
