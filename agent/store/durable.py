@@ -101,6 +101,16 @@ def read_file(path: Path) -> bytes:
         return file.read()
 
 
+def read_head(path: Path, bytes_max: int) -> bytes:
+    """Return at most the first bytes of a file of ours that is small, or none of ours: a huge one
+    costs no memory. Raises OSError, see `open_file`."""
+    fd = open_file(path)
+    try:
+        return os.pread(fd, bytes_max, 0)
+    finally:
+        os.close(fd)
+
+
 def open_new(path: Path) -> int:
     """Open an empty file under a name that only we use; returns its descriptor. Raises OSError.
 

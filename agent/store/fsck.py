@@ -16,9 +16,10 @@ from agent.errors import Code, Refused, SutureError
 from agent.store import blockfile
 from agent.store.closing import data_sizes
 from agent.store.descriptor import descriptor_of, read_descriptor
-from agent.store.durable import TEMPORARY_SUFFIX, read_file
+from agent.store.durable import TEMPORARY_SUFFIX, read_file, read_head
 from agent.store.index import Index, Snapshot
 from agent.store.layout import (
+    VERSION_BYTES_MAX,
     Layout,
     ReplicaPaths,
     container_id_of,
@@ -130,7 +131,7 @@ def volume_layout(path: Path) -> Layout:
     """Return the layout that the volume's VERSION calls for."""
     version = Layout(path, "").version
     try:
-        data = read_file(version)
+        data = read_head(version, VERSION_BYTES_MAX)
     except OSError as error:
         raise Refused(
             Code.INCONSISTENT_VOLUME,

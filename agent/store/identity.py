@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from agent.errors import Code, Refused, SutureError
-from agent.store.durable import error_of, read_file
-from agent.store.layout import Layout, VolumeVersion, decode_version
+from agent.store.durable import error_of, read_head
+from agent.store.layout import VERSION_BYTES_MAX, Layout, VolumeVersion, decode_version
 
 
 def read_versions(volumes: Sequence[Path]) -> Mapping[Path, VolumeVersion | SutureError | None]:
@@ -19,7 +19,7 @@ def read_versions(volumes: Sequence[Path]) -> Mapping[Path, VolumeVersion | Sutu
 def _read_version(path: Path) -> VolumeVersion | SutureError | None:
     file = Layout(Path(os.path.realpath(path)), "").version
     try:
-        return decode_version(read_file(file), file)
+        return decode_version(read_head(file, VERSION_BYTES_MAX), file)
     except (FileNotFoundError, NotADirectoryError) as error:
         if not os.path.lexists(file):
             return None

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from agent.errors import Code, Refused, SutureError
-from agent.store.durable import disk_errors, open_file, replace_file
+from agent.store.durable import disk_errors, read_head, replace_file
 from agent.store.layout import Layout
 from agent.store.mounts import unmounted
 from merkle.checksum import crc32c
@@ -145,11 +145,7 @@ def _encode(known: Known) -> bytes:
 
 def _read(layout: Layout) -> Known | None:
     try:
-        fd = open_file(layout.cluster / NAME)
-        try:
-            data = os.read(fd, FILE_BYTES_MAX)
-        finally:
-            os.close(fd)
+        data = read_head(layout.cluster / NAME, FILE_BYTES_MAX)
     except OSError:
         return None
     body, _, seal = data.partition(b"\n")

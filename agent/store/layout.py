@@ -28,6 +28,7 @@ from merkle.replica import LAYOUT_VERSION as LAYOUT_VERSION
 
 QUARANTINE: Final = "quarantine"  # below the cluster's directory
 PACK_NAME: Final = "small.pack"  # of the file that many small blocks share
+VERSION_BYTES_MAX: Final = 65_536
 SEAL: Final = "checksum"  # the last line of VERSION: CRC32C of those before it
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _BLOCK_FILE: Final = re.compile(r"([1-9][0-9]{0,18})\.block")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from agent.errors import SutureError
-from agent.store.durable import read_file, replace_file
+from agent.store.durable import read_head, replace_file
 from agent.store.layout import Layout
 from merkle.checksum import crc32c
 
@@ -52,7 +52,7 @@ def encode_state(state: NodeState) -> bytes:
 def read_state(layout: Layout) -> NodeState | None:
     """Return what a volume remembers; None when it has no file, or none that can be believed."""
     try:
-        data = read_file(state_path(layout))[:FILE_BYTES_MAX]
+        data = read_head(state_path(layout), FILE_BYTES_MAX)
     except OSError:
         return None
     body, _, seal = data.partition(b"\n")

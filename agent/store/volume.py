@@ -20,7 +20,7 @@ from agent.store.durable import (
     FILE_MODE,
     disk_errors,
     make_directories,
-    read_file,
+    read_head,
     remove_file,
     replace_file,
     sync_directory,
@@ -32,6 +32,7 @@ from agent.store.index import Index
 from agent.store.known import check_new
 from agent.store.layout import (
     LAYOUT_VERSION,
+    VERSION_BYTES_MAX,
     Layout,
     ReplicaPaths,
     VolumeVersion,
@@ -144,7 +145,7 @@ def open_volume(
 def _version(layout: Layout, datanode_id: str, options: StoreOptions) -> VolumeVersion:
     with disk_errors(layout.version):
         try:
-            data = read_file(layout.version)
+            data = read_head(layout.version, VERSION_BYTES_MAX)
         except FileNotFoundError as error:
             if os.path.lexists(layout.version):
                 raise Refused(

@@ -200,7 +200,7 @@ class TestCheck:
         (tmp_path / "elsewhere").write_bytes(good)
         file.symlink_to(tmp_path / "elsewhere")
 
-        with pytest.raises(VolumeFailed, match="is a symbolic link"):
+        with pytest.raises(VolumeFailed, match="is no regular file"):
             check_index(tmp_path, key_bytes=KEY_BYTES)
 
     def test_a_large_one_is_read_whole_only_when_asked(
