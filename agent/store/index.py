@@ -34,6 +34,7 @@ from agent.store.mapgate import MapGate
 from agent.store.options import wall_clock_ms
 from agent.store.packformat import Packed, PackedBlocks, decode_packed, decode_place, encode_packed
 from agent.store.rows import (
+    KEY_BYTES,
     JournalEntry,
     ReplicaRow,
     ScanCursor,
@@ -58,10 +59,6 @@ from scanner.finding import Finding
 MAP_BYTES_MAX: Final = 16 * 1024**4  # a map beyond it would be a fault, not a need
 READERS_MAX: Final = 1024
 SPARE_READERS: Final = 8
-KEY_BYTES: Final = {
-    "replicas": 8, "blocks": 16, "pending": 24, "tombstones": 16, "findings": 12,
-    "journal": 25, "cursors": 8, "history": 12, "packed": 16,
-}  # fmt: skip
 DATABASES: Final = tuple(KEY_BYTES)
 LATER: Final = frozenset({"history", "packed"})  # absent until an agent that has them opens it
 

@@ -27,6 +27,10 @@ from scanner.finding import Fault, Finding, Forensic, Verdict
 from scanner.resume import ScanMark
 
 ROW_VERSION: Final = 1
+KEY_BYTES: Final = {
+    "replicas": 8, "blocks": 16, "pending": 24, "tombstones": 16, "findings": 12,
+    "journal": 25, "cursors": 8, "history": 12, "packed": 16,
+}  # fmt: skip
 NO_BCSID: Final = Bcsid(0)
 CONTRADICTION_COUNT_MAX: Final = 2**16 - 1  # more are counted as so many
 _SEAL: Final = struct.Struct(">I")

@@ -14,9 +14,10 @@ import pytest
 from agent.errors import Code, SutureError, VolumeFailed
 from agent.store import indexcheck
 from agent.store.fsck import fsck
-from agent.store.index import DATABASES, KEY_BYTES, Change, Index
+from agent.store.index import DATABASES, Change, Index
 from agent.store.indexcheck import check_index
 from agent.store.layout import Layout
+from agent.store.rows import KEY_BYTES
 from merkle.replica import BlockId, ContainerId
 from tests.support.stores import CLUSTER, closed_replica, content, open_store
 
