@@ -186,8 +186,25 @@ class TestDropping:
         assert (Dropped(old, Refusal.STALE_TERM),) == tasks.take(NOW_MS).dropped
         assert 1 == tasks.counts()["reconcile"].stale
 
+    def test_the_first_millisecond_is_a_deadline_too(self) -> None:
+        """Only 0 means none."""
+        assert Refusal.DEADLINE_PASSED == queue().submit(reconcile(1, deadline_at_ms=1), 1)
+
+    def test_a_stopped_queue_tells_of_what_was_stale_once(self) -> None:
+        """What a new leader made stale is dropped by the stop, and waits no more."""
+        old = reconcile(1, term=6)
+        tasks = submitted(queue(), old)
+        tasks.set_term(7)
+
+        assert (Dropped(old, Refusal.STALE_TERM),) == tasks.stop()
+        assert (0, ()) == (tasks.queued_count, tasks.stop())
+
 
 class TestCounts:
+    def test_nothing_is_counted_before_anything_happened(self) -> None:
+        """Each count starts at nought."""
+        assert [0] * 10 == [getattr(TaskCounts(), name) for name in TaskCounts.__slots__]
+
     def test_every_end_is_counted(self) -> None:
         """Requested is the sum of all ends and of what waits and runs."""
         tasks = submitted(queue(), *(reconcile(key) for key in range(4)))
@@ -214,10 +231,54 @@ class TestCounts:
 
 
 class TestLimits:
-    @pytest.mark.parametrize("wrong", [(0, 1, {}), (1, 0, {}), (1, 1, {"reconcile": 0})])
+    @pytest.mark.parametrize(
+        "wrong", [(0, 1, {}), (1, 0, {}), (1, 1, {"reconcile": 0}), (1, 1, {}, -1)]
+    )
     def test_limits_that_would_run_nothing_are_refused(
         self, wrong: tuple[int, int, dict[str, int]]
     ) -> None:
         """A pool that can never run a type is a configuration error."""
         with pytest.raises(ValueError, match=r"limit|share"):
             TaskLimits(*wrong)
+
+    def test_a_task_without_weight_is_refused(self) -> None:
+        """It would never count towards what may run."""
+        with pytest.raises(ValueError, match="weigh 0"):
+            reconcile(1, weight=0)
+
+    def test_a_thousand_tasks_wait_unless_limits_say_otherwise(self) -> None:
+        """One more is refused."""
+        tasks = submitted(TaskQueue(TaskLimits(1)), *map(reconcile, range(1_000)))
+
+        assert Refusal.QUEUE_FULL == tasks.submit(reconcile(1_000), NOW_MS)
+
+    def test_any_number_runs_at_a_place_unless_limits_say_otherwise(self) -> None:
+        """A limit of places is asked for."""
+        tasks = submitted(queue(), *(reconcile(key, place="disk1") for key in range(5)))
+
+        assert 5 == len(taken(tasks))
+
+    def test_a_place_is_free_again_when_its_task_has_ended(self) -> None:
+        """One leaves, one may come: not two."""
+        tasks = TaskQueue(TaskLimits(10, per_place_max=1))
+        submitted(tasks, *(reconcile(key, place="disk1") for key in range(4)))
+        (first,) = taken(tasks)
+
+        tasks.finish(first, TaskOutcome.DONE)
+
+        assert [reconcile(1, place="disk1")] == taken(tasks)
+        tasks.finish(reconcile(1, place="disk1"), TaskOutcome.DONE)
+        assert [reconcile(2, place="disk1")] == taken(tasks)
+
+    def test_tasks_without_a_place_share_none(self) -> None:
+        """The limit of a place is no limit of those that keep nothing in particular busy."""
+        tasks = submitted(TaskQueue(TaskLimits(10, per_place_max=1)), reconcile(1), reconcile(2))
+
+        assert [reconcile(1), reconcile(2)] == taken(tasks)
+
+    def test_names_of_types_are_bounded(self) -> None:
+        """They label metrics: the thirty-third is a bug in our own code."""
+        tasks = submitted(queue(), *(Task(f"type{number}", 1) for number in range(32)))
+
+        with pytest.raises(AssertionError, match="too many task types: type32"):
+            tasks.submit(Task("type32", 1), NOW_MS)

@@ -1,0 +1,110 @@
+"""What waits in a queue of tasks, against a list that is searched from the front."""
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from agent.lanes import Lanes
+from agent.tasks import Priority, Task
+
+PRIORITIES = (Priority.NORMAL, Priority.LOW)
+
+
+@dataclass
+class Line:
+    """The same as a plain list: who came first stands first."""
+
+    tasks: list[Task] = field(default_factory=list)
+
+    def find(self, key: int) -> Task | None:
+        """Return the task with a key."""
+        return next((task for task in self.tasks if task.key == key), None)
+
+    def heads(self, priority: int) -> list[Task]:
+        """Return the first of each type and place."""
+        firsts: dict[tuple[str, str], Task] = {}
+        for task in self.tasks:
+            if task.priority == priority:
+                firsts.setdefault((task.task_type, task.place), task)
+        return list(firsts.values())
+
+    def take_late(self, now_ms: int) -> list[Task]:
+        """Take out whose deadline has come."""
+        late = [
+            task for task in self.tasks if task.deadline_at_ms and task.deadline_at_ms <= now_ms
+        ]
+        self.tasks = [task for task in self.tasks if task not in late]
+        return late
+
+
+def any_task(chance: random.Random, now_ms: int) -> Task:
+    """Return a task with a key of few, so that keys come back with other deadlines."""
+    return Task(
+        "only",
+        chance.randrange(100),
+        chance.choice(PRIORITIES),
+        deadline_at_ms=chance.choice((0, now_ms + chance.randrange(1, 400))),
+        place=chance.choice(("", "disk1", "disk2")),
+    )
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_lanes_say_what_a_plain_list_says(seed: int) -> None:
+    """
+    Whatever comes and goes: the same order, the same heads, the same that came too late.
+    """
+    chance = random.Random(seed)
+    lanes, line = Lanes[Task](), Line()
+
+    for now_ms in range(1, 1_200):
+        task = any_task(chance, now_ms)
+        known = line.find(int(str(task.key)))
+        if known is None:
+            lanes.add(task)
+            line.tasks.append(task)
+        elif chance.random() < 0.7:
+            lanes.remove(known)
+            line.tasks.remove(known)
+        if chance.random() < 0.1:
+            assert line.take_late(now_ms) == lanes.take_late(now_ms)
+
+        assert len(line.tasks) == len(lanes)
+        for priority in PRIORITIES:
+            of_priority = [task for task in line.tasks if task.priority == priority]
+            assert len(of_priority) == lanes.count(priority, "only")
+            assert line.heads(priority) == lanes.heads(priority)
+    assert sorted(line.tasks, key=lambda task: task.priority) == list(lanes)
+
+
+def test_deadlines_of_tasks_that_are_gone_are_forgotten() -> None:
+    """
+    However many came and went: two deadlines for each task that waits, and 64 more.
+    """
+    lanes = Lanes[Task]()
+    most = 0
+
+    for key in range(1_000):
+        task = Task("only", key, deadline_at_ms=10**9)
+        lanes.add(task)
+        most = max(most, len(lanes._late))
+        lanes.remove(task)
+
+    assert 2 * 1 + 64 == most
+
+
+def test_cleared_lanes_hold_nothing() -> None:
+    """
+    Neither a task, nor a count, nor a deadline that would be looked for.
+    """
+    lanes = Lanes[Task]()
+    lanes.add(Task("only", 1, deadline_at_ms=5))
+
+    lanes.clear()
+
+    assert (0, [], 0, []) == (
+        len(lanes),
+        list(lanes),
+        lanes.count(Priority.NORMAL, "only"),
+        lanes.take_late(10),
+    )
