@@ -8,7 +8,9 @@ from merkle.blockrow import (
     HEADER,
     INTACT_CRC,
     METADATA_BYTES_MAX,
+    TEXT,
     batches,
+    check_block,
     decode_block,
     encode_block,
     is_intact,
@@ -21,6 +23,7 @@ from merkle.replica import (
     CHUNK_BYTES_MAX,
     CHUNKS_PER_BLOCK_MAX,
     ID_MAX,
+    WINDOW_BYTES_MAX,
     Bcsid,
     BlockData,
     BlockId,
@@ -37,6 +40,15 @@ BLOCKS = [
     block(5, CHUNK_A, checksum_type=ChecksumType.SHA256),
     block(6, CHUNK_A, CHUNK_B, checksum_type=ChecksumType.MD5),
     BlockData(BlockId(7), Bcsid(ID_MAX), (chunk(5, CHUNK_B),)),
+    BlockData(BlockId(8), Bcsid(3), (chunk(0, CHUNK_B, window_bytes=33), chunk(100, CHUNK_B))),
+    BlockData(BlockId(9), Bcsid(3), (ChunkInfo(0, 10, ChecksumType.NONE, 0, b""),)),
+    BlockData(
+        BlockId(10), Bcsid(3), (ChunkInfo(BLOCK_BYTES_MAX - 1, 1, ChecksumType.NONE, 1, b""),)
+    ),
+    BlockData(BlockId(11), Bcsid(3), (ChunkInfo(0, CHUNK_BYTES_MAX, ChecksumType.NONE, 1, b""),)),
+    BlockData(
+        BlockId(12), Bcsid(3), (ChunkInfo(0, 10, ChecksumType.CRC32C, WINDOW_BYTES_MAX, bytes(4)),)
+    ),
     BlockData(BlockId(ID_MAX), Bcsid(0), (chunk(0, b""),)),
 ]
 PLAIN = ChunkInfo(0, 10, ChecksumType.CRC32C, 16_384, bytes(4))
@@ -73,6 +85,67 @@ def test_any_flipped_bit_is_noticed(original: BlockData) -> None:
         assert not is_intact(original.block_id, bytes(damaged))
         with pytest.raises(Damaged, match=f"block {original.block_id}"):
             decode_block(original.block_id, bytes(damaged))
+
+
+def test_rows_read_together_are_what_each_says() -> None:
+    """
+    Ids, commits, and where each chunk is: column by column the same as one by one.
+    """
+    rows = [encode_block(block) for block in BLOCKS]
+    pieces = [piece for block in BLOCKS for piece in block.chunks]
+
+    columns = read_columns([block.block_id for block in BLOCKS], rows)
+
+    assert [block.block_id for block in BLOCKS] == columns.block_ids.tolist()
+    assert [block.bcsid for block in BLOCKS] == columns.bcsids.tolist()
+    assert [len(block.chunks) for block in BLOCKS] == columns.chunk_counts.tolist()
+    assert [piece.offset for piece in pieces] == columns.offsets.tolist()
+    assert [piece.length_bytes for piece in pieces] == columns.lengths_bytes.tolist()
+    for piece, start, length in zip(pieces, columns.leaf_starts, columns.leaf_lengths, strict=True):
+        leaf = piece.offset.to_bytes(8) + piece.length_bytes.to_bytes(8) + piece.window_checksums
+        assert leaf == columns.octets[start : start + length].tobytes()
+
+
+@pytest.mark.parametrize("length", range(9))
+def test_metadata_of_any_length_is_read_by_both_readers(length: int) -> None:
+    """
+    Wherever in a word it ends.
+    """
+    original = BlockData(BlockId(1), Bcsid(1), (), (("k", "v" * length),))
+    row = encode_block(original)
+
+    assert original == decode_block(BlockId(1), row)
+    assert [1] == read_columns([BlockId(1)], [row]).block_ids.tolist()
+
+
+def test_as_much_metadata_as_is_kept_is_encoded() -> None:
+    """
+    Its entry's two lengths count, too.
+    """
+    original = BlockData(BlockId(1), Bcsid(1), (), (("k", "v" * (METADATA_BYTES_MAX - 9)),))
+
+    assert original == decode_block(BlockId(1), encode_block(original))
+
+
+def test_a_block_of_as_many_chunks_as_are_possible_is_encoded() -> None:
+    """
+    The limit itself is allowed.
+    """
+    check_block(BlockData(BlockId(1), Bcsid(0), (chunk(0, b""),) * CHUNKS_PER_BLOCK_MAX))
+
+
+@pytest.mark.parametrize("length_bytes", [0, 12, 20, 28, 41 - 4])
+def test_a_sealed_piece_of_a_row_is_no_row(length_bytes: int) -> None:
+    """
+    A checksum that fits makes no row of what is too short, or ends within a word.
+    """
+    content = (HEADER.pack(0x5242, 1, 0, 1, 0, 0, 0) + bytes(8))[:length_bytes]
+    row = content + crc32c(content).to_bytes(4, "little")
+
+    assert INTACT_CRC == crc32c(row)
+    assert not is_intact(BlockId(1), row)
+    with pytest.raises(Damaged, match="block 1: wrong size"):
+        read_columns([BlockId(1)], [row])
 
 
 def test_a_damaged_row_among_many_is_named() -> None:
@@ -120,8 +193,9 @@ def test_the_row_of_another_block_is_refused() -> None:
         sealed(HEADER.pack(0x5242, 2, 0, 1, 0, 0, 0)),
         sealed(HEADER.pack(0x5242, 1, 9, 1, 0, 0, 0)),
         sealed(HEADER.pack(0x5242, 1, 0, 1, 0, 99, 0)),
+        sealed(HEADER.pack(0x5242, 1, 0, 1, 0, 0, 0) + bytes(8)),
     ],
-    ids=["magic", "version", "chunk count", "metadata"],
+    ids=["magic", "version", "chunk count", "metadata", "a word too many"],
 )
 def test_nonsense_under_a_good_checksum_is_damage(row: bytes) -> None:
     """
@@ -130,6 +204,16 @@ def test_nonsense_under_a_good_checksum_is_damage(row: bytes) -> None:
     with pytest.raises(Damaged, match="block 1"):
         read_columns([BlockId(1)], [row])
     with pytest.raises(Damaged, match="block 1"):
+        decode_block(BlockId(1), row)
+
+
+def test_metadata_that_runs_past_its_end_is_damage() -> None:
+    """
+    The length of a value is believed only as far as the row goes.
+    """
+    row = sealed(HEADER.pack(0x5242, 1, 0, 1, 0, 10, 0) + TEXT.pack(1, 50) + b"kv")
+
+    with pytest.raises(Damaged, match="metadata entry at byte 0 runs past 10"):
         decode_block(BlockId(1), row)
 
 
@@ -158,6 +242,15 @@ def test_a_chunk_that_cannot_be_is_damage(kind: int, length_bytes: int) -> None:
         ({"length_bytes": CHUNK_BYTES_MAX + 1}, "not possible"),
         ({"offset": BLOCK_BYTES_MAX}, "behind"),
         ({"bytes_per_checksum": 1 << 28}, "window of"),
+        ({"bytes_per_checksum": WINDOW_BYTES_MAX + 1}, "window of"),
+        (
+            {
+                "bytes_per_checksum": -1,
+                "checksum_type": ChecksumType.NONE,
+                "window_checksums": b"",
+            },
+            "window of -1",
+        ),
         ({"bytes_per_checksum": 0}, "covers nothing"),
         ({"window_checksums": bytes(8)}, "8 bytes of CRC32C checksums, expected 4"),
         ({"window_checksums": b""}, "0 bytes of CRC32C checksums, expected 4"),

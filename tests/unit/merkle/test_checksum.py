@@ -8,20 +8,24 @@ import numpy as np
 import pytest
 
 from merkle.checksum import (
+    NO_WHOLE,
     Algorithm,
     block_checksum,
     checksum_width_bytes,
     container_checksum,
     crc32c,
+    flipped_bit,
     fold_slices,
     leaf_checksum,
     long_crc32c,
+    whole_checksums,
     window_checksums,
     window_count,
+    windows_verify,
     xxh3_64,
 )
-from merkle.replica import BlockId, ChecksumType
-from tests.support.trees import CHUNK_A, CHUNK_B, WINDOW_BYTES
+from merkle.replica import BlockId, ChecksumType, ChunkInfo
+from tests.support.trees import CHUNK_A, CHUNK_B, WINDOW_BYTES, chunk
 
 
 def test_crc32c_is_castagnolis() -> None:
@@ -187,6 +191,74 @@ def test_slices_fold_like_one_by_one(algorithm: Algorithm, lengths: list[int]) -
     folded = fold_slices(algorithm, data, starts, np.array(lengths, dtype=np.int64))
 
     assert expected == folded.tolist()
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 7, 8, 9, 40])
+@pytest.mark.parametrize("short_bytes", [0, 1])
+@pytest.mark.parametrize("checksum_type", list(ChecksumType))
+def test_windows_verify_as_one_by_one(
+    checksum_type: ChecksumType, count: int, short_bytes: int
+) -> None:
+    """
+    However few or many they are: what is right verifies, and a wrong byte anywhere does not.
+    """
+    length_bytes = max(0, 100 * count - short_bytes)
+    data = bytearray(number % 251 for number in range(length_bytes))
+    expected = window_checksums(checksum_type, 100, data)
+
+    assert windows_verify(checksum_type, 100, expected, data)
+    for position in range(0, len(data), 99):
+        data[position] ^= 4
+        fits = windows_verify(checksum_type, 100, expected, data)
+        assert fits is (checksum_type is ChecksumType.NONE)
+        data[position] ^= 4
+
+
+@pytest.mark.parametrize(
+    ("checksum_type", "window_bytes", "count", "is_known"),
+    [
+        (ChecksumType.CRC32C, 100, 8, True),
+        (ChecksumType.CRC32C, 1, 8, True),
+        (ChecksumType.CRC32C, 100, 7, False),
+        (ChecksumType.CRC32, 100, 8, False),
+        (ChecksumType.MD5, 100, 8, False),
+    ],
+)
+def test_the_checksum_of_a_whole_chunk_is_known_from_eight_windows_on(
+    checksum_type: ChecksumType, window_bytes: int, count: int, is_known: bool
+) -> None:
+    """
+    It is that of all bytes; where it is not known the windows are compared.
+    """
+    data = bytes(number % 251 for number in range(window_bytes * count))
+    piece = chunk(0, data, checksum_type, window_bytes)
+
+    assert [crc32c(data) if is_known else NO_WHOLE] == whole_checksums([piece])
+
+
+def test_a_chunk_without_windows_has_no_checksum_as_a_whole() -> None:
+    """
+    What cannot be is compared window by window, where it is refused.
+    """
+    piece = ChunkInfo(0, 64, ChecksumType.CRC32C, 0, bytes(32))
+
+    assert [NO_WHOLE] == whole_checksums([piece])
+
+
+@pytest.mark.parametrize("checksum_type", [ChecksumType.CRC32, ChecksumType.CRC32C])
+def test_only_a_bit_of_the_window_explains_a_wrong_checksum(checksum_type: ChecksumType) -> None:
+    """
+    Each bit of ten bytes is found; a change that a bit in front of them would make is not.
+    """
+    data = bytes(range(50, 61))
+    for position in range(11):
+        flipped = bytearray(data)
+        flipped[position] ^= 8
+        checksums = [window_checksums(checksum_type, 100, each) for each in (data, flipped)]
+
+        found = flipped_bit(checksum_type, 10, *checksums)
+
+        assert found == ((position - 1, 3) if position else None)
 
 
 def test_crc32_is_zlibs() -> None:

@@ -79,7 +79,7 @@ def test_the_tree_of_another_container_is_refused() -> None:
         (8, b"\x02", "unknown version 2"),
         (10, b"\x03", "unknown version 1 or algorithm 3"),
         (48, b"\xff\xff\xff\xff", "the header says"),
-        (32, b"\x00" * 8, "root is not the fold"),
+        (32, b"\x00" * 8, "tree of container 7: root is not the fold"),
         (40, b"\x00" * 8, "root is not the fold"),
         (HEADER.size, b"\xff" * 8, "do not ascend"),
     ],

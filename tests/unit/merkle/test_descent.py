@@ -138,6 +138,16 @@ class TestBlocks:
 
         assert [2, 3, 7] == wanted.tolist()
 
+    def test_the_last_block_is_compared_too(self) -> None:
+        """
+        A block that is equal is not fetched, wherever it stands.
+        """
+        same = leaf_tree({1: [good(0, 1)], 6: [good(0, 6)]})
+
+        wanted = differing_blocks(same, same.block_ids, same.block_checksums, same.deleted)
+
+        assert [] == wanted.tolist()
+
     def test_an_empty_replica_fetches_every_live_block(self) -> None:
         """
         Nothing here is nothing to compare with.
@@ -177,6 +187,22 @@ class TestPartialTree:
         with pytest.raises(Damaged, match="chunks of block"):
             partial(self.whole, detailed)
 
+    @pytest.mark.parametrize("block_id", [0, 4, 9])
+    def test_chunks_of_a_block_without_a_row_are_named(self, block_id: int) -> None:
+        """
+        In front of the rows, between them and behind them.
+        """
+        with pytest.raises(Damaged, match=f"block {block_id}, which no row mentions"):
+            partial(self.whole, leaf_tree({block_id: [good(0, 2)]}))
+
+    def test_chunks_of_the_last_row_are_taken(self) -> None:
+        """
+        The last block is a block like any other.
+        """
+        rows = leaf_tree({1: [good(0, 1)], 2: [good(0, 2)]})
+
+        assert [good(0, 2)] == partial(rows, rows.select([2])).leaves(2)
+
     def test_rows_of_unequal_length_are_refused(self) -> None:
         """
         A page that lost a value is not read in part.
@@ -210,6 +236,17 @@ class TestPartialTree:
 
         with pytest.raises(Damaged, match="blocks from 310 on"):
             check_ranges(bury(rows, [400]), starts, advertised, scope)
+
+    @pytest.mark.parametrize("scope", [[(0, 5), (310, 310)], [(310, 310), (900, 910)]])
+    def test_any_range_of_the_scope_is_checked(self, scope: list[tuple[int, int]]) -> None:
+        """
+        A range that begins where a part of the scope ends is in it; the other parts do not matter.
+        """
+        starts = range_starts(TREE, 30)
+        advertised = range_checksums(TREE, starts)
+
+        with pytest.raises(Damaged, match="blocks from 310 on"):
+            check_ranges(bury(TREE, [310]), starts, advertised, scope)
 
 
 def test_starts_are_a_copy() -> None:

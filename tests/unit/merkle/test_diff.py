@@ -123,6 +123,8 @@ def test_chunks(mine: Leaf | None, theirs: Leaf | None, expected: DifferenceKind
         ([good(60, 1, 10)], good(0, 2, 100), good(60, 1, 10)),
         ([bad(0, 3, 10), good(60, 1, 10)], good(0, 2, 61), good(60, 1, 10)),
         ([good(20, 1, 21), good(30, 1, 1), bad(40, 1, 1)], good(40, 2, 1), good(20, 1, 21)),
+        ([good(0, 1, 10), good(60, 1, 10)], good(50, 2, 20), good(60, 1, 10)),
+        ([good(0, 1, 60), good(10, 1, 1), good(20, 1, 1)], good(50, 2, 5), good(0, 1, 60)),
     ],
 )
 def test_no_healthy_byte_is_offered_for_overwriting(
@@ -236,6 +238,65 @@ def test_orphan_data_is_found_under_equal_roots() -> None:
     assert [KINDS.ADOPT_TOMBSTONE] == list(diff(stale, deleted).counts())
     assert deleted == apply_divergence(stale, diff(stale, deleted))
     assert deleted == apply_divergence(deleted, diff(deleted, stale))
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs"),
+    [({}, {}), ({1: LIVE}, {}), ({}, {1: LIVE}), ({1: LIVE}, {1: LIVE}), ({9: LIVE}, {1: LIVE})],
+)
+def test_trees_of_one_block_or_none(
+    mine: Mapping[int, Sequence[Leaf]], theirs: Mapping[int, Sequence[Leaf]]
+) -> None:
+    """
+    A block is found, or not, in a tree that has no other.
+    """
+    found = diff(leaf_tree(mine), leaf_tree(theirs)).differences
+
+    assert {KINDS.ONLY_MINE: mine.keys() - theirs.keys()} == {
+        KINDS.ONLY_MINE: {each.block_id for each in found if each.kind is KINDS.ONLY_MINE}
+    }
+    assert theirs.keys() - mine.keys() == {
+        each.block_id for each in found if each.kind is KINDS.MISSING_BLOCK
+    }
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "repaired"),
+    [
+        ([bad(0, 1), good(10, 2)], [good(0, 1), good(10, 2)], LIVE),
+        ([good(10, 2)], LIVE, LIVE),
+        (None, LIVE, LIVE),
+        (None, [], []),
+        (LIVE, 9, 9),
+        (None, 0, 0),
+        (8, 9, 9),
+        ([good(10, 2)], [bad(0, 1), good(10, 2)], [good(10, 2)]),
+        ([bad(0, 1)], [bad(0, 2)], [bad(0, 1)]),
+        (LIVE, [good(0, 7), good(10, 2)], LIVE),
+        (LIVE, None, LIVE),
+        (9, LIVE, 9),
+        (9, 8, 9),
+    ],
+)
+def test_a_repair_takes_what_is_healthy_and_nothing_else(
+    mine: Side, theirs: Side, repaired: Side
+) -> None:
+    """
+    Damaged and missing chunks, missing blocks and deletes; nothing damaged, nothing instead of
+    what verifies here, nothing that was deleted.
+    """
+    my_tree, their_tree = side(mine), side(theirs)
+
+    assert side(repaired) == apply_divergence(my_tree, diff(my_tree, their_tree))
+
+
+def test_of_two_deletes_the_larger_checksum_stays() -> None:
+    """
+    Whichever was adopted first: an outdated divergence takes nothing back.
+    """
+    outdated = diff(side(8), side(9))
+
+    assert side(12) == apply_divergence(side(12), outdated)
 
 
 def test_a_repair_never_touches_what_is_healthy() -> None:
