@@ -3,12 +3,13 @@
 #   PYTHON=...      the interpreter to build .venv with (default: the first 3.11 or newer)
 #   DEMO_ARGS=...   more arguments of `suture demo`, for instance a folder to store
 #   TEST_ARGS=...   more arguments of pytest
-#   NAME=...        the benchmarks to run, for instance NAME=tree
+#   NAME=...        the benchmarks to run, for instance NAME=tree; the modules to mutate
+#   MUTANTS_ARGS=.. more arguments of `make mutants`, for instance --write
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench format deb clean python
+.PHONY: help demo test lint bench mutants format deb clean python
 
 BIN := .venv/bin
 WITH_PROMTOOL := tools="$$(tools/bootstrap.sh promtool)" && PATH="$$PATH$${tools:+:$$tools}"
@@ -33,6 +34,9 @@ lint: python ## Check format, style, types and import contracts.
 bench: python ## Measure; fail where a bound does not hold (NAME=...).
 	@$(WITH_JAVA) $(BIN)/python -m bench $(NAME)
 
+mutants: python ## Change the pure modules; show what no test notices (NAME=..., MUTANTS_ARGS=...).
+	@nice -n 10 $(BIN)/python -m tools.mutants $(NAME) $(MUTANTS_ARGS)
+
 format: python ## Format the code and mend what ruff can mend.
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -41,7 +45,7 @@ deb: python ## Build dist/suture_*.deb, with its own virtual environment.
 	@$(BIN)/python tools/make_deb.py
 
 clean: ## Remove everything that make created, .venv included.
-	rm -rf .venv dist build bench/out .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	rm -rf .venv dist build bench/out .mutants .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 	    .import_linter_cache spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

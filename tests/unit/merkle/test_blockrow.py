@@ -106,12 +106,12 @@ def test_rows_read_together_are_what_each_says() -> None:
         assert leaf == columns.octets[start : start + length].tobytes()
 
 
-@pytest.mark.parametrize("length", range(9))
-def test_metadata_of_any_length_is_read_by_both_readers(length: int) -> None:
+@pytest.mark.parametrize("length_bytes", range(9))
+def test_metadata_of_any_length_is_read_by_both_readers(length_bytes: int) -> None:
     """
     Wherever in a word it ends.
     """
-    original = BlockData(BlockId(1), Bcsid(1), (), (("k", "v" * length),))
+    original = BlockData(BlockId(1), Bcsid(1), (), (("k", "v" * length_bytes),))
     row = encode_block(original)
 
     assert original == decode_block(BlockId(1), row)

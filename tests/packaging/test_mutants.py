@@ -1,0 +1,171 @@
+"""The tool that changes the code to see whether a test notices: it changes what it says it does."""
+
+import ast
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from merkle.replica import ChecksumType, ChunkInfo
+from scanner import spans
+from tools.mutants import child, suite
+from tools.mutants.groups import GROUPS, chosen
+from tools.mutants.mutation import mutants_of, mutated
+from tools.mutants.report import BOUND_PERCENT, UNEXPLAINED, Document, percent
+
+CHUNK = ChunkInfo(0, 10, ChecksumType.NONE, 1, b"")
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = '''
+LIMIT = 5
+
+def refuse(size: int, is_open: bool = False) -> str:
+    """Docstring."""
+    if size < LIMIT and not is_open:
+        raise ValueError(size)
+    log.append(size)
+    return max(size, 1)
+'''
+
+
+def result_of(source: ast.Module, *arguments: object) -> object:
+    """Return what the sample's function does: its result, its error, or what it logged."""
+    log: list[object] = []
+    names: dict[str, object] = {"log": log}
+    exec(compile(source, "sample", "exec"), names)  # noqa: S102  the sample above
+    refuse = names["refuse"]
+    assert isinstance(refuse, Callable)  # type: ignore[arg-type]
+    try:
+        return refuse(*arguments), log  # type: ignore[operator]
+    except ValueError:
+        return "refused"
+
+
+class TestChanges:
+    def test_every_change_is_listed_once(self) -> None:
+        """
+        By function, and outside of functions what is evaluated when the module is imported.
+        """
+        keys = [mutant.key for mutant in mutants_of("sample.py", SOURCE)]
+
+        assert [
+            "<module>: 5 -> 6",
+            "<module> refuse: False -> True",
+            "refuse: size < LIMIT and (not is_open) -> False",
+            "refuse: size < LIMIT and (not is_open) -> True",
+            "refuse: size < LIMIT and (not is_open) -> size < LIMIT or not is_open",
+            "refuse: size < LIMIT and (not is_open) -> not is_open",
+            "refuse: size < LIMIT and (not is_open) -> size < LIMIT",
+            "refuse: size < LIMIT -> size <= LIMIT",
+            "refuse: size < LIMIT -> size >= LIMIT",
+            "refuse: not is_open -> is_open",
+            "refuse: raise ValueError(size) -> nothing",
+            "refuse: log.append(size) -> nothing",
+            "refuse: max(size, 1) -> None",
+            "refuse: max(size, 1) -> min(size, 1)",
+            "refuse: 1 -> 2",
+        ] == keys
+
+    @pytest.mark.parametrize(
+        ("key", "arguments", "before", "after"),
+        [
+            ("<module>: 5 -> 6", (5,), (5, [5]), "refused"),
+            ("<module> refuse: False -> True", (3,), "refused", (3, [3])),
+            ("refuse: size < LIMIT -> size <= LIMIT", (5,), (5, [5]), "refused"),
+            ("refuse: raise ValueError(size) -> nothing", (3,), "refused", (3, [3])),
+            ("refuse: log.append(size) -> nothing", (7,), (7, [7]), (7, [])),
+            ("refuse: max(size, 1) -> None", (7,), (7, [7]), (None, [7])),
+        ],
+    )
+    def test_a_change_does_what_it_says(
+        self, key: str, arguments: tuple[object, ...], before: object, after: object
+    ) -> None:
+        """
+        And nothing else: the module stays as it was but for one place.
+        """
+        [mutant] = [each for each in mutants_of("sample.py", SOURCE) if each.key == key]
+
+        assert before == result_of(ast.parse(SOURCE), *arguments)
+        assert after == result_of(mutated("sample.py", SOURCE, mutant.index), *arguments)
+
+    def test_every_change_of_a_module_compiles(self) -> None:
+        """
+        A change that is no Python would be killed by nobody's merit.
+        """
+        path = "scanner/spans.py"
+        source = (ROOT / path).read_text()
+
+        for mutant in mutants_of(path, source):
+            compile(mutated(path, source, mutant.index), path, "exec")
+
+
+class TestTrials:
+    def test_a_change_is_seen_where_it_was_made_and_nowhere_else(self) -> None:
+        """
+        The forked process runs the new code under the names that were imported long ago.
+        """
+        path = "scanner/spans.py"
+        source = (ROOT / path).read_text()
+        mutant = next(
+            each
+            for each in mutants_of(path, source)
+            if each.place == "spans_of" and each.after == "()"
+        )
+
+        def trial() -> object:
+            suite.new_code(mutant, source, [spans.spans_of])
+            return list(spans.spans_of([CHUNK], length_bytes_max=1))
+
+        assert [] == child.run(trial).result
+        assert [[CHUNK]] == list(spans.spans_of([CHUNK], length_bytes_max=1))
+
+    def test_what_never_ends_is_stopped(self) -> None:
+        """
+        A loop that lost its end costs its time and no more.
+        """
+
+        def trial() -> None:
+            child.limit_time(0.05)
+            while True:
+                pass
+
+        assert child.run(trial).timed_out
+
+    def test_what_breaks_the_process_is_told(self) -> None:
+        """
+        An error that nobody catches comes back as text.
+        """
+
+        def trial() -> None:
+            raise OSError("no such thing")
+
+        assert "no such thing" in child.run(trial).fault
+
+
+class TestResult:
+    def test_every_module_is_well_tested(self) -> None:
+        """
+        Of each module in docs/MUTANTS.md nine of ten changes are noticed, and it is still there.
+        """
+        counts = Document.load().counts
+
+        assert set() == counts.keys() - {path for group in GROUPS for path in group.paths()}
+        assert [] == [path for path, each in counts.items() if percent(each) < BOUND_PERCENT]
+
+    def test_every_survivor_has_a_reason(self) -> None:
+        """
+        As many as the table counts, and none without a word.
+        """
+        document = Document.load()
+        listed = [path for path, _ in document.reasons]
+
+        assert UNEXPLAINED not in document.reasons.values()
+        assert {path: listed.count(path) for path in document.counts} == {
+            path: survived for path, (_, _, survived) in document.counts.items()
+        }
+
+    def test_an_unknown_name_is_refused(self) -> None:
+        """
+        With what is known.
+        """
+        with pytest.raises(LookupError, match="unknown: nothing; known: merkle"):
+            chosen(["nothing"])

@@ -1,0 +1,108 @@
+"""What is mutated, and whose tests must notice."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tools.mutants.suite import ROOT, files_of
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Modules, the folders or files of tests that are theirs, and the words of other test files.
+
+    A test file outside of `tests` is asked, too, if it imports one of the group's modules.
+    """
+
+    name: str
+    modules: tuple[str, ...]
+    tests: tuple[str, ...]
+    package: str
+
+    def paths(self) -> list[str]:
+        """Return the modules by path from the top, without those that only declare."""
+        found: set[str] = set()
+        for pattern in self.modules:
+            found |= {str(file.relative_to(ROOT)) for file in ROOT.glob(pattern)}
+        return sorted(path for path in found if not path.endswith("__init__.py"))
+
+    def test_files(self) -> list[str]:
+        """Return the test files of the group, and the laws that import it."""
+        imports = re.compile(
+            "|".join(
+                rf"^(from|import) {re.escape(path.removesuffix('.py').replace('/', '.'))}\b"
+                for path in self.paths()
+            ),
+            re.MULTILINE,
+        )
+        laws = [
+            file
+            for file in files_of(("tests/property",))
+            if imports.search((ROOT / file).read_text())
+        ]
+        named = [test for test in self.tests if test.endswith(".py")]
+        folders = [test for test in self.tests if not test.endswith(".py")]
+        return sorted({*files_of(folders), *named, *laws})
+
+
+SCM_RULES = (
+    *("replication", "counting", "shards", "placement", "leaving", "lifecycle", "emptying"),
+    *("eligibility", "dispatch", "loads", "balance", "allocate", "intake", "nodes", "safemode"),
+)
+SCANNER_RULES = (
+    *("judge", "forensics", "breaker", "schedule", "pacing", "finding", "resume", "spans"),
+    *("strikes", "notebook", "batch", "verify"),
+)
+
+GROUPS = (
+    Group("merkle", ("merkle/*.py",), ("tests/unit/merkle",), "merkle"),
+    Group(
+        "scanner",
+        tuple(f"scanner/{name}.py" for name in SCANNER_RULES),
+        ("tests/unit/scanner", "tests/property/test_scan_promise.py"),
+        "scanner",
+    ),
+    Group(
+        "plan",
+        ("agent/plan/*.py",),
+        ("tests/unit/plan", "tests/unit/agent/test_outcome_rows.py"),
+        "plan",
+    ),
+    Group(
+        "tasks",
+        ("agent/tasks.py", "agent/lanes.py"),
+        ("tests/unit/runtime/test_tasks.py", "tests/unit/runtime/test_pool.py"),
+        "runtime",
+    ),
+    Group("scm", tuple(f"scm/{name}.py" for name in SCM_RULES), ("tests/unit/scm",), "scm"),
+)
+
+
+def chosen(names: Iterable[str]) -> list[tuple[Group, list[str]]]:
+    """Return the groups and modules that names stand for; all for no name.
+
+    A name is a group, or a module as `merkle.diff`, `merkle/diff.py` or `diff`.
+
+    Raises LookupError for a name that is neither.
+    """
+    wanted: dict[str, set[str]] = {}
+    for name in names:
+        hits = [
+            (group.name, path)
+            for group in GROUPS
+            for path in group.paths()
+            if name in (group.name, path, path.removesuffix(".py").replace("/", "."))
+            or path.endswith(f"/{name}.py")
+        ]
+        if not hits:
+            known = ", ".join(group.name for group in GROUPS)
+            raise LookupError(
+                f"unknown: {name}; known: {known}, invariants, or one of their modules"
+            )
+        for group_name, path in hits:
+            wanted.setdefault(group_name, set()).add(path)
+    return [
+        (group, sorted(wanted[group.name]) if wanted else group.paths())
+        for group in GROUPS
+        if not wanted or group.name in wanted
+    ]

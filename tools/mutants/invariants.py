@@ -1,0 +1,320 @@
+"""Each guard of docs/INVARIANTS.md against the one test that is named beside it.
+
+Every check of the guard's function is taken out in turn, until the named test is red. A guard that
+can be taken out check by check while its test stays green is not tested by it. A test that is red
+because the code now stumbles (over None, for instance) has not noticed that the check is gone.
+
+The test runs in a forked process that imports the changed module. Where it starts processes of its
+own, which would import the file, it runs once more in a copy of the repository that has the change.
+"""
+
+import ast
+import json
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tools.mutants import child, suite
+from tools.mutants.mutation import Mutant, mutants_of, mutated
+from tools.mutants.suite import ROOT, checksum
+from tools.mutants.verdicts import FOLDER, content
+
+DOCUMENT = ROOT / "docs" / "INVARIANTS.md"
+ROW = re.compile(
+    r"^\| `([\w/.]+\.py):(\w+)` \| ([^|]+) \| `([\w/.]+\.py)::(\w+)` \|$", re.MULTILINE
+)
+ANSWERS = FOLDER / "guards.json"
+MUTANTS_MAX = 60
+MESSAGE_MAX = 120
+GUARD_S = 120
+STUMBLES = (
+    *("AttributeError", "TypeError", "NameError", "UnboundLocalError", "IndexError", "KeyError"),
+    *("StopIteration", "ZeroDivisionError", "RecursionError"),
+)
+TEST_CPU_S = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """One row of the document."""
+
+    path: str
+    function: str
+    what: str
+    test_file: str
+    test: str
+
+    def test_id(self) -> str:
+        """Return the test as pytest names it."""
+        tree = ast.parse((ROOT / self.test_file).read_text())
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef) and node.name == self.test:
+                return f"{self.test_file}::{self.test}"
+            if isinstance(node, ast.ClassDef):
+                for inner in node.body:
+                    if isinstance(inner, ast.FunctionDef) and inner.name == self.test:
+                        return f"{self.test_file}::{node.name}::{self.test}"
+        raise LookupError(f"{self.test_file} has no {self.test}")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What was taken out when the test became red; nothing if it never did."""
+
+    guard: Guard
+    tried: int
+    red: str = ""
+    message: str = ""
+    trouble: str = ""
+
+
+def main(only: str, out: Path | None) -> int:
+    """Try all guards whose row contains `only`; return 1 if one is not tested by its test."""
+    suite.preload()
+    guards = [
+        Guard(*match) for match in ROW.findall(DOCUMENT.read_text()) if only in " ".join(match)
+    ]
+    answers: list[Answer] = []
+    known = load()
+    with tempfile.TemporaryDirectory(prefix="suture-guards-") as folder:
+        trials = Trials(Path(folder))
+        for guard in guards:
+            earlier = known.get(proof(guard))
+            answer = replace(earlier, guard=guard) if earlier else trials.answer(guard)
+            answers.append(answer)
+            known[proof(guard)] = answer
+            save(known)
+            said = f"GREEN {answer.trouble}"
+            if answer.red:
+                said = f"red without `{answer.red}`: {answer.message}"
+            print(f"{guard.path}:{guard.function} | {guard.test}: {said}", flush=True)
+            if out is not None:
+                out.write_text(json.dumps([as_json(one) for one in answers], indent=1) + "\n")
+    green = [answer for answer in answers if not answer.red]
+    print(f"{len(answers)} guards, {len(green)} whose test stays green")
+    return 1 if green else 0
+
+
+def proof(guard: Guard) -> str:
+    """Return what must stay as it is for an answer to hold: guard, test, and what tests share."""
+    return checksum(
+        f"{guard.function} {guard.test}",
+        *map(content, (guard.path, guard.test_file, "tests/support")),
+    )
+
+
+def load() -> dict[str, Answer]:
+    """Return the answers of earlier runs."""
+    if not ANSWERS.is_file():
+        return {}
+    nothing = Guard("", "", "", "", "")
+    return {
+        key: Answer(nothing, one["tried"], one["red_without"], one["message"], one["trouble"])
+        for key, one in json.loads(ANSWERS.read_text()).items()
+    }
+
+
+def save(known: dict[str, Answer]) -> None:
+    """Keep answers for the next run."""
+    FOLDER.mkdir(exist_ok=True)
+    ANSWERS.write_text(json.dumps({key: as_json(answer) for key, answer in known.items()}))
+
+
+def as_json(answer: Answer) -> dict[str, Any]:
+    """Return an answer as a program reads it."""
+    guard = answer.guard
+    return {
+        "guard": f"{guard.path}:{guard.function}",
+        "what": guard.what,
+        "test": f"{guard.test_file}::{guard.test}",
+        "tried": answer.tried,
+        "red_without": answer.red,
+        "message": answer.message,
+        "trouble": answer.trouble,
+    }
+
+
+def checks_of(guard: Guard) -> list[Mutant]:
+    """Return the changes that take a check of the guard out, those that surely do so first."""
+    source = (ROOT / guard.path).read_text()
+    lines = lines_of(source, guard.function)
+    inside = [
+        mutant
+        for mutant in mutants_of(guard.path, source)
+        if mutant.is_in_function and mutant.line in lines
+    ]
+    ranked = [(rank(mutant, source), mutant) for mutant in inside]
+    kept = [(position, mutant) for position, mutant in ranked if position is not None]
+    return [mutant for _, mutant in sorted(kept, key=lambda pair: pair[0])][:MUTANTS_MAX]
+
+
+def lines_of(source: str, function: str) -> set[int]:
+    """Return the lines of every function or method of a name."""
+    return {
+        line
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == function
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
+
+
+def rank(mutant: Mutant, source: str) -> int | None:
+    """Return how surely a change takes a check out; None if it does something else."""
+    node = parsed(mutant.before)
+    if mutant.after == "False" and is_test(mutant, source):
+        return 0
+    if mutant.after == "nothing":
+        return 1
+    if isinstance(node, ast.BoolOp) and mutant.after not in ("True", "False", "None"):
+        return 2
+    if mutant.after == "True":
+        return 4
+    if isinstance(node, ast.Compare | ast.UnaryOp) and mutant.after != "None":
+        return 3
+    if mutant.before.startswith("except"):
+        return 5
+    return None
+
+
+def is_test(mutant: Mutant, source: str) -> bool:
+    """Whether the changed expression is what an `if` asks."""
+    before = mutant.before.removesuffix("...")
+    return any(
+        isinstance(node, ast.If | ast.IfExp)
+        and node.test.lineno == mutant.line
+        and re.sub(r"\s+", " ", ast.unparse(node.test)).startswith(before)
+        for node in ast.walk(ast.parse(source))
+    )
+
+
+def parsed(text: str) -> ast.AST | None:
+    """Return the expression that a text is, None for a statement or part of an expression."""
+    try:
+        return ast.parse(text, mode="eval").body
+    except SyntaxError:
+        return None
+
+
+class Trials:
+    """Runs named tests with one check less."""
+
+    def __init__(self, folder: Path) -> None:
+        self._scratch = folder / "tests"
+        self._copy = folder / "copy"
+        self._green: dict[tuple[str, bool], bool] = {}
+
+    def answer(self, guard: Guard) -> Answer:
+        """Take out check after check until the test is red."""
+        test = guard.test_id()
+        checks = checks_of(guard)
+        if not checks:
+            return Answer(guard, 0, trouble="(nothing in it can be taken out)")
+        source = (ROOT / guard.path).read_text()
+        tried, until_s = 0, time.monotonic() + GUARD_S
+        for in_copy in (False, True):
+            if in_copy and not starts_processes(guard.test_file):
+                continue
+            if not self._is_green(test, in_copy=in_copy):
+                continue
+            for mutant in checks:
+                if time.monotonic() > until_s:
+                    return Answer(guard, tried, trouble="(given up: its test takes too long)")
+                tried += 1
+                message = self._complaint(test, mutant, source, in_copy=in_copy)
+                if message is not None and not message.startswith(STUMBLES):
+                    return Answer(guard, tried, mutant.key, message)
+        return Answer(guard, tried, trouble="" if tried else "(red without any change)")
+
+    def _is_green(self, test: str, *, in_copy: bool) -> bool:
+        """Whether the test passes without any change."""
+        if (test, in_copy) not in self._green:
+            complaint = self._complaint(test, None, "", in_copy=in_copy)
+            self._green[test, in_copy] = complaint is None
+        return self._green[test, in_copy]
+
+    def _complaint(
+        self, test: str, mutant: Mutant | None, source: str, *, in_copy: bool
+    ) -> str | None:
+        """Return what the test says when it is red, None when it is green."""
+        if in_copy:
+            return self._complaint_in_copy(test, mutant, source)
+
+        def trial() -> tuple[str | None]:
+            child.limit_time(TEST_CPU_S)
+            if mutant is not None:
+                sys.meta_path.insert(0, suite.ImportMutant(mutant, source))
+            found: tuple[str | None] = suite.in_session([test], self._scratch, first_complaint)
+            return found
+
+        ended = child.run(trial, memory_max_bytes=resource.RLIM_INFINITY)
+        if ended.timed_out:
+            return "it hangs"
+        if ended.result is None:
+            return ended.fault.strip().splitlines()[-1]
+        complaint: str | None = ended.result[0]
+        return complaint
+
+    def _complaint_in_copy(self, test: str, mutant: Mutant | None, source: str) -> str | None:
+        if not self._copy.exists():
+            copy_repository(self._copy)
+        if mutant is not None:
+            changed = mutated(mutant.path, source, mutant.index)
+            (self._copy / mutant.path).write_text(ast.unparse(changed))
+        try:
+            ended = subprocess.run(
+                (sys.executable, "-m", "pytest", "-q", "-x", f"--basetemp={self._scratch}", test),
+                cwd=self._copy,
+                env={**os.environ, "PYTHONPATH": str(self._copy), "PYTHONDONTWRITEBYTECODE": "1"},
+                capture_output=True,
+                text=True,
+                timeout=6 * TEST_CPU_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return "it hangs"
+        finally:
+            if mutant is not None:
+                (self._copy / mutant.path).write_text(source)
+        if ended.returncode == 0:
+            return None
+        return next((line for line in ended.stdout.splitlines() if line.startswith("E ")), "red")
+
+
+def first_complaint(items: Sequence[Any], _: object) -> tuple[str | None]:
+    """Run the tests; return what the first that is red says."""
+    following: Iterator[Any] = iter([*items[1:], None])
+    for item, after in zip(items, following, strict=True):
+        for report in suite.reports_of(item, after):
+            if report.failed:
+                crash = getattr(report.longrepr, "reprcrash", None)
+                message = crash.message if crash is not None else str(report.longrepr)
+                return (" ".join(message.split())[:MESSAGE_MAX],)
+    return (None,)
+
+
+def starts_processes(test_file: str) -> bool:
+    """Whether a test file, or what it imports, seems to start processes that import the product."""
+    text = (ROOT / test_file).read_text()
+    return test_file.startswith("tests/fault/") or bool(
+        re.search(r"subprocess|process|victim|zygote|BIN\b", text)
+    )
+
+
+def copy_repository(target: Path) -> None:
+    """Copy what git would, so that a changed file harms nobody."""
+    shutil.copytree(
+        ROOT,
+        target,
+        ignore=shutil.ignore_patterns(
+            ".git", ".venv", ".*_cache", ".mutants", "__pycache__", "out"
+        ),
+    )

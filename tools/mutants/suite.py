@@ -1,0 +1,355 @@
+"""The tests that look at a module, and what they say about a change of it.
+
+    zygote ── fork ── collected: every test file is imported, no test has run
+       |                 |── fork per test file: which functions does each test call, how long?
+       |                 └── fork per mutant: new code into the functions that exist, run the tests
+       └── fork per mutant that is seen at import time only: import all with it, run the tests
+
+New code goes into existing functions (`__code__`), so it does not matter who imported them under
+which name, or wrapped them. That misses constants, defaults and classes, and functions that were
+called while the tests were imported: those mutants are imported as a whole.
+"""
+
+import gc
+import hashlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import random
+import sys
+import time
+import types
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import Phase, settings
+
+from tools.mutants import child
+from tools.mutants.mutation import Mutant, mutated
+
+ROOT = Path(__file__).resolve().parents[2]
+PRODUCT = ("agent", "merkle", "scanner", "scm", "spark_verify")
+OWN_BUDGET_S = 3.0
+"""Tests that are named after a module, the fast ones first: as many as run in this time."""
+FOREIGN_BUDGET_S = 0.5
+"""Other tests that call a function: as many as run in this time."""
+TEST_GRACE_CPU_S = 2.0
+TEST_SLOWER = 6
+"""A test that takes so many times as long as it did hangs."""
+
+Place = tuple[str, str]
+"""A function: path and qualified name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one test calls, and how much processor time it takes."""
+
+    test: str
+    cpu_s: float
+    places: frozenset[Place]
+    outcome: str
+
+
+@dataclass(slots=True)
+class Knowledge:
+    """What is known about the tests: one entry a test, and what collecting alone calls."""
+
+    tests: dict[str, Seen] = field(default_factory=dict)
+    at_import: frozenset[Place] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the tests said about a mutant: `killed` (by which), `timed out` or `survived`."""
+
+    outcome: str
+    killer: str = ""
+    tests: int = 0
+
+
+def arguments(scratch: Path) -> list[str]:
+    """Return the options of pytest that make a run repeatable and leave nothing behind."""
+    return [
+        "-q",
+        "--capture=no",
+        "--no-header",
+        f"--rootdir={ROOT}",
+        f"--basetemp={scratch}",
+        "-pno:cacheprovider",
+        "-ofaulthandler_timeout=0",
+        "-Wignore::pytest.PytestAssertRewriteWarning",
+    ]
+
+
+def steady() -> None:
+    """Let hypothesis try the same examples every time, and not shrink what fails."""
+    settings.register_profile(
+        "mutants",
+        derandomize=True,
+        database=None,
+        deadline=None,
+        max_examples=EXAMPLES_MAX,
+        phases=(Phase.explicit, Phase.generate),
+    )
+    settings.load_profile("mutants")
+
+
+def shorten(items: Sequence[pytest.Item]) -> None:
+    """Let laws try few examples: there are thousands of mutants, and most die at the first."""
+    for item in items:
+        function = getattr(item, "function", None)
+        function = getattr(function, "__func__", function)
+        asked = getattr(function, SETTINGS_OF, None)
+        if asked is not None and asked.max_examples > EXAMPLES_MAX:
+            setattr(function, SETTINGS_OF, settings(asked, max_examples=EXAMPLES_MAX))
+
+
+SETTINGS_OF = "_hypothesis_internal_use_settings"
+EXAMPLES_MAX = 50
+
+
+def place_of(code: types.CodeType) -> Place | None:
+    """Return the function that a piece of code belongs to, if it is one of ours."""
+    file = code.co_filename
+    if not file.startswith(ROOT_PREFIX):
+        return None
+    path = file[len(ROOT_PREFIX) :]
+    if not path.startswith(PRODUCT_PREFIXES):
+        return None
+    return path, code.co_qualname.split(".<locals>")[0]
+
+
+ROOT_PREFIX = f"{ROOT}/"
+PRODUCT_PREFIXES = tuple(f"{name}/" for name in PRODUCT)
+
+
+def calls_during(work: Callable[[], Any]) -> tuple[Any, frozenset[Place]]:
+    """Return what `work` returns, and the functions of ours that it called."""
+    codes: set[types.CodeType] = set()
+
+    def note(frame: types.FrameType, event: str, argument: object) -> None:  # noqa: ARG001
+        codes.add(frame.f_code)
+
+    sys.settrace(note)
+    try:
+        result = work()
+    finally:
+        sys.settrace(None)
+    return result, frozenset(place for code in codes if (place := place_of(code)) is not None)
+
+
+class Collected:
+    """A pytest session that stops after it has collected, and does `work` instead of running."""
+
+    def __init__(self, work: Callable[[list[pytest.Item], frozenset[Place]], Any]) -> None:
+        self._work = work
+        self.result: Any = None
+        self._at_import: frozenset[Place] = frozenset()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collection(self) -> Iterator[None]:
+        """Note which functions are called while the tests are imported."""
+        codes: set[types.CodeType] = set()
+        sys.settrace(lambda frame, *_: codes.add(frame.f_code))
+        try:
+            return (yield)
+        finally:
+            sys.settrace(None)
+            places = (place_of(code) for code in codes)
+            self._at_import = frozenset(place for place in places if place is not None)
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Do the work instead of the tests."""
+        if session.testsfailed:
+            raise session.Interrupted(f"{session.testsfailed} errors while collecting")
+        shorten(session.items)
+        self.result = self._work(session.items, self._at_import)
+        return True
+
+
+def in_session(
+    files: Sequence[str],
+    scratch: Path,
+    work: Callable[[list[pytest.Item], frozenset[Place]], Any],
+) -> Any:
+    """Collect test files here, and return what `work` makes of the tests."""
+    steady()
+    plugin = Collected(work)
+    code = pytest.main([*arguments(scratch), *files], plugins=[plugin])
+    if plugin.result is None:
+        raise RuntimeError(f"the tests cannot be collected (pytest ended with {code})")
+    return plugin.result
+
+
+def run_tests(items: Sequence[pytest.Item], times_s: dict[str, float]) -> Verdict:
+    """Run tests until one is red, each for a time that follows from what it took before."""
+    for number, item in enumerate(items):
+        child.limit_time(TEST_GRACE_CPU_S + TEST_SLOWER * times_s[item.nodeid])
+        following = items[number + 1] if number + 1 < len(items) else None
+        reports = reports_of(item, following)
+        if any(report.failed for report in reports):
+            return Verdict("killed", item.nodeid, number + 1)
+    return Verdict("survived", tests=len(items))
+
+
+def reports_of(item: pytest.Item, following: pytest.Item | None) -> list[pytest.TestReport]:
+    """Run one test, with what it needs before and after."""
+    from _pytest.runner import runtestprotocol
+
+    random.seed(0)
+    return runtestprotocol(item, log=False, nextitem=following)
+
+
+def look(items: Sequence[pytest.Item]) -> list[Seen]:
+    """Run tests and note what each calls. In a process of its own."""
+    seen: list[Seen] = []
+    for number, item in enumerate(items):
+        following = items[number + 1] if number + 1 < len(items) else None
+        begun = time.process_time()
+        reports, places = calls_during(partial(reports_of, item, following))
+        outcome = "failed" if any(report.failed for report in reports) else "passed"
+        if outcome == "passed" and any(report.skipped for report in reports):
+            outcome = "skipped"
+        seen.append(Seen(item.nodeid, time.process_time() - begun, places, outcome))
+    return seen
+
+
+def functions_loaded() -> list[types.FunctionType]:
+    """Return every function of ours that exists, wrapped ones too; then keep the heap as it is."""
+    gc.collect()
+    found = [
+        thing
+        for thing in gc.get_objects()
+        if isinstance(thing, types.FunctionType) and place_of(thing.__code__) is not None
+    ]
+    gc.freeze()  # a forked process that collects would copy every page
+    return found
+
+
+def new_code(mutant: Mutant, source: str, functions: Sequence[types.FunctionType]) -> None:
+    """Put the code of a mutant into the functions that this process has."""
+    file = str(ROOT / mutant.path)
+    module = compile(mutated(file, source, mutant.index), file, "exec")
+    found = [code for code in codes_in(module) if place_of(code) == (mutant.path, mutant.place)]
+    replaced = 0
+    for code in found:
+        for function in functions:
+            old = function.__code__
+            if old.co_filename != file:
+                continue
+            same = (old.co_qualname, old.co_firstlineno) == (code.co_qualname, code.co_firstlineno)
+            if same and old.co_freevars == code.co_freevars:
+                function.__code__ = code
+                replaced += 1
+    if not replaced:
+        raise LookupError(f"no function {mutant.place} of {mutant.path} is loaded")
+
+
+def codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Yield the code of every function and class in a module, not of those inside functions."""
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield constant
+            if not constant.co_flags & 0x2:  # a class: its body has no fast locals
+                yield from codes_in(constant)
+
+
+class ImportMutant(importlib.abc.MetaPathFinder):
+    """Imports one module with a change."""
+
+    def __init__(self, mutant: Mutant, source: str) -> None:
+        self._mutant = mutant
+        self._source = source
+        self._name = mutant.path.removesuffix(".py").replace("/", ".")
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None = None,  # noqa: ARG002  the protocol's name
+        target: types.ModuleType | None = None,  # noqa: ARG002
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Return where the changed module comes from."""
+        if fullname != self._name:
+            return None
+        file = str(ROOT / self._mutant.path)
+        loader = ChangedLoader(fullname, file)
+        loader.change = (self._mutant, self._source)
+        return importlib.util.spec_from_file_location(fullname, file, loader=loader)
+
+
+class ChangedLoader(importlib.machinery.SourceFileLoader):
+    """Compiles the changed tree instead of the file; nothing is cached."""
+
+    change: tuple[Mutant, str]
+
+    def get_code(self, fullname: str) -> types.CodeType:  # noqa: ARG002
+        """Return the changed module's code."""
+        mutant, source = self.change
+        return compile(mutated(self.path, source, mutant.index), self.path, "exec")
+
+
+def checksum(*texts: str) -> str:
+    """Return a short name of contents."""
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
+
+
+def chosen_tests(mutant: Mutant, known: Knowledge, package: str) -> list[Seen]:
+    """Return the tests to run for a mutant, its module's first, while their time lasts."""
+    stem = Path(mutant.path).stem
+    place = (mutant.path, mutant.place)
+    if mutant.is_in_function:
+        called = [seen for seen in known.tests.values() if place in seen.places]
+    else:
+        called = [
+            seen
+            for seen in known.tests.values()
+            if any(path == mutant.path for path, _ in seen.places)
+        ]
+    by_rank: dict[int, list[Seen]] = {0: [], 1: [], 2: []}
+    for seen in sorted(called, key=lambda seen: (seen.cpu_s, seen.test)):
+        by_rank[rank(seen.test, stem, package)].append(seen)
+    result: list[Seen] = []
+    for ranks, left_s in (((0,), OWN_BUDGET_S), ((1, 2), FOREIGN_BUDGET_S)):
+        for seen in (seen for number in ranks for seen in by_rank[number]):
+            left_s -= seen.cpu_s
+            if left_s >= 0 or not result:
+                result.append(seen)
+    return result
+
+
+def rank(test: str, stem: str, package: str) -> int:
+    """Return how near a test is to a module: by name, by package, or not at all."""
+    file = test.split("::")[0]
+    if stem in Path(file).stem:
+        return 0
+    return 1 if f"/{package}/" in file else 2
+
+
+def files_of(folders: Sequence[str]) -> list[str]:
+    """Return the test files below folders, by path from the top."""
+    return sorted(
+        str(file.relative_to(ROOT))
+        for folder in folders
+        for file in (ROOT / folder).rglob("test_*.py")
+    )
+
+
+def preload() -> None:
+    """Import what is slow to import and not ours, so that each fork has it."""
+    for name in THIRD_PARTY:
+        __import__(name)
+    os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", os.devnull)
+
+
+THIRD_PARTY = (
+    *("numpy", "xxhash", "crc32c", "crcmod", "awscrt.checksums", "lmdb", "zstandard", "yaml"),
+    *("google.protobuf.message", "grpc", "grpc_status.rpc_status", "pydantic", "structlog"),
+    *("typer", "rich.console", "tenacity", "prometheus_client", "_pytest.runner"),
+    *("hypothesis.stateful", "hypothesis.extra.numpy", "unittest.case"),
+)

@@ -1,0 +1,152 @@
+"""What was found before, so that a second run costs only what changed.
+
+A killed mutant stays killed while its module and the test that killed it stay; one that survived
+stays so while its module, its tests and what they share stay. One line of JSON a verdict is added
+to `.mutants/verdicts.jsonl`, so a run that is interrupted goes on where it was.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from tools.mutants.mutation import Mutant
+from tools.mutants.suite import ROOT, Knowledge, Seen, Verdict, checksum
+
+FOLDER = ROOT / ".mutants"
+VERDICTS = FOLDER / "verdicts.jsonl"
+TESTS = FOLDER / "tests.json"
+
+
+@cache
+def content(path: str) -> str:
+    """Return the checksum of a file, or of all files of a folder."""
+    here = ROOT / path
+    if here.is_dir():
+        return checksum(*(file.read_text() for file in sorted(here.rglob("*.py"))))
+    return checksum(here.read_text()) if here.is_file() else ""
+
+
+def proof(verdict: Verdict, tests: Sequence[Seen]) -> str:
+    """Return what must stay as it is for a verdict to hold, besides the module."""
+    if verdict.outcome == "killed" and verdict.killer:
+        return content(verdict.killer.split("::")[0])
+    files = sorted({seen.test.split("::")[0] for seen in tests})
+    names = sorted(seen.test for seen in tests)
+    return checksum(content("tests/support"), *names, *map(content, files))
+
+
+@dataclass(slots=True)
+class Verdicts:
+    """The verdicts of earlier runs, and of this one."""
+
+    _lines: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls) -> "Verdicts":
+        """Read the last verdict of each mutant."""
+        found = cls()
+        if VERDICTS.is_file():
+            for text in VERDICTS.read_text().splitlines():
+                line = json.loads(text)
+                found._lines[line["mutant"]] = line
+        return found
+
+    def last_killer(self, mutant: Mutant) -> str:
+        """Return the test that killed the mutant last time."""
+        return self._lines.get(name(mutant), {}).get("killer", "")
+
+    def still_true(self, mutant: Mutant, tests: Sequence[Seen]) -> Verdict | None:
+        """Return the earlier verdict if nothing it depends on has changed."""
+        line = self._lines.get(name(mutant))
+        if line is None or line["module"] != content(mutant.path):
+            return None
+        verdict = Verdict(line["outcome"], line["killer"])
+        return verdict if line["proof"] == proof(verdict, tests) else None
+
+    def add(self, mutant: Mutant, verdict: Verdict, tests: Sequence[Seen]) -> None:
+        """Keep a verdict."""
+        line = {
+            "mutant": name(mutant),
+            "module": content(mutant.path),
+            "outcome": verdict.outcome,
+            "killer": verdict.killer,
+            "proof": proof(verdict, tests),
+        }
+        self._lines[name(mutant)] = line
+        FOLDER.mkdir(exist_ok=True)
+        with VERDICTS.open("a") as stream:
+            stream.write(json.dumps(line) + "\n")
+
+
+def name(mutant: Mutant) -> str:
+    """Return the name of a mutant that stays the same when lines move."""
+    return f"{mutant.path} {mutant.key}"
+
+
+def load_tests() -> dict[str, tuple[dict[str, str], list[Seen]]]:
+    """Return what each test file calls, with the contents that this was seen with."""
+    if not TESTS.is_file():
+        return {}
+    return {
+        file: (
+            entry["contents"],
+            [
+                Seen(
+                    one["test"],
+                    one["cpu_s"],
+                    frozenset((path, place) for path, place in one["places"]),
+                    one["outcome"],
+                )
+                for one in entry["tests"]
+            ],
+        )
+        for file, entry in json.loads(TESTS.read_text()).items()
+    }
+
+
+def save_tests(known: dict[str, tuple[dict[str, str], list[Seen]]]) -> None:
+    """Keep what each test file calls."""
+    FOLDER.mkdir(exist_ok=True)
+    entries = {
+        file: {
+            "contents": contents,
+            "tests": [
+                {
+                    "test": seen.test,
+                    "cpu_s": seen.cpu_s,
+                    "places": sorted(seen.places),
+                    "outcome": seen.outcome,
+                }
+                for seen in tests
+            ],
+        }
+        for file, (contents, tests) in known.items()
+    }
+    beside = TESTS.with_suffix(".new")
+    beside.write_text(json.dumps(entries))
+    Path(beside).replace(TESTS)
+
+
+def contents_behind(file: str, tests: Sequence[Seen]) -> dict[str, str]:
+    """Return the checksum of every file that a test file's calls go through."""
+    paths = {path for seen in tests for path, _ in seen.places}
+    return {path: content(path) for path in sorted({file, *paths})}
+
+
+def is_fresh(contents: dict[str, str]) -> bool:
+    """Whether all of these files are as they were."""
+    return all(content(path) == checksum_then for path, checksum_then in contents.items())
+
+
+__all__ = [
+    "FOLDER",
+    "Knowledge",
+    "Verdicts",
+    "contents_behind",
+    "is_fresh",
+    "load_tests",
+    "name",
+    "save_tests",
+]
