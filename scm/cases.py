@@ -38,7 +38,8 @@ class Cases:
         adds, deletes = [], []
         for command in self._state.commands.of_container(container_id):
             if command.kind is Kind.REPLICATE and command.target_id not in holders:
-                adds.append(command.target_id)
+                if self._stays(command.target_id):
+                    adds.append(command.target_id)
             elif command.kind is Kind.DELETE and command.datanode_id in holders:
                 deletes.append(command.datanode_id)
         return Case(
@@ -50,7 +51,7 @@ class Cases:
             cluster_rack_count=self._nodes.rack_count(),
             maintenance_min_count=self._options.maintenance_replica_min,
             add_racks=tuple(map(self._nodes.rack, adds)),
-            excluded=self._excluded(container_id),
+            excluded=self._excluded(container_id, holders),
             owes_deletes=self._state.transactions.has_any(container_id),
             band=self._band,
         )
@@ -63,10 +64,16 @@ class Cases:
         held = map(self._placed, self._state.replicas.of(container_id))
         return [p.replica for p in present(held)]
 
-    def _excluded(self, container_id: int) -> frozenset[str]:
+    def _stays(self, datanode_id: str) -> bool:
+        """Whether a node counts as one that keeps what it gets: it is not told to leave or rest."""
+        node = self._state.nodes.get(datanode_id)
+        return node is None or node.op_state is OpState.IN_SERVICE
+
+    def _excluded(self, container_id: int, holders: Iterable[str]) -> frozenset[str]:
+        strange = frozenset(node for node in holders if not self._nodes.takes_orders(node))
         if not len(self._state.holds):
-            return frozenset()
-        return frozenset(hold.datanode_id for hold in self._state.holds.of(container_id))
+            return strange
+        return strange | {hold.datanode_id for hold in self._state.holds.of(container_id)}
 
     @contextmanager
     def one_turn(self) -> Iterator[None]:
@@ -102,12 +109,7 @@ class Cases:
     def _candidate(self, datanode_id: str, scheduled: dict[str, int]) -> Candidate | None:
         node = self._state.nodes.get(datanode_id)
         live = self._nodes.liveness(datanode_id)
-        if (
-            node is None
-            or live is None
-            or not self._nodes.takes_replicas(datanode_id)
-            or node.op_state is not OpState.IN_SERVICE
-        ):
+        if node is None or live is None or not self._nodes.takes_replicas(datanode_id):
             return None
         coming_bytes = sum(
             command.size_bytes for command in self._state.commands.adds_to(datanode_id)

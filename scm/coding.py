@@ -17,7 +17,6 @@ from merkle.replica import ReplicaState
 from scm.basis import Basis
 from scm.counting import Placed, is_bad, present
 from scm.facts import Kind, OpState, Pending
-from scm.loads import RECONSTRUCT_WEIGHT
 from scm.placement import choose_targets
 from scm.replication import Case
 from scm.state import Change
@@ -184,8 +183,8 @@ class Coding:
         candidates = [
             candidate
             for candidate in self._cases.candidates()
-            if self._commands.replication_load(candidate.datanode_id) + RECONSTRUCT_WEIGHT
-            <= self._commands.replication_limit(candidate.datanode_id)
+            if self._commands.replication_load(candidate.datanode_id)
+            < self._commands.replication_limit(candidate.datanode_id)
         ]
         return choose_targets(
             candidates,

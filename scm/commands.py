@@ -362,6 +362,20 @@ class Commands:
                 self.drop(change, command, OutcomeState.FAILED, Code.UNAVAILABLE, message)
         return [command.container_id for command in given_up.values()]
 
+    def node_leaves(self, change: Change, datanode_id: str) -> list[int]:
+        """Give up what was to bring replicas to a node that is to leave; return the containers.
+
+        They are ordered elsewhere. One that comes nevertheless is one too many, and goes again.
+        """
+        coming = self._state.commands.adds_to(datanode_id)
+        for command in coming:
+            if command.is_answered:
+                change.remove(self._state.commands, command.command_id)
+            else:
+                message = f"{datanode_id} is to leave"
+                self.drop(change, command, OutcomeState.SKIPPED, Code.INELIGIBLE, message)
+        return [command.container_id for command in coming]
+
     def drop(
         self, change: Change, command: Pending, state: OutcomeState, code: Code, message: str
     ) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from agent.errors import Code, Refused, Unavailable
 from scm.calls import Endpoint, Heartbeat, HeartbeatAnswer, PromisedBlock
-from scm.dispatch import HARMLESS
+from scm.dispatch import HARMLESS, OF_THE_NODE
 from scm.facts import Health, Key, Kind, Pending
 from scm.nodes import Registration
 from scm.operators import Operators
@@ -65,6 +65,8 @@ class ControlPlane(Operators):
                 self._commands.ask_for_all(change, call.datanode_id)
             self._departures.hear(change, call.datanode_id, call.op_state, call.op_expiry_ms)
             kinds = frozenset(Kind) if is_open else HARMLESS
+            if not self._nodes.takes_orders(call.datanode_id):
+                kinds = OF_THE_NODE
             sending = self._commands.drain(change, call.datanode_id, self._orders.objection, kinds)
             return HeartbeatAnswer(
                 is_known=True,
@@ -128,6 +130,7 @@ class ControlPlane(Operators):
         `scheme` is the erasure code of the containers; their replicas come in the order of index.
         """
         with self._change() as change:
+            self._refuse_in_safe_mode("no block is allocated")
             containers_before = {c.container_id for c in self._state.containers.open_of(client_id)}
             promises = self._writers.allocate(change, client_id, sizes, names, scheme=scheme)
             self._observer.observe(change, containers_before)  # a full one may be closing now
@@ -156,6 +159,8 @@ class ControlPlane(Operators):
             for key in keys
         ]
         with self._change() as change:
+            if keys:  # what a writer had to leave behind may be told at any time
+                self._refuse_in_safe_mode("no key is written")
             closing = self._writers.commit(
                 change, client_id, stamped, may_replace=may_replace, failed=failed
             )
@@ -218,6 +223,15 @@ class ControlPlane(Operators):
     def _addressed(self, command: Pending) -> Pending:
         """Return a command with what it says only when it is sent."""
         return self._reconciles.addressed(self._coding.addressed(command))
+
+    def _refuse_in_safe_mode(self, what: str) -> None:
+        gate = self._safe_mode.look(self._reports.confirmed)
+        if not gate.is_open:
+            raise Unavailable(
+                Code.SAFE_MODE,
+                f"in safe mode {what}: {gate.reason}",
+                hint="wait until it ends; suture scm safemode shows whom it waits for",
+            )
 
     def _named_by(self, command: Pending) -> tuple[Endpoint, ...]:
         """Return the datanodes a command names, with their addresses of now."""

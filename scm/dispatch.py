@@ -1,13 +1,13 @@
 """Which commands may leave now, and which have waited too long. Pure.
 
-Loads are counted by `scm.loads`. Reconcile has a budget
-of its own and yields to replication, so that mending what differs never delays replacing what is
-missing (health-rules 4.5 describes the incumbent's starvation).
+Loads are counted by `scm.loads`. Reconcile has a budget of its own and yields to replication, so
+that mending what differs never delays replacing what is missing (health-rules 4.5 describes the
+incumbent's starvation).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import inf
+from math import ceil, inf
 from typing import Final
 
 from scm.facts import Kind, OpState, Pending, Priority
@@ -16,7 +16,6 @@ from scm.loads import (
     RECONSTRUCT_WEIGHT,
     busy_count,
     replication_limit,
-    replication_load,
 )
 
 RECONCILE_LIMIT: Final = 10  # never more than a datanode's pool runs at once
@@ -45,27 +44,31 @@ _ORDER: Final = (
 )
 assert len(_ORDER) == len(Kind)
 
-HARMLESS: Final = frozenset(
-    {Kind.SET_OPERATIONAL_STATE, Kind.REREGISTER, Kind.REFRESH_VOLUME_USAGE, Kind.CLOSE}
+OF_THE_NODE: Final = frozenset(
+    {Kind.SET_OPERATIONAL_STATE, Kind.REREGISTER, Kind.REFRESH_VOLUME_USAGE}
 )
+"""What a datanode of another layout may be sent: nothing that touches a replica."""
+
+HARMLESS: Final = OF_THE_NODE | {Kind.CLOSE}
 """What may be sent in safe mode: nothing that copies, changes or deletes a replica's data."""
 
 
 def limit(kind: Kind, op_state: OpState, replication_count: int) -> int:
-    """Return how many commands of a kind a datanode may have at once.
+    """Return how many urgent commands of a kind a datanode may have at once.
 
-    `replication_count` is its weighted load of replications: reconcile takes what room that leaves.
+    `replication_count` is its weighted load of replications beside that kind: reconstructions and
+    reconciles take what room that leaves. One that begins below the limit may end above it, so
+    seven reconstructions of weight three fit into twenty.
     """
+    room = replication_limit(op_state) - replication_count
     match kind:
         case Kind.DELETE:
             return DELETE_LIMIT
         case Kind.REPLICATE:
-            return replication_limit(op_state)
+            return max(0, room)
         case Kind.RECONSTRUCT:
-            room = replication_limit(op_state) - replication_count
-            return max(0, room // RECONSTRUCT_WEIGHT)
+            return max(0, ceil(room / RECONSTRUCT_WEIGHT))
         case Kind.RECONCILE:
-            room = replication_limit(op_state) - replication_count
             return max(0, min(RECONCILE_LIMIT, room // RECONCILE_WEIGHT))
         case Kind.DELETE_BLOCKS:
             return DELETE_BLOCKS_LIMIT
@@ -82,46 +85,51 @@ def drain(
 ) -> list[Pending]:
     """Return the queued commands of one datanode that may be sent now.
 
-    NORMAL before LOW, then oldest first; never above a kind's limit or the size of one answer. A
-    reconcile that comes second waits for those of its container's minority.
+    NORMAL before LOW, then oldest first; never above a kind's limit or the size of one answer. LOW
+    ones take no room from others, and only room that others leave. A reconcile that comes second
+    waits for those of its container's minority.
     """
     if all(c.sent_at_s is not None or c.is_answered for c in pending):
         return []  # as with most heartbeats: nothing waits
     sending: list[Pending] = []
-    replication_count = replication_load(reported)
+    busy = {
+        kind: busy_count(kind, pending, reported_count=reported.get(kind, 0), heard_at_s=heard_at_s)
+        for kind in _ORDER
+    }
     for kind in _ORDER:
         queued = sorted(
             (c for c in pending if c.kind is kind and c.sent_at_s is None and not c.is_answered),
-            key=lambda command: (command.priority is Priority.LOW, command.command_id),
+            key=lambda command: command.command_id,
         )
-        busy = _busy(kind, pending, reported, heard_at_s)
-        room = min(
-            limit(kind, op_state, replication_count) - busy,
-            COMMANDS_PER_HEARTBEAT_MAX - len(sending),
-        )
-        leaving = queued[: max(0, room)]
-        if kind is Kind.REPLICATE:
-            replication_count = busy + len(leaving)
-        sending += leaving
+        room = limit(kind, op_state, _beside(kind, busy)) - busy[kind]
+        room = max(0, min(room, COMMANDS_PER_HEARTBEAT_MAX - len(sending)))
+        urgent = [c for c in queued if c.priority is Priority.NORMAL][:room]
+        low = [c for c in queued if c.priority is Priority.LOW]
+        low_room = room - len(urgent) - _low_count(kind, pending)
+        busy[kind] += len(urgent)
+        sending += urgent + low[: max(0, low_room)]
     return sending
 
 
-def _busy(
-    kind: Kind, pending: Sequence[Pending], reported: Mapping[str, int], heard_at_s: float
-) -> int:
-    reported_count = reported.get(kind, 0)
-    unseen_load = 0
-    if kind is Kind.REPLICATE:
-        reported_count = replication_load(reported)
-        rebuilding = _busy(Kind.RECONSTRUCT, pending, reported, heard_at_s)
-        unseen_load = RECONSTRUCT_WEIGHT * (rebuilding - reported.get(Kind.RECONSTRUCT, 0))
-    low = sum(
+def _beside(kind: Kind, busy: Mapping[Kind, int]) -> int:
+    """Return the weighted replications of a datanode beside those of `kind`."""
+    copies, rebuilds = busy[Kind.REPLICATE], RECONSTRUCT_WEIGHT * busy[Kind.RECONSTRUCT]
+    match kind:
+        case Kind.REPLICATE:
+            return rebuilds
+        case Kind.RECONSTRUCT:
+            return copies
+        case _:
+            return copies + rebuilds
+
+
+def _low_count(kind: Kind, pending: Sequence[Pending]) -> int:
+    """Return the LOW commands of a kind that were sent and are not answered."""
+    return sum(
         c.kind is kind and c.sent_at_s is not None and not c.is_answered
         for c in pending
         if c.priority is Priority.LOW
     )
-    counted = busy_count(kind, pending, reported_count=reported_count, heard_at_s=heard_at_s)
-    return low + counted + unseen_load
 
 
 def lost(

@@ -3,7 +3,8 @@
     load = what it reported + what was sent with the answer to that report + what waits here
 
 or what was sent and is not answered, if that is more. LOW commands are not counted: they wait at
-the datanode while there is anything else (S1.60).
+the datanode while there is anything else. What it reports as running may be LOW ones; those that it
+is known to have are taken off, so that the balancer never stands in the way of what is urgent.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,17 +36,21 @@ def replication_load(reported: Mapping[str, int]) -> int:
 def busy_count(
     kind: Kind, pending: Sequence[Pending], *, reported_count: int, heard_at_s: float
 ) -> int:
-    """Return the commands of a kind at a datanode; its report may be older than our last answer."""
-    sent = [
-        command.sent_at_s
-        for command in pending
-        if command.kind is kind
-        and command.sent_at_s is not None
-        and not command.is_answered
-        and command.priority is Priority.NORMAL
-    ]
+    """Return the urgent commands at a datanode; its report may be older than our answer."""
+    sent, low = (
+        [
+            command.sent_at_s
+            for command in pending
+            if command.kind is kind
+            and command.sent_at_s is not None
+            and not command.is_answered
+            and command.priority is priority
+        ]
+        for priority in (Priority.NORMAL, Priority.LOW)
+    )
     since = sum(sent_at_s >= heard_at_s for sent_at_s in sent)
-    return max(len(sent), reported_count + since)
+    known_low = sum(sent_at_s < heard_at_s for sent_at_s in low)
+    return max(len(sent), max(0, reported_count - known_low) + since)
 
 
 def load(kind: Kind, pending: Sequence[Pending], *, reported_count: int, heard_at_s: float) -> int:

@@ -147,9 +147,19 @@ class Nodes:
         return health_of(age_s, has_called=live is not None, options=self._options)
 
     def takes_replicas(self, datanode_id: str) -> bool:
-        """Whether a node may get a replica: it answers, and is not read-only."""
+        """Whether a node may get a replica: it answers, stays, and is not read-only."""
         node = self._state.nodes.get(datanode_id)
-        return node is not None and not node.is_read_only and self.is_reachable(datanode_id)
+        return (
+            node is not None
+            and node.op_state is OpState.IN_SERVICE
+            and not node.is_read_only
+            and self.is_reachable(datanode_id)
+        )
+
+    def takes_orders(self, datanode_id: str) -> bool:
+        """Whether a node may be ordered anything about replicas: its layout is known here."""
+        node = self._state.nodes.get(datanode_id)
+        return node is None or not node.is_read_only
 
     def is_reachable(self, datanode_id: str) -> bool:
         """Whether a node may be sent to or named as a peer."""

@@ -123,6 +123,8 @@ class Operators(Parts):
                 self._end_writes_on(change, request.datanode_ids, "one of its nodes is to leave")
             for datanode_id in request.datanode_ids if is_done else ():
                 self._upkeep.look_at_node(datanode_id)
+                if request.op_state is not OpState.IN_SERVICE:
+                    self._upkeep.look_at(self._commands.node_leaves(change, datanode_id))
             return decisions
 
     def departures(self) -> list[Departure]:

@@ -84,7 +84,7 @@ class Orders:
                 command_ids.append(pending.command_id)
                 continue
             attempt = attempts.get(node, _Attempt(0, 0.0))
-            if now_s < attempt.not_before_s or not self._commands.is_sendable(node):
+            if now_s < attempt.not_before_s or not self._may_be_told(node):
                 continue
             command_ids.append(
                 self._commands.queue(
@@ -102,6 +102,9 @@ class Orders:
             )
             attempts[node] = _Attempt(attempt.count + 1, now_s + pause_s)
         return command_ids
+
+    def _may_be_told(self, datanode_id: str) -> bool:
+        return self._commands.is_sendable(datanode_id) and self._nodes.takes_orders(datanode_id)
 
     def _is_superseded(self, pending: Pending, order: lifecycle.CloseOrder) -> bool:
         """Whether a close that has not left names another commit, or more force, than is right."""
@@ -158,7 +161,7 @@ class Orders:
         if self._state.replicas.get((command.container_id, command.target_id)) is not None:
             return f"{command.target_id} has a replica already"
         if not self._nodes.takes_replicas(command.target_id):
-            return f"{command.target_id} cannot be reached, or is read-only"
+            return f"{command.target_id} cannot be reached, is to leave, or is read-only"
         return ""
 
     def _shard_sources(self, case: Case, command: Pending) -> list[Placed]:

@@ -79,7 +79,11 @@ class Reconciles:
                 f"{TRIES_MAX} times reconciled and nothing changed; an operator may try again",
             )
         held = {hold.datanode_id for hold in self._state.holds.of(container_id)}
-        targets = tuple(node for node in participants.targets if node not in held)
+        targets = tuple(
+            node
+            for node in participants.targets
+            if node not in held and self._nodes.takes_orders(node)
+        )
         if not targets:
             message = "its replicas are excluded until a person releases them"
             return Decision(container_id, EXCLUDED, message)
@@ -108,12 +112,20 @@ class Reconciles:
         return replace(command, holders=tuple(r for r in replicas if r.datanode_id not in asked))
 
     def participants(self, container_id: int) -> Participants:
-        """Say whether a container may be reconciled now, and by whom."""
-        return judge(
+        """Say whether a container may be reconciled now, and by whom.
+
+        A datanode of another layout may be read from; it is ordered nothing.
+        """
+        found = judge(
             self._state.containers.get(container_id),
             self._state.replicas.of(container_id),
             self._nodes.is_reachable,
         )
+        targets = tuple(node for node in found.targets if self._nodes.takes_orders(node))
+        if found.targets and not targets:
+            message = "every replica that has a peer is on a datanode of another layout"
+            return Participants(Eligibility.NO_REACHABLE_PEER, message)
+        return replace(found, targets=targets)
 
     def ended(self, command: Pending) -> None:
         """Remember that a reconcile came to its end just now."""

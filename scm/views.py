@@ -7,7 +7,16 @@ from typing import Final
 
 from merkle.diff import Comparison, compare
 from merkle.replica import TREE_STATES, ReplicaState
-from scm.facts import Container, ContainerState, Health, Key, Liveness, Node, Replica
+from scm.facts import (
+    Container,
+    ContainerState,
+    Health,
+    Key,
+    Liveness,
+    Node,
+    OpState,
+    Replica,
+)
 from scm.lifecycle import is_complete
 from scm.nodes import Nodes
 from scm.replicas import Reports
@@ -15,6 +24,9 @@ from scm.state import State
 
 UNKNOWN_STATE: Final = "UNKNOWN"
 """State shown for a container that datanodes reported and this SCM never made."""
+
+
+_SILENCE: Final = {Health.HEALTHY: 0, Health.STALE: 1, Health.DEAD: 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +179,11 @@ class Views:
         return "" if node is None else node.address
 
     def locations(self, container_id: int) -> list[str]:
-        """Return the datanodes to read a container from, most promising first."""
+        """Return the datanodes to read a container from, most promising first.
+
+        Those that do not answer come last; before them those with a bad replica, with one that is
+        behind, and those that are to leave or rest: they have enough to do with their copies.
+        """
         container = self._state.containers.get(container_id)
         if container is None:
             return []
@@ -179,20 +195,28 @@ class Views:
             ranked.append((self._doubts(container, replica), replica.datanode_id))
         reported = {replica.datanode_id for replica in replicas}
         ranked += [
-            ((not self._nodes.is_reachable(node), False, False), node)
+            ((self._silence(node), False, False, self._is_leaving(node)), node)
             for node in container.pipeline
             if node not in reported
         ]
         return [node for _doubts, node in sorted(ranked)]
 
-    def _doubts(self, container: Container, replica: Replica) -> tuple[bool, bool, bool]:
+    def _silence(self, datanode_id: str) -> int:
+        return _SILENCE[self._nodes.health(datanode_id)]
+
+    def _is_leaving(self, datanode_id: str) -> bool:
+        node = self._state.nodes.get(datanode_id)
+        return node is not None and node.op_state is not OpState.IN_SERVICE
+
+    def _doubts(self, container: Container, replica: Replica) -> tuple[int, bool, bool, bool]:
         is_behind = replica.bcsid < container.sequence_id
         if container.state in {ContainerState.CLOSED, ContainerState.QUASI_CLOSED}:
             is_behind = not is_complete(container, replica)
         return (
-            not self._nodes.is_reachable(replica.datanode_id),
+            self._silence(replica.datanode_id),
             replica.state is ReplicaState.UNHEALTHY,
             is_behind,
+            self._is_leaving(replica.datanode_id),
         )
 
 

@@ -48,6 +48,7 @@ class Driver:
         self.steps = 0
         for node in self.nodes:
             node.register(cluster_id=known.cluster_id)
+        self.scm.SafeMode(scm_pb2.SafeModeRequest(leave=True))  # else no key is written
 
     def run(self, stop_after: int) -> None:
         """Do this many things, or as many as the process lives for."""
@@ -100,7 +101,7 @@ class Driver:
         (decision,) = self.scm.CloseContainers(
             scm_pb2.CloseContainersRequest(container_ids=[container_id])
         ).decisions
-        assert "OK" == decision.code
+        assert decision.code in {"OK", "QUASI_CLOSED_STUCK", "NO_REPLICAS_FOUND"}
         self.known.command_ids.update(decision.command_ids)
 
     def obey(self) -> None:

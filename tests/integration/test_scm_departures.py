@@ -321,3 +321,52 @@ def test_progress_is_told_as_what_is_left() -> None:
         "may be switched off now: bbbbbbbb\n"
         "1 datanode not ready: 402 replicas to make elsewhere, 12 under way"
     ) == progress_text([going, gone])
+
+
+@pytest.mark.parametrize("state", [OpState.DECOMMISSIONING, OpState.ENTERING_MAINTENANCE])
+@pytest.mark.parametrize("is_sent", [False, True])
+def test_a_copy_that_comes_to_a_node_that_leaves_is_ordered_elsewhere(
+    tmp_path: Path, state: OpState, is_sent: bool
+) -> None:
+    """It was counted as if it were there to stay; the one under way is given up."""
+    nodes = (*NODES, "dn5")
+    with ScmWorld(tmp_path, OPTIONS).running() as world:
+        world.join(*nodes)
+        made = world.made_closed()
+        first, *others = [r.datanode_id for r in world.state.replicas.of(made.container_id)]
+        for node in nodes:
+            mine = [r for r in world.state.replicas.values() if r.datanode_id == node]
+            world.beat(node, *(() if node == first else mine), full=True)
+        world.control.tick()
+        (copy,) = [c for c in world.state.commands.values() if c.kind is Kind.REPLICATE]
+        if is_sent:
+            world.call(copy.datanode_id)
+        ask(world, state, copy.target_id, is_forced=True)
+        for _ in range(3):
+            world.clock.advance_s(1)
+            world.control.tick()
+        now = [c for c in world.state.commands.values() if c.kind is Kind.REPLICATE]
+        found, _pending = world.control.outcomes([copy.command_id], 1)
+
+    assert [f"{copy.target_id} is to leave"] == [o.message for o in found]
+    assert 1 == len(now)
+    assert now[0].target_id not in {*others, copy.target_id}
+
+
+def test_readers_are_sent_to_those_that_leave_or_are_silent_last(tmp_path: Path) -> None:
+    """In service first, then what is to leave or rest, then what does not answer."""
+    options = replace(OPTIONS, stale_after_ms=20_000, dead_after_ms=200_000)
+    with ScmWorld(tmp_path, options).running() as world:
+        world.join(*NODES)
+        world.made_closed()
+        for node in NODES:
+            mine = replica(node, bcsid=1)
+            world.beat(node, mine, full=True)
+        ask(world, OpState.DECOMMISSIONING, "dn1", is_forced=True)
+        ask(world, OpState.ENTERING_MAINTENANCE, "dn3", is_forced=True)
+        world.clock.advance_s(21)
+        world.keep_alive("dn1", "dn3", "dn4")
+
+        _key, [(_id, endpoints, _scheme)] = world.control.lookup("setup-1-0")
+
+    assert ["dn4", "dn1", "dn3", "dn2"] == [e.datanode_id for e in endpoints]

@@ -1,4 +1,4 @@
-"""A datanode of another layout is read-only: it gets no new replicas, and serves what it has."""
+"""A datanode of another layout is read-only: it serves what it has, and is ordered nothing."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from merkle.replica import LAYOUT_VERSION
 from scm.facts import Container, Kind
 from scm.options import ScmOptions
-from tests.support.scm_world import ScmWorld
+from tests.support.scm_world import ScmWorld, replica
 
 NODES = ("dn1", "dn2", "dn3", "dn4", "dn5")
 OPTIONS = ScmOptions(stale_after_ms=30_000, dead_after_ms=60_000, check_interval_ms=1_000)
@@ -49,18 +49,24 @@ def test_nothing_new_is_written_there(world: ScmWorld) -> None:
     assert opened.pipeline[0] not in {e.datanode_id for b in blocks for e in b.replicas}
 
 
-def test_it_is_a_source_and_no_target(world: ScmWorld) -> None:
-    """The only holder that lives is read-only, and so is one of the two that have no replica."""
-    made = world.made_closed()
-    source = holders(world, made)[0]
-    no_target, target = sorted(set(NODES) - set(holders(world, made)))
-    upgrade(world, source, no_target)
-    for _ in range(63):
+def run(world: ScmWorld, seconds: int, strange: list[str], *others: str) -> None:
+    """Let time pass; `strange` are those that came back with another layout."""
+    for _ in range(seconds):
         world.clock.advance_s(1)
-        world.call(target)
-        for node in (source, no_target):
+        for node in others:
+            world.call(node)
+        for node in strange:
             world.call(node, boot_id=2)
         world.control.tick()
+
+
+def test_it_is_neither_source_nor_target(world: ScmWorld) -> None:
+    """Of two holders that live the other one is copied, and to the node whose layout is known."""
+    made = world.made_closed()
+    strange, source, _lost = holders(world, made)
+    no_target, target = sorted(set(NODES) - set(holders(world, made)))
+    upgrade(world, strange, no_target)
+    run(world, 63, [strange, no_target], source, target)
 
     copies = [c for c in world.state.commands.values() if c.kind is Kind.REPLICATE]
     (refused,) = world.control.replicate_containers(
@@ -69,6 +75,28 @@ def test_it_is_a_source_and_no_target(world: ScmWorld) -> None:
 
     assert [(source, target)] == [(c.datanode_id, c.target_id) for c in copies]
     assert "INELIGIBLE" == refused.code
+
+
+def test_it_is_ordered_nothing_about_replicas(world: ScmWorld) -> None:
+    """Neither what was ordered before it came back, nor what becomes due meanwhile."""
+    made = world.made_closed()
+    strange = holders(world, made)[0]
+    world.beat(strange, replica(strange, bcsid=made.sequence_id, root=8))
+    world.control.reconcile_containers([made.container_id])
+    world.write("open", "key", 1)
+    upgrade(world, strange)
+    world.control.order_nodes([strange], Kind.REFRESH_VOLUME_USAGE)
+
+    sent = {c.kind for _ in range(3) for c, _ in world.call(strange, boot_id=2).commands}
+    (given,) = world.control.reconcile_containers([made.container_id])
+    run(world, 30, [strange], *(node for node in NODES if node != strange))
+    late = {c.kind for c, _ in world.call(strange, boot_id=2).commands}
+
+    assert sent <= {Kind.REFRESH_VOLUME_USAGE, Kind.SET_OPERATIONAL_STATE}
+    assert Kind.REFRESH_VOLUME_USAGE in sent
+    assert set() == late - {Kind.REREGISTER}
+    told = {world.state.commands.get(i).datanode_id for i in given.command_ids}  # type: ignore[union-attr]
+    assert strange not in told
 
 
 def test_a_copy_that_was_ordered_before_is_not_sent(world: ScmWorld) -> None:
@@ -84,7 +112,9 @@ def test_a_copy_that_was_ordered_before_is_not_sent(world: ScmWorld) -> None:
     found, _pending = world.control.outcomes(ordered.command_ids, 1)
 
     assert () == answer.commands
-    assert [f"{target} cannot be reached, or is read-only"] == [o.message for o in found]
+    assert [f"{target} cannot be reached, is to leave, or is read-only"] == [
+        o.message for o in found
+    ]
 
 
 def test_it_may_be_written_to_again_after_it_is_one_layout(world: ScmWorld) -> None:

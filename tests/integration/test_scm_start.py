@@ -8,6 +8,7 @@ import lmdb
 import pytest
 
 from agent.cli.output import Exit
+from agent.errors import Code, Unavailable
 from merkle.replica import LAYOUT_VERSION
 from scm import records
 from scm.clock import Clock
@@ -18,7 +19,7 @@ from scm.server import ScmService, build_server
 from scm.state import State
 from scm.tables import id_key
 from tests.support.command_line import CommandLine
-from tests.support.scm_world import MAP_BYTES, ScmWorld, confirm, pass_time, replica
+from tests.support.scm_world import MAP_BYTES, ScmWorld, confirm, key, pass_time, replica
 
 POOLS = tuple(f"dn{i}" for i in range(10))
 OPTIONS = ScmOptions(
@@ -230,3 +231,29 @@ def test_a_state_of_the_version_before_is_brought_up(tmp_path: Path) -> None:
         state.close()
 
         assert (kept, {1}, cluster_id) == (found, layouts, state.cluster_id)
+
+
+def test_s3_32_no_key_is_written_before_the_gate_opens(world: ScmWorld) -> None:
+    """Neither blocks nor commits; what is there is read, and sessions may end."""
+    world.write("before", "there", 5)
+    blocks = world.control.allocate("writer", [5])
+    world.restart()
+    waiting = key("late", blocks, [5])
+
+    for refused in (
+        lambda: world.control.allocate("writer", [5]),
+        lambda: world.control.commit("writer", [waiting], may_replace=False, failed=()),
+    ):
+        with pytest.raises(Unavailable) as caught:
+            refused()
+        assert Code.SAFE_MODE is caught.value.code
+    found, _containers = world.control.lookup("there")
+    world.join(*POOLS, boot_id=2)
+    for node in POOLS:
+        mine = [r for r in world.state.replicas.values() if r.datanode_id == node]
+        world.beat(node, *mine, full=True, boot_id=2)
+    world.control.commit("writer", [waiting], may_replace=False, failed=())
+
+    assert ("there", 5) == (found.name, found.size_bytes)
+    assert world.control.allocate("writer", [5])
+    assert "late" == world.control.lookup("late")[0].name

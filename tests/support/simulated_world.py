@@ -108,6 +108,8 @@ class World:
         weighted = held["replicate"] + RECONSTRUCT_WEIGHT * held["reconstruct"]
         is_out = node.op_state not in {"", "IN_SERVICE"}
         limit = OUT_OF_SERVICE_LIMIT if is_out else REPLICATION_LIMIT
+        if held["reconstruct"]:  # one that begins below the limit may end above it
+            limit += RECONSTRUCT_WEIGHT - 1
         self._compare("out of service" if is_out else "in service", weighted, limit, node)
         self._compare("delete", held["delete"], DELETE_LIMIT, node)
         self.note_coming(node)

@@ -19,7 +19,7 @@ from scm.dispatch import (
     lost,
 )
 from scm.facts import Kind, OpState, Pending, Priority
-from scm.loads import replication_load
+from scm.loads import replication_limit
 from tests.support.scm_world import pending
 
 IN_SERVICE = OpState.IN_SERVICE
@@ -42,16 +42,33 @@ COMMANDS = st.lists(
 )
 
 
+WEIGHTS = {Kind.REPLICATE: 1, Kind.RECONSTRUCT: 3}
+
+
+def sent_of(kind: Kind, priority: Priority, commands: list[Pending]) -> int:
+    """Count what was sent of a kind and a priority."""
+    return sum(
+        c.kind is kind and c.priority is priority and c.sent_at_s is not None for c in commands
+    )
+
+
 def busy_of(kind: Kind, commands: list[Pending], reported: dict[str, int]) -> int:
-    """Count what a node has of a kind: reported or sent, whichever is more; LOW not reported."""
-    told, unseen = reported.get(kind, 0), 0
-    if kind is Kind.REPLICATE:  # a reconstruction that the datanode does not tell of weighs, too
-        told = replication_load(reported)
-        rebuilding = busy_of(Kind.RECONSTRUCT, commands, reported)
-        unseen = 3 * (rebuilding - reported.get(Kind.RECONSTRUCT, 0))
-    sent = [c for c in commands if c.kind is kind and c.sent_at_s is not None]
-    low = sum(c.priority is Priority.LOW for c in sent)
-    return low + max(len(sent) - low, told) + unseen
+    """Count what a node has of a kind that is urgent: reported or sent, whichever is more.
+
+    What it reports may be LOW ones that are running there.
+    """
+    low = sent_of(kind, Priority.LOW, commands)
+    return max(sent_of(kind, Priority.NORMAL, commands), reported.get(kind, 0) - low, 0)
+
+
+def load_of(commands: list[Pending], reported: dict[str, int]) -> int:
+    """Return the weighted replications a node has."""
+    return sum(w * busy_of(kind, commands, reported) for kind, w in WEIGHTS.items())
+
+
+def most_of(kind: Kind, op_state: OpState, load: int) -> int:
+    """Return how many of the other kinds a node may have beside its replications."""
+    return limit(kind, op_state, load)
 
 
 class TestLimits:
@@ -87,11 +104,14 @@ class TestDrain:
         assert len(sending) <= COMMANDS_PER_HEARTBEAT_MAX
         assert all(command in commands and command.sent_at_s is None for command in sending)
         assert len(sending) == len({command.command_id for command in sending})
-        replications = busy_of(Kind.REPLICATE, commands, reported)
-        replications += sum(c.kind is Kind.REPLICATE for c in sending)
-        for kind, count in Counter(c.kind for c in sending).items():
-            most = limit(kind, op_state, replications)
-            assert busy_of(kind, commands, reported) + count <= most
+        load = load_of(commands, reported)
+        urgent = [c for c in sending if c.priority is Priority.NORMAL]
+        for command in urgent:
+            if command.kind in WEIGHTS:
+                assert load < replication_limit(op_state)
+                load += WEIGHTS[command.kind]
+        for kind, count in Counter(c.kind for c in urgent if c.kind not in WEIGHTS).items():
+            assert busy_of(kind, commands, reported) + count <= most_of(kind, op_state, load)
 
     @settings(deadline=None)
     @given(COMMANDS, COUNTS)
@@ -100,13 +120,54 @@ class TestDrain:
         sending = drain(commands, reported=reported, op_state=IN_SERVICE)
 
         left = [c for c in commands if c.sent_at_s is None and c not in sending]
-        replications = busy_of(Kind.REPLICATE, commands, reported)
-        replications += sum(c.kind is Kind.REPLICATE for c in sending)
+        load = load_of(commands, reported)
+        for c in sending:
+            load += WEIGHTS.get(c.kind, 0) * (c.priority is Priority.NORMAL)
         for command in left:
-            sent = sum(c.kind is command.kind for c in sending)
+            low = command.priority is Priority.LOW
+            counted = [c for c in sending if c.kind is command.kind]
             busy = busy_of(command.kind, commands, reported)
-            is_full = busy + sent >= limit(command.kind, IN_SERVICE, replications)
+            busy += sum(low or c.priority is Priority.NORMAL for c in counted)
+            busy += low * sent_of(command.kind, Priority.LOW, commands)
+            if command.kind not in WEIGHTS:
+                is_full = busy >= most_of(command.kind, IN_SERVICE, load)
+            elif low:
+                beside = load - WEIGHTS[command.kind] * busy_of(command.kind, commands, reported)
+                beside -= WEIGHTS[command.kind] * sum(
+                    c.priority is Priority.NORMAL for c in counted
+                )
+                is_full = busy * WEIGHTS[command.kind] + beside >= replication_limit(IN_SERVICE)
+            else:
+                is_full = load >= replication_limit(IN_SERVICE)
             assert is_full or len(sending) == COMMANDS_PER_HEARTBEAT_MAX
+
+    @pytest.mark.parametrize("reported", [0, 10])
+    def test_copies_of_the_balancer_take_no_room_from_urgent_ones(self, reported: int) -> None:
+        """Ten of them run, and the datanode reports what runs: twenty urgent ones leave."""
+        moves = [
+            replace(pending(i, Kind.REPLICATE, sent_at_s=1.0), priority=Priority.LOW)
+            for i in range(1, 11)
+        ]
+        urgent = [pending(i, Kind.REPLICATE) for i in range(11, 41)]
+        more = [replace(pending(i, Kind.REPLICATE), priority=Priority.LOW) for i in range(41, 71)]
+
+        sending = drain(
+            [*moves, *urgent, *more], reported={"replicate": reported}, op_state=IN_SERVICE
+        )
+        alone = drain([*moves, *more], reported={"replicate": reported}, op_state=IN_SERVICE)
+
+        assert urgent[:20] == sending
+        assert more[:10] == alone
+
+    @pytest.mark.parametrize("running", [0, 1, 3, 6, 7, 8])
+    def test_seven_reconstructions_are_seven(self, running: int) -> None:
+        """Each weighs three, and one that begins below the limit of twenty may end above it."""
+        made = [pending(i, Kind.RECONSTRUCT, sent_at_s=1.0) for i in range(1, running + 1)]
+        waiting = [pending(i, Kind.RECONSTRUCT) for i in range(11, 21)]
+
+        sending = drain([*made, *waiting], reported={"reconstruct": running}, op_state=IN_SERVICE)
+
+        assert max(0, 7 - running) == len(sending)
 
     def test_one_answer_carries_so_many_and_closes_go_first(self) -> None:
         """Whatever the limits of the kinds add up to."""

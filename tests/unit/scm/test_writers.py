@@ -8,7 +8,7 @@ import pytest
 from agent.errors import Code, Refused, Unavailable
 from scm.facts import ContainerState, Key
 from scm.options import ScmOptions
-from tests.support.scm_world import ScmWorld, key, replica
+from tests.support.scm_world import ScmWorld, confirm, key, replica
 
 MIB = 1024**2
 OPTIONS = ScmOptions(container_bytes_max=10 * MIB)
@@ -94,6 +94,7 @@ class TestAllocate:
         before = world.control.allocate("a", [1, 1])
         world.restart()
         world.join("dn1", "dn2", "dn3", "dn4", racks=("/r1", "/r2"))
+        confirm(world, "dn1", "dn2", "dn3", "dn4")
 
         after = world.control.allocate("a", [1])[0]
 
