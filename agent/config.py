@@ -253,7 +253,9 @@ class TaskConfig(Section):
 class ServerConfig(Section):
     """Limits of the gRPC server."""
 
-    threads: Count = Field(20, ge=2, le=256, description="Threads that answer RPCs.")
+    threads: Count = Field(
+        20, ge=2, le=256, description="RPCs that are worked on at once; others wait."
+    )
     calls_max: Count = Field(
         200, ge=2, le=10_000, description="RPCs under way and waiting; more are refused as BUSY."
     )

@@ -15,13 +15,13 @@ import shlex
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Final
 
 import structlog
 import typer
 
+from agent.callthreads import CallThreads
 from agent.errors import Code, Refused, SutureError
 from agent.observe import logs
 from agent.observe.audit import AuditLog
@@ -104,10 +104,17 @@ def serve(
         )
         gc.freeze()  # what was read stays: later collections need not go through it
         service = ScmService(control, clock=clock, options=options)
-        with ThreadPoolExecutor(options.rpc_threads, thread_name_prefix="rpc") as executor:
+        with CallThreads(options.rpc_threads, limits.rpc_count_max) as executor:
             built = build_server(
-                service, listen, executor, security=security, audit=audit, limits=limits
+                service,
+                listen,
+                executor,
+                security=security,
+                audit=audit,
+                limits=limits,
+                slots=executor,
             )
+            built.health.is_well = lambda: not executor.trouble
             loop = _verify_loop(verify, control, data, options)
             try:
                 return _run(built, control, options, stop, security)

@@ -192,7 +192,9 @@ class ScmOptions:
         low=0,
         high=1_000_000,
     )
-    rpc_threads: int = _option(16, "Threads that answer calls.", low=2, high=256)
+    rpc_threads: int = _option(
+        16, "Calls that are worked on at once; others wait.", low=2, high=256
+    )
     seed: int = _option(0, "Breaks ties when nodes are chosen.", low=0, high=2**31)
     lmdb_map_bytes: int = _option(
         16 * 1024**3, "Address space of the state; the file grows to it.", low=MIB, high=2**40

@@ -13,6 +13,7 @@ from agent.rpc.errors import ErrorEdge
 from agent.rpc.health import Health
 from agent.rpc.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import scm_pb2, scm_pb2_grpc
+from agent.rpc.waits import Attended, Slots, Unlimited, Waits, share
 from agent.tracing import Traced
 from merkle.replica import ID_MAX
 from scm import answers, wire
@@ -354,6 +355,7 @@ class Limits:
     connections_max: int = 10_000
     calls_per_s_max: int = 0  # 0: no limit
     patience: Patience = PATIENCE
+    rpc_count_max: int = RPC_COUNT_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,6 +365,7 @@ class BuiltServer:
     server: grpc.Server
     address: str  # with the port that was chosen
     health: Health
+    waits: Waits
 
 
 def build_server(
@@ -373,29 +376,36 @@ def build_server(
     security: Security = LOOPBACK_ONLY,
     audit: Audit | None = None,
     limits: Limits | None = None,
+    slots: Slots | None = None,
 ) -> BuiltServer:
     """Bind `address` (port 0: any free one); the caller starts and stops the server.
 
     Raises Refused(INVALID_CONFIG) if the address cannot be bound, or not without TLS.
     """
     limits = limits or Limits()
+    waits = Waits(limits.rpc_count_max, slow_s=limits.patience.slow_s)
     server = grpc.server(
         executor,
-        interceptors=[Traced(), ErrorEdge(), Gate(audit, calls_per_s_max=limits.calls_per_s_max)],
+        interceptors=[
+            Attended(waits, slots or Unlimited()),
+            Traced(),
+            ErrorEdge(),
+            Gate(audit, calls_per_s_max=limits.calls_per_s_max),
+        ],
         options=server_options(
-            limits.streams_max,
+            min(limits.streams_max, share(limits.rpc_count_max)),
             limits.connections_max,
             message_bytes_max=MESSAGE_BYTES_MAX,
             patience=limits.patience,
         ),
-        maximum_concurrent_rpcs=RPC_COUNT_MAX,
+        maximum_concurrent_rpcs=limits.rpc_count_max,
     )
     scm_pb2_grpc.add_ScmServicer_to_server(service, server)  # type: ignore[no-untyped-call]
     checks = Health([SERVICE_NAME])
     checks.add_to(server)
     port = bind(server, address, security)
     host = address.rpartition(":")[0]
-    return BuiltServer(server, f"{host}:{port}", checks)
+    return BuiltServer(server, f"{host}:{port}", checks, waits)
 
 
 def _page_size(count: int) -> int:

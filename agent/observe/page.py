@@ -63,14 +63,18 @@ def status_page(
 
 
 def health(
-    status: pb.StatusResponse, scrub: pb.ScrubStatusResponse
+    status: pb.StatusResponse, scrub: pb.ScrubStatusResponse, calls_trouble: str = ""
 ) -> tuple[HTTPStatus, dict[str, object]]:
-    """Return 200 while this datanode serves and works, else 503; and why, volume by volume."""
+    """Return 200 while this datanode serves and works, else 503; and why, volume by volume.
+
+    `calls_trouble` says why it answers no calls, "" while it does.
+    """
     serving = [volume for volume in status.volumes if not volume.failed]
-    is_healthy = bool(serving) and not any(worker.stalled for worker in status.workers)
+    is_working = not any(worker.stalled for worker in status.workers)
+    is_healthy = bool(serving) and is_working and not calls_trouble
     document: dict[str, object] = {
         "healthy": is_healthy,
-        "problems": problems(status, scrub),
+        "problems": [*([calls_trouble] if calls_trouble else []), *problems(status, scrub)],
         "scm": status.scm_state,
         "volumes": [
             {"path": volume.path, "failed": volume.failed, "error": volume.error}

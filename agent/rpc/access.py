@@ -17,6 +17,7 @@ import grpc
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.rpc.allowance import Allowances
 from agent.rpc.identity import Identity, Role, identity_of
+from agent.rpc.waits import account_of
 
 PLAINTEXT: Final = "plaintext"
 DONE: Final = "OK"
@@ -147,8 +148,7 @@ class Caller:
         """Whose allowance it uses. On loopback, processes are told apart by their connection."""
         if self.identity:
             return f"{self.identity.name} {self.identity.node_id}"
-        host = self.place.rpartition(":")[0]
-        return self.place if host in {"ipv4:127.0.0.1", "ipv6:%5B::1%5D"} else host
+        return account_of(self.place)
 
 
 def caller_of(context: grpc.ServicerContext) -> Caller:

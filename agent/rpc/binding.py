@@ -13,6 +13,7 @@ from agent.rpc.channel import (
     MESSAGE_BYTES_MAX,
 )
 from agent.rpc.tls import Security
+from agent.rpc.waits import SLOW_S
 
 PING_INTERVAL_MS_MIN: Final = 10_000  # a client that pings more often is sent away
 
@@ -29,6 +30,7 @@ class Patience:
     idle_ms_max: int = 900_000  # without a call; heartbeats keep an agent's connection
     age_ms_max: int = 3_600_000
     grace_ms: int = 6 * 3_600_000
+    slow_s: float = SLOW_S  # a call that waits for its caller for so long gives way to others
 
 
 PATIENCE: Final = Patience()

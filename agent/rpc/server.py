@@ -25,6 +25,7 @@ from agent.rpc.health import Health
 from agent.rpc.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import container_pb2, datanode_pb2_grpc
 from agent.rpc.v1 import datanode_pb2 as pb
+from agent.rpc.waits import Attended, Slots, Unlimited, Waits, share
 from agent.tracing import Traced
 from merkle.replica import ID_MAX, BlockData, BlockId, ChunkInfo, ContainerId
 
@@ -418,6 +419,7 @@ class BuiltServer:
     server: grpc.Server
     port: int
     health: Health
+    waits: Waits
 
 
 def build_server(
@@ -428,22 +430,32 @@ def build_server(
     limits: Limits | None = None,
     security: Security = LOOPBACK_ONLY,
     audit: Audit | None = None,
+    slots: Slots | None = None,
 ) -> BuiltServer:
     """Bind `address` (port 0: any free one) and return the server, not yet started.
 
+    `executor` should have a thread for each call that is let in, and `slots` be how many work.
     Raises Refused(INVALID_CONFIG) when the address cannot be bound, or not without TLS.
     """
     limits = limits or service.limits
     gate = Gate(audit, calls_per_s_max=limits.calls_per_s_max)
+    waits = Waits(limits.rpc_count_max, slow_s=limits.patience.slow_s)
     server = grpc.server(
         executor,
-        interceptors=[Traced(), ErrorEdge({IMPORT_METHOD: service.read_part}), gate],
+        interceptors=[
+            Attended(waits, slots or Unlimited()),
+            Traced(),
+            ErrorEdge({IMPORT_METHOD: service.read_part}),
+            gate,
+        ],
         options=server_options(
-            limits.streams_max, limits.connections_max, patience=limits.patience
+            min(limits.streams_max, share(limits.rpc_count_max)),
+            limits.connections_max,
+            patience=limits.patience,
         ),
         maximum_concurrent_rpcs=limits.rpc_count_max,
     )
     datanode_pb2_grpc.add_DatanodeServicer_to_server(service, server)  # type: ignore[no-untyped-call]
     checks = Health([SERVICE_NAME])
     checks.add_to(server)
-    return BuiltServer(server, bind(server, address, security), checks)
+    return BuiltServer(server, bind(server, address, security), checks, waits)

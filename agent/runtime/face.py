@@ -1,5 +1,6 @@
 """What the plain HTTP listener of an agent shows: metrics, health, the page."""
 
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final
 
@@ -26,11 +27,16 @@ class Face:
         clock: Clock,
         *,
         security: Security = LOOPBACK_ONLY,
+        calls_trouble: Callable[[], str] = lambda: "",
     ) -> None:
-        """Bind `address`; "" binds nothing. Raise Refused."""
+        """Bind `address`; "" binds nothing. Raise Refused.
+
+        `calls_trouble` says why calls of clients and peers are not answered, "" while they are.
+        """
         self._observer = observer
         self._scrub = scrub
         self._clock = clock
+        self._calls_trouble = calls_trouble
         self.meters = Meters()
         self._registry = registry_of(
             self.meters, observer, scrub.status, lambda: expires_at_s(security)
@@ -55,7 +61,10 @@ class Face:
 
     def is_well(self) -> bool:
         """Whether this datanode serves and its workers move: what `/healthz` says, too."""
-        return health(self._observer.status(), self._scrub.status())[0] == HTTPStatus.OK
+        return self._judged()[0] == HTTPStatus.OK
+
+    def _judged(self) -> tuple[HTTPStatus, dict[str, object]]:
+        return health(self._observer.status(), self._scrub.status(), self._calls_trouble())
 
     def _page(self) -> Page:
         now_ms = self._clock.now_ms()
@@ -66,5 +75,5 @@ class Face:
         return Page(exposition(self._registry), CONTENT_TYPE)
 
     def _health(self) -> Page:
-        code, document = health(self._observer.status(), self._scrub.status())
+        code, document = self._judged()
         return Page(health_text(document), JSON_TYPE, code)

@@ -15,6 +15,7 @@ from typing import Final
 
 import structlog
 
+from agent.callthreads import CallThreads
 from agent.commands import Commands
 from agent.config import AgentConfig, changed, with_live
 from agent.errors import Code, SutureError, Unavailable
@@ -99,12 +100,6 @@ class Host:
             raise
 
     def _build(self, who: Who, version: str, boot_id: int) -> None:
-        about = About(
-            datanode_id=who.datanode_id,
-            cluster_id=who.cluster_id,
-            version=version,
-            started_at_ms=self._clock.now_ms(),
-        )
         tools = ScanTools(
             store=self._store,
             leases=self._leases,
@@ -117,7 +112,7 @@ class Host:
             self._tools, pace=self._scrub.requested_pace, queue=self._scrub.queue
         )
         self._observer = Observer(
-            about,
+            about_of(who, version, self._clock.now_ms()),
             self._store,
             workers=self._loops.status,
             scm_state=lambda: self._heartbeat.state,
@@ -127,14 +122,15 @@ class Host:
         self._writers = ThreadPoolExecutor(
             TRANSFER_THREADS + ARRIVALS_MAX, thread_name_prefix="import"
         )  # each arrival may have one that waits for its sender
+        self._executor = call_threads(self._config)
         self._face = Face(
             self._config.observe.listen,
             self._observer,
             self._scrub,
             self._clock,
             security=self.security,
+            calls_trouble=self._calls_trouble,
         )
-        self._executor = ThreadPoolExecutor(self._config.server.threads, thread_name_prefix="rpc")
         self._recoveries = Recoveries(
             self._store,
             self._leases,
@@ -159,6 +155,7 @@ class Host:
             self._executor,
             security=self.security,
             audit=self._audit,
+            slots=self._executor,
         )
         self._server.health.is_well = self._face.is_well
         self._build_commands(who)
@@ -176,6 +173,11 @@ class Host:
         for container_id in container_ids:
             self._observer.note(container_id)
         self._heartbeat.report_all()
+
+    def _calls_trouble(self) -> str:
+        """Return why calls may find no answer; and end those that have waited long enough."""
+        self._server.waits.sweep()
+        return self._executor.trouble
 
     @property
     def address(self) -> str:
@@ -421,6 +423,21 @@ def tell_of_start(store: ReplicaStore) -> None:
             count=len(steps),
             first=[f"container {step.container_id}: {step.what}" for step in steps[:STEPS_SHOWN]],
         )
+
+
+def about_of(who: Who, version: str, started_at_ms: int) -> About:
+    """Return what the agent says of itself."""
+    return About(
+        datanode_id=who.datanode_id,
+        cluster_id=who.cluster_id,
+        version=version,
+        started_at_ms=started_at_ms,
+    )
+
+
+def call_threads(config: AgentConfig) -> CallThreads:
+    """Return the threads that calls of others have."""
+    return CallThreads(config.server.threads, config.server.calls_max)
 
 
 def server_limits(config: AgentConfig) -> Limits:

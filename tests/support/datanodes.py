@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+from agent.callthreads import CallThreads
 from agent.errors import SutureError
 from agent.plan.actions import Deletes
 from agent.plan.outcome import ReconcileResult
@@ -65,11 +66,18 @@ class Datanode:
         security: Security = LOOPBACK_ONLY,
         audit: Audit | None = None,
         limits: Limits | None = None,
+        threads: CallThreads | None = None,
     ) -> None:
-        """Start the server on a free port of loopback."""
+        """Start the server on a free port of loopback; `threads`: those of an agent."""
         made = (service or plain_service)(self)
         self.built = build_server(
-            made, "127.0.0.1:0", self._executor, security=security, audit=audit, limits=limits
+            made,
+            "127.0.0.1:0",
+            threads or self._executor,
+            security=security,
+            audit=audit,
+            limits=limits,
+            slots=threads,
         )
         self.built.server.start()
 

@@ -13,9 +13,9 @@ ACK: Final = 0x1
 END_STREAM: Final = 0x1
 END_HEADERS: Final = 0x4
 STREAMS_MAX: Final = 0x3  # of SETTINGS
+WINDOW_BYTES: Final = 0x4
 REFUSED_STREAM: Final = 0x7
 ENHANCE_YOUR_CALM: Final = 0xB
-EMPTY_MESSAGE: Final = bytes(5)  # of gRPC: not compressed, no bytes
 TIMEOUT_S: Final = 30.0
 
 
@@ -60,9 +60,13 @@ class RawHttp2:
         """Close it."""
         self.socket.close()
 
-    def greet(self) -> dict[int, int]:
-        """Exchange settings; return the server's."""
-        self.socket.sendall(PREFACE + frame(Type.SETTINGS))
+    def greet(self, *, window_bytes: int | None = None) -> dict[int, int]:
+        """Exchange settings; return the server's.
+
+        `window_bytes`: how much of each answer the server may send, for it is never given more.
+        """
+        ours = b"" if window_bytes is None else struct.pack(">HI", WINDOW_BYTES, window_bytes)
+        self.socket.sendall(PREFACE + frame(Type.SETTINGS, ours))
         settings = self.until(Type.SETTINGS).payload
         self.socket.sendall(frame(Type.SETTINGS, flags=ACK))
         return dict(struct.iter_unpack(">HI", settings))
@@ -80,9 +84,10 @@ class RawHttp2:
         block = b"".join(b"\x00" + _text(name) + _text(value) for name, value in headers)
         self.socket.sendall(frame(Type.HEADERS, block, flags=END_HEADERS, stream_id=stream_id))
 
-    def finish(self, stream_id: int) -> None:
-        """Send an empty message, and that it was all."""
-        self.socket.sendall(frame(Type.DATA, EMPTY_MESSAGE, flags=END_STREAM, stream_id=stream_id))
+    def finish(self, stream_id: int, message: bytes = b"") -> None:
+        """Send a message, and that it was all."""
+        data = b"\x00" + len(message).to_bytes(4, "big") + message  # of gRPC: not compressed
+        self.socket.sendall(frame(Type.DATA, data, flags=END_STREAM, stream_id=stream_id))
 
     def frames(self) -> Iterator[Frame]:
         """Yield what comes until the server closes the connection."""

@@ -1,0 +1,260 @@
+"""Calls that wait for their caller: for a request that was begun, or for an answer to be taken.
+
+gRPC gives a call its thread before its request is here, and lets its caller take any time for it.
+So whoever begins calls and never finishes them, or never reads what was asked for, would take every
+thread there is, and the keepalive would find nothing wrong. Here such calls are known, take none of
+the few slots in which calls are worked on, and are bounded:
+
+    one connection    a share of all calls; HTTP/2 refuses more
+    one caller        as many that wait; the next is refused
+    all together      when most calls wait, those that waited for `SLOW_S` are ended
+    any call          is ended when it has waited for `WAIT_S_MAX`
+
+An interceptor is asked before a call gets a thread, also when it will get none: there, calls are
+ended. A request is taken as a stream of one message, which is the same on the wire, because gRPC
+tells of other calls only once their whole request is here.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Final, Protocol, TypeAlias
+
+import grpc
+from google.protobuf.message import DecodeError
+
+SLOW_S: Final = 3.0  # a caller that keeps its call waiting for so long gives way to others
+WAIT_S_MAX: Final = 120.0  # 16 MiB over 1 Mbit/s; and longer than any pause of a healthy reader
+SWEEP_INTERVAL_S: Final = 0.25
+
+LOOPBACK: Final = frozenset({"ipv4:127.0.0.1", "ipv6:%5B::1%5D"})
+
+_Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"
+
+
+def share(call_count_max: int) -> int:
+    """Return how many of all calls one connection, or one caller, may keep waiting."""
+    return max(2, call_count_max * 3 // 4)
+
+
+class Slots(Protocol):
+    """The right to work on a call: of these there are few."""
+
+    def take(self) -> None:
+        """Wait for a slot."""
+        ...
+
+    def give(self) -> None:
+        """Give it back. Any thread may, for another."""
+        ...
+
+
+class Unlimited:
+    """As many slots as threads: for a server whose pool is its only limit."""
+
+    def take(self) -> None:
+        """Go on at once."""
+
+    def give(self) -> None:
+        """Nothing was taken."""
+
+
+def account_of(place: str) -> str:
+    """Return whose share a caller at `place` takes, an address and port as gRPC writes it.
+
+    A host has one; on loopback, processes are told apart by their connection.
+    """
+    host = place.rpartition(":")[0]
+    return place if host in LOOPBACK else host
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """One call that waits for its caller."""
+
+    caller: str
+    since_s: float
+    cancel: Callable[[], object]
+
+
+class Waits:
+    """The waits of one server. Each is begun and ended by its own thread, swept by any.
+
+    Threads may race for the last place; then it is one more.
+    """
+
+    def __init__(
+        self,
+        call_count_max: int,
+        *,
+        slow_s: float = SLOW_S,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._share = share(call_count_max)
+        self._slow_s = slow_s
+        self._monotonic_s = monotonic_s
+        self._waits: dict[int, Wait] = {}
+        self._tickets = count()
+        self._swept_at_s = monotonic_s()
+
+    def __len__(self) -> int:
+        return len(self._waits)
+
+    def begin(self, caller: str, cancel: Callable[[], object]) -> int:
+        """Note that a call waits from now on; return the ticket for `end`."""
+        ticket = next(self._tickets)
+        self._waits[ticket] = Wait(caller, self._monotonic_s(), cancel)
+        return ticket
+
+    def end(self, ticket: int) -> None:
+        """Note that it waits no more."""
+        self._waits.pop(ticket, None)
+
+    def has_room(self, caller: str) -> bool:
+        """Whether one more call of this caller may wait."""
+        return sum(wait.caller == caller for wait in list(self._waits.values())) < self._share
+
+    def sweep(self) -> int:
+        """End calls that have waited too long, or that others cannot wait for; return how many."""
+        now_s = self._monotonic_s()
+        if now_s - self._swept_at_s < SWEEP_INTERVAL_S:
+            return 0
+        self._swept_at_s = now_s
+        doomed = self._doomed(now_s)
+        for ticket in doomed:
+            wait = self._waits.pop(ticket, None)
+            if wait is not None:
+                wait.cancel()
+        return len(doomed)
+
+    def _doomed(self, now_s: float) -> list[int]:
+        """Return what to end: of whom the most calls wait first, the oldest first."""
+        waits = list(self._waits.items())
+        expired = [ticket for ticket, wait in waits if now_s - wait.since_s >= WAIT_S_MAX]
+        if len(waits) < self._share:
+            return expired
+        slow = [(ticket, wait) for ticket, wait in waits if now_s - wait.since_s >= self._slow_s]
+        by_caller = Counter(wait.caller for _, wait in slow)
+        slow.sort(key=lambda item: (-by_caller[item[1].caller], item[1].since_s))
+        excess_count = len(waits) - self._share // 2
+        return list({*expired, *(ticket for ticket, _ in slow[:excess_count])})
+
+
+class Attended(grpc.ServerInterceptor):
+    """Has every call of a server known to its `Waits`. Install it before all others."""
+
+    def __init__(self, waits: Waits, slots: Slots) -> None:
+        self._waits = waits
+        self._slots = slots
+
+    def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], _Handler],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> _Handler:
+        """Free threads that others hold for nothing, and have the call wait where it is seen."""
+        self._waits.sweep()
+        handler: Any = continuation(handler_call_details)
+        if handler is None:
+            return None
+        if handler.request_streaming:
+            assert not handler.response_streaming, "no method of ours streams both ways"
+            return grpc.stream_unary_rpc_method_handler(
+                self._upload(handler), handler.request_deserializer, handler.response_serializer
+            )
+        make: Any = grpc.stream_unary_rpc_method_handler
+        behavior = self._unary(handler)
+        if handler.response_streaming:
+            make, behavior = grpc.stream_stream_rpc_method_handler, self._stream(handler)
+        made: _Handler = make(behavior, None, handler.response_serializer)
+        return made
+
+    def _unary(self, handler: Any) -> Callable[..., Any]:
+        def attended(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
+            data = self._only(requests, self._entered(context), context)
+            self._slots.take()
+            try:
+                return handler.unary_unary(_parsed(handler, data, context), context)
+            finally:
+                self._slots.give()
+
+        return attended
+
+    def _stream(self, handler: Any) -> Callable[..., Iterator[Any]]:
+        def attended(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
+            caller = self._entered(context)
+            data = self._only(requests, caller, context)
+            self._slots.take()
+            try:
+                for answer in handler.unary_stream(_parsed(handler, data, context), context):
+                    with self._waiting(caller, context):
+                        yield answer  # until there is room for it on its way
+            finally:
+                self._slots.give()
+
+        return attended
+
+    def _upload(self, handler: Any) -> Callable[..., Any]:
+        def attended(requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
+            caller = self._entered(context)
+            self._slots.take()
+            try:
+                return handler.stream_unary(self._arriving(requests, caller, context), context)
+            finally:
+                self._slots.give()
+
+        return attended
+
+    def _entered(self, context: grpc.ServicerContext) -> str:
+        """Return whose share a call takes; one that has taken all of it is sent away."""
+        caller = account_of(str(context.peer()))
+        if not self._waits.has_room(caller):
+            context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED, "too many calls of this caller wait for it"
+            )
+        return caller
+
+    def _only(self, requests: Iterator[bytes], caller: str, context: grpc.ServicerContext) -> bytes:
+        """Return the request of a call that has one, not parsed: it may wait for a slot yet."""
+        ticket = self._waits.begin(caller, context.cancel)
+        try:
+            for request in requests:
+                return request
+        finally:
+            self._waits.end(ticket)
+        context.abort(grpc.StatusCode.INVALID_ARGUMENT, "there is no request")
+        raise AssertionError("abort always raises")
+
+    def _arriving(
+        self, requests: Iterator[Any], caller: str, context: grpc.ServicerContext
+    ) -> Iterator[Any]:
+        """Yield the messages of an upload; no slot is kept while one is waited for."""
+        while True:
+            with self._waiting(caller, context):
+                message = next(requests, None)
+            if message is None:
+                return
+            yield message
+
+    @contextmanager
+    def _waiting(self, caller: str, context: grpc.ServicerContext) -> Iterator[None]:
+        """Wait for the caller, seen by all, and without a slot."""
+        ticket = self._waits.begin(caller, context.cancel)
+        self._slots.give()
+        try:
+            yield
+        finally:
+            self._waits.end(ticket)
+            self._slots.take()
+
+
+def _parsed(handler: Any, data: bytes, context: grpc.ServicerContext) -> Any:
+    """Return a request as its method takes it."""
+    try:
+        return handler.request_deserializer(data)
+    except DecodeError:
+        context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not a message of this method's type")
+        raise AssertionError("abort always raises") from None
