@@ -20,7 +20,7 @@ from scm.replication import Case, good_replicas, may_remove, neighbours, sources
 from scm.safemode import SafeMode
 from scm.shards import may_lose_shard, operator_keep_count, whole_count
 from scm.state import Change
-from scm.upkeep import Copy, Upkeep
+from scm.upkeep import Copy, Upkeep, told_doubt
 
 INELIGIBLE_STATE: Final = "INELIGIBLE_CONTAINER_STATE"
 NOT_ENOUGH_REPLICAS: Final = "NOT_ENOUGH_REPLICAS"
@@ -178,7 +178,8 @@ class Admin:
             command_ids = tuple(
                 self._upkeep.order_copy(change, case, copy, why=why) for copy in copies
             )
-        decision = self._decision(case, "OK", "", orders=orders, command_ids=command_ids)
+        doubt = told_doubt(case, *sorted({copy.source_id for copy in copies})).removeprefix("; ")
+        decision = self._decision(case, "OK", doubt, orders=orders, command_ids=command_ids)
         return replace(decision, copies_after=decision.copies_before + len(copies))
 
     def remove(

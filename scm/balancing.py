@@ -18,6 +18,7 @@ import structlog
 from agent.errors import Code, Refused
 from scm.balance import Limits, Movable, Move, is_balanced, plan, used_share
 from scm.basis import Basis
+from scm.doubts import doubts
 from scm.facts import ContainerState, Kind, Priority
 from scm.removals import Removals
 from scm.replication import Case, Condition, is_whole, judge
@@ -174,7 +175,8 @@ class Balancer:
             ):
                 continue
             held = next(p for p in case.placed if p.datanode_id == datanode_id)
-            if is_whole(case, held) and datanode_id not in case.excluded:
+            avoided = case.excluded | doubts(case.placed).keys()
+            if is_whole(case, held) and datanode_id not in avoided:
                 yield Movable(
                     number,
                     held.replica.bytes_used,

@@ -7,6 +7,7 @@ whatever the number of targets. An UNHEALTHY shard is no source and counts as lo
 place had its time. The rules on index sets are Ozone's (S1.32-S1.38); the Spark job has them too.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -16,7 +17,8 @@ from agent.ec.scheme import parse_scheme
 from merkle.replica import ReplicaState
 from scm.basis import Basis
 from scm.counting import Placed, is_bad, present
-from scm.facts import Kind, OpState, Pending
+from scm.doubts import doubts
+from scm.facts import Health, Kind, OpState, Pending
 from scm.placement import choose_targets
 from scm.replication import Case
 from scm.state import Change
@@ -32,13 +34,24 @@ class Shortage:
     """What an erasure-coded container lacks: indexes that nobody has whole, and what is left."""
 
     lost: tuple[int, ...]
-    sources: tuple[tuple[int, str], ...]  # index and datanode, one a shard that is left
+    sources: tuple[tuple[int, str], ...]  # index and datanode, one a shard; those in doubt last
     data_count: int
+    doubtful: frozenset[str] = frozenset()  # datanodes
 
     @property
     def is_repairable(self) -> bool:
         """Whether enough is left to compute from."""
         return len(self.sources) >= self.data_count
+
+    def readable(self, is_reachable: Callable[[str], bool]) -> tuple[tuple[int, str], ...]:
+        """Return the sources to read from now, those in doubt only if they are needed, and last.
+
+        None when too few are left.
+        """
+        there = [(index, node) for index, node in self.sources if is_reachable(node)]
+        sound = [(index, node) for index, node in there if node not in self.doubtful]
+        chosen = sound if len(sound) >= self.data_count else there
+        return tuple(chosen) if len(chosen) >= self.data_count else ()
 
 
 def shortage(case: Case) -> Shortage:
@@ -54,20 +67,32 @@ def shortage(case: Case) -> Shortage:
     closed = [p for p in good if p.replica.state is ReplicaState.CLOSED]
     staying = {p.replica.replica_index for p in good}
     staying |= {p.replica.replica_index for p in there if p.datanode_id in case.hopeful}
+    doubtful = doubts(case.placed)
     sources: dict[int, str] = {}
-    for p in sorted(closed, key=_by_readiness):
+    for p in sorted(closed, key=lambda p: (p.datanode_id in doubtful, *_by_readiness(p))):
         if p.datanode_id in case.excluded:
             continue
         sources.setdefault(p.replica.replica_index, p.datanode_id)
     return Shortage(
         tuple(index for index in scheme.indexes if index not in staying),
-        tuple(sorted((i, node) for i, node in sources.items() if i in scheme.indexes)),
+        tuple(
+            sorted(
+                ((i, node) for i, node in sources.items() if i in scheme.indexes),
+                key=lambda source: (source[1] in doubtful, source[0]),
+            )
+        ),
         scheme.data_count,
+        frozenset(sources.values()) & doubtful.keys(),
     )
 
 
 def _by_readiness(placed: Placed) -> tuple[object, ...]:
-    return placed.op_state is not OpState.IN_SERVICE, not placed.is_confirmed, placed.datanode_id
+    return (
+        placed.health is not Health.HEALTHY,
+        placed.op_state is not OpState.IN_SERVICE,
+        not placed.is_confirmed,
+        placed.datanode_id,
+    )
 
 
 class Coding:
@@ -118,8 +143,7 @@ class Coding:
             return ()
         if not all(map(self._nodes.takes_replicas, targets.values())):
             return ()
-        reachable = [(i, node) for i, node in found.sources if self._nodes.is_reachable(node)]
-        return tuple(reachable) if len(reachable) >= found.data_count else ()
+        return found.readable(self._nodes.is_reachable)
 
     def addressed(self, command: Pending) -> Pending:
         """Return a command as it is sent: with the code, and a reconstruction's sources of now."""
@@ -161,7 +185,7 @@ class Coding:
             Kind.RECONSTRUCT,
             container.container_id,
             min(targets, key=self._commands.replication_load),
-            why=f"shards {', '.join(map(str, found.lost))} are lost",
+            why=f"shards {', '.join(map(str, found.lost))} are lost" + _doubted(found),
             shards=shards,
             size_bytes=size_bytes,
         )
@@ -195,6 +219,13 @@ class Coding:
             container_id=case.container.container_id,
             seed=self._options.seed,
         )
+
+
+def _doubted(found: Shortage) -> str:
+    sound = [node for _index, node in found.sources if node not in found.doubtful]
+    if len(sound) >= found.data_count:
+        return ""
+    return f"; no better sources than those in doubt on {', '.join(sorted(found.doubtful))}"
 
 
 def _unfinished(case: Case, lost: tuple[int, ...]) -> set[str]:

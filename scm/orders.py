@@ -12,6 +12,7 @@ from scm import dispatch, lifecycle
 from scm.basis import Basis
 from scm.coding import Coding
 from scm.counting import Placed
+from scm.doubts import doubts
 from scm.facts import Container, Kind, Outcome, OutcomeState, Pending, Priority
 from scm.reconciles import Reconciles
 from scm.replication import Case, is_whole, may_remove, sources
@@ -166,7 +167,8 @@ class Orders:
 
     def _shard_sources(self, case: Case, command: Pending) -> list[Placed]:
         if command.priority is Priority.LOW:  # a move, which needs no reason but a whole shard
-            movable = (p for p in case.placed if p.datanode_id not in case.excluded)
+            avoided = case.excluded | doubts(case.placed).keys()
+            movable = (p for p in case.placed if p.datanode_id not in avoided)
             return [p for p in movable if is_whole(case, p)]
         moved = to_move(replace(case, adds=()))
         return to_copy(case) + ([] if moved is None else [moved])

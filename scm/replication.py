@@ -14,6 +14,7 @@ from typing import Final
 from merkle.diff import Comparison, compare
 from merkle.replica import ReplicaState
 from scm.counting import LEAVING, NO_BAND, Band, Placed, Tally, is_bad, present, tally
+from scm.doubts import doubts
 from scm.facts import Container, ContainerState, Health, OpState, Replica
 from scm.lifecycle import is_complete
 from scm.placement import is_removable, misplaced_count
@@ -158,7 +159,8 @@ def sources(case: Case) -> list[Placed]:
     """Return the replicas to copy from: the best kind there is, with the highest bcsid.
 
     The node must answer; what the operator wants of it does not matter. An unhealthy replica is
-    copied only when there is no other, or when it is about to leave with what no other has.
+    copied only when there is no other, or when it is about to leave with what no other has; one
+    in doubt (`scm.doubts`) only when all that have as many commits are.
     """
     alone = vulnerable(case)
     if alone:
@@ -179,7 +181,14 @@ def sources(case: Case) -> list[Placed]:
     if not any(not is_bad(case.container, p.replica) for p in present(case.placed)):
         chosen = [p for p in able if p.replica.state is ReplicaState.UNHEALTHY] or quasi
     highest = max((p.replica.bcsid for p in chosen), default=0)
-    return [p for p in chosen if p.replica.bcsid == highest]
+    best = [p for p in chosen if p.replica.bcsid == highest]
+    whole = [p for p in quasi if p.replica.bcsid == max(highest, case.container.sequence_id)]
+    doubtful = doubts(case.placed)
+    for kind in (best, whole):
+        sound = [p for p in kind if p.datanode_id not in doubtful]
+        if sound:
+            return sound
+    return best
 
 
 def vulnerable(case: Case) -> list[Placed]:

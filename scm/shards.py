@@ -14,6 +14,7 @@ from typing import Final
 from merkle.diff import Comparison, compare
 from merkle.replica import ReplicaState
 from scm.counting import LEAVING, RESTING, Placed, is_bad, present
+from scm.doubts import doubts
 from scm.facts import Container, ContainerState, Health, OpState
 from scm.placement import misplaced_count
 from scm.replication import Case, Condition, has_more, is_whole, stable_order
@@ -148,7 +149,11 @@ def to_copy(case: Case) -> list[Placed]:
     staying = staying_indexes(case)
     leaving: dict[int, Placed] = {}
     resting: dict[int, Placed] = {}
-    for p in _good(case):
+    doubtful = doubts(case.placed)
+    good = sorted(
+        _good(case), key=lambda p: (p.health is not Health.HEALTHY, p.datanode_id in doubtful)
+    )
+    for p in good:
         index = p.replica.replica_index
         if index not in staying and p.op_state is not OpState.IN_SERVICE:
             (leaving if p.op_state in LEAVING else resting).setdefault(index, p)

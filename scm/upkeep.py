@@ -22,6 +22,7 @@ from merkle.replica import ReplicaState
 from scm.basis import Basis
 from scm.coding import Coding
 from scm.counting import Placed
+from scm.doubts import doubts
 from scm.facts import Container, ContainerState, Health, Kind, Priority
 from scm.lifecycle import close_orders
 from scm.loads import in_flight_limit, least_loaded
@@ -60,6 +61,13 @@ class Copy:
 
     source_id: str
     target_id: str
+
+
+def told_doubt(case: Case, *source_ids: str) -> str:
+    """Say what speaks against the sources of an order; empty when nothing does."""
+    found = doubts(case.placed)
+    told = [f"{node}: {found[node]}" for node in source_ids if node in found]
+    return f"; no better source than {'; '.join(told)}" if told else ""
 
 
 class Upkeep:
@@ -170,7 +178,7 @@ class Upkeep:
             Kind.REPLICATE,
             case.container.container_id,
             copy.source_id,
-            why=why,
+            why=why + told_doubt(case, copy.source_id),
             target_id=copy.target_id,
             size_bytes=size_bytes,
             priority=priority,

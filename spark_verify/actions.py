@@ -14,6 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from spark_verify.case import IN_SERVICE
+from spark_verify.doubts import best_of, doubts, is_doubtful, sound_of, told_doubts
 from spark_verify.plan import PLAN_LIFE_MS
 from spark_verify.ratis import is_bad
 from spark_verify.replicas import adds, bcsid, deletes, highest, is_unhealthy
@@ -36,7 +37,8 @@ _NO_INDEXES: Final = "array<int>"
 def action_plan(judged: DataFrame, *, snapshot_id: str, run_id: str, as_of_ms: int) -> DataFrame:
     """Return the rows of `plan/` for judged containers, most urgent first."""
     is_ec = f.col("replication_type") == "EC"
-    known = judged.filter("is_known AND NOT suppressed").withColumns(
+    known = judged.filter("is_known AND NOT suppressed").withColumn("doubts", doubts())
+    known = known.withColumns(
         {
             "from": f.when(is_ec, _ec_sources()).otherwise(_ratis_sources()),
             "candidates": _deletable(),
@@ -103,11 +105,14 @@ def _row(
     bytes_estimated: Column | None = None,
 ) -> Column:
     none = f.array()
+    told = none.cast(_NO_NAMES) if sources is None else told_doubts(sources)
+    warning = f.concat(f.lit("; no better source than "), f.array_join(told, "; "))
     return f.struct(
         f.lit(action).alias("action"),
         priority.cast("int").alias("priority"),
-        reason.alias("reason"),
+        f.concat(reason, f.when(f.size(told) > 0, warning).otherwise("")).alias("reason"),
         (none.cast(_NO_NAMES) if sources is None else sources).alias("sources"),
+        told.alias("doubts"),
         (none.cast(_NO_NAMES) if targets is None else targets).alias("targets"),
         (none.cast(_NO_INDEXES) if indexes is None else indexes).alias("indexes"),
         (f.lit(0) if copies is None else copies).cast("int").alias("copies"),
@@ -127,12 +132,22 @@ def _leaving() -> Column:
     return f.transform(deletes(), lambda o: o["datanode_id"])
 
 
-def _ratis_sources() -> Column:
-    """Who may be copied: the best kind there is, at the highest BCSID, on a node that answers."""
-    usable = f.filter(
+def _usable() -> Column:
+    """Replicas that can be read: on a node that answers, loaded, not about to be deleted."""
+    return f.filter(
         "present",
-        lambda r: r["is_reachable"] & ~f.array_contains(_leaving(), r["datanode_id"]),
+        lambda r: (
+            r["is_reachable"] & r["is_loaded"] & ~f.array_contains(_leaving(), r["datanode_id"])
+        ),
     )
+
+
+def _ratis_sources() -> Column:
+    """Who may be copied: the best kind there is, at the highest BCSID, on a node that answers.
+
+    One in doubt only when all that have as many commits are.
+    """
+    usable = _usable()
     closed = f.filter(usable, lambda r: r["state"] == "CLOSED")
     quasi = f.filter(usable, lambda r: r["state"] == "QUASI_CLOSED")
     sick = f.filter(usable, is_unhealthy)
@@ -140,7 +155,8 @@ def _ratis_sources() -> Column:
     healthy = f.when(take_quasi, f.concat(closed, quasi)).otherwise(closed)
     chosen = f.when(f.size(healthy) > 0, healthy).otherwise(sick)
     last = highest(chosen, bcsid, -1)
-    return f.filter(chosen, lambda r: bcsid(r) == last)
+    whole = f.filter(quasi, lambda r: bcsid(r) == f.greatest(last, f.col("sequence_id")))
+    return best_of(f.filter(chosen, lambda r: bcsid(r) == last), whole)
 
 
 def _replicate() -> Column:
@@ -176,18 +192,26 @@ def _replicate() -> Column:
 
 
 def _replicate_origins() -> Column:
+    def here(origin: Column) -> Column:
+        mine = f.filter(_usable(), lambda r: r["origin_id"] == origin["origin_id"])
+        healthy = f.filter(mine, lambda r: ~is_unhealthy(r))
+        chosen = f.when(f.size(healthy) > 0, healthy).otherwise(mine)
+        last = highest(chosen, bcsid, -1)
+        return best_of(f.filter(chosen, lambda r: bcsid(r) == last))
+
     def row(origin: Column) -> Column:
-        mine = f.filter("present", lambda r: r["origin_id"] == origin["origin_id"])
         return _row(
             "replicate",
             f.lit(1),
             f.concat(f.lit("stuck quasi-closed, origin "), origin["origin_id"]),
-            sources=_names(mine),
+            sources=_names(here(origin)),
             copies=origin["under"],
             bytes_estimated=origin["under"] * f.col("used_bytes"),
         )
 
-    short = f.filter(f.col("qc.origins"), lambda origin: origin["under"] > 0)
+    short = f.filter(
+        f.col("qc.origins"), lambda origin: (origin["under"] > 0) & (f.size(here(origin)) > 0)
+    )
     applies = (f.col("health_state") == 103) & (f.col("queue") == "U")
     return f.when(applies, f.transform(short, row))
 
@@ -216,21 +240,21 @@ def _replicate_vulnerable() -> Column:
 
 
 def _ec_sources() -> Column:
-    """One CLOSED replica per index on an answering node, in service preferred."""
-    usable = f.filter(
-        "present",
-        lambda r: (
-            (r["state"] == "CLOSED")
-            & r["is_reachable"]
-            & ~f.array_contains(_leaving(), r["datanode_id"])
-        ),
-    )
-    ranked = f.concat(
-        f.filter(usable, lambda r: r["op"] == IN_SERVICE),
-        f.filter(usable, lambda r: r["op"] != IN_SERVICE),
-    )
+    """One CLOSED replica per index on an answering node, in service preferred.
+
+    Those in doubt only if they are needed, and last.
+    """
+    usable = f.filter(_usable(), lambda r: r["state"] == "CLOSED")
+    serving = f.filter(usable, lambda r: r["op"] == IN_SERVICE)
+    others = f.filter(usable, lambda r: r["op"] != IN_SERVICE)
+    sound = f.concat(sound_of(serving), sound_of(others))
+    ranked = f.concat(sound, f.filter(f.concat(serving, others), is_doubtful))
     indexes = f.array_sort(f.array_distinct(f.transform(ranked, lambda r: r["replica_index"])))
-    return f.transform(indexes, lambda i: f.filter(ranked, lambda r: r["replica_index"] == i)[0])
+    chosen = f.transform(indexes, lambda i: f.filter(ranked, lambda r: r["replica_index"] == i)[0])
+    enough = f.size(sound_of(chosen)) >= f.col("ec_data")
+    return f.when(enough, sound_of(chosen)).otherwise(
+        f.concat(sound_of(chosen), f.filter(chosen, is_doubtful))
+    )
 
 
 def _reconstruct() -> Column:
@@ -260,9 +284,8 @@ def _move_indexes() -> Column:
     resting = f.slice(ec["maintenance_only"], 1, f.greatest(ec["maintenance_copies"], f.lit(0)))
 
     def here(index: Column) -> Column:
-        return f.filter(
-            "present",
-            lambda r: (r["replica_index"] == index) & ~is_unhealthy(r) & r["is_reachable"],
+        return best_of(
+            f.filter(_usable(), lambda r: (r["replica_index"] == index) & ~is_unhealthy(r))
         )
 
     def row(index: Column) -> Column:

@@ -32,6 +32,7 @@ REPLICA_FIELDS: Final = (
     "root",
     "tombstones_checksum",
     "finding_count",
+    "is_loaded",
     "volume_id",
     "op",
     "node_health",
@@ -117,6 +118,7 @@ def located_replicas(snapshot: Snapshot) -> DataFrame:
             "state",
             f.when(f.col("load_error").isNotNull(), f.lit("UNHEALTHY")).otherwise(f.col("state")),
         )
+        .withColumn("is_loaded", f.col("load_error").isNull())
         .join(f.broadcast(nodes), "datanode_id", "left")
         .withColumns(
             {

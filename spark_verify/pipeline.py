@@ -29,7 +29,7 @@ from spark_verify.history import Previous, previous_run, with_attempts
 from spark_verify.leaving import leaving_nodes
 from spark_verify.plan import judge_reconcile, reconcile_plan
 from spark_verify.report import render
-from spark_verify.rows import HEALTH, RESULT_VERSION
+from spark_verify.rows import HEALTH, RESULT_VERSION, ROWS_PER_CONTAINER_MAX
 from spark_verify.rules import Rules
 from spark_verify.runs import finished, inputs_of, run_id_of, work_directory
 from spark_verify.screen import screen, screen_clustered
@@ -41,9 +41,12 @@ from spark_verify.snapshot import (
     check_age,
     check_changed,
     check_count,
+    check_crowds,
     check_nodes,
+    check_pending,
     check_reporting,
     check_rows,
+    check_there,
     close_snapshot,
     open_snapshot,
     prove_rows,
@@ -162,6 +165,7 @@ def _run(spark: SparkSession, run: Run) -> dict[str, Any]:
     manifest = run.manifest
     run.say(f"reading snapshot {manifest.snapshot_id}: {manifest.rows['replicas']:,} replicas")
     snapshot = open_snapshot(spark, run.request.snapshot, manifest)
+    check_there(snapshot)
     nodes = _check_small_tables(snapshot)
     check_changed(nodes, run.request.changed_nodes)
     check_reporting(nodes, run.request.reporting_min_percent)
@@ -199,6 +203,8 @@ def _check_small_tables(snapshot: Snapshot) -> list[Any]:
     shown = ("datanode_id", "rack", "version", "health", "op_state", "has_reported")
     nodes = snapshot.nodes.select(*shown).collect()
     check_nodes(nodes)
+    check_crowds(snapshot, ("pending_ops",))
+    check_pending(snapshot)
     return nodes
 
 
@@ -219,6 +225,8 @@ def _suspects(snapshot: Snapshot, run: Run, rules: Rules) -> tuple[Snapshot, int
     else:
         part = _only(replace(snapshot, replicas=narrow), _screened(snapshot, run, rules), run)
     is_proven = not changed and not is_direct
+    if not is_proven:  # the screen has counted them
+        check_crowds(part, ("replicas",))
     counts = check_rows(part, ("containers", "replicas"), is_proven=is_proven)
     for name, count in counts.items() if is_direct else ():
         check_count(manifest, name, count)
@@ -255,8 +263,11 @@ def _screened(snapshot: Snapshot, run: Run, rules: Rules) -> DataFrame:
         f.coalesce(f.sum("replica_count"), f.lit(0)).alias("replicas"),
         f.count_if("is_known").alias("containers"),
         f.count_if(f.col("container_id").isNull()).alias("nameless"),
+        f.max("replica_count").alias("most"),
     ).first()
     assert counted is not None, "an aggregate without groups has one row"
+    if (counted["most"] or 0) > ROWS_PER_CONTAINER_MAX:
+        check_crowds(snapshot, ("replicas",))
     expected = run.manifest.rows
     rows = (counted["containers"], counted["replicas"])
     if counted["nameless"] or rows != (expected["containers"], expected["replicas"]):

@@ -104,6 +104,7 @@ def _vulnerable() -> Column:
         lambda r: (
             is_unhealthy(r)
             & ~r["is_empty"]
+            & r["is_loaded"]
             & ~f.exists(safe, lambda s: s["origin_id"] == r["origin_id"])
         ),
     )

@@ -19,6 +19,13 @@ RESULT_VERSION: Final = 2
 INDEX_MAX: Final = 32
 """EC indexes live in one bitmask; RS(10,4) needs 14."""
 
+ROWS_PER_CONTAINER_MAX: Final = 1_023
+"""Replicas, or pending ops, of one container: some twenty are usual. What is judged side by side is
+bounded, and so is what the screen counts."""
+
+AHEAD_MAX_MS: Final = 3_600_000
+"""How far an instant may lie in the future: clocks differ, but not by more than an hour."""
+
 REPLICATION_TYPES: Final = ("RATIS", "EC", "STAND_ALONE")
 CONTAINER_STATES: Final = (
     "OPEN",
@@ -207,6 +214,7 @@ ACTION_PLAN: Final = t.StructType(
         t.StructField("priority", t.IntegerType(), nullable=False),
         t.StructField("reason", t.StringType(), nullable=False),
         t.StructField("sources", t.ArrayType(t.StringType()), nullable=False),
+        t.StructField("doubts", t.ArrayType(t.StringType()), nullable=False),
         t.StructField("targets", t.ArrayType(t.StringType()), nullable=False),
         t.StructField("indexes", t.ArrayType(t.IntegerType()), nullable=False),
         t.StructField("copies", t.IntegerType(), nullable=False),
@@ -219,7 +227,9 @@ ACTION_PLAN: Final = t.StructType(
     ]
 )
 """`plan/`: replicate, reconstruct, delete, close and scan. `sources` are datanodes to copy from,
-`targets` datanodes told to act on their own replica, `copies` how many new replicas are needed."""
+`doubts` what speaks against those of them that nothing better could be found for (the reason says
+it, too), `targets` datanodes told to act on their own replica, `copies` how many new replicas are
+needed."""
 
 HEALTH: Final = (
     "container_id",

@@ -17,12 +17,22 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 from spark_verify.case import DECOMMISSION, MAINTENANCE, op_class
-from spark_verify.rows import CONTAINER_STATES, REACHABLE_HEALTHS, REPLICATION_TYPES
+from spark_verify.rows import (
+    CONTAINER_STATES,
+    REACHABLE_HEALTHS,
+    REPLICATION_TYPES,
+    ROWS_PER_CONTAINER_MAX,
+)
 from spark_verify.rules import Rules
 from spark_verify.snapshot import Snapshot, code_violations
 
 BITS: Final = 10
-"""Of one counter; six of them and the count of container rows share one long."""
+"""Of one counter; six of them and the count of container rows share one long.
+
+More rows of a container than a counter holds are refused; that they were counted right is asked of
+`row_count`, which has a long for itself."""
+
+assert ROWS_PER_CONTAINER_MAX < 1 << BITS
 
 COUNTERS: Final = ("replicas", "closed", "open", "known", "resting", "trouble")
 BOX_SHIFT: Final = BITS * len(COUNTERS)
@@ -78,13 +88,18 @@ def screen_clustered(snapshot: Snapshot, rules: Rules) -> DataFrame:
     """Return the same for tables that lie bucketed by container: nothing is shuffled."""
     replicas = _replicas(snapshot, rules).groupBy("container_id").agg(*_sums(rules))
     boxes = _boxes(snapshot).groupBy("container_id")
-    packed = boxes.agg(f.sum("counts").alias("box_counts"), f.bit_or("facts").alias("box_facts"))
+    packed = boxes.agg(
+        f.try_sum("counts").alias("box_counts"),
+        f.bit_or("facts").alias("box_facts"),
+        f.count(f.lit(1)).alias("box_rows"),
+    )
     # Hashed, because neither side need be sorted for it.
     joined = replicas.join(packed.hint("shuffle_hash"), "container_id", "full_outer")
     zero = f.lit(0)
     total = {
         "counts": f.coalesce("counts", zero) + f.coalesce("box_counts", zero),
         "facts": f.coalesce("facts", zero).bitwiseOR(f.coalesce("box_facts", zero)),
+        "row_count": f.coalesce("row_count", zero) + f.coalesce("box_rows", zero),
     }
     masks = {name: f.coalesce(name, zero) for name in MASKS}
     return _concluded(joined.withColumns(total | masks), rules)
@@ -224,9 +239,11 @@ def _sums(rules: Rules) -> list[Column]:
         # Java shifts a long by the lowest six bits only: exactly one place.
         return f.call_function("shiftleft", one, f.shiftright("facts", shift).cast("int"))
 
-    racks = f.sum if rules.rack_count <= RACKS_COUNTED_MAX else f.bit_or
+    # Sums that no longer fit are null, and then nothing is plain.
+    racks = f.try_sum if rules.rack_count <= RACKS_COUNTED_MAX else f.bit_or
     return [
-        f.sum("counts").alias("counts"),
+        f.try_sum("counts").alias("counts"),
+        f.count(f.lit(1)).alias("row_count"),
         f.bit_or("facts").alias("facts"),
         *ends,
         f.bit_or(at(NODE_SHIFT)).alias("nodes"),
@@ -267,7 +284,7 @@ def _concluded(sums: DataFrame, rules: Rules) -> DataFrame:
             "remaining_redundancy": f.when(
                 is_closed, f.when(is_ec, f.col("parity")).otherwise(f.col("replicas") - 1)
             ),
-            "replica_count": f.col("replicas"),
+            "replica_count": (f.col("row_count") - f.coalesce("box_count", f.lit(0))).cast("int"),
         }
     ).select(*SCREEN_COLUMNS)
 
@@ -275,6 +292,7 @@ def _concluded(sums: DataFrame, rules: Rules) -> DataFrame:
 def _is_plain(is_ec: Column, is_closed: Column, rules: Rules) -> Column:
     n, width = f.col("replicas"), f.col("width")
     sane = (f.col("box_count") == 1) & (f.col("trouble") == 0)
+    sane = sane & (f.col("row_count") == n + 1)  # else a counter has run over into the next
     sane = sane & (f.col("type_number") < len(REPLICATION_TYPES))
     distinct = (f.bit_count("nodes") == n) | (f.bit_count("more_nodes") == n)
     distinct = distinct | (f.col("racks_used") == n)  # what stands on two racks is on two nodes

@@ -20,8 +20,10 @@ from pyspark.sql import functions as f
 
 from spark_verify.errors import SPARK_ERRORS, SnapshotRefused
 from spark_verify.rows import (
+    AHEAD_MAX_MS,
     INDEX_MAX,
     REACHABLE_HEALTHS,
+    ROWS_PER_CONTAINER_MAX,
     SCHEMA_VERSION,
     TABLES,
     Column,
@@ -36,6 +38,13 @@ EXAMPLES_MAX: Final = 5
 
 REASON_CHARACTERS_MAX: Final = 1500
 """Of what Spark says; beyond it come stack frames."""
+
+_INSTANTS: Final = {
+    "containers": "state_since_ms",
+    "replicas": "reported_at_ms",
+    "nodes": "last_heartbeat_at_ms",
+}
+"""Columns that the control plane's own clock filled in."""
 
 _SCAN_AGAIN: Final = "export the snapshot again from the SCM, or fix the program that wrote it"
 
@@ -222,13 +231,98 @@ def check_count(manifest: Manifest, name: str, count: int) -> None:
 
 
 def check_age(manifest: Manifest, age_max_s: int, now_ms: int) -> None:
-    """Refuse the snapshot when it is older than `age_max_s` at `now_ms`; 0 takes any age."""
+    """Refuse the snapshot when it is older than `age_max_s` at `now_ms` (0 takes any age), or made
+    in the future: its plan would stay valid for too long."""
+    if manifest.as_of_ms > now_ms + AHEAD_MAX_MS:
+        raise SnapshotRefused(
+            f"snapshot {manifest.snapshot_id} was made {(manifest.as_of_ms - now_ms) // 1000} s in "
+            "the future, by the clock of this machine",
+            hint="set the clocks of the control plane and of this machine",
+        )
     age_s = (now_ms - manifest.as_of_ms) // 1000
     if age_max_s and age_s > age_max_s:
         raise SnapshotRefused(
             f"snapshot {manifest.snapshot_id} is {age_s} s old, at most {age_max_s} s are allowed",
             hint="export a fresh snapshot from the SCM",
         )
+
+
+def check_there(snapshot: Snapshot) -> None:
+    """Refuse the snapshot when a whole table is empty that cannot be.
+
+    Without nodes nobody reported anything. Without a replica, everything looks lost; without a
+    container, nothing looks wrong. A control plane that has just lost its state says so.
+    """
+    rows = snapshot.manifest.rows
+    if not rows["nodes"]:
+        raise SnapshotRefused(
+            "table nodes/ is empty: nobody has reported anything",
+            hint="wait until datanodes have registered",
+        )
+    if rows["replicas"] and not rows["containers"]:
+        raise SnapshotRefused(
+            f"table containers/ is empty, and replicas/ has {rows['replicas']} rows",
+            hint="has the control plane lost its state? restore it before anything is decided",
+        )
+    if rows["replicas"]:
+        return
+    going = f.col("state").isin("DELETING", "DELETED")
+    lost = snapshot.containers.filter(~going & (f.col("key_count") > 0)).limit(EXAMPLES_MAX)
+    named = [str(row["container_id"]) for row in lost.select("container_id").collect()]
+    if named:
+        raise SnapshotRefused(
+            "table replicas/ is empty, and containers hold keys: first: "
+            + ", ".join(sorted(named)),
+            hint="wait until the datanodes have reported what they hold",
+        )
+
+
+def check_crowds(snapshot: Snapshot, names: Iterable[str]) -> None:
+    """Refuse the snapshot when a container has more rows in one of these tables than can be."""
+    for name in names:
+        if snapshot.manifest.rows[name] <= ROWS_PER_CONTAINER_MAX:
+            continue
+        sizes = snapshot.table(name).groupBy("container_id").count()
+        crowds = sizes.filter(f.col("count") > ROWS_PER_CONTAINER_MAX).orderBy("container_id")
+        named = [
+            f"(container_id {row['container_id']}: {row['count']} rows)"
+            for row in crowds.limit(EXAMPLES_MAX).collect()
+        ]
+        if named:
+            raise SnapshotRefused(
+                f"table {name}/: a container has at most {ROWS_PER_CONTAINER_MAX} rows; "
+                f"first: {', '.join(named)}",
+                hint=_SCAN_AGAIN,
+            )
+
+
+def check_pending(snapshot: Snapshot) -> None:
+    """Refuse the snapshot when a pending op is about a container or a datanode that is not there.
+
+    A copy that is on its way to nobody would count as one that comes.
+    """
+    if not snapshot.manifest.rows["pending_ops"]:
+        return
+    nodes = f.broadcast(snapshot.nodes.select("datanode_id"))
+    ids = f.broadcast(snapshot.pending_ops.select("container_id").distinct())
+    tables = (snapshot.containers, snapshot.replicas)
+    known = [
+        table.join(ids, "container_id", "left_semi").select("container_id") for table in tables
+    ]
+    strange = (
+        ("datanode", snapshot.pending_ops.join(nodes, "datanode_id", "left_anti")),
+        (
+            "container",
+            snapshot.pending_ops.join(known[0].union(known[1]), "container_id", "left_anti"),
+        ),
+    )
+    for what, ops in strange:
+        if not ops.isEmpty():
+            raise SnapshotRefused(
+                f"table pending_ops/: row(s) whose {what} is in no other table; "
+                f"first: {_examples(ops, 'pending_ops')}",
+                hint=_SCAN_AGAIN,
+            )
 
 
 def check_reporting(nodes: Sequence[Any], min_percent: int) -> None:
@@ -311,6 +405,10 @@ def _numeric_violations(name: str, manifest: Manifest) -> list[tuple[str, SparkC
     found.append(
         ("snapshot_id is not the manifest's", f.col("snapshot_id") != manifest.snapshot_id)
     )
+    if name in _INSTANTS:
+        latest = manifest.as_of_ms + AHEAD_MAX_MS
+        instant = _INSTANTS[name]
+        found.append((f"{instant} is later than the snapshot", f.col(instant) > latest))
     if name in ("replicas", "pending_ops"):
         found.append((f"replica_index is above {INDEX_MAX}", f.col("replica_index") > INDEX_MAX))
     return found
@@ -323,6 +421,8 @@ def word_violations(name: str) -> list[tuple[str, SparkColumn]]:
         for c in TABLES[name]
         if c.words
     ]
+    if name != "containers":
+        found.append(("datanode_id is empty", f.col("datanode_id") == ""))
     return found + (code_violations() if name == "containers" else [])
 
 

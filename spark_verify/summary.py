@@ -10,7 +10,7 @@ from pyspark.sql import functions as f
 from spark_verify.blame import Tally, suspects
 from spark_verify.compare import CLASSES
 from spark_verify.health import FLAGS, STATES, flag_bit
-from spark_verify.rows import ACTIONS, CONTAINER_STATES, TREE_STATES
+from spark_verify.rows import ACTIONS, AHEAD_MAX_MS, CONTAINER_STATES, TREE_STATES
 
 SAMPLE_MAX: Final = 100
 """Container ids shown per state, as in Ozone's report."""
@@ -114,13 +114,16 @@ def count_volumes(replicas: DataFrame, as_of_ms: int) -> list[dict[str, Any]]:
     """Return per node and volume: replicas, known roots, and when they were last verified."""
     age = f.lit(as_of_ms) - f.col("data_scan_at_ms")
     in_tree = f.col("state").isin(*TREE_STATES)
-    ages, lower = [], f.lit(-1).cast("long")
+    earliest = f.lit(-AHEAD_MAX_MS - 1).cast("long")
+    ages, lower = [], earliest
     for i, days in enumerate(AGE_DAYS):
         upper = f.lit(days * DAY_MS).cast("long")
         ages.append(f.count_if(in_tree & (age > lower) & (age <= upper)).alias(f"age_{i}"))
         lower = upper
     ages.append(f.count_if(in_tree & (age > lower)).alias(f"age_{len(AGE_DAYS)}"))
-    ages.append(f.count_if(in_tree & f.col("data_scan_at_ms").isNull()).alias("never"))
+    # A datanode whose clock is far ahead says nothing about when it read.
+    never = f.col("data_scan_at_ms").isNull() | (age <= earliest)
+    ages.append(f.count_if(in_tree & never).alias("never"))
     rows = (
         replicas.groupBy("datanode_id", "volume_id")
         .agg(
@@ -183,7 +186,8 @@ def exit_code(summary: dict[str, Any]) -> int:
     if summary["flags"]["DATA_AT_RISK"]:
         return DATA_AT_RISK
     planned = sum(p["rows"] for action, p in summary["plan"].items() if action != "scan")
-    return WORK_TO_DO if planned or summary["flagged"] else CLEAN
+    todo = planned or summary["flagged"] or summary["unknown_containers"]
+    return WORK_TO_DO if todo else CLEAN
 
 
 def scope(summary: dict[str, Any]) -> str:
@@ -209,6 +213,8 @@ def text_report(summary: dict[str, Any]) -> str:
         f"{name}: {count}" for name, count in summary["health_states"].items() if name != "HEALTHY"
     ]
     lines += [f"(without any flag: {summary['containers'] - summary['flagged']})"]
+    if summary["unknown_containers"]:
+        lines += [f"(of no container, but with replicas: {summary['unknown_containers']})"]
     for name, ids in summary["samples"]["health_states"].items():
         lines += ["", f"First {SAMPLE_MAX} {name} containers:", ", ".join(map(str, ids))]
     return "\n".join(lines)

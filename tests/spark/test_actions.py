@@ -1,5 +1,6 @@
 """The plan: who is copied, rebuilt, deleted, closed; and what is never deleted."""
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -19,15 +20,29 @@ pytestmark = pytest.mark.spark
 Row = tuple[str, list[int], list[int], list[int], int, int]
 
 
-def planned(spark: SparkSession, tmp_path: Path, parts: list[SnapshotRows]) -> dict[int, list[Row]]:
-    """Return per container: action, sources, targets (as replica numbers), indexes, copies,
-    priority."""
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """Per container: the rows of its plan, and by replica number what speaks against sources."""
+
+    rows: dict[int, list[Row]]
+    doubts: dict[int, dict[int, str]]
+    reasons: dict[int, list[str]]
+
+
+def planned(spark: SparkSession, tmp_path: Path, parts: list[SnapshotRows]) -> Planned:
+    """Plan: action, sources, targets (as replica numbers), indexes, copies, priority."""
     directory = str(gather(parts).write(tmp_path / "snapshot"))
     judged = judge(open_snapshot(spark, directory, read_manifest(directory)), Rules(rack_count=2))
     judged.write.parquet(str(tmp_path / "judged"))
     judged = spark.read.parquet(str(tmp_path / "judged"))
-    found: dict[int, list[Row]] = {part.containers[0].container_id: [] for part in parts}
+    found: Planned = {part.containers[0].container_id: [] for part in parts}
+    told: dict[int, dict[int, str]] = {}
+    reasons: dict[int, list[str]] = {}
     for row in action_plan(judged, snapshot_id="s", run_id="r", as_of_ms=5).collect():
+        reasons.setdefault(row["container_id"], []).append(row["reason"])
+        for doubt in row["doubts"]:
+            name, _, why = doubt.partition(": ")
+            told.setdefault(row["container_id"], {})[int(name.rsplit("-", 1)[1])] = why
         found[row["container_id"]].append(
             (
                 row["action"],
@@ -38,7 +53,7 @@ def planned(spark: SparkSession, tmp_path: Path, parts: list[SnapshotRows]) -> d
                 row["priority"],
             )
         )
-    return found
+    return Planned(found, told, reasons)
 
 
 REPLICATE = (
@@ -98,16 +113,56 @@ CLOSE = (
 )
 
 
-TABLE: tuple[tuple[str, str, str, list[Row]], ...] = (*REPLICATE, *RECONSTRUCT, *DELETE, *CLOSE)
+# What speaks against sources: they are left out, unless nothing better is left.
+DOUBTS: tuple[tuple[str, str, list[Row], dict[int, str]], ...] = (
+    ("R CLOSED 10", "C*1 C", [("replicate", [1], [], [], 1, 1)], {}),
+    ("R4 CLOSED 10", "C=7x2 C=9", [("replicate", [0, 1], [], [], 1, 2)], {}),
+    (
+        "R CLOSED 10",
+        "C=7 C=9",
+        [("replicate", [0, 1], [], [], 1, 1)],
+        {0: "roots differ", 1: "roots differ"},
+    ),
+    ("R CLOSED 10", "C*1", [("replicate", [0], [], [], 2, 0)], {0: "scan findings"}),
+    (
+        "R CLOSED 10",
+        "C*1 Q@10",
+        [("replicate", [1], [], [], 1, 1), ("close", [], [1], [], 0, 6)],
+        {},
+    ),
+    ("R5 CLOSED 10", "C=7*1 C=7*1 C=9 C=9", [("replicate", [2, 3], [], [], 1, 3)], {}),
+    ("R CLOSED 10", "U=7", [("replicate", [0], [], [], 2, 0)], {0: "UNHEALTHY"}),
+    ("EC CLOSED", "C#1*1 C#2 C#3 C#4", [("reconstruct", [1, 2, 3], [], [5], 1, 1)], {}),
+    (
+        "EC CLOSED",
+        "C#1*1 C#2 C#3",
+        [("reconstruct", [1, 2, 0], [], [4, 5], 2, 0)],
+        {0: "scan findings"},
+    ),
+    ("EC CLOSED", "C#1*1 C#1 C#2 C#3 C#4", [("reconstruct", [1, 2, 3, 4], [], [5], 1, 1)], {}),
+    ("EC CLOSED", "C#1 C#2 C#3 C#4 C#5*1/d C#5/d", [("replicate", [5], [], [5], 1, 5)], {}),
+)
+
+TABLE: tuple[tuple[str, str, str, list[Row]], ...] = (
+    *REPLICATE,
+    *RECONSTRUCT,
+    *DELETE,
+    *CLOSE,
+    *((what, words, "", rows) for what, words, rows, _ in DOUBTS),
+)
 
 
 VICTIM = len(TABLE) + 1
 EQUAL = range(VICTIM + 1, VICTIM + 6)  # more like it
+UNLOADED = VICTIM + 6  # of two bad replicas one cannot even be loaded
 
 
 def parts() -> list[SnapshotRows]:
     """Return all lines of the tables, one suppressed container, one with four equal replicas."""
+    unloaded = container(UNLOADED, "R CLOSED 10", "U=7 U=7")
+    unloaded.replicas[0] = replace(unloaded.replicas[0], load_error="no descriptor")
     return [
+        unloaded,
         *(container(i, *line[:3]) for i, line in enumerate(TABLE)),
         container(len(TABLE), "R CLOSED 10", "C C", suppressed=True),
         container(VICTIM, "R CLOSED 10", "C=7&a C=7&b C=7&a C=7&b"),
@@ -116,20 +171,33 @@ def parts() -> list[SnapshotRows]:
 
 
 @pytest.fixture(scope="module")
-def found(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[Row]]:
+def found(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Planned:
     return planned(spark, tmp_path_factory.mktemp("plan"), parts())
 
 
-def test_every_container_gets_the_rows_that_the_rules_ask_for(found: dict[int, list[Row]]) -> None:
+def test_every_container_gets_the_rows_that_the_rules_ask_for(found: Planned) -> None:
     """
     Each line of the tables is one container; sources and victims are named by replica number.
     """
-    assert [(*line[:3], found[i]) for i, line in enumerate(TABLE)] == list(TABLE)
-    assert found[len(TABLE)] == [], "an operator's word stands above every rule"
+    assert [(*line[:3], found.rows[i]) for i, line in enumerate(TABLE)] == list(TABLE)
+    assert found.rows[len(TABLE)] == [], "an operator's word stands above every rule"
+    assert [row[:2] for row in found.rows[UNLOADED]] == [("replicate", [1])]
+
+
+def test_a_source_that_something_speaks_against_is_marked(found: Planned) -> None:
+    """
+    In a column of its own and in the reason, which people and the control plane's log see.
+    """
+    first = len(TABLE) - len(DOUBTS)
+
+    for number, (_, words, _, told) in enumerate(DOUBTS, first):
+        assert (words, told) == (words, found.doubts.get(number, {}))
+        marks = ["no better source than" in reason for reason in found.reasons[number]]
+        assert bool(told) == any(marks), words
 
 
 def test_the_plan_is_the_same_whoever_plans(
-    spark: SparkSession, tmp_path: Path, found: dict[int, list[Row]]
+    spark: SparkSession, tmp_path: Path, found: Planned
 ) -> None:
     """
     Among equal replicas the victim follows from the ids, not from the order of rows.
@@ -142,18 +210,18 @@ def test_the_plan_is_the_same_whoever_plans(
     other = planned(spark, tmp_path, turned)
 
     assert other == found
-    assert [row[0] for row in found[VICTIM]] == ["delete"]
+    assert [row[0] for row in found.rows[VICTIM]] == ["delete"]
 
 
 def test_the_victim_is_the_one_that_the_control_plane_would_choose(
-    found: dict[int, list[Row]],
+    found: Planned,
 ) -> None:
     """
     It confirms no other row: both put equal replicas in the same order.
     """
     for number in (VICTIM, *EQUAL):
         order = [stable_order(replica(f"dn-{number}-{i}", container_id=number)) for i in range(4)]
-        [(action, _, targets, *_)] = found[number]
+        [(action, _, targets, *_)] = found.rows[number]
         assert ("delete", [order.index(min(order))]) == (action, targets), number
 
 

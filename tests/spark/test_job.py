@@ -16,7 +16,7 @@ from agent.plan_file import read_plan
 from spark_verify.errors import RunConflict
 from spark_verify.pipeline import Request, Result, verify
 from spark_verify.plan import PLAN_LIFE_MS
-from tests.support.snapshots import AS_OF_MS, SnapshotRows, container, gather
+from tests.support.snapshots import AS_OF_MS, NodeRow, SnapshotRows, container, gather
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
@@ -148,9 +148,11 @@ class TestResult:
 
     def test_an_empty_cluster_is_clean(self, tmp_path: Path) -> None:
         """
-        No container at all is no error.
+        No container at all is no error, if there are nodes that say so.
         """
-        result = verify(Request(str(SnapshotRows().write(tmp_path / "snapshot")), tmp_path / "out"))
+        snapshot = SnapshotRows(nodes=[NodeRow("dn-1")]).write(tmp_path / "snapshot")
+
+        result = verify(Request(str(snapshot), tmp_path / "out"))
 
         assert result.summary["exit_code"] == 0
 

@@ -2,6 +2,7 @@
 
 import random
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -93,9 +94,14 @@ def test_whatever_is_odd_is_left_to_the_judge(spark: SparkSession, tmp_path: Pat
     ]
     twice = container(25, "R CLOSED", "C=7x3")
     twice.replicas[1] = twice.replicas[0]
+    crowd = container(27, "R CLOSED", "C=7x3")
+    more = [replace(crowd.replicas[i % 3], state="CLOSED") for i in range(1_023)]
+    crowd.replicas += [*more, replace(crowd.replicas[0], state="UNHEALTHY")]
+    racks = " ".join(f"C=7&q{i}" for i in range(8))
+    last_rack = container(28, "R CLOSED", f"{racks} C=7&zx8")
     orphan = container(26, "R CLOSED", "C=7x3")
     orphan.containers.clear()
-    directory = str(gather([*parts, twice, orphan]).write(tmp_path / "snapshot"))
+    directory = str(gather([*parts, twice, crowd, last_rack, orphan]).write(tmp_path / "snapshot"))
     snapshot = open_snapshot(spark, directory, read_manifest(directory))
 
     for by_numbers in (screen, screen_clustered):

@@ -13,10 +13,21 @@ from pyspark.sql import SparkSession
 
 from spark_verify.errors import SnapshotRefused
 from spark_verify.pipeline import Request, verify
-from spark_verify.snapshot import open_snapshot, prove_rows, read_manifest
-from tests.support.snapshots import SnapshotRows, container, gather
+from spark_verify.rows import AHEAD_MAX_MS, ROWS_PER_CONTAINER_MAX
+from spark_verify.snapshot import (
+    Snapshot,
+    check_crowds,
+    check_there,
+    open_snapshot,
+    prove_rows,
+    read_manifest,
+)
+from tests.support.snapshots import AS_OF_MS, SnapshotRows, container, gather
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
+
+
+LATE_MS = AS_OF_MS + AHEAD_MAX_MS + 1
 
 
 def rows() -> SnapshotRows:
@@ -33,6 +44,10 @@ def refusal(directory: Path, tmp_path: Path) -> str:
         verify(Request(str(directory), tmp_path / "out"))
     assert list((tmp_path / "out").glob("**/*.parquet")) == []
     return str(raised.value)
+
+
+def check_pending_crowds(snapshot: Snapshot) -> None:
+    check_crowds(snapshot, ("pending_ops",))
 
 
 def records_read(spark: SparkSession) -> int:
@@ -90,6 +105,12 @@ class TestRefused:
         ("containers", put("container_id", 1, 1), ["containers/ lists twice: container_id 1"]),
         ("nodes", put("datanode_id", 1, "dn-1-0"), ["nodes/ lists twice: datanode_id dn-1-0"]),
         ("replicas", put("snapshot_id", 0, "other"), ["snapshot_id is not the manifest's"]),
+        ("replicas", put("datanode_id", 0, ""), ["datanode_id is empty", "container_id 1"]),
+        ("replicas", put("reported_at_ms", 0, LATE_MS), ["reported_at_ms is later", "dn-1-0"]),
+        ("nodes", put("last_heartbeat_at_ms", 1, LATE_MS), ["heartbeat_at_ms is later", "dn-1-1"]),
+        ("containers", put("state_since_ms", 1, LATE_MS), ["since_ms is later", "container_id 2"]),
+        ("pending_ops", put("datanode_id", 0, "dn-9"), ["datanode is in no other", "dn-9"]),
+        ("pending_ops", put("container_id", 0, 9), ["container is in no other", "container_id 9"]),
         ("replicas", lambda t: t.slice(1), ["replicas/ has 7 rows, its manifest says 8"]),
     )
 
@@ -163,6 +184,56 @@ class TestRefused:
 
         assert "replicas/" in message
         assert "root" in message
+
+    @pytest.mark.parametrize("direct_rows", [0, 50_000])
+    def test_more_replicas_of_a_container_than_can_be_are_refused(
+        self, tmp_path: Path, direct_rows: int
+    ) -> None:
+        """
+        They are counted, however few of them would be left if a counter wrapped.
+        """
+        crowd = rows()
+        first = crowd.replicas[0]
+        crowd.replicas += [first] * (ROWS_PER_CONTAINER_MAX - 3)
+        crowd.replicas.append(replace(first, state="UNHEALTHY"))
+        directory = crowd.write(tmp_path / "snapshot")
+
+        with pytest.raises(SnapshotRefused, match=r"replicas/.* 1: 1024 rows"):
+            verify(Request(str(directory), tmp_path / "out", direct_rows=direct_rows))
+
+    def test_a_cluster_of_which_a_whole_table_is_missing_is_refused(
+        self, spark: SparkSession, tmp_path: Path
+    ) -> None:
+        """
+        No node, no replica of anything, no container of any replica, too many ops of one.
+        """
+        whole = rows()
+        many = [replace(whole.pending_ops[0], command_id=i) for i in range(1_024)]
+        cases = {
+            "nodes/ is empty": replace(whole, nodes=[]),
+            "replicas/ is empty, and containers hold keys: first: 1, 2": replace(
+                whole, replicas=[], pending_ops=[]
+            ),
+            "containers/ is empty, and replicas/ has 8 rows": replace(whole, containers=[]),
+            "container_id 2: 1024 rows": replace(whole, pending_ops=many),
+        }
+        for i, (words, less) in enumerate(cases.items()):
+            directory = str(less.write(tmp_path / f"s{i}"))
+            snapshot = open_snapshot(spark, directory, read_manifest(directory))
+
+            check = check_there if "empty" in words else check_pending_crowds
+            with pytest.raises(SnapshotRefused) as raised:
+                check(snapshot)
+
+            assert words in str(raised.value)
+
+    def test_the_job_asks_whether_anything_is_there(self, tmp_path: Path) -> None:
+        """
+        Before it judges: nodes without one replica are no cluster that lost everything.
+        """
+        less = replace(rows(), replicas=[], pending_ops=[])
+
+        assert "replicas/ is empty" in refusal(less.write(tmp_path / "snapshot"), tmp_path)
 
     def test_a_missing_table_is_refused(self, tmp_path: Path) -> None:
         """

@@ -51,6 +51,15 @@ class TestAge:
         with pytest.raises(SnapshotRefused, match="snapshot s is 61 s old, at most 60 s"):
             check_age(Manifest(1, "s", 5_000, 1, "c", {}), 60, 66_000)
 
+    def test_a_snapshot_from_the_future_is_refused(self) -> None:
+        """
+        An hour of difference between clocks is let pass, whatever age is allowed.
+        """
+        check_age(Manifest(2, "s", 3_600_000, 1, "c", {}), 0, 0)
+
+        with pytest.raises(SnapshotRefused, match="snapshot s was made 3601 s in the future"):
+            check_age(Manifest(2, "s", 3_601_000, 1, "c", {}), 0, 0)
+
     def test_the_job_asks_before_it_starts_spark_and_leaves_nothing(self, tmp_path: Path) -> None:
         """
         The snapshot has no tables at all: the age is what is said.
