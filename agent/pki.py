@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from agent.errors import Code, Refused
+from agent.given import SETTINGS_BYTES_MAX, given_bytes
 from agent.rpc.identity import Role, identity_of
 
 CA_NAME: Final = "ca"
@@ -139,7 +140,7 @@ def issue(directory: Path, order: Order, *, now: datetime) -> tuple[Path, Path]:
 def shown(path: Path) -> list[Shown]:
     """Return what the certificates in a PEM file say. Raise Refused(INVALID_CONFIG)."""
     try:
-        content = path.read_bytes()
+        content = given_bytes(path, bytes_max=SETTINGS_BYTES_MAX)
     except OSError as error:
         raise Refused(Code.INVALID_CONFIG, f"cannot read {path}: {error.strerror}") from error
     try:
@@ -193,10 +194,11 @@ def _check(order: Order) -> None:
 
 
 def _authority(directory: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    certificate_path, key_path = _paths(directory, CA_NAME)
+    certificate_path, key_path = paths = _paths(directory, CA_NAME)
     try:
-        certificate = x509.load_pem_x509_certificate(certificate_path.read_bytes())
-        key = serialization.load_pem_private_key(key_path.read_bytes(), password=None)
+        contents = [given_bytes(path, bytes_max=SETTINGS_BYTES_MAX) for path in paths]
+        certificate = x509.load_pem_x509_certificate(contents[0])
+        key = serialization.load_pem_private_key(contents[1], password=None)
     except OSError as error:
         raise Refused(
             Code.INVALID_CONFIG,

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent.errors import Code, Refused
+from agent.given import ANSWER_BYTES_MAX, given_bytes
 from agent.rpc.v1 import scm_pb2
 
 UINT64 = 2**64
@@ -31,7 +32,7 @@ def read_plan(run: Path, *, only: str = "") -> scm_pb2.ApplyPlanRequest:
             hint="give the directory that suture-verify printed",
         )
     try:
-        manifest = json.loads((run / "manifest.json").read_text(encoding="utf-8"))
+        manifest = json.loads(given_bytes(run / "manifest.json", bytes_max=ANSWER_BYTES_MAX))
         reconciles = pyarrow.parquet.read_table(run / "reconcile_plan").to_pylist()
         plan = pyarrow.parquet.read_table(run / "plan")
         # Each of its files is sorted, but all scans stand in files of their own.

@@ -103,17 +103,21 @@ def decode_tree(data: Buffer, container_id: ContainerId) -> Tree:
     """
     view = memoryview(data).cast("B")
     header = read_header(view, container_id)
-    size_bytes = HEADER.size + header.columns_bytes
-    size_bytes += -size_bytes % WORD_BYTES
-    if len(view) != size_bytes + TRAILER.size:
-        raise damaged(
-            container_id, f"{len(view)} bytes, the header says {size_bytes + TRAILER.size}"
-        )
+    told_bytes = stored_bytes(view, container_id)
+    size_bytes = told_bytes - TRAILER.size
+    if len(view) != told_bytes:
+        raise damaged(container_id, f"{len(view)} bytes, the header says {told_bytes}")
     (expected,) = TRAILER.unpack_from(view, size_bytes)
     actual = xxh3_64(view[:size_bytes])
     if actual != expected:
         raise damaged(container_id, f"checksum {actual:#018x}, the file says {expected:#018x}")
     return check_content(read_columns(view, header), header)
+
+
+def stored_bytes(head: Buffer, container_id: ContainerId) -> int:
+    """Return how long a file is that begins so. Raises Damaged."""
+    columns_bytes = read_header(memoryview(head).cast("B"), container_id).columns_bytes
+    return HEADER.size + columns_bytes + -columns_bytes % WORD_BYTES + TRAILER.size
 
 
 def read_header(view: memoryview, container_id: ContainerId) -> Header:

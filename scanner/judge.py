@@ -50,6 +50,13 @@ UNREADABLE_ERRNOS: Final = frozenset(
     }
 )
 
+HOST_ERRNOS: Final = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EAGAIN, errno.EINTR}
+)
+"""This host is short of something: never a verdict on the data, however often."""
+
+HOST_NAMES: Final = frozenset(errno.errorcode[code] for code in HOST_ERRNOS)
+
 Windows = Callable[[ChecksumType, int, bytes | memoryview], bytes]
 Former = Callable[[], Iterable[bytes]]
 Verify = Callable[[ChecksumType, int, bytes, bytes | memoryview], bool]
@@ -117,11 +124,32 @@ class FirstRead:
     error: OSError | None = None
 
 
+class RepeatedError(OSError):
+    """A failure that was met again and again over time: it does not pass."""
+
+
+def insisted(error: OSError) -> OSError:
+    """Return the failure as one that does not pass, unless this host is short of something."""
+    if error.errno in HOST_ERRNOS:
+        return error
+    return RepeatedError(error.errno, error.strerror, error.filename)
+
+
+def is_lasting(stopped_because: str) -> bool:
+    """Return whether a scan ended with a failure that need not pass: not because this host was
+    short of something, nor because somebody stopped it or changed the replica."""
+    verdict, _, name = stopped_because.partition(": ")
+    return verdict == Verdict.TRANSIENT and name not in HOST_NAMES
+
+
 def read_failure(error: OSError) -> Verdict:
     """Say what a failed read means: UNREADABLE, or TRANSIENT for all that is not the device's.
 
-    An errno that nobody listed is TRANSIENT: unknown must never lead to a repair.
+    An errno that nobody listed is TRANSIENT: unknown must never lead to a repair. Only where it
+    stays so for long, it is UNREADABLE.
     """
+    if isinstance(error, RepeatedError):
+        return Verdict.UNREADABLE
     return Verdict.UNREADABLE if error.errno in UNREADABLE_ERRNOS else Verdict.TRANSIENT
 
 
@@ -259,7 +287,8 @@ def _differing(chunk: ChunkInfo, sums: bytes) -> tuple[int, int, str, str]:
 
 def name_of(error: OSError) -> str:
     """Return the errno's symbol, which is what an operator searches for."""
-    return errno.errorcode.get(error.errno or 0, f"errno {error.errno}")
+    name = errno.errorcode.get(error.errno or 0, f"errno {error.errno}")
+    return f"{name}, as again and again before" if isinstance(error, RepeatedError) else name
 
 
 def _short(sums: bytes) -> str:

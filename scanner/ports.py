@@ -43,10 +43,12 @@ class BlockReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StructureFault:
-    """One thing about a replica's files that no block explains."""
+    """One thing about a replica's files that no block explains. `is_unreadable`: it may be there,
+    but nobody can look."""
 
     fault: Fault
     evidence: str
+    is_unreadable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

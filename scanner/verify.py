@@ -471,7 +471,8 @@ class _Scan:
         self, structure: Structure, rows: U64s, tombstones: Mapping[BlockId, int]
     ) -> None:
         for item in structure.faults:
-            verdict = Verdict.OK if item.fault in NOTE_FAULTS else Verdict.CORRUPT
+            found = Verdict.UNREADABLE if item.is_unreadable else Verdict.CORRUPT
+            verdict = Verdict.OK if item.fault in NOTE_FAULTS else found
             self._notebook.note(verdict, item.fault, item.evidence)
         buried = np.fromiter(tombstones, dtype=np.uint64, count=len(tombstones))
         lost = np.setdiff1d(np.setdiff1d(structure.expected_blocks, rows), buried)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from agent.cli.declared import Option
 from agent.errors import Code, Refused
+from agent.given import SETTINGS_BYTES_MAX, given_bytes
 
 if TYPE_CHECKING:
     from agent.client import Client
@@ -135,7 +136,7 @@ def _read(path: Path) -> dict[str, Any]:
     import tomllib  # most have no such file
 
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(given_bytes(path, bytes_max=SETTINGS_BYTES_MAX).decode())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise Refused(Code.INVALID_CONFIG, f"cannot read {path}: {error}") from error
     tls = values.pop("tls", {})

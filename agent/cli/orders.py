@@ -21,6 +21,7 @@ from agent.cli.scm import (
 )
 from agent.client import Client
 from agent.errors import Code, Refused
+from agent.given import ANSWER_BYTES_MAX, given_bytes
 from agent.rpc.v1 import scm_pb2
 
 MINUTE_MS: Final = 60_000
@@ -183,7 +184,7 @@ def shown_worlds(path: Path | None, ids: list[int]) -> list[int]:
 
 def read_json(path: Path) -> list[dict[str, object]]:
     """Return the documents in a file."""
-    read = json.loads(path.read_text(encoding="utf-8"))
+    read = json.loads(given_bytes(path, bytes_max=ANSWER_BYTES_MAX))
     if not isinstance(read, list):
         raise TypeError("it is no list")
     return read

@@ -87,8 +87,7 @@ class MetadataScan:
         except (Refused, VolumeFailed):
             return
         except OSError as error:
-            self._on_unreadable(facts.volume_id, f"container {container_id}: {error}")
-            return
+            faults = [str(error)]
         if not faults:
             return
         self._round_fault_count += 1

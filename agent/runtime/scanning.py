@@ -15,7 +15,7 @@ from typing import Final
 
 import structlog
 
-from agent.errors import Code, VolumeFailed
+from agent.errors import BlockFailed, Code, VolumeFailed
 from agent.runtime.clock import Clock, SystemClock
 from agent.runtime.lease import Leases
 from agent.store.facts import ReplicaFacts, ScanBase, ScanCommit
@@ -26,6 +26,8 @@ from merkle.checksum import Algorithm
 from merkle.replica import ContainerId
 from scanner.breaker import Breaker
 from scanner.finding import Finding, Verdict
+from scanner.insist import Insistent
+from scanner.judge import is_lasting
 from scanner.ports import Pieces
 from scanner.resume import ScanMark, no_mark
 from scanner.verify import CHANGED, STOPPED, ScanOutcome, scan_replica
@@ -206,10 +208,22 @@ def _scan_once(
     with lease():
         base = tools.store.begin_scan(container_id)
     keeper = _CursorKeeper(tools, base, resumable_s)
-    reader = DiskReader(tools.store, container_id, base, buffers=buffers, pieces=hooks.pieces)
+    insists = base.doubts.are_over()
+    try:
+        reader = DiskReader(
+            tools.store,
+            container_id,
+            base,
+            buffers=buffers,
+            pieces=hooks.pieces,
+            insists=insists,
+        )
+    except BlockFailed as error:
+        base.doubts.note(str(error))
+        raise
     try:
         outcome = scan_replica(
-            reader,
+            Insistent(reader) if insists else reader,
             algorithm=tools.algorithm,
             now_ms=tools.clock.now_ms,
             stop=hooks.stop,
@@ -222,6 +236,8 @@ def _scan_once(
         reader.close()
     if outcome.stopped_because == STOPPED:
         keeper.keep_last()
+    elif is_lasting(outcome.stopped_because):
+        base.doubts.note(outcome.stopped_because)
     for finding in outcome.findings:
         if finding.verdict is Verdict.UNREADABLE:
             tools.on_unreadable(base.facts.volume_id, finding.evidence)

@@ -170,7 +170,7 @@ def follow_state(volume: Volume, container_id: ContainerId) -> None:
     with volume.index.read() as rows:
         row = rows.replica(container_id)
     paths = volume.paths(container_id)
-    with disk_errors(paths.root):
+    with block_errors(paths.root):
         make_home(volume, container_id)
     write_descriptor(paths.descriptor, descriptor_of(container_id, row))
     volume.index.write(lambda rows: rows.end_work(container_id, DescriptorEntry()))

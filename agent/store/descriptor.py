@@ -6,13 +6,14 @@ YAML with sorted keys and Ozone's names. `checksum` is the SHA-256 of the same d
 
 import hashlib
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from agent.store.durable import read_file, replace_file
+from agent.store.durable import TooLarge, read_file, replace_file
 from agent.store.layout import LAYOUT_VERSION
 from agent.store.rows import ReplicaRow
 from merkle.damaged import Damaged
@@ -142,9 +143,17 @@ def _descriptor(fields: dict[str, Any], container_id: ContainerId, what: str) ->
     return descriptor
 
 
-def read_descriptor(path: Path, container_id: ContainerId) -> Descriptor:
+def read_descriptor(
+    path: Path,
+    container_id: ContainerId,
+    read: Callable[[Path, int, int], bytes] | None = None,
+) -> Descriptor:
     """Read a descriptor file. Raises `Damaged`, and OSError where there is none to read."""
-    return decode_descriptor(read_file(path), container_id)
+    try:
+        data = read_file(path, bytes_max=DESCRIPTOR_BYTES_MAX, read=read)
+    except TooLarge as error:
+        raise Damaged(f"descriptor of container {container_id}: {error.strerror}") from error
+    return decode_descriptor(data, container_id)
 
 
 def write_descriptor(path: Path, descriptor: Descriptor) -> None:

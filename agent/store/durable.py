@@ -11,7 +11,7 @@ import ctypes
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ DIRECTORY_MODE: Final = 0o750
 STATFS_WORDS: Final = 32  # more than the kernel fills
 PUNCH_HOLE: Final = 0x03  # and keep the size (linux/falloc.h)
 NO_FILE: Final = frozenset({errno.ELOOP, errno.ENXIO, errno.ENOTDIR})  # a link, a socket, no place
+HEAD_BYTES: Final = 128
 IN_MEMORY: Final = frozenset({0x0102_1994, 0x8584_58F6})  # tmpfs, ramfs (linux/magic.h)
 
 OUT_OF_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -95,10 +96,36 @@ def open_file(path: Path) -> int:
     return fd
 
 
-def read_file(path: Path) -> bytes:
-    """Return the content of a file of ours, see `open_file`. Raises OSError."""
-    with os.fdopen(open_file(path), "rb") as file:
-        return file.read()
+class TooLarge(OSError):
+    """A file claims to hold more than it ever can: nothing of it is read."""
+
+
+def read_file(
+    path: Path,
+    *,
+    bytes_max: int,
+    expected_bytes: Callable[[bytes], int] | None = None,
+    read: Callable[[Path, int, int], bytes] | None = None,
+) -> bytes:
+    """Return the content of a file of ours, see `open_file`.
+
+    `expected_bytes` says from its first HEAD_BYTES how long it must be, `read` reads it otherwise
+    than through the page cache. Raises OSError, `TooLarge` before more than that is in memory.
+    """
+    fd = open_file(path)
+    try:
+        size = os.fstat(fd).st_size
+        limit = bytes_max
+        if expected_bytes is not None:
+            limit = min(limit, expected_bytes(os.pread(fd, HEAD_BYTES, 0)))
+        if size > limit:
+            raise TooLarge(errno.EBADMSG, f"{size} bytes, {limit} are possible", str(path))
+        if read is not None:
+            return read(path, 0, size)
+        with os.fdopen(os.dup(fd), "rb") as file:
+            return file.read(size)
+    finally:
+        os.close(fd)
 
 
 def read_head(path: Path, bytes_max: int) -> bytes:
@@ -234,7 +261,7 @@ class Staged:
 
 
 def stage(path: Path, data: bytes) -> Staged:
-    """Write `data` durably beside `path`. Raises the store's error; nothing is left then."""
+    """Write `data` durably beside `path`. Raises OSError; nothing is left then."""
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     staged = Staged(path, temporary)
     try:
@@ -244,20 +271,21 @@ def stage(path: Path, data: bytes) -> Staged:
             os.fsync(fd)
         finally:
             os.close(fd)
-    except OSError as error:
+    except OSError:
         staged.discard()
-        raise error_of(error, path) from error
+        raise
     return staged
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Replace the content of `path`, or create it: afterwards it is durable, or unchanged."""
-    staged = stage(path, data)
-    try:
-        with disk_errors(path):
+    """Replace the content of `path`, or create it: afterwards it is durable, or unchanged. Raises
+    the store's errors, `BlockFailed` where this file fails: the volume's others may not."""
+    with block_errors(path):
+        staged = stage(path, data)
+        try:
             staged.publish()
-    finally:
-        staged.discard()
+        finally:
+            staged.discard()
 
 
 def move(source: Path, target: Path) -> None:

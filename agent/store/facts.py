@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent.store.doubts import Doubts
 from agent.store.rows import ReplicaRow
 from merkle.replica import TREE_STATES, Bcsid, ContainerId, ReplicaState
 from merkle.tree import Summary
@@ -97,10 +98,12 @@ class RecoveryReport:
 
 @dataclass(frozen=True, slots=True)
 class ScanBase:
-    """What a scan starts from; `generation` goes back into `commit_scan`."""
+    """What a scan starts from; `generation` goes back into `commit_scan`, and `doubts` keeps what
+    could not be read."""
 
     generation: int
     facts: ReplicaFacts
+    doubts: Doubts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from agent.errors import Code, Refused, SutureError
 from agent.store import blockfile
 from agent.store.closing import data_sizes
 from agent.store.descriptor import descriptor_of, read_descriptor
-from agent.store.durable import TEMPORARY_SUFFIX, read_file, read_head
+from agent.store.durable import TEMPORARY_SUFFIX, read_head
 from agent.store.index import Index, Snapshot
 from agent.store.layout import (
     VERSION_BYTES_MAX,
@@ -29,10 +29,10 @@ from agent.store.layout import (
 from agent.store.packformat import PackedBlocks
 from agent.store.packs import Place, place_of, read_table
 from agent.store.rows import ReplicaRow
+from agent.store.trees import read_tree_file
 from agent.store.volume import lock_volume
 from merkle.blockrow import decode_block
 from merkle.checksum import window_checksums
-from merkle.codec import decode_tree
 from merkle.damaged import Damaged
 from merkle.replica import (
     TREE_STATES,
@@ -248,7 +248,7 @@ class _Check:
                 self._tally.add(path, "TREE_MISSING", f"a {self._row.state} replica has a tree")
             return
         try:
-            tree = decode_tree(read_file(path), self._container_id)
+            tree = read_tree_file(path, self._container_id)
             tree.verify()
         except OSError as error:
             self._tally.add(path, "TREE_MISSING", str(error.strerror))

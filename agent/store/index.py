@@ -6,7 +6,7 @@
     tombstones  be64 container, be64 block            be64 checksum of the deleted block
     findings    be64 container, be32 number           one finding
     journal     be64 container, kind, ...             work begun and not yet finished
-    cursors     be64 container                        how far an unfinished scan has come
+    cursors     be64 container, for doubts: and 1     how far a scan came, what it could not read
     history     be64 container, be32 number           what the replica was, and why; the newest
     packed      be64 container, be64 block            where a small block lies in its pack
 
@@ -16,8 +16,10 @@ synced. A read is one short transaction: long ones keep LMDB from reusing pages.
 
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -62,6 +64,7 @@ SPARE_READERS: Final = 8
 DATABASES: Final = tuple(KEY_BYTES)
 LATER: Final = frozenset({"history", "packed"})  # absent until an agent that has them opens it
 
+DOUBT: Final = b"\1"
 _U64: Final = struct.Struct(">Q")
 _PAIR: Final = struct.Struct(">QQ")
 _TRIPLE: Final = struct.Struct(">QQQ")
@@ -237,10 +240,13 @@ class Snapshot:
         """Return how far an unfinished scan has come; a damaged row is no row: it only saves
         reading again."""
         row = self._txn.get(_U64.pack(container_id), db=self._dbs.cursors)
-        try:
+        with suppress(Damaged):
             return None if row is None else decode_cursor(container_id, row)
-        except Damaged:
-            return None
+        return None
+
+    def doubt_row(self, container_id: ContainerId) -> bytes | None:
+        """Return the raw row of what scans could not read (agent.store.doubts)."""
+        return self._txn.get(_U64.pack(container_id) + DOUBT, db=self._dbs.cursors)
 
     def history(self, container_id: ContainerId) -> Iterator[HistoryEntry]:
         """Yield what the replica was, the oldest first; a damaged row is passed over."""
@@ -257,12 +263,8 @@ class Snapshot:
         self, database: lmdb._Database, prefix: bytes, start: bytes
     ) -> Iterator[tuple[bytes, bytes]]:
         with self._txn.cursor(database) as cursor:
-            if not cursor.set_range(start):
-                return
-            for key, row in cursor:
-                if not key.startswith(prefix):
-                    return
-                yield key, row
+            if cursor.set_range(start):
+                yield from takewhile(lambda item: item[0].startswith(prefix), cursor)
 
 
 class Change(Snapshot):
@@ -296,11 +298,10 @@ class Change(Snapshot):
         entry = entry_of(before, row, list(self.findings(container_id)), self._now_ms())
         assert self._dbs.history is not None, "an index that is written has every database"
         number = self._last_number(self._dbs.history, container_id) + 1
-        place = _NUMBERED.pack(container_id, number)
-        self._txn.put(place, encode_entry(entry), db=self._dbs.history)
+        key_of = partial(_NUMBERED.pack, container_id)
+        self._txn.put(key_of(number), encode_entry(entry), db=self._dbs.history)
         if number > KEPT_COUNT:
-            oldest = _NUMBERED.pack(container_id, number - KEPT_COUNT)
-            self._txn.delete(oldest, db=self._dbs.history)
+            self._txn.delete(key_of(number - KEPT_COUNT), db=self._dbs.history)
 
     def _last_number(self, database: lmdb._Database, container_id: ContainerId) -> int:
         """Return the highest number that a row of the container has, 0 for no row."""
@@ -381,6 +382,12 @@ class Change(Snapshot):
     def delete_cursor(self, container_id: ContainerId) -> None:
         """Forget how far a scan had come."""
         self._txn.delete(_U64.pack(container_id), db=self._dbs.cursors)
+
+    def put_doubt_row(self, container_id: ContainerId, row: bytes | None) -> None:
+        """Set or remove that row."""
+        self._txn.delete(_U64.pack(container_id) + DOUBT, db=self._dbs.cursors)
+        if row is not None:
+            self._txn.put(_U64.pack(container_id) + DOUBT, row, db=self._dbs.cursors)
 
     def begin_work(self, container_id: ContainerId, entry: JournalEntry) -> None:
         """Write a journal entry."""

@@ -134,7 +134,8 @@ def roll_back(volume: Volume, container_id: ContainerId, entry: InstallEntry) ->
             sync_directory(path.parent)
         elif blockfile.size_bytes(path) != blockfile.ABSENT:
             if entry.quarantine:
-                old = read_file(quarantine.content_path(volume.layout, entry.quarantine))
+                kept = quarantine.content_path(volume.layout, entry.quarantine)
+                old = read_file(kept, bytes_max=entry.chunk.length_bytes)
                 blockfile.overwrite(path, old, entry.chunk.offset)
             if blockfile.size_bytes(path) > entry.old_length_bytes:
                 blockfile.truncate(path, entry.old_length_bytes)

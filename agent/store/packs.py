@@ -50,6 +50,7 @@ from merkle.checksum import U64s
 from merkle.damaged import Damaged
 from merkle.replica import BlockId, ContainerId
 
+TABLE_BYTES_MAX: Final = 128 * 1024**2  # of eight million blocks: no container has so many
 ZEROS: Final = memoryview(bytes(PAGE_BYTES))
 
 assert PAGE_BYTES == blockfile.ALIGNMENT_BYTES
@@ -176,6 +177,8 @@ def read_table(paths: ReplicaPaths) -> PackedBlocks:
         return PackedBlocks.none()
     footer = blockfile.read(paths.pack, max(size - FOOTER_BYTES, 0), FOOTER_BYTES)
     count, offset, checksum = decode_footer(footer, size)
+    if size - offset > TABLE_BYTES_MAX:
+        raise Damaged(f"table of the pack: {size - offset} bytes, {TABLE_BYTES_MAX} are possible")
     table = blockfile.read(paths.pack, offset, size - FOOTER_BYTES - offset)
     return decode_table(table, count, checksum)
 

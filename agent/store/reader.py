@@ -21,21 +21,21 @@ from typing import Final, TypeVar
 import numpy as np
 
 from agent.store.blockfile import ALIGNMENT_BYTES, read_past_cache
-from agent.store.descriptor import decode_descriptor
-from agent.store.durable import disk_errors, read_file
+from agent.store.descriptor import read_descriptor
+from agent.store.durable import block_errors, disk_errors, read_file
 from agent.store.facts import ScanBase
-from agent.store.layout import PACK_NAME, QUARANTINE, ReplicaPaths, block_id_of
+from agent.store.layout import PACK_NAME, QUARANTINE, block_id_of
 from agent.store.packformat import Packed, PackedBlocks
 from agent.store.packs import size_in
 from agent.store.quarantine import BYTES_SUFFIX
 from agent.store.store import ReplicaStore
+from agent.store.trees import read_tree_file
 from merkle.checksum import U64s
-from merkle.codec import decode_tree
 from merkle.damaged import Damaged
 from merkle.replica import CHUNK_BYTES_MAX, BlockId, ContainerId
 from merkle.tree import Tree
 from scanner.finding import Fault, Verdict
-from scanner.judge import name_of, read_failure
+from scanner.judge import insisted, name_of, read_failure
 from scanner.ports import Pieces, Structure, StructureFault
 
 WINDOW_BYTES: Final = 512 * 1024  # of a pack: nobody waits for longer than for a piece
@@ -217,8 +217,12 @@ class DiskReader:
         buffers: ReadBuffers | None = None,
         direct: bool = True,
         pieces: Pieces | None = None,
+        insists: bool = False,
     ) -> None:
-        """Begin to read the replica whose scan began at `base`. Raise VolumeFailed, Refused."""
+        """Begin to read the replica whose scan began at `base`; `insists`: what cannot be looked at
+        is a fault (scanner.insist). Raise VolumeFailed, BlockFailed, Refused."""
+        self._insists = insists
+        self._directory_error: OSError | None = None
         self._store = store
         self._container_id = container_id
         self._base = base
@@ -231,8 +235,27 @@ class DiskReader:
         self._window = memoryview(b"")  # what of the pack is in the first buffer
         self._window_offset = 0
         self._apart_until = 0  # up to there each block of the pack is read by itself
-        self._directory_fd = _open_directory(self._paths)
+        self._directory_fd = self._opened_directory()
         self._pack_fd = self._opened_pack()
+
+    def _opened_directory(self) -> int:
+        """Open the chunks directory; ABSENT_FD when it is missing although its volume is there.
+
+        Raise VolumeFailed when the volume is not: a disk that was unmounted is no damaged replica.
+        """
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
+        with block_errors(self._paths.chunks):
+            try:
+                return os.open(self._paths.chunks, flags)
+            except (FileNotFoundError, NotADirectoryError):
+                pass
+            except OSError as error:
+                self._directory_error = insisted(error)
+                if not self._insists or self._directory_error is error:
+                    raise
+        with disk_errors(self._paths.chunks):
+            (self._paths.root.parents[HDDS_ABOVE_ROOT] / "VERSION").stat()
+        return ABSENT_FD
 
     def _opened_pack(self) -> int:
         """Open the pack to read many blocks at once; ABSENT_FD where each is read by itself."""
@@ -273,6 +296,8 @@ class DiskReader:
 
     def open_block(self, block_id: BlockId) -> BlockFile:
         """Open the block's file; raise FileNotFoundError when there is none."""
+        if self._directory_error is not None:
+            raise self._directory_error
         if self._directory_fd == ABSENT_FD:
             raise FileNotFoundError(errno.ENOENT, "no chunks directory", str(self._paths.chunks))
         self._window = memoryview(b"")
@@ -352,8 +377,7 @@ class DiskReader:
         with contextlib.suppress(OSError):  # nothing that is needed to judge
             found = sorted(folder.glob(f"{prefix}*{BYTES_SUFFIX}"), reverse=True)
             for path in found[:FORMER_MAX]:
-                if path.stat().st_size <= CHUNK_BYTES_MAX:
-                    yield read_file(path)
+                yield read_file(path, bytes_max=CHUNK_BYTES_MAX)
 
     def is_current(self) -> bool:
         """Whether the replica still has the generation at which the scan began."""
@@ -362,10 +386,17 @@ class DiskReader:
     def structure(self) -> Structure:
         """List the replica's files and judge descriptor, tree file and directories."""
         faults: list[StructureFault] = []
-        if self._directory_fd == ABSENT_FD:
+        if self._directory_fd == ABSENT_FD and self._directory_error is None:
             missing = f"{self._paths.chunks} does not exist"
             faults.append(StructureFault(Fault.CHUNKS_DIRECTORY_MISSING, missing))
-        block_files, foreign = self._list()
+        try:
+            if self._directory_error is not None:
+                raise self._directory_error
+            block_files, foreign = self._list()
+        except OSError as error:
+            why = self._unreadable(self._paths.chunks, error)
+            faults.append(StructureFault(Fault.CHUNKS_DIRECTORY_MISSING, why, is_unreadable=True))
+            block_files, foreign = np.empty(0, np.uint64), []
         faults.extend(StructureFault(Fault.FOREIGN_FILE, name) for name in foreign)
         faults.extend(self._descriptor_faults())
         tree = self._stored_tree(faults)
@@ -394,13 +425,14 @@ class DiskReader:
     def _descriptor_faults(self) -> list[StructureFault]:
         path = self._paths.descriptor
         try:
-            _twice(path, lambda data: decode_descriptor(data, self._container_id))
+            _twice(lambda read: read_descriptor(path, self._container_id, read))
         except FileNotFoundError:
             return [StructureFault(Fault.DESCRIPTOR_MISSING, f"{path.name} does not exist")]
         except Damaged as damage:
             return [StructureFault(Fault.DESCRIPTOR_DAMAGED, str(damage))]
         except OSError as error:
-            return [StructureFault(Fault.DESCRIPTOR_DAMAGED, _unreadable(path, error))]
+            why = self._unreadable(path, error)
+            return [StructureFault(Fault.DESCRIPTOR_DAMAGED, why, is_unreadable=True)]
         return []
 
     def _stored_tree(self, faults: list[StructureFault]) -> Tree | None:
@@ -408,7 +440,7 @@ class DiskReader:
         known = self._base.facts.tree
         path = self._paths.tree
         try:
-            tree = _twice(path, lambda data: decode_tree(data, self._container_id))
+            tree = _twice(lambda read: read_tree_file(path, self._container_id, read))
         except FileNotFoundError:
             if known is not None:
                 faults.append(StructureFault(Fault.TREE_MISSING, f"{path.name} does not exist"))
@@ -417,7 +449,7 @@ class DiskReader:
             faults.append(StructureFault(Fault.TREE_DAMAGED, str(damage)))
             return None
         except OSError as error:
-            faults.append(StructureFault(Fault.TREE_DAMAGED, _unreadable(path, error)))
+            faults.append(StructureFault(Fault.TREE_DAMAGED, self._unreadable(path, error)))
             return None
         if known is None or tree.generation != known.generation or tree.root != known.root:
             wanted = "none" if known is None else f"{known.generation} with root {known.root:x}"
@@ -427,6 +459,13 @@ class DiskReader:
             )
             faults.append(StructureFault(Fault.TREE_STALE, evidence))
         return tree
+
+    def _unreadable(self, path: Path, error: OSError) -> str:
+        """Say that a file cannot be read; raise the error again if that is not the file's fault."""
+        known = insisted(error) if self._insists else error
+        if read_failure(known) is Verdict.TRANSIENT:
+            raise error
+        return f"{path.name}: read failed with {name_of(known)}"
 
     def _expected_blocks(self, tree: Tree | None) -> U64s:
         """Return the blocks that the replica is known to have had."""
@@ -441,31 +480,9 @@ class DiskReader:
         return np.union1d(live, np.array(lost, dtype=np.uint64))
 
 
-def _open_directory(paths: ReplicaPaths) -> int:
-    """Open the chunks directory; ABSENT_FD when it is missing although its volume is there.
-
-    Raise VolumeFailed when the volume is not: a disk that was unmounted is no damaged replica.
-    """
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
-    with disk_errors(paths.chunks):
-        try:
-            return os.open(paths.chunks, flags)
-        except (FileNotFoundError, NotADirectoryError):
-            (paths.root.parents[HDDS_ABOVE_ROOT] / "VERSION").stat()
-            return ABSENT_FD
-
-
-def _twice(path: Path, decode: Callable[[bytes], Decoded]) -> Decoded:
+def _twice(decode: "Callable[[Callable[[Path, int, int], bytes] | None], Decoded]") -> Decoded:
     """Read and decode a small file; a damaged one is read again before that is believed."""
     try:
-        return decode(read_file(path))
+        return decode(None)
     except Damaged:
-        data = read_past_cache(path, 0, path.stat().st_size)
-        return decode(data)
-
-
-def _unreadable(path: Path, error: OSError) -> str:
-    """Say that a file cannot be read; raise the error again if that is not the file's fault."""
-    if read_failure(error) is Verdict.TRANSIENT:
-        raise error
-    return f"{path.name}: read failed with {name_of(error)}"
+        return decode(read_past_cache)

@@ -1,12 +1,15 @@
 """What a scan leaves behind: its tree, its findings and the state that follows from them."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+from agent.errors import BlockFailed
 from agent.store.blocks import recounted
 from agent.store.closing import follow_state, unhealthy
 from agent.store.contradictions import place_of, replace_scanned
+from agent.store.doubts import Doubts
 from agent.store.facts import ScanBase, ScanCommit, facts_of
 from agent.store.index import Change
 from agent.store.options import StoreOptions
@@ -26,7 +29,8 @@ def begin_scan(volume: Volume, container_id: ContainerId) -> ScanBase:
     """Return what a scan starts from. Refuses a replica that has no tree to scan."""
     with volume.index.read() as rows:
         row = tree_replica(rows, container_id)
-    return ScanBase(row.generation, facts_of(container_id, volume.volume_id, row))
+    facts = facts_of(container_id, volume.volume_id, row)
+    return ScanBase(row.generation, facts, Doubts(volume.index, container_id))
 
 
 def keep_cursor(volume: Volume, container_id: ContainerId, cursor: ScanCursor) -> None:
@@ -61,7 +65,8 @@ def commit_scan(
     """Make the outcome of a scan durable, if the replica is still what the scan began with.
 
     A complete scan replaces tree and findings. One that was stopped only adds its findings: what
-    it did not read, it knows nothing of.
+    it did not read, it knows nothing of. Damage is recorded also where there is no place for a
+    tree any more.
     """
     with volume.index.read() as rows:
         before = tree_replica(rows, container_id)
@@ -72,14 +77,20 @@ def commit_scan(
         after = judged(options, container_id, row, findings, complete=complete)
         replace_scanned(rows, container_id, findings)
         rows.delete_cursor(container_id)
+        rows.put_doubt_row(container_id, None)
         if after.state is not row.state:
             rows.begin_work(container_id, DescriptorEntry())
         return after
 
     if complete:
-        committed = commit_tree(
-            volume, container_id, merged, base_generation=base_generation, alter=alter
-        )
+        try:
+            committed = commit_tree(
+                volume, container_id, merged, base_generation=base_generation, alter=alter
+            )
+        except BlockFailed:
+            if not any(finding.is_damage for finding in findings):
+                raise
+            committed = _add_findings(volume, options, container_id, base_generation, findings)
     else:
         committed = _add_findings(volume, options, container_id, base_generation, findings)
     if not committed:
@@ -87,7 +98,8 @@ def commit_scan(
     with volume.index.read() as rows:
         after = rows.replica(container_id)
     if after.state is not before.state:
-        follow_state(volume, container_id)
+        with suppress(BlockFailed):  # the journal has it written when there is a place for it
+            follow_state(volume, container_id)
     return ScanCommit(
         committed=True,
         state_before=before.state,

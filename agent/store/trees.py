@@ -10,12 +10,13 @@ one generation ahead: the next start adopts it (recovery.py).
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Final, TypeAlias
 
 import numpy as np
 
 from agent.errors import Code, Refused, SutureError
-from agent.store.durable import disk_errors, read_file, stage
+from agent.store.durable import TooLarge, block_errors, read_file, stage
 from agent.store.index import Change, Snapshot
 from agent.store.obstacles import make_home
 from agent.store.options import StoreOptions
@@ -23,12 +24,13 @@ from agent.store.rows import ReplicaRow, TreeEntry
 from agent.store.volume import Volume
 from merkle.blockrow import decode_block, encode_block, is_intact
 from merkle.checksum import Algorithm
-from merkle.codec import decode_tree, encode_tree
+from merkle.codec import decode_tree, encode_tree, stored_bytes
 from merkle.damaged import Damaged
 from merkle.replica import TREE_STATES, BlockId, ContainerId
 from merkle.tree import Summary, Tree, build_from_rows, with_tombstones
 from scanner.finding import Fault, Finding
 
+TREE_BYTES_MAX: Final = 256 * 1024**2  # of seven million blocks: no container has so many
 READ_ATTEMPTS_MAX: Final = 4  # a scan may commit between our two reads; not four times in a row
 
 Alter: TypeAlias = Callable[[Change, ReplicaRow], ReplicaRow]
@@ -69,11 +71,29 @@ def tree_replica(rows: Snapshot, container_id: ContainerId) -> ReplicaRow:
 
 def read_tree(volume: Volume, container_id: ContainerId) -> Tree | None:
     """Return the tree in the file, None if there is none that can be believed."""
-    path = volume.paths(container_id).tree
     try:
-        return decode_tree(read_file(path), container_id)
+        return read_tree_file(volume.paths(container_id).tree, container_id)
     except (OSError, Damaged):
         return None
+
+
+def read_tree_file(
+    path: Path,
+    container_id: ContainerId,
+    read: Callable[[Path, int, int], bytes] | None = None,
+) -> Tree:
+    """Return the tree in a file, of which no more is read than its head says that it has. Raises
+    OSError, `Damaged`."""
+    try:
+        data = read_file(
+            path,
+            bytes_max=TREE_BYTES_MAX,
+            expected_bytes=lambda head: stored_bytes(head, container_id),
+            read=read,
+        )
+    except TooLarge as error:
+        raise Damaged(f"{path.name}: {error.strerror}") from error
+    return decode_tree(data, container_id)
 
 
 def is_current(tree: Tree, summary: Summary | None) -> bool:
@@ -160,9 +180,9 @@ def commit_tree(
     numbered = tree.with_generation(base_generation + 1)
     entry = TreeEntry(numbered.generation)
     path = volume.paths(container_id).tree
-    with disk_errors(path):
+    with block_errors(path):
         make_home(volume, container_id)  # lost directories must not stop a new tree
-    staged = stage(path, encode_tree(numbered, container_id))
+        staged = stage(path, encode_tree(numbered, container_id))
 
     def intend(rows: Change) -> bool:
         if rows.replica(container_id).generation != base_generation:
@@ -175,7 +195,7 @@ def commit_tree(
         if row.generation != base_generation:
             rows.end_work(container_id, entry)
             return False
-        with disk_errors(path):
+        with block_errors(path):
             staged.publish()
         altered = alter(rows, row)
         rows.put_replica(

@@ -1,0 +1,17 @@
+"""Files that a person names on the command line: read whole, up to a bound."""
+
+import errno
+from pathlib import Path
+from typing import Final
+
+SETTINGS_BYTES_MAX: Final = 1024**2  # of a client's settings, and of certificates
+ANSWER_BYTES_MAX: Final = 256 * 1024**2  # of what a command printed for millions of containers
+
+
+def given_bytes(path: Path, *, bytes_max: int) -> bytes:
+    """Return the content of a file. Raises OSError, EFBIG for one of more than `bytes_max`."""
+    with path.open("rb") as file:
+        content = file.read(bytes_max + 1)
+    if len(content) > bytes_max:
+        raise OSError(errno.EFBIG, f"it has over {bytes_max} bytes", str(path))
+    return content
