@@ -5,7 +5,7 @@ and is made under the container's lease, held for that change only: a delete or 
 turn between two chunks, and a stop is heeded there too.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -350,6 +350,33 @@ class Mender:
             self.lent_bcsids[lender] = max(self.lent_bcsids.get(lender, 0), lent.bcsid)
         else:
             self.uncovered.update(block.action.metadata_sources)
+
+    def take_over_bcsid(self, equal_peers: Iterable[PeerId]) -> None:
+        """Take the highest commit id of the healthy peers that have just what is here, block for
+        block and tombstone for tombstone: nothing that it claims is missing."""
+        facts = self.store.replica(self.container_id)
+        if facts.state not in TRUSTED_STATES or facts.finding_count:
+            return
+        claimed = {peer_id: self._claimed(peer_id) for peer_id in equal_peers}
+        lender = max(claimed, key=claimed.__getitem__, default="")
+        if claimed.get(lender, 0) <= facts.bcsid:
+            return
+        bcsid = claimed[lender]
+
+        def advance() -> None:
+            self.store.repair(self.container_id).advance_bcsid(bcsid)
+
+        self._step(NOBODYS, "BCSID", ChunkResult.REWRITTEN, advance, lender)
+
+    def _claimed(self, peer_id: PeerId) -> int:
+        """Return the commit id of a peer, 0 for one that is not healthy or says nothing."""
+        try:
+            report = self.sources.peers[peer_id].replica(self.container_id)
+            state = codec.parse_state(report.state, "answer.replica.state")
+            bcsid = codec.parse_bcsid(report.bcsid, "answer.replica.bcsid")
+        except SutureError:
+            return 0
+        return 0 if state not in TRUSTED_STATES or report.finding_count else bcsid
 
     def advance_container(self) -> None:
         """Take the highest commit id lent by a peer that has nothing that is not here.

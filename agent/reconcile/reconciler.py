@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from agent.errors import Code, Refused, SutureError, VolumeFailed
 from agent.plan.actions import Deletes, PeerId, PeerView, Plan, Skip
-from agent.plan.outcome import ChunkResult, ReconcileResult, Result
+from agent.plan.outcome import ChunkResult, PeerState, ReconcileResult, Result
 from agent.plan.reconcile import plan
 from agent.ports import Executor, Leases
 from agent.reconcile.contradictions import TOLD_MAX, findings_of, keep_versions
@@ -322,6 +322,9 @@ class _Run:
             self._mender.carry_out(planned)
         if not self._mender.must_stop():
             self._mender.advance_container()
+        if self._mine.unhealthy_count == 0 and not self._mender.must_stop():
+            same = [one.peer_id for one in self.trees() if one.state is PeerState.EQUAL]
+            self._mender.take_over_bcsid(same)
 
     def _plan(self, views: Sequence[PeerView], findings: Sequence[Finding]) -> Plan:
         """Decide about one window, with what is known beside the trees."""

@@ -127,6 +127,7 @@ class Handlers:
             cluster_id=tools.cluster_id,
             datanode_id=tools.datanode_id,
             monotonic_s=tools.clock.monotonic_s,
+            scan=lambda container_id: tools.scan_now(container_id).committed,
             on_damage=tools.ask_scan,
         )
 

@@ -5,7 +5,7 @@
 The source holds a share of the container's lease, so nobody writes a chunk meanwhile. It reads
 past the page cache and checks nothing: the target checks every window against the row, and damage
 that this side knows of is declared first. What turns out to be damaged without having been
-declared ends the stream, and wants a scan.
+declared ends the stream: whoever sends reads the replica whole then, and sends it as it is.
 """
 
 import errno
@@ -37,8 +37,8 @@ from agent.transfer.parts import (
     part_with_hole,
 )
 from agent.transfer.pieces import SPREAD_BYTES_MAX, Batch, Piece, Span
+from agent.transfer.statement import lost_rows, statement_of
 from merkle.blockrow import decode_block
-from merkle.checksum import U64s
 from merkle.damaged import Damaged
 from merkle.replica import TREE_STATES, BlockId, ContainerId
 from merkle.tree import Tree
@@ -85,8 +85,8 @@ class Export:
     def _parts(self) -> Iterator[bytes]:
         facts = self.store.replica(self.container_id)
         check_exportable(facts)
-        tree = self.store.tree(self.container_id)
-        findings = [item for item in self.store.findings(self.container_id) if item.is_damage]
+        said = statement_of(self.store, facts)
+        tree, findings = said.tree, said.findings
         yield pb.ImportPart(header=self._header(facts)).SerializeToString()
         everything = hashes.Selection(pb.CHUNKS, *[np.empty(0, np.uint64)] * 4)
         for page in hashes.pages(tree, everything):
@@ -94,7 +94,7 @@ class Export:
         for start in range(0, len(findings), FINDINGS_PER_PART):
             some = reports.finding_messages(findings[start : start + FINDINGS_PER_PART])
             yield pb.ImportPart(findings=pb.ImportFindings(findings=some)).SerializeToString()
-        self.damaged_block_ids = damaged_blocks(tree, findings)
+        self.damaged_block_ids = said.damaged_block_ids
         yield from self._blocks(tree, findings)
         end = pb.ImportEnd(block_count=self.block_count, data_bytes=self.data_bytes)
         yield pb.ImportPart(end=end).SerializeToString()
@@ -304,22 +304,6 @@ def check_exportable(facts: ReplicaFacts) -> None:
         )
 
 
-def damaged_blocks(tree: Tree, findings: Sequence[Finding]) -> frozenset[int]:
-    """Return the blocks that the last scan did not find whole."""
-    named: U64s = tree.unhealthy_block_ids()
-    return frozenset(named.tolist()) | {item.block_id for item in findings}
-
-
-def lost_rows(
-    store: ReplicaStore, container_id: ContainerId, findings: Sequence[Finding]
-) -> list[tuple[BlockId, bytes]]:
-    """Return blocks that have a file and no row: another peer's row may make them whole again."""
-    named = sorted({item.block_id for item in findings if item.block_id > 0})
-    return [
-        (block_id, b"") for block_id in named if store.block_row(container_id, block_id) is None
-    ]
-
-
 def undeclared(what: str) -> Refused:
     """Return the refusal of damage that nobody had found before."""
-    return Refused(Code.CHECKSUM_MISMATCH, what, hint="the replica is scanned now")
+    return Refused(Code.CHECKSUM_MISMATCH, what, hint="a scan of the replica finds and declares it")

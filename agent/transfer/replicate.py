@@ -2,11 +2,11 @@
 
 share of the lease ─ one stream ─ the target's answer
     "it is here already"      done, nothing was to be done
-    damage nobody declared    failed, and our replica is scanned now
+    damage nobody declared    our replica is read whole now, and sent again with what was found
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from agent.errors import Code, SutureError, Unavailable
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from agent.store.store import ReplicaStore
 
 TIMEOUT_S: Final = 6 * 3600.0  # of one transfer, when its command has no deadline
+LEFT_S_MIN: Final = 0.1  # of a deadline that has passed: the call says so itself
 STALL_S: Final = 60.0  # without a part taken by the target; a disk may be slow, not so slow
 FINISH_S: Final = 600.0  # after the last part: the target syncs all of it
 
@@ -30,7 +31,8 @@ _TREE_STATE_NUMBERS: Final = frozenset(codec.state_number(state) for state in TR
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replicator:
-    """What every push of this datanode uses. `on_damage` is told of news about our replica."""
+    """What every push of this datanode uses. `scan` reads a replica whole and returns whether what
+    it found is kept; `on_damage` is told of news about our replica where that could not be done."""
 
     store: "ReplicaStore"
     leases: Leases
@@ -38,6 +40,7 @@ class Replicator:
     cluster_id: str
     datanode_id: str
     monotonic_s: Callable[[], float]
+    scan: Callable[[ContainerId], bool]
     on_damage: Callable[[ContainerId, str], None]
     stall_s: float = STALL_S
     finish_s: float = FINISH_S
@@ -51,7 +54,11 @@ class Replicator:
         stop: Callable[[], bool],
         timeout_s: float = TIMEOUT_S,
     ) -> scm_pb2.ReplicateOutcome:
-        """Push the replica of `container_id`. Raises SutureError."""
+        """Push the replica of `container_id`, damaged or not. Raises SutureError.
+
+        Damage that nobody knew of is found by a scan at once, and the second try declares it: it
+        may be the best copy that there is, and it arrives marked.
+        """
         begun_s = self.monotonic_s()
         with self.leases.share(container_id):
             export = Export(
@@ -63,12 +70,39 @@ class Replicator:
                 compress=compress,
                 stop=stop,
             )
+            again = replace(export)
             try:
                 outcome = self._push(export, target, stop, timeout_s)
+            except SutureError as error:
+                if error.code is not Code.CHECKSUM_MISMATCH or stop():
+                    raise
+                self._read_again(container_id, error)
+                left_s = max(timeout_s - (self.monotonic_s() - begun_s), LEFT_S_MIN)
+                outcome = self._push_again(again, target, stop, left_s)
             finally:
                 give_back()
         outcome.duration_ms = int((self.monotonic_s() - begun_s) * 1000)
         return outcome
+
+    def _read_again(self, container_id: ContainerId, error: SutureError) -> None:
+        """Find out what is damaged here; raise `error` again where that is not possible now."""
+        try:
+            is_kept = self.scan(container_id)
+        except SutureError:
+            is_kept = False
+        if not is_kept:
+            self.on_damage(container_id, f"its export failed: {error}")
+            raise error
+
+    def _push_again(
+        self, export: Export, target: Peer, stop: Callable[[], bool], timeout_s: float
+    ) -> scm_pb2.ReplicateOutcome:
+        try:
+            return self._push(export, target, stop, timeout_s)
+        except SutureError as error:
+            if error.code is Code.CHECKSUM_MISMATCH:
+                self.on_damage(export.container_id, f"its export failed twice: {error}")
+            raise
 
     def _push(
         self, export: Export, target: Peer, stop: Callable[[], bool], timeout_s: float
@@ -109,10 +143,8 @@ class Replicator:
     def _why(
         self, export: Export, watch: "_StallWatch", target: Peer, error: SutureError
     ) -> SutureError:
-        """Return the cause of a failed push; damage that nobody knew of gets a scan."""
+        """Return the cause of a failed push."""
         cause = export.failure or error
-        if cause.code is Code.CHECKSUM_MISMATCH:
-            self.on_damage(export.container_id, f"its export failed: {cause}")
         if watch.stalled:
             cause = Unavailable(
                 Code.UNAVAILABLE,

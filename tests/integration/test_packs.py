@@ -119,7 +119,7 @@ class TestArrival:
         assert [(2, Fault.CHUNK_CHECKSUM)] == findings(third)
         third.close()
 
-    def test_damage_that_nobody_knew_of_is_not_sent_on(self, pair: Pair, tmp_path: Path) -> None:
+    def test_damage_that_nobody_declares_is_not_taken(self, pair: Pair, tmp_path: Path) -> None:
         """
         The target refuses it, and nothing of it is left there.
         """
@@ -127,7 +127,8 @@ class TestArrival:
         third = Datanode("dn-c", tmp_path / "c")
         third.serve()
 
-        assert "CHECKSUM_MISMATCH" == code_of(lambda: pair.target.replicate(third))
+        parts = encoded(list(decoded(pair.target)))
+        assert "CHECKSUM_MISMATCH" == code_of(lambda: third.importer.receive(parts))
 
         Pair(pair.target, third, tmp_path).target_is_untouched()
         third.close()

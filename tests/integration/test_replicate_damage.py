@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import SutureError
 from agent.rpc.v1 import datanode_pb2 as pb
 from merkle.replica import ReplicaState
-from tests.support.datanodes import code_of
 from tests.support.pushed import Counting, Pair, decoded, encoded, exported, put_mixed, serving_pair
 from tests.support.stored_replica import CHUNK_BYTES, CONTAINER
 
@@ -139,32 +137,20 @@ class TestDamage:
         assert ({1, 2, 3, 4}, 5) == (named, facts.block_count)
         assert len(pair.target.replica.store.findings(CONTAINER)) == outcome.damaged_chunk_count
 
-    def test_undeclared_damage_fails_and_wants_a_scan(self, pair: Pair) -> None:
-        """
-        Rot that nobody has found yet is noticed on the way: nothing arrives, the source scans.
-        """
-        pair.source.replica.create()
-        pair.source.replica.flip(2, 100)
-
-        code = code_of(lambda: pair.source.replicate(pair.target))
-
-        assert "CHECKSUM_MISMATCH" == code
-        assert [CONTAINER] == pair.source.on_demand
-        pair.target_is_untouched()
-
     @pytest.mark.parametrize("harm", ["missing", "short"])
     def test_a_file_that_is_gone_or_short_is_news(self, pair: Pair, harm: str) -> None:
         """
-        The source itself notices that bytes are missing, ends the stream and scans.
+        The source itself notices that bytes are missing, and ends the stream.
         """
         pair.source.replica.create()
         spoil(pair.source.replica.file(2), harm)
+        export = exported(pair.source)
 
-        code = code_of(lambda: pair.source.replicate(pair.target))
+        parts = [pb.ImportPart.FromString(part) for part in export.stream()]
 
-        assert "CHECKSUM_MISMATCH" == code
-        assert [CONTAINER] == pair.source.on_demand
-        pair.target_is_untouched()
+        assert export.failure is not None
+        assert "CHECKSUM_MISMATCH" == export.failure.code.value
+        assert "end" not in {part.WhichOneof("part") for part in parts}
 
     @pytest.mark.parametrize("harm", ["missing", "short"])
     def test_so_is_one_among_small_ones_that_are_read_together(self, pair: Pair, harm: str) -> None:
@@ -173,13 +159,14 @@ class TestDamage:
         """
         put_mixed(pair.source)
         spoil(pair.source.replica.file(3), harm)
+        export = exported(pair.source)
 
-        with pytest.raises(SutureError, match="reading block 3 ") as refusal:
-            pair.source.replicate(pair.target)
+        for _ in export.stream():
+            pass
 
-        assert "CHECKSUM_MISMATCH" == refusal.value.code.value
-        assert [CONTAINER] == pair.source.on_demand
-        pair.target_is_untouched()
+        assert export.failure is not None
+        assert "CHECKSUM_MISMATCH" == export.failure.code.value
+        assert "reading block 3 " in str(export.failure)
 
     def test_an_unhealthy_replica_that_arrives_whole_can_heal(self, pair: Pair) -> None:
         """

@@ -127,6 +127,7 @@ class Datanode:
             cluster_id=CLUSTER,
             datanode_id=self.datanode_id,
             monotonic_s=SystemClock().monotonic_s,
+            scan=lambda container_id: self.replica.scan(container_id).committed,
             on_damage=lambda container_id, _: self.on_demand.append(container_id),
             stall_s=stall_s,
             finish_s=finish_s,
@@ -139,10 +140,12 @@ class Datanode:
         *,
         compress: bool = False,
         stop: Callable[[], bool] = lambda: False,
+        replicator: Replicator | None = None,
     ) -> scm_pb2.ReplicateOutcome:
         """Push a replica to another datanode, as a command of the SCM says."""
+        pushing = replicator or self.replicator()
         with Peer(target.address, timeouts=QUICK) as peer:
-            return self.replicator().replicate(container_id, peer, compress=compress, stop=stop)
+            return pushing.replicate(container_id, peer, compress=compress, stop=stop)
 
     def reconcile(
         self,

@@ -1,0 +1,57 @@
+"""What a source says of its replica before it sends it: a tree that fits its rows, and its damage.
+
+A replica that is being repaired has rows that are newer than its tree: what was sent under the old
+tree would contradict it, and nobody would take it. So the tree of such a one is folded from its
+rows as they are now, without what findings call damaged. It claims no more than the rows do, and
+whoever receives it checks every byte against them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agent.store.facts import ReplicaFacts
+from agent.store.store import ReplicaStore
+from agent.store.trees import whole_rows
+from merkle.replica import BlockId, ContainerId
+from merkle.tree import Tree, build_from_rows
+from scanner.finding import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """The tree, and the damage of blocks that are not deleted."""
+
+    tree: Tree
+    findings: Sequence[Finding]
+    damaged_block_ids: frozenset[int]
+
+
+def statement_of(store: ReplicaStore, facts: ReplicaFacts) -> Statement:
+    """Return what is to be said of a replica. Whoever asks holds a share of its lease."""
+    container_id = facts.container_id
+    tree = store.tree(container_id)
+    buried = store.tombstones(container_id)
+    findings = [
+        item
+        for item in store.findings(container_id)
+        if item.is_damage and item.block_id not in buried
+    ]
+    damaged = frozenset(tree.unhealthy_block_ids().tolist()) - frozenset(buried)
+    if tree.generation != store.generation(container_id):
+        tree = build_from_rows(
+            whole_rows(store.block_rows(container_id), findings),
+            buried,
+            algorithm=tree.algorithm,
+            generation=store.generation(container_id),
+        )
+    return Statement(tree, findings, damaged | {item.block_id for item in findings})
+
+
+def lost_rows(
+    store: ReplicaStore, container_id: ContainerId, findings: Sequence[Finding]
+) -> list[tuple[BlockId, bytes]]:
+    """Return blocks that have a file and no row: another peer's row may make them whole again."""
+    named = sorted({item.block_id for item in findings if item.block_id > 0})
+    return [
+        (block_id, b"") for block_id in named if store.block_row(container_id, block_id) is None
+    ]
