@@ -6,9 +6,10 @@
     tombstones  be64 container, be64 block            be64 checksum of the deleted block
     findings    be64 container, be32 number           one finding
     journal     be64 container, kind, ...             work begun and not yet finished
-    cursors     be64 container, for doubts: and 1     how far a scan came, what it could not read
+    cursors     be64 container                        how far an unfinished scan has come
     history     be64 container, be32 number           what the replica was, and why; the newest
     packed      be64 container, be64 block            where a small block lies in its pack
+    doubts      be64 container                        what scans could not read, and how often
 
 Keys are big-endian, so a cursor walks containers, blocks and chunks in order. Every commit is
 synced. A read is one short transaction: long ones keep LMDB from reusing pages.
@@ -17,7 +18,6 @@ synced. A read is one short transaction: long ones keep LMDB from reusing pages.
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -28,6 +28,7 @@ import lmdb
 from agent.errors import Code, Unavailable
 from agent.memory import let_go_of_pages
 from agent.store.columns import DamagedRows, ReplicaColumns, decode_columns
+from agent.store.databases import LATER, Databases
 from agent.store.durable import disk_errors, remove_file
 from agent.store.history import KEPT_COUNT, HistoryEntry, decode_entry, encode_entry, entry_of
 from agent.store.indexcheck import check_index
@@ -62,30 +63,13 @@ MAP_BYTES_MAX: Final = 16 * 1024**4  # a map beyond it would be a fault, not a n
 READERS_MAX: Final = 1024
 SPARE_READERS: Final = 8
 DATABASES: Final = tuple(KEY_BYTES)
-LATER: Final = frozenset({"history", "packed"})  # absent until an agent that has them opens it
 
-DOUBT: Final = b"\1"
 _U64: Final = struct.Struct(">Q")
 _PAIR: Final = struct.Struct(">QQ")
 _TRIPLE: Final = struct.Struct(">QQQ")
 _NUMBERED: Final = struct.Struct(">QI")
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Databases:
-    """The handles of the named databases."""
-
-    replicas: lmdb._Database
-    blocks: lmdb._Database
-    pending: lmdb._Database
-    tombstones: lmdb._Database
-    findings: lmdb._Database
-    journal: lmdb._Database
-    cursors: lmdb._Database
-    history: lmdb._Database | None  # None in a volume that no agent has opened since there is one
-    packed: lmdb._Database | None
 
 
 class Snapshot:
@@ -246,7 +230,9 @@ class Snapshot:
 
     def doubt_row(self, container_id: ContainerId) -> bytes | None:
         """Return the raw row of what scans could not read (agent.store.doubts)."""
-        return self._txn.get(_U64.pack(container_id) + DOUBT, db=self._dbs.cursors)
+        if self._dbs.doubts is None:
+            return None
+        return self._txn.get(_U64.pack(container_id), db=self._dbs.doubts)
 
     def history(self, container_id: ContainerId) -> Iterator[HistoryEntry]:
         """Yield what the replica was, the oldest first; a damaged row is passed over."""
@@ -385,9 +371,10 @@ class Change(Snapshot):
 
     def put_doubt_row(self, container_id: ContainerId, row: bytes | None) -> None:
         """Set or remove that row."""
-        self._txn.delete(_U64.pack(container_id) + DOUBT, db=self._dbs.cursors)
+        assert self._dbs.doubts is not None, "an index that is written has every database"
+        self._txn.delete(_U64.pack(container_id), db=self._dbs.doubts)
         if row is not None:
-            self._txn.put(_U64.pack(container_id) + DOUBT, row, db=self._dbs.cursors)
+            self._txn.put(_U64.pack(container_id), row, db=self._dbs.doubts)
 
     def begin_work(self, container_id: ContainerId, entry: JournalEntry) -> None:
         """Write a journal entry."""

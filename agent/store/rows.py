@@ -29,7 +29,7 @@ from scanner.resume import ScanMark
 ROW_VERSION: Final = 1
 KEY_BYTES: Final = {
     "replicas": 8, "blocks": 16, "pending": 24, "tombstones": 16, "findings": 12,
-    "journal": 25, "cursors": 8, "history": 12, "packed": 16,
+    "journal": 25, "cursors": 8, "history": 12, "packed": 16, "doubts": 8,
 }  # fmt: skip
 NO_BCSID: Final = Bcsid(0)
 CONTRADICTION_COUNT_MAX: Final = 2**16 - 1  # more are counted as so many
