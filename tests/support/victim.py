@@ -69,6 +69,20 @@ class Zygote:
             return None
         return str(event["address"])
 
+    def begin(self, config: Path) -> str | None:
+        """Start an agent whose steps nobody counts; return its address, None when it ended before
+        it listened, however that was."""
+        assert self._process.stdin is not None
+        request = json.dumps({"config": str(config), "kill_at": -1}) + "\n"
+        self._process.stdin.write(request.encode())
+        self._process.stdin.flush()
+        self.pid = self._next("forked")["pid"]
+        event = self._next("listening", "exited")
+        if event["event"] == "exited":
+            self.pid = 0
+            return None
+        return str(event["address"])
+
     def stop(self) -> dict[str, Any]:
         """Ask the agent to stop; return how it ended, and after how many steps."""
         with contextlib.suppress(ProcessLookupError):  # it may be dead already

@@ -1,6 +1,6 @@
 """A process that forks real agents which kill themselves at a chosen step.
 
-    stdin   {"config": "...", "kill_at": N}      N = 0: never
+    stdin   {"config": "...", "kill_at": N}      N = 0: never; -1: nor are steps counted
     stdout  {"event": "forked", "pid": P}        from the child
             {"event": "listening", ...}          from the agent
             {"event": "exited", "signal": S, "code": C, "steps": K}
@@ -56,8 +56,9 @@ def child(config: str, kill_at: int, counts: int) -> None:
     # Said here, not by the parent: that could be overtaken by what the agent says.
     say({"event": "forked", "pid": os.getpid()})
     killer = Killer(kill_at, Path(config))
-    threading.setprofile(killer)
-    sys.setprofile(killer)
+    if kill_at >= 0:
+        threading.setprofile(killer)
+        sys.setprofile(killer)
     code = 70
     try:
         code = run(Path(config))
