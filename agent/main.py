@@ -28,6 +28,7 @@ from agent import memory
 from agent.config import AgentConfig, load
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.observe import logs
+from agent.printable import printable
 from agent.rpc.identity import Role, check_own, identity_of
 from agent.rpc.scm import ScmClient
 from agent.rpc.tls import Material, Security, TlsFiles, secured
@@ -158,7 +159,7 @@ def run(config_path: Path) -> int:
         )
     except SutureError as error:
         hint = f" ({error.hint})" if error.hint else ""
-        typer.echo(f"suture-agent: {error}{hint}", err=True)
+        typer.echo(printable(f"suture-agent: {error}{hint}"), err=True)
         return 1
     return serve(host, supervisor, stop, who, config_path)
 
@@ -216,7 +217,7 @@ def command(
         try:
             typer.echo(load(config).model_dump_json(indent=2))
         except SutureError as error:
-            typer.echo(f"suture-agent: {error}", err=True)
+            typer.echo(printable(f"suture-agent: {error}"), err=True)
             raise typer.Exit(1) from error
         return
     raise typer.Exit(run(config))

@@ -25,6 +25,7 @@ from agent.callthreads import CallThreads
 from agent.errors import Code, Refused, SutureError
 from agent.observe import logs
 from agent.observe.audit import AuditLog
+from agent.printable import printable
 from agent.rpc.identity import Role, check_own
 from agent.rpc.tls import Material, Security, secured
 from agent.stopping import StopRequest
@@ -243,7 +244,7 @@ def run(
         code = serve(data, listen, options, stop, verify=verify, is_cold=cold_start)
     except SutureError as error:
         hint = f" ({error.hint})" if error.hint else ""
-        typer.echo(f"suture-scm: {error}{hint}", err=True)
+        typer.echo(printable(f"suture-scm: {error}{hint}"), err=True)
         raise typer.Exit(1) from error
     raise typer.Exit(code)
 

@@ -11,13 +11,18 @@ from enum import IntFlag
 from typing import Final
 
 from merkle.replica import ReplicaState
-from scm.facts import Container, ContainerState, Replica
+from scm.facts import Container, ContainerState, Replica, data_count_of
 from scm.state import State
 from scm.views import comparison
 
 COUNTED_MAX: Final = 2_000  # in one turn, some 20 ms: after a restart all containers are to count
 REPLICAS_WANTED: Final = 3  # of a container that nobody here made
 
+WHOLE: Final = frozenset(ReplicaState) - {
+    ReplicaState.UNHEALTHY,
+    ReplicaState.RECOVERING,
+    ReplicaState.DELETED,
+}
 _WRITTEN: Final = frozenset({ContainerState.OPEN, ContainerState.CLOSING})
 _GONE: Final = frozenset({ContainerState.DELETING, ContainerState.DELETED})
 
@@ -32,9 +37,13 @@ class Flag(IntFlag):
     FEW_REPLICAS = 16
     UNKNOWN = 32  # not compared: a replica has no tree yet
     FOREIGN = 64  # reported by datanodes, and never made here
+    LOST = 128  # no whole replica is known; of shards, too few to read from
+    CONTRADICT = 256  # replicas contradict each other, each by rows that are intact
 
 
-TO_DO: Final = Flag.UNHEALTHY | Flag.DIFFER | Flag.FEW_REPLICAS | Flag.UNKNOWN
+TO_DO: Final = (
+    Flag.UNHEALTHY | Flag.DIFFER | Flag.FEW_REPLICAS | Flag.UNKNOWN | Flag.LOST | Flag.CONTRADICT
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +58,8 @@ class Counts:
     differ: int
     few_replicas: int
     unknown: int
+    lost: int
+    contradict: int
 
 
 def flags_of(container: Container | None, replicas: Sequence[Replica]) -> Flag:
@@ -67,12 +78,23 @@ def flags_of(container: Container | None, replicas: Sequence[Replica]) -> Flag:
         flags |= Flag.FEW_REPLICAS
     if any(replica.state is ReplicaState.UNHEALTHY for replica in replicas):
         flags |= Flag.UNHEALTHY
+    if any(replica.is_contradictory for replica in replicas):
+        flags |= Flag.CONTRADICT
+    whole = {r.replica_index if is_coded else 0 for r in replicas if is_whole(r)}
+    if len(whole) < (data_count_of(container.scheme) if container is not None else 1):
+        flags |= Flag.LOST
     match comparison(container, replicas):
         case "differ":
             flags |= Flag.DIFFER
         case "unknown":
             flags |= Flag.UNKNOWN
     return flags
+
+
+def is_whole(replica: Replica) -> bool:
+    """Return whether a replica can be read from its first byte to its last, as far as is known."""
+    is_readable = replica.state in WHOLE and not replica.load_error
+    return is_readable and not replica.finding_count
 
 
 class Totals:
@@ -113,6 +135,8 @@ class Totals:
             differ=having(Flag.DIFFER),
             few_replicas=having(Flag.FEW_REPLICAS),
             unknown=having(Flag.UNKNOWN),
+            lost=having(Flag.LOST),
+            contradict=having(Flag.CONTRADICT),
         )
 
     def _note(self, container_id: int) -> None:

@@ -21,6 +21,7 @@ import typer
 from spark_verify.errors import SPARK_ERRORS, VerifyError
 from spark_verify.generate import Shape, generate
 from spark_verify.pipeline import REPORTING_MIN_PERCENT, Request, Result, verify
+from spark_verify.printable import printable
 from spark_verify.report import verdict
 from spark_verify.score import score
 from spark_verify.session import open_session
@@ -58,7 +59,7 @@ def verify_command(
     started_s = time.monotonic()
 
     def progress(text: str) -> None:
-        typer.echo(f"[{time.monotonic() - started_s:6.1f} s] {text}", err=True)
+        _tell(f"[{time.monotonic() - started_s:6.1f} s] {text}", err=True)
 
     try:
         request = Request(
@@ -107,7 +108,7 @@ def generate_command(
         buckets=buckets,
     )
     if directory.exists():
-        typer.echo(f"suture-verify: {directory} exists already", err=True)
+        _tell(f"suture-verify: {directory} exists already", err=True)
         raise _Done(ERROR)
     spark = open_session(replica_count=4 * containers, master=master)
     typer.echo(json.dumps({"path": str(directory)} | generate(spark, shape, directory)))
@@ -144,21 +145,29 @@ def _say_error(error: Exception, *, as_json: bool) -> None:
     code = getattr(error, "code", "VERIFY_FAILED")
     if as_json:
         typer.echo(json.dumps({"error": code, "message": message, "hint": hint}))
-    typer.echo(f"suture-verify: {message}" + (f"\nhint: {hint}" if hint else ""), err=True)
+    _tell(f"suture-verify: {message}", err=True)
+    if hint:
+        _tell(f"hint: {hint}", err=True)
 
 
 def _say_result(result: Result, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"path": str(result.directory)} | result.summary))
         return
-    typer.echo(result.summary["text_report"])
-    typer.echo("")
+    for line in str(result.summary["text_report"]).split("\n"):
+        _tell(line)
+    _tell("")
     for action, planned in result.summary["plan"].items():
         if planned["rows"]:
-            typer.echo(f"to {action}: {planned['rows']:,}")
+            _tell(f"to {action}: {planned['rows']:,}")
     _kind, title, sentence = verdict(result.summary)
-    typer.echo(f"{title}: {sentence}")
-    typer.echo(f"{result.directory / 'report.html'}")
+    _tell(f"{title}: {sentence}")
+    _tell(f"{result.directory / 'report.html'}")
+
+
+def _tell(text: str, *, err: bool = False) -> None:
+    """Print one line for people, of which a terminal obeys nothing."""
+    typer.echo(printable(text), err=err)
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ import typer
 
 from agent import config_reference
 from agent.cli.options import JsonFlag
-from agent.cli.output import Exit, counted, emit, grid, say, show
+from agent.cli.output import Exit, counted, emit, grid, say, say_lines, show
 from agent.config import CONFIG_PATH, AgentConfig, load_written
 from agent.config_source import Written
 from agent.errors import Code, Refused
@@ -79,7 +79,7 @@ def explain(
             ]
         )
     else:
-        say("\n\n".join(option.explained() for option in found))
+        say_lines("\n\n".join(option.explained() for option in found))
     return Exit.OK
 
 

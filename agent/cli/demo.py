@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Annotated, Final
 
 import typer
-from rich.markup import escape
+from rich.text import Text
 
 from agent.cli.options import JsonFlag
 from agent.cli.output import Exit, aside, emit, grid, people, say, short, show
@@ -19,6 +19,7 @@ from agent.demo.cluster import Cluster
 from agent.demo.harm import Harm
 from agent.demo.story import Evidence, Say, Story, collect, default_directories, freeze
 from agent.errors import Code, Unavailable
+from agent.printable import printable
 from agent.rpc.v1 import scm_pb2
 
 AGENTS_MIN: Final = 3
@@ -107,7 +108,8 @@ class Printer:
     def __call__(self, text: str) -> None:
         """Print one step."""
         self.number += 1
-        aside.print(f"[bold]{self.number}.[/] {escape(text)}", highlight=False, soft_wrap=True)
+        line = Text.assemble((f"{self.number}.", "bold"), f" {printable(text)}")
+        aside.print(line, soft_wrap=True)
 
 
 def run(root: Path, agents: int, directories: list[Path], steps: Say) -> Evidence:

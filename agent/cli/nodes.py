@@ -11,12 +11,16 @@ import typer
 from agent.cli.connection import connect
 from agent.cli.options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.cli.orders import DryRunFlag, YesFlag, datanode_id, refuse_unasked
-from agent.cli.output import Exit, counted, emit, grid, remark, say, short, show
+from agent.cli.output import Exit, counted, emit, grid, remark, say, say_lines, short, show
 from agent.cli.scm import app, facts
 from agent.client import Client
 from agent.errors import Code, Refused
+from agent.observe.answer import containers_of, doubts_about, silent_of, unheard
+from agent.printable import printable
 from agent.rpc.v1 import scm_pb2
 
+HEARD: Final = "HEALTHY"  # of a node whose heartbeats come
+NO_DOUBT: Final = "every datanode is heard, and every closed container is equal and whole"
 STATES: Final = ("OPEN", "CLOSING", "QUASI_CLOSED", "CLOSED", "DELETING", "DELETED")
 CONDITIONS: Final = (
     "UNDER_REPLICATED",
@@ -178,11 +182,17 @@ def report(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
     """Show what the replication manager found in its last round. 2: some are not well."""
     with connect(scm) as client:
         answer = client.scm.get_report(scm_pb2.GetReportRequest())
+        counts = client.scm.count_containers(scm_pb2.CountContainersRequest())
+        nodes = list(client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes)
+    silent = silent_of(nodes, [node.health == HEARD for node in nodes])
+    doubts = [unheard(silent, len(nodes))] if silent else []
+    doubts += doubts_about(containers_of(counts))
     if as_json:
-        emit(facts(answer))
+        emit({**facts(answer), "answer": "; ".join(doubts), "well": not doubts})
     else:
-        say(report_text(answer))
-    return Exit.TO_DO if answer.conditions else Exit.OK
+        say("; ".join(doubts) or NO_DOUBT)
+        say_lines(report_text(answer))
+    return Exit.TO_DO if answer.conditions or doubts else Exit.OK
 
 
 def report_text(answer: scm_pb2.GetReportResponse) -> str:
@@ -211,7 +221,7 @@ def verification_text(answer: scm_pb2.GetReportResponse) -> str:
     if not answer.verified_at_ms:
         return "none yet; suture-scm --verify runs one every few minutes"
     if answer.verify_error:
-        return f"failed: {answer.verify_error}"
+        return f"failed: {printable(answer.verify_error)}"
     rows = ", ".join(f"{code}: {count}" for code, count in sorted(answer.decisions.items()))
     return f"rows of the plan: {rows or 'none'}"
 

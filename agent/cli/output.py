@@ -1,6 +1,7 @@
 """How commands speak: tables and progress for people, one JSON document for machines.
 
-Results go to stdout, progress and errors to stderr.
+Results go to stdout, progress and errors to stderr. Whatever is printed for people goes through
+`agent.printable`, and none of it is read as markup: names come from disks and from the wire.
 """
 
 import json
@@ -16,6 +17,7 @@ from rich.text import Text
 
 from agent.cli.exits import Exit as Exit
 from agent.errors import SutureError, size_text
+from agent.printable import printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -31,8 +33,10 @@ PIPE_WIDTH = 160  # columns of a table that no terminal shows
 
 size = size_text  # every size that people are shown
 
-people = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
-aside = Console(stderr=True)
+people = Console(
+    width=None if sys.stdout.isatty() else PIPE_WIDTH, markup=False, emoji=False, highlight=False
+)
+aside = Console(stderr=True, markup=False, emoji=False, highlight=False)
 
 
 def emit(value: object) -> None:
@@ -56,15 +60,21 @@ def show_rows_in_words(table: Table) -> None:
     """Print each row as `column value, column value`; what is empty is left out."""
     names = [str(column.header) for column in table.columns]
     if table.title:
-        people.print(str(table.title), style="bold", markup=False)
+        people.print(printable(str(table.title)), style="bold")
     for cells in zip(*(column.cells for column in table.columns), strict=True):
         pairs = [f"{name} {cell}" for name, cell in zip(names, cells, strict=True) if str(cell)]
-        people.print(", ".join(pairs), highlight=False, markup=False)
+        people.print(", ".join(pairs))
 
 
 def say(text: str) -> None:
-    """Print one line for people."""
-    people.print(text, highlight=False, soft_wrap=True, markup=False)
+    """Print one line for people; an end of line within it is shown as its code."""
+    people.print(printable(text), soft_wrap=True)
+
+
+def say_lines(text: str) -> None:
+    """Print lines for people, of which none comes from elsewhere."""
+    for line in text.split("\n"):
+        say(line)
 
 
 def fail(error: SutureError, *, as_json: bool) -> None:
@@ -97,18 +107,18 @@ def fail_usage(message: str, hint: str, *, as_json: bool) -> None:
 
 def complain(text: str) -> None:
     """Print one line on stderr that says what went wrong."""
-    aside.print(text, style="bold red", markup=False, highlight=False, soft_wrap=True)
+    aside.print(printable(text), style="bold red", soft_wrap=True)
 
 
 def remark(text: str) -> None:
     """Print one line on stderr beside the result."""
-    aside.print(text, markup=False, highlight=False, soft_wrap=True)
+    aside.print(printable(text), soft_wrap=True)
 
 
 def grid(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     """Return a table; a column whose name ends in `#` is a number, aligned right."""
     table = Table(
-        title=title or None,
+        title=Text(printable(title)) if title else None,
         title_justify="left",
         title_style="bold",
         box=SIMPLE_HEAD,
@@ -120,7 +130,7 @@ def grid(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -
             column.rstrip("#"), justify="right" if column.endswith("#") else "left", overflow="fold"
         )
     for row in rows:
-        table.add_row(*[Text(str(cell)) for cell in row])  # a name may look like markup
+        table.add_row(*[Text(printable(str(cell))) for cell in row])
     return table
 
 
@@ -137,7 +147,7 @@ def bytes_progress(label: str, total_bytes: int, *, quiet: bool) -> Iterator["Pr
     )
 
     progress = Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         DownloadColumn(binary_units=True),
         TransferSpeedColumn(),
@@ -147,7 +157,7 @@ def bytes_progress(label: str, total_bytes: int, *, quiet: bool) -> Iterator["Pr
         disable=quiet or not aside.is_terminal,
     )
     with progress:
-        progress.add_task(label, total=total_bytes)
+        progress.add_task(printable(label), total=total_bytes)
         yield progress
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from agent.cli.output import Exit, grid, say, short, show, size
+from agent.cli.output import grid, say, short, show, size
 from agent.observe.answer import Told
 from agent.quantity import spoken_duration
 from agent.rpc.v1 import datanode_pb2, scm_pb2
@@ -19,16 +19,18 @@ def show_cluster(
 ) -> None:
     """Show all datanodes below two lines: what was verified, and what became of containers."""
     say(line)
-    say(headline(counts))
+    say(containers_line(counts))
     show(node_table(nodes, answers))
 
 
-def headline(counts: scm_pb2.CountContainersResponse) -> str:
+def containers_line(counts: scm_pb2.CountContainersResponse) -> str:
     """Return the one line that a person asks for."""
     closed = counts.all - counts.open
     if not counts.all:
         return "no containers yet"
     words = {
+        "without a whole one": counts.lost,
+        "whose replicas contradict each other": counts.contradict,
         "with damaged replicas": counts.unhealthy,
         "whose replicas differ": counts.differ,
         "with too few replicas": counts.few_replicas,
@@ -87,7 +89,7 @@ def oldest_scan(answer: datanode_pb2.StatusResponse) -> str:
     )
 
 
-def show_datanode(answer: datanode_pb2.StatusResponse, line: str) -> int:
+def show_datanode(answer: datanode_pb2.StatusResponse, line: str) -> None:
     """Show one datanode: volumes and workers."""
     say(line)
     say(f"datanode {answer.datanode_id}, version {answer.version}, SCM: {answer.scm_state}")
@@ -113,5 +115,3 @@ def show_datanode(answer: datanode_pb2.StatusResponse, line: str) -> int:
         for w in answer.workers
     ]
     show(grid("workers", ["worker", "state", "steps#", "errors#", "last error"], workers))
-    is_wrong = any(v.failed for v in answer.volumes) or any(w.stalled for w in answer.workers)
-    return Exit.TO_DO if is_wrong else Exit.OK

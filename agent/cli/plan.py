@@ -16,7 +16,7 @@ from agent.cli.orders import (
     refuse_unasked,
     show_orders,
 )
-from agent.cli.output import Exit, counted
+from agent.cli.output import Exit, counted, remark
 from agent.cli.scm import WaitOption, app, scan_decision, show_decisions, wait_and_show
 from agent.client import Client
 from agent.errors import Code, Refused
@@ -48,7 +48,7 @@ def apply(
     request = read_plan(plan)
     partial = scope(plan)
     if partial:
-        typer.echo(partial, err=True)
+        remark(partial)
     rows: Rows = sorted(request.rows, key=lambda row: row.action == SCAN)
     with connect(scm) as client:
         handed = Handed(client, request.snapshot_id, request.run_id)

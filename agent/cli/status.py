@@ -14,7 +14,14 @@ from agent.cli.connection import security
 from agent.cli.declared import JSON, SCM, SCM_DEFAULT, Option
 from agent.cli.exits import Exit
 from agent.errors import SutureError
-from agent.observe.answer import Told, answer_of, sentence
+from agent.observe.answer import (
+    Headline,
+    Told,
+    answer_of,
+    containers_of,
+    headline,
+    silent_of,
+)
 from agent.rpc.channel import Method, call, open_channel, retried
 from agent.rpc.tls import Security
 from agent.rpc.v1 import datanode_pb2, datanode_pb2_grpc, scm_pb2
@@ -40,16 +47,22 @@ def one_datanode(address: str, *, as_json: bool) -> int:
     """Show one datanode: volumes and workers."""
     answer = told_by(address, security())
     now_ms = int(time.time() * 1000)
-    line = sentence(answer_of([answer], now_ms), now_ms)
+    line = headline(answer_of([answer], now_ms), now_ms)
     if as_json:
         from agent.cli.document import facts
         from agent.cli.output import emit
 
-        emit({"answer": line, **facts(answer[0])})
-        return Exit.OK
-    from agent.cli.overview import show_datanode
+        emit({"answer": line.text, "well": line.is_well, **facts(answer[0])})
+    else:
+        from agent.cli.overview import show_datanode
 
-    return show_datanode(answer[0], line)
+        show_datanode(answer[0], line.text)
+    return exit_of(line)
+
+
+def exit_of(line: Headline) -> Exit:
+    """Return the exit code, which says what the line says."""
+    return Exit.OK if line.is_well else Exit.TO_DO
 
 
 def whole_cluster(scm: str, *, as_json: bool) -> int:
@@ -63,7 +76,9 @@ def whole_cluster(scm: str, *, as_json: bool) -> int:
     answers = ask([node.address for node in nodes], proof)
     now_ms = int(time.time() * 1000)
     told = [answer for answer in answers if not isinstance(answer, str)]
-    line = sentence(answer_of(told, now_ms), now_ms)
+    silent = silent_of(nodes, [not isinstance(answer, str) for answer in answers])
+    known = answer_of(told, now_ms, silent=silent, containers=containers_of(counts))
+    line = headline(known, now_ms)
     if as_json:
         from agent.cli.document import facts
         from agent.cli.output import emit
@@ -71,7 +86,8 @@ def whole_cluster(scm: str, *, as_json: bool) -> int:
         shown = [answer if isinstance(answer, str) else facts(answer[0]) for answer in answers]
         emit(
             {
-                "answer": line,
+                "answer": line.text,
+                "well": line.is_well,
                 "containers": facts(counts),
                 "nodes": [
                     {**facts(node), "status": answer}
@@ -82,8 +98,8 @@ def whole_cluster(scm: str, *, as_json: bool) -> int:
     else:
         from agent.cli.overview import show_cluster
 
-        show_cluster(counts, nodes, answers, line)
-    return Exit.TO_DO if counts.to_do or len(told) < len(nodes) else Exit.OK
+        show_cluster(counts, nodes, answers, line.text)
+    return exit_of(line)
 
 
 def ask(addresses: Sequence[str], proof: Security) -> list[Told | str]:

@@ -1,82 +1,199 @@
-"""The one line that a person asks for: how much was verified in time, what is old, what waits."""
+"""The one line that a person asks for: is the data whole, and what is not known.
 
-from collections.abc import Sequence
+Everything that speaks of it, `suture status`, its JSON, `suture scm report`, the page of an agent,
+says what `headline` says. What stands in the way of "nothing is damaged" comes first; that is said
+only where everybody was heard and nothing contradicts it.
+"""
+
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Final
 
 from agent.errors import size_text
 from agent.quantity import spoken_duration
 from agent.rpc.v1 import datanode_pb2 as pb
+from agent.rpc.v1 import scm_pb2
+
+NAMES_SHOWN_MAX: Final = 3
+NAME_CHARACTERS: Final = 8  # of a datanode's id: enough to tell it from others
+GONE: Final = "DECOMMISSIONED"  # no replica is expected of such a node, and it may be switched off
 
 Told = tuple[pb.StatusResponse, pb.ScrubStatusResponse]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Containers:
+    """Closed containers, as the control plane counts them; one may be counted in several ways."""
+
+    lost: int = 0  # no whole replica is known
+    contradict: int = 0  # replicas contradict each other, each by rows that are intact
+    damaged: int = 0
+    differ: int = 0
+    few: int = 0
+    unknown: int = 0  # not compared
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What datanodes say of their data, together. `oldest_at_ms` is 0 when something was never
-    verified, -1 when there is nothing; `pass_ends_at_ms` is 0 when it cannot be said."""
+    """What is known of the data. `oldest_at_ms` is 0 when something was never verified, -1 when
+    there is nothing; `pass_ends_at_ms` is 0 when it cannot be said."""
 
-    data_bytes: int
-    in_time_bytes: int
-    interval_s: float
-    oldest_at_ms: int
-    oldest_on: str
-    never_read_count: int
-    finding_count: int
-    damaged_count: int
-    due_bytes: int
-    pass_ends_at_ms: int
+    asked_count: int
+    silent: tuple[str, ...] = ()  # ids of datanodes that were not heard
+    containers: Containers = Containers()
+    contradictory_count: int = 0  # replicas, as their datanodes say
+    failed_volume_count: int = 0
+    stalled_worker_count: int = 0
+    finding_count: int = 0
+    data_bytes: int = 0
+    in_time_bytes: int = 0
+    interval_s: float = 0.0
+    oldest_at_ms: int = -1
+    oldest_on: str = ""
+    due_bytes: int = 0
+    pass_ends_at_ms: int = 0
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether everything was verified in time and nothing was found."""
-        return self.in_time_bytes == self.data_bytes and not self.finding_count
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """The line, and whether there is nothing to do."""
+
+    text: str
+    is_well: bool
 
 
-def answer_of(told: Sequence[Told], now_ms: int) -> Answer:
-    """Return what the datanodes say, together."""
+def answer_of(
+    told: Sequence[Told],
+    now_ms: int,
+    *,
+    silent: Sequence[str] = (),
+    containers: Containers = Containers(),
+) -> Answer:
+    """Return what the datanodes that were heard say, together with what else is known."""
     volumes = [volume for status, _ in told for volume in status.volumes if volume.data_bytes]
     oldest = min(volumes, key=lambda volume: volume.oldest_scan_at_ms, default=None)
     scans = [volume for _, scrub in told for volume in scrub.volumes if volume.state != "off"]
-    unknown = any(volume.eta_ms < 0 for volume in scans) or not scans
+    has_no_end = any(volume.eta_ms < 0 for volume in scans) or not scans
     return Answer(
+        asked_count=len(told) + len(silent),
+        silent=tuple(silent),
+        containers=containers,
+        contradictory_count=sum(status.contradictory_count for status, _ in told),
+        failed_volume_count=sum(v.failed for status, _ in told for v in status.volumes),
+        stalled_worker_count=sum(w.stalled for status, _ in told for w in status.workers),
+        finding_count=sum(status.finding_count for status, _ in told),
         data_bytes=sum(volume.data_bytes for volume in volumes),
         in_time_bytes=sum(volume.in_time_bytes for volume in volumes),
         interval_s=max((status.interval_ms for status, _ in told), default=0) / 1000,
         oldest_at_ms=-1 if oldest is None else oldest.oldest_scan_at_ms,
         oldest_on="" if oldest is None else oldest.path,
-        never_read_count=sum(volume.never_read_count for volume in scans),
-        finding_count=sum(status.finding_count for status, _ in told),
-        damaged_count=sum(status.damaged_count for status, _ in told),
         due_bytes=sum(volume.due_bytes for volume in scans),
-        pass_ends_at_ms=0 if unknown else now_ms + max(volume.eta_ms for volume in scans),
+        pass_ends_at_ms=0 if has_no_end else now_ms + max(volume.eta_ms for volume in scans),
     )
 
 
-def sentence(answer: Answer, now_ms: int) -> str:
-    """Return the answer in one line."""
-    if not answer.data_bytes:
-        return "no closed container holds data yet"
-    parts = [f"{percent(answer.in_time_bytes, answer.data_bytes)} of bytes verified within "]
-    parts[0] += spoken_duration(answer.interval_s)
-    if answer.oldest_at_ms > 0:
-        age_s = max(0, now_ms - answer.oldest_at_ms) / 1000
-        parts.append(f"oldest {spoken_duration(age_s)} on {answer.oldest_on}")
-    else:
-        parts.append(f"something on {answer.oldest_on} was never read again")
+def containers_of(counts: scm_pb2.CountContainersResponse) -> Containers:
+    """Return what the control plane counts."""
+    return Containers(
+        lost=counts.lost,
+        contradict=counts.contradict,
+        damaged=counts.unhealthy,
+        differ=counts.differ,
+        few=counts.few_replicas,
+        unknown=counts.unknown,
+    )
+
+
+def silent_of(nodes: Sequence[scm_pb2.NodeInfo], heard: Sequence[bool]) -> list[str]:
+    """Return the ids of the nodes that were not heard, of those whose replicas count."""
+    return [
+        node.datanode_id
+        for node, was_heard in zip(nodes, heard, strict=True)
+        if not was_heard and node.op_state != GONE
+    ]
+
+
+def headline(answer: Answer, now_ms: int) -> Headline:
+    """Return the line. It is well when nobody is silent, nothing is late and nothing is wrong."""
+    doubts = [*_unheard(answer), *doubts_about(answer.containers), *_troubles(answer)]
+    is_late = answer.in_time_bytes < answer.data_bytes
+    is_well = not doubts and not is_late and not answer.finding_count
+    parts = [*doubts, *_verified(answer, now_ms, has_doubts=bool(doubts))]
+    return Headline("; ".join(parts), is_well)
+
+
+def doubts_about(containers: Containers) -> list[str]:
+    """Return what keeps containers from being called whole, the worst first."""
+    words = (
+        (containers.lost, "without a whole replica"),
+        (containers.contradict, "whose replicas contradict each other"),
+        (containers.damaged, "with damaged replicas"),
+        (containers.differ, "whose replicas differ"),
+        (containers.few, "with too few replicas"),
+        (containers.unknown, "not compared yet"),
+    )
+    return [f"{_counted(count, 'container')} {text}" for count, text in words if count]
+
+
+def unheard(silent: Sequence[str], asked_count: int) -> str:
+    """Return that some datanodes were not heard, and which."""
+    names = [one[:NAME_CHARACTERS] for one in silent[:NAMES_SHOWN_MAX]]
+    more = ["..."] if len(silent) > NAMES_SHOWN_MAX else []
+    noun = "datanode was" if asked_count == 1 else "datanodes were"
+    return f"{len(silent)} of {asked_count} {noun} not heard ({', '.join(names + more)})"
+
+
+def _unheard(answer: Answer) -> Iterator[str]:
+    if answer.silent:
+        yield unheard(answer.silent, answer.asked_count)
+
+
+def _troubles(answer: Answer) -> Iterator[str]:
+    """Yield what datanodes themselves say is wrong with more than a chunk."""
+    if answer.contradictory_count and not answer.containers.contradict:
+        replicas = _counted(answer.contradictory_count, "replica")
+        verb = "contradicts its peers" if answer.contradictory_count == 1 else "contradict peers"
+        yield f"{replicas} {verb}"
+    if answer.failed_volume_count:
+        yield f"{_counted(answer.failed_volume_count, 'volume')} failed"
+    if answer.stalled_worker_count:
+        yield f"{_counted(answer.stalled_worker_count, 'worker')} stalled"
+
+
+def _verified(answer: Answer, now_ms: int, *, has_doubts: bool) -> Iterator[str]:
+    """Yield what those that were heard have verified, found and yet to do."""
+    where = " of those that were heard" if answer.silent else ""
+    if answer.data_bytes:
+        share = percent(answer.in_time_bytes, answer.data_bytes)
+        yield f"{share} of bytes{where} verified within {spoken_duration(answer.interval_s)}"
+        if answer.oldest_at_ms > 0:
+            age_s = max(0, now_ms - answer.oldest_at_ms) / 1000
+            yield f"oldest {spoken_duration(age_s)} on {answer.oldest_on}"
+        else:
+            yield f"something on {answer.oldest_on} was never read again"
+    elif len(answer.silent) < max(1, answer.asked_count):
+        yield f"no closed container{where} holds data yet"
     if answer.finding_count:
         noun = "finding awaits" if answer.finding_count == 1 else "findings await"
-        parts.append(f"{answer.finding_count} {noun} repair")
-    else:
-        parts.append("nothing is damaged")
+        yield f"{answer.finding_count} {noun} repair"
+    elif answer.data_bytes:
+        yield "no other damage is known" if has_doubts else "nothing is damaged"
+    if answer.data_bytes:
+        yield _due(answer)
+
+
+def _due(answer: Answer) -> str:
     if not answer.due_bytes:
-        parts.append("nothing is due")
-    elif answer.pass_ends_at_ms:
+        return "nothing is due"
+    if answer.pass_ends_at_ms:
         ends = datetime.fromtimestamp(answer.pass_ends_at_ms / 1000, UTC)
-        parts.append(f"next full pass done {ends:%A %H:%M} UTC")
-    else:
-        parts.append(f"{size_text(answer.due_bytes)} are due, the end is not known yet")
-    return "; ".join(parts)
+        return f"next full pass done {ends:%A %H:%M} UTC"
+    return f"{size_text(answer.due_bytes)} are due, the end is not known yet"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
 def percent(part: int, whole: int) -> str:

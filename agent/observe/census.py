@@ -27,9 +27,9 @@ AGE_BOUNDS_S: Final = (
 KEPT_MS: Final = 10_000  # a summary is as old as this at most
 
 
-_PACKED: Final = struct.Struct("=HBxIQQ")
+_PACKED: Final = struct.Struct("=HBBIQQ")
 _COLUMNS: Final = np.dtype(
-    [("volume", "u2"), ("state", "u1"), ("", "u1"), ("findings", "u4"), ("bytes", "u8"),
+    [("volume", "u2"), ("state", "u1"), ("contradicts", "u1"), ("findings", "u4"), ("bytes", "u8"),
      ("scan_at_ms", "u8")]
 )  # fmt: skip
 assert _COLUMNS.itemsize == _PACKED.size
@@ -84,6 +84,7 @@ class Summary:
     states: Counter[str]
     finding_count: int
     damaged: tuple[ContainerId, ...]
+    contradictory_count: int  # replicas that peers contradict
 
 
 class Census:
@@ -104,6 +105,7 @@ class Census:
         rows["volume"] = self._number_of(volume_id)
         rows["state"] = replicas.states
         rows["findings"] = replicas.finding_counts
+        rows["contradicts"] = replicas.contradiction_counts > 0
         rows["bytes"] = replicas.bytes_used
         rows["scan_at_ms"] = replicas.data_scan_at_ms
         packed = (row.tobytes() for row in rows)
@@ -133,6 +135,7 @@ class Census:
         return _PACKED.pack(
             self._number_of(facts.volume_id),
             _NUMBERS[facts.state],
+            facts.contradiction_count > 0,
             facts.finding_count,
             facts.bytes_used,
             facts.data_scan_at_ms,
@@ -157,4 +160,5 @@ class Census:
             Counter({STATES[n].value: count for n, count in enumerate(counts) if count}),
             int(rows["findings"].sum(dtype=np.uint64)),
             tuple(sorted(container_ids[rows["findings"] > 0].tolist())),
+            int(np.count_nonzero(rows["contradicts"])),
         )

@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Final
 
 from agent.errors import size_text
-from agent.observe.answer import answer_of, sentence
+from agent.observe.answer import answer_of, headline
 from agent.observe.status import Observer
 from agent.quantity import spoken_duration
 from agent.rpc.v1 import datanode_pb2 as pb
@@ -35,8 +35,8 @@ def status_page(
 ) -> str:
     """Return the whole page: the answer, volumes, findings, queue, workers."""
     status = observer.status()
-    answer = answer_of([(status, scrub)], now_ms)
-    is_wrong = not answer.is_whole or bool(problems(status, scrub))
+    line = headline(answer_of([(status, scrub)], now_ms), now_ms)
+    is_wrong = not line.is_well or bool(problems(status, scrub))
     at = datetime.fromtimestamp(now_ms / 1000, UTC)
     queues = [(queue.type, queue.count) for queue in observer.queues()]
     shown = [found for _, found in zip(range(FINDINGS_SHOWN_MAX), findings, strict=False)]
@@ -47,7 +47,7 @@ def status_page(
             f"{escape(status.datanode_id[:8])}</title><style>{STYLE}</style></head><body>",
             f"<h1>Datanode {escape(status.datanode_id)}</h1>",
             f'<p class="answer{" wrong" if is_wrong else ""}">',
-            f"{escape(sentence(answer, now_ms))}</p>",
+            f"{escape(line.text)}</p>",
             _problem_list(problems(status, scrub)),
             f"<p>Version {escape(status.version)}, up {_age(status.started_at_ms, now_ms)}, SCM: ",
             f"{escape(status.scm_state)}, cluster {escape(status.cluster_id)}.</p>",

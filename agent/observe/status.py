@@ -155,6 +155,7 @@ class Observer:
             interval_ms=int(self._interval_s * 1000),
             damaged_count=len(summary.damaged),
             damaged=summary.damaged[:DAMAGED_SHOWN_MAX],
+            contradictory_count=summary.contradictory_count,
         )
 
 

@@ -93,14 +93,42 @@ def test_status_answers_in_one_line(
     """
     first = suture("status", code=Exit.TO_DO).splitlines()[0]
     capsys.readouterr()
-    run(["status", "--datanode", cluster.nodes[1].address])
+    alone_code = run(["status", "--datanode", cluster.nodes[1].address])
     alone = capsys.readouterr().out.splitlines()[0]
     suture("reconcile", str(damaged))
 
     assert "of bytes verified within 7 d; " in first
     assert "; 1 finding awaits repair; " in first
     assert "; 1 finding awaits repair; " in alone
+    assert Exit.TO_DO == alone_code
+    suture.wait_until(lambda: status_code(capsys, cluster.scm.address) == Exit.OK)
     assert "; nothing is damaged; " in suture("status").splitlines()[0]
+
+
+def status_code(capsys: pytest.CaptureFixture[str], address: str) -> int:
+    """Return the exit code of status; of a repair the control plane hears a moment later."""
+    code = run(["status", "--scm", address])
+    capsys.readouterr()
+    return code
+
+
+def test_a_silent_datanode_stands_in_the_first_sentence(
+    suture: CommandLine, tmp_path: Path
+) -> None:
+    """
+    Nothing is claimed of what it has, and the exit code says that there is something to do.
+    """
+    with Cluster(tmp_path / "own", agents=2, volumes=1) as own:
+        command = CommandLine(own.scm.address, suture.capsys)
+        command.wait_until(lambda: len(command.json("scm", "nodes")) == 2)
+        own.nodes[1].kill()
+        told = command.json("status", code=Exit.TO_DO)
+        first = command("status", code=Exit.TO_DO).splitlines()[0]
+
+    assert first == told["answer"]
+    assert first.startswith("1 of 2 datanodes were not heard")
+    assert "nothing is damaged" not in first
+    assert told["well"] is False
 
 
 def test_volumes_are_shown_with_their_health(suture: CommandLine, cluster: Cluster) -> None:

@@ -662,7 +662,7 @@ class CountContainersRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class CountContainersResponse(_message.Message):
-    __slots__ = ("all", "open", "whole", "to_do", "unhealthy", "differ", "few_replicas", "unknown")
+    __slots__ = ("all", "open", "whole", "to_do", "unhealthy", "differ", "few_replicas", "unknown", "lost", "contradict")
     ALL_FIELD_NUMBER: _ClassVar[int]
     OPEN_FIELD_NUMBER: _ClassVar[int]
     WHOLE_FIELD_NUMBER: _ClassVar[int]
@@ -671,6 +671,8 @@ class CountContainersResponse(_message.Message):
     DIFFER_FIELD_NUMBER: _ClassVar[int]
     FEW_REPLICAS_FIELD_NUMBER: _ClassVar[int]
     UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    CONTRADICT_FIELD_NUMBER: _ClassVar[int]
     all: int
     open: int
     whole: int
@@ -679,7 +681,9 @@ class CountContainersResponse(_message.Message):
     differ: int
     few_replicas: int
     unknown: int
-    def __init__(self, all: _Optional[int] = ..., open: _Optional[int] = ..., whole: _Optional[int] = ..., to_do: _Optional[int] = ..., unhealthy: _Optional[int] = ..., differ: _Optional[int] = ..., few_replicas: _Optional[int] = ..., unknown: _Optional[int] = ...) -> None: ...
+    lost: int
+    contradict: int
+    def __init__(self, all: _Optional[int] = ..., open: _Optional[int] = ..., whole: _Optional[int] = ..., to_do: _Optional[int] = ..., unhealthy: _Optional[int] = ..., differ: _Optional[int] = ..., few_replicas: _Optional[int] = ..., unknown: _Optional[int] = ..., lost: _Optional[int] = ..., contradict: _Optional[int] = ...) -> None: ...
 
 class CloseContainersRequest(_message.Message):
     __slots__ = ("container_ids", "dry_run", "worlds", "force")

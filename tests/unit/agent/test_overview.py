@@ -1,6 +1,6 @@
 """The one line that says whether the data is whole."""
 
-from agent.cli.overview import headline
+from agent.cli.overview import containers_line
 from agent.rpc.v1 import scm_pb2
 
 
@@ -10,7 +10,7 @@ def test_all_is_well() -> None:
     """
     counts = scm_pb2.CountContainersResponse(all=2, whole=2)
 
-    line = headline(counts)
+    line = containers_line(counts)
 
     assert "2 of 2 closed containers are equal and whole on all replicas; 0 open" == line
 
@@ -23,7 +23,7 @@ def test_every_trouble_is_named() -> None:
         all=6, open=2, whole=1, to_do=3, unhealthy=3, differ=2, few_replicas=1, unknown=4
     )
 
-    line = headline(counts)
+    line = containers_line(counts)
 
     assert (
         "1 of 4 closed containers are equal and whole on all replicas; 3 with damaged replicas, "
@@ -35,4 +35,4 @@ def test_no_container_is_no_trouble() -> None:
     """
     Before the first container there is nothing to be worried about.
     """
-    assert "no containers yet" == headline(scm_pb2.CountContainersResponse())
+    assert "no containers yet" == containers_line(scm_pb2.CountContainersResponse())

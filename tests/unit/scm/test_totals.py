@@ -13,12 +13,17 @@ from scm.totals import Counts, Flag, flags_of
 from tests.support.scm_world import ScmWorld, container, replica, with_whole_replicas
 
 NODES = ("a", "b", "c")
-NONE = Counts(0, 0, 0, 0, 0, 0, 0, 0)
+NONE = Counts(*[0] * 10)
 
 
 def whole() -> list[Replica]:
     """Return three equal replicas."""
     return [replica(node) for node in NODES]
+
+
+def bad(state: ReplicaState) -> list[Replica]:
+    """Return three replicas in one state."""
+    return [replica(node, state) for node in NODES]
 
 
 @pytest.mark.parametrize(
@@ -31,7 +36,15 @@ def whole() -> list[Replica]:
         (container(), [*whole()[:2], replica("c", root=None)], Flag.UNKNOWN),
         (container(), whole()[:2], Flag.FEW_REPLICAS),
         (container(replication_factor=2), whole()[:2], Flag(0)),
-        (container(), [], Flag.FEW_REPLICAS | Flag.UNKNOWN),
+        (container(), [], Flag.FEW_REPLICAS | Flag.UNKNOWN | Flag.LOST),
+        (container(), bad(ReplicaState.UNHEALTHY), Flag.UNHEALTHY | Flag.LOST),
+        (container(), [replace(r, finding_count=1) for r in whole()], Flag.LOST),
+        (container(), [replace(r, load_error="gone") for r in whole()], Flag.LOST),
+        (
+            container(),
+            [*whole()[:2], replace(replica("c"), is_contradictory=True)],
+            Flag.CONTRADICT,
+        ),
         (container(ContainerState.OPEN), [], Flag.OPEN),
         (container(ContainerState.CLOSING), whole()[:1], Flag.OPEN),
         (container(ContainerState.DELETING), whole()[:1], Flag.GONE),
@@ -55,6 +68,8 @@ def test_of_shards_one_of_each_index_must_be_there() -> None:
 
     assert Flag(0) == flags_of(coded, shards)
     assert Flag.FEW_REPLICAS == flags_of(coded, twins)
+    lost = [shards[0], *(replace(shard, state=ReplicaState.UNHEALTHY) for shard in shards[1:])]
+    assert Flag.UNHEALTHY | Flag.LOST == flags_of(coded, lost)
 
 
 @pytest.fixture
@@ -131,6 +146,6 @@ def test_after_a_restart_all_is_counted_a_part_at_a_time(
     assert [False, False, True] == [parts() for _ in range(3)]
     world.state.close()
     world.start()
-    expected = replace(NONE, all=5, whole=1, to_do=4, few_replicas=4, unknown=4)
+    expected = replace(NONE, all=5, whole=1, to_do=4, few_replicas=4, unknown=4, lost=4)
     assert expected == world.control.count_containers()
     world.state.close()

@@ -1,0 +1,33 @@
+"""Text from a snapshot, as it may be shown on a terminal: what `agent.printable` is to the agent.
+
+A name may hold what a terminal obeys: sequences that move the cursor, change its title or paste;
+characters that turn the order of what is read; ends of lines that forge a line of ours. All that
+is shown, and none of it obeyed. Letters of every script stay as they are.
+"""
+
+import unicodedata
+from typing import Final
+
+SHOWN_AS_CODE: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+"""Controls, formats (the turns of direction among them), halves of surrogate pairs, what nobody
+has assigned, and separators of lines."""
+
+
+def printable(text: str) -> str:
+    """Return `text` with each character that is no visible one written as its code, `\\x1b`.
+
+    A backslash stays: what is shown is to be read, not to be parsed.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        _code(character) if unicodedata.category(character) in SHOWN_AS_CODE else character
+        for character in text
+    )
+
+
+def _code(character: str) -> str:
+    number = ord(character)
+    if number < 0x100:
+        return f"\\x{number:02x}"
+    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
