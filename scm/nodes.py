@@ -9,15 +9,19 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Final
 
 import structlog
 
 from agent.errors import Code, Refused
 from merkle.replica import LAYOUT_VERSION
 from scm.clock import Clock
+from scm.dispatch import backoff_s
 from scm.facts import Health, Liveness, Node, OpState, Volume
 from scm.options import ScmOptions
 from scm.state import Change, State
+
+AVOIDED_HEARTBEATS: Final = 2  # a node that a writer could not write to, the first time
 
 _log = structlog.get_logger("suture.scm")
 
@@ -58,6 +62,7 @@ class Nodes:
         self._live: dict[str, Liveness] = {}
         self._registered: set[str] = set()  # with this process
         self._failed_at_s: dict[str, float] = {}
+        self._failures: dict[str, int] = {}  # of writers, since one succeeded or it registered
         self._seen_health: dict[str, Health] = {}
         self._rack_count: int | None = None  # counted when it is asked for
 
@@ -95,6 +100,7 @@ class Nodes:
             self._registered.add(node.datanode_id)
             change.on_undo(partial(self._registered.discard, node.datanode_id))
         self._rack_count = None
+        self._failures.pop(node.datanode_id, None)
         self.hear(node.datanode_id, registration.volumes, ())
         _log.info(
             "node_registered",
@@ -203,6 +209,23 @@ class Nodes:
     def write_failed(self, datanode_id: str) -> None:
         """Remember that a writer had to leave a replica behind on this node."""
         self._failed_at_s[datanode_id] = self._clock.monotonic_s()
+        self._failures[datanode_id] = self._failures.get(datanode_id, 0) + 1
+
+    def write_succeeded(self, datanode_id: str) -> None:
+        """Remember that a block was stored on this node."""
+        self._failures.pop(datanode_id, None)
+
+    def is_avoided(self, datanode_id: str) -> bool:
+        """Whether a writer's next try on this node is better made later.
+
+        The pause grows with every failure, and ends when the node registers anew.
+        """
+        count = self._failures.get(datanode_id, 0)
+        if not count:
+            return False
+        first_s = AVOIDED_HEARTBEATS * self._options.heartbeat_interval_ms / 1000
+        pause_s = backoff_s(count, first_s=first_s)
+        return self._clock.monotonic_s() - self._failed_at_s[datanode_id] < pause_s
 
     def has_failed_lately(self, datanode_id: str) -> bool:
         """Whether a writer complained about this node within the time that makes a node stale."""

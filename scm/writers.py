@@ -4,7 +4,8 @@ A container is open for one session at a time, so that its bcsids are one writer
 replica with a higher bcsid has everything a lower one has. It takes no more blocks (is sealed)
 when it is full, when one of its datanodes is not well, or when its writer left a replica behind;
 it closes when nothing promised in it is owed any more, when its session says so, or when nobody
-has asked for it for a while.
+has asked for it for a while. While no other nodes can be had it goes on without the replica that
+was left behind, as long as a majority of its replicas takes writes.
 """
 
 from collections.abc import Sequence
@@ -111,6 +112,7 @@ class Writers:
             touched.add(container_id)
         for key in keys:
             touched |= self._commit_key(change, client_id, key, may_replace=may_replace)
+        self._note_success(touched, {datanode_id for _container_id, datanode_id in failed})
         return self._close_settled(change, touched)
 
     def finish(self, change: Change, client_id: str, *, close: bool) -> list[int]:
@@ -146,7 +148,7 @@ class Writers:
             del self._active_at_s[container_id]
         for container in containers:
             active_at_s = self._active_at_s.setdefault(container.container_id, now_s)
-            is_sealed = container.is_sealed or not self._is_well(container)
+            is_sealed = container.is_sealed or not self._is_well(container) or _is_short(container)
             allowed_ms = (
                 self._options.sealed_idle_ms if is_sealed else self._options.session_idle_ms
             )
@@ -185,7 +187,9 @@ class Writers:
             change.put(self._state.containers, replace(container, is_sealed=True))
             self._close_settled(change, {container.container_id})
         for container in self._state.containers.open_of(""):  # released by a finished session
-            if container.scheme == scheme and self._takes(container, size_bytes):
+            if _is_short(container) and not self._goes_on(container):
+                self.end(change, container, "a replica was left behind")
+            elif container.scheme == scheme and self._takes(container, size_bytes):
                 return replace(container, client_id=client_id)
         return self._new_container(change, client_id, scheme)
 
@@ -195,7 +199,27 @@ class Writers:
             <= self._options.container_bytes_max * container.data_count
             and container.allocated_bcsid < BLOCKS_PER_CONTAINER_MAX
             and self._is_well(container)
+            and (not _is_short(container) or self._goes_on(container))
         )
+
+    def _goes_on(self, container: Container) -> bool:
+        """Whether a container takes blocks although one of its replicas was left behind.
+
+        While there is no other choice: a new container would have a replica on a node that writers
+        just failed on, too, and each block of an outage would get a container of its own, to be
+        closed, copied and mended when the node is back.
+        """
+        if container.scheme or not _has_majority(container):
+            return False
+        willing = [c for c in self._cases.candidates() if not self._nodes.is_avoided(c.datanode_id)]
+        return len(willing) < container.replication_factor
+
+    def _note_success(self, container_ids: set[int], failed_ids: set[str]) -> None:
+        for container_id in container_ids:
+            container = self._state.containers.get(container_id)
+            for node in () if container is None else container.pipeline:
+                if node not in failed_ids:
+                    self._nodes.write_succeeded(node)
 
     def _is_well(self, container: Container) -> bool:
         return all(self._nodes.is_reachable(node) for node in container.pipeline)
@@ -308,6 +332,8 @@ class Writers:
         if container.state is not ContainerState.OPEN or container.client_id != client_id:
             return  # it is closing already, or is no longer this session's concern
         if datanode_id not in container.pipeline:
+            if _is_short(container):
+                return  # a session tells all that it left behind, each time
             raise Refused(
                 Code.MALFORMED_REQUEST,
                 f"container {container_id} has no replica on datanode {datanode_id}",
@@ -315,7 +341,13 @@ class Writers:
             )
         self._nodes.write_failed(datanode_id)
         _log.warning("replica_left_behind", container_id=container_id, datanode_id=datanode_id)
-        change.put(self._state.containers, replace(container, is_sealed=True))
+        left = tuple(node for node in container.pipeline if node != datanode_id)
+        short = replace(container, pipeline=left)
+        # What was left behind never gets a later block: its commit id would claim those it missed.
+        can_go_on = not container.is_sealed and self._goes_on(short)
+        change.put(
+            self._state.containers, short if can_go_on else replace(container, is_sealed=True)
+        )
 
     def _close_settled(self, change: Change, container_ids: set[int]) -> list[int]:
         """Close the sealed ones among the containers that owe no commit; return their ids."""
@@ -331,6 +363,16 @@ class Writers:
                 self.end(change, container, "full, or a replica was left behind")
                 closed.append(container_id)
         return closed
+
+
+def _has_majority(container: Container) -> bool:
+    """Whether a majority of those that are left, which writers wait for, is one of all replicas."""
+    return len(container.pipeline) // 2 >= container.replication_factor // 2
+
+
+def _is_short(container: Container) -> bool:
+    """Whether an open container goes on without a replica that was left behind."""
+    return not container.scheme and len(container.pipeline) < container.replication_factor
 
 
 def _key_exists(name: str) -> Refused:
