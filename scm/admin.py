@@ -16,7 +16,8 @@ from scm.counting import Placed
 from scm.facts import Container, ContainerState, Kind, Node
 from scm.intake import ASKED_FOR, Decision, Order
 from scm.loads import DELETE_LIMIT
-from scm.replication import Case, good_replicas, may_remove, neighbours, sources
+from scm.origins import may_be_removed
+from scm.replication import Case, good_replicas, neighbours, sources
 from scm.safemode import SafeMode
 from scm.shards import may_lose_shard, operator_keep_count, whole_count
 from scm.state import Change
@@ -152,10 +153,15 @@ class Admin:
         count: int,
         target_id: str = "",
         from_ids: Sequence[str] = (),
+        of_origin: Sequence[str] = (),
         dry_run: bool,
     ) -> Decision:
-        """Order `count` copies, or say why not. `from_ids` narrows the sources."""
-        allowed = [p.datanode_id for p in sources(case)]
+        """Order `count` copies, or say why not.
+
+        `from_ids` narrows the sources; `of_origin` are those of one origin, and are copied though
+        others have more commits.
+        """
+        allowed = list(of_origin) or [p.datanode_id for p in sources(case)]
         if from_ids:
             allowed = [node for node in allowed if node in from_ids]
         if not allowed:
@@ -203,7 +209,7 @@ class Admin:
         if case.container.scheme:
             is_safe, what = may_lose_shard(case, datanode_id), " shards"
         else:
-            is_safe = may_remove(case, datanode_id, keep_count=keep_count)
+            is_safe = may_be_removed(case, datanode_id, keep_count=keep_count)
             what = ", equal and confirmed replicas"
         if not is_safe:
             message = f"fewer than {keep_count} whole{what} would stay"

@@ -14,8 +14,9 @@ from scm.coding import Coding
 from scm.counting import Placed
 from scm.doubts import doubts
 from scm.facts import Container, Kind, Outcome, OutcomeState, Pending, Priority
+from scm.origins import lacking, may_be_removed
 from scm.reconciles import Reconciles
-from scm.replication import Case, is_whole, may_remove, sources
+from scm.replication import Case, is_whole, sources
 from scm.settled import Settled
 from scm.shards import (
     may_lose_shard,
@@ -157,7 +158,10 @@ class Orders:
         case = self._cases.case(container)
         # The add that is this command hides from `to_move` that it is needed.
         able = self._shard_sources(case, command) if container.scheme else sources(case)
-        if command.datanode_id not in {p.datanode_id for p in able}:
+        short_by, of_origin = lacking(replace(case, adds=()), [command.datanode_id])
+        if not (short_by and of_origin) and command.datanode_id not in {
+            p.datanode_id for p in able
+        }:
             return "its replica is no source any more"
         if self._state.replicas.get((command.container_id, command.target_id)) is not None:
             return f"{command.target_id} has a replica already"
@@ -184,7 +188,7 @@ class Orders:
             may_go = may_lose_shard if is_asked_for else may_remove_shard
             is_safe = may_go(case, command.datanode_id)
             return "" if is_safe else "too few whole shards would stay"
-        if not may_remove(case, command.datanode_id, keep_count=command.keep_count):
+        if not may_be_removed(case, command.datanode_id, keep_count=command.keep_count):
             return f"fewer than {command.keep_count} whole replicas would stay"
         return ""
 

@@ -17,6 +17,7 @@ from scm.coding import shortage
 from scm.emptying import next_step
 from scm.facts import Container, ContainerState, Kind
 from scm.intake import Decision, PlanRow, check
+from scm.origins import lacking, spare
 from scm.previews import Previews
 from scm.reconciles import Reconciles
 from scm.replication import UNDER, Case, judge, victims
@@ -101,8 +102,8 @@ class Plans:
             case Kind.DELETE if not row.is_forced:
                 return self._delete_empty(row, case)
             case Kind.DELETE:
-                spare = {p.datanode_id for p in surplus(case)} | set(case.deletes)
-                wrong = sorted(set(row.targets) - spare)
+                removable = {p.datanode_id for p in surplus(case)} | set(case.deletes)
+                wrong = sorted(set(row.targets) - removable)
                 if wrong:
                     return _stale(row, f"the shard on {', '.join(wrong)} is not one to remove now")
                 return Decision(row.container_id, "OK", "is removed by the control plane")
@@ -190,6 +191,12 @@ class Plans:
         judgement = judge(case)
         if judgement.condition in UNDER and case.hopeful and not judgement.copies:
             return Decision(row.container_id, AWAITS_REPAIR, "is to be healed in place first")
+        of_origin, able = lacking(case, row.sources)
+        if of_origin and able:
+            count = min(row.copies, of_origin)
+            return self._admin.copy(
+                change, case, why=row.why, count=count, of_origin=able, dry_run=dry_run
+            )
         if not _is_closed(container) or judgement.condition not in UNDER or not judgement.copies:
             return _stale(
                 row,
@@ -207,8 +214,9 @@ class Plans:
         case = self._cases.case(container)
         if not row.is_forced:
             return self._delete_empty(row, case)
-        spare = [p.datanode_id for p in victims(case)] if _is_closed(container) else []
-        wrong = [node for node in row.targets if node not in spare]
+        found = victims(case) if _is_closed(container) else []
+        removable = {p.datanode_id for p in [*found, *spare(case)]}
+        wrong = [node for node in row.targets if node not in removable]
         if wrong or len(row.targets) != 1:
             return _stale(row, f"the replica on {', '.join(wrong)} is not one to remove now")
         return self._admin.remove(

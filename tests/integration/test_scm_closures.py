@@ -368,6 +368,69 @@ class TestPlans:
         assert "AWAITS_REPAIR" == decision.code
 
 
+class TestOrigins:
+    """Rows about a container of which nobody knows yet which origin has the last commit."""
+
+    def stuck(self, world: ScmWorld) -> tuple[str, ...]:
+        """Leave two origins at other commits, the last one lost."""
+        nodes = lose_disk(world, acknowledged=6)
+        for node, bcsid in zip(nodes[1:], (5, 4), strict=True):
+            world.beat(node, replica(node, Q, bcsid=bcsid, root=bcsid))
+        return nodes
+
+    def test_an_origin_that_lacks_copies_is_copied(self, world: ScmWorld) -> None:
+        """Though its commit is not the highest; and the command leaves when its turn comes."""
+        _first, best, other = self.stuck(world)
+        row = PlanRow(1, (), "stuck, origin", "replicate", sources=(other,), copies=1)
+
+        (decision,) = world.control.apply_plan([row], dry_run=False)
+        sent = [c for c, _named in world.call(other).commands if c.kind is Kind.REPLICATE]
+
+        assert "OK" == decision.code
+        assert [1] == [c.container_id for c in sent]
+        assert best not in {c.target_id for c in sent}
+
+    def test_one_that_has_all_its_copies_is_not(self, world: ScmWorld) -> None:
+        """The row was right once."""
+        first, best, other = self.stuck(world)
+        world.join("dn5")
+        for node in (spare(first, best, other), "dn5"):
+            held = replace(replica(node, Q, bcsid=5, root=5), origin_datanode_id=best)
+            world.beat(node, held, full=True)
+        row = PlanRow(1, (), "stuck, origin", "replicate", sources=(best,), copies=1)
+
+        (decision,) = world.control.apply_plan([row], dry_run=False)
+
+        assert "STALE_PLAN" == decision.code
+
+    def test_one_too_many_of_an_origin_goes_while_as_many_equal_ones_stay(
+        self, world: ScmWorld
+    ) -> None:
+        """Never the only one of another origin, nor one that differs."""
+        first, best, other = self.stuck(world)
+        world.join("dn5", "dn6")
+        copies = (spare(first, best, other), "dn5", "dn6")
+        for node in copies:
+            held = replace(replica(node, Q, bcsid=5, root=5), origin_datanode_id=best)
+            world.beat(node, held, full=True)
+
+        def told(node: str, *, dry_run: bool = True) -> str:
+            row = PlanRow(1, (), "too many", "delete", targets=(node,), is_forced=True)
+            return world.control.apply_plan([row], dry_run=dry_run)[0].code
+
+        before = {node: told(node) for node in (best, other, *copies)}
+        world.beat("dn5", replace(replica("dn5", Q, bcsid=5, root=9), origin_datanode_id=best))
+        differing = {node: told(node) for node in (best, "dn5")}
+        world.beat("dn5", replace(replica("dn5", Q, bcsid=5, root=5), origin_datanode_id=best))
+        done = told("dn6", dry_run=False)
+        (command,) = [c for c, _ in world.call("dn6").commands if c.kind is Kind.DELETE]
+
+        assert {"OK"} == {before[node] for node in (best, *copies)}
+        assert "STALE_PLAN" == before[other]
+        assert {"STALE_PLAN"} == set(differing.values())
+        assert ("OK", 1) == (done, command.container_id)
+
+
 def test_a_node_that_died_before_it_wrote_anything_holds_nothing_up(world: ScmWorld) -> None:
     """It was chosen and never reported a replica: nobody waits for it for ever."""
     blocks = world.control.allocate("a", [1])
