@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from scm.dispatch import (
     CLOSE_LIMIT,
     COMMANDS_PER_HEARTBEAT_MAX,
+    HARMLESS,
+    QUEUE_MAX,
     QUEUED_AGE_S_MAX,
     RECONCILE_LIMIT,
     backoff_s,
@@ -91,8 +93,104 @@ class TestLimits:
         assert expected == limit(Kind.RECONCILE, op_state, replication_count)
         assert CLOSE_LIMIT == limit(Kind.CLOSE, op_state, replication_count)
 
+    @pytest.mark.parametrize(
+        ("kind", "op_state", "replication_count", "expected"),
+        [
+            (Kind.DELETE, IN_SERVICE, 20, 40),
+            (Kind.DELETE, OpState.DECOMMISSIONING, 0, 40),
+            (Kind.REPLICATE, IN_SERVICE, 7, 20),
+            (Kind.REPLICATE, OpState.DECOMMISSIONING, 7, 40),
+            (Kind.REPLICATE, OpState.ENTERING_MAINTENANCE, 7, 40),
+            (Kind.RECONSTRUCT, IN_SERVICE, 0, 6),
+            (Kind.RECONSTRUCT, IN_SERVICE, 17, 1),
+            (Kind.RECONSTRUCT, IN_SERVICE, 18, 0),
+            (Kind.RECONSTRUCT, IN_SERVICE, 30, 0),
+            (Kind.RECONSTRUCT, OpState.DECOMMISSIONING, 0, 13),
+            (Kind.RECONCILE, IN_SERVICE, 0, 10),
+            (Kind.RECONCILE, OpState.DECOMMISSIONING, 0, 10),
+            (Kind.DELETE_BLOCKS, IN_SERVICE, 0, 1),
+            (Kind.CLOSE, IN_SERVICE, 20, 100),
+            (Kind.REREGISTER, IN_SERVICE, 20, 100),
+        ],
+    )
+    def test_a_datanode_holds_so_many_of_a_kind(
+        self, kind: Kind, op_state: OpState, replication_count: int, expected: int
+    ) -> None:
+        """The numbers that operators know, twice as many copies where nothing is written."""
+        assert expected == limit(kind, op_state, replication_count)
+
+    def test_only_what_touches_no_replica_is_harmless(self) -> None:
+        """Safe mode lets these pass and no other."""
+        harmless = {"close", "refresh_volume_usage", "reregister", "set_operational_state"}
+
+        assert harmless == {kind.name.lower() for kind in HARMLESS}
+
+    def test_a_queue_and_an_answer_are_bounded(self) -> None:
+        """Five thousand wait for one datanode, a hundred leave at once."""
+        closes = [pending(i, Kind.CLOSE) for i in range(1, 151)]
+
+        assert 5_000 == QUEUE_MAX
+        assert 100 == len(drain(closes, reported={}, op_state=IN_SERVICE))
+
 
 class TestDrain:
+    def test_kinds_leave_in_the_order_of_their_need(self) -> None:
+        """What opens the way for others first, what only compares last."""
+        commands = [pending(i, kind) for i, kind in enumerate(reversed(Kind), start=1)]
+
+        sending = drain(commands, reported={}, op_state=IN_SERVICE)
+
+        assert [
+            Kind.SET_OPERATIONAL_STATE,
+            Kind.REREGISTER,
+            Kind.REFRESH_VOLUME_USAGE,
+            Kind.CLOSE,
+            Kind.REPLICATE,
+            Kind.RECONSTRUCT,
+            Kind.DELETE,
+            Kind.DELETE_BLOCKS,
+            Kind.RECONCILE,
+        ] == [command.kind for command in sending]
+
+    def test_what_was_answered_is_not_sent_again(self) -> None:
+        """It waits for the report that proves it."""
+        answered = replace(pending(1, Kind.DELETE), is_answered=True)
+
+        assert [pending(2, Kind.DELETE)] == drain(
+            [answered, pending(2, Kind.DELETE)], reported={}, op_state=IN_SERVICE
+        )
+
+    @pytest.mark.parametrize(
+        ("sent", "reported", "leaving"),
+        [
+            ([], {"replicate": 19}, 1),
+            ([], {"replicate": 20}, 0),
+            ([], {"reconstruct": 6}, 2),
+            ([pending(90, Kind.RECONSTRUCT, sent_at_s=9.0)], {"replicate": 16}, 1),
+            ([pending(90, Kind.RECONSTRUCT, sent_at_s=1.0)], {"reconstruct": 1}, 9),
+            ([replace(pending(90, Kind.REPLICATE, sent_at_s=9.0), priority=Priority.LOW)], {}, 9),
+        ],
+    )
+    def test_copies_share_their_room_with_reconstructions(
+        self, sent: list[Pending], reported: dict[str, int], leaving: int
+    ) -> None:
+        """One weighs three, whether the datanode tells of it or only we know; the last heartbeat
+        was at 5.0."""
+        waiting = [pending(i, Kind.REPLICATE) for i in range(1, 10)]
+
+        sending = drain([*sent, *waiting], reported=reported, op_state=IN_SERVICE, heard_at_s=5.0)
+
+        assert leaving == len(sending)
+
+    def test_reconcile_gets_the_room_that_copies_leave_in_the_same_answer(self) -> None:
+        """Sixteen copies leave now: two to compare fit beside them."""
+        copies = [pending(i, Kind.REPLICATE) for i in range(1, 17)]
+        comparing = [pending(i) for i in range(20, 30)]
+
+        sending = drain([*comparing, *copies], reported={}, op_state=IN_SERVICE)
+
+        assert {Kind.REPLICATE: 16, Kind.RECONCILE: 2} == Counter(c.kind for c in sending)
+
     @settings(deadline=None)
     @given(COMMANDS, COUNTS, st.sampled_from(OpState))
     def test_no_limit_is_ever_exceeded(
@@ -210,7 +308,7 @@ class TestDrain:
 class TestLost:
     def test_unanswered_and_unknown_there_is_queued_again(self) -> None:
         """The heartbeat's answer that carried it never arrived."""
-        command = pending(1, sent_at_s=0.0)
+        command = replace(pending(1, sent_at_s=0.0), deadline_ms=99)
 
         again = lost([command], reported={}, now_s=11.0, patience_s=10.0)
 
@@ -221,6 +319,7 @@ class TestLost:
         [
             (pending(1), {}),
             (pending(1, sent_at_s=5.0), {}),
+            (pending(1, sent_at_s=1.0), {}),
             (pending(1, sent_at_s=0.0), {"reconcile": 1}),
             (replace(pending(1, Kind.DELETE, sent_at_s=0.0), is_answered=True), {}),
         ],
@@ -240,6 +339,10 @@ class TestExpired:
             (pending(1, sent_at_s=0.0), 60.1, True),
             (pending(1, queued_at_s=0.0), 61.0, False),
             (pending(1, queued_at_s=0.0), QUEUED_AGE_S_MAX + 0.1, True),
+            (pending(1, queued_at_s=0.0), 1_800.0, False),
+            (pending(1, queued_at_s=0.0), 1_800.1, True),
+            (replace(pending(1, sent_at_s=0.0), priority=Priority.LOW), 240.0, False),
+            (replace(pending(1, sent_at_s=0.0), priority=Priority.LOW), 240.1, True),
         ],
     )
     def test_deadline_counts_from_sending(

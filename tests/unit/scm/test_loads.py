@@ -62,6 +62,11 @@ def test_w47_the_cluster_has_a_limit_of_its_own(percent: int, expected: int) -> 
     assert expected == in_flight_limit(10, percent)
 
 
+def test_the_limit_of_a_small_cluster_is_never_nought() -> None:
+    """A share of a copy is a copy: else nothing would ever be mended."""
+    assert (1, 7) == (in_flight_limit(1, 1), in_flight_limit(1, 33))
+
+
 def command(command_id: int, *, sent_at_s: float | None = None, low: bool = False) -> Pending:
     """Build a replicate command."""
     made = pending(command_id, Kind.REPLICATE, sent_at_s=sent_at_s)

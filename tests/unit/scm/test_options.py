@@ -95,6 +95,31 @@ class TestLoad:
 
         assert str(path) in str(caught.value)
 
+    @pytest.mark.parametrize(
+        ("option", "expected"),
+        [
+            ("replication_factor", 3),
+            ("heartbeat_interval_ms", 1_000),
+            ("stale_after_ms", 15_000),
+            ("dead_after_ms", 60_000),
+            ("check_interval_ms", 5 * 60_000),
+            ("command_deadline_ms", 12 * 60_000),
+            ("datanode_deadline_margin_ms", 6 * 60_000),
+            ("repair_grace_ms", 10 * 60_000),
+            ("reconcile_cooldown_ms", 30_000),
+            ("safemode_wait_ms", 5 * 60_000),
+            ("cold_start_wait_ms", 20 * 60_000),
+            ("safemode_quorum_percent", 80),
+            ("maintenance_replica_min", 2),
+            ("inflight_factor_percent", 75),
+            ("exclude_failure_count", 20),
+            ("allow_plaintext", False),
+        ],
+    )
+    def test_without_a_word_safety_has_these_numbers(self, option: str, expected: int) -> None:
+        """Whoever changes one changes what clusters do that never set it."""
+        assert expected == getattr(ScmOptions(), option)
+
     def test_explain_names_every_option(self) -> None:
         """With default, bounds and meaning."""
         lines = explain().splitlines()

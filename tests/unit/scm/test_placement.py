@@ -1,0 +1,170 @@
+"""On how many racks a container must be, and where its next replica goes."""
+
+from dataclasses import replace
+
+import pytest
+
+from scm.allocate import Candidate
+from scm.placement import (
+    choose_targets,
+    is_removable,
+    misplaced_count,
+    per_rack_max,
+    required_racks,
+)
+
+
+@pytest.mark.parametrize(
+    ("cluster_racks", "required", "is_scattered", "racks", "on_one"),
+    [
+        (1, 3, False, 1, 2),
+        (2, 3, False, 2, 2),
+        (9, 3, False, 2, 2),
+        (9, 2, False, 2, 1),
+        (9, 1, False, 1, 1),
+        (0, 3, False, 1, 2),
+        (3, 5, True, 3, 2),
+        (5, 5, True, 5, 1),
+        (9, 5, True, 5, 1),
+        (5, 14, True, 5, 3),
+        (1, 5, True, 1, 5),
+    ],
+)
+def test_racks_by_policy(
+    cluster_racks: int, required: int, is_scattered: bool, racks: int, on_one: int
+) -> None:
+    """
+    Copies are on two racks if there are two; shards on as many as there are, evenly.
+    """
+    assert racks == required_racks(cluster_racks, required, is_scattered=is_scattered)
+    assert on_one == per_rack_max(cluster_racks, required, is_scattered=is_scattered)
+
+
+@pytest.mark.parametrize(
+    ("racks", "cluster_racks", "required", "is_scattered", "expected"),
+    [
+        ("", 3, 3, False, 0),
+        ("aaa", 1, 3, False, 0),
+        ("a", 3, 1, False, 0),
+        ("aaa", 2, 3, False, 1),
+        ("aab", 3, 3, False, 0),
+        ("abc", 3, 3, False, 0),
+        ("aaab", 3, 3, False, 0),
+        ("aaaa", 3, 3, False, 1),
+        ("abcde", 5, 5, True, 0),
+        ("aabcd", 5, 5, True, 1),
+        ("aaabc", 5, 5, True, 2),
+        ("aaaab", 2, 5, True, 1),
+        ("aaabb", 2, 5, True, 0),
+        ("aaaaab", 2, 5, True, 1),
+    ],
+)
+def test_what_stands_on_the_wrong_rack(
+    racks: str, cluster_racks: int, required: int, is_scattered: bool, expected: int
+) -> None:
+    """
+    As many replicas as would have to move; one too many makes nobody look misplaced.
+    """
+    assert expected == misplaced_count(
+        list(racks),
+        cluster_rack_count=cluster_racks,
+        required_count=required,
+        is_scattered=is_scattered,
+    )
+
+
+@pytest.mark.parametrize(
+    ("racks", "gone", "is_scattered", "expected"),
+    [
+        ("aab", "a", False, True),
+        ("aab", "b", False, False),
+        ("aaa", "a", False, True),
+        ("abc", "c", False, True),
+        ("abc", "c", True, False),
+        ("abcc", "c", True, True),
+    ],
+)
+def test_a_replica_goes_unless_too_few_racks_stay(
+    racks: str, gone: str, is_scattered: bool, expected: bool
+) -> None:
+    """
+    Fewer than needed, and fewer than there are.
+    """
+    assert expected is is_removable(
+        list(racks), gone, cluster_rack_count=3, required_count=3, is_scattered=is_scattered
+    )
+
+
+def node(name: str, rack: str, **more: int | bool) -> Candidate:
+    """Build an empty node of 100 bytes."""
+    return replace(Candidate(name, rack, 100, 100, 100, 0, 0), **more)  # type: ignore[arg-type]
+
+
+def targets(*candidates: Candidate, count: int = 1, used: str = "", out: str = "") -> list[str]:
+    """Choose nodes for a container of 10 bytes."""
+    return choose_targets(
+        candidates,
+        count=count,
+        needed_bytes=10,
+        used_racks=list(used),
+        excluded=out.split(),
+        container_id=1,
+        seed=0,
+    )
+
+
+class TestTargets:
+    def test_the_emptiest_rack_comes_first(self) -> None:
+        """Counting the replicas that stay and those just chosen."""
+        nodes = [node("d1", "a"), node("d2", "a"), node("d3", "b"), node("d4", "c", used_bytes=50)]
+
+        assert ["d3", "d4"] == targets(*nodes, count=2, used="aa")
+        assert ["d4"] == targets(*nodes, used="aab")
+        assert {"a", "b", "c"} == {
+            node.rack for node in nodes if node.datanode_id in targets(*nodes, count=3)
+        }
+
+    def test_a_node_that_failed_a_writer_comes_last(self) -> None:
+        """Also before an emptier rack."""
+        nodes = [node("d1", "a", has_failed_lately=True), node("d2", "b")]
+
+        assert ["d2", "d1"] == targets(*nodes, count=2, used="bb")
+
+    def test_the_less_loaded_of_one_rack_is_taken(self) -> None:
+        """Promised bytes are load, too."""
+        nodes = [node("d1", "a", scheduled_bytes=30), node("d2", "a", used_bytes=20)]
+
+        assert ["d2", "d1"] == targets(*nodes, count=2)
+
+    def test_nobody_is_chosen_twice_or_without_room_or_when_excluded(self) -> None:
+        """Fewer come back than were asked for."""
+        nodes = [
+            node("d1", "a"),
+            node("d2", "a", available_bytes=9),
+            node("d3", "a", available_bytes=15, scheduled_bytes=6),
+            node("d4", "a", largest_volume_bytes=9),
+            node("d5", "a"),
+        ]
+
+        assert ["d1"] == targets(*nodes, count=5, out="d5")
+
+    @pytest.mark.parametrize(
+        ("more", "has_room"),
+        [
+            ({"available_bytes": 10}, True),
+            ({"available_bytes": 15, "scheduled_bytes": 5}, True),
+            ({"available_bytes": 15, "scheduled_bytes": 6}, False),
+            ({"largest_volume_bytes": 10}, True),
+            ({"largest_volume_bytes": 9}, False),
+        ],
+    )
+    def test_room_is_what_is_not_promised_on_one_volume(
+        self, more: dict[str, int], has_room: bool
+    ) -> None:
+        """To the byte."""
+        assert has_room is node("d1", "a", **more).has_room(10)
+
+    def test_load_is_a_share_of_the_capacity(self) -> None:
+        """In thousandths; a node that says it has no capacity divides nothing by nought."""
+        assert 750 == node("d1", "a", used_bytes=50, scheduled_bytes=25).load
+        assert 5_000 == node("d1", "a", capacity_bytes=0, used_bytes=5).load
