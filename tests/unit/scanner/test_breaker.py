@@ -90,7 +90,16 @@ class TestMassDamage:
         breaker = Breaker(LIMITS)
         assert observed(breaker, 4, DAMAGED)
 
+        assert breaker.held_because(99.9)
         assert "" == breaker.held_because(100.0)
+
+    @pytest.mark.parametrize(("clean_count", "is_held"), [(0, True), (4, True), (5, False)])
+    def test_half_of_what_was_scanned_is_too_much(self, clean_count: int, is_held: bool) -> None:
+        """Four damaged of eight hold, four of nine do not."""
+        breaker = Breaker(LIMITS)
+        observed(breaker, clean_count, CLEAN, first_id=1_000)
+
+        assert is_held is bool(observed(breaker, 4, DAMAGED))
 
 
 class TestSuspectHost:
@@ -109,6 +118,24 @@ class TestSuspectHost:
 
 
 class TestLimits:
+    def test_without_a_word_it_is_twenty_replicas_or_three_reads_in_ten_minutes(self) -> None:
+        """What the documents promise an operator who configures nothing."""
+        damaged, suspect = Breaker(), Breaker()
+        wrong = outcome(Verdict.SUSPECT_HOST)
+
+        assert "" == observed(damaged, 19, DAMAGED)
+        assert "20 of 20" in observed(damaged, 1, DAMAGED, first_id=20)
+        assert "" == observed(suspect, 2, wrong)
+        assert "3 reads" in observed(suspect, 1, wrong, first_id=3)
+        assert damaged.held_because(599.0)
+        assert "" == damaged.held_because(600.0)
+
+    def test_the_strictest_limits_are_allowed(self) -> None:
+        """Two replicas, one read, any time at all."""
+        limits = BreakerLimits(window_s=0.5, damaged_max=2, suspects_max=1)
+
+        assert "1 reads" in observed(Breaker(limits), 1, outcome(Verdict.SUSPECT_HOST))
+
     @pytest.mark.parametrize("wrong", [{"window_s": 0.0}, {"damaged_max": 1}, {"suspects_max": 0}])
     def test_limits_that_hold_always_are_refused(self, wrong: dict[str, float]) -> None:
         """A breaker that never lets anything pass is a configuration error."""

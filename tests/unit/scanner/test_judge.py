@@ -1,5 +1,7 @@
 """From suspicion to verdict: who must agree before anything is called corrupt."""
 
+import errno
+
 import pytest
 
 from merkle.checksum import window_checksums
@@ -14,9 +16,14 @@ from scanner.judge import (
     Windows,
     Witnesses,
     judge_chunk,
+    read_failure,
 )
 from tests.support.replica_reader import WINDOW_BYTES, chunk_of, noise
 
+DEVICE_FAULTS = (
+    *(errno.EIO, errno.ENODATA, errno.EILSEQ, errno.EREMOTEIO, errno.ENOLINK, errno.ETIMEDOUT),
+    *(errno.EBADMSG, errno.EUCLEAN, errno.ENXIO, errno.ENODEV),
+)
 GOOD = noise(20_000)
 BAD = GOOD[:9_000] + b"\x00" + GOOD[9_001:]
 WORSE = GOOD[:9_000] + b"\x01" + GOOD[9_001:]
@@ -130,7 +137,122 @@ class TestVerdict:
         assert Fault.CHUNK_MISSING == judged(b"", b"").fault
 
 
+class Failing(Medium):
+    """A file whose reads fail, each with the next error, before it answers."""
+
+    def __init__(self, errors: list[int], *contents: bytes) -> None:
+        super().__init__(*contents)
+        self._errors = errors
+
+    def reread_past_cache(self, offset: int, length_bytes: int) -> bytes:
+        if self._errors:
+            raise OSError(self._errors.pop(0), "as the device says")
+        return super().reread_past_cache(offset, length_bytes)
+
+
+def after_an_error(medium: Medium) -> Judgement:
+    """Judge a chunk whose first read the device refused."""
+    first = FirstRead(0, b"", OSError(errno.EIO, "as the device says"))
+    return judge_chunk(medium, chunk_of(GOOD), first, WITNESSES)
+
+
+class TestReads:
+    @pytest.mark.parametrize(
+        ("number", "expected"),
+        [
+            *((number, Verdict.UNREADABLE) for number in DEVICE_FAULTS),
+            (errno.EMFILE, Verdict.TRANSIENT),
+            (errno.ENOMEM, Verdict.TRANSIENT),
+            (errno.EINTR, Verdict.TRANSIENT),
+            (errno.EACCES, Verdict.TRANSIENT),
+            (errno.ENOENT, Verdict.TRANSIENT),
+            (None, Verdict.TRANSIENT),
+        ],
+    )
+    def test_only_the_device_s_errors_say_something_of_the_data(
+        self, number: int | None, expected: Verdict
+    ) -> None:
+        """What the host lacks, and what nobody listed, does not."""
+        error = OSError() if number is None else OSError(number, "")
+
+        assert expected is read_failure(error)
+
+    def test_three_reads_in_a_row_decide_and_five_are_the_most(self) -> None:
+        """Counting the scan's own; nothing is read in vain."""
+        alike, never = Medium(BAD), Medium(*(GOOD[:at] + b"!" + GOOD[at + 1 :] for at in range(9)))
+        sums = window_checksums(ChecksumType.CRC32C, WINDOW_BYTES, BAD)
+        first = FirstRead(len(BAD), sums)
+
+        corrupt = judge_chunk(alike, chunk_of(GOOD), first, WITNESSES)
+        undecided = judge_chunk(never, chunk_of(GOOD), first, WITNESSES)
+
+        assert (Verdict.CORRUPT, 2) == (corrupt.verdict, alike.read_count)
+        assert (Verdict.SUSPECT_HOST, 4) == (undecided.verdict, never.read_count)
+        assert "5 reads, none verifies and no 3 in a row agree" == undecided.evidence
+
+    def test_a_read_that_failed_counts_for_nothing(self) -> None:
+        """Three others must agree; one that verifies clears the data and tells of the error."""
+        bad = Medium(BAD)
+
+        assert Verdict.CORRUPT is after_an_error(bad).verdict
+        assert 3 == bad.read_count
+        cleared = after_an_error(Medium(GOOD))
+        assert (Verdict.SUSPECT_HOST, Fault.CHUNK_UNREADABLE) == (cleared.verdict, cleared.fault)
+        assert cleared.evidence.startswith("the first read failed (EIO)")
+
+    def test_a_device_that_refuses_twice_is_unreadable(self) -> None:
+        """Both errors are named, and nothing is said of the content."""
+        judgement = after_an_error(Failing([errno.ETIMEDOUT], GOOD))
+
+        assert Verdict.UNREADABLE is judgement.verdict
+        assert "read failed with EIO, then with ETIMEDOUT" == judgement.evidence
+        assert (0, b"") == (judgement.length_bytes, judgement.window_checksums)
+
+    def test_a_host_out_of_something_ends_the_judgement(self) -> None:
+        """No verdict at all: it is tried again another time."""
+        with pytest.raises(OSError, match="as the device says"):
+            after_an_error(Failing([errno.EMFILE], BAD))
+
+
+class TestCleared:
+    def test_the_evidence_says_what_was_wrong_with_the_first_read(self) -> None:
+        """Too short, a window, or only the checksum of the whole."""
+        right = window_checksums(ChecksumType.CRC32C, WINDOW_BYTES, GOOD)
+        whole = judge_chunk(Medium(GOOD), chunk_of(GOOD), FirstRead(len(GOOD), right), WITNESSES)
+
+        assert judged(GOOD[:5_000], GOOD).evidence.startswith(
+            "the first read gave 5000 of 20000 bytes"
+        )
+        assert whole.evidence.startswith("the checksum of the whole was wrong although")
+        assert Fault.CHUNK_CHECKSUM is whole.fault
+
+    def test_what_the_medium_holds_is_the_leaf(self) -> None:
+        """Length and checksums of the tree are those that were read, or those that verify."""
+        short, cleared = judged(GOOD[:5_000], GOOD[:5_000]), judged(BAD, GOOD)
+
+        assert (5_000, 20_000) == (short.length_bytes, cleared.length_bytes)
+        assert "the file ends after 5000 of 20000 bytes" in short.evidence
+        assert chunk_of(GOOD).window_checksums == cleared.window_checksums
+
+
 class TestEvidence:
+    def test_a_window_is_named_by_its_place_in_the_file(self) -> None:
+        """Not in the chunk."""
+        chunk = chunk_of(GOOD, offset=1_000)
+
+        evidence = judged(BAD, bytes(1_000) + BAD, chunk=chunk).evidence
+
+        assert "1 of 5 windows differ; window 2 at byte 9192: expected " in evidence
+
+    def test_libraries_that_disagree_are_quoted(self) -> None:
+        """The first bytes of what each says."""
+        witnesses = Witnesses(primary=lying(window_checksums), second=witness_checksums)
+        right = chunk_of(GOOD).window_checksums
+
+        evidence = judged(GOOD, GOOD, witnesses=witnesses).evidence
+
+        assert evidence.endswith(f"and {right[:8].hex()}...")
+
     @pytest.mark.parametrize(
         ("bad", "words"),
         [
