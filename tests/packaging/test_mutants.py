@@ -149,7 +149,7 @@ class TestResult:
         counts = Document.load().counts
 
         assert set() == counts.keys() - {path for group in GROUPS for path in group.paths()}
-        assert [] == [path for path, each in counts.items() if percent(each) < BOUND_PERCENT]
+        assert [] == [path for path, (_, each) in counts.items() if percent(each) < BOUND_PERCENT]
 
     def test_every_survivor_has_a_reason(self) -> None:
         """
@@ -160,7 +160,7 @@ class TestResult:
 
         assert UNEXPLAINED not in document.reasons.values()
         assert {path: listed.count(path) for path in document.counts} == {
-            path: survived for path, (_, _, survived) in document.counts.items()
+            path: survived for path, (_, (_, _, survived)) in document.counts.items()
         }
 
     def test_an_unknown_name_is_refused(self) -> None:

@@ -4,9 +4,10 @@
     python -m tools.mutants merkle scm.dispatch  a group, or a module
     python -m tools.mutants invariants           each guard of docs/INVARIANTS.md against its test
 
-Prints killed, timed out and survived for each module, then what survived. `--write` puts the
-result into docs/MUTANTS.md, where a reason stands beside each survivor. Exit code 1 when fewer than
-90 % of a module are killed, or a survivor has no reason; 2 when a name is unknown.
+Prints killed, timed out and survived for each module, then what survived. `--write` puts all that
+is known of these modules into docs/MUTANTS.md, where a reason stands beside each survivor. Exit
+code 1 when fewer than 90 % of a module are killed, or a survivor has no reason; 2 when a name is
+unknown.
 """
 
 import argparse
@@ -53,7 +54,8 @@ def main(words: Sequence[str] | None = None) -> int:
             results.update(Trials(group, Path(scratch) / "tests").run(picked(paths, options)))
     kept = report.Document.load()
     if options.write:
-        kept = kept.with_results(results)
+        found = Verdicts.load()
+        kept = kept.with_results({path: found.of_module(path) for path in results})
         kept.save()
     if options.json:
         Path(options.json).write_text(json.dumps(report.as_json(results), indent=1) + "\n")
@@ -69,6 +71,7 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="a group or a module")
     parser.add_argument("--since", metavar="REVISION", help="only lines changed since then")
+    parser.add_argument("--again", action="store_true", help="only what survived last time")
     parser.add_argument("--sample", type=int, metavar="N", help="so many of each module")
     parser.add_argument("--seed", type=int, default=0, help="which ones; default 0")
     parser.add_argument("--json", metavar="FILE", help="write every verdict")
@@ -80,11 +83,14 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
 def picked(paths: Sequence[str], options: argparse.Namespace) -> list[Mutant]:
     """Return the mutants of modules, or those of changed lines, or some of them."""
     found: list[Mutant] = []
+    earlier = Verdicts.load()
     for path in paths:
         mutants = mutants_of(path, (ROOT / path).read_text())
         if options.since:
             lines = changed_lines(path, options.since)
             mutants = [mutant for mutant in mutants if mutant.line in lines]
+        if options.again:
+            mutants = [mutant for mutant in mutants if earlier.outcome(mutant) == "survived"]
         if options.sample is not None and options.sample < len(mutants):
             some = random.Random(options.seed).sample(mutants, options.sample)  # noqa: S311  no secret
             mutants = sorted(some, key=lambda mutant: mutant.index)

@@ -71,7 +71,10 @@ GROUPS = (
     Group(
         "tasks",
         ("agent/tasks.py", "agent/lanes.py"),
-        ("tests/unit/runtime/test_tasks.py", "tests/unit/runtime/test_pool.py"),
+        (
+            *("tests/unit/runtime/test_tasks.py", "tests/unit/runtime/test_pool.py"),
+            "tests/unit/agent/test_lanes.py",
+        ),
         "runtime",
     ),
     Group("scm", tuple(f"scm/{name}.py" for name in SCM_RULES), ("tests/unit/scm",), "scm"),

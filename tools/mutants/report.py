@@ -5,19 +5,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tools.mutants.mutation import Mutant
+from tools.mutants.mutation import Mutant, mutants_of
 from tools.mutants.suite import ROOT, Verdict
 
 DOCUMENT = ROOT / "docs" / "MUTANTS.md"
 BOUND_PERCENT = 90
 OUTCOMES = ("killed", "timed out", "survived")
 UNEXPLAINED = "no reason yet"
-TABLE_ROW = re.compile(r"^\| `([\w/.]+\.py)` \| (\d+) \| (\d+) \| (\d+) \| ([\d.]+) % \|$")
+TABLE_ROW = re.compile(
+    r"^\| `([\w/.]+\.py)` \| (\d+) \| \d+ \| (\d+) \| (\d+) \| (\d+) \| [\d.]+ % \|$"
+)
 SURVIVOR_ROW = re.compile(r"^\| `` (.+?) `` \| (.+) \|$")
 SURVIVORS_OF = re.compile(r"^### `([\w/.]+\.py)`$")
 
 Results = Mapping[str, Sequence[tuple[Mutant, Verdict]]]
 Counts = tuple[int, int, int]
+Tried = tuple[int, Counts]
+"""How many changes a module has, and the outcomes of those that were tried."""
 
 
 def counts_of(found: Sequence[tuple[Mutant, Verdict]]) -> Counts:
@@ -76,21 +80,21 @@ class Document:
     """docs/MUTANTS.md: its prose, the counts of each module, the reason for each survivor."""
 
     prose: str
-    counts: Mapping[str, Counts]
+    counts: Mapping[str, Tried]
     reasons: Mapping[tuple[str, str], str]
 
     @classmethod
     def load(cls) -> "Document":
         """Read the document."""
         text = DOCUMENT.read_text() if DOCUMENT.is_file() else "# Mutants\n\n## Result\n"
-        counts: dict[str, Counts] = {}
+        counts: dict[str, Tried] = {}
         reasons: dict[tuple[str, str], str] = {}
         path = ""
         for line in text.splitlines():
             if match := TABLE_ROW.match(line):
-                name, *numbers, _ = match.groups()
-                killed, late, survived = map(int, numbers)
-                counts[name] = (killed, late, survived)
+                name, *numbers = match.groups()
+                change_count, killed, late, survived = map(int, numbers)
+                counts[name] = (change_count, (killed, late, survived))
             elif match := SURVIVORS_OF.match(line):
                 path = match[1]
             elif path and (match := SURVIVOR_ROW.match(line)):
@@ -99,7 +103,10 @@ class Document:
 
     def with_results(self, results: Results) -> "Document":
         """Return the document with the modules of a run replaced; reasons stay."""
-        counts = {**self.counts, **{path: counts_of(found) for path, found in results.items()}}
+        counts = dict(self.counts)
+        for path, found in results.items():
+            change_count = len(mutants_of(path, (ROOT / path).read_text()))
+            counts[path] = (change_count, counts_of(found))
         reasons = {key: text for key, text in self.reasons.items() if key[0] not in results}
         for path, found in results.items():
             for mutant, verdict in found:
@@ -114,10 +121,11 @@ class Document:
 
     def _lines(self) -> list[str]:
         lines = [f"{self.prose}## Result", ""]
-        lines += ["| module | killed | timed out | survived | noticed |", "|---|---|---|---|---|"]
-        for path, counts in sorted(self.counts.items()):
-            killed, late, survived = counts
-            lines.append(f"| `{path}` | {killed} | {late} | {survived} | {percent(counts):.1f} % |")
+        lines += ["| module | changes | tried | killed | timed out | survived | noticed |"]
+        lines += ["|---|---|---|---|---|---|---|"]
+        for path, (change_count, counts) in sorted(self.counts.items()):
+            numbers = " | ".join(map(str, (change_count, sum(counts), *counts)))
+            lines.append(f"| `{path}` | {numbers} | {percent(counts):.1f} % |")
         lines += ["", "## What survives, and why"]
         for path in sorted({path for path, _ in self.reasons}):
             lines += [

@@ -309,7 +309,8 @@ def chosen_tests(mutant: Mutant, known: Knowledge, package: str) -> list[Seen]:
         called = [
             seen
             for seen in known.tests.values()
-            if any(path == mutant.path for path, _ in seen.places)
+            if stem in Path(seen.test.split("::")[0]).stem
+            or any(path == mutant.path for path, _ in seen.places)
         ]
     by_rank: dict[int, list[Seen]] = {0: [], 1: [], 2: []}
     for seen in sorted(called, key=lambda seen: (seen.cpu_s, seen.test)):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from tools.mutants.mutation import Mutant
+from tools.mutants.mutation import Mutant, mutants_of
 from tools.mutants.suite import ROOT, Knowledge, Seen, Verdict, checksum
 
 FOLDER = ROOT / ".mutants"
@@ -56,6 +56,19 @@ class Verdicts:
     def last_killer(self, mutant: Mutant) -> str:
         """Return the test that killed the mutant last time."""
         return self._lines.get(name(mutant), {}).get("killer", "")
+
+    def outcome(self, mutant: Mutant) -> str:
+        """Return what became of the mutant last time, whatever has changed since."""
+        return self._lines.get(name(mutant), {}).get("outcome", "")
+
+    def of_module(self, path: str) -> list[tuple[Mutant, Verdict]]:
+        """Return the last verdict on each change of a module as it is now, where there is one."""
+        found = []
+        for mutant in mutants_of(path, (ROOT / path).read_text()):
+            line = self._lines.get(name(mutant))
+            if line is not None and line["module"] == content(path):
+                found.append((mutant, Verdict(line["outcome"], line["killer"])))
+        return found
 
     def still_true(self, mutant: Mutant, tests: Sequence[Seen]) -> Verdict | None:
         """Return the earlier verdict if nothing it depends on has changed."""

@@ -93,6 +93,29 @@ def test_deadlines_of_tasks_that_are_gone_are_forgotten() -> None:
     assert 2 * 1 + 64 == most
 
 
+def test_those_that_wait_are_late_in_time_however_many_came_and_went() -> None:
+    """
+    Deadlines that are forgotten are those of tasks that are gone, and no other.
+    """
+    lanes = Lanes[Task]()
+    deadlines_ms = random.Random(5).sample(range(1, 1_000), 20)
+    waiting = {at_ms: Task("only", -at_ms, deadline_at_ms=at_ms) for at_ms in deadlines_ms}
+    for task in waiting.values():
+        lanes.add(task)
+    most = 0
+
+    for key in range(500):
+        passing = Task("only", key, deadline_at_ms=random.Random(key).randrange(1, 10_000))
+        lanes.add(passing)
+        most = max(most, len(lanes._late))
+        lanes.remove(passing)
+
+    assert 2 * 21 + 64 == most
+    for at_ms, task in sorted(waiting.items()):
+        assert [] == lanes.take_late(at_ms - 1)
+        assert [task] == lanes.take_late(at_ms)
+
+
 def test_cleared_lanes_hold_nothing() -> None:
     """
     Neither a task, nor a count, nor a deadline that would be looked for.

@@ -190,6 +190,15 @@ class TestDropping:
         """Only 0 means none."""
         assert Refusal.DEADLINE_PASSED == queue().submit(reconcile(1, deadline_at_ms=1), 1)
 
+    def test_what_is_to_be_dropped_still_waits(self) -> None:
+        """It takes room until it is told of."""
+        tasks = submitted(queue(queue_depth_max=2), reconcile(1, term=6), reconcile(2))
+
+        tasks.set_term(7)
+
+        assert 2 == tasks.queued_count
+        assert Refusal.QUEUE_FULL == tasks.submit(reconcile(3), NOW_MS)
+
     def test_a_stopped_queue_tells_of_what_was_stale_once(self) -> None:
         """What a new leader made stale is dropped by the stop, and waits no more."""
         old = reconcile(1, term=6)
