@@ -11,7 +11,7 @@ from agent.errors import Code, SutureError, Unavailable
 from merkle.replica import BlockId, ReplicaState
 from merkle.tree import build_from_rows
 from tests.support.datanodes import Datanode
-from tests.support.pushed import Pair, serving_pair
+from tests.support.pushed import Pair, decoded, encoded, serving_pair
 from tests.support.stored_replica import CHUNK_BYTES, CONTAINER, noise
 
 BLOCK = BlockId(2)
@@ -101,6 +101,15 @@ class TestUnderRepair:
         assert (ReplicaState.UNHEALTHY, {(3, 0)}) == facts(pair.target)
         assert {BLOCK} == set(pair.target.replica.store.tombstones(CONTAINER))
         assert not pair.target.replica.file(2).exists()
+
+    def test_the_first_stream_of_it_is_taken(self, pair: Pair) -> None:
+        """Nobody has to read the source once more for it."""
+        pair.source.replica.create()
+        half_repaired(pair.source)
+
+        pair.target.importer.receive(encoded(list(decoded(pair.source))))
+
+        assert (ReplicaState.UNHEALTHY, {(2, CHUNK_BYTES)}) == facts(pair.target)
 
 
 class TestUndeclared:
