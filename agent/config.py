@@ -309,6 +309,12 @@ class ObserveConfig(Section):
         "127.0.0.1:9861",
         description='Address of the plain HTTP listener: metrics, health, a page; "": none.',
     )
+    names: tuple[str, ...] = Field(
+        (),
+        description="Names by which that listener may be asked for, beside its addresses, "
+        "localhost, the name of the host and that of node.advertise.",
+        examples=[["dn1.example.net"]],
+    )
     audit_file: Path | None = Field(
         None,
         description="File for the audit log, one JSON object a line; none: with the other logs.",
@@ -350,7 +356,7 @@ def load_written(path: Path) -> tuple[AgentConfig, Written]:
     except ValidationError as error:
         wrong = [_fault(item, written) for item in error.errors()]
         raise _refused(path, wrong) from error
-    wrong = [f"{_located(written, *keys)}: {message}" for keys, message in contradictions(config)]
+    wrong = [f"{written.located(*keys)}: {message}" for keys, message in contradictions(config)]
     if wrong:
         raise _refused(path, wrong)
     return config, written
@@ -489,12 +495,3 @@ def _names(section: Key) -> list[str]:
             return []
         model = inner
     return list(model.model_fields)
-
-
-def _located(written: Written, *keys: Key) -> str:
-    """Return the options that a contradiction is about, with places where they were written."""
-    texts = []
-    for key in keys:
-        place = written.places.get(key)
-        texts.append(f"{place} {'.'.join(key)}" if place else f"{'.'.join(key)} (default)")
-    return ", ".join(texts)

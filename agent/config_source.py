@@ -50,6 +50,14 @@ class Written:
                 return self.places[key[:length]]
         return None
 
+    def located(self, *keys: Key) -> str:
+        """Return options by name, with the places where they were written."""
+        texts = []
+        for key in keys:
+            place = self.places.get(key)
+            texts.append(f"{place} {'.'.join(key)}" if place else f"{'.'.join(key)} (default)")
+        return ", ".join(texts)
+
 
 def read(path: Path) -> Written:
     """Read `path` and its drop-ins. Raise Refused(INVALID_CONFIG) naming file and line."""

@@ -1,6 +1,6 @@
 """What the plain HTTP listener of an agent shows: metrics, health, the page."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Final
 
@@ -28,9 +28,11 @@ class Face:
         *,
         security: Security = LOOPBACK_ONLY,
         calls_trouble: Callable[[], str] = lambda: "",
+        names: Sequence[str] = (),
     ) -> None:
         """Bind `address`; "" binds nothing. Raise Refused.
 
+        `names`: by which a browser may ask for this host, beside its own and its addresses.
         `calls_trouble` says why calls of clients and peers are not answered, "" while they are.
         """
         self._observer = observer
@@ -42,7 +44,7 @@ class Face:
             self.meters, observer, scrub.status, lambda: expires_at_s(security)
         )
         pages = {"/": self._page, "/metrics": self._metrics, "/healthz": self._health}
-        self._listener = WebListener(address, pages) if address else None
+        self._listener = WebListener(address, pages, names) if address else None
 
     @property
     def address(self) -> str:

@@ -130,6 +130,7 @@ class Host:
             self._clock,
             security=self.security,
             calls_trouble=self._calls_trouble,
+            names=web_names(self._config),
         )
         self._recoveries = Recoveries(
             self._store,
@@ -433,6 +434,11 @@ def about_of(who: Who, version: str, started_at_ms: int) -> About:
         version=version,
         started_at_ms=started_at_ms,
     )
+
+
+def web_names(config: AgentConfig) -> Sequence[str]:
+    """Return the names by which the page may be asked for."""
+    return (*config.observe.names, (config.node.advertise or "").rpartition(":")[0])
 
 
 def call_threads(config: AgentConfig) -> CallThreads:

@@ -1,12 +1,19 @@
 """The plain HTTP listener: metrics, health, a page to look at. It reads, and changes nothing.
 
-Threads are bounded: when all are busy, a connection is closed at once, and nothing else slows down.
+Threads are bounded, and so is the time of a connection, come its bytes slowly or not at all:
+it has one request and `REQUEST_S` for all of it, and `SLOW_S` when others wait. A page is given to
+who asks for this host by an address or by a name of its own, not by a name that somebody else had
+point here: a browser would show it to that somebody's script.
 """
 
+import ipaddress
 import socket
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from email.message import Message
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar, Final
@@ -16,12 +23,16 @@ import structlog
 from agent.errors import Code, Refused
 
 CONNECTION_COUNT_MAX: Final = 8  # a browser, Prometheus and its twin, and some to spare
-REQUEST_S: Final = 10.0  # a client that says nothing for so long is cut off
+REQUEST_S: Final = 10.0  # of one connection, from its first byte to the last of the answer
+SLOW_S: Final = 2.0  # a connection that is as old gives way to others
 STOP_POLL_S: Final = 0.1
 HEADERS: Final = {
     "Cache-Control": "no-store",
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
 }
 
 log = structlog.get_logger()
@@ -42,10 +53,15 @@ Pages = Mapping[str, Callable[[], Page]]
 class WebListener:
     """Serves pages by their exact path, from the moment it is started until it is stopped."""
 
-    def __init__(self, address: str, pages: Pages) -> None:
-        """Bind `address`, host:port; port 0 takes a free one. Raise Refused(INVALID_CONFIG)."""
+    def __init__(self, address: str, pages: Pages, names: Iterable[str] = ()) -> None:
+        """Bind `address`, host:port; port 0 takes a free one. Raise Refused(INVALID_CONFIG).
+
+        `names`: by which this host may be asked for, beside its addresses and its own name.
+        """
         host, _, port = address.rpartition(":")
-        handler = type("Handler", (_Handler,), {"pages": dict(pages)})
+        own = {"localhost", host, socket.gethostname(), *names}
+        own_names = frozenset(name.lower() for name in own if name)
+        handler = type("Handler", (_Handler,), {"pages": dict(pages), "names": own_names})
         server_type = _IpV6Server if host.startswith("[") else _Server
         try:
             self._server = server_type((host.strip("[]"), int(port)), handler)
@@ -84,20 +100,36 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, *arguments: Any) -> None:
         self._free = threading.BoundedSemaphore(CONNECTION_COUNT_MAX)
+        self._open: dict[Any, float] = {}  # since when, by socket; the oldest first
         super().__init__(*arguments)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Hand a connection to a thread of its own, if there may be one more."""
         if not self._free.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
+            self._cut(SLOW_S, count_max=1)
+            if not self._free.acquire(timeout=STOP_POLL_S):
+                self.shutdown_request(request)
+                return
+        self._open[request] = time.monotonic()
         super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """Cut off what takes too long; the library calls this a few times a second."""
+        self._cut(REQUEST_S, count_max=CONNECTION_COUNT_MAX)
+
+    def _cut(self, age_s: float, *, count_max: int) -> None:
+        now_s = time.monotonic()
+        old = [one for one, since_s in list(self._open.items()) if now_s - since_s >= age_s]
+        for connection in old[:count_max]:
+            with suppress(OSError):  # it may have ended by itself
+                connection.shutdown(socket.SHUT_RDWR)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer one connection."""
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self._open.pop(request, None)
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -110,12 +142,17 @@ class _IpV6Server(_Server):
 
 class _Handler(BaseHTTPRequestHandler):
     pages: ClassVar[Pages] = {}
+    names: ClassVar[frozenset[str]] = frozenset()
     timeout = REQUEST_S
     server_version = "suture"
     sys_version = ""
 
     def do_GET(self) -> None:
         """Answer with the page of this path."""
+        objection = _framing(self.headers) or _host_objection(self.headers, self.names)
+        if objection:
+            self._send(Page(f"{objection}\n".encode(), "text/plain", HTTPStatus.BAD_REQUEST))
+            return
         make = self.pages.get(self.path.partition("?")[0])
         if make is None:
             self._send(Page(b"not found\n", "text/plain", HTTPStatus.NOT_FOUND))
@@ -141,3 +178,28 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(page.body)
+
+
+def _framing(headers: Message) -> str:
+    """Return what is wrong with a request that brings a body: none of ours has one."""
+    if headers.get_all("Transfer-Encoding") or any(
+        value.strip() != "0" for value in headers.get_all("Content-Length", [])
+    ):
+        return "a request for a page has no body"
+    return ""
+
+
+def _host_objection(headers: Message, names: frozenset[str]) -> str:
+    """Return why a page is not given to who asks for this host by that name."""
+    hosts = headers.get_all("Host", [])
+    if not hosts:
+        return ""  # no browser leaves it out
+    if len(hosts) > 1:
+        return "the request names several hosts"
+    name = hosts[0].strip().lower()
+    name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return "" if name.rstrip(".") in names else "not a name of this host; see observe.names"
+    return ""

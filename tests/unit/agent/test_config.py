@@ -201,7 +201,7 @@ class TestReference:
         config = load(write(tmp_path / "c.toml", text))
 
         least = load(write(tmp_path / "d.toml", VOLUMES))
-        examples = {"node.advertise", "storage.volumes", "observe.audit_file"}
+        examples = {"node.advertise", "storage.volumes", "observe.audit_file", "observe.names"}
         examples |= {"tls.certificate", "tls.key", "tls.ca"}
         assert examples == set(changed(config, least))
 

@@ -1,0 +1,123 @@
+"""The plain HTTP listener among clients that are slow, hostile or sent by a stranger."""
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from agent.runtime.web import CONNECTION_COUNT_MAX, SLOW_S, Page, WebListener
+
+WAIT_S = 20.0
+
+
+@pytest.fixture
+def listener() -> Iterator[WebListener]:
+    """Serve one page."""
+    made = WebListener("127.0.0.1:0", {"/": lambda: Page(b"here\n")}, ["dn1.example.net", ""])
+    made.start()
+    yield made
+    made.stop()
+
+
+def dial(listener: WebListener) -> socket.socket:
+    """Connect."""
+    host, _, port = listener.address.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=WAIT_S)
+
+
+def ask(listener: WebListener, *lines: str, request: str = "GET / HTTP/1.1") -> bytes:
+    """Send a request; return all that comes back."""
+    with dial(listener) as connection:
+        connection.sendall("\r\n".join([request, *lines, "", ""]).encode("latin-1"))
+        parts = []
+        try:
+            while part := connection.recv(65_536):
+                parts.append(part)
+        except ConnectionError:
+            pass
+        return b"".join(parts)
+
+
+def status(answer: bytes) -> int:
+    """Return the status of an answer; 0 without one."""
+    return int(answer.split(b" ", 2)[1]) if answer else 0
+
+
+@pytest.mark.parametrize(
+    ("host", "code"),
+    [
+        ("localhost", 200),
+        ("LOCALHOST:9861", 200),
+        ("127.0.0.1:9861", 200),
+        ("10.1.2.3", 200),
+        ("[::1]:9861", 200),
+        ("dn1.example.net:9861", 200),
+        ("evil.example.com", 400),
+        ("dn1.example.net.evil.com", 400),
+        ("127.0.0.1.evil.com", 400),
+        ("", 400),
+    ],
+)
+def test_who_may_ask_by_which_name(listener: WebListener, host: str, code: int) -> None:
+    """
+    An address, localhost and the configured names; no name that somebody else had point here.
+    """
+    assert code == status(ask(listener, f"Host: {host}"))
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("Host: localhost", "Host: evil.example.com"),
+        ("Host: localhost", "Content-Length: 5"),
+        ("Host: localhost", "Content-Length: 0", "Content-Length: 7"),
+        ("Host: localhost", "Transfer-Encoding: chunked"),
+        ("Host: localhost", *(f"X-{number}: a" for number in range(200))),
+        ("Host: localhost", "X-Long: " + "a" * 70_000),
+    ],
+    ids=["two hosts", "a body", "two lengths", "chunks", "many headers", "a long header"],
+)
+def test_odd_requests_are_refused(listener: WebListener, lines: tuple[str, ...]) -> None:
+    """
+    And the next one is answered.
+    """
+    assert status(ask(listener, *lines)) in {0, 400, 431}
+    assert 200 == status(ask(listener, "Host: localhost"))
+
+
+def test_one_request_a_connection(listener: WebListener) -> None:
+    """
+    What is sent behind the first is not taken for another.
+    """
+    answer = ask(listener, "Host: localhost", "", "GET / HTTP/1.1", "Host: localhost")
+
+    assert 1 == answer.count(b"HTTP/1.")
+
+
+def test_no_other_page_may_frame_it(listener: WebListener) -> None:
+    """
+    Neither in new browsers nor in old ones.
+    """
+    answer = ask(listener, "Host: localhost")
+
+    assert b"frame-ancestors 'none'" in answer
+    assert b"X-Frame-Options: DENY" in answer
+
+
+def test_slow_clients_give_way(listener: WebListener) -> None:
+    """
+    As many as there are places send a byte now and then: others are answered all the same.
+    """
+    with ExitStack() as opened:
+        slow = [opened.enter_context(dial(listener)) for _ in range(CONNECTION_COUNT_MAX)]
+        for connection in slow:
+            connection.sendall(b"GET / HTTP/1.1\r\nX-Slow: ")
+        begun_s = time.monotonic()
+        answered = 0
+        while not answered and time.monotonic() - begun_s < WAIT_S:
+            answered = status(ask(listener, "Host: localhost"))
+
+        assert 200 == answered
+        assert time.monotonic() - begun_s < SLOW_S * 4
