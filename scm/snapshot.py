@@ -87,6 +87,7 @@ SCHEMAS: Final[dict[str, Any]] = {
         volume_id string
         data_scan_at_ms long?
         finding_count int
+        is_contradictory boolean
         load_error string?
         reported_at_ms long
         """
@@ -296,6 +297,7 @@ def _replica_row(replica: Replica) -> tuple[Any, ...]:
         replica.volume_id,
         replica.data_scan_at_ms or None,
         replica.finding_count,
+        replica.is_contradictory,
         replica.load_error or None,
         replica.reported_at_ms,
     )

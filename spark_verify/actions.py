@@ -14,6 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from spark_verify.case import IN_SERVICE
+from spark_verify.compare import is_disputed
 from spark_verify.doubts import best_of, doubts, is_doubtful, sound_of, told_doubts
 from spark_verify.plan import PLAN_LIFE_MS
 from spark_verify.ratis import is_bad
@@ -359,12 +360,7 @@ def _delete_excess() -> Column:
     victims = f.when(~is_ec & (state == "CLOSED") & (f.size(strange) > 0), strange).otherwise(
         f.when(surplus, good).otherwise(f.slice(good, 1, 0))
     )
-    applies = (
-        f.col("health_state").isin(3, 104)
-        & (f.col("queue") == "O")
-        & ~f.col("checksum_class").startswith("MISMATCH")
-        & enough
-    )
+    applies = f.col("health_state").isin(3, 104) & (f.col("queue") == "O") & ~is_disputed() & enough
     return _delete(
         applies, f.slice(victims, 1, 1), f.lit("more replicas than needed"), is_forced=True
     )

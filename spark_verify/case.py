@@ -33,6 +33,7 @@ REPLICA_FIELDS: Final = (
     "tombstones_checksum",
     "finding_count",
     "is_loaded",
+    "is_contradictory",
     "volume_id",
     "op",
     "node_health",
@@ -57,6 +58,7 @@ REPLICA_COLUMNS: Final = (
     "tombstones_checksum",
     "volume_id",
     "finding_count",
+    "is_contradictory",
     "load_error",
 )
 """What of a replica's row a case is made of."""

@@ -10,6 +10,8 @@ that reads them against the checksums written with them.
     UNKNOWN             no root is known                      -> scan
     PARTIAL             the known roots agree, some are not known -> scan
     MATCH               all roots known and equal
+    CONTRADICTORY       a replica reports that a peer contradicts it though both are right by their
+                        own rows, whatever the roots say: a person decides
     MISMATCH_MINORITY   roots differ; one is held by at least two and by more than any other
     MISMATCH_SPLIT      roots differ and no such majority exists
     NOT_COMPARABLE      nothing that may be compared with anything
@@ -25,6 +27,7 @@ from pyspark.sql import functions as f
 from spark_verify.rows import TREE_STATES
 
 CLASSES: Final = (
+    "CONTRADICTORY",
     "MISMATCH_SPLIT",
     "MISMATCH_MINORITY",
     "PARTIAL",
@@ -183,6 +186,19 @@ def _unreachable_differs() -> Column:
     )
 
 
+def is_disputed() -> Column:
+    """Whether nobody can say which of the replicas that answer is right."""
+    word = f.col("checksum_class")
+    return word.startswith("MISMATCH") | (word == "CONTRADICTORY")
+
+
+def roots_differ() -> Column:
+    """Whether replicas that answer have different roots."""
+    votes = f.exists("votes", lambda v: v["is_disputed"])
+    word = f.col("checksum_class")
+    return word.startswith("MISMATCH") | ((word == "CONTRADICTORY") & votes)
+
+
 def _checksum_class() -> Column:
     votes = f.col("votes")
     disputed = f.filter(votes, lambda v: v["is_disputed"])
@@ -203,6 +219,7 @@ def _checksum_class() -> Column:
         .when(f.size("replicas") == 0, "EMPTY")
         .when(f.size("countable") == 0, "NOT_COMPARABLE")
         .when(f.forall("countable", lambda r: r["is_empty"]), "EMPTY")
+        .when(f.exists("countable", lambda r: r["is_contradictory"]), "CONTRADICTORY")
         .when(f.size(undecided) > 0, "MISMATCH_SPLIT")
         .when(f.size(disputed) > 0, "MISMATCH_MINORITY")
         .when(is_ec & (f.size("compared") == 0), "NOT_COMPARABLE")

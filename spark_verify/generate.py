@@ -257,6 +257,7 @@ def _replica_rows(boxes: DataFrame, shape: Shape) -> DataFrame:
             "data_scan_at_ms"
         ),
         f.when(is_flipped, 1).otherwise(0).alias("finding_count"),
+        f.lit(False).alias("is_contradictory"),
         f.lit(None).cast("string").alias("load_error"),
         f.lit(AS_OF_MS - 30_000).cast("long").alias("reported_at_ms"),
         "node",

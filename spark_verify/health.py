@@ -16,6 +16,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
+from spark_verify.compare import roots_differ
 from spark_verify.ec import count_ec
 from spark_verify.placement import judge_placement
 from spark_verify.quasi_closed import judge_quasi_closed
@@ -62,6 +63,7 @@ FLAGS: Final = (
     "UNREACHABLE_DIFFERS",
     "SCAN_FINDINGS",
     "DATA_AT_RISK",
+    "CONTRADICTORY",
 )
 """Bit i of `flags` is the i-th name."""
 
@@ -326,9 +328,10 @@ def _conditions() -> dict[str, Column]:
         "UNHEALTHY_REPLICA": _is_judged() & (count("present", is_unhealthy) > 0),
         "UNHEALTHY_EXCESS": holds & is_ec & ec["has_unhealthy_excess"],
         "MISMATCHED_STATE": holds & odd,
-        "ROOTS_DIFFER": _is_judged() & f.col("checksum_class").startswith("MISMATCH"),
+        "ROOTS_DIFFER": _is_judged() & roots_differ(),
         "TOMBSTONES_DIFFER": _is_judged() & f.col("tombstones_differ"),
         "UNREACHABLE_DIFFERS": _is_judged() & f.col("is_unreachable_different"),
         "SCAN_FINDINGS": _is_judged() & f.exists(countable, lambda r: r["finding_count"] > 0),
         "DATA_AT_RISK": holds & lost,
+        "CONTRADICTORY": _is_judged() & (f.col("checksum_class") == "CONTRADICTORY"),
     }

@@ -9,6 +9,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
+from spark_verify.compare import is_disputed
 from spark_verify.rows import RECONCILE_PLAN, TREE_STATES
 
 PLAN_LIFE_MS: Final = 30 * 60 * 1000
@@ -52,10 +53,12 @@ def reconcile_reasons() -> Column:
     """Return every reason to reconcile a compared case, worst first; empty when there is none."""
     split = f.col("checksum_class") == "MISMATCH_SPLIT"
     minority = f.col("checksum_class") == "MISMATCH_MINORITY"
+    contradictory = f.col("checksum_class") == "CONTRADICTORY"
     unhealthy = f.exists("countable", lambda r: r["state"] == "UNHEALTHY")
     findings = f.exists("countable", lambda r: r["finding_count"] > 0)
     return f.array_compact(
         f.array(
+            f.when(contradictory, "replicas contradict each other"),
             f.when(split, "roots differ, no majority"),
             f.when(minority, "roots differ, minority"),
             f.when(unhealthy, "replica UNHEALTHY"),
@@ -83,7 +86,7 @@ def is_mendable() -> Column:
         & (f.col("eligibility") == "INELIGIBLE_REPLICATION_TYPE")
         & damaged
         & ~under_way
-        & ~f.col("checksum_class").startswith("MISMATCH")
+        & ~is_disputed()
         & (f.size(indexes) >= f.col("ec_data"))
     )
 
@@ -109,7 +112,7 @@ def remaining_redundancy() -> Column:
             )
         ),
     )
-    disputed = f.col("checksum_class").startswith("MISMATCH")
+    disputed = is_disputed()
     closed = f.col("state").isin("CLOSED", "QUASI_CLOSED")
     ratis = f.when(disputed, f.array_max(agreeing)).otherwise(f.size(good)) - 1
     ec = f.col("replication_type") == "EC"

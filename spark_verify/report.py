@@ -19,11 +19,13 @@ COLOURS: Final = {
     "PARTIAL": "#8f7ee7",
     "MISMATCH_MINORITY": "#e8a33d",
     "MISMATCH_SPLIT": "#d9483b",
+    "CONTRADICTORY": "#b8342a",
 }
 FLAG_COLOURS: Final = {
     "DATA_AT_RISK": "#b8342a",
     "MISSING": "#b8342a",
     "UNHEALTHY": "#d9483b",
+    "CONTRADICTORY": "#b8342a",
     "VULNERABLE": "#d9483b",
     "ROOTS_DIFFER": "#e8a33d",
     "UNDER_REPLICATED": "#e8a33d",
@@ -154,7 +156,7 @@ def trend(summary: dict[str, Any]) -> list[dict[str, Any]]:
     pairs += [
         (name, n, before["checksum_classes"].get(name, 0))
         for name, n in summary["checksum_classes"].items()
-        if name in ("UNKNOWN", "PARTIAL", "MISMATCH_MINORITY", "MISMATCH_SPLIT")
+        if name in ("UNKNOWN", "PARTIAL", "MISMATCH_MINORITY", "MISMATCH_SPLIT", "CONTRADICTORY")
     ]
     return [
         {"name": name, "now": now, "before": then, "change": now - then}

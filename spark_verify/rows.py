@@ -127,6 +127,7 @@ REPLICAS: Final = _columns(
     volume_id string
     data_scan_at_ms long?
     finding_count int
+    is_contradictory boolean
     load_error string?
     reported_at_ms long
     """,

@@ -157,6 +157,7 @@ def _replicas(snapshot: Snapshot, rules: Rules) -> DataFrame:
     trouble = (
         ~f.coalesce(f.col("node_name") == f.col("datanode_id"), f.lit(False))
         | (f.col("finding_count") != 0)
+        | f.col("is_contradictory")
         | f.col("is_empty")
         | f.col("load_error").isNotNull()
         | (is_known & ~f.col("tree_algorithm").isin(*ALGORITHMS))

@@ -69,7 +69,7 @@ def samples(health: DataFrame, counts: dict[str, Any]) -> dict[str, dict[str, li
         },
         "checksum_classes": {
             name: []
-            for name in ("MISMATCH_SPLIT", "MISMATCH_MINORITY")
+            for name in ("CONTRADICTORY", "MISMATCH_SPLIT", "MISMATCH_MINORITY")
             if counts["checksum_classes"][name]
         },
     }

@@ -85,6 +85,7 @@ class Summary:
     finding_count: int
     damaged: tuple[ContainerId, ...]
     contradictory_count: int  # replicas that peers contradict
+    contradictory: tuple[ContainerId, ...] = ()
 
 
 class Census:
@@ -161,4 +162,5 @@ class Census:
             int(rows["findings"].sum(dtype=np.uint64)),
             tuple(sorted(container_ids[rows["findings"] > 0].tolist())),
             int(np.count_nonzero(rows["contradicts"])),
+            tuple(sorted(container_ids[rows["contradicts"] > 0].tolist())),
         )

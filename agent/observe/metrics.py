@@ -131,6 +131,11 @@ class StatusCollector(Collector):
         yield _gauge(
             "suture_damaged_replicas", "Replicas with findings.", float(status.damaged_count)
         )
+        yield _gauge(
+            "suture_contradictory_replicas",
+            "Replicas that a peer contradicts, though each is right by its own rows.",
+            float(status.contradictory_count),
+        )
         found = Counter((f.verdict.value, f.fault.value) for f in self._observer.findings())
         classes = GaugeMetricFamily(
             "suture_findings_by_class",

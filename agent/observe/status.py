@@ -81,8 +81,11 @@ class Observer:
         return self._store.volumes()
 
     def findings(self) -> Iterator[Finding]:
-        """Yield the findings of the first damaged replicas, some of each."""
-        for container_id in self.summary().damaged[:DAMAGED_SHOWN_MAX]:
+        """Yield the findings of the first damaged or contradicted replicas, some of each."""
+        summary = self.summary()
+        shown = dict.fromkeys(summary.damaged[:DAMAGED_SHOWN_MAX])
+        shown |= dict.fromkeys(summary.contradictory[:DAMAGED_SHOWN_MAX])
+        for container_id in shown:
             with suppress(SutureError, Damaged):
                 yield from self._store.findings(container_id, count=FINDINGS_SHOWN_MAX)
 

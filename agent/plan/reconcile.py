@@ -303,7 +303,7 @@ class _Block:
                 return leaf
         if offset in self.recorded:
             return self.recorded[offset]
-        if offset in self.contested:
+        if self.contested:  # who contradicts another in a block is no witness for the rest of it
             self.contradicted[offset] += offers
             return None
         if self._could_be_contradicted():
@@ -436,11 +436,8 @@ class _Block:
         final = self._final(chunks)
         differing = {peer_id for peer_id, _ in self.planner.differing[self.block_id]}
         equal_to += [peer for peer in differing if final and self._spans_at(peer) == final]
-        is_open = self.contradicted or any(
-            reason is SkipReason.UNCONFIRMED
-            for entries in self.left_alone.values()
-            for reason, _ in entries
-        )
+        whole = {offset for offset, leaf in self.mine.items() if leaf.healthy}
+        is_open = self.contradicted or self.left_alone.keys() - whole
         if equal_to and not is_open:
             self.planner.actions.append(Trim(self.block_id, min(equal_to)))
         else:

@@ -25,6 +25,8 @@ class TestVectorsX:
         ("X1", "R CLOSED", "C=7x3", "MATCH", "OK"),
         ("X2", "R CLOSED", "C=7x2 C=9", "MISMATCH_MINORITY", "OK"),
         ("X3", "R CLOSED", "C=7 C=8 C=9", "MISMATCH_SPLIT", "OK"),
+        ("X3a", "R CLOSED", "C=7x2 C=9$", "CONTRADICTORY", "OK"),
+        ("X3b", "R CLOSED", "C=7x2 C=7$", "CONTRADICTORY", "OK"),
         ("X4", "R CLOSED", "C=7x2 C=0", "PARTIAL", "OK"),
         ("X5", "R CLOSED", "C=0x3", "UNKNOWN", "OK"),
         ("X6", "R CLOSED", "C=7 Q=7 U=9", "MISMATCH_MINORITY", "OK"),

@@ -76,14 +76,30 @@ def classify(case: Case) -> Opinion:
     state, queue, stuck = chain(case)
     flags = conditions(case, stuck)
     judged = not case.box.suppressed
-    if judged and checksum_class.startswith("MISMATCH"):
+    contradictory = checksum_class == "CONTRADICTORY"
+    if judged and (checksum_class.startswith("MISMATCH") or (contradictory and disputed(case))):
         flags.add("ROOTS_DIFFER")
+    if judged and contradictory:
+        flags.add("CONTRADICTORY")
     if judged and tombstones:
         flags.add("TOMBSTONES_DIFFER")
     if judged and silent:
         flags.add("UNREACHABLE_DIFFERS")
     return Opinion(
         checksum_class, eligibility(case), minority, state, queue, stuck, frozenset(flags)
+    )
+
+
+def disputed(case: Case) -> bool:
+    """Whether two replicas that answer, and may be compared, have different roots."""
+    answering = [r for r in case.replicas if r.state in TREE and case.up(r)]
+    known = [r for r in answering if r.root is not None and r.tree_algorithm is not None]
+    return any(
+        a.root != b.root
+        and a.tree_algorithm == b.tree_algorithm
+        and a.replica_index == b.replica_index
+        for a in known
+        for b in known
     )
 
 
@@ -146,6 +162,7 @@ def _class(
         (not case.replicas, "EMPTY"),
         (not countable, "NOT_COMPARABLE"),
         (all(r.is_empty for r in countable), "EMPTY"),
+        (any(r.is_contradictory for r in countable), "CONTRADICTORY"),
         (split, "MISMATCH_SPLIT"),
         (disputed, "MISMATCH_MINORITY"),
         (not compared, "NOT_COMPARABLE"),

@@ -16,7 +16,9 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -32,6 +34,7 @@ from agent.rpc import hashes, reports
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.runtime.lease import Leases
 from agent.runtime.scanning import MarkingGuard, ScanTools, scan_container
+from agent.store.index import Change
 from agent.store.store import ReplicaStore
 from merkle.checksum import leaf_checksum, window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
@@ -56,6 +59,7 @@ class Copy:
     hurt: str = ""
     claimed: Said | None = None  # what it tells its peers instead, with a tree that fits
     is_deleted: bool = False
+    flipped: int = -1  # which of its chunks has a flipped bit
 
     @property
     def has_row(self) -> bool:
@@ -63,13 +67,30 @@ class Copy:
         return "row" not in self.hurt and not self.is_deleted
 
     @property
-    def told(self) -> Said | None:
-        """What its peers hear that it has whole; None: nothing."""
+    def told(self) -> dict[int, bytes]:
+        """What its peers hear that it has whole: chunks by their offset."""
         if self.is_deleted:
-            return None
+            return {}
         if self.claimed is not None:
-            return self.claimed
-        return None if self.hurt else self.written
+            return by_offset(self.claimed)
+        if self.hurt and self.hurt != "flip":
+            return {}
+        whole = enumerate(by_offset(self.written).items())
+        return dict(chunk for number, chunk in whole if number != self.flipped)
+
+
+def by_offset(said: Said) -> dict[int, bytes]:
+    """Return chunks by where they begin."""
+    return dict(zip(accumulate(map(len, said), initial=0), said, strict=False))
+
+
+def differ(one: dict[int, bytes], other: dict[int, bytes]) -> bool:
+    """Whether any chunk of one overlaps a chunk of the other that is not the same."""
+    return any(
+        mine < theirs + len(there) and theirs < mine + len(here) and (mine, here) != (theirs, there)
+        for mine, here in one.items()
+        for theirs, there in other.items()
+    )
 
 
 @dataclass(slots=True)
@@ -132,7 +153,7 @@ class NearPeer:
         """As `Peer.summary`."""
         return hashes.read_summary(self._pages(container_id, level=pb.ROOT))
 
-    def blocks(self, container_id: ContainerId, _ranges: object = (), meter: object = None) -> Any:
+    def blocks(self, container_id: ContainerId, _ranges: object = (), **_: object) -> Any:
         """As `Peer.blocks`; these containers are too small for ranges."""
         return hashes.read_blocks(self._pages(container_id, level=pb.BLOCKS))
 
@@ -316,13 +337,18 @@ class _Cluster:
             self._judgement.counts[copy.hurt or "unhurt"] += 1
             if "flip" in copy.hurt:
                 data = bytearray(path.read_bytes())
-                data[self.dice.randrange(len(data))] ^= 1 << self.dice.randrange(8)
+                at = self.dice.randrange(len(data))
+                data[at] ^= 1 << self.dice.randrange(8)
                 path.write_bytes(bytes(data))
+                copy.flipped = sum(offset <= at for offset in by_offset(copy.written)) - 1
             if "file" in copy.hurt:
                 path.unlink()
             if "row" in copy.hurt:
                 index = node.store._places[self.container_id].index
-                index.write(lambda rows, b=block_id: rows.delete_block(self.container_id, b))
+                index.write(partial(self._lose_row, block_id))
+
+    def _lose_row(self, block_id: BlockId, rows: Change) -> None:
+        rows.delete_block(self.container_id, block_id)
 
     # What is done.
 
@@ -370,39 +396,51 @@ class _Cluster:
             return
         if copy.has_row:
             self._judge_recorded(copy, before, after, where)
-        else:
-            self._judge_lost(node, block_id, after, where)
+        self._judge_adopted(node, block_id, after or b"", where)
         self._judge_report(node, block_id, result, where)
 
     def _judge_recorded(
         self, copy: Copy, before: bytes | None, after: bytes | None, where: str
     ) -> None:
-        own = b"".join(copy.written)
-        if before == own:
-            self._check(after == own, f"{where}: bytes that verified were replaced")
-        for data, offset in zip(copy.written, offsets(copy.written), strict=True):
+        """What our own row says, or what was there: nothing else."""
+        is_whole = True
+        for offset, data in by_offset(copy.written).items():
             there = (after or b"")[offset : offset + len(data)]
             was = (before or b"")[offset : offset + len(data)]
+            self._check(was != data or there == data, f"{where}: verifying bytes were replaced")
             self._check(there in {data, was, b""}, f"{where}: bytes that contradict an intact row")
-        if copy.hurt and after == own:
-            copy.hurt = ""
+            is_whole &= there == data
+        if copy.hurt and is_whole:
+            copy.hurt, copy.flipped = "", -1
             self._judgement.counts["repaired"] += 1
 
-    def _judge_lost(self, node: Node, block_id: BlockId, after: bytes | None, where: str) -> None:
+    def _judge_adopted(self, node: Node, block_id: BlockId, after: bytes, where: str) -> None:
+        """Chunks that no row here told of are those of all who have any, and nobody was silent."""
+        copy = node.copies[block_id]
+        known = by_offset(copy.written) if copy.has_row else {}
         if block_id not in {b.block_id for b in node.store.blocks(self.container_id)}:
             return
-        block = node.store.block(self.container_id, block_id)
+        chunks = node.store.block(self.container_id, block_id).chunks
+        adopted = {c.offset: after[c.offset : c.end] for c in chunks if c.offset not in known}
+        if not adopted:
+            return
         others = [other for other in self.nodes if other is not node]
-        versions = [other.copies[block_id].told for other in others]
-        rivals = {said for said in versions if said is not None}
+        told = [other.copies[block_id].told for other in others]
         silent = [other for other in others if other.is_down and not other.has_reported]
-        self._check(len(rivals) == 1, f"{where}: one of several versions was adopted")
+        contested = any(differ(one, other) for one in told for other in told)
+        self._check(not contested, f"{where}: one of several versions was adopted")
         self._check(not silent, f"{where}: adopted though {len(silent)} holders were silent")
-        for said in rivals:
-            fits = block.chunks == chunks_of(said) and after == b"".join(said)
-            self._check(fits, f"{where}: adopted what nobody has")
-            node.copies[block_id] = Copy(said, claimed=node.copies[block_id].claimed)
-            self._judgement.counts["adopted"] += 1
+        for offset, data in adopted.items():
+            has = [one for one in told if one.get(offset) == data]
+            self._check(bool(has), f"{where}: adopted what nobody has")
+        self._check(
+            tuple(c for c in chunks if c.offset in adopted)
+            == tuple(c for c in chunks_of_offsets(adopted)),
+            f"{where}: a row that does not fit its bytes",
+        )
+        written = tuple(after[c.offset : c.end] for c in chunks)
+        node.copies[block_id] = Copy(written, claimed=copy.claimed)
+        self._judgement.counts["adopted"] += 1
 
     def _judge_report(
         self, node: Node, block_id: BlockId, result: ReconcileResult, where: str
@@ -411,13 +449,18 @@ class _Cluster:
         copy = node.copies[block_id]
         peers = [other for other in self.up if other is not node]
         told = [other.copies[block_id].told for other in peers]
-        rivals = {said for said in told if said is not None}
         claims = any(other.copies[block_id].is_deleted for other in peers)
-        contradicts = (rivals - {copy.written}) if copy.has_row else (len(rivals) > 1)
+        own = by_offset(copy.written)
+        contradicts = (
+            any(differ(own, one) for one in told)
+            if copy.has_row
+            else any(differ(one, other) for one in told for other in told)
+        )
         findings = node.store.findings(self.container_id)
         if contradicts or claims:
             found = [f for f in findings if f.verdict is Verdict.CONTRADICTORY]
             is_told = block_id in {finding.block_id for finding in found}
+            is_told |= self._is_told(result, block_id, "LAYOUT_DIFFERS")
             self._check(is_told, f"{where}: a contradiction that no finding tells")
             count = node.store.replica(self.container_id).contradiction_count
             self._check(count == len(found), f"{where}: {count} contradictions are counted")
@@ -427,6 +470,9 @@ class _Cluster:
             left |= {finding.block_id for finding in findings}
             self._check(block_id in left, f"{where}: damage that nobody tells")
             self._judgement.counts["damage left and told"] += 1
+
+    def _is_told(self, result: ReconcileResult, block_id: BlockId, word: str) -> bool:
+        return any(c.block_id == block_id and c.difference == word for c in result.chunks)
 
     def _may_bury(self, node: Node, block_id: BlockId) -> bool:
         if block_id in self.ordered:
@@ -441,12 +487,9 @@ class _Cluster:
             self._judgement.broken.append(what)
 
 
-def offsets(said: Said) -> list[int]:
-    """Return where each chunk begins."""
-    found = [0]
-    for data in said[:-1]:
-        found.append(found[-1] + len(data))
-    return found
+def chunks_of_offsets(placed: dict[int, bytes]) -> list[ChunkInfo]:
+    """Return the row's chunks of bytes at these offsets."""
+    return [replace(chunks_of((data,))[0], offset=offset) for offset, data in placed.items()]
 
 
 @contextmanager

@@ -110,6 +110,7 @@ def _replica(
         tombstones_checksum=draw.choices((0, 5, None), (12, 1, 1))[0],
         volume_id=f"v{draw.randrange(4)}",
         finding_count=draw.choices((0, 2), (9, 1))[0],
+        is_contradictory=draw.random() < 0.05,
     )
 
 

@@ -3,7 +3,7 @@
 The notation is that of the health rules' vectors; one word is one replica:
 
     C Q U O G I D R   CLOSED QUASI_CLOSED UNHEALTHY OPEN CLOSING INVALID DELETED RECOVERING
-    #3 index    @10 bcsid    ^a origin    !  empty    x2 two of them    *2 findings
+    #3 index    @10 bcsid    ^a origin    !  empty    x2 two of them    *2 findings    $ contradicts
     /d DECOMMISSIONING  /D DECOMMISSIONED  /m IN_MAINTENANCE  /e ENTERING_MAINTENANCE
     =7 root     %5 tombstones checksum    ~crc32c tree algorithm
     ?s ?d ?r    node STALE, DEAD, HEALTHY_READONLY          &r2 on rack r2
@@ -86,6 +86,7 @@ class ReplicaRow:
     volume_id: str = "v0"
     data_scan_at_ms: int | None = AS_OF_MS - 3_600_000
     finding_count: int = 0
+    is_contradictory: bool = False
     load_error: str | None = None
     reported_at_ms: int = AS_OF_MS - 1000
     snapshot_id: str = SNAPSHOT_ID
@@ -227,7 +228,7 @@ def _replication(word: str) -> dict[str, Any]:
 
 
 _WORD: Final = re.compile(
-    r"(?P<state>[CQUOGIDR])(?P<tail>(?:#\d+|@-?\d+|\^\w+|/\w|!|=-?\d+|%-?\d+|~\w+|\?\w|&\w+|\*\d+)*)$"
+    r"(?P<state>[CQUOGIDR])(?P<tail>(?:#\d+|@-?\d+|\^\w+|/\w|!|=-?\d+|%-?\d+|~\w+|\?\w|&\w+|\*\d+|\$)*)$"
 )
 
 
@@ -253,6 +254,7 @@ def _add_replica(rows: SnapshotRows, row: ContainerRow, word: str) -> None:
             tree_algorithm=tail.get("~", "xxh3_64"),
             tombstones_checksum=int(tail.get("%", 0)),
             finding_count=int(tail.get("*", 0)),
+            is_contradictory="$" in match["tail"],
         )
     )
     rows.nodes.append(

@@ -24,7 +24,7 @@ CONTRACT = {
     "state:string origin_datanode_id:string bcsid:int64? block_count:int64 used_bytes:int64 "
     "is_empty:bool tree_algorithm:string? root:int64? tombstones_checksum:int64? "
     "tombstone_count:int32? tree_generation:int64? volume_id:string data_scan_at_ms:int64? "
-    "finding_count:int32 load_error:string? reported_at_ms:int64",
+    "finding_count:int32 is_contradictory:bool load_error:string? reported_at_ms:int64",
     "nodes": "snapshot_id:string datanode_id:string address:string rack:string version:string "
     "health:string op_state:string op_expiry_ms:int64? last_heartbeat_at_ms:int64 "
     "has_reported:bool capacity_bytes:int64 available_bytes:int64 queued_replicate:int32 "
