@@ -72,39 +72,22 @@ class Case:
 
 def classify(case: Case) -> Opinion:
     """Return the opinion on one container."""
-    checksum_class, minority, tombstones, silent = compare(case)
+    word, minority, tombstones, silent, differ = compare(case)
     state, queue, stuck = chain(case)
     flags = conditions(case, stuck)
-    judged = not case.box.suppressed
-    contradictory = checksum_class == "CONTRADICTORY"
-    if judged and (checksum_class.startswith("MISMATCH") or (contradictory and disputed(case))):
-        flags.add("ROOTS_DIFFER")
-    if judged and contradictory:
-        flags.add("CONTRADICTORY")
-    if judged and tombstones:
-        flags.add("TOMBSTONES_DIFFER")
-    if judged and silent:
-        flags.add("UNREACHABLE_DIFFERS")
-    return Opinion(
-        checksum_class, eligibility(case), minority, state, queue, stuck, frozenset(flags)
-    )
+    found = {
+        "CONTRADICTORY": word == "CONTRADICTORY",
+        "ROOTS_DIFFER": word.startswith("MISMATCH") or (word == "CONTRADICTORY" and differ),
+        "TOMBSTONES_DIFFER": tombstones,
+        "UNREACHABLE_DIFFERS": silent,
+    }
+    if not case.box.suppressed:
+        flags |= {name for name, applies in found.items() if applies}
+    return Opinion(word, eligibility(case), minority, state, queue, stuck, frozenset(flags))
 
 
-def disputed(case: Case) -> bool:
-    """Whether two replicas that answer, and may be compared, have different roots."""
-    answering = [r for r in case.replicas if r.state in TREE and case.up(r)]
-    known = [r for r in answering if r.root is not None and r.tree_algorithm is not None]
-    return any(
-        a.root != b.root
-        and a.tree_algorithm == b.tree_algorithm
-        and a.replica_index == b.replica_index
-        for a in known
-        for b in known
-    )
-
-
-def compare(case: Case) -> tuple[str, frozenset[str], bool, bool]:
-    """Return class, minority, whether tombstones differ, whether a silent replica differs."""
+def compare(case: Case) -> tuple[str, frozenset[str], bool, bool, bool]:
+    """Return class, minority, and whether tombstones, a silent replica, or roots differ."""
     trees = [r for r in case.replicas if r.state in TREE]
     countable = [r for r in trees if case.up(r)]
     copies = Counter(r.replica_index for r in countable)
@@ -146,7 +129,7 @@ def compare(case: Case) -> tuple[str, frozenset[str], bool, bool]:
     indexes = [index for index, _ in groups]
     mixed = len(indexes) != len(set(indexes))
     word = _class(case, countable, compared, known, (split, disputed, mixed))
-    return word, frozenset(minority), tombstones, silent
+    return word, frozenset(minority), tombstones, silent, disputed
 
 
 def _class(
