@@ -19,6 +19,7 @@ from agent.cli.scm import (
     show_decisions,
     wait_and_show,
 )
+from agent.cli.trust import trust
 from agent.client import Client
 from agent.errors import Code, Refused
 from agent.given import ANSWER_BYTES_MAX, given_bytes
@@ -38,6 +39,12 @@ TargetOption = Annotated[
     str, typer.Option("--target", metavar="ID", help="Where to; the SCM chooses if not given.")
 ]
 
+TrustOption = Annotated[
+    str,
+    typer.Option(
+        "--trust", metavar="ID", help="Whose replica is right, if they contradict each other."
+    ),
+]
 ShownOption = Annotated[
     Path | None,
     typer.Option(
@@ -149,14 +156,27 @@ def close(
 def reconcile(
     ids: Containers,
     scm: ScmOption = SCM_DEFAULT,
+    trusted: TrustOption = "",
     dry_run: DryRunFlag = False,
+    yes: YesFlag = False,
     as_shown: ShownOption = None,
     wait_s: WaitOption = 600,
     as_json: JsonFlag = False,
 ) -> int:
-    """Make the replicas of containers equal again, chunk by chunk, from healthy peers."""
+    """Make the replicas of containers equal again, chunk by chunk, from healthy peers.
+
+    Replicas that contradict each other stay as they are. With --trust all of one container become
+    what that datanode's replica is: what would be replaced is shown first.
+    """
     worlds = shown_worlds(as_shown, ids)
     with connect(scm) as client:
+        if trusted:
+            if len(ids) > 1:
+                raise typer.BadParameter("give one container with --trust", param_hint="CONTAINER")
+            if not (dry_run or yes):
+                refuse_unasked(as_json=as_json)
+            chosen = datanode_id(client, trusted)
+            return trust(client, ids[0], chosen, dry_run=dry_run, yes=yes, as_json=as_json)
         request = scm_pb2.ReconcileContainersRequest(container_ids=ids)
         answer = client.scm.reconcile_containers(filled(request, worlds, dry_run=dry_run))
         if dry_run:

@@ -11,12 +11,12 @@ The loop guard: when the same replicas with the same roots were repaired twice a
 it, the third time nothing is done, NON_CONVERGENT says so, and the trees are kept as its evidence.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from agent.errors import Code, Refused, SutureError, VolumeFailed
+from agent.errors import Code, Refused, SutureError, Unavailable, VolumeFailed
 from agent.plan.actions import Deletes, PeerId, PeerView, Plan, Skip
 from agent.plan.outcome import ChunkResult, PeerState, ReconcileResult, Result
 from agent.plan.reconcile import plan
@@ -35,6 +35,7 @@ from agent.reconcile.survey import (
     survey,
     windows,
 )
+from agent.reconcile.trusting import TrustedChange, changes_of
 from agent.rpc.peer import Peer
 from agent.store.facts import ReplicaFacts
 from merkle.codec import encode_tree
@@ -151,6 +152,22 @@ class Reconciler:
             state_after=after.state,
             duration_ms=self._now_ms() - started_ms,
         )
+
+    def preview(
+        self, container_id: ContainerId, peers: Mapping[PeerId, Peer], trusted: PeerId
+    ) -> list[TrustedChange]:
+        """Return what reconciling with a trusted peer would change here; nothing is changed.
+
+        Raises Refused, or why the trusted peer cannot be asked.
+        """
+        mine = self._known_tree(container_id, self._store.replica(container_id))
+        trees = survey(peers, container_id, mine, self._executor)
+        for tree in trees:
+            if tree.peer_id == trusted and not tree.is_known:
+                raise Unavailable(Code.UNAVAILABLE, f"{trusted}: {tree.message}")
+        wish = _Wish((), trusted)
+        run = _Run(self, container_id, mine, trees, Ledger(), lambda: False, wish)
+        return list(run.preview())
 
     def _known_tree(self, container_id: ContainerId, facts: ReplicaFacts) -> Tree:
         """Return my tree; read the replica first when what is known of it is not of one moment.
@@ -326,6 +343,14 @@ class _Run:
             same = [one.peer_id for one in self.trees() if one.state is PeerState.EQUAL]
             self._mender.take_over_bcsid(same)
 
+    def preview(self) -> Iterator[TrustedChange]:
+        """Plan all blocks, and yield what would be changed."""
+        findings = self._store.findings(self.container_id)
+        for window in windows(self._mine, self._usable()):
+            here = [one for one in findings if window[0] <= one.block_id <= window[1]]
+            views = self._views(window)
+            yield from changes_of(self._plan(views, here), self._mine, self._rows(views, here))
+
     def _plan(self, views: Sequence[PeerView], findings: Sequence[Finding]) -> Plan:
         """Decide about one window, with what is known beside the trees."""
         answered = {view.peer_id for view in views}
@@ -373,7 +398,8 @@ class _Run:
         ]
         keep_versions(self._store, self.container_id, fresh, self._sources)
         return self._mender.note_contradictions(
-            [finding for _, finding in found], is_complete=self._is_heard
+            [finding for _, finding in found],
+            is_complete=self._is_heard and not self._wish.trusted,
         )
 
     def _usable(self) -> list[PeerTree]:

@@ -62,6 +62,7 @@ DATANODE: Final[Mapping[str, Rule]] = {
     "GetContainerHashes": Rule(PEER | ADMIN),
     "ImportContainer": _audited(PEER),
     "ScanContainer": _audited(ADMIN, "container_id"),
+    "TrustReplica": _audited(ADMIN, "container_id", "trusted_datanode_id", "dry_run"),
     "ListFindings": Rule(ADMIN),
     "ListHistory": Rule(ADMIN),
     "Status": Rule(ADMIN),

@@ -258,6 +258,13 @@ class Peer:
         )
         yield from stream(self.stub.ScanContainer, request, timeout_s=SCAN_TIMEOUT_S)
 
+    def trust(self, request: pb.TrustReplicaRequest) -> pb.TrustReplicaResponse:
+        """Have the replica become what a trusted one is, or say what that would change."""
+        answer: pb.TrustReplicaResponse = call(
+            self.stub.TrustReplica, request, timeout_s=SCAN_TIMEOUT_S
+        )
+        return answer
+
     def status(self) -> pb.StatusResponse:
         """Return how the datanode is."""
         answer: pb.StatusResponse = self._ask(self.stub.Status, pb.StatusRequest())

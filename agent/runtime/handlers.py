@@ -17,8 +17,10 @@ from agent.config import TaskConfig
 from agent.ec.scheme import SHARDS_MAX, parse_scheme
 from agent.errors import Code, Refused, SutureError
 from agent.plan.actions import Deletes
+from agent.plan.outcome import ChunkResult
 from agent.reconcile.reconciler import Reconciler
 from agent.reconcile.survey import Holder
+from agent.reconcile.trusting import fingerprint
 from agent.reconstruct.coordinator import Coordinator
 from agent.reconstruct.mend import ShardMender
 from agent.removal import delete_blocks
@@ -27,7 +29,7 @@ from agent.rpc.ec import parse_order, reconstruction_message
 from agent.rpc.peer import Peer
 from agent.rpc.reports import outcome_message
 from agent.rpc.tls import LOOPBACK_ONLY, Security
-from agent.rpc.v1 import scm_pb2
+from agent.rpc.v1 import datanode_pb2, scm_pb2
 from agent.runtime.clock import Clock, monotonic_ms
 from agent.runtime.lease import Leases
 from agent.runtime.pace import ScanPace
@@ -48,6 +50,7 @@ THREADS_DEFAULT: Final = 10  # ozone: hdds.datanode.replication.streams.limit
 THREADS_PER_VOLUME: Final = 2
 THREADS_DEFAULT_MAX: Final = 64
 CONFIRMED_MAX: Final = 65_536  # deletes that the control plane is asked about at once
+TRUSTED_SHOWN_MAX: Final = 1_000  # changes that are told one by one
 TRANSFER_THREADS: Final = 4  # that read, and that write, for replicas under way
 
 log = structlog.get_logger()
@@ -255,6 +258,51 @@ class Handlers:
             tree_bytes=outcome.tree_bytes_fetched,
             duration_ms=outcome.duration_ms,
         )
+
+    def trust(
+        self, request: datanode_pb2.TrustReplicaRequest, stop: Callable[[], bool]
+    ) -> datanode_pb2.TrustReplicaResponse:
+        """Show, or carry out, what it changes here to take another replica's word."""
+        container_id = ContainerId(request.container_id)
+        trusted = request.trusted_datanode_id
+        if trusted == self._tools.datanode_id:
+            raise Refused(Code.WRONG_DATANODE, "a replica cannot be told to trust itself")
+        if self._tools.store.replica(container_id).replica_index:
+            raise Refused(
+                Code.INELIGIBLE,
+                f"container {container_id} is erasure-coded: its shards are not copies",
+                hint="delete the wrong shard; it is computed from the others",
+            )
+        peers = {trusted: self.peer(request.trusted_address)}
+        changes = self._reconciler.preview(container_id, peers, trusted)
+        shown = fingerprint(changes)
+        response = datanode_pb2.TrustReplicaResponse(
+            changes=[
+                datanode_pb2.TrustedChange(
+                    local_id=one.block_id,
+                    offset=one.offset,
+                    length=one.length_bytes,
+                    change=one.change,
+                    before=one.before,
+                    after=one.after,
+                )
+                for one in changes[:TRUSTED_SHOWN_MAX]
+            ],
+            change_count=len(changes),
+            shown=shown,
+        )
+        if request.dry_run:
+            return response
+        if shown != request.shown:
+            raise Refused(
+                Code.STALE_PLAN,
+                f"container {container_id}: what would be replaced is not what was shown",
+                hint="look again with --dry-run",
+            )
+        result = self._reconciler.reconcile(container_id, peers, trusted=trusted, stop=stop)
+        response.result = result.result.value
+        response.failed_count = sum(c.result is ChunkResult.FAILED for c in result.chunks)
+        return response
 
     def _confirm(self, container_id: ContainerId, block_ids: Sequence[BlockId]) -> Deletes:
         """Ask which deletes were ordered; a control plane that is silent confirms none."""

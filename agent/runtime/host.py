@@ -24,8 +24,8 @@ from agent.observe.status import QUIET_MAX_S, About, Observer
 from agent.rpc.access import DONE
 from agent.rpc.scm import ScmClient
 from agent.rpc.server import Limits, build_server
-from agent.rpc.telling import TellingService
 from agent.rpc.tls import LOOPBACK_ONLY, Security
+from agent.rpc.trusting import TrustingService
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.clock import SystemClock
 from agent.runtime.face import Face
@@ -139,7 +139,7 @@ class Host:
             timeout_s=self._config.tasks.recovering_timeout_s,
             scan=lambda container_id: self._scrub.on_demand.request(container_id, reason=REASON),
         )
-        service = TellingService(
+        service = TrustingService(
             self._store,
             self._leases,
             scan=self._requested.run,
@@ -147,6 +147,7 @@ class Host:
             limits=server_limits(self._config),
             scrub=self._scrub,
             recoveries=self._recoveries,
+            trust=lambda request, stop: self._handlers.trust(request, stop),
             importer=self._build_importer(who),
             on_read=self._scrub.client_read,
         )

@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from agent.config import TaskConfig
-from agent.rpc.v1 import container_pb2, scm_pb2
+from agent.errors import Code, Refused
+from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.clock import Clock, SystemClock
 from agent.runtime.handlers import Handlers, Tools
 from agent.runtime.pool import TaskContext
 from agent.runtime.scanning import scan_container
 from agent.tasks import Task
+from merkle.replica import BlockId
 from tests.support.clock import FakeClock
 from tests.support.datanodes import Datanode
 from tests.support.gate import Gate
@@ -191,3 +193,51 @@ def test_a_reconcile_ends_between_two_chunks_when_its_time_is_over(
     peer.close()
 
     assert result == status.reconcile.result
+
+
+class TestTrust:
+    @pytest.fixture
+    def other(self, tmp_path: Path) -> Iterator[Datanode]:
+        """A peer that has other bytes in block 1, under a row that fits them."""
+        made = Datanode("dn-other", tmp_path / "other")
+        made.replica.store.create_container(CONTAINER)
+        made.replica.put(1, 5_000)
+        made.replica.store.close_container(CONTAINER, bcsid=0, force=True)
+        made.serve()
+        yield made
+        made.close()
+
+    def wish(self, other: Datanode, **more: object) -> datanode_pb2.TrustReplicaRequest:
+        """Return an operator's wish to trust the peer."""
+        return datanode_pb2.TrustReplicaRequest(
+            container_id=CONTAINER,
+            trusted_datanode_id=other.datanode_id,
+            trusted_address=other.address,
+            **more,  # type: ignore[arg-type]
+        )
+
+    def test_what_was_shown_is_replaced(
+        self, handlers: Handlers, replica: StoredReplica, other: Datanode
+    ) -> None:
+        """The dry run changes nothing; what it showed is done."""
+        other.replica.store.delete_blocks(CONTAINER, [BlockId(1)])
+
+        shown = handlers.trust(self.wish(other, dry_run=True), lambda: False)
+        between = replica.file(1).exists()
+        handlers.trust(self.wish(other, shown=shown.shown), lambda: False)
+
+        assert [(1, "delete")] == [(one.local_id, one.change) for one in shown.changes]
+        assert (True, False) == (between, replica.file(1).exists())
+
+    def test_what_was_not_shown_is_not_replaced(
+        self, handlers: Handlers, replica: StoredReplica, other: Datanode
+    ) -> None:
+        """The world may have changed since somebody looked."""
+        shown = handlers.trust(self.wish(other, dry_run=True), lambda: False)
+        other.replica.store.delete_blocks(CONTAINER, [BlockId(1)])
+
+        with pytest.raises(Refused, match="not what was shown") as refused:
+            handlers.trust(self.wish(other, shown=shown.shown), lambda: False)
+
+        assert Code.STALE_PLAN is refused.value.code
+        assert replica.file(1).exists()

@@ -574,6 +574,50 @@ class ParityFault(_message.Message):
     wrong_shards: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, container_id: _Optional[int] = ..., local_id: _Optional[int] = ..., stripe: _Optional[int] = ..., wrong_shards: _Optional[_Iterable[int]] = ...) -> None: ...
 
+class TrustReplicaRequest(_message.Message):
+    __slots__ = ("container_id", "trusted_datanode_id", "trusted_address", "dry_run", "shown")
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    TRUSTED_DATANODE_ID_FIELD_NUMBER: _ClassVar[int]
+    TRUSTED_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    SHOWN_FIELD_NUMBER: _ClassVar[int]
+    container_id: int
+    trusted_datanode_id: str
+    trusted_address: str
+    dry_run: bool
+    shown: int
+    def __init__(self, container_id: _Optional[int] = ..., trusted_datanode_id: _Optional[str] = ..., trusted_address: _Optional[str] = ..., dry_run: bool = ..., shown: _Optional[int] = ...) -> None: ...
+
+class TrustedChange(_message.Message):
+    __slots__ = ("local_id", "offset", "length", "change", "before", "after")
+    LOCAL_ID_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    CHANGE_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    local_id: int
+    offset: int
+    length: int
+    change: str
+    before: int
+    after: int
+    def __init__(self, local_id: _Optional[int] = ..., offset: _Optional[int] = ..., length: _Optional[int] = ..., change: _Optional[str] = ..., before: _Optional[int] = ..., after: _Optional[int] = ...) -> None: ...
+
+class TrustReplicaResponse(_message.Message):
+    __slots__ = ("changes", "change_count", "shown", "result", "failed_count")
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    CHANGE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SHOWN_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    FAILED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    changes: _containers.RepeatedCompositeFieldContainer[TrustedChange]
+    change_count: int
+    shown: int
+    result: str
+    failed_count: int
+    def __init__(self, changes: _Optional[_Iterable[_Union[TrustedChange, _Mapping]]] = ..., change_count: _Optional[int] = ..., shown: _Optional[int] = ..., result: _Optional[str] = ..., failed_count: _Optional[int] = ...) -> None: ...
+
 class ListHistoryRequest(_message.Message):
     __slots__ = ("container_id",)
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]

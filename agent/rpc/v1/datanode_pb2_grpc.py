@@ -99,6 +99,11 @@ class DatanodeStub(object):
                 request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ScanContainerRequest.SerializeToString,
                 response_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ScanProgress.FromString,
                 _registered_method=True)
+        self.TrustReplica = channel.unary_unary(
+                '/suture.v1.Datanode/TrustReplica',
+                request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.TrustReplicaRequest.SerializeToString,
+                response_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.TrustReplicaResponse.FromString,
+                _registered_method=True)
         self.ListFindings = channel.unary_unary(
                 '/suture.v1.Datanode/ListFindings',
                 request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ListFindingsRequest.SerializeToString,
@@ -213,6 +218,13 @@ class DatanodeServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def TrustReplica(self, request, context):
+        """An operator decides between replicas that contradict each other.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListFindings(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -312,6 +324,11 @@ def add_DatanodeServicer_to_server(servicer, server):
                     servicer.ScanContainer,
                     request_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ScanContainerRequest.FromString,
                     response_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ScanProgress.SerializeToString,
+            ),
+            'TrustReplica': grpc.unary_unary_rpc_method_handler(
+                    servicer.TrustReplica,
+                    request_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.TrustReplicaRequest.FromString,
+                    response_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.TrustReplicaResponse.SerializeToString,
             ),
             'ListFindings': grpc.unary_unary_rpc_method_handler(
                     servicer.ListFindings,
@@ -690,6 +707,33 @@ class Datanode(object):
             '/suture.v1.Datanode/ScanContainer',
             agent_dot_rpc_dot_v1_dot_datanode__pb2.ScanContainerRequest.SerializeToString,
             agent_dot_rpc_dot_v1_dot_datanode__pb2.ScanProgress.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TrustReplica(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/suture.v1.Datanode/TrustReplica',
+            agent_dot_rpc_dot_v1_dot_datanode__pb2.TrustReplicaRequest.SerializeToString,
+            agent_dot_rpc_dot_v1_dot_datanode__pb2.TrustReplicaResponse.FromString,
             options,
             channel_credentials,
             insecure,

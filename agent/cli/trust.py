@@ -1,0 +1,108 @@
+"""reconcile --trust: a person decides between replicas that contradict each other."""
+
+import typer
+
+from agent.cli.connection import security
+from agent.cli.output import Exit, emit, grid, remark, say, show, size
+from agent.client import Client
+from agent.errors import Code, Refused
+from agent.rpc.peer import Peer
+from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
+
+SHOWN_MAX = 50  # changes of a table for people; --json has the first thousand of each datanode
+
+Shown = dict[str, datanode_pb2.TrustReplicaResponse]
+
+
+def trust(
+    client: Client, container_id: int, trusted_id: str, *, dry_run: bool, yes: bool, as_json: bool
+) -> int:
+    """Make all other replicas what the trusted one is: shown first, then asked, then done."""
+    request = scm_pb2.GetContainerInfoRequest(container_id=container_id)
+    replicas = [r.datanode for r in client.scm.get_container_info(request).container.replicas]
+    trusted = next((one for one in replicas if one.datanode_id == trusted_id), None)
+    if trusted is None:
+        raise Refused(
+            Code.CONTAINER_NOT_FOUND,
+            f"{trusted_id} has no replica of container {container_id}",
+            hint=f"suture scm container {container_id}",
+        )
+    others = [one for one in replicas if one.datanode_id != trusted_id]
+    shown: Shown = {one.datanode_id: asked(container_id, one, trusted) for one in others}
+    tell(shown, as_json=as_json)
+    if dry_run or not any(answer.change_count for answer in shown.values()):
+        return Exit.OK
+    if not yes and not typer.confirm(f"replace as shown, trusting {trusted_id}?", err=True):
+        return Exit.FAILED
+    failed = 0
+    for one in others:
+        answer = asked(container_id, one, trusted, shown=shown[one.datanode_id].shown)
+        remark(f"{one.datanode_id}: {answer.result}, {answer.failed_count} chunks failed")
+        failed += answer.failed_count
+    # Whose contradictions are over is known when all have heard each other again.
+    client.scm.reconcile_containers(
+        scm_pb2.ReconcileContainersRequest(container_ids=[container_id])
+    )
+    return Exit.TO_DO if failed else Exit.OK
+
+
+def asked(
+    container_id: int,
+    datanode: container_pb2.DatanodeEndpoint,
+    trusted: container_pb2.DatanodeEndpoint,
+    *,
+    shown: int = 0,
+) -> datanode_pb2.TrustReplicaResponse:
+    """Ask one datanode what would change; with `shown`, have it done."""
+    request = datanode_pb2.TrustReplicaRequest(
+        container_id=container_id,
+        trusted_datanode_id=trusted.datanode_id,
+        trusted_address=trusted.address,
+        dry_run=not shown,
+        shown=shown,
+    )
+    with Peer(datanode.address, security=security()) as peer:
+        return peer.trust(request)
+
+
+def tell(shown: Shown, *, as_json: bool) -> None:
+    """Print what would be installed, and what would be replaced by it."""
+    if as_json:
+        emit(
+            [
+                {
+                    "datanode_id": datanode_id,
+                    "change_count": answer.change_count,
+                    "changes": [
+                        {
+                            "block": one.local_id,
+                            "offset": one.offset,
+                            "bytes": one.length,
+                            "change": one.change,
+                            "before": f"{one.before:016x}",
+                            "after": f"{one.after:016x}",
+                        }
+                        for one in answer.changes
+                    ],
+                }
+                for datanode_id, answer in shown.items()
+            ]
+        )
+        return
+    rows = [
+        (
+            datanode_id,
+            one.local_id,
+            one.offset,
+            size(one.length),
+            one.change,
+            f"{one.before:016x}" if one.before else "-",
+            f"{one.after:016x}",
+        )
+        for datanode_id, answer in shown.items()
+        for one in answer.changes
+    ]
+    columns = ["datanode", "block#", "offset#", "bytes#", "change", "here", "trusted"]
+    show(grid("", columns, rows[:SHOWN_MAX]))
+    total = sum(answer.change_count for answer in shown.values())
+    say(f"{total} changes; what is replaced or deleted goes to quarantine")

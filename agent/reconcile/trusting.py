@@ -1,0 +1,52 @@
+"""What it would change here to take one peer's word: shown before it is done."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from zlib import crc32
+
+from agent.plan.actions import AdoptTombstone, Plan, RepairBlock
+from merkle.replica import BlockId, ChunkInfo
+from merkle.tree import Tree
+
+
+@dataclass(frozen=True, slots=True)
+class TrustedChange:
+    """One chunk that would be installed, or replaced, or one block that would be deleted."""
+
+    block_id: BlockId
+    offset: int
+    length_bytes: int
+    change: str  # install, replace, delete
+    before: int = 0  # the leaf of what is here; 0: nothing is known of it
+    after: int = 0
+
+
+def changes_of(
+    planned: Plan, mine: Tree, rows: Mapping[BlockId, Sequence[ChunkInfo]]
+) -> Iterator[TrustedChange]:
+    """Yield what a plan would change, by block and offset."""
+    for action in planned.actions:
+        if isinstance(action, AdoptTombstone):
+            yield TrustedChange(action.block_id, 0, 0, "delete", after=action.checksum)
+        elif isinstance(action, RepairBlock):
+            here = {leaf.offset: leaf.checksum for leaf in mine.leaves(action.block_id)}
+            recorded = {chunk.offset for chunk in rows.get(action.block_id, ())}
+            for chunk in action.chunks:
+                leaf = chunk.leaf
+                is_there = leaf.offset in here or leaf.offset in recorded
+                yield TrustedChange(
+                    action.block_id,
+                    leaf.offset,
+                    leaf.length_bytes,
+                    "replace" if is_there else "install",
+                    here.get(leaf.offset, 0),
+                    leaf.checksum,
+                )
+
+
+def fingerprint(changes: Iterable[TrustedChange]) -> int:
+    """Return a number that stands for all of them; never 0, which says that nothing was shown."""
+    value = 0
+    for change in changes:
+        value = crc32(repr(change).encode(), value)
+    return value or 1
