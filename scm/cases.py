@@ -52,7 +52,7 @@ class Cases:
             maintenance_min_count=self._options.maintenance_replica_min,
             add_racks=tuple(map(self._nodes.rack, adds)),
             excluded=self._excluded(container_id, holders),
-            owes_deletes=self._state.transactions.has_any(container_id),
+            owes_deletes=self.owes_deletes(container_id),
             band=self._band,
         )
 
@@ -63,6 +63,15 @@ class Cases:
         """
         held = map(self._placed, self._state.replicas.of(container_id))
         return [p.replica for p in present(held)]
+
+    def owes_deletes(self, container_id: int) -> bool:
+        """Whether a node that is not dead has blocks to delete yet."""
+        if not self._state.transactions.has_any(container_id):
+            return False
+        living = self._nodes.living(self._state.replicas.of(container_id))
+        holders = {replica.datanode_id for replica in living}
+        transactions = self._state.transactions.of(container_id)
+        return any(not holders.issubset(t.acknowledged_by) for t in transactions)
 
     def _stays(self, datanode_id: str) -> bool:
         """Whether a node counts as one that keeps what it gets: it is not told to leave or rest."""

@@ -235,13 +235,7 @@ class Closures:
 
     def _awaited(self, container: Container) -> tuple[str, ...]:
         """Return who was chosen for a container and may still report a replica."""
-        return tuple(node for node in container.pipeline if not self._is_gone(node))
-
-    def _is_gone(self, datanode_id: str) -> bool:
-        node = self._state.nodes.get(datanode_id)
-        if node is not None and node.op_state is OpState.IN_MAINTENANCE:
-            return False  # it is expected back, however long it is silent
-        return self._nodes.health(datanode_id) is Health.DEAD
+        return tuple(node for node in container.pipeline if not self._nodes.is_gone(node))
 
     def _closure(self, container: Container, *, is_exact: bool = False) -> Closure | None:
         """Judge a container; `is_exact` goes through all keys, and is for what people ask."""

@@ -81,6 +81,7 @@ class ControlPlane(Operators):
                 self._last_copies.recount(change, self._state.replicas.on(datanode_id))
                 self._changed_nodes.add(datanode_id)
                 self._upkeep.look_at_node(datanode_id)
+                self._observer.observe(change, self._unsettled_on(datanode_id))
                 if self._nodes.health(datanode_id) is Health.DEAD:
                     self._upkeep.look_at(self._commands.node_died(change, datanode_id))
             self._upkeep.look_at(self._commands.expire(change))
@@ -96,6 +97,9 @@ class ControlPlane(Operators):
                 looked_at = self._upkeep.turn(change)
                 empty = dict.fromkeys([*looked_at, *self._deletions.unfinished()])
                 self._observer.observe(change, self._deletions.tidy(change, empty))
+                self._returns.look_at(looked_at)
+                self._returns.turn(change)
+                self._struck(change, self._parting.turn(change))
                 self._balancer.turn(change)
 
     def confirm_deletes(
@@ -232,6 +236,17 @@ class ControlPlane(Operators):
                 f"in safe mode {what}: {gate.reason}",
                 hint="wait until it ends; suture scm safemode shows whom it waits for",
             )
+
+    def _unsettled_on(self, datanode_id: str) -> list[int]:
+        """Return the containers that may have waited for a node, or must wait for it again."""
+        closing = self._state.containers.closing
+        waiting = closing.union(self._state.transactions.container_ids())
+        found = waiting.intersection(self._state.replicas.on(datanode_id))
+        for container_id in closing - found:
+            container = self._state.containers.get(container_id)
+            if container is not None and datanode_id in container.pipeline:
+                found.add(container_id)
+        return sorted(found)
 
     def _named_by(self, command: Pending) -> tuple[Endpoint, ...]:
         """Return the datanodes a command names, with their addresses of now."""

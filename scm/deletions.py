@@ -6,7 +6,9 @@
 
 A transaction ends when each recorded replica's datanode has acknowledged it and no replica is on
 its way that was copied before. Which blocks it deleted is remembered as long as the container
-lives: a datanode follows a peer's tombstone only if it was ordered (`confirm`).
+lives: a datanode follows a peer's tombstone only if it was ordered (`confirm`). A transaction that
+only dead datanodes owe is in nobody's way: it rests until they are back and told, or until their
+replicas are gone from the books.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,10 +21,12 @@ import structlog
 from agent.errors import Code
 from merkle.replica import TREE_STATES
 from scm import lifecycle
+from scm.cases import Cases
 from scm.clock import Clock
 from scm.commands import Commands
 from scm.emptying import next_step
 from scm.facts import Container, ContainerState, Deleted, Key, Kind, Outcome, Transaction
+from scm.nodes import Nodes
 from scm.state import Change, State
 
 TRANSACTIONS_PER_COMMAND: Final = 100
@@ -49,10 +53,15 @@ class KeyDeletion:
 class Deletions:
     """Deletes keys, blocks and empty containers. Callers hold the control plane's lock."""
 
-    def __init__(self, state: State, commands: Commands, clock: Clock) -> None:
+    def __init__(
+        self, state: State, nodes: Nodes, cases: Cases, commands: Commands, clock: Clock
+    ) -> None:
         self._state = state
+        self._nodes = nodes
+        self._cases = cases
         self._commands = commands
         self._clock = clock
+        self._resting = state.settled()  # containers whose transactions only the dead owe
         self._unfinished: dict[int, None] = {
             container.container_id: None
             for container in state.containers.values()
@@ -106,25 +115,32 @@ class Deletions:
         remembered until the container is gone."""
         transactions = self._state.transactions.of(container_id)
         container = self._state.containers.get(container_id)
-        if not transactions and container is not None and container.state not in _GONE:
+        is_gone = container is None or container.state in _GONE
+        if not transactions and not is_gone:
             return
-        holders = {replica.datanode_id for replica in self._state.replicas.of(container_id)}
+        replicas = self._state.replicas.of(container_id)
+        living = {replica.datanode_id for replica in self._nodes.living(replicas)}
+        dead = {replica.datanode_id for replica in replicas} - living
         is_copied = any(
             c.kind is Kind.REPLICATE for c in self._state.commands.of_container(container_id)
         )
-        is_gone = container is None or container.state in _GONE
-        if is_gone and not holders:
+        if is_gone and not replicas and container is not None:
             for deleted in self._state.deleted_in(container_id):
                 change.remove(self._state.deleted, (container_id, deleted.transaction_id))
+        is_resting = not is_copied
         for transaction in transactions:
-            is_done = bool(holders) and holders.issubset(transaction.acknowledged_by)
-            if (is_done and not is_copied) or (is_gone and not holders):
+            is_done = bool(living) and living.issubset(transaction.acknowledged_by)
+            is_resting &= is_done or not living
+            is_owed = not dead.issubset(transaction.acknowledged_by)
+            if ((is_done and not is_copied) or (is_gone and not living)) and not is_owed:
                 key = (container_id, transaction.transaction_id)
                 change.remove(self._state.transactions, key)
                 if not is_gone:
                     change.put(
                         self._state.deleted, Deleted(*key, tuple(sorted(transaction.local_ids)))
                     )
+        if is_resting and self._state.transactions.has_any(container_id):
+            self._resting.add(container_id)
 
     def being_deleted(self, container_id: int) -> frozenset[int]:
         """Return the blocks of transactions that are not at their end."""
@@ -151,11 +167,12 @@ class Deletions:
 
     def _tidy_one(self, change: Change, container: Container) -> bool:
         container_id = container.container_id
-        if container.state in _DONE and not self._state.replicas.may_be_empty(container_id):
+        known = self._state.replicas
+        if container.state in _DONE and not known.may_be_empty(container_id, self._nodes.dead):
             self._unfinished.pop(container_id, None)
             return False  # as nearly all: they are not even unpacked
-        replicas = self._state.replicas.of(container_id)
-        step = next_step(container, replicas, is_unused=self._is_unused(container_id))
+        replicas = self._nodes.living(self._state.replicas.of(container_id))
+        step = next_step(container, replicas, is_unused=self._is_unused(container))
         for nodes, force in ((step.deletes, False), (step.forced, True)):
             for node in nodes:
                 self._delete_replica(change, container_id, node, force=force)
@@ -180,10 +197,11 @@ class Deletions:
         why = "all blocks of the container are deleted" if force else "the container is empty"
         self._commands.queue(change, Kind.DELETE, container_id, datanode_id, why=why, force=force)
 
-    def _is_unused(self, container_id: int) -> bool:
+    def _is_unused(self, container: Container) -> bool:
+        container_id = container.container_id
         return not (
             self._state.keys.blocks_in(container_id)
-            or self._state.transactions.of(container_id)
+            or (container.state in _DONE and self._cases.owes_deletes(container_id))
             or self._state.allocations.has_any(container_id)
             or any(
                 c.kind is Kind.REPLICATE for c in self._state.commands.of_container(container_id)
@@ -220,6 +238,8 @@ class Deletions:
         owed: list[Transaction] = []
         blocks_count = 0
         for container_id in self._state.transactions.container_ids():
+            if container_id in self._resting:
+                continue
             replica = self._state.replicas.get((container_id, datanode_id))
             container = self._state.containers.get(container_id)
             if (

@@ -142,6 +142,11 @@ class Departures:
                 changed.append(node.datanode_id)
         return changed
 
+    def forget(self, datanode_id: str) -> None:
+        """Know nothing of a node any more: it was removed."""
+        self._watches.pop(datanode_id, None)
+        self._told.pop(datanode_id, None)
+
     def departures(self) -> list[Departure]:
         """Return the nodes that are not in service, and what they wait for."""
         return [

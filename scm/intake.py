@@ -5,8 +5,8 @@ state and get new trees; a row is acted on only if its container looks exactly a
 What differs is named, so that a person can tell a moved world from a broken planner.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from agent.errors import Code
@@ -92,8 +92,14 @@ def check(
     container: Container | None,
     replicas: Sequence[Replica],
     is_reachable: Callable[[str], bool],
+    dead: Collection[str] = (),
 ) -> Decision | Participants:
-    """Return who takes part if the row still describes the world, else why it is not acted on."""
+    """Return who takes part if the row still describes the world, else why it is not acted on.
+
+    What `dead` nodes said last does not matter, neither here nor in the row.
+    """
+    replicas = [r for r in replicas if r.datanode_id not in dead]
+    row = replace(row, replicas=tuple(r for r in row.replicas if r.datanode_id not in dead))
     participants = judge(container, replicas, is_reachable)
     if participants.eligibility is not Eligibility.OK:
         return Decision(row.container_id, participants.eligibility, participants.message)

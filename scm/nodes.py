@@ -6,7 +6,7 @@ placed on it, and becomes DEAD only when it had its full time to call.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -17,7 +17,7 @@ from agent.errors import Code, Refused
 from merkle.replica import LAYOUT_VERSION
 from scm.clock import Clock
 from scm.dispatch import backoff_s
-from scm.facts import Health, Liveness, Node, OpState, Volume
+from scm.facts import Health, Liveness, Node, OpState, Replica, Volume
 from scm.options import ScmOptions
 from scm.state import Change, State
 
@@ -65,6 +65,8 @@ class Nodes:
         self._failures: dict[str, int] = {}  # of writers, since one succeeded or it registered
         self._seen_health: dict[str, Health] = {}
         self._rack_count: int | None = None  # counted when it is asked for
+        self.dead: set[str] = set()
+        """Nodes that were DEAD when health was noted last, and have not called since."""
 
     def register(self, change: Change, registration: Registration) -> bool:
         """Record a datanode; return whether it is another process than the one known before.
@@ -136,6 +138,7 @@ class Nodes:
         """Remember that a node called just now, and what it said about its load."""
         if self.health(datanode_id) is Health.DEAD:
             self._rack_count = None
+        self.dead.discard(datanode_id)
         self._live[datanode_id] = Liveness(
             heard_at_s=self._clock.monotonic_s(),
             heartbeat_at_ms=self._clock.wall_ms(),
@@ -151,6 +154,29 @@ class Nodes:
         since_s = self._started_at_s if live is None else live.heard_at_s
         age_s = self._clock.monotonic_s() - since_s
         return health_of(age_s, has_called=live is not None, options=self._options)
+
+    def is_gone(self, datanode_id: str) -> bool:
+        """Whether a node is DEAD and not expected back, as one in maintenance is."""
+        node = self._state.nodes.get(datanode_id)
+        is_resting = node is not None and node.op_state is OpState.IN_MAINTENANCE
+        return not is_resting and self.health(datanode_id) is Health.DEAD
+
+    def forget(self, datanode_id: str) -> None:
+        """Know nothing of a node any more: it was removed. Not undone: it only has to register."""
+        self.dead.discard(datanode_id)
+        self._registered.discard(datanode_id)
+        self._live.pop(datanode_id, None)
+        self._seen_health.pop(datanode_id, None)
+        self._failed_at_s.pop(datanode_id, None)
+        self._rack_count = None
+
+    def living(self, replicas: Sequence[Replica]) -> Sequence[Replica]:
+        """Return the replicas whose nodes are not DEAD: what a dead node last said blocks nobody.
+
+        A dead node may come back with its replica: nothing is deleted because of what it said
+        either, and what it owed it is told again.
+        """
+        return tuple(r for r in replicas if self.health(r.datanode_id) is not Health.DEAD)
 
     def takes_replicas(self, datanode_id: str) -> bool:
         """Whether a node may get a replica: it answers, stays, and is not read-only."""
@@ -247,6 +273,7 @@ class Nodes:
             if health is before:
                 continue
             self._seen_health[node.datanode_id] = health
+            (self.dead.add if health is Health.DEAD else self.dead.discard)(node.datanode_id)
             if before is None and health is Health.STALE:
                 continue  # not heard since our own start: as its row has it, nothing has changed
             changed.append(node.datanode_id)

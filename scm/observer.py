@@ -1,6 +1,7 @@
 """Containers brought to where their replicas show them."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -11,6 +12,7 @@ from scm.clock import Clock
 from scm.commands import Commands
 from scm.deletions import Deletions
 from scm.facts import Container, ContainerState
+from scm.nodes import Nodes
 from scm.orders import Orders
 from scm.state import Change, State
 from scm.upkeep import Upkeep
@@ -28,6 +30,7 @@ class Observer:
     def __init__(
         self,
         state: State,
+        nodes: Nodes,
         commands: Commands,
         deletions: Deletions,
         orders: Orders,
@@ -36,6 +39,7 @@ class Observer:
         clock: Clock,
     ) -> None:
         self._state = state
+        self._nodes = nodes
         self._commands = commands
         self._deletions = deletions
         self._orders = orders
@@ -52,8 +56,22 @@ class Observer:
                 continue  # unknown: recorded, never acted on
             self._commands.review(change, container_id)
             self._deletions.finish(change, container_id)
-            replicas = self._cases.living(container_id)
-            self.move(change, container, lifecycle.observe(container, replicas, now_ms=now_ms))
+            self.move(change, container, self._seen(container, now_ms))
+
+    def _seen(self, container: Container, now_ms: int) -> Container:
+        """Return a container as those of its datanodes show it that are not dead.
+
+        A dead one is not waited for. Where nobody else has a replica nothing is concluded: it may
+        come back.
+        """
+        container_id = container.container_id
+        living = self._cases.living(container_id)
+        if self._state.replicas.of(container_id) and not living:
+            return container
+        if container.state is not ContainerState.OPEN and container.pipeline:
+            awaited = tuple(n for n in container.pipeline if not self._nodes.is_gone(n))
+            container = replace(container, pipeline=awaited)
+        return lifecycle.observe(container, living, now_ms=now_ms)
 
     def move(self, change: Change, before: Container, after: Container) -> None:
         """Record what a container has become, and queue the closes that are due."""

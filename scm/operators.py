@@ -127,6 +127,20 @@ class Operators(Parts):
                     self._upkeep.look_at(self._commands.node_leaves(change, datanode_id))
             return decisions
 
+    def remove_nodes(
+        self, datanode_ids: Sequence[str], *, is_forced: bool, is_dry_run: bool
+    ) -> list[NodeDecision]:
+        """Strike dead nodes and all they had off the books, as far as nobody needs that."""
+        with self._change() as change:
+            decisions = self._parting.judge(datanode_ids, is_forced=is_forced)
+            if not is_dry_run and all(d.code == "OK" for d in decisions):
+                self._end_writes_on(change, datanode_ids, "one of its nodes was removed")
+                for datanode_id in datanode_ids:
+                    self._departures.forget(datanode_id)
+                    self._reports.forget(datanode_id)
+                    self._struck(change, self._parting.remove(change, datanode_id))
+            return decisions
+
     def departures(self) -> list[Departure]:
         """Return the nodes that are not in service, and what they wait for."""
         with self._lock:

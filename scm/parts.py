@@ -1,7 +1,7 @@
 """What the control plane consists of, put together once, behind one lock."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,12 +23,14 @@ from scm.nodes import Nodes
 from scm.observer import Observer
 from scm.options import ScmOptions
 from scm.orders import Orders
+from scm.parting import Parting
 from scm.plans import Plans
 from scm.previews import Previews
 from scm.reconciles import Reconciles
 from scm.removals import Removals
 from scm.replicas import Reports
 from scm.report import Verified
+from scm.returns import Returns
 from scm.safemode import SafeMode
 from scm.state import Change, State
 from scm.totals import Totals
@@ -61,7 +63,7 @@ class Parts:
         cases = Cases(state, self._nodes, self._reports, clock, options)
         self._commands = Commands(state, self._nodes, clock, options)
         basis = Basis(state, self._nodes, self._commands, cases, clock, options)
-        self._deletions = Deletions(state, self._commands, clock)
+        self._deletions = Deletions(state, self._nodes, cases, self._commands, clock)
         self._writers = Writers(state, self._nodes, cases, self._deletions, clock, options)
         self._reconciles = Reconciles(state, self._nodes, self._commands, clock, options)
         self._coding = Coding(basis)
@@ -76,6 +78,7 @@ class Parts:
         self._previews = Previews(state, cases, self._commands, self._reconciles)
         self._observer = Observer(
             state,
+            self._nodes,
             self._commands,
             self._deletions,
             self._orders,
@@ -89,6 +92,8 @@ class Parts:
         self._plans = Plans(
             basis, self._reconciles, self._admin, self._safe_mode, self._closures, self._previews
         )
+        self._returns = Returns(basis, self._reconciles)
+        self._parting = Parting(basis, self._safe_mode)
         self._holding = Holding(state, self._upkeep, clock)
         self._balancer = Balancer(basis, self._upkeep, self._removals, self._safe_mode)
         self._views = Views(state, self._nodes, self._reports)
@@ -111,6 +116,11 @@ class Parts:
         for container in opened:
             self._writers.end(change, container, reason)
         self._observer.observe(change, [container.container_id for container in opened])
+
+    def _struck(self, change: Change, container_ids: Collection[int]) -> None:
+        """Look again at containers of which replicas were struck off the books."""
+        self._last_copies.recount(change, container_ids)
+        self._observer.observe(change, container_ids)
 
     @contextmanager
     def _change(self) -> Iterator[Change]:

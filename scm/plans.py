@@ -176,7 +176,7 @@ class Plans:
         self, change: Change, row: PlanRow, container: Container, *, dry_run: bool
     ) -> Decision:
         replicas = self._state.replicas.of(row.container_id)
-        verdict = check(row, container, replicas, self._nodes.is_reachable)
+        verdict = check(row, container, replicas, self._nodes.is_reachable, self._nodes.dead)
         if isinstance(verdict, Decision):
             return verdict
         return self._reconciles.order_planned(change, row, verdict, dry_run=dry_run)

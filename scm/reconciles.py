@@ -59,9 +59,17 @@ class Reconciles:
         return self._order(change, container_id, participants, ASKED_FOR)
 
     def order_planned(
-        self, change: Change, row: PlanRow, participants: Participants, *, dry_run: bool
+        self,
+        change: Change,
+        row: PlanRow,
+        participants: Participants,
+        *,
+        why: str = "",
+        dry_run: bool,
     ) -> Decision:
         """Order a container reconciled because a plan says so, if it is not too soon.
+
+        `why` is another reason than the plan's: the control plane asks by itself.
 
         An excluded replica gets no order, though others may still read from it what they verify.
         """
@@ -90,7 +98,7 @@ class Reconciles:
         participants = replace(participants, targets=targets)
         if dry_run:
             return Decision(container_id, "OK", "would go to " + ", ".join(participants.targets))
-        decision = self._order(change, container_id, participants, row.why)
+        decision = self._order(change, container_id, participants, why or row.why)
         if decision.code == "OK":
             self._tries[container_id] = _Tries(world, count, self._clock.monotonic_s())
         return decision
@@ -118,7 +126,7 @@ class Reconciles:
         """
         found = judge(
             self._state.containers.get(container_id),
-            self._state.replicas.of(container_id),
+            self._nodes.living(self._state.replicas.of(container_id)),
             self._nodes.is_reachable,
         )
         targets = tuple(node for node in found.targets if self._nodes.takes_orders(node))

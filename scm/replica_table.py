@@ -1,7 +1,7 @@
 """The replicas in memory: packed, because there are millions of them."""
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final, overload
 
@@ -125,11 +125,12 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         self._packed[replica.container_id] = (*held[:at], packed, *held[at + 1 :])
         return True
 
-    def may_be_empty(self, container_id: int) -> bool:
-        """Whether no replica of a container says that it holds anything."""
+    def may_be_empty(self, container_id: int, without: Collection[str] = ()) -> bool:
+        """Whether no replica of a container says that it holds anything; not those of `without`."""
         return all(
             records.is_empty_byte(one[_WORDS.size + records.FLAGS_AT])
             for one in self._packed.get(container_id, ())
+            if not without or self._node_of(one) not in without
         )
 
     def of(self, container_id: int) -> tuple[Replica, ...]:

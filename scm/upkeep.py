@@ -262,7 +262,8 @@ class Upkeep:
         if is_over and container.state in _CLOSED and container_id not in self.moving:
             self._removals.over[container_id] = None
         if found is Condition.HEALTHY and container.state is ContainerState.QUASI_CLOSED:
-            is_stuck = not close_orders(container, [p.replica for p in case.placed])
+            living = self._nodes.living([p.replica for p in case.placed])
+            is_stuck = not close_orders(container, living)
             return Condition.QUASI_CLOSED_STUCK if is_stuck else found
         return found
 
@@ -272,7 +273,7 @@ class Upkeep:
         match container.state:
             case ContainerState.OPEN if any(r.state not in _STILL_OPEN for r in replicas):
                 return Condition.OPEN_UNHEALTHY
-            case ContainerState.CLOSING if not replicas:
+            case ContainerState.CLOSING if not self._nodes.living(replicas):
                 return Condition.MISSING
             case ContainerState.DELETING:
                 return Condition.EMPTY
