@@ -16,7 +16,7 @@ from scm import lifecycle, trail
 from scm.admin import INELIGIBLE_STATE
 from scm.basis import Basis
 from scm.closure import STUCK, Closure, closure, standing
-from scm.facts import Container, ContainerState, Health, Kind, OpState
+from scm.facts import Container, ContainerState, Kind
 from scm.intake import Decision, GivenUp, Order
 from scm.observer import Observer
 from scm.orders import Orders

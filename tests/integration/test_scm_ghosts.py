@@ -1,0 +1,286 @@
+"""Nodes that died: what they last said blocks nobody, and what they have is never mistaken."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.observe.audit import AuditLog
+from merkle.replica import ReplicaState
+from scm.facts import Container, ContainerState, Kind, OpState, Outcome, Pending, Replica
+from scm.options import ScmOptions
+from tests.support.scm_world import ScmWorld, confirm, outcome, pass_time, replica, summary
+
+NODES = ("dn1", "dn2", "dn3", "dn4")
+OPTIONS = ScmOptions(
+    stale_after_ms=5_000,
+    dead_after_ms=10_000,
+    close_retry_ms=1_000,
+    check_interval_ms=1_000,
+    replication_factor=3,
+)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ScmWorld]:
+    """Four nodes; whoever does not call for ten seconds is dead."""
+    audit = AuditLog(tmp_path / "audit.log")
+    with ScmWorld(tmp_path / "state", OPTIONS, audit=audit).running() as made:
+        made.join(*NODES)
+        confirm(made, *NODES)
+        yield made
+    audit.close()
+
+
+def state_of(world: ScmWorld, container_id: int = 1) -> ContainerState:
+    """Return the state of a container."""
+    container = world.state.containers.get(container_id)
+    assert container is not None
+    return container.state
+
+
+def holders(world: ScmWorld, container_id: int = 1) -> list[str]:
+    """Return who has a replica, by the books."""
+    return [r.datanode_id for r in world.state.replicas.of(container_id)]
+
+
+def others(*dead: str) -> list[str]:
+    """Return the nodes that live."""
+    return [node for node in NODES if node not in dead]
+
+
+def die(world: ScmWorld, *dead: str) -> None:
+    """Let nodes be silent until they are dead."""
+    pass_time(world, 12, *others(*dead))
+
+
+def replace_copies(world: ScmWorld, *dead: str) -> list[str]:
+    """Let nodes be dead, and all copies arrive that replace what they had; return the holders."""
+    die(world, *dead)
+    for command in world.state.commands.values():
+        if command.kind is Kind.REPLICATE:
+            world.call(command.datanode_id)  # sends it
+            world.beat(command.datanode_id, outcomes=(outcome(command),))
+            world.beat(command.target_id, replica(command.target_id, bcsid=1))
+    return [node for node in holders(world) if node not in dead]
+
+
+def deletes_sent(world: ScmWorld, node: str, *reports: Replica) -> list[Pending]:
+    """Let a node call; return its deletes of blocks."""
+    commands = [command for command, _named in world.beat(node, *reports).commands]
+    return [command for command in commands if command.kind is Kind.DELETE_BLOCKS]
+
+
+def done(command: Pending) -> Outcome:
+    """Answer a command as done."""
+    acknowledged = tuple((t.container_id, t.transaction_id) for t in command.transactions)
+    return replace(outcome(command), acknowledged=acknowledged)
+
+
+def delete_all(world: ScmWorld, *nodes: str, reports: bool = False) -> None:
+    """Delete the only key; these nodes do what they are told, and say that nothing is left."""
+    world.control.delete_keys([key.name for key in world.state.keys.values()], dry_run=False)
+    for node in nodes:
+        for command in deletes_sent(world, node):
+            world.beat(node, outcomes=(done(command),))
+        if reports:
+            world.beat(node, emptied(node))
+
+
+def emptied(node: str) -> Replica:
+    """A replica all blocks of which are deleted."""
+    return replace(replica(node, bcsid=1), is_empty=True, tree=summary(7, tombstones=3))
+
+
+def made_on(world: ScmWorld) -> tuple[Container, list[str]]:
+    """Make a closed container; return it and its nodes."""
+    made = world.made_closed()
+    return made, holders(world, made.container_id)
+
+
+def test_who_died_while_open_does_not_keep_others_from_reconciling(world: ScmWorld) -> None:
+    """Its last word was OPEN, which no container that is closed may be reconciled with."""
+    blocks = world.write("client", "key", 10)
+    dead, *living = sorted(endpoint.datanode_id for endpoint in blocks[0].replicas)
+    die(world, dead)
+    world.control.finish("client", close=True)
+    for node in living:
+        world.beat(node, replica(node, bcsid=1, root=1 if node == living[0] else 2))
+
+    (decision,) = world.control.reconcile_containers([1])
+
+    assert ContainerState.CLOSED is state_of(world)
+    assert ("OK", 2) == (decision.code, len(decision.command_ids))
+
+
+def test_a_container_closes_though_a_dead_node_has_it_open(world: ScmWorld) -> None:
+    """Those that are damaged do not wait for one that is gone."""
+    blocks = world.write("client", "key", 10)
+    dead, *living = sorted(endpoint.datanode_id for endpoint in blocks[0].replicas)
+    world.control.finish("client", close=True)
+    for node in living:
+        world.beat(node, replica(node, ReplicaState.UNHEALTHY, bcsid=1))
+    before = state_of(world)
+    die(world, dead)
+
+    assert (ContainerState.CLOSING, ContainerState.QUASI_CLOSED) == (before, state_of(world))
+
+
+def test_a_container_that_was_never_written_ends_though_its_nodes_died(world: ScmWorld) -> None:
+    """They were chosen, said nothing, and are not waited for."""
+    world.control.allocate("client", [10])
+    (opened,) = world.state.containers.open_all()
+    die(world, *opened.pipeline)
+    world.control.finish("client", close=True)
+
+    assert ContainerState.DELETED is state_of(world)
+
+
+def test_a_delete_that_only_the_dead_owe_is_told_them_when_they_return(world: ScmWorld) -> None:
+    """The transaction is kept, keeps nothing from happening, and ends when all have answered."""
+    _made, (dead, *_living) = made_on(world)
+    delete_all(world, *replace_copies(world, dead))
+    kept = len(world.state.transactions)
+    world.join(dead)
+    told = world.beat(dead, replica(dead, bcsid=1), full=True).commands
+    (command,) = [c for c, _named in told if c.kind is Kind.DELETE_BLOCKS]
+    world.beat(dead, outcomes=(done(command),))
+
+    assert (1, 0) == (kept, len(world.state.transactions))
+
+
+def test_an_emptied_container_goes_though_a_dead_node_had_data(world: ScmWorld) -> None:
+    """And what that has goes when it returns: all of it is known to be deleted."""
+    _made, (dead, *_living) = made_on(world)
+    living = replace_copies(world, dead)
+    delete_all(world, *living, reports=True)
+    pass_time(world, 2, *others(dead))
+    deleting = state_of(world)
+    for node in living:
+        world.beat(node, replace(emptied(node), state=ReplicaState.DELETED))
+    pass_time(world, 2, *others(dead))
+    deleted = state_of(world)
+    world.join(dead)
+    world.beat(dead, replica(dead, bcsid=1), full=True)
+    pass_time(world, 2, *others(dead))
+    orders = world.call(dead).commands
+
+    assert (ContainerState.DELETING, ContainerState.DELETED) == (deleting, deleted)
+    assert [(Kind.DELETE, True)] == [(c.kind, c.force) for c, _ in orders]
+
+
+def test_nothing_is_surplus_because_of_what_a_dead_node_said(world: ScmWorld) -> None:
+    """Four replicas, one of them on a dead node, are three: none of these is removed."""
+    made, held = made_on(world)
+    (fourth,) = set(NODES) - set(held)
+    world.beat(fourth, replica(fourth, bcsid=made.sequence_id))
+    die(world, held[0])
+
+    assert [] == [c for c in world.state.commands.values() if c.kind is Kind.DELETE]
+
+
+class TestDecommissioned:
+    @pytest.fixture
+    def gone(self, world: ScmWorld) -> str:
+        """A dead node that is decommissioned; the fourth has got a copy of what it had."""
+        _made, (dead, *_living) = made_on(world)
+        replace_copies(world, dead)
+        node = world.state.nodes.get(dead)
+        assert node is not None
+        with world.state.change() as change:
+            change.put(world.state.nodes, replace(node, op_state=OpState.DECOMMISSIONED))
+        return dead
+
+    def test_its_replicas_leave_the_books_and_come_back_as_reported(
+        self, world: ScmWorld, gone: str
+    ) -> None:
+        """What the container can do without is struck off, and only that."""
+        pass_time(world, 3, *others(gone))
+        struck = holders(world)
+        world.join(gone)
+        world.beat(gone, replica(gone, bcsid=1), full=True)
+
+        assert gone not in struck
+        assert 3 == len(struck)
+        assert gone in holders(world)
+
+    def test_the_only_copy_stays_in_the_books(self, world: ScmWorld, gone: str) -> None:
+        """Somebody may want to know where it was."""
+        for node in others(gone):
+            world.beat(node, full=True)
+        pass_time(world, 3, *others(gone))
+
+        assert [gone] == holders(world)
+
+    def test_blocks_deleted_meanwhile_are_deleted_in_what_comes_back(
+        self, world: ScmWorld, gone: str
+    ) -> None:
+        """Nothing is owed any more, but its tombstones are not those of the others."""
+        pass_time(world, 3, *others(gone))
+        delete_all(world, *others(gone))
+        for node in others(gone):
+            world.beat(node, replace(replica(node, bcsid=1), tree=summary(7, tombstones=3)))
+        owed = len(world.state.transactions)
+        world.join(gone)
+        world.beat(gone, replica(gone, bcsid=1), full=True)
+        pass_time(world, 3, *NODES)
+
+        ordered = {c.datanode_id for c in world.state.commands.values() if c.kind is Kind.RECONCILE}
+        assert 0 == owed
+        assert gone in ordered
+
+
+class TestRemoved:
+    def test_a_node_that_lives_is_not_removed(self, world: ScmWorld) -> None:
+        """It would register again."""
+        (decision,) = world.control.remove_nodes(["dn1"], is_forced=True, is_dry_run=False)
+
+        assert "INELIGIBLE" == decision.code
+        assert world.state.nodes.get("dn1") is not None
+
+    def test_the_last_that_has_a_container_is_not_removed_unless_told(
+        self, world: ScmWorld
+    ) -> None:
+        """What it would mean is shown; with force the container is missing, and the node gone."""
+        _made, held = made_on(world)
+        die(world, *held)
+        shown = world.control.remove_nodes(held, is_forced=False, is_dry_run=False)
+        still = holders(world)
+        forced = world.control.remove_nodes(held, is_forced=True, is_dry_run=False)
+
+        assert ["PRECHECK_FAILED"] * 3 == [d.code for d in shown]
+        assert all("1 containers can be read from nobody else: 1" in d.message for d in shown)
+        assert held == still
+        assert ["OK"] * 3 == [d.code for d in forced]
+        assert [] == holders(world)
+        assert 1 == len(world.control.nodes())
+        written = (world.path.parent / "audit.log").read_text()
+        assert 3 == written.count('"node removed"')
+
+    def test_nothing_waits_for_it_and_it_may_return(self, world: ScmWorld) -> None:
+        """Its commands and transactions end; when it is back, so is what it has."""
+        _made, (dead, *_living) = made_on(world)
+        delete_all(world, *replace_copies(world, dead))
+        owed = len(world.state.transactions)
+        (decision,) = world.control.remove_nodes([dead], is_forced=False, is_dry_run=False)
+        left = len(world.state.transactions)
+        commands = world.state.commands.of_node(dead)
+        refused = world.call(dead)
+        world.join(dead)
+        world.beat(dead, replica(dead, bcsid=1), full=True)
+
+        assert ("OK", 1, 0) == (decision.code, owed, left)
+        assert [] == commands
+        assert not refused.is_known
+        assert dead in holders(world)
+
+    def test_a_dry_run_changes_nothing(self, world: ScmWorld) -> None:
+        """It says how many replicas would leave the books."""
+        _made, (dead, *_living) = made_on(world)
+        die(world, dead)
+        (decision,) = world.control.remove_nodes([dead], is_forced=False, is_dry_run=True)
+
+        assert decision.message.startswith("1 replicas leave the books")
+        assert dead in holders(world)
+        assert world.state.nodes.get(dead) is not None
