@@ -48,6 +48,7 @@ class Code(StrEnum):
     INELIGIBLE = "INELIGIBLE"
     KEY_NOT_FOUND = "KEY_NOT_FOUND"
     KEY_EXISTS = "KEY_EXISTS"
+    KEY_LOST = "KEY_LOST"  # a container of it was given up
     STALE_PLAN = "STALE_PLAN"
     INVALID_CONFIG = "INVALID_CONFIG"
     UNAUTHENTICATED = "UNAUTHENTICATED"  # the certificate says not who that is, or no longer

@@ -24,6 +24,7 @@ from scm.facts import (
     Transaction,
     Volume,
 )
+from scm.forgetting import Fate
 from scm.intake import Decision, Order
 from scm.loads import DELETE_LIMIT
 from scm.report import RmReport
@@ -63,8 +64,8 @@ def allocation_response(blocks: Iterable[PromisedBlock]) -> scm_pb2.AllocateBloc
     )
 
 
-def key_message(key: Key) -> scm_pb2.KeyInfo:
-    """Return a key."""
+def key_message(key: Key, lost: Iterable[int] = ()) -> scm_pb2.KeyInfo:
+    """Return a key; `lost` are the containers of it that were given up."""
     return scm_pb2.KeyInfo(
         key=key.name,
         size=key.size_bytes,
@@ -78,6 +79,7 @@ def key_message(key: Key) -> scm_pb2.KeyInfo:
             )
             for block in key.blocks
         ],
+        lost_container_ids=lost,
     )
 
 
@@ -156,6 +158,23 @@ def decisions_message(decisions: Iterable[Decision]) -> scm_pb2.ContainerDecisio
                 acknowledged_count=decision.acknowledged_count,
             )
             for decision in decisions
+        ]
+    )
+
+
+def forgotten_message(fates: Iterable[Fate]) -> scm_pb2.ForgetContainersResponse:
+    """Return what became of containers to forget."""
+    return scm_pb2.ForgetContainersResponse(
+        containers=[
+            scm_pb2.ForgottenContainer(
+                container_id=fate.container_id,
+                code=fate.code,
+                message=fate.message,
+                world=fate.world,
+                key_count=fate.key_count,
+                keys=fate.keys,
+            )
+            for fate in fates
         ]
     )
 

@@ -180,12 +180,20 @@ class ControlPlane(Operators):
     def lookup(self, name: str) -> tuple[Key, list[tuple[int, tuple[Endpoint, ...], str]]]:
         """Return a key, where its containers are, and their erasure codes.
 
-        Raises Refused(KEY_NOT_FOUND).
+        Raises Refused(KEY_NOT_FOUND), or Refused(KEY_LOST) if a container of it was given up.
         """
         with self._lock:
             key = self._state.keys.get(name)
             if key is None:
                 raise Refused(Code.KEY_NOT_FOUND, f"no key {name}")
+            lost = self._state.forgotten.lost_of(key)
+            if lost:
+                named = ", ".join(map(str, lost))
+                raise Refused(
+                    Code.KEY_LOST,
+                    f"key {name} is lost: its data was in container {named}, which was given up",
+                    hint="store it again with --replace, or remove the key",
+                )
             return key, [
                 (
                     container_id,
@@ -203,6 +211,11 @@ class ControlPlane(Operators):
         if len(keys) <= count:
             return keys, ""
         return keys[:count], keys[count - 1].name
+
+    def lost_of(self, key: Key) -> list[int]:
+        """Return the containers of a key that were given up; none: it is not lost."""
+        with self._lock:
+            return self._state.forgotten.lost_of(key)
 
     # The loop with Spark.
 

@@ -218,7 +218,9 @@ class Deletions:
         return KeyDeletion(name, "OK", key.size_bytes, self.retire(change, key))
 
     def _record(self, change: Change, container_id: int, local_ids: list[int]) -> list[int]:
-        ids = []
+        ids: list[int] = []
+        if self._state.forgotten.get(container_id) is not None:
+            return ids  # nothing of it is deleted if it comes back
         for first in range(0, len(local_ids), BLOCKS_PER_TRANSACTION):
             transaction = Transaction(
                 change.next_id("next_transaction_id"),

@@ -254,6 +254,15 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
+class Forgotten:
+    """A container whose data an operator gave up, as it was; keys with blocks in it are lost."""
+
+    container: Container
+    at_ms: int
+    key_count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Pending:
     """A command that has not come true: queued while `sent_at_s` is None, else in flight.
 

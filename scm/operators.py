@@ -11,6 +11,7 @@ from scm.calls import Queues
 from scm.deletions import KeyDeletion
 from scm.departures import Departure, Request
 from scm.facts import Hold, Kind, OpState, Outcome
+from scm.forgetting import Fate
 from scm.intake import Decision, PlanRow
 from scm.parts import Parts
 from scm.report import RmReport, rm_report
@@ -140,6 +141,24 @@ class Operators(Parts):
                     self._reports.forget(datanode_id)
                     self._struck(change, self._parting.remove(change, datanode_id))
             return decisions
+
+    def forget_containers(
+        self, container_ids: Sequence[int], *, worlds: Sequence[int], is_dry_run: bool
+    ) -> list[Fate]:
+        """Give up containers that are missing; the keys in them are lost."""
+        with self._change() as change:
+            fates = self._forgetting.forget(
+                change, container_ids, worlds=worlds, is_dry_run=is_dry_run
+            )
+            self._upkeep.look_at(container_ids)
+            return fates
+
+    def recall_containers(self, container_ids: Sequence[int], *, is_dry_run: bool) -> list[Fate]:
+        """Take forgotten containers back: a replica has turned up."""
+        with self._change() as change:
+            fates = self._forgetting.recall(change, container_ids, is_dry_run=is_dry_run)
+            self._struck(change, container_ids)
+            return fates
 
     def departures(self) -> list[Departure]:
         """Return the nodes that are not in service, and what they wait for."""

@@ -17,6 +17,7 @@ from scm.coding import Coding
 from scm.commands import Commands
 from scm.deletions import Deletions
 from scm.departures import Departures
+from scm.forgetting import Forgetting
 from scm.holding import Holding
 from scm.last_copies import LastCopies
 from scm.nodes import Nodes
@@ -93,6 +94,7 @@ class Parts:
             basis, self._reconciles, self._admin, self._safe_mode, self._closures, self._previews
         )
         self._returns = Returns(basis, self._reconciles)
+        self._forgetting = Forgetting(basis, self._reports, self._safe_mode)
         self._parting = Parting(basis, self._safe_mode)
         self._holding = Holding(state, self._upkeep, clock)
         self._balancer = Balancer(basis, self._upkeep, self._removals, self._safe_mode)

@@ -26,6 +26,7 @@ from scm.facts import (
     Container,
     ContainerState,
     Deleted,
+    Forgotten,
     Hold,
     Key,
     KeyBlock,
@@ -380,6 +381,18 @@ def hold_row(hold: Hold) -> bytes:
 def hold_from(row: bytes) -> Hold:
     """Decode a hold."""
     return Hold(*unpack(row, 4))
+
+
+def forgotten_row(forgotten: Forgotten) -> bytes:
+    """Encode a forgotten container."""
+    container = base64.b64encode(container_row(forgotten.container)).decode("ascii")
+    return pack([container, forgotten.at_ms, forgotten.key_count])
+
+
+def forgotten_from(row: bytes) -> Forgotten:
+    """Decode a forgotten container."""
+    container, at_ms, key_count = unpack(row, 3)
+    return Forgotten(container_from(base64.b64decode(container)), at_ms, key_count)
 
 
 def outcome_row(outcome: Outcome) -> bytes:

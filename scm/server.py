@@ -113,7 +113,8 @@ class ScmService(scm_pb2_grpc.ScmServicer):
             count=_page_size(request.count),
         )
         return scm_pb2.ListKeysResponse(
-            keys=[answers.key_message(key) for key in keys], next_start_after=next_start_after
+            keys=[answers.key_message(key, self._control.lost_of(key)) for key in keys],
+            next_start_after=next_start_after,
         )
 
     def FinishWrites(  # noqa: N802
@@ -292,6 +293,32 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         """Let datanodes leave, rest or return."""
         wanted = wire.node_states_from(request)
         return answers.node_decisions_message(self._control.set_operational_states(wanted))
+
+    def RemoveNodes(  # noqa: N802
+        self, request: scm_pb2.RemoveNodesRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.NodeDecisions:
+        """Strike dead datanodes off the books."""
+        return answers.node_decisions_message(
+            self._control.remove_nodes(
+                wire.node_ids_from(request.datanode_ids),
+                is_forced=request.force,
+                is_dry_run=request.dry_run,
+            )
+        )
+
+    def ForgetContainers(  # noqa: N802
+        self, request: scm_pb2.ForgetContainersRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ForgetContainersResponse:
+        """Give up missing containers, or take them back."""
+        ids = wire.container_ids_from(request.container_ids)
+        worlds = wire.worlds_from(request.worlds, ids)
+        if request.undo:
+            return answers.forgotten_message(
+                self._control.recall_containers(ids, is_dry_run=request.dry_run)
+            )
+        return answers.forgotten_message(
+            self._control.forget_containers(ids, worlds=worlds, is_dry_run=request.dry_run)
+        )
 
     def GetReport(  # noqa: N802
         self, _request: scm_pb2.GetReportRequest, _context: grpc.ServicerContext

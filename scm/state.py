@@ -33,6 +33,7 @@ from scm.tables import (
     AllocationTable,
     ContainerTable,
     DeletedTable,
+    ForgottenTable,
     HoldTable,
     KeyTable,
     NodeTable,
@@ -129,6 +130,7 @@ class State:
         self.transactions: Final = TransactionTable()
         self.deleted: Final = DeletedTable()
         self.holds: Final = HoldTable()
+        self.forgotten: Final = ForgottenTable()
         self.counters: Final[dict[str, int]] = dict.fromkeys(COUNTERS, 1)
         self.cluster_id = ""
         self.is_cold = False
@@ -232,6 +234,7 @@ class State:
             self.transactions,
             self.deleted,
             self.holds,
+            self.forgotten,
         )
 
     def _commit(self, change: Change) -> None:

@@ -17,6 +17,7 @@ from scm.facts import (
     Container,
     ContainerState,
     Deleted,
+    Forgotten,
     Hold,
     Key,
     KeyBlock,
@@ -420,6 +421,25 @@ class HoldTable(Table[tuple[int, str], Hold]):
     def is_suppressed(self, container_id: int) -> bool:
         """Whether a container is left alone as a whole."""
         return (container_id, "") in self._rows
+
+
+class ForgottenTable(Table[int, Forgotten]):
+    """Containers that were given up, by id."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "forgotten",
+            key_bytes=id_key,
+            key_of=lambda forgotten: forgotten.container.container_id,
+            row=records.forgotten_row,
+            value=records.forgotten_from,
+        )
+
+    def lost_of(self, key: Key) -> list[int]:
+        """Return the forgotten containers in which a key has blocks, ascending."""
+        if not self._rows:
+            return []
+        return sorted({b.container_id for b in key.blocks if b.container_id in self._rows})
 
 
 class OutcomeTable(Table[int, Outcome]):

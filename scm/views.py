@@ -24,6 +24,8 @@ from scm.state import State
 
 UNKNOWN_STATE: Final = "UNKNOWN"
 """State shown for a container that datanodes reported and this SCM never made."""
+FORGOTTEN_STATE: Final = "FORGOTTEN"
+"""State shown for a container that an operator gave up, whoever reports a replica of it."""
 
 
 _SILENCE: Final = {Health.HEALTHY: 0, Health.STALE: 1, Health.DEAD: 2}
@@ -58,10 +60,13 @@ class ContainerView:
     container_id: int
     container: Container | None
     replicas: tuple[ReplicaView, ...]
+    is_forgotten: bool = False
 
     @property
     def state(self) -> str:
         """The container's state as a word."""
+        if self.is_forgotten:
+            return FORGOTTEN_STATE
         return UNKNOWN_STATE if self.container is None else self.container.state
 
     @property
@@ -141,7 +146,8 @@ class Views:
         """Return one container; also one nobody made, if a datanode reported it."""
         container = self._state.containers.get(container_id)
         replicas = self._state.replicas.of(container_id)
-        if container is None and not replicas:
+        is_forgotten = self._state.forgotten.get(container_id) is not None
+        if container is None and not replicas and not is_forgotten:
             return None
         return ContainerView(
             container_id,
@@ -154,6 +160,7 @@ class Views:
                 )
                 for replica in replicas
             ),
+            is_forgotten,
         )
 
     def containers(self, start: int, count: int) -> tuple[list[ContainerView], int]:

@@ -129,6 +129,15 @@ def claimed_deletes_from(message: scm_pb2.ConfirmDeletesRequest) -> tuple[int, l
     return parse_container_id(message.container_id, "container_id"), list(ids)
 
 
+def node_ids_from(names: Sequence[str]) -> list[str]:
+    """Check datanode ids; each is returned once."""
+    _parse_count(names, "datanode_ids", IDS_MAX)
+    if not names:
+        raise malformed("datanode_ids", "is empty")
+    checked = (parse_name(name, f"datanode_ids[{i}]") for i, name in enumerate(names))
+    return list(dict.fromkeys(checked))
+
+
 def sizes_from(message: scm_pb2.AllocateBlocksRequest) -> list[int]:
     """Check the sizes of blocks to promise."""
     _parse_count(message.sizes, "sizes", SIZES_MAX)

@@ -5,6 +5,7 @@ from typing import Annotated, Final
 import typer
 
 from agent.cli import holds as holds
+from agent.cli import losses as losses
 from agent.cli import nodes as nodes  # its commands are of the same group
 from agent.cli import plan as plan
 from agent.cli.options import SCM_DEFAULT, JsonFlag, ScmOption

@@ -232,9 +232,15 @@ def ls(
     if as_json:
         emit([key_facts(key) for key in keys])
         return
-    rows = [(key.key, size(key.size), locations(key)) for key in keys]
+    rows = [
+        (key.key, size(key.size), ("LOST " if key.lost_container_ids else "") + locations(key))
+        for key in keys
+    ]
     show(grid("", ["key", "size#", "container/block"], rows))
     say(f"{counted(len(keys), 'key')}, {size(sum(key.size for key in keys))}")
+    lost = sum(bool(key.lost_container_ids) for key in keys)
+    if lost:
+        say(f"{counted(lost, 'key')} lost: a container of theirs was given up (suture scm forget)")
 
 
 def all_keys(client: Client, prefix: str) -> Iterable[scm_pb2.KeyInfo]:
@@ -265,6 +271,7 @@ def key_facts(key: scm_pb2.KeyInfo) -> dict[str, object]:
         "bytes": key.size,
         "created_at_ms": key.created_at_ms,
         "blocks": blocks,
+        "lost_container_ids": list(key.lost_container_ids),
     }
 
 

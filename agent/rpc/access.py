@@ -99,6 +99,8 @@ SCM: Final[Mapping[str, Rule]] = {
     "SetOperationalStates": _audited(
         ADMIN, "datanode_ids", "op_state", "op_expiry_ms", "force", "dry_run"
     ),
+    "RemoveNodes": _audited(ADMIN, "datanode_ids", "force", "dry_run"),
+    "ForgetContainers": _audited(ADMIN, "container_ids", "dry_run", "undo"),
     "ListDepartures": Rule(ADMIN),
     "HoldContainers": _audited(ADMIN, "container_ids", "datanode_id", "release"),
     "ListHolds": Rule(ADMIN),

@@ -169,6 +169,16 @@ class ScmClient:
         answer: pb.SafeModeResponse = self._once(self._stub.SafeMode, request)
         return answer
 
+    def remove_nodes(self, request: pb.RemoveNodesRequest) -> pb.NodeDecisions:
+        """Strike dead datanodes off the books."""
+        answer: pb.NodeDecisions = self._once(self._stub.RemoveNodes, request)
+        return answer
+
+    def forget_containers(self, request: pb.ForgetContainersRequest) -> pb.ForgetContainersResponse:
+        """Give up missing containers, or take them back."""
+        answer: pb.ForgetContainersResponse = self._once(self._stub.ForgetContainers, request)
+        return answer
+
     def set_operational_states(self, request: pb.SetOperationalStatesRequest) -> pb.NodeDecisions:
         """Let datanodes leave, rest or return."""
         answer: pb.NodeDecisions = self._once(self._stub.SetOperationalStates, request)

@@ -464,16 +464,18 @@ class BlockLocation(_message.Message):
     def __init__(self, block_id: _Optional[_Union[_container_pb2.BlockId, _Mapping]] = ..., length: _Optional[int] = ...) -> None: ...
 
 class KeyInfo(_message.Message):
-    __slots__ = ("key", "size", "created_at_ms", "blocks")
+    __slots__ = ("key", "size", "created_at_ms", "blocks", "lost_container_ids")
     KEY_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    LOST_CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
     key: str
     size: int
     created_at_ms: int
     blocks: _containers.RepeatedCompositeFieldContainer[BlockLocation]
-    def __init__(self, key: _Optional[str] = ..., size: _Optional[int] = ..., created_at_ms: _Optional[int] = ..., blocks: _Optional[_Iterable[_Union[BlockLocation, _Mapping]]] = ...) -> None: ...
+    lost_container_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, key: _Optional[str] = ..., size: _Optional[int] = ..., created_at_ms: _Optional[int] = ..., blocks: _Optional[_Iterable[_Union[BlockLocation, _Mapping]]] = ..., lost_container_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class CommitKeyRequest(_message.Message):
     __slots__ = ("client_id", "keys", "replace", "failed")
@@ -1180,3 +1182,47 @@ class GetQueuesResponse(_message.Message):
     pending_delete_count: int
     pending_delete_limit: int
     def __init__(self, nodes: _Optional[_Iterable[_Union[QueueInfo, _Mapping]]] = ..., pending_add_count: _Optional[int] = ..., pending_add_limit: _Optional[int] = ..., under_replicated_count: _Optional[int] = ..., over_replicated_count: _Optional[int] = ..., delete_transaction_count: _Optional[int] = ..., pending_delete_count: _Optional[int] = ..., pending_delete_limit: _Optional[int] = ...) -> None: ...
+
+class RemoveNodesRequest(_message.Message):
+    __slots__ = ("datanode_ids", "force", "dry_run")
+    DATANODE_IDS_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    datanode_ids: _containers.RepeatedScalarFieldContainer[str]
+    force: bool
+    dry_run: bool
+    def __init__(self, datanode_ids: _Optional[_Iterable[str]] = ..., force: bool = ..., dry_run: bool = ...) -> None: ...
+
+class ForgetContainersRequest(_message.Message):
+    __slots__ = ("container_ids", "dry_run", "worlds", "undo")
+    CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    WORLDS_FIELD_NUMBER: _ClassVar[int]
+    UNDO_FIELD_NUMBER: _ClassVar[int]
+    container_ids: _containers.RepeatedScalarFieldContainer[int]
+    dry_run: bool
+    worlds: _containers.RepeatedScalarFieldContainer[int]
+    undo: bool
+    def __init__(self, container_ids: _Optional[_Iterable[int]] = ..., dry_run: bool = ..., worlds: _Optional[_Iterable[int]] = ..., undo: bool = ...) -> None: ...
+
+class ForgottenContainer(_message.Message):
+    __slots__ = ("container_id", "code", "message", "world", "key_count", "keys")
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    WORLD_FIELD_NUMBER: _ClassVar[int]
+    KEY_COUNT_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    container_id: int
+    code: str
+    message: str
+    world: int
+    key_count: int
+    keys: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, container_id: _Optional[int] = ..., code: _Optional[str] = ..., message: _Optional[str] = ..., world: _Optional[int] = ..., key_count: _Optional[int] = ..., keys: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ForgetContainersResponse(_message.Message):
+    __slots__ = ("containers",)
+    CONTAINERS_FIELD_NUMBER: _ClassVar[int]
+    containers: _containers.RepeatedCompositeFieldContainer[ForgottenContainer]
+    def __init__(self, containers: _Optional[_Iterable[_Union[ForgottenContainer, _Mapping]]] = ...) -> None: ...

@@ -159,6 +159,16 @@ class ScmStub(object):
                 request_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.SetOperationalStatesRequest.SerializeToString,
                 response_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.NodeDecisions.FromString,
                 _registered_method=True)
+        self.RemoveNodes = channel.unary_unary(
+                '/suture.v1.Scm/RemoveNodes',
+                request_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.RemoveNodesRequest.SerializeToString,
+                response_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.NodeDecisions.FromString,
+                _registered_method=True)
+        self.ForgetContainers = channel.unary_unary(
+                '/suture.v1.Scm/ForgetContainers',
+                request_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ForgetContainersRequest.SerializeToString,
+                response_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ForgetContainersResponse.FromString,
+                _registered_method=True)
         self.ListDepartures = channel.unary_unary(
                 '/suture.v1.Scm/ListDepartures',
                 request_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ListDeparturesRequest.SerializeToString,
@@ -338,6 +348,18 @@ class ScmServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RemoveNodes(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ForgetContainers(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListDepartures(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -489,6 +511,16 @@ def add_ScmServicer_to_server(servicer, server):
                     servicer.SetOperationalStates,
                     request_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.SetOperationalStatesRequest.FromString,
                     response_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.NodeDecisions.SerializeToString,
+            ),
+            'RemoveNodes': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveNodes,
+                    request_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.RemoveNodesRequest.FromString,
+                    response_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.NodeDecisions.SerializeToString,
+            ),
+            'ForgetContainers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForgetContainers,
+                    request_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ForgetContainersRequest.FromString,
+                    response_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ForgetContainersResponse.SerializeToString,
             ),
             'ListDepartures': grpc.unary_unary_rpc_method_handler(
                     servicer.ListDepartures,
@@ -1186,6 +1218,60 @@ class Scm(object):
             '/suture.v1.Scm/SetOperationalStates',
             agent_dot_rpc_dot_v1_dot_scm__pb2.SetOperationalStatesRequest.SerializeToString,
             agent_dot_rpc_dot_v1_dot_scm__pb2.NodeDecisions.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveNodes(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/suture.v1.Scm/RemoveNodes',
+            agent_dot_rpc_dot_v1_dot_scm__pb2.RemoveNodesRequest.SerializeToString,
+            agent_dot_rpc_dot_v1_dot_scm__pb2.NodeDecisions.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForgetContainers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/suture.v1.Scm/ForgetContainers',
+            agent_dot_rpc_dot_v1_dot_scm__pb2.ForgetContainersRequest.SerializeToString,
+            agent_dot_rpc_dot_v1_dot_scm__pb2.ForgetContainersResponse.FromString,
             options,
             channel_credentials,
             insecure,

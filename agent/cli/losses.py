@@ -1,0 +1,97 @@
+"""scm forget, remove-node: letting go of what is lost, shown before it is done."""
+
+from typing import Annotated, Final
+
+import typer
+
+from agent.cli.connection import connect
+from agent.cli.nodes import Datanodes, ForceFlag, datanode_ids, show_node_decisions
+from agent.cli.options import SCM_DEFAULT, JsonFlag, ScmOption
+from agent.cli.orders import DryRunFlag, ShownOption, YesFlag, refuse_unasked, shown_worlds
+from agent.cli.output import Exit, counted, emit, grid, say, show
+from agent.cli.scm import Containers, app, facts
+from agent.rpc.v1 import scm_pb2
+
+KEYS_SHOWN_MAX: Final = 20  # of each container; --json has up to 1,000
+
+UndoFlag = Annotated[
+    bool, typer.Option("--undo", help="Take them back: a datanode with a replica has returned.")
+]
+
+
+@app.command("forget")
+def forget(
+    ids: Containers,
+    scm: ScmOption = SCM_DEFAULT,
+    undo: UndoFlag = False,
+    dry_run: DryRunFlag = False,
+    yes: YesFlag = False,
+    as_shown: ShownOption = None,
+    as_json: JsonFlag = False,
+) -> int:
+    """Give up containers that are missing: their keys are lost, nothing waits for them any more.
+
+    What is lost is shown first. If a replica turns up later it is shown and nothing of it is
+    deleted; --undo makes it the container's again.
+    """
+    worlds = shown_worlds(as_shown, ids)
+    with connect(scm) as client:
+        request = scm_pb2.ForgetContainersRequest(container_ids=ids, worlds=worlds, undo=undo)
+        if dry_run or not yes:
+            request.dry_run = True
+            trial = client.scm.forget_containers(request)
+            if dry_run:
+                return show_fates(trial, as_json=as_json)
+            refuse_unasked(as_json=as_json)
+            code = show_fates(trial, as_json=False)
+            question = "take them back?" if undo else "give them up, and these keys with them?"
+            if code != Exit.OK or not typer.confirm(question, err=True):
+                return code or Exit.FAILED
+            del request.worlds[:]
+            request.worlds.extend(one.world for one in trial.containers)
+        request.dry_run = False
+        return show_fates(client.scm.forget_containers(request), as_json=as_json)
+
+
+def show_fates(answer: scm_pb2.ForgetContainersResponse, *, as_json: bool) -> int:
+    """Print what became, or would become, of each container and its keys; 1: any was refused."""
+    if as_json:
+        emit([facts(one) for one in answer.containers])
+    else:
+        rows = [(c.container_id, c.code, c.key_count, c.message) for c in answer.containers]
+        show(grid("", ["container#", "decision", "lost keys#", "why"], rows))
+        for one in answer.containers:
+            for name in one.keys[:KEYS_SHOWN_MAX]:
+                say(f"lost with container {one.container_id}: {name}")
+            left = one.key_count - len(one.keys[:KEYS_SHOWN_MAX])
+            if left > 0:
+                say(f"and {counted(left, 'key')} more of container {one.container_id}")
+    return Exit.OK if all(one.code == "OK" for one in answer.containers) else Exit.FAILED
+
+
+@app.command("remove-node")
+def remove_node(
+    ids: Datanodes,
+    scm: ScmOption = SCM_DEFAULT,
+    force: ForceFlag = False,
+    dry_run: DryRunFlag = False,
+    yes: YesFlag = False,
+    as_json: JsonFlag = False,
+) -> int:
+    """Strike dead datanodes and all they had off the books.
+
+    Nothing is deleted on their disks: one that returns registers, and has what it reports.
+    """
+    with connect(scm) as client:
+        request = scm_pb2.RemoveNodesRequest(datanode_ids=datanode_ids(client, ids), force=force)
+        if dry_run or not yes:
+            request.dry_run = True
+            trial = client.scm.remove_nodes(request)
+            if dry_run:
+                return show_node_decisions(trial, as_json=as_json)
+            refuse_unasked(as_json=as_json)
+            code = show_node_decisions(trial, as_json=False)
+            if code != Exit.OK or not typer.confirm("remove as shown?", err=True):
+                return code or Exit.FAILED
+        request.dry_run = False
+        return show_node_decisions(client.scm.remove_nodes(request), as_json=as_json)

@@ -1,0 +1,189 @@
+"""`suture scm forget` and `remove-node`: what is lost is shown, given up, and not waited for."""
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from agent.cli.output import Exit
+from agent.errors import Code, Refused
+from agent.observe.audit import AuditLog
+from merkle.replica import ReplicaState
+from scm.clock import Clock
+from scm.control import ControlPlane
+from scm.facts import ContainerState
+from scm.options import ScmOptions
+from scm.server import ScmService, build_server
+from tests.support.command_line import CommandLine
+from tests.support.scm_world import ScmWorld, confirm, pass_time, replica
+
+NODES = ("dn1", "dn2", "dn3", "dn4")
+OPTIONS = ScmOptions(
+    stale_after_ms=5_000, dead_after_ms=10_000, close_retry_ms=1_000, check_interval_ms=1_000
+)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ScmWorld]:
+    """Four nodes of which those that had the only container are dead."""
+    audit = AuditLog(tmp_path / "audit.log")
+    with ScmWorld(tmp_path / "state", OPTIONS, audit=audit).running() as made:
+        made.join(*NODES)
+        confirm(made, *NODES)
+        made.made_closed()
+        pass_time(made, 12, *left(made))
+        yield made
+    audit.close()
+
+
+@pytest.fixture
+def suture(world: ScmWorld, capsys: pytest.CaptureFixture[str]) -> Iterator[CommandLine]:
+    """The command line, at a server in front of the same control plane."""
+    service = ScmService(world.control, clock=Clock(), options=OPTIONS)
+    with ThreadPoolExecutor(2) as executor:
+        built = build_server(service, "127.0.0.1:0", executor)
+        built.server.start()
+        yield CommandLine(built.address, capsys)
+        built.server.stop(0).wait()
+
+
+def held(world: ScmWorld) -> list[str]:
+    """Return who had the container, by the books."""
+    return [r.datanode_id for r in world.state.replicas.of(1)]
+
+
+def left(world: ScmWorld) -> list[str]:
+    """Return the other nodes."""
+    return sorted(set(NODES) - set(held(world)))
+
+
+def key_name(world: ScmWorld) -> str:
+    """Return the only key."""
+    (only,) = world.state.keys.values()
+    return only.name
+
+
+def give_up(control: ControlPlane) -> str:
+    """Forget the container; return the decision's code."""
+    (fate,) = control.forget_containers([1], worlds=(), is_dry_run=False)
+    return fate.code
+
+
+def test_it_is_shown_done_and_said(world: ScmWorld, suture: CommandLine) -> None:
+    """The keys by name first; afterwards `ls` and `get` say that they are lost, and why."""
+    name = key_name(world)
+    shown = suture("scm", "forget", "1", "--dry-run")
+    before = world.state.containers.get(1)
+    suture("scm", "forget", "1", code=Exit.FAILED)  # nobody can be asked
+    done = suture("scm", "forget", "1", "--yes")
+    listed = suture.json("ls")
+    suture("get", name, "--output", str(world.path / "out"), code=Exit.FAILED)
+    container = suture.json("scm", "container", "1")
+    log = [json.loads(line) for line in (world.path.parent / "audit.log").read_text().splitlines()]
+
+    assert f"lost with container 1: {name}" in shown
+    assert before is not None
+    assert "OK" in done
+    assert [[1]] == [key["lost_container_ids"] for key in listed]
+    assert "LOST" in suture("ls")
+    assert "FORGOTTEN" == container["state"]
+    noted = [line for line in log if line["action"] == "container forgotten"]
+    assert [(1, 1)] == [(line["container_id"], line["key_count"]) for line in noted]
+
+
+def test_nothing_is_owed_any_more(world: ScmWorld) -> None:
+    """Neither the deletes that nobody acknowledged nor those of its keys later on."""
+    world.control.delete_keys([key_name(world)], dry_run=False)
+    owed = len(world.state.transactions)
+    code = give_up(world.control)
+    pass_time(world, 2, *left(world))
+
+    assert (1, "OK", 0) == (owed, code, len(world.state.transactions))
+    assert {} == world.control.report().conditions
+
+
+def test_a_lost_key_is_removed_or_stored_again(world: ScmWorld) -> None:
+    """And what turns up of its blocks is not deleted."""
+    name = key_name(world)
+    give_up(world.control)
+    with pytest.raises(Refused) as caught:
+        world.control.lookup(name)
+    (deletion,) = world.control.delete_keys([name], dry_run=False)
+
+    assert caught.value.code is Code.KEY_LOST
+    assert "lost: its data was in container 1" in str(caught.value)
+    assert ("OK", ()) == (deletion.code, deletion.transaction_ids)
+
+
+def test_what_turns_up_is_shown_and_nothing_is_done_to_it(world: ScmWorld) -> None:
+    """Not after a restart of the control plane either; undone, it is a container as before."""
+    (first, *_rest) = held(world)
+    give_up(world.control)
+    world.restart()
+    world.join(first, *left(world))
+    back = replica(first, bcsid=1)
+    for _ in range(3):
+        confirm(world, *left(world))
+        world.beat(first, back, full=True)
+        world.control.leave_safe_mode()
+        pass_time(world, 2, first, *left(world))
+    view = world.control.container(1)
+    orders = len(world.state.commands)
+    (fate,) = world.control.recall_containers([1], is_dry_run=False)
+
+    assert ("FORGOTTEN", 1) == (view.state, sum(r.node_health == "HEALTHY" for r in view.replicas))
+    assert 0 == orders
+    assert "OK" == fate.code
+    assert ContainerState.CLOSED == world.control.container(1).state
+    world.control.lookup(key_name(world))
+
+
+class TestRefused:
+    def test_a_container_that_somebody_has(self, world: ScmWorld) -> None:
+        """Damaged as it may be: what can be read of it is not given up."""
+        (first, *_rest) = held(world)
+        world.join(first)
+        world.beat(first, replica(first, ReplicaState.UNHEALTHY, bcsid=1), full=True)
+
+        assert Code.INELIGIBLE == give_up(world.control)
+        assert world.state.containers.get(1) is not None
+
+    def test_a_world_that_changed(self, world: ScmWorld) -> None:
+        """A key that was not shown is not given up."""
+        (shown,) = world.control.forget_containers([1], worlds=(), is_dry_run=True)
+        world.control.delete_keys([key_name(world)], dry_run=False)
+        (fate,) = world.control.forget_containers([1], worlds=[shown.world], is_dry_run=False)
+
+        assert (Code.STALE_PLAN, 1) == (fate.code, shown.key_count)
+        assert world.state.containers.get(1) is not None
+
+    def test_in_safe_mode(self, world: ScmWorld) -> None:
+        """Nobody knows yet what is missing."""
+        world.restart()
+
+        assert Code.SAFE_MODE == give_up(world.control)
+
+    def test_an_open_container(self, world: ScmWorld) -> None:
+        """Its writer may still be there."""
+        with world.state.change() as change:
+            container = world.state.containers.get(1)
+            assert container is not None
+            for node in held(world):
+                change.remove(world.state.replicas, (1, node))
+            object.__setattr__(container, "state", ContainerState.OPEN)
+
+        assert Code.INELIGIBLE == give_up(world.control)
+
+
+def test_dead_nodes_are_removed_from_the_command_line(world: ScmWorld, suture: CommandLine) -> None:
+    """What it would mean is said, and needs force where data would be out of reach."""
+    dead, living = held(world), left(world)
+    refused = suture("scm", "remove-node", *dead, "--yes", code=Exit.FAILED)
+    done = suture("scm", "remove-node", *dead, "--yes", "--force")
+    nodes = suture.json("scm", "nodes")
+
+    assert "can be read from nobody else: 1" in " ".join(refused.split())
+    assert 3 == done.count("OK")
+    assert living == [node["datanode_id"] for node in nodes]
