@@ -40,13 +40,14 @@ def next_step(container: Container, replicas: Sequence[Replica], *, is_unused: b
 def _empty(container: Container, replicas: Sequence[Replica]) -> Step:
     is_closed = container.state is ContainerState.CLOSED
     if not replicas or not all(
-        r.is_empty and not r.load_error and (r.state is ReplicaState.CLOSED or not is_closed)
-        for r in replicas
+        r.is_empty and not r.load_error and (r.state in _CLOSED or not is_closed) for r in replicas
     ):
         return Step()
     deletes = tuple(r.datanode_id for r in replicas if r.state in _CLOSED)
     # A replica at the container's own bcsid is proof that all of it was deleted, not only a part.
-    is_proven = not is_closed or any(r.bcsid == container.sequence_id for r in replicas)
+    is_proven = not is_closed or any(
+        r.state is ReplicaState.CLOSED and r.bcsid == container.sequence_id for r in replicas
+    )
     return Step(Event.EMPTIED if is_proven else None, deletes)
 
 

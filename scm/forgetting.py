@@ -17,6 +17,7 @@ import structlog
 from agent.errors import Code
 from merkle.replica import ReplicaState
 from scm.basis import Basis
+from scm.counting import is_bad
 from scm.facts import Container, ContainerState, Deleted, Forgotten, OutcomeState, Replica
 from scm.replicas import Reports
 from scm.safemode import SafeMode
@@ -119,6 +120,9 @@ class Forgetting:
         if awaited:
             return f"{', '.join(awaited)} may still report a replica"
         found = [r for r in self._living(container) if not r.load_error]
+        is_needed = self._state.keys.blocks_in(container.container_id) > 0
+        if not is_needed and all(is_bad(container, r) for r in found):
+            return ""  # damaged, and nobody's: nothing is lost with it
         if not container.scheme:
             nodes = ", ".join(r.datanode_id for r in found)
             return f"it is not missing: {nodes} has a replica" if found else ""

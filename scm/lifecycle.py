@@ -160,9 +160,13 @@ def _final_close(
 
     Without a CLOSED replica that has everything committed the bcsid is the only witness, and the
     datanode judges it again. With one, the trees must say the same: a bcsid alone does not prove
-    the data.
+    the data. Of an erasure-coded container only a shard of the same index can say the same.
     """
-    closed = [other for other in replicas if is_complete(container, other)]
+    closed = [
+        other
+        for other in replicas
+        if is_complete(container, other) and other.replica_index == replica.replica_index
+    ]
     if not closed:
         return CloseOrder(replica.datanode_id, container.sequence_id, force=False)
     tree = replica.tree

@@ -140,6 +140,17 @@ def test_what_turns_up_is_shown_and_nothing_is_done_to_it(world: ScmWorld) -> No
     world.control.lookup(key_name(world))
 
 
+def test_what_is_damaged_and_nobodys_is_given_up(world: ScmWorld) -> None:
+    """No key needs it and no replica is whole: nothing is lost with it."""
+    (first, *_rest) = held(world)
+    world.join(first)
+    world.beat(first, replica(first, ReplicaState.UNHEALTHY, bcsid=1), full=True)
+    before = give_up(world.control)
+    world.control.delete_keys([key_name(world)], dry_run=False)
+
+    assert (Code.INELIGIBLE, "OK") == (before, give_up(world.control))
+
+
 class TestRefused:
     def test_a_container_that_somebody_has(self, world: ScmWorld) -> None:
         """Damaged as it may be: what can be read of it is not given up."""

@@ -67,6 +67,7 @@ class Days:
     settings: dict[str, int] = field(default_factory=dict)
     empty_count: int = 0  # nodes that have nothing, at the beginning
     capacity_bytes: int = CAPACITY_BYTES
+    slices: int = SLICES
     day_s: float = 0.0  # each day is so long at least; what is left of it, nothing happens
     evenings: list[str] = field(default_factory=list)  # digests of all orders until then
     tick_s_most: float = 0.0
@@ -93,20 +94,25 @@ class Days:
         for i in range(self.node_count):
             name = f"dn{i:03d}"
             rack = f"/rack{i % self.rack_count}"
-            self.world.nodes[name] = SimulatedNode(
-                self.world, name, rack, capacity_bytes=self.capacity_bytes
-            )
+            self.world.nodes[name] = self.make_node(name, rack)
         self.kinds = lay_out(self)
         self.start_scm()
+        for node in self.living():
+            node.register()
+
+    def make_node(self, name: str, rack: str) -> SimulatedNode:
+        """Return a datanode with nothing on it."""
+        return SimulatedNode(self.world, name, rack, capacity_bytes=self.capacity_bytes)
 
     def start_scm(self) -> None:
-        """Start the control plane, again perhaps; the nodes find it at its new address."""
+        """Start the control plane, again perhaps; the nodes find it at its new address.
+
+        Nobody tells them that it is another process: it has them register.
+        """
         settings = SETTINGS | self.settings | {"seed": self.seed}
         self.scm = SimulatedScm.start(self.path, self.now_ms, settings)
         channel = grpc.insecure_channel(self.scm.address)
         self.world.stub = scm_pb2_grpc.ScmStub(channel)  # type: ignore[no-untyped-call]
-        for node in self.living():
-            node.register()
 
     @property
     def now_ms(self) -> int:
@@ -120,10 +126,10 @@ class Days:
     def step(self, seconds: float = BUSY_STEP_S) -> None:
         """Let every living node call once within so many seconds."""
         nodes = list(self.world.nodes.values())
-        for first in range(SLICES):
-            self.world.now_s += seconds / SLICES
-            self._advance(int(seconds / SLICES * 1000))
-            for node in nodes[first::SLICES]:
+        for first in range(self.slices):
+            self.world.now_s += seconds / self.slices
+            self._advance(int(seconds / self.slices * 1000))
+            for node in nodes[first :: self.slices]:
                 if node.is_alive:
                     node.beat()
         self.steps += 1
@@ -244,7 +250,7 @@ class Days:
             self.world.nodes[name].restart()
 
     def kill_scm(self) -> None:
-        """Kill the control plane and start it again; the nodes register anew."""
+        """Kill the control plane and start it again."""
         self.scm.kill()
         self.start_scm()
 

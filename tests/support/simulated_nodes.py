@@ -117,11 +117,11 @@ class SimulatedNode:
         )
         if self.world.is_lost():
             return  # the answer is lost: the commands in it never come
-        self.changed.clear()
-        self.statuses.clear()
-        if response.reregister:
+        if response.reregister:  # nothing of the call was taken in
             self.register()
             return
+        self.changed.clear()
+        self.statuses.clear()
         self._take(response)
 
     def queues(self) -> Counter[str]:

@@ -36,6 +36,7 @@ def replicas(words: str) -> list[Replica]:
     [
         ("W7", CLOSED, "C! C! C!", Step(Event.EMPTIED, ALL)),
         ("W8", CLOSED, "C@4! C@4! C@4!", Step(None, ALL)),
+        ("one behind", CLOSED, "C! C! Q@4!", Step(Event.EMPTIED, ALL)),
         ("W10", CLOSED, "C! C! C", Step()),
         ("W11", CLOSED, "O! O! O!", Step()),
         ("unhealthy", CLOSED, "C! C! U!", Step()),

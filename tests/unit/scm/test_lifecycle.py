@@ -212,3 +212,14 @@ class TestCloseOrders:
         other = replace(behind, tree=replace(behind.tree, tombstones_checksum=42))
 
         assert [] == close_orders(container(CLOSED, sequence_id=5), (closed, other))
+
+    def test_of_shards_only_one_of_the_same_index_is_a_witness(self) -> None:
+        """Shards are never equal: one that is caught up waits for no other to be its like."""
+        first, second, third = replicas("C5=7 Q5=8 Q5=9")
+        coded = replace(container(CLOSED), scheme="rs-3-2-1024k", replication_factor=5)
+        shards = [replace(first, replica_index=1), replace(second, replica_index=2)]
+        twin = replace(third, replica_index=1)
+
+        orders = close_orders(coded, [*shards, twin])
+
+        assert [CloseOrder("dn2", 5, force=False)] == orders

@@ -1,0 +1,25 @@
+"""A day of containers to which much happens: none ends where neither system nor command ends it."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.histories import cluster
+
+pytestmark = pytest.mark.slow
+
+CONTAINERS = 100  # `make bench NAME=histories` has 10,000
+
+
+def test_every_container_is_settled_or_a_documented_command_settles_it(tmp_path: Path) -> None:
+    """Deaths while open, lost commits, disks, damage, departures, kill -9 of the control plane.
+
+    Whatever does not come right by itself in 24 hours comes right by a command of the operator's.
+    """
+    verdict = cluster(tmp_path, 2, CONTAINERS)
+
+    assert [] == verdict.stuck
+    assert [] == verdict.broken
+    assert CONTAINERS * 0.9 <= verdict.counts.total() <= CONTAINERS
+    assert verdict.counts["settled"] > CONTAINERS // 2
+    assert verdict.remedies.total() > 0, "nothing happened that needs a person"
