@@ -8,7 +8,7 @@ from tests.support.histories import cluster
 
 pytestmark = pytest.mark.slow
 
-CONTAINERS = 100  # `make bench NAME=histories` has 10,000
+WRITERS = 100  # some go on in the container of another; `make bench NAME=histories` has 12,000
 
 
 def test_every_container_is_settled_or_a_documented_command_settles_it(tmp_path: Path) -> None:
@@ -16,10 +16,10 @@ def test_every_container_is_settled_or_a_documented_command_settles_it(tmp_path:
 
     Whatever does not come right by itself in 24 hours comes right by a command of the operator's.
     """
-    verdict = cluster(tmp_path, 2, CONTAINERS)
+    verdict = cluster(tmp_path, 2, WRITERS)
 
     assert [] == verdict.stuck
     assert [] == verdict.broken
-    assert CONTAINERS * 0.9 <= verdict.counts.total() <= CONTAINERS
-    assert verdict.counts["settled"] > CONTAINERS // 2
+    assert WRITERS * 0.75 <= verdict.counts.total() <= WRITERS
+    assert verdict.counts["settled"] > WRITERS // 2
     assert verdict.remedies.total() > 0, "nothing happened that needs a person"
