@@ -117,12 +117,13 @@ class Forgetting:
         if container.state is ContainerState.OPEN:
             return "container is OPEN: close it first"
         awaited = [n for n in container.pipeline if not self._nodes.is_gone(n)]
-        if awaited:
+        if awaited and container.state is ContainerState.CLOSING:
             return f"{', '.join(awaited)} may still report a replica"
         found = [r for r in self._living(container) if not r.load_error]
         is_needed = self._state.keys.blocks_in(container.container_id) > 0
-        if not is_needed and all(is_bad(container, r) for r in found):
-            return ""  # damaged, and nobody's: nothing is lost with it
+        good = {r.replica_index for r in found if not is_bad(container, r)}
+        if not is_needed and len(good) < container.data_count:
+            return ""  # cannot be read, and is nobody's: nothing is lost with it
         if not container.scheme:
             nodes = ", ".join(r.datanode_id for r in found)
             return f"it is not missing: {nodes} has a replica" if found else ""
