@@ -26,8 +26,8 @@ from string import Template
 from pyspark.sql import SparkSession
 
 from bench.measure import Measure, at_least, at_most
+from health.words import flag_bit
 from spark_verify.generate import FAULTS, Shape, generate
-from spark_verify.health import flag_bit
 from spark_verify.pipeline import Request, verify
 from spark_verify.score import score
 from spark_verify.session import open_session

@@ -16,7 +16,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from spark_verify.health import flag_bit
+from health.words import flag_bit
 from spark_verify.rows import SCHEMA_VERSION, TABLES
 
 AS_OF_MS: Final = 1_760_000_000_000

@@ -1,9 +1,10 @@
 """One verification from snapshot to finished result.
 
-    snapshot ─► screen ─► plain ─────────────────────────────► health/
-                   └────► suspects ─► cases ─► compare ─► judge ─┬► health/  replica_class/
-                                                                 ├► reconcile_plan/  divergent/
-                                                                 └► plan/
+    snapshot ─► screen ─► plain ────────────────► health/
+                   └────► suspects ─► the judge ─┬► health/  replica_class/
+                                                 ├► reconcile_plan/  divergent/
+                                                 ├► plan/
+                                                 └► tallies: what the driver need not count again
     and from all of it: summary.json, report.html, manifest.json, at last _SUCCESS
 
 Everything is written to a hidden directory beside the target and renamed when it is whole.
@@ -12,28 +13,27 @@ Everything is written to a hidden directory beside the target and renamed when i
 import json
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from spark_verify.actions import action_plan, scan_plan
-from spark_verify.case import REPLICA_COLUMNS, build_cases, located_replicas, violation
-from spark_verify.compare import compare
+from health.rules import Rules
+from health.words import QUEUES, Queue
+from spark_verify.batches import nodes_of
 from spark_verify.errors import SnapshotRefused
-from spark_verify.health import QUEUE_NONE, judge_health
 from spark_verify.history import Previous, previous_run, with_attempts
-from spark_verify.leaving import leaving_nodes
-from spark_verify.plan import judge_reconcile, reconcile_plan
+from spark_verify.judging import JUDGED_REPLICA_COLUMNS, judged
+from spark_verify.plans import action_plan, reconcile_plan, replica_classes, scan_plan
 from spark_verify.report import render
 from spark_verify.rows import HEALTH, RESULT_VERSION, ROWS_PER_CONTAINER_MAX
-from spark_verify.rules import Rules
 from spark_verify.runs import finished, inputs_of, run_id_of, work_directory
 from spark_verify.screen import screen, screen_clustered
-from spark_verify.session import interpreted, open_session
+from spark_verify.session import open_session
 from spark_verify.snapshot import (
     EXAMPLES_MAX,
     Manifest,
@@ -51,18 +51,23 @@ from spark_verify.snapshot import (
     open_snapshot,
     prove_rows,
     read_manifest,
+    refuse_twice,
 )
 from spark_verify.summary import (
+    Kind,
     blame,
     count_health,
     count_lost,
     count_plan,
     count_volumes,
     exit_code,
+    judged_kinds,
+    leaving_nodes,
     samples,
     text_report,
     verification_ages,
 )
+from spark_verify.tallies import Tallies, collected
 
 DIRECT_ROWS: Final = 50_000
 """Replica rows below which the screen costs more than it saves: all are judged."""
@@ -166,26 +171,29 @@ def _run(spark: SparkSession, run: Run) -> dict[str, Any]:
     run.say(f"reading snapshot {manifest.snapshot_id}: {manifest.rows['replicas']:,} replicas")
     snapshot = open_snapshot(spark, run.request.snapshot, manifest)
     check_there(snapshot)
-    nodes = _check_small_tables(snapshot)
-    check_changed(nodes, run.request.changed_nodes)
-    check_reporting(nodes, run.request.reporting_min_percent)
-    racks = {node["rack"] for node in nodes if node["health"] != "DEAD"}
+    nodes = _checked_nodes(snapshot)
+    rows = nodes.to_pylist()
+    check_changed(rows, run.request.changed_nodes)
+    check_reporting(rows, run.request.reporting_min_percent)
+    racks = {node["rack"] for node in rows if node["health"] != "DEAD"}
     rules = replace(run.request.rules, rack_count=max(len(racks), 1))
-    part, replica_count = _suspects(snapshot, run, rules)
+    part, plain = _suspects(snapshot, run, rules)
     started_s = time.monotonic()
-    with interpreted(spark, row_count=replica_count):
-        # Read back: what follows asks many small things of it, each planned on a file, not on
-        # the hundred expressions that made it.
-        judged = _kept(judge(part, rules), run.work / "judged")
-        for table in (part.containers, part.replicas):
-            table.unpersist()
-        _refuse_impossible(judged)
-        _write(judged.select(*HEALTH), run.work / "health")
-        run.timed("judge", started_s)
-        run.say("planning")
-        started_s = time.monotonic()
-        planned = _planned(judged, run)
-    summary = _conclude(snapshot, judged, planned, nodes, run)
+    # Read back: what follows asks several things of it.
+    found = _kept(judged(part.snapshot, nodes_of(nodes), rules), run.work / "judged")
+    for table in (part.snapshot.containers, part.snapshot.replicas) if part.is_cached else ():
+        table.unpersist()
+    tallies = collected(found.filter("container_id IS NULL").select("tallies").collect())
+    _refuse_impossible(tallies)
+    _check_counts(tallies, part)
+    found = found.filter("container_id IS NOT NULL")
+    stamped = found.withColumn("snapshot_id", f.lit(manifest.snapshot_id))
+    _write(stamped.select(*HEALTH), run.work / "health")
+    run.timed("judge", started_s)
+    run.say("planning")
+    started_s = time.monotonic()
+    kinds = [*judged_kinds(tallies), *plain]
+    summary = _conclude(snapshot, Found(found, tallies, kinds, rows), run)
     run.timed("conclude", started_s)
     summary["rules"] = asdict(rules)
     summary["exit_code"] = exit_code(summary)
@@ -196,34 +204,44 @@ def _run(spark: SparkSession, run: Run) -> dict[str, Any]:
     return summary
 
 
-def _check_small_tables(snapshot: Snapshot) -> list[Any]:
+def _checked_nodes(snapshot: Snapshot) -> pa.Table:
     """Check nodes and pending ops whole, and return the nodes."""
     for name, count in check_rows(snapshot, ("nodes", "pending_ops")).items():
         check_count(snapshot.manifest, name, count)
     shown = ("datanode_id", "rack", "version", "health", "op_state", "has_reported")
-    nodes = snapshot.nodes.select(*shown).collect()
-    check_nodes(nodes)
+    nodes: pa.Table = snapshot.nodes.select(*shown).toArrow()
+    check_nodes(nodes.to_pylist())
     check_crowds(snapshot, ("pending_ops",))
     check_pending(snapshot)
     return nodes
 
 
-def _suspects(snapshot: Snapshot, run: Run, rules: Rules) -> tuple[Snapshot, int]:
-    """Return the part of the snapshot that must be judged, and how many replicas it has.
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What of a snapshot must be judged; `rows` is how many containers and replicas that is."""
+
+    snapshot: Snapshot
+    rows: dict[str, int]
+    is_cached: bool
+
+
+def _suspects(snapshot: Snapshot, run: Run, rules: Rules) -> tuple[Part, list[Kind]]:
+    """Return the part of the snapshot that must be judged, and what of it is plain.
 
     The health of all other containers is written.
     """
     started_s = time.monotonic()
     manifest, changed = run.manifest, run.request.changed_nodes
     is_direct = not changed and manifest.rows["replicas"] < run.request.direct_rows
-    narrow = snapshot.replicas.select(*REPLICA_COLUMNS)  # what is not read need not be decoded
+    narrow = snapshot.replicas.select(*JUDGED_REPLICA_COLUMNS)  # the rest need not be decoded
+    plain: list[Kind] = []
+    part = snapshot
     if changed:
         on_changed = snapshot.replicas.filter(f.col("datanode_id").isin(*changed))
         part = _only(snapshot, on_changed.select("container_id").distinct(), run)
-    elif is_direct:
-        part = _cached(snapshot)
-    else:
-        part = _only(replace(snapshot, replicas=narrow), _screened(snapshot, run, rules), run)
+    elif not is_direct:
+        ids, plain = _screened(snapshot, run, rules)
+        part = _only(replace(snapshot, replicas=narrow), ids, run)
     is_proven = not changed and not is_direct
     if not is_proven:  # the screen has counted them
         check_crowds(part, ("replicas",))
@@ -231,10 +249,10 @@ def _suspects(snapshot: Snapshot, run: Run, rules: Rules) -> tuple[Snapshot, int
     for name, count in counts.items() if is_direct else ():
         check_count(manifest, name, count)
     run.timed("screen", started_s)
-    return part, counts["replicas"]
+    return Part(part, counts, is_cached=not is_direct), plain
 
 
-def _screened(snapshot: Snapshot, run: Run, rules: Rules) -> DataFrame:
+def _screened(snapshot: Snapshot, run: Run, rules: Rules) -> tuple[DataFrame, list[Kind]]:
     """Screen everything, write the plain containers' health, return the suspects' ids.
 
     One pass writes both, apart by `tier`: the plain rows are their health/ as they stand.
@@ -250,7 +268,7 @@ def _screened(snapshot: Snapshot, run: Run, rules: Rules) -> DataFrame:
         {
             "health_state": f.lit(0),
             "flags": f.lit(0).cast("long"),
-            "queue": f.lit(QUEUE_NONE),
+            "queue": f.lit(QUEUES[Queue.NONE]),
             "is_qc_stuck": f.lit(False),
             "is_known": f.col("box_count") > 0,
             "snapshot_id": f.lit(run.manifest.snapshot_id),
@@ -258,27 +276,43 @@ def _screened(snapshot: Snapshot, run: Run, rules: Rules) -> DataFrame:
     )
     plain = plain.select(*HEALTH, "tier")
     plain.write.option("compression", "zstd").partitionBy("tier").parquet(str(path))
-    screened = _read(plain, path)
-    counted = screened.agg(
-        f.coalesce(f.sum("replica_count"), f.lit(0)).alias("replicas"),
-        f.count_if("is_known").alias("containers"),
-        f.count_if(f.col("container_id").isNull()).alias("nameless"),
-        f.max("replica_count").alias("most"),
-    ).first()
-    assert counted is not None, "an aggregate without groups has one row"
-    if (counted["most"] or 0) > ROWS_PER_CONTAINER_MAX:
-        check_crowds(snapshot, ("replicas",))
-    expected = run.manifest.rows
-    rows = (counted["containers"], counted["replicas"])
-    if counted["nameless"] or rows != (expected["containers"], expected["replicas"]):
-        check_rows(snapshot, ("containers", "replicas"))  # names the rows, if it is they
-        for name in ("containers", "replicas"):
-            check_count(run.manifest, name, snapshot.table(name).count())
+    kinds = _check_screened(snapshot, _read(plain, path), run.manifest)
     if (path / "tier=1").is_dir():
         (path / "tier=1").rename(run.work / "health")
     if not (path / "tier=0").is_dir():
-        return spark.range(0).select(f.col("id").alias("container_id"))
-    return _read(plain.drop("tier"), path / "tier=0").select("container_id")
+        return spark.range(0).select(f.col("id").alias("container_id")), kinds
+    return _read(plain.drop("tier"), path / "tier=0").select("container_id"), kinds
+
+
+def _check_screened(snapshot: Snapshot, screened: DataFrame, manifest: Manifest) -> list[Kind]:
+    """Return how many plain containers there are of each kind; refuse when rows are missing."""
+    groups = (
+        screened.groupBy("tier", "state", "checksum_class", "is_known")
+        .agg(
+            f.count(f.lit(1)).alias("containers"),
+            f.coalesce(f.sum("replica_count"), f.lit(0)).alias("replicas"),
+            f.count_if(f.col("container_id").isNull()).alias("nameless"),
+            f.max("replica_count").alias("most"),
+        )
+        .collect()
+    )
+    if max((row["most"] or 0 for row in groups), default=0) > ROWS_PER_CONTAINER_MAX:
+        check_crowds(snapshot, ("replicas",))
+    rows = {
+        "containers": sum(row["containers"] for row in groups if row["is_known"]),
+        "replicas": sum(row["replicas"] for row in groups),
+    }
+    if any(row["nameless"] for row in groups) or any(
+        count != manifest.rows[name] for name, count in rows.items()
+    ):
+        check_rows(snapshot, ("containers", "replicas"))  # names the rows, if it is they
+        for name in rows:
+            check_count(manifest, name, snapshot.table(name).count())
+    return [
+        Kind(row["state"], 0, False, 0, row["checksum_class"], True, row["containers"])
+        for row in groups
+        if row["tier"] == 1
+    ]
 
 
 def _only(snapshot: Snapshot, ids: DataFrame, run: Run) -> Snapshot:
@@ -286,92 +320,77 @@ def _only(snapshot: Snapshot, ids: DataFrame, run: Run) -> Snapshot:
     count = ids.count()
     run.say(f"judging {count:,} containers replica by replica")
     wanted = f.broadcast(ids) if count <= BROADCAST_IDS_MAX else ids
-    return _cached(
-        replace(
-            snapshot,
-            containers=snapshot.containers.join(wanted, "container_id", "left_semi"),
-            replicas=snapshot.replicas.join(wanted, "container_id", "left_semi"),
-            pending_ops=snapshot.pending_ops.join(wanted, "container_id", "left_semi"),
-        )
+    containers, replicas, ops = (
+        snapshot.table(name).join(wanted, "container_id", "left_semi")
+        for name in ("containers", "replicas", "pending_ops")
+    )
+    return replace(
+        snapshot, containers=containers.cache(), replicas=replicas.cache(), pending_ops=ops
     )
 
 
-def _cached(part: Snapshot) -> Snapshot:
-    return replace(part, containers=part.containers.cache(), replicas=part.replicas.cache())
-
-
-def judge(snapshot: Snapshot, rules: Rules | None = None) -> DataFrame:
-    """Return every container of the snapshot with all that is known and concluded about it."""
-    compared = compare(build_cases(snapshot))
-    judged = judge_reconcile(judge_health(compared, rules or Rules()))
-    return judged.withColumns(
-        {
-            "violation": violation(),
-            "replica_count": f.size("replicas"),
-            "snapshot_id": f.lit(snapshot.manifest.snapshot_id),
-        }
-    )
-
-
-def _refuse_impossible(judged: DataFrame) -> None:
-    rows = (
-        judged.filter(f.col("violation").isNotNull())
-        .select("container_id", "violation")
-        .orderBy("container_id")
-        .limit(EXAMPLES_MAX)
-        .collect()
-    )
-    if rows:
-        named = ", ".join(f"(container {row['container_id']}: {row['violation']})" for row in rows)
+def _refuse_impossible(tallies: Tallies) -> None:
+    """Refuse a snapshot whose tables contradict each other."""
+    for key in tallies.of("twice"):
+        ids = tallies.ids("twice", key)[:EXAMPLES_MAX]
+        refuse_twice("containers", [f"container_id {container_id}" for container_id in ids])
+    wrong = [
+        (container_id, text)
+        for (text,) in tallies.of("violation")
+        for container_id in tallies.ids("violation", (text,))
+    ]
+    if wrong:
+        named = ", ".join(f"(container {i}: {text})" for i, text in sorted(wrong)[:EXAMPLES_MAX])
         raise SnapshotRefused(
             f"the tables contradict each other: {named}",
             hint="export the snapshot again from the SCM",
         )
 
 
+def _check_counts(tallies: Tallies, part: Part) -> None:
+    """Refuse when the judge was not shown every row that was to be judged."""
+    containers, replicas, _ = tallies.of("rows").get((), [0, 0, 0])
+    if (containers, replicas) != (part.rows["containers"], part.rows["replicas"]):
+        raise SnapshotRefused(
+            f"{containers} containers and {replicas} replicas were judged of "
+            f"{part.rows['containers']} and {part.rows['replicas']}",
+            hint="did the files of the snapshot change while it was read?",
+        )
+
+
 @dataclass(frozen=True, slots=True)
-class Planned:
-    """What was written about the judged containers, and what was counted on the way."""
+class Found:
+    """What the judge found: its rows, what was counted of them, and the nodes."""
 
-    divergent: DataFrame
-    reconcile: DataFrame
-    actions: DataFrame
-    lost: dict[tuple[str, str], int]
-    previous: Previous | None
-
-
-def _planned(judged: DataFrame, run: Run) -> Planned:
-    """Write what follows from the judged containers alone: few rows, many expressions."""
-    work = run.work
-    previous = previous_run(run.request.out, run.manifest, run.run_id)
-    divergent = with_attempts(reconcile_plan(judged, **run.stamp()), previous)
-    divergent = _kept(divergent, work / "divergent")
-    wanted = divergent.filter("NOT is_backed_off").drop("attempts", "is_backed_off")
-    wanted = wanted.repartition(1).sortWithinPartitions("priority", "container_id")
-    reconcile = _kept(wanted, work / "reconcile_plan")
-    _write(replica_classes(judged), work / "replica_class")
-    actions = _kept(action_plan(judged, **run.stamp()), work / "plan")
-    return Planned(divergent, reconcile, actions, count_lost(judged), previous)
+    judged: DataFrame
+    tallies: Tallies
+    kinds: list[Kind]
+    nodes: list[dict[str, Any]]
 
 
-def _conclude(
-    snapshot: Snapshot, judged: DataFrame, planned: Planned, nodes: Sequence[Any], run: Run
-) -> dict[str, Any]:
-    manifest, work = run.manifest, run.work
+def _conclude(snapshot: Snapshot, found: Found, run: Run) -> dict[str, Any]:
+    """Write what follows from the judged containers, and return the run in numbers."""
+    manifest, work, tallies = run.manifest, run.work, found.tallies
+    previous = previous_run(run.request.out, manifest, run.run_id)
+    backed_off, reconcile = _write_reconciles(found.judged, previous, run)
+    classes = replica_classes(found.judged, snapshot_id=manifest.snapshot_id)
+    _write(classes, work / "replica_class")
+    _write(action_plan(found.judged, **run.stamp()), work / "plan")
     volumes = count_volumes(snapshot.replicas, manifest.as_of_ms)
-    plan = planned.actions
+    scan = (0, 0)
     if not run.request.changed_nodes and any(v["tree_states"] > v["known"] for v in volumes):
-        _write(scan_plan(located_replicas(snapshot), **run.stamp()), work / "plan")
-        plan = _read(plan, work / "plan")  # it has more files now
-    health = _read(judged.select(*HEALTH), work / "health")
-    counts = count_health(health)
+        scans = _kept(scan_plan(snapshot, **run.stamp()), work / "scans")
+        row = scans.agg(f.count(f.lit(1)), f.coalesce(f.sum("bytes_estimated"), f.lit(0))).first()
+        assert row is not None, "an aggregate without groups has one row"
+        scan = (row[0], row[1])
+        _join_files(work / "scans", work / "plan")
+    counts = count_health(found.kinds)
     if not run.request.changed_nodes and counts["containers"] != manifest.rows["containers"]:
         raise SnapshotRefused(
             f"{counts['containers']} containers were judged of {manifest.rows['containers']}",
             hint="do its tables lie clustered and sorted as its manifest says?",
         )
-    lost = planned.lost
-    backed_off = planned.divergent.filter("is_backed_off").select("container_id")
+    lost = count_lost(tallies)
     return {
         **run.stamp(),
         "cluster_id": manifest.cluster_id,
@@ -381,55 +400,45 @@ def _conclude(
         "changed_nodes": run.inputs["changed_nodes"],
         "is_partial": bool(run.request.changed_nodes),
         **counts,
-        "samples": samples(health, counts),
-        "no_progress": [
-            row["container_id"]
-            for row in backed_off.orderBy("container_id").limit(EXAMPLES_MAX * 20).collect()
-        ],
-        "plan": count_plan(plan, planned.reconcile),
+        "samples": samples(found.kinds),
+        "no_progress": backed_off,
+        "plan": count_plan(tallies, reconcile, scan),
         "verification_age": verification_ages(volumes),
         "lost_by_volume": [
             {"datanode_id": d, "volume_id": v, "count": n} for (d, v), n in sorted(lost.items())
         ],
-        "blame": blame(volumes, lost, list(nodes)),
-        "leaving": leaving_nodes(judged, snapshot.nodes, volumes),
-        "previous": planned.previous.facts() if planned.previous else None,
+        "blame": blame(volumes, lost, found.nodes),
+        "leaving": leaving_nodes(tallies, found.nodes, volumes),
+        "previous": previous.facts() if previous else None,
     }
 
 
-def replica_classes(judged: DataFrame) -> DataFrame:
-    """Return one row per replica of every judged container: all that the numbers did not clear."""
-    replicas = judged.select(
-        "container_id",
-        "checksum_class",
-        "minority",
-        "snapshot_id",
-        "sequence_id",
-        f.col("state").alias("container_state"),
-        f.col("qc.vulnerable").alias("vulnerable"),
-        f.explode("replicas").alias("r"),
+def _write_reconciles(
+    judged_rows: DataFrame, previous: Previous | None, run: Run
+) -> tuple[list[int], tuple[int, int] | None]:
+    """Write `divergent/` and `reconcile_plan/`; return some that are backed off, and the rows and
+    bytes that are left, None when nothing is backed off."""
+    plan = reconcile_plan(judged_rows, **run.stamp())
+    divergent = _kept(with_attempts(plan, previous), run.work / "divergent")
+    wanted = divergent.filter("NOT is_backed_off").drop("attempts", "is_backed_off")
+    _write(
+        wanted.repartition(1).sortWithinPartitions("priority", "container_id"),
+        run.work / "reconcile_plan",
     )
-    r = f.col("r")
-    stale = (f.col("container_state") == "CLOSED") & (r["state"] == "QUASI_CLOSED")
-    is_vulnerable = f.exists("vulnerable", lambda v: v["datanode_id"] == r["datanode_id"])
-    role = (
-        f.when(is_vulnerable, "VULNERABLE")
-        .when(r["state"] == "UNHEALTHY", "UNHEALTHY")
-        .when(stale & ~r["bcsid"].eqNullSafe(f.col("sequence_id")), "STALE")
-        .when(r["state"] == f.col("container_state"), "MATCHING")
-        .otherwise("MISMATCHED")
-    )
-    shown = ("datanode_id", "replica_index", "volume_id", "state", "root", "tree_algorithm")
-    return replicas.select(
-        "container_id",
-        *[r[name].alias(name) for name in shown],
-        r["finding_count"].alias("finding_count"),
-        r["is_reachable"].alias("is_reachable"),
-        role.alias("role"),
-        f.array_contains("minority", r["datanode_id"]).alias("is_minority"),
-        "checksum_class",
-        "snapshot_id",
-    )
+    if previous is None:
+        return [], None
+    off = divergent.filter("is_backed_off").select("container_id")
+    first = off.orderBy("container_id").limit(EXAMPLES_MAX * 20).collect()
+    left = wanted.agg(f.count(f.lit(1)), f.coalesce(f.sum("bytes_estimated"), f.lit(0))).first()
+    assert left is not None, "an aggregate without groups has one row"
+    return [row["container_id"] for row in first], (left[0], left[1])
+
+
+def _join_files(source: Path, target: Path) -> None:
+    """Move the files of one table beside those of another."""
+    for file in source.glob("*.parquet"):
+        file.rename(target / file.name)
+    shutil.rmtree(source)
 
 
 def _write(rows: DataFrame, path: Path) -> None:

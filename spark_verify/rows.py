@@ -10,14 +10,20 @@ from typing import Final
 
 from pyspark.sql import types as t
 
+from health.words import (
+    CONTAINER_STATES,
+    NODE_HEALTHS,
+    OP_STATES,
+    OPS,
+    REPLICA_STATES,
+    REPLICATION_TYPES,
+)
+
 SCHEMA_VERSION: Final = 2
 """Of the input. A snapshot of another version is refused: an older one lacks columns."""
 
 RESULT_VERSION: Final = 2
 """Of the output, written into its manifest and summary."""
-
-INDEX_MAX: Final = 32
-"""EC indexes live in one bitmask; RS(10,4) needs 14."""
 
 ROWS_PER_CONTAINER_MAX: Final = 1_023
 """Replicas, or pending ops, of one container: some twenty are usual. What is judged side by side is
@@ -25,40 +31,6 @@ bounded, and so is what the screen counts."""
 
 AHEAD_MAX_MS: Final = 3_600_000
 """How far an instant may lie in the future: clocks differ, but not by more than an hour."""
-
-REPLICATION_TYPES: Final = ("RATIS", "EC", "STAND_ALONE")
-CONTAINER_STATES: Final = (
-    "OPEN",
-    "CLOSING",
-    "QUASI_CLOSED",
-    "CLOSED",
-    "DELETING",
-    "DELETED",
-    "RECOVERING",
-)
-REPLICA_STATES: Final = (
-    "OPEN",
-    "CLOSING",
-    "QUASI_CLOSED",
-    "CLOSED",
-    "UNHEALTHY",
-    "RECOVERING",
-    "INVALID",
-    "DELETED",
-)
-TREE_STATES: Final = ("CLOSED", "QUASI_CLOSED", "UNHEALTHY")
-"""Replica states in which a root means something."""
-
-NODE_HEALTHS: Final = ("HEALTHY", "STALE", "DEAD", "HEALTHY_READONLY")
-REACHABLE_HEALTHS: Final = ("HEALTHY", "HEALTHY_READONLY")
-OP_STATES: Final = (
-    "IN_SERVICE",
-    "DECOMMISSIONING",
-    "DECOMMISSIONED",
-    "ENTERING_MAINTENANCE",
-    "IN_MAINTENANCE",
-)
-OPS: Final = ("ADD", "DELETE", "RECONCILE", "CLOSE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,8 +220,6 @@ HEALTH: Final = (
     "snapshot_id",
 )
 """Columns of `health/`: one row per container."""
-
-ACTIONS: Final = ("replicate", "reconstruct", "delete", "close", "scan")
 
 
 def root_text(root: int | None) -> str:

@@ -22,9 +22,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
+from health.rules import Rules
 from spark_verify.errors import RunConflict
 from spark_verify.rows import RESULT_VERSION
-from spark_verify.rules import Rules
 from spark_verify.snapshot import Manifest
 
 LABELS: Final = {
@@ -75,12 +75,14 @@ def inputs_of(
 
 @cache
 def code_checksum() -> str:
-    """Return a checksum over the job's own sources: another version may judge otherwise."""
+    """Return a checksum over the job's and the judge's sources: another version may judge
+    otherwise."""
     checksum = hashlib.sha256()
-    files = resources.files("spark_verify").iterdir()  # also in a zip, under spark-submit
-    for file in sorted(files, key=lambda file: file.name):
-        if file.name.endswith(SOURCES):
-            checksum.update(file.name.encode() + b"\0" + file.read_bytes())
+    for package in ("health", "health.plan", "spark_verify"):
+        files = resources.files(package).iterdir()  # also in a zip, under spark-submit
+        for file in sorted(files, key=lambda file: file.name):
+            if file.name.endswith(SOURCES):
+                checksum.update(f"{package}/{file.name}".encode() + b"\0" + file.read_bytes())
     return checksum.hexdigest()[:12]
 
 

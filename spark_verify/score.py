@@ -6,8 +6,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
+from health.words import flag_names
 from spark_verify.errors import SnapshotRefused
-from spark_verify.health import flag_names
 
 EXAMPLES_MAX = 10
 

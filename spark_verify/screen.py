@@ -16,14 +16,15 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from spark_verify.case import DECOMMISSION, MAINTENANCE, op_class
-from spark_verify.rows import (
+from health.rules import Rules
+from health.words import (
     CONTAINER_STATES,
     REACHABLE_HEALTHS,
     REPLICATION_TYPES,
-    ROWS_PER_CONTAINER_MAX,
+    SERVICE_OF,
+    Service,
 )
-from spark_verify.rules import Rules
+from spark_verify.rows import ROWS_PER_CONTAINER_MAX
 from spark_verify.snapshot import Snapshot, code_violations
 
 BITS: Final = 10
@@ -118,12 +119,12 @@ def _numbered_nodes(snapshot: Snapshot, rules: Rules) -> DataFrame:
 
     Racks are numbered from 0 among these nodes, so that few racks have low numbers.
     """
-    is_sound = f.col("health").isin(*REACHABLE_HEALTHS) & (op_class() != DECOMMISSION)
+    is_sound = f.col("health").isin(*REACHABLE_HEALTHS) & ~_serves(Service.DECOMMISSION)
     sound = snapshot.nodes.filter(is_sound).select(
         "datanode_id",
         (f.row_number().over(Window.orderBy("datanode_id")) - 1).alias("node"),
         (f.dense_rank().over(Window.orderBy("rack")) - 1).alias("rack_number"),
-        (op_class() == MAINTENANCE).alias("is_resting"),
+        _serves(Service.MAINTENANCE).alias("is_resting"),
     )
     rack = f.col("rack_number")
     rack_place = rack * 4 if rules.rack_count <= RACKS_COUNTED_MAX else f.pmod(rack, f.lit(64))
@@ -139,6 +140,11 @@ def _numbered_nodes(snapshot: Snapshot, rules: Rules) -> DataFrame:
         (f.lit(1).cast("long") + _one("resting", f.col("is_resting"))).alias("node_counts"),
         _packed(places).alias("places"),
     )
+
+
+def _serves(service: Service) -> Column:
+    """Whether a node's operational state is one of those counted as `service`."""
+    return f.col("op_state").isin(*[word for word, own in SERVICE_OF.items() if own == service])
 
 
 def _packed(values: dict[int, Column]) -> Column:

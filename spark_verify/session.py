@@ -4,8 +4,7 @@ Only what Spark Connect also offers is used here and everywhere: no RDD, no Spar
 """
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -16,9 +15,6 @@ ROWS_PER_PARTITION: Final = 500_000
 
 SMALL_ROWS: Final = 200_000
 """Below it the job is over before the JVM's second compiler pays for itself."""
-
-INTERPRETED_ROWS_MAX: Final = 500_000
-"""Replica rows to judge up to which interpreting is faster than compiling a hundred expressions."""
 
 QUICK_START: Final = (
     "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 "
@@ -49,6 +45,8 @@ def open_session(*, replica_count: int, master: str = "") -> SparkSession:
     if _was_given() and not master:
         spark = builder.getOrCreate()
     else:
+        # The judge runs where its libraries are; a local session takes this from nowhere else.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         for name, value in _local_options(replica_count).items():
             builder = builder.config(name, value)
         spark = builder.master(master or "local[*]").getOrCreate()
@@ -99,20 +97,6 @@ def _tune(spark: SparkSession, replica_count: int) -> None:
     # The judge's rows are few and dear: they shall use all cores.
     spark.conf.set("spark.sql.adaptive.coalescePartitions.minPartitionSize", "64k")
     _compile(spark, is_wanted=replica_count >= SMALL_ROWS)
-
-
-@contextmanager
-def interpreted(spark: SparkSession, *, row_count: int) -> Iterator[None]:
-    """Plan for few rows inside the block, if `row_count` is few; then as before.
-
-    Compiling a hundred expressions takes longer than interpreting them on a few rows.
-    """
-    before = spark.conf.get("spark.sql.codegen.wholeStage") == "true"
-    _compile(spark, is_wanted=before and row_count > INTERPRETED_ROWS_MAX)
-    try:
-        yield
-    finally:
-        _compile(spark, is_wanted=before)
 
 
 def _compile(spark: SparkSession, *, is_wanted: bool) -> None:

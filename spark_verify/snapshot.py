@@ -4,25 +4,28 @@
     <dir>/{containers,replicas,nodes,pending_ops}/*.parquet
 
 What one row alone can violate is checked here; what needs a container's rows
-side by side (a duplicate replica, an index outside the code) is checked in `case.violation`.
+side by side (a duplicate replica, an index outside the code) the judge tells (`health.batch`).
 """
 
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from spark_verify.errors import SPARK_ERRORS, SnapshotRefused
+from health.erasure import INDEX_MAX
+from health.words import REACHABLE_HEALTHS
+from spark_verify.errors import SnapshotRefused
 from spark_verify.rows import (
     AHEAD_MAX_MS,
-    INDEX_MAX,
-    REACHABLE_HEALTHS,
     ROWS_PER_CONTAINER_MAX,
     SCHEMA_VERSION,
     TABLES,
@@ -37,7 +40,10 @@ EXAMPLES_MAX: Final = 5
 """Rows named in a refusal: enough to find the cause, few enough to read."""
 
 REASON_CHARACTERS_MAX: Final = 1500
-"""Of what Spark says; beyond it come stack frames."""
+"""Of what a library says."""
+
+_TYPE_NAMES: Final = {"int64": "bigint", "int32": "int", "bool": "boolean"}
+"""What Spark calls the types that Arrow calls otherwise."""
 
 _INSTANTS: Final = {
     "containers": "state_since_ms",
@@ -142,24 +148,39 @@ def _open_table(spark: SparkSession, directory: str, name: str, buckets: int) ->
     columns = TABLES[name]
     if not Path(path).is_dir():
         raise SnapshotRefused(f"{directory} has no table {name}/", hint=_SCAN_AGAIN)
-    try:
-        # Merged over all files: one part written by an older release must not hide among others.
-        found = spark.read.option("mergeSchema", "true").parquet(path).schema
-    except SPARK_ERRORS as error:
-        reason = _reason(str(error))
-        raise SnapshotRefused(f"table {name}/ cannot be read: {reason}", hint=_SCAN_AGAIN) from None
-    types = {field.name: field.dataType for field in found.fields}
-    faults = [f"column {c.name} is missing" for c in columns if c.name not in types]
-    faults += [
-        f"column {c.name} is {types[c.name].simpleString()}, must be {c.type.simpleString()}"
-        for c in columns
-        if c.name in types and types[c.name] != c.type
-    ]
-    if faults:
-        raise SnapshotRefused(f"table {name}/: {'; '.join(faults)}", hint=_SCAN_AGAIN)
+    _check_schema(Path(path), name)
     if buckets and name in CLUSTERED:
         return _bucketed(spark, Path(path).resolve(), name, buckets)
     return spark.read.schema(spark_schema(columns)).parquet(path).select(*[c.name for c in columns])
+
+
+def _check_schema(path: Path, name: str) -> None:
+    """Refuse a table of which any file lacks a column or has it with another type.
+
+    Every file is asked: one that an older release wrote must not hide among others.
+    """
+    files = sorted(p for p in path.rglob("*") if p.is_file() and p.name[0] not in "._")
+    if not files:
+        raise SnapshotRefused(f"table {name}/ cannot be read: it has no file", hint=_SCAN_AGAIN)
+    for file in files:
+        try:
+            schema = pq.read_schema(file)
+        except (pa.ArrowException, OSError) as error:
+            reason = _reason(str(error))
+            raise SnapshotRefused(
+                f"table {name}/ cannot be read: {file.name}: {reason}", hint=_SCAN_AGAIN
+            ) from None
+        types = {field.name: _TYPE_NAMES.get(str(field.type), str(field.type)) for field in schema}
+        faults = [f"column {c.name} is missing" for c in TABLES[name] if c.name not in types]
+        faults += [
+            f"column {c.name} is {types[c.name]}, must be {c.type.simpleString()}"
+            for c in TABLES[name]
+            if c.name in types and types[c.name] != c.type.simpleString()
+        ]
+        if faults:
+            raise SnapshotRefused(
+                f"table {name}/, {file.name}: {'; '.join(faults)}", hint=_SCAN_AGAIN
+            )
 
 
 def _bucketed(spark: SparkSession, path: Path, name: str, buckets: int) -> DataFrame:
@@ -191,19 +212,39 @@ def close_snapshot(spark: SparkSession, manifest: Manifest) -> None:
 
 
 def _reason(text: str) -> str:
-    """Return the beginning of Spark's message: the schemas it could not merge, not its stack."""
-    return " ".join(text.partition("JVM stacktrace")[0].split())[:REASON_CHARACTERS_MAX]
+    """Return the beginning of a library's message, on one line."""
+    return " ".join(text.split())[:REASON_CHARACTERS_MAX]
 
 
 def check_rows(
     snapshot: Snapshot, names: Iterable[str] = TABLES, *, is_proven: bool = False
 ) -> dict[str, int]:
-    """Return how many rows each table has.
+    """Return how many rows each table has, all counted in one pass.
 
-    Raises SnapshotRefused when any single row of the tables is impossible or listed twice. Of rows
-    that `prove_rows` let pass (`is_proven`) only what it left open is asked.
+    Raises SnapshotRefused when any single row of the tables is impossible. Of rows that
+    `prove_rows` let pass (`is_proven`) only what it left open is asked.
     """
-    return {name: _check_table(snapshot, name, is_proven=is_proven) for name in names}
+    rules = {name: _violations(name, snapshot.manifest, is_proven=is_proven) for name in names}
+    counts = [
+        snapshot.table(name).agg(
+            f.lit(name).alias("name"),
+            f.count(f.lit(1)).alias("rows"),
+            f.array(*[f.count_if(wrong) for _, wrong in violations])
+            .cast("array<long>")
+            .alias("wrong"),
+        )
+        for name, violations in rules.items()
+    ]
+    found = {row["name"]: row for row in reduce(DataFrame.unionByName, counts).collect()}
+    for name, violations in rules.items():
+        for (what, wrong), count in zip(violations, found[name]["wrong"], strict=True):
+            if count:
+                raise SnapshotRefused(
+                    f"table {name}/: {count} row(s) where {what}; "
+                    f"first: {_examples(snapshot.table(name).filter(wrong), name)}",
+                    hint=_SCAN_AGAIN,
+                )
+    return {name: found[name]["rows"] for name in rules}
 
 
 def prove_rows(snapshot: Snapshot, names: Iterable[str]) -> None:
@@ -348,34 +389,16 @@ def check_reporting(nodes: Sequence[Any], min_percent: int) -> None:
         )
 
 
-def _check_table(snapshot: Snapshot, name: str, *, is_proven: bool) -> int:
-    table = snapshot.table(name)
-    violations = word_violations(name)
-    if not is_proven:
-        violations = _numeric_violations(name, snapshot.manifest) + violations
-    counts = [f.count_if(wrong).alias(f"v{i}") for i, (_, wrong) in enumerate(violations)]
-    row = table.agg(f.count(f.lit(1)).alias("rows"), *counts).first()
-    assert row is not None, "an aggregate without groups has one row"
-    for i, (what, wrong) in enumerate(violations):
-        if row[f"v{i}"]:
-            raise SnapshotRefused(
-                f"table {name}/: {row[f'v{i}']} row(s) where {what}; "
-                f"first: {_examples(table.filter(wrong), name)}",
-                hint=_SCAN_AGAIN,
-            )
-    if name == "containers":
-        ids = table.groupBy("container_id").count().filter("count > 1")
-        twice = ids.orderBy("container_id").limit(EXAMPLES_MAX).collect()
-        _refuse_twice(name, [f"container_id {row['container_id']}" for row in twice])
-    count: int = row["rows"]
-    return count
+def _violations(name: str, manifest: Manifest, *, is_proven: bool) -> list[tuple[str, SparkColumn]]:
+    own = word_violations(name)
+    return own if is_proven else _numeric_violations(name, manifest) + own
 
 
 def check_nodes(nodes: Sequence[Any]) -> None:
     """Refuse the snapshot when a node is listed twice. `nodes` are all rows of `nodes/`."""
     counted = Counter(node["datanode_id"] for node in nodes)
     twice = sorted(node for node, count in counted.items() if count > 1)[:EXAMPLES_MAX]
-    _refuse_twice("nodes", [f"datanode_id {node}" for node in twice])
+    refuse_twice("nodes", [f"datanode_id {node}" for node in twice])
 
 
 def check_changed(nodes: Sequence[Any], changed_nodes: Iterable[str]) -> None:
@@ -388,7 +411,8 @@ def check_changed(nodes: Sequence[Any], changed_nodes: Iterable[str]) -> None:
         )
 
 
-def _refuse_twice(name: str, twice: Sequence[str]) -> None:
+def refuse_twice(name: str, twice: Sequence[str]) -> None:
+    """Refuse the snapshot when a table lists any row twice."""
     if twice:
         raise SnapshotRefused(f"table {name}/ lists twice: {', '.join(twice)}", hint=_SCAN_AGAIN)
 

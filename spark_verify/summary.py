@@ -1,19 +1,32 @@
 """The run in numbers: what summary.json says, the report draws, and the text report prints."""
 
-from dataclasses import asdict
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
+from health.departure import HELD_BY
+from health.words import (
+    ACTIONS,
+    CLASSES,
+    CONTAINER_STATES,
+    DISPUTED,
+    FLAGS,
+    TREE_STATES,
+    Health,
+    flag_names,
+    states_counted,
+)
 from spark_verify.blame import Tally, suspects
-from spark_verify.compare import CLASSES
-from spark_verify.health import FLAGS, STATES, flag_bit
-from spark_verify.rows import ACTIONS, AHEAD_MAX_MS, CONTAINER_STATES, TREE_STATES
+from spark_verify.rows import AHEAD_MAX_MS
+from spark_verify.tallies import SAMPLE_MAX, Tallies
 
-SAMPLE_MAX: Final = 100
-"""Container ids shown per state, as in Ozone's report."""
+LEAVING_MAX: Final = 500
+"""Leaving nodes that are shown."""
 
 CLEAN: Final = 0
 WORK_TO_DO: Final = 2
@@ -24,90 +37,107 @@ AGE_DAYS: Final = (1, 2, 4, 7, 14, 30)
 """Upper ends of the age classes; behind them stand "older" and "never"."""
 
 
-def count_health(health: DataFrame) -> dict[str, Any]:
-    """Return counters and samples over all containers. One grouped pass, then only samples."""
-    rows = (
-        health.groupBy(
-            "state", "health_state", "is_qc_stuck", "flags", "checksum_class", "is_known"
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How many containers are of one kind, and the lowest ids of those with any flag."""
+
+    state: str
+    health_state: int
+    is_stuck: bool
+    flags: int
+    checksum_class: str
+    is_known: bool
+    count: int
+    ids: Sequence[int] = ()
+
+
+def judged_kinds(tallies: Tallies) -> list[Kind]:
+    """Return what the judge counted."""
+    return [
+        Kind(
+            state,
+            int(health),
+            stuck == "1",
+            int(flags),
+            checksum_class,
+            known == "1",
+            count,
+            tallies.ids("health", (state, health, stuck, flags, checksum_class, known)),
         )
-        .count()
-        .collect()
-    )
-    known = [row for row in rows if row["is_known"]]
+        for (state, health, stuck, flags, checksum_class, known), (count,) in tallies.of(
+            "health"
+        ).items()
+    ]
+
+
+def count_health(kinds: Iterable[Kind]) -> dict[str, Any]:
+    """Return counters over all containers."""
     states = dict.fromkeys(CONTAINER_STATES, 0)
     classes = dict.fromkeys(CLASSES, 0)
-    health_states = dict.fromkeys(STATES, 0)
+    health_states = dict.fromkeys((state.name for state in Health), 0)
     flags = dict.fromkeys(FLAGS, 0)
-    names = {number: name for name, number in STATES.items()}
-    for row in known:
-        states[row["state"]] += row["count"]
-        classes[row["checksum_class"]] += row["count"]
-        health_states[names[row["health_state"]]] += row["count"]
-        if row["is_qc_stuck"] and row["health_state"] != STATES["QUASI_CLOSED_STUCK"]:
-            health_states["QUASI_CLOSED_STUCK"] += row["count"]
-        for name in FLAGS:
-            flags[name] += row["count"] if row["flags"] & flag_bit(name) else 0
+    known = [kind for kind in kinds if kind.is_known]
+    for kind in known:
+        states[kind.state] += kind.count
+        classes[kind.checksum_class] += kind.count
+        for number in states_counted(kind.health_state, is_stuck=kind.is_stuck) or [0]:
+            health_states[Health(number).name] += kind.count
+        for name in flag_names(kind.flags):
+            flags[name] += kind.count
     return {
-        "containers": sum(row["count"] for row in known),
-        "unknown_containers": sum(row["count"] for row in rows if not row["is_known"]),
+        "containers": sum(kind.count for kind in known),
+        "unknown_containers": sum(kind.count for kind in kinds if not kind.is_known),
         "states": states,
         "health_states": health_states,
         "flags": flags,
-        "flagged": sum(row["count"] for row in known if row["flags"]),
+        "flagged": sum(kind.count for kind in known if kind.flags),
         "checksum_classes": classes,
     }
 
 
-def samples(health: DataFrame, counts: dict[str, Any]) -> dict[str, dict[str, list[int]]]:
-    """Return the first ids of every flag and of every class that has any, in one pass."""
-    found: dict[str, dict[str, list[int]]] = {
-        "flags": {name: [] for name, count in counts["flags"].items() if count},
-        "health_states": {
-            name: []
-            for name, count in counts["health_states"].items()
-            if count and name not in ("HEALTHY", "QUASI_CLOSED_STUCK")
-        },
-        "checksum_classes": {
-            name: []
-            for name in ("CONTRADICTORY", "MISMATCH_SPLIT", "MISMATCH_MINORITY")
-            if counts["checksum_classes"][name]
-        },
+def samples(kinds: Iterable[Kind]) -> dict[str, dict[str, list[int]]]:
+    """Return the first ids of every flag, health state and mismatch that any container has."""
+    found: dict[str, dict[str, set[int]]] = {
+        "flags": {},
+        "health_states": {},
+        "checksum_classes": {},
     }
-    marks = [(kind, name, _has(kind, name)) for kind, names in found.items() for name in names]
-    if not marks:
-        return found
-    own = f.array_compact(f.array(*[f.when(has, i) for i, (_, _, has) in enumerate(marks)]))
-    marked = health.filter("is_known AND flags <> 0").select(
-        "container_id", f.explode(own).alias("mark")
-    )
-    order = Window.partitionBy("mark").orderBy("container_id")
-    first = marked.withColumn("place", f.row_number().over(order)).filter(
-        f.col("place") <= SAMPLE_MAX
-    )
-    for row in sorted(first.select("mark", "container_id").collect()):
-        kind, name, _ = marks[row["mark"]]
-        found[kind][name].append(row["container_id"])
-    return found
+    for kind in kinds:
+        if not kind.is_known:
+            continue
+        for name in flag_names(kind.flags):
+            found["flags"].setdefault(name, set()).update(kind.ids)
+        state = Health(kind.health_state)
+        if state not in (Health.HEALTHY, Health.QUASI_CLOSED_STUCK):
+            found["health_states"].setdefault(state.name, set()).update(kind.ids)
+        if kind.checksum_class in DISPUTED:
+            found["checksum_classes"].setdefault(kind.checksum_class, set()).update(kind.ids)
+    order = {"flags": FLAGS, "health_states": tuple(s.name for s in Health)}
+    return {
+        what: {
+            name: sorted(names[name])[:SAMPLE_MAX]
+            for name in order.get(what, CLASSES)
+            if name in names
+        }
+        for what, names in found.items()
+    }
 
 
-def _has(kind: str, name: str) -> Column:
-    if kind == "flags":
-        return f.col("flags").bitwiseAND(f.lit(flag_bit(name))) != 0
-    if kind == "health_states":
-        return f.col("health_state") == STATES[name]
-    return f.col("checksum_class") == name
+def count_plan(
+    tallies: Tallies, reconcile: tuple[int, int] | None, scan: tuple[int, int]
+) -> dict[str, dict[str, int]]:
+    """Return rows and bytes per action.
 
-
-def count_plan(plan: DataFrame, reconcile: DataFrame) -> dict[str, dict[str, int]]:
-    """Return rows and bytes per action."""
-    both = plan.select("action", "bytes_estimated").unionByName(
-        reconcile.select("action", "bytes_estimated")
-    )
-    rows = both.groupBy("action").agg(
-        f.count(f.lit(1)).alias("n"), f.sum("bytes_estimated").alias("b")
-    )
-    found = {row["action"]: {"rows": row["n"], "bytes": row["b"]} for row in rows.collect()}
-    return {a: found.get(a, {"rows": 0, "bytes": 0}) for a in ("reconcile", *ACTIONS)}
+    `reconcile` is what is left of those when some are backed off; None: all that the judge wants.
+    """
+    counted: dict[str, Sequence[int]] = {word: n for (word,), n in tallies.of("plan").items()}
+    counted["scan"] = scan
+    if reconcile is not None:
+        counted["reconcile"] = reconcile
+    return {
+        action: dict(zip(("rows", "bytes"), counted.get(action, (0, 0)), strict=True))
+        for action in ("reconcile", *ACTIONS)
+    }
 
 
 def count_volumes(replicas: DataFrame, as_of_ms: int) -> list[dict[str, Any]]:
@@ -144,17 +174,44 @@ def verification_ages(volumes: list[dict[str, Any]]) -> dict[str, int]:
     return counts | {"never": sum(v["never"] for v in volumes)}
 
 
-def count_lost(judged: DataFrame) -> dict[tuple[str, str], int]:
+def count_lost(tallies: Tallies) -> dict[tuple[str, str], int]:
     """Return how many replicas of each node and volume lost the vote."""
-    lost = f.filter("known", lambda r: f.array_contains("minority", r["datanode_id"]))
-    rows = (
-        judged.filter(f.size("minority") > 0)
-        .select(f.explode(lost).alias("r"))
-        .groupBy("r.datanode_id", "r.volume_id")
-        .count()
-        .collect()
-    )
-    return {(row["datanode_id"], row["volume_id"]): row["count"] for row in rows}
+    return {(node, volume): n for (node, volume), (n,) in tallies.of("lost").items()}
+
+
+def leaving_nodes(
+    tallies: Tallies, nodes: Iterable[dict[str, Any]], volumes: Iterable[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return one entry per node that is not in service, most held back first.
+
+    `volumes` says how many replicas each node has: plain containers hold nobody back and are not
+    among the judged ones.
+    """
+    held: Counter[str] = Counter()
+    for volume in volumes:
+        held[volume["datanode_id"]] += volume["replicas"]
+    none = [0] * (len(HELD_BY) + 2)
+    found = []
+    for node in nodes:
+        if node["op_state"] == "IN_SERVICE":
+            continue
+        name = node["datanode_id"]
+        *by, in_progress, locked_out = tallies.of("leaving").get((name,), none)
+        found.append(
+            {
+                "datanode_id": name,
+                "op_state": node["op_state"],
+                "health": node["health"],
+                "containers": held[name],
+                **dict(zip(HELD_BY, by, strict=True)),
+                "in_progress": in_progress,
+                "remaining": sum(by),
+                "locked_out_now": locked_out,
+                "may_go": not sum(by),
+            }
+        )
+    found.sort(key=lambda entry: (-entry["remaining"], entry["datanode_id"]))
+    return found[:LEAVING_MAX]
 
 
 def blame(

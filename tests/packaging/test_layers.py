@@ -16,6 +16,7 @@ LINT_IMPORTS = Path(sys.executable).with_name("lint-imports")
 PLANTED = {
     "data flows one way": ("scanner/planted_upward.py", "import agent.errors"),
     "merkle is pure": ("merkle/planted_clock.py", "import time"),
+    "the judge is pure": ("health/planted_arrow.py", "import pyarrow"),
     "the Spark job needs nothing a datanode has": ("spark_verify/planted_rpc.py", "import grpc"),
     "decisions are pure": ("agent/plan/planted_disk.py", "import pathlib"),
     "threads live in one folder": ("agent/store/planted_thread.py", "import threading"),

@@ -15,7 +15,7 @@ import pytest
 from agent.plan_file import read_plan
 from spark_verify.errors import RunConflict
 from spark_verify.pipeline import Request, Result, verify
-from spark_verify.plan import PLAN_LIFE_MS
+from spark_verify.plans import PLAN_LIFE_MS
 from tests.support.snapshots import AS_OF_MS, NodeRow, SnapshotRows, container, gather
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -208,13 +208,14 @@ class TestSubmit:
 
     def test_spark_submit_runs_it_from_a_zip(self, tmp_path: Path) -> None:
         """
-        `spark-submit --py-files` with nothing but the package gives the same result and exit code.
+        `spark-submit --py-files` with nothing but the packages gives the same result and exit code.
         """
-        package = tmp_path / "spark_verify.zip"
+        package = tmp_path / "suture.zip"
         with zipfile.ZipFile(package, "w") as archive:
-            for path in sorted((ROOT / "spark_verify").iterdir()):
-                if path.is_file():
-                    archive.write(path, f"spark_verify/{path.name}")
+            for name in ("health", "spark_verify"):
+                for path in sorted((ROOT / name).rglob("*")):
+                    if path.is_file() and path.suffix != ".pyc":
+                        archive.write(path, path.relative_to(ROOT))
         script = tmp_path / "run" / "verify.py"
         script.parent.mkdir()
         script.write_text("from spark_verify.job import main\nmain()\n")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from health.rules import Rules
 from spark_verify.generate import Shape, generate
 from spark_verify.pipeline import Request, verify
-from spark_verify.rules import Rules
 from spark_verify.score import score
 from spark_verify.screen import screen, screen_clustered
 from spark_verify.snapshot import close_snapshot, open_snapshot, read_manifest

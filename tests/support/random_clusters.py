@@ -7,7 +7,7 @@ again, or one of hypothesis, which then chooses every single fact and shrinks wh
 import random
 from typing import Final
 
-from spark_verify.rows import CONTAINER_STATES, REPLICA_STATES
+from health.words import CONTAINER_STATES, REPLICA_STATES
 from tests.support.snapshots import ContainerRow, NodeRow, OpRow, ReplicaRow, SnapshotRows
 
 NODE_COUNT: Final = 60

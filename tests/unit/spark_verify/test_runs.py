@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from health.rules import Rules
 from spark_verify.errors import RunConflict
 from spark_verify.rows import RESULT_VERSION
-from spark_verify.rules import Rules
 from spark_verify.runs import code_checksum, finished, inputs_of, run_id_of, work_directory
 from spark_verify.snapshot import Manifest
 

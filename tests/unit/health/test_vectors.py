@@ -1,22 +1,9 @@
-"""The health chain: every published vector as one row of one DataFrame."""
+"""The health chain: every published vector, all judged in one batch."""
 
-from pathlib import Path
-
-import pytest
-from pyspark.sql import Row, SparkSession
-from pyspark.sql import functions as f
-
-from spark_verify.case import build_cases
-from spark_verify.compare import compare
-from spark_verify.health import STATES, flag_names, judge_health, states_counted
-from spark_verify.rules import Rules
-from spark_verify.snapshot import open_snapshot, read_manifest
-from tests.support.snapshots import SnapshotRows, container, gather
-
-pytestmark = pytest.mark.spark
-
-RACKS_ENOUGH = 1
-"""One rack: placement is never in the way of the vectors about counts."""
+from health.rules import Rules
+from health.words import Health, states_counted
+from tests.support.judged import Judged, judged
+from tests.support.snapshots import container
 
 Vector = tuple[str, str, str, str, str, str, dict[str, int]]
 
@@ -172,65 +159,41 @@ VECTORS: tuple[Vector, ...] = (
 """Name, container, replicas, ops, states counted, queue, rules: health rules, section 6."""
 
 
-def judged(
-    spark: SparkSession,
-    tmp_path: Path,
-    parts: list[SnapshotRows],
-    rules: dict[int, dict[str, int]] | None = None,
-    rack_count: int = RACKS_ENOUGH,
-) -> dict[int, Row]:
-    """Judge all parts in one DataFrame; `rules` overrides the rules of single containers."""
-    directory = str(gather(parts).write(tmp_path / "snapshot"))
-    cases = build_cases(open_snapshot(spark, directory, read_manifest(directory)))
-    for name in ("maintenance_min", "ec_redundancy"):
-        value = f.lit(getattr(Rules(), name))
-        for container_id, own in (rules or {}).items():
-            if name in own:
-                value = f.when(f.col("container_id") == container_id, own[name]).otherwise(value)
-        cases = cases.withColumn(name, value)
-    rows = judge_health(compare(cases), Rules(rack_count=rack_count)).collect()
-    return {row["container_id"]: row for row in rows}
-
-
-def counted(row: Row) -> str:
+def counted(found: Judged) -> str:
     """Return the states counted for a container as the tables write them."""
-    names = {number: name for name, number in STATES.items()}
-    found = [names[n] for n in states_counted(row["health_state"], row["is_qc_stuck"])]
-    return " + ".join(found) or "HEALTHY"
-
-
-def flags(row: Row) -> set[str]:
-    return set(flag_names(row["flags"]))
+    opinion = found.opinion
+    numbers = states_counted(Health[opinion.state], is_stuck=opinion.stuck)
+    return " + ".join(Health(number).name for number in numbers) or "HEALTHY"
 
 
 class TestVectorsV:
     """Table V of the health rules."""
 
-    def test_every_vector_counts_the_states_and_queues_as_published(
-        self, spark: SparkSession, tmp_path: Path
-    ) -> None:
+    def test_every_vector_counts_the_states_and_queues_as_published(self) -> None:
         """
-        Replicas, pending ops and rules in; states and queue out, all in one DataFrame.
+        Replicas, pending ops and rules in; states and queue out.
         """
-        parts = [container(i, v[1], v[2], v[3]) for i, v in enumerate(VECTORS)]
+        own_rules = [v for v in VECTORS if v[6]]
+        plain = [v for v in VECTORS if not v[6]]
 
-        rows = judged(spark, tmp_path, parts, {i: v[6] for i, v in enumerate(VECTORS)})
+        rows = judged(container(i, v[1], v[2], v[3]) for i, v in enumerate(plain))
+        found = [(v[0], counted(rows[i]), rows[i].opinion.queue) for i, v in enumerate(plain)]
+        for v in own_rules:
+            one = judged([container(1, v[1], v[2], v[3])], rules=Rules(**v[6]))[1]
+            found.append((v[0], counted(one), one.opinion.queue))
 
-        found = [(v[0], counted(rows[i]), rows[i]["queue"]) for i, v in enumerate(VECTORS)]
-        assert found == [(v[0], v[4], v[5]) for v in VECTORS]
+        assert found == [(v[0], v[4], v[5]) for v in (*plain, *own_rules)]
 
-    def test_w67_one_origin_may_lack_while_another_has_too_many(
-        self, spark: SparkSession, tmp_path: Path
-    ) -> None:
+    def test_one_origin_may_lack_while_another_has_too_many(self) -> None:
         """
-        A new best origin appears: two copies of it lack, and the old best one has one too many.
+        A new best origin appears: two replicas of it lack, which comes before the one too many.
         """
-        rows = judged(
-            spark, tmp_path, [container(1, "R QUASI_CLOSED 20", "Q@10^ax3 Q@5^bx2 Q@20^c")]
-        )
+        rows = judged([container(1, "R QUASI_CLOSED 20", "Q@10^ax3 Q@20^c")])
 
-        found = {o["origin_id"]: (o["under"], o["over"]) for o in rows[1]["qc"]["origins"]}
-        assert [(0, 1), (0, 0), (2, 0)] == [found[origin] for origin in sorted(found)]
+        assert [(row.action, row.sources, row.copies) for row in rows[1].plan] == [
+            ("replicate", ("dn-1-3",), 2)
+        ]
+        assert {"UNDER_REPLICATED", "OVER_REPLICATED"} <= rows[1].opinion.flags
 
 
 DECOMMISSION: tuple[tuple[str, str, str, int, int], ...] = (
@@ -304,22 +267,20 @@ FLAGGED: tuple[tuple[str, str, str, set[str], str], ...] = (
 """Where one state hides what the flags show."""
 
 
-def test_leaving_nodes_and_hidden_states_read_as_in_the_tables(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_leaving_nodes_and_hidden_states_read_as_in_the_tables() -> None:
     """
     The decommission table gives the replicas needed; flags tell what one state cannot.
     """
     parts = [container(i, "R CLOSED 10", line[1], line[2]) for i, line in enumerate(DECOMMISSION)]
     parts += [container(100 + i, line[1], line[2]) for i, line in enumerate(FLAGGED)]
 
-    rows = judged(spark, tmp_path, parts)
+    rows = judged(parts)
 
-    needs = [(rows[i]["ratis"]["need"], rows[i]["ratis"]["need_after"]) for i in range(19)]
-    assert [(line[0], *need) for line, need in zip(DECOMMISSION, needs, strict=True)] == [
+    assert [(line[0], rows[i].need, rows[i].need_after) for i, line in enumerate(DECOMMISSION)] == [
         (line[0], line[3], line[4]) for line in DECOMMISSION
     ]
     found = [
-        (line[0], flags(rows[100 + i]), counted(rows[100 + i])) for i, line in enumerate(FLAGGED)
+        (line[0], set(rows[100 + i].opinion.flags), counted(rows[100 + i]))
+        for i, line in enumerate(FLAGGED)
     ]
     assert found == [(line[0], line[3], line[4]) for line in FLAGGED]

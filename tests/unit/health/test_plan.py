@@ -1,21 +1,14 @@
 """The plan: who is copied, rebuilt, deleted, closed; and what is never deleted."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from scm.replication import stable_order
-from spark_verify.actions import action_plan
-from spark_verify.pipeline import judge
-from spark_verify.plan import reconcile_plan
-from spark_verify.rules import Rules
-from spark_verify.snapshot import open_snapshot, read_manifest
+from tests.support.judged import judged
 from tests.support.scm_world import replica
-from tests.support.snapshots import SnapshotRows, container, gather
-
-pytestmark = pytest.mark.spark
+from tests.support.snapshots import SnapshotRows, container
 
 Row = tuple[str, list[int], list[int], list[int], int, int]
 
@@ -29,31 +22,32 @@ class Planned:
     reasons: dict[int, list[str]]
 
 
-def planned(spark: SparkSession, tmp_path: Path, parts: list[SnapshotRows]) -> Planned:
+def planned(parts: Sequence[SnapshotRows]) -> Planned:
     """Plan: action, sources, targets (as replica numbers), indexes, copies, priority."""
-    directory = str(gather(parts).write(tmp_path / "snapshot"))
-    judged = judge(open_snapshot(spark, directory, read_manifest(directory)), Rules(rack_count=2))
-    judged.write.parquet(str(tmp_path / "judged"))
-    judged = spark.read.parquet(str(tmp_path / "judged"))
-    found: Planned = {part.containers[0].container_id: [] for part in parts}
+    rows: dict[int, list[Row]] = {}
     told: dict[int, dict[int, str]] = {}
     reasons: dict[int, list[str]] = {}
-    for row in action_plan(judged, snapshot_id="s", run_id="r", as_of_ms=5).collect():
-        reasons.setdefault(row["container_id"], []).append(row["reason"])
-        for doubt in row["doubts"]:
-            name, _, why = doubt.partition(": ")
-            told.setdefault(row["container_id"], {})[int(name.rsplit("-", 1)[1])] = why
-        found[row["container_id"]].append(
+    for container_id, found in judged(parts, rack_count=2).items():
+        rows[container_id] = [
             (
-                row["action"],
-                [int(name.rsplit("-", 1)[1]) for name in row["sources"]],
-                [int(name.rsplit("-", 1)[1]) for name in row["targets"]],
-                row["indexes"],
-                row["copies"],
-                row["priority"],
+                row.action,
+                [_number(name) for name in row.sources],
+                [_number(name) for name in row.targets],
+                list(row.indexes),
+                row.copies,
+                row.priority,
             )
-        )
-    return Planned(found, told, reasons)
+            for row in found.plan
+        ]
+        reasons[container_id] = [row.reason for row in found.plan]
+        for doubt in (doubt for row in found.plan for doubt in row.doubts):
+            name, _, why = doubt.partition(": ")
+            told.setdefault(container_id, {})[_number(name)] = why
+    return Planned(rows, told, reasons)
+
+
+def _number(name: str) -> int:
+    return int(name.rsplit("-", 1)[1])
 
 
 REPLICATE = (
@@ -93,6 +87,7 @@ RECONSTRUCT = (
 DELETE = (
     ("R CLOSED 10", "C=7x3 U=7", "", [("delete", [], [3], [0], 0, 7)]),  # the bad one first
     ("R CLOSED 20", "C@20=7x3 Q@19=7", "", [("delete", [], [3], [0], 0, 7)]),
+    ("R CLOSED 10", "C=7x3 U@11=7", "", []),  # what it has beyond the others may be all there is
     ("R CLOSED 10", "C=7x3 U=9", "", []),  # roots differ: reconcile, and never delete before
     ("R CLOSED 10", "C=7x4", "-n0", []),  # a delete under way counts
     ("R CLOSED 10", "C=7x2 C=7?s C=7", "", []),  # stale nodes count for nothing
@@ -171,8 +166,8 @@ def parts() -> list[SnapshotRows]:
 
 
 @pytest.fixture(scope="module")
-def found(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Planned:
-    return planned(spark, tmp_path_factory.mktemp("plan"), parts())
+def found() -> Planned:
+    return planned(parts())
 
 
 def test_every_container_gets_the_rows_that_the_rules_ask_for(found: Planned) -> None:
@@ -196,9 +191,7 @@ def test_a_source_that_something_speaks_against_is_marked(found: Planned) -> Non
         assert bool(told) == any(marks), words
 
 
-def test_the_plan_is_the_same_whoever_plans(
-    spark: SparkSession, tmp_path: Path, found: Planned
-) -> None:
+def test_the_plan_is_the_same_whoever_plans(found: Planned) -> None:
     """
     Among equal replicas the victim follows from the ids, not from the order of rows.
     """
@@ -207,7 +200,7 @@ def test_the_plan_is_the_same_whoever_plans(
         for p in parts()[::-1]
     ]
 
-    other = planned(spark, tmp_path, turned)
+    other = planned(turned)
 
     assert other == found
     assert [row[0] for row in found.rows[VICTIM]] == ["delete"]
@@ -236,17 +229,15 @@ MENDED = (
 )
 
 
-def test_damaged_shards_are_to_be_mended_in_place(spark: SparkSession, tmp_path: Path) -> None:
+def test_damaged_shards_are_to_be_mended_in_place() -> None:
     """
-    One row of `reconcile_plan` for each container of which a shard is damaged and enough are good.
+    A container of which a shard is damaged and enough are good is to be reconciled.
     """
     parts = [container(i, spec, words) for i, (spec, words, _) in enumerate(MENDED)]
-    directory = str(gather(parts).write(tmp_path / "snapshot"))
-    judged = judge(open_snapshot(spark, directory, read_manifest(directory)), Rules(rack_count=2))
 
-    rows = reconcile_plan(judged, snapshot_id="s", run_id="r", as_of_ms=5).collect()
+    rows = judged(parts, rack_count=2)
 
-    wanted = {parts[i].containers[0].container_id for i, line in enumerate(MENDED) if line[2]}
-    assert wanted == {row["container_id"] for row in rows}
-    assert {"reconcile"} == {row["action"] for row in rows}
-    assert all("UNHEALTHY" in row["reason"] or "findings" in row["reason"] for row in rows)
+    wanted = {i for i, line in enumerate(MENDED) if line[2]}
+    assert wanted == {i for i, row in rows.items() if row.is_wanted}
+    named = {"replica UNHEALTHY", "scan findings"}
+    assert all(named & set(rows[i].reasons) for i in wanted)

@@ -1,21 +1,7 @@
-"""Checksum classes, the vote and eligibility, each vector as one row of one DataFrame."""
+"""Checksum classes, the vote and eligibility, all judged in one batch."""
 
-from pathlib import Path
-
-import pytest
-from pyspark.sql import Row, SparkSession
-
-from spark_verify.pipeline import judge
-from spark_verify.snapshot import open_snapshot, read_manifest
+from tests.support.judged import judged
 from tests.support.snapshots import SnapshotRows, container, gather
-
-pytestmark = pytest.mark.spark
-
-
-def judged(spark: SparkSession, tmp_path: Path, parts: list[SnapshotRows]) -> dict[int, Row]:
-    directory = str(gather(parts).write(tmp_path / "snapshot"))
-    rows = judge(open_snapshot(spark, directory, read_manifest(directory))).collect()
-    return {row["container_id"]: row for row in rows}
 
 
 class TestVectorsX:
@@ -45,18 +31,16 @@ class TestVectorsX:
         ("X13", "R DELETING", "C=7 C=9", "NOT_COMPARABLE", "INELIGIBLE_CONTAINER_STATE"),
     )
 
-    def test_every_vector_is_classed_as_the_rules_say(
-        self, spark: SparkSession, tmp_path: Path
-    ) -> None:
+    def test_every_vector_is_classed_as_the_rules_say(self) -> None:
         """
         One DataFrame with all vectors gives class and eligibility of each.
         """
         parts = [container(i, v[1], v[2]) for i, v in enumerate(self.VECTORS)]
 
-        rows = judged(spark, tmp_path, parts)
+        rows = judged(parts)
 
         found = [
-            (v[0], rows[i]["checksum_class"], rows[i]["eligibility"])
+            (v[0], rows[i].opinion.checksum_class, rows[i].opinion.eligibility)
             for i, v in enumerate(self.VECTORS)
         ]
         assert found == [(v[0], v[3], v[4]) for v in self.VECTORS]
@@ -82,20 +66,18 @@ class TestClasses:
         ("C=-7x2 C=7", "MISMATCH_MINORITY"),  # the sign is a bit of the root like any other
     )
 
-    def test_every_mix_of_roots_has_one_class(self, spark: SparkSession, tmp_path: Path) -> None:
+    def test_every_mix_of_roots_has_one_class(self) -> None:
         """
         Ties, unknown roots, other algorithms, empty and unreachable replicas.
         """
         parts = [container(i, "R CLOSED", v[0]) for i, v in enumerate(self.VECTORS)]
 
-        rows = judged(spark, tmp_path, parts)
+        rows = judged(parts)
 
-        found = [(v[0], rows[i]["checksum_class"]) for i, v in enumerate(self.VECTORS)]
+        found = [(v[0], rows[i].opinion.checksum_class) for i, v in enumerate(self.VECTORS)]
         assert found == list(self.VECTORS)
 
-    def test_an_ec_index_is_compared_with_itself_only(
-        self, spark: SparkSession, tmp_path: Path
-    ) -> None:
+    def test_an_ec_index_is_compared_with_itself_only(self) -> None:
         """
         Duplicated indexes that agree match; one that is not scanned is PARTIAL.
         """
@@ -105,17 +87,15 @@ class TestClasses:
             container(3, "EC CLOSED", "C#1=1x2 C#1=6 C#2=2x2 C#3=3"),
         ]
 
-        rows = judged(spark, tmp_path, parts)
+        rows = judged(parts)
 
-        assert {i: row["checksum_class"] for i, row in rows.items()} == {
+        assert {i: row.opinion.checksum_class for i, row in rows.items()} == {
             1: "MATCH",
             2: "PARTIAL",
             3: "MISMATCH_MINORITY",
         }
 
-    def test_the_vote_names_the_replicas_that_lost(
-        self, spark: SparkSession, tmp_path: Path
-    ) -> None:
+    def test_the_vote_names_the_replicas_that_lost(self) -> None:
         """
         The minority is listed by datanode; a split vote blames nobody.
         """
@@ -124,14 +104,12 @@ class TestClasses:
             container(2, "R CLOSED", "C=7 C=8 C=9"),
         ]
 
-        rows = judged(spark, tmp_path, parts)
+        rows = judged(parts)
 
-        assert rows[1]["minority"] == ["dn-1-1"]
-        assert rows[2]["minority"] == []
+        assert rows[1].opinion.minority == {"dn-1-1"}
+        assert rows[2].opinion.minority == set()
 
-    def test_tombstone_sets_that_differ_under_equal_roots_are_seen(
-        self, spark: SparkSession, tmp_path: Path
-    ) -> None:
+    def test_tombstone_sets_that_differ_under_equal_roots_are_seen(self) -> None:
         """
         Orphan data does not change the root, so it is a divergence of its own kind.
         """
@@ -141,27 +119,25 @@ class TestClasses:
             container(3, "R CLOSED", "C=7 C=8%5"),
         ]
 
-        rows = judged(spark, tmp_path, parts)
+        rows = judged(parts)
 
-        assert {i: row["tombstones_differ"] for i, row in rows.items()} == {
+        assert {i: row.tombstones_differ for i, row in rows.items()} == {
             1: True,
             2: False,
             3: False,
         }
-        assert rows[1]["reconcile_reasons"] == ["tombstones differ"]
+        assert rows[1].reasons == ("tombstones differ",)
 
-    def test_a_silent_replica_that_said_something_else_is_noted(
-        self, spark: SparkSession, tmp_path: Path
-    ) -> None:
+    def test_a_silent_replica_that_said_something_else_is_noted(self) -> None:
         """
         A root on a stale node never makes a mismatch, yet it is not forgotten.
         """
-        rows = judged(spark, tmp_path, [container(1, "R CLOSED", "C=7x2 C=9?s")])
+        rows = judged([container(1, "R CLOSED", "C=7x2 C=9?s")])
 
-        assert rows[1]["checksum_class"] == "MATCH"
-        assert rows[1]["is_unreachable_different"]
+        assert rows[1].opinion.checksum_class == "MATCH"
+        assert rows[1].is_unreachable_different
 
-    def test_the_order_of_rows_changes_nothing(self, spark: SparkSession, tmp_path: Path) -> None:
+    def test_the_order_of_rows_changes_nothing(self) -> None:
         """
         The same rows the other way round give the same result.
         """
@@ -175,8 +151,8 @@ class TestClasses:
             rows.containers[::-1], rows.replicas[::-1], rows.nodes[::-1], rows.pending_ops[::-1]
         )
 
-        one = judged(spark, tmp_path / "one", [rows])
-        other = judged(spark, tmp_path / "other", [turned])
+        one = judged([rows])
+        other = judged([turned])
 
         assert one == other
 
@@ -201,7 +177,7 @@ class TestEligibility:
         ("R QUASI_CLOSED", "Q U", "+ -", "OK"),
     )
 
-    def test_every_refusal_has_its_code(self, spark: SparkSession, tmp_path: Path) -> None:
+    def test_every_refusal_has_its_code(self) -> None:
         """
         One container per code; where two apply, the earlier one is given.
         """
@@ -209,22 +185,19 @@ class TestEligibility:
             container(i, v[0], v[1].replace(" x", ""), v[2]) for i, v in enumerate(self.VECTORS)
         ]
 
-        rows = judged(spark, tmp_path, parts)
+        rows = judged(parts)
 
-        found = [(*v[:3], rows[i]["eligibility"]) for i, v in enumerate(self.VECTORS)]
+        found = [(*v[:3], rows[i].opinion.eligibility) for i, v in enumerate(self.VECTORS)]
         assert found == list(self.VECTORS)
 
-    def test_a_container_only_replicas_name_is_not_found(
-        self, spark: SparkSession, tmp_path: Path
-    ) -> None:
+    def test_a_container_only_replicas_name_is_not_found(self) -> None:
         """
         A datanode may hold what the SCM never heard of; it is shown, never planned.
         """
         orphan = container(5, "R CLOSED", "C=7 C=9")
         orphan.containers.clear()
 
-        rows = judged(spark, tmp_path, [container(1, "R CLOSED", "C=7x3"), orphan])
+        rows = judged([container(1, "R CLOSED", "C=7x3"), orphan])
 
-        assert rows[5]["eligibility"] == "CONTAINER_NOT_FOUND"
-        assert not rows[5]["is_known"]
-        assert rows[5]["violation"] is None
+        assert rows[5].opinion.eligibility == "CONTAINER_NOT_FOUND"
+        assert not rows[5].is_known

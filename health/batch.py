@@ -1,0 +1,245 @@
+"""A batch: containers with their replicas, pending operations and nodes, as columns.
+
+    containers  ascending by id                       one element each
+    replicas    ascending by container, index, node   `container` is a place in containers
+    ops         ascending by container
+    nodes       ascending by name                     `node` is a place in nodes
+
+One container is a batch of one. Whoever makes a batch sorts it; `violations` tells what cannot be.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from health.segments import Bools, Groups, Ints, Segments, is_among
+from health.words import (
+    COUNTED_STATES,
+    NODE_HEALTHS,
+    REACHABLE_HEALTHS,
+    REPLICA_STATES,
+    TREE_STATES,
+    UNHEALTHY,
+    Kind,
+    NodeHealth,
+    Op,
+    Service,
+)
+
+NO_BCSID = -1
+"""A commit id that is not known: below every one that is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Containers:
+    """What the control plane keeps of each container."""
+
+    container_id: Ints
+    kind: Ints
+    """`words.Kind`; UNKNOWN, like all other words, where only replicas name the container."""
+    factor: Ints
+    """Replicas it should have; for EC data and parity together."""
+    data: Ints
+    parity: Ints
+    state: Ints
+    sequence_id: Ints
+    """Commit id of the container."""
+    key_count: Ints
+    used_bytes: Ints
+    has_pipeline: Bools
+    is_suppressed: Bools
+    """An operator keeps it out of reports and plans."""
+    is_known: Bools
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replicas:
+    """What datanodes reported; `node` and `volume` are UNKNOWN where they are."""
+
+    container: Ints
+    node: Ints
+    index: Ints
+    """EC index from 1; 0 for other containers."""
+    state: Ints
+    """UNHEALTHY also for one that could not be loaded."""
+    is_loaded: Bools
+    origin: Ints
+    """Which datanode took the writes; equal numbers, equal origins."""
+    bcsid: Ints
+    """Last commit id; NO_BCSID when not known."""
+    used_bytes: Ints
+    is_empty: Bools
+    algorithm: Ints
+    root: Ints
+    has_root: Bools
+    """Whether root and algorithm are both known; else neither means anything."""
+    tombstones: Ints
+    has_tombstones: Bools
+    findings: Ints
+    is_contradictory: Bools
+    """It reports that a peer contradicts it though both are right by their own rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ops:
+    """Pending operations; `node` is UNKNOWN where no node of that name is known."""
+
+    container: Ints
+    kind: Ints
+    node: Ints
+    index: Ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nodes:
+    """Datanodes in the order of their names."""
+
+    names: tuple[str, ...]
+    rack: Ints
+    health: Ints
+    service: Ints
+    """`words.Service`."""
+    is_returning: Bools
+    """Whether it is in maintenance, so that its replicas are not lost though it is dead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Containers and all that is known about them at one instant."""
+
+    containers: Containers
+    replicas: Replicas
+    ops: Ops
+    nodes: Nodes
+    origins: tuple[str, ...] = ()
+    """Names of the numbers in `Replicas.origin`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """A batch with what every rule asks of each replica, found out once."""
+
+    batch: Batch
+    rows: Segments
+    ops: Segments
+    service: Ints
+    rack: Ints
+    is_reachable: Bools
+    is_gone: Bools
+    """On a dead node that is not expected back."""
+    is_present: Bools
+    """Counts at all."""
+    is_sick: Bools
+    """Present and UNHEALTHY."""
+    is_tree: Bools
+    """In a state in which a root means something."""
+    is_countable: Bools
+    """Its root may be asked for now."""
+    is_leaving: Bools
+    """A pending delete will remove it."""
+    is_delete_of_healthy: Bools
+    """Per op: a pending delete on a node that holds no UNHEALTHY replica."""
+    adds: Ints
+    deletes: Ints
+    deletes_of_healthy: Ints
+    present: Ints
+    """Replicas of each container that are present."""
+
+    @property
+    def is_ec(self) -> Bools:
+        """Which containers are erasure-coded."""
+        return self.batch.containers.kind == Kind.EC
+
+    @property
+    def is_judged(self) -> Bools:
+        """Which containers rules and plans are about."""
+        containers = self.batch.containers
+        return containers.is_known & ~containers.is_suppressed
+
+    def of_container(self, column: NDArray[Any]) -> NDArray[Any]:
+        """Return a column of containers as one of their replicas."""
+        return column[self.rows.owner]
+
+
+def view(batch: Batch) -> View:
+    """Return the batch with what every rule asks of it."""
+    replicas, ops, nodes = batch.replicas, batch.ops, batch.nodes
+    count = len(batch.containers.container_id)
+    rows = Segments.of(replicas.container, count)
+    health = _of_node(nodes.health, replicas.node, len(NODE_HEALTHS))
+    is_gone = (health == NodeHealth.DEAD) & ~_of_node(nodes.is_returning, replicas.node, 0).astype(
+        np.bool_
+    )
+    state = replicas.state
+    is_present = ~is_gone & _table(REPLICA_STATES, COUNTED_STATES)[state]
+    is_reachable = _table((*NODE_HEALTHS, ""), REACHABLE_HEALTHS)[health]
+    is_sick = is_present & (state == UNHEALTHY)
+    is_tree = _table(REPLICA_STATES, TREE_STATES)[state]
+    keys, op_keys = (_node_keys(where.container, where.node, nodes) for where in (replicas, ops))
+    is_delete = ops.kind == Op.DELETE
+    of_healthy = is_delete & ~is_among(op_keys, np.sort(keys[is_sick]))
+    op_rows = Segments.of(ops.container, count)
+    return View(
+        batch=batch,
+        rows=rows,
+        ops=op_rows,
+        service=_of_node(nodes.service, replicas.node, Service.IN_SERVICE),
+        rack=_of_node(nodes.rack, replicas.node, -1),
+        is_reachable=is_reachable,
+        is_gone=is_gone,
+        is_present=is_present,
+        is_sick=is_sick,
+        is_tree=is_tree,
+        is_countable=is_tree & is_reachable,
+        is_leaving=is_among(keys, np.sort(op_keys[is_delete])),
+        is_delete_of_healthy=of_healthy,
+        adds=op_rows.tally(ops.kind == Op.ADD),
+        deletes=op_rows.tally(is_delete),
+        deletes_of_healthy=op_rows.tally(of_healthy),
+        present=rows.tally(is_present),
+    )
+
+
+def violations(batch: Batch, name_of: Callable[[int], str]) -> list[tuple[int, str]]:
+    """Return container ids and what about their replicas cannot be, ascending; none is good.
+
+    `name_of` gives the datanode of a replica's row, also of one that is not among the nodes.
+    """
+    replicas, containers = batch.replicas, batch.containers
+    container = replicas.container
+    same = Groups.of(container, replicas.node)
+    is_ec = containers.kind == Kind.EC
+    width = np.where(is_ec, containers.data + containers.parity, 0)
+    is_astray = (replicas.index < is_ec[container]) | (replicas.index > width[container])
+    found: dict[int, str] = {}
+    for mask, text in (
+        (same.tally()[same.of_row] > 1, "two replicas on datanode {node}"),
+        (replicas.node < 0, "a replica on datanode {node} that table nodes/ does not list"),
+        (
+            is_astray & containers.is_known[container],
+            "replica index {index} out of range on datanode {node}",
+        ),
+    ):
+        for row in np.flatnonzero(mask).tolist():
+            words = text.format(node=name_of(row), index=int(replicas.index[row]))
+            found.setdefault(int(containers.container_id[container[row]]), words)
+    return sorted(found.items())
+
+
+def _of_node(column: NDArray[Any], node: Ints, default: int) -> Ints:
+    """Return a column of nodes for rows that name them; `default` where the node is unknown."""
+    return np.append(column.astype(np.int64), default)[node]
+
+
+def _node_keys(container: Ints, node: Ints, nodes: Nodes) -> Ints:
+    """Return a number for container and node; unknown nodes are like no other row's."""
+    keys: Ints = container * (len(nodes.names) + 1) + node
+    return np.where(node < 0, -1 - np.arange(len(node)), keys)
+
+
+def _table(words: tuple[str, ...], wanted: tuple[str, ...]) -> Bools:
+    """Return which codes are wanted; the last also answers for UNKNOWN."""
+    return np.array([word in wanted for word in words], dtype=np.bool_)

@@ -1,0 +1,191 @@
+"""Do the replicas of a container hold the same bytes? The classes, and the vote.
+
+Only replicas that can answer count: CLOSED, QUASI_CLOSED or UNHEALTHY, on a reachable node. For EC
+only replicas of the same index are comparable; a root of another tree algorithm is never compared;
+a root that is not known is never equal to anything.
+
+The vote orders work, it never decides truth: which bytes are right is known only to the datanode
+that reads them against the checksums written with them.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from health.batch import View
+from health.segments import Bools, Groups, Ints
+from health.words import ChecksumClass, State
+
+MAJORITY_MIN: Final = 2
+"""One replica alone is no majority, however small the others are."""
+
+_KEYS: Final = ("container", "index", "algorithm")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What the roots say; the first five per container, the last per replica."""
+
+    checksum_class: Ints
+    roots_differ: Bools
+    """Replicas that answer have different roots."""
+    tombstones_differ: Bools
+    is_unreachable_different: Bools
+    """A replica that cannot answer now said something else before: noted, never counted."""
+    agreeing_max: Ints
+    """Countable replicas without anything against them that hold one root, at most."""
+    is_minority: Bools
+    """Another root of its index has the majority."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Votes:
+    """The known roots: rows `known` fall into groups of one root, these into contests."""
+
+    known: Ints
+    roots: Groups
+    contest: Ints
+    """Of each group: all roots of one container, index and algorithm."""
+    contest_first: Ints
+    """A row of `known` for each contest."""
+    has_majority: Bools
+    is_majority: Bools
+    is_disputed: Bools
+
+
+def compare(view: View, is_good: Bools) -> Comparison:
+    """Compare the roots of every container; `is_good`: replicas with nothing against them."""
+    replicas, rows = view.batch.replicas, view.rows
+    is_compared = _with_companion(view)
+    votes = _vote(view, np.flatnonzero(is_compared & replicas.has_root))
+    container = replicas.container[votes.known]
+    contest = votes.contest[votes.roots.of_row]
+    is_loser = (votes.is_disputed & votes.has_majority)[contest] & ~votes.is_majority[
+        votes.roots.of_row
+    ]
+    is_minority = np.zeros(len(rows.owner), dtype=np.bool_)
+    is_minority[votes.known[is_loser]] = True
+    agreeing = votes.roots.tally(is_good[votes.known])
+    agreeing_max = np.zeros(rows.count, dtype=np.int64)
+    np.maximum.at(agreeing_max, container[votes.roots.first], agreeing)
+    classes = _classes(view, is_compared, votes)
+    return Comparison(
+        checksum_class=classes,
+        roots_differ=(classes <= ChecksumClass.MISMATCH_MINORITY)
+        & _of_contests(view, votes, votes.is_disputed),
+        tombstones_differ=_tombstones_differ(view, votes),
+        is_unreachable_different=_unreachable_differs(view, votes),
+        agreeing_max=agreeing_max,
+        is_minority=is_minority,
+    )
+
+
+def _with_companion(view: View) -> Bools:
+    """The countable replicas; for EC, those that another one of the same index answers beside."""
+    replicas = view.batch.replicas
+    is_ec = view.of_container(view.is_ec)
+    coded = np.flatnonzero(view.is_countable & is_ec)
+    same = Groups.of(replicas.container[coded], replicas.index[coded])
+    compared = view.is_countable & ~is_ec
+    compared[coded] = same.tally()[same.of_row] > 1
+    return compared
+
+
+def _vote(view: View, known: Ints) -> _Votes:
+    replicas = view.batch.replicas
+    keys = [getattr(replicas, name)[known] for name in _KEYS]
+    roots = Groups.of(*keys, replicas.root[known])
+    begins = np.ones(roots.count, dtype=np.bool_)
+    begins[1:] = False
+    for key in keys:
+        own = key[roots.first]
+        begins[1:] |= own[1:] != own[:-1]
+    contest = np.cumsum(begins) - 1
+    count = int(begins.sum())
+    votes = roots.tally()
+    starts = np.flatnonzero(begins)
+    most = np.maximum.reduceat(votes, starts) if count else votes
+    is_top = votes == most[contest]
+    is_clear = np.bincount(contest[is_top], minlength=count) == 1
+    has_majority = is_clear & (most >= MAJORITY_MIN)
+    return _Votes(
+        known=known,
+        roots=roots,
+        contest=contest,
+        contest_first=roots.first[begins],
+        has_majority=has_majority,
+        is_majority=is_top & has_majority[contest],
+        is_disputed=np.bincount(contest, minlength=count) > 1,
+    )
+
+
+def _tombstones_differ(view: View, votes: _Votes) -> Bools:
+    """Whether two of one root have other tombstones."""
+    replicas = view.batch.replicas
+    tells = replicas.has_tombstones[votes.known]
+    group = votes.roots.of_row[tells]
+    rows = votes.known[tells]
+    said = replicas.tombstones[rows]
+    first = np.zeros(votes.roots.count, dtype=np.int64)
+    first[group[::-1]] = said[::-1]  # the first of each group is written last
+    found = np.zeros(view.rows.count, dtype=np.bool_)
+    found[replicas.container[rows[said != first[group]]]] = True
+    return found
+
+
+def _unreachable_differs(view: View, votes: _Votes) -> Bools:
+    replicas = view.batch.replicas
+    found = np.zeros(view.rows.count, dtype=np.bool_)
+    silent = np.flatnonzero(view.is_tree & ~view.is_reachable & replicas.has_root)
+    if not len(silent) or not len(votes.known):
+        return found
+    voters = votes.known[votes.contest_first]
+    both = np.concatenate((voters, silent))
+    same = Groups.of(*[getattr(replicas, name)[both] for name in _KEYS])
+    contest_of = np.full(same.count, -1, dtype=np.int64)
+    contest_of[same.of_row[: len(voters)]] = np.arange(len(voters))
+    contest = contest_of[same.of_row[len(voters) :]]
+    silent, contest = silent[contest >= 0], contest[contest >= 0]
+    other = replicas.root[silent] != replicas.root[voters[contest]]
+    found[replicas.container[silent[votes.is_disputed[contest] | other]]] = True
+    return found
+
+
+def _of_contests(view: View, votes: _Votes, mask: Bools) -> Bools:
+    """Return which containers have a contest that passes."""
+    found = np.zeros(view.rows.count, dtype=np.bool_)
+    found[view.batch.replicas.container[votes.known[votes.contest_first[mask]]]] = True
+    return found
+
+
+def _classes(view: View, is_compared: Bools, votes: _Votes) -> Ints:
+    containers, replicas, rows = view.batch.containers, view.batch.replicas, view.rows
+    first = votes.known[votes.contest_first]
+    is_mixed = np.zeros(len(first), dtype=np.bool_)
+    own, index = replicas.container[first], replicas.index[first]
+    is_mixed[1:] = (own[1:] == own[:-1]) & (index[1:] == index[:-1])
+    is_comparable = (containers.state == State.CLOSED) | (containers.state == State.QUASI_CLOSED)
+    is_undecided = votes.is_disputed & ~votes.has_majority
+    compared = rows.tally(is_compared)
+    known = rows.tally(is_compared & replicas.has_root)
+    rules = (
+        (~is_comparable, ChecksumClass.NOT_COMPARABLE),
+        (rows.sizes() == 0, ChecksumClass.EMPTY),
+        (~rows.some(view.is_countable), ChecksumClass.NOT_COMPARABLE),
+        (~rows.some(view.is_countable & ~replicas.is_empty), ChecksumClass.EMPTY),
+        (rows.some(view.is_countable & replicas.is_contradictory), ChecksumClass.CONTRADICTORY),
+        (
+            _of_contests(view, votes, is_undecided),
+            ChecksumClass.MISMATCH_SPLIT,
+        ),
+        (_of_contests(view, votes, votes.is_disputed), ChecksumClass.MISMATCH_MINORITY),
+        (view.is_ec & (compared == 0), ChecksumClass.NOT_COMPARABLE),
+        (compared == 1, ChecksumClass.SINGLE),
+        (known == 0, ChecksumClass.UNKNOWN),
+        (_of_contests(view, votes, is_mixed), ChecksumClass.NOT_COMPARABLE),
+        (known < compared, ChecksumClass.PARTIAL),
+    )
+    return np.select(
+        [mask for mask, _ in rules], [int(word) for _, word in rules], int(ChecksumClass.MATCH)
+    )

@@ -1,0 +1,90 @@
+"""What holds back a node that leaves, and what would be locked out if it went now.
+
+A node may be switched off when every container on it is closed, has a good replica in service, and
+has enough replicas without it. Ozone asks one counter for that and does not see containers that
+are unhealthy, missing or stuck; here every one of them holds the node back.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from health.batch import View
+from health.chain import Counts
+from health.segments import Bools, Groups, Ints
+from health.words import ContainerState, Service, State, flag_bit
+
+HELD_BY: Final = ("unclosed", "no_good_replica", "too_few")
+"""Stop conditions in the order in which they are asked."""
+
+FREE: Final = -1
+"""Nothing holds the node back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Departures:
+    """Replicas on nodes that are not in service."""
+
+    row: Ints
+    """The replica."""
+    held: Ints
+    """Place in HELD_BY, or FREE."""
+    is_locked_out: Bools
+    """The container's data could not be read without this one replica."""
+    is_in_progress: Bools
+
+
+def departures(view: View, counts: Counts, flags: Ints) -> Departures:
+    """Return what each replica on a leaving or resting node means for that node."""
+    containers, rows = view.batch.containers, view.rows
+    leaving = view.is_present & (view.service != Service.IN_SERVICE)
+    row = np.flatnonzero(leaving & view.of_container(containers.is_known))
+    held = _held(view, counts, flags, row)
+    return Departures(
+        row=row,
+        held=held,
+        is_locked_out=_locks_out(view, counts, row),
+        is_in_progress=(held != FREE) & (view.adds > 0)[rows.owner[row]],
+    )
+
+
+def _held(view: View, counts: Counts, flags: Ints, row: Ints) -> Ints:
+    replicas, rows, state = view.batch.replicas, view.rows, view.batch.containers.state
+    owner = rows.owner[row]
+    online = view.is_present & ~view.is_sick & (view.service == Service.IN_SERVICE)
+    is_closed = (state == State.CLOSED) | (state == State.QUASI_CLOSED)
+    is_closed &= ~rows.some(online & (replicas.state != view.of_container(state)))
+    at_risk = flags & (flag_bit("DATA_AT_RISK") | flag_bit("VULNERABLE")) != 0
+    at_risk |= ~rows.some(online) & ~view.is_ec
+    is_under = flags & flag_bit("UNDER_REPLICATED") != 0
+    here = np.flatnonzero(online)
+    both = np.concatenate((here, row))
+    same = Groups.of(replicas.container[both], replicas.index[both])
+    is_online = np.arange(len(both)) < len(here)
+    has_twin = same.some(is_online)[same.of_row[len(here) :]]
+    by_index = view.is_ec[owner] & (view.service[row] == Service.DECOMMISSION)
+    is_short = np.where(by_index, ~has_twin, is_under[owner])
+    is_free = (state == ContainerState.DELETING) | (state == ContainerState.DELETED)
+    is_free |= counts.is_empty
+    return np.select(
+        [is_free[owner], ~is_closed[owner], at_risk[owner], is_short], [FREE, 0, 1, 2], FREE
+    )
+
+
+def _locks_out(view: View, counts: Counts, row: Ints) -> Bools:
+    containers, replicas, rows = view.batch.containers, view.batch.replicas, view.rows
+    owner = rows.owner[row]
+    serves = view.is_present & ~view.is_sick & view.is_reachable
+    here = np.flatnonzero(serves)
+    groups = Groups.of(replicas.container[here], replicas.index[here])
+    total = np.bincount(replicas.container[here][groups.first], minlength=rows.count)
+    alone = np.zeros(len(rows.owner), dtype=np.bool_)
+    alone[here] = groups.tally()[groups.of_row] == 1
+    indexes_left = total[owner] - (alone & serves)[row]
+    replicas_left = rows.tally(serves)[owner] - serves[row]
+    data = np.where(view.is_ec, containers.data, 1)[owner]
+    left = np.where(view.is_ec[owner], indexes_left, replicas_left)
+    state = containers.state
+    holds = ((state == State.CLOSED) | (state == State.QUASI_CLOSED)) & ~counts.is_empty
+    return (left < data) & holds[owner]

@@ -1,0 +1,88 @@
+"""What speaks against copying a replica although it is not called bad.
+
+A replica with findings has chunks that are known to be damaged. Of replicas whose roots differ
+nobody knows which is right; the one that agrees with fewer is the likelier to be wrong. Such a
+replica is a source only where nothing better is left, and the plan says what speaks against it.
+"""
+
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+
+from health.batch import View
+from health.comparison import MAJORITY_MIN
+from health.segments import Bools, Groups, Ints
+
+DOUBTS: Final = ("", "UNHEALTHY", "scan findings", "outvoted", "roots differ")
+"""In the words of a plan."""
+
+
+class Doubt(IntEnum):
+    """Codes of `DOUBTS`."""
+
+    NONE = 0
+    UNHEALTHY = 1
+    FINDINGS = 2
+    OUTVOTED = 3
+    ROOTS_DIFFER = 4
+
+
+def doubts(view: View) -> Ints:
+    """Return what speaks against each replica.
+
+    Only replicas that can answer and of which no damage is known vote, and only with those of the
+    same index and algorithm.
+    """
+    replicas = view.batch.replicas
+    damage = np.select(
+        [view.is_sick, view.is_present & (replicas.findings > 0)],
+        [int(Doubt.UNHEALTHY), int(Doubt.FINDINGS)],
+        int(Doubt.NONE),
+    )
+    asked = np.flatnonzero(view.is_present & replicas.has_root)
+    is_voter = (view.is_countable & (damage == Doubt.NONE))[asked]
+    lost = np.zeros(len(damage), dtype=np.int64)
+    lost[asked] = _lost(view, asked, is_voter)
+    return np.where(damage == Doubt.NONE, lost, damage)
+
+
+def _lost(view: View, rows: Ints, is_voter: Bools) -> Ints:
+    """Say how the vote went for each of the rows that gave one."""
+    replicas = view.batch.replicas
+    keys = [column[rows] for column in (replicas.container, replicas.index, replicas.algorithm)]
+    roots = Groups.of(*keys, replicas.root[rows])
+    contests = Groups.of(*(key[roots.first] for key in keys))
+    votes = roots.tally(is_voter)
+    best, is_alone = _best_rival(votes, contests)
+    mine = votes
+    has_rival = best > 0
+    has_won = (mine >= MAJORITY_MIN) & (mine > best)
+    is_outvoted = (best >= MAJORITY_MIN) & (best > mine) & is_alone
+    word = np.where(is_outvoted, int(Doubt.OUTVOTED), int(Doubt.ROOTS_DIFFER))
+    return np.where(has_rival & ~has_won, word, int(Doubt.NONE))[roots.of_row]
+
+
+def _best_rival(votes: Ints, contests: Groups) -> tuple[Ints, Bools]:
+    """Return the most votes of any other root of the same contest, and whether one root only has
+    as many."""
+    order = np.lexsort((-votes, contests.of_row))
+    ranked = votes[order]
+    contest = contests.of_row[order]
+    starts = np.searchsorted(contest, np.arange(contests.count + 1))
+    size = np.diff(starts)
+
+    def at(place: int) -> Ints:
+        """Votes of the root that comes `place`-th in each contest; 0 where there is none."""
+        inside = np.minimum(starts[:-1] + place, len(ranked) - 1)
+        return np.where(size > place, ranked[inside], 0) if len(ranked) else size
+
+    first, second, third = at(0), at(1), at(2)
+    is_first = np.zeros(len(votes), dtype=np.bool_)
+    is_first[order[starts[:-1]]] = True
+    own = contests.of_row
+    best = np.where(is_first, second[own], first[own])
+    # The next after the best rival, leaving the root itself out.
+    is_past_two = is_first | (second[own] == votes)
+    next_one = np.where(is_past_two, third[own], second[own])
+    return best, next_one < best

@@ -1,0 +1,152 @@
+"""Which indexes of an EC container are there, and whether they are enough.
+
+Sets of indexes are bit masks: bit i for index i. UNHEALTHY replicas are put aside: they never count
+for or against, except that data on them keeps a container from being MISSING (Ozone's
+ECContainerReplicaCount).
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from health.batch import View
+from health.rules import Rules
+from health.segments import Bools, Ints, is_among, popcount
+from health.words import Op, Service, State
+
+INDEX_MAX: Final = 32
+"""RS(10,4) needs 14."""
+
+_INDEX_BITS: Final = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureCount:
+    """Index masks and what follows from them; nothing is lacking where a container is not EC."""
+
+    is_sufficient: Bools
+    is_sufficient_after: Bools
+    """Once all pending adds are done."""
+    is_unrecoverable: Bools
+    is_missing: Bools
+    has_offline_only: Bools
+    """Some index has its only replica on a leaving or resting node."""
+    has_offline_to_move: Bools
+    is_over: Bools
+    is_over_after: Bools
+    unavailable: Ints
+    """Indexes to compute."""
+    decommission_only: Ints
+    maintenance_only: Ints
+    maintenance_copies: Ints
+    """How many of `maintenance_only` need a second replica."""
+    redundancy: Ints
+    """Indexes that may be lost before data is."""
+    is_unhealthy_doubled: Bools
+    """Each index with an UNHEALTHY replica also has a CLOSED one."""
+    has_unhealthy_excess: Bools
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sets:
+    every: Ints
+    online: Ints
+    """In service after all pending deletes."""
+    decommission: Ints
+    maintenance: Ints
+    unhealthy: Ints
+    closed: Ints
+    adds: Ints
+
+
+def count_erasure(view: View, rules: Rules) -> ErasureCount:
+    """Count the indexes of every EC container."""
+    containers = view.batch.containers
+    sets, is_over, is_over_after = _sets(view)
+    every, online = sets.every, sets.online
+    with_adds = every & (online | sets.adds)
+    offline = sets.decommission | sets.maintenance
+    kept = online | offline
+    offline_only = offline & ~online
+    parity, data = containers.parity, containers.data
+    extra = np.minimum(parity, rules.ec_redundancy)
+
+    def sufficient(here: Ints) -> Bools:
+        whole = popcount(here | sets.maintenance) == data + parity
+        return (here == every) | (whole & (popcount(here) >= data + extra)) | ~view.is_ec
+
+    is_sufficient = sufficient(online)
+    unavailable = np.where(is_sufficient, 0, every & ~(with_adds | offline))
+    maintenance_only = sets.maintenance & ~with_adds
+    spare = np.maximum(0, parity - extra)
+    is_doubled = (sets.unhealthy != 0) & (sets.unhealthy & ~sets.closed == 0)
+    return ErasureCount(
+        is_sufficient=is_sufficient,
+        is_sufficient_after=sufficient(with_adds),
+        is_unrecoverable=view.is_ec & (popcount(kept) < data),
+        is_missing=view.is_ec & (popcount(kept | sets.unhealthy) < data),
+        has_offline_only=offline_only != 0,
+        has_offline_to_move=offline_only & ~sets.adds != 0,
+        is_over=is_over,
+        is_over_after=is_over_after,
+        unavailable=unavailable,
+        decommission_only=sets.decommission & ~with_adds,
+        maintenance_only=maintenance_only,
+        maintenance_copies=np.maximum(0, popcount(maintenance_only) - spare),
+        redundancy=parity - popcount(unavailable),
+        is_unhealthy_doubled=is_doubled,
+        has_unhealthy_excess=(sets.unhealthy & sets.closed) != 0,
+    )
+
+
+def _sets(view: View) -> tuple[_Sets, Bools, Bools]:
+    """Return the masks, and whether any index is in service twice, now and after the deletes."""
+    batch, rows = view.batch, view.rows
+    replicas, ops = batch.replicas, batch.ops
+    is_ec = view.of_container(view.is_ec)
+    alive = is_ec & view.is_present & ~view.is_sick
+    in_service = np.flatnonzero(alive & (view.service == Service.IN_SERVICE))
+    keys, copies = np.unique(
+        _key(replicas.container[in_service], replicas.index[in_service]), return_counts=True
+    )
+    left = copies - _gone(view, keys)
+    owner = keys >> _INDEX_BITS
+    online = np.zeros(rows.count, dtype=np.int64)
+    np.bitwise_or.at(online, owner[left > 0], np.int64(1) << (keys & 63)[left > 0])
+    width = np.where(view.is_ec, batch.containers.data + batch.containers.parity, 0)
+    every = (np.int64(2) << width) - 2
+
+    def bits(mask: Bools) -> Ints:
+        return rows.bits(replicas.index, is_ec & mask)
+
+    adds = (ops.kind == Op.ADD) & view.is_ec[ops.container]
+    sets = _Sets(
+        every=every,
+        online=online & every,
+        decommission=bits(alive & (view.service == Service.DECOMMISSION)),
+        maintenance=bits(alive & (view.service == Service.MAINTENANCE)),
+        unhealthy=bits(view.is_sick),
+        closed=bits(view.is_present & (replicas.state == State.CLOSED)),
+        adds=view.ops.bits(ops.index, adds),
+    )
+    is_over = np.zeros(rows.count, dtype=np.bool_)
+    is_over_after = is_over.copy()
+    is_over[owner[copies > 1]] = True
+    is_over_after[owner[left > 1]] = True
+    return sets, is_over, is_over_after
+
+
+def _gone(view: View, keys: Ints) -> Ints:
+    """Return how many replicas of each container and index pending deletes remove."""
+    ops = view.batch.ops
+    rows = np.flatnonzero(view.is_delete_of_healthy & view.is_ec[ops.container])
+    found, counts = np.unique(_key(ops.container[rows], ops.index[rows]), return_counts=True)
+    gone = np.zeros(len(keys), dtype=np.int64)
+    hits = is_among(found, keys)
+    gone[np.searchsorted(keys, found[hits])] = counts[hits]
+    return gone
+
+
+def _key(container: Ints, index: Ints) -> Ints:
+    return (container << _INDEX_BITS) | index

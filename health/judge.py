@@ -1,0 +1,95 @@
+"""The judge: a batch in, all that is concluded about it out.
+
+    batch ─► view ─┬► counts (ratis, erasure, quasi-closed, placement) ─► verdicts ─► flags
+                   └► comparison ─► reconciles                             └► actions, departures
+
+Whoever asks, the control plane about what changed or Spark about everything, gets the same answer:
+nothing else decides what a container's health is.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from health.batch import Batch, View, view
+from health.chain import Counts, Verdicts, is_empty, walk
+from health.comparison import Comparison, compare
+from health.conditions import flags
+from health.departure import Departures, departures
+from health.doubts import doubts
+from health.erasure import count_erasure
+from health.placement import is_misplaced
+from health.plan.actions import Actions
+from health.plan.planner import plan
+from health.plan.scene import Scene
+from health.quasi_closed import judge_quasi_closed
+from health.ratis import count_ratis
+from health.reconcile import Reconciles, is_good, judge_reconcile
+from health.rules import Rules
+from health.segments import Ints
+from health.words import ROLES, UNHEALTHY, State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """Everything about the containers of one batch."""
+
+    view: View
+    counts: Counts
+    verdicts: Verdicts
+    compared: Comparison
+    flags: Ints
+    reconciles: Reconciles
+    doubts: Ints
+    """What speaks against copying each replica (`health.doubts`)."""
+    actions: Actions
+    departures: Departures
+
+
+def judge(batch: Batch, rules: Rules) -> Judgement:
+    """Judge every container of a batch."""
+    seen = view(batch)
+    good = is_good(seen)
+    misplaced, misplaced_after = is_misplaced(seen, rules)
+    counts = Counts(
+        ratis=count_ratis(seen, rules),
+        erasure=count_erasure(seen, rules),
+        quasi=judge_quasi_closed(seen, rules),
+        is_misplaced=misplaced,
+        is_misplaced_after=misplaced_after,
+        is_empty=is_empty(seen),
+    )
+    verdicts = walk(seen, counts)
+    compared = compare(seen, good)
+    against = doubts(seen)
+    conditions = flags(seen, counts, verdicts, compared)
+    return Judgement(
+        view=seen,
+        counts=counts,
+        verdicts=verdicts,
+        compared=compared,
+        flags=conditions,
+        reconciles=judge_reconcile(seen, counts, compared, good),
+        doubts=against,
+        actions=plan(Scene(seen, counts, verdicts, compared, against)),
+        departures=departures(seen, counts, conditions),
+    )
+
+
+def roles(judgement: Judgement) -> Ints:
+    """Return what each replica is to its container (`words.ROLES`)."""
+    seen = judgement.view
+    replicas, containers = seen.batch.replicas, seen.batch.containers
+    own = seen.of_container(containers.state)
+    is_stale = (own == State.CLOSED) & (replicas.state == State.QUASI_CLOSED)
+    is_stale &= replicas.bcsid != seen.of_container(containers.sequence_id)
+    return np.select(
+        [
+            judgement.counts.quasi.is_vulnerable,
+            replicas.state == UNHEALTHY,
+            is_stale,
+            replicas.state == own,
+        ],
+        [0, 1, 2, 3],
+        ROLES.index("MISMATCHED"),
+    )

@@ -1,0 +1,51 @@
+"""Whether the replicas stand on enough racks: Ozone's rack-aware and rack-scatter policies.
+
+All replicas enter, also unhealthy ones and those on leaving nodes. Replicas beyond the factor widen
+what a rack may hold, so neither over-replication nor a leaving node looks mis-replicated.
+"""
+
+import numpy as np
+
+from health.batch import View
+from health.rules import Rules
+from health.segments import Bools, Groups, Ints
+from health.words import Op
+
+RACKS_AWARE = 2
+"""Racks on which a Ratis container is placed well enough."""
+
+
+def is_misplaced(view: View, rules: Rules) -> tuple[Bools, Bools]:
+    """Return which containers stand on too few racks: now, and once all pending ops are done."""
+    replicas, ops, nodes = view.batch.replicas, view.batch.ops, view.batch.nodes
+    here = np.flatnonzero(view.is_present)
+    staying = here[~view.is_leaving[here]]
+    arriving = np.flatnonzero((ops.kind == Op.ADD) & (ops.node >= 0))
+    now = _misplaced(view, rules, replicas.container[here], view.rack[here])
+    after = _misplaced(
+        view,
+        rules,
+        np.concatenate((replicas.container[staying], ops.container[arriving])),
+        np.concatenate((view.rack[staying], nodes.rack[ops.node[arriving]])),
+    )
+    return now, after
+
+
+def _misplaced(view: View, rules: Rules, container: Ints, rack: Ints) -> Bools:
+    factor = view.batch.containers.factor
+    count = len(factor)
+    total = np.bincount(container, minlength=count)
+    required = np.minimum(rules.rack_count, np.where(view.is_ec, factor, RACKS_AWARE))
+    is_trivial = (factor == 1) | (required <= 1)
+    if is_trivial.all():
+        return total == 0
+    share = np.maximum(required, 1)
+    scatter = -(-factor // share)
+    aware = np.where(required == 1, factor, np.maximum(factor - 1, 1))
+    most = np.where(view.is_ec, scatter, aware) + np.maximum(0, total - factor)
+    groups = Groups.of(container, rack)
+    owner = container[groups.first]
+    used = np.bincount(owner, minlength=count)
+    is_crowded = np.zeros(count, dtype=np.bool_)
+    is_crowded[owner[groups.tally() > most[owner]]] = True
+    return np.where(is_trivial, total == 0, (used < required) | is_crowded)

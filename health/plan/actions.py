@@ -1,0 +1,135 @@
+"""Rows of a plan as columns, and how rules make them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from health.segments import Bools, Ints
+from health.words import Action
+
+OUT_OF_SERVICE_PRIORITY: Final = 5
+"""Nothing is lost yet: the leaving node still has its replica (Ozone's weight)."""
+
+MISPLACED_PRIORITY: Final = 6
+DELETE_PRIORITY: Final = 7
+SCAN_PRIORITY: Final = 8
+
+Reasons = NDArray[np.object_]
+
+
+@dataclass(frozen=True, slots=True)
+class Lists:
+    """A list of numbers a row: row i has `values[starts[i]:starts[i + 1]]`."""
+
+    starts: Ints
+    values: Ints
+
+    @classmethod
+    def empty(cls, count: int) -> "Lists":
+        """Return `count` empty lists."""
+        return cls(np.zeros(count + 1, dtype=np.int64), np.zeros(0, dtype=np.int64))
+
+    @classmethod
+    def of(cls, place: Ints, values: Ints, count: int) -> "Lists":
+        """Return `count` lists of values whose places ascend."""
+        return cls(np.searchsorted(place, np.arange(count + 1)), values)
+
+    @classmethod
+    def joined(cls, parts: Sequence["Lists"]) -> "Lists":
+        """Return the lists of all parts, one after the other."""
+        ends = np.cumsum([0, *(len(part.values) for part in parts)])
+        starts = [part.starts[:-1] + end for part, end in zip(parts, ends, strict=False)]
+        return cls(
+            np.concatenate([*starts, ends[-1:]]), np.concatenate([part.values for part in parts])
+        )
+
+    def sizes(self) -> Ints:
+        """Return the length of each list."""
+        return np.diff(self.starts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Actions:
+    """Rows of a plan, as columns."""
+
+    container: Ints
+    """Place in the batch's containers."""
+    action: Ints
+    priority: Ints
+    """Most urgent first: how many replicas may still be lost, then what can wait."""
+    reason: Reasons
+    sources: Lists
+    """Replicas to copy from, the best first, as rows of the batch."""
+    targets: Lists
+    """Replicas whose datanodes are told to act on them."""
+    indexes: Lists
+    copies: Ints
+    """How many new replicas are needed."""
+    is_forced: Bools
+    bytes_estimated: Ints
+
+
+def rows_of(
+    action: Action,
+    container: Ints,
+    *,
+    priority: Ints | int,
+    reason: Reasons | str,
+    sources: Lists | None = None,
+    targets: Lists | None = None,
+    indexes: Lists | None = None,
+    copies: Ints | int = 0,
+    is_forced: Bools | bool = False,
+    bytes_estimated: Ints | int = 0,
+) -> Actions:
+    """Return one row for each container; a single value stands for all of them."""
+    count = len(container)
+    words = np.empty(count, dtype=np.object_)
+    words[:] = reason
+    return Actions(
+        container=container,
+        action=_filled(int(action), count),
+        priority=_filled(priority, count),
+        reason=words,
+        sources=sources or Lists.empty(count),
+        targets=targets or Lists.empty(count),
+        indexes=indexes or Lists.empty(count),
+        copies=_filled(copies, count),
+        is_forced=_filled(is_forced, count).astype(np.bool_),
+        bytes_estimated=_filled(bytes_estimated, count),
+    )
+
+
+def _filled(value: Ints | Bools | int, count: int) -> Ints:
+    return np.broadcast_to(np.asarray(value, dtype=np.int64), (count,)).copy()
+
+
+def joined(parts: Sequence[Actions]) -> Actions:
+    """Return the rows of all parts, one after the other."""
+
+    def column(name: str) -> NDArray[Any]:
+        return np.concatenate([getattr(part, name) for part in parts])
+
+    def lists(name: str) -> Lists:
+        return Lists.joined([getattr(part, name) for part in parts])
+
+    return Actions(
+        container=column("container"),
+        action=column("action"),
+        priority=column("priority"),
+        reason=column("reason"),
+        sources=lists("sources"),
+        targets=lists("targets"),
+        indexes=lists("indexes"),
+        copies=column("copies"),
+        is_forced=column("is_forced"),
+        bytes_estimated=column("bytes_estimated"),
+    )
+
+
+def reasons_of(places: Ints, words: Sequence[str]) -> Reasons:
+    """Return the words at some places."""
+    return np.array(words, dtype=np.object_)[places]

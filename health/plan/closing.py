@@ -1,0 +1,42 @@
+"""Replicas that are to follow their container's state."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from health.plan.actions import MISPLACED_PRIORITY, Actions, rows_of
+from health.plan.scene import Scene
+from health.words import Action, Health, State
+
+
+def close(scene: Scene) -> Iterable[Actions]:
+    """Handlers 1 to 4: replicas that must follow their container's state."""
+    view, replicas, containers = scene.view, scene.view.batch.replicas, scene.view.batch.containers
+    state, rows, is_ec = containers.state, view.rows, view.is_ec
+    is_quasi = view.is_present & (replicas.state == State.QUASI_CLOSED)
+    last = rows.highest(replicas.bcsid, -1, is_quasi)
+    open_ones = view.is_present & (replicas.state <= State.CLOSING)
+    late = is_quasi & (replicas.bcsid == view.of_container(containers.sequence_id))
+    leading = is_quasi & (replicas.bcsid == view.of_container(last))
+    unwritable = scene.verdicts.state == Health.OPEN_UNHEALTHY
+    unwritable |= scene.verdicts.state == Health.OPEN_WITHOUT_PIPELINE
+    is_closed, is_quasi_box = state == State.CLOSED, state == State.QUASI_CLOSED
+    never, always = np.zeros_like(is_ec), np.ones_like(is_ec)
+    may_force = is_quasi_box & ~is_ec & scene.counts.quasi.is_closable
+    cases = (
+        (unwritable, open_ones, never, "open container is not writable"),
+        (state == State.CLOSING, open_ones | is_quasi, is_ec, "container is closing"),
+        (is_closed | is_quasi_box, open_ones, is_ec, "replica is behind its container"),
+        (is_closed & ~is_ec, late, always, "quasi-closed at the final BCSID"),
+        (may_force, leading, always, "all origins seen, highest BCSID"),
+    )
+    for when, who, forced, reason in cases:
+        box = scene.chosen(when & rows.some(who))
+        yield rows_of(
+            Action.CLOSE,
+            box,
+            priority=MISPLACED_PRIORITY,
+            reason=reason,
+            targets=scene.lists(box, who),
+            is_forced=forced[box],
+        )

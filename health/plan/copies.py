@@ -1,0 +1,241 @@
+"""Replicas that are to be copied or computed, and from where."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from health.doubts import Doubt
+from health.plan.actions import (
+    MISPLACED_PRIORITY,
+    OUT_OF_SERVICE_PRIORITY,
+    Actions,
+    Lists,
+    Reasons,
+    reasons_of,
+    rows_of,
+)
+from health.plan.scene import Scene
+from health.segments import Bools, Groups, Ints, popcount
+from health.words import UNHEALTHY, Action, Health, Queue, Service, State
+
+
+def _best_of(is_sound: Bools, group: Ints, count: int, kinds: Sequence[Bools]) -> Bools:
+    """Return of each group the sound rows of the first kind that has any, else all of the first
+    kind. `group` numbers, below `count`, which group a row belongs to."""
+    chosen = kinds[0]
+    is_open = np.ones(count, dtype=np.bool_)
+    for kind in kinds:
+        sound = kind & is_sound
+        has_sound = np.zeros(count, dtype=np.bool_)
+        has_sound[group[sound]] = True
+        chosen = np.where((is_open & has_sound)[group], sound, chosen)
+        is_open &= ~has_sound
+    return chosen
+
+
+def _ratis_sources(scene: Scene) -> tuple[Bools, Ints]:
+    """Which replicas may be copied: the best kind there is, at the last commit; one in doubt only
+    when all that have as many commits are. And their rank: quasi-closed ones last.
+    """
+    view, replicas, rows = scene.view, scene.view.batch.replicas, scene.view.rows
+    containers = view.batch.containers
+    usable = scene.usable()
+    closed = usable & (replicas.state == State.CLOSED)
+    quasi = usable & (replicas.state == State.QUASI_CLOSED)
+    takes_quasi = ~rows.some(closed) | (containers.state == State.QUASI_CLOSED)
+    healthy = closed | (quasi & view.of_container(takes_quasi))
+    has_healthy = view.of_container(rows.some(healthy))
+    chosen = healthy | (usable & (replicas.state == UNHEALTHY) & ~has_healthy)
+    last = rows.highest(replicas.bcsid, -1, chosen)
+    whole = view.of_container(np.maximum(last, containers.sequence_id))
+    kinds = (
+        chosen & (replicas.bcsid == view.of_container(last)),
+        quasi & (replicas.bcsid == whole),
+    )
+    best = _best_of(scene.doubts == Doubt.NONE, rows.owner, rows.count, kinds)
+    return best, quasi.astype(np.int64)
+
+
+def replicate(scene: Scene) -> Iterable[Actions]:
+    view, n, verdicts = scene.view, scene.counts.ratis, scene.verdicts
+    only_bad = n.healthy == 0
+    need = np.where(only_bad, n.need_with_bad_after, n.need_after)
+    is_misplaced = verdicts.state == Health.MIS_REPLICATED
+    is_short = (verdicts.state == Health.UNDER_REPLICATED) & (need > 0)
+    is_short |= (verdicts.state == Health.UNHEALTHY_UNDER_REPLICATED) & (need > 0)
+    sources, order = _ratis_sources(scene)
+    applies = ~view.is_ec & (verdicts.queue == Queue.UNDER) & (is_short | is_misplaced)
+    box = scene.chosen(applies & view.rows.some(sources))
+    misplaced, bad, service = is_misplaced[box], only_bad[box], n.is_due_to_service[box]
+    priority = np.where(service, OUT_OF_SERVICE_PRIORITY, n.redundancy[box])
+    reason = np.select([misplaced, bad, service], [0, 1, 2], 3)
+    words = (
+        "too few racks",
+        "too few replicas, none healthy",
+        "node leaves",
+        "too few replicas",
+    )
+    copies = np.where(misplaced, 1, need[box])
+    yield rows_of(
+        Action.REPLICATE,
+        box,
+        priority=np.where(misplaced, MISPLACED_PRIORITY, priority),
+        reason=reasons_of(reason, words),
+        sources=scene.lists(box, sources, order),
+        copies=copies,
+        bytes_estimated=copies * view.batch.containers.used_bytes[box],
+    )
+
+
+def replicate_origins(scene: Scene) -> Iterable[Actions]:
+    """Copy what a stuck quasi-closed container lacks of an origin, from replicas of that origin."""
+    view, verdicts, origins = scene.view, scene.verdicts, scene.counts.quasi.origins
+    is_short = verdicts.state == Health.QUASI_CLOSED_STUCK_UNDER_REPLICATED
+    is_short &= (verdicts.queue == Queue.UNDER) & view.is_judged
+    is_wanted = (origins.under > 0) & is_short[origins.container]
+    rows = np.flatnonzero((origins.of_row >= 0) & scene.usable())
+    rows = rows[is_wanted[origins.of_row[rows]]]
+    rows = rows[_last_of_origin(scene, rows)]
+    rows = rows[np.argsort(origins.of_row[rows], kind="stable")]
+    chosen, own = np.unique(origins.of_row[rows], return_inverse=True)
+    names = [view.batch.origins[number] for number in origins.origin[chosen]]
+    reason = np.empty(len(chosen), dtype=np.object_)
+    reason[:] = [f"stuck quasi-closed, origin {name}" for name in names]
+    box, copies = origins.container[chosen], origins.under[chosen]
+    yield rows_of(
+        Action.REPLICATE,
+        box,
+        priority=1,
+        reason=reason,
+        sources=Lists.of(own, rows, len(chosen)),
+        copies=copies,
+        bytes_estimated=copies * view.batch.containers.used_bytes[box],
+    )
+
+
+def _last_of_origin(scene: Scene, rows: Ints) -> Bools:
+    """Return which of some replicas are the best of their origin: healthy ones where there are any,
+    at the last commit among them, in doubt only where all of these are."""
+    origins, replicas = scene.counts.quasi.origins, scene.view.batch.replicas
+    group, count = origins.of_row[rows], len(origins.container)
+    healthy = ~scene.view.is_sick[rows]
+    has_healthy = np.zeros(count, dtype=np.bool_)
+    has_healthy[group[healthy]] = True
+    chosen = healthy | ~has_healthy[group]
+    last = np.full(count, -1, dtype=np.int64)
+    np.maximum.at(last, group[chosen], replicas.bcsid[rows][chosen])
+    chosen &= replicas.bcsid[rows] == last[group]
+    return _best_of(scene.doubts[rows] == Doubt.NONE, group, count, (chosen,))
+
+
+def replicate_vulnerable(scene: Scene) -> Iterable[Actions]:
+    view, quasi = scene.view, scene.counts.quasi
+    count = view.rows.tally(quasi.is_vulnerable)
+    applies = (
+        ~view.is_ec
+        & (count > view.adds)
+        & (scene.verdicts.state == Health.UNHEALTHY_UNDER_REPLICATED)
+        & (scene.counts.ratis.healthy > 0)
+        & view.is_judged
+    )
+    rows = np.flatnonzero(quasi.is_vulnerable & view.of_container(applies))
+    box = view.rows.owner[rows]
+    yield rows_of(
+        Action.REPLICATE,
+        box,
+        priority=0,
+        reason="only copy of an origin's last commit, UNHEALTHY",
+        sources=Lists.of(np.arange(len(rows)), rows, len(rows)),
+        copies=1,
+        bytes_estimated=view.batch.containers.used_bytes[box],
+    )
+
+
+def reconstruct(scene: Scene) -> Iterable[Actions]:
+    """Compute missing indexes from one CLOSED replica per index, those in service preferred; those
+    in doubt only if they are needed, and last."""
+    view, ec, replicas = scene.view, scene.counts.erasure, scene.view.batch.replicas
+    containers = view.batch.containers
+    wanted = view.is_ec & (scene.verdicts.queue == Queue.UNDER) & (ec.unavailable != 0)
+    usable = scene.usable() & (replicas.state == State.CLOSED) & view.of_container(wanted)
+    rows = np.flatnonzero(usable)
+    in_doubt = scene.doubts != Doubt.NONE
+    best = Groups.of(replicas.container[rows], replicas.index[rows])
+    is_second = view.service[rows] != Service.IN_SERVICE
+    order = np.lexsort((is_second, in_doubt[rows], best.of_row))
+    first = np.ones(len(rows), dtype=np.bool_)
+    first[1:] = best.of_row[order][1:] != best.of_row[order][:-1]
+    source = np.zeros(len(view.rows.owner), dtype=np.bool_)
+    source[rows[order[first]]] = True
+    box = scene.chosen(wanted & (view.rows.tally(source) >= containers.data))
+    has_enough = view.rows.tally(source & ~in_doubt) >= containers.data
+    source &= ~(in_doubt & view.of_container(has_enough))
+    missing = ec.unavailable[box]
+    copies = popcount(missing)
+    longest = view.rows.highest(replicas.used_bytes, 0, view.is_present)[box]
+    yield rows_of(
+        Action.RECONSTRUCT,
+        box,
+        priority=ec.redundancy[box],
+        reason=_index_reasons("missing indexes ", missing),
+        sources=scene.lists(box, source, in_doubt.astype(np.int64)),
+        indexes=_index_lists(missing),
+        copies=copies,
+        bytes_estimated=(containers.data[box] + copies) * longest,
+    )
+
+
+def _indexes(mask: int) -> list[int]:
+    return [i for i in range(mask.bit_length()) if mask >> i & 1]
+
+
+def _index_lists(masks: Ints) -> Lists:
+    lists = [_indexes(mask) for mask in masks.tolist()]
+    starts = np.cumsum([0, *map(len, lists)])
+    return Lists(starts, np.array([i for one in lists for i in one], dtype=np.int64))
+
+
+def _index_reasons(text: str, masks: Ints) -> Reasons:
+    kinds, which = np.unique(masks, return_inverse=True)
+    words = [text + ", ".join(map(str, _indexes(mask))) for mask in kinds.tolist()]
+    return reasons_of(which, words)
+
+
+def move_indexes(scene: Scene) -> Iterable[Actions]:
+    """Copy the indexes whose only replica is on a leaving node, one row each."""
+    view, ec, replicas = scene.view, scene.counts.erasure, scene.view.batch.replicas
+    wanted = ec.decommission_only | _lowest(ec.maintenance_only, ec.maintenance_copies)
+    applies = view.is_ec & (scene.verdicts.queue == Queue.UNDER) & view.is_judged
+    wanted = view.of_container(np.where(applies, wanted, 0))
+    here = scene.usable() & ~view.is_sick
+    rows = np.flatnonzero(here & ((wanted >> replicas.index) & 1 != 0))
+    same = Groups.of(replicas.container[rows], replicas.index[rows])
+    every = np.ones(len(rows), dtype=np.bool_)
+    is_sound = scene.doubts[rows] == Doubt.NONE
+    rows = rows[_best_of(is_sound, same.of_row, same.count, (every,))]
+    moves = Groups.of(replicas.container[rows], replicas.index[rows])
+    first = rows[moves.first]
+    count = len(first)
+    index = replicas.index[first]
+    yield rows_of(
+        Action.REPLICATE,
+        view.rows.owner[first],
+        priority=OUT_OF_SERVICE_PRIORITY,
+        reason=_index_reasons("node leaves, index ", np.int64(1) << index),
+        sources=Lists.of(moves.of_row, rows, count),
+        indexes=Lists.of(np.arange(count), index, count),
+        copies=1,
+        bytes_estimated=replicas.used_bytes[first],
+    )
+
+
+def _lowest(masks: Ints, counts: Ints) -> Ints:
+    """Return of each mask the `counts` lowest bits."""
+    taken = np.zeros(len(masks), dtype=np.int64)
+    left, wanted = masks.copy(), counts.copy()
+    while (wanted > 0).any() and left.any():
+        bit = np.where(wanted > 0, left & -left, 0)
+        taken |= bit
+        left &= ~bit
+        wanted -= 1
+    return taken

@@ -1,0 +1,34 @@
+"""The plan besides reconcile: replicate, reconstruct, delete, close.
+
+Nothing here chooses a target node or spends a budget: the control plane does, on live state.
+"""
+
+from collections.abc import Callable, Iterable
+
+from health.plan.actions import Actions, joined
+from health.plan.closing import close
+from health.plan.copies import (
+    move_indexes,
+    reconstruct,
+    replicate,
+    replicate_origins,
+    replicate_vulnerable,
+)
+from health.plan.deletes import delete_empty, delete_excess, delete_unhealthy_index
+from health.plan.scene import Scene
+
+
+def plan(scene: Scene) -> Actions:
+    """Return the rows of the plan for a batch, in no order that means anything."""
+    rules: Iterable[Callable[[Scene], Iterable[Actions]]] = (
+        replicate,
+        replicate_origins,
+        replicate_vulnerable,
+        reconstruct,
+        move_indexes,
+        delete_excess,
+        delete_unhealthy_index,
+        delete_empty,
+        close,
+    )
+    return joined([rows for rule in rules for rows in rule(scene)])

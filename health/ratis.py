@@ -1,0 +1,86 @@
+"""How many replicas of a Ratis container count, and whether they are enough.
+
+Two counts: A without unhealthy replicas, B with them. The rule of thumb behind both: assume that
+every pending add fails and every pending delete succeeds (Ozone's RatisContainerReplicaCount).
+STAND_ALONE containers are counted the same way: a count of replicas is a count of replicas.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from health.batch import View
+from health.rules import Rules
+from health.segments import Bools, Ints
+from health.words import Service, State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RatisCount:
+    """Counts per container; they mean nothing for erasure-coded ones."""
+
+    is_bad: Bools
+    """Per replica: UNHEALTHY, or quasi-closed at another commit id than the closed container's."""
+    healthy: Ints
+    unhealthy: Ints
+    match: Ints
+    """Good ones in service that are in the container's own state."""
+    mismatch: Ints
+    need: Ints
+    """Replicas short of what the rules ask, pending deletes counted as done; negative: spare."""
+    need_after: Ints
+    """The same with pending adds counted as done."""
+    need_with_bad: Ints
+    need_with_bad_after: Ints
+    excess: Ints
+    """Replicas too many, as if nothing were pending."""
+    excess_with_bad: Ints
+    redundancy: Ints
+    """Replicas that may be lost before the last one."""
+    is_due_to_service: Bools
+    """Only because nodes are out of service."""
+
+
+def count_ratis(view: View, rules: Rules) -> RatisCount:
+    """Count the replicas of every container."""
+    containers, replicas, rows = view.batch.containers, view.batch.replicas, view.rows
+    is_closed = view.of_container(containers.state == State.CLOSED)
+    final = view.of_container(containers.sequence_id)
+    is_stale = is_closed & (replicas.state == State.QUASI_CLOSED) & (replicas.bcsid != final)
+    is_bad = view.is_sick | (view.is_present & is_stale)
+    is_good = view.is_present & ~is_bad
+    good = [rows.tally(is_good & (view.service == service)) for service in Service]
+    bad = [rows.tally(is_bad & (view.service == service)) for service in Service]
+    online, leaving, resting = good
+    own = view.of_container(containers.state)
+    is_match = is_good & (view.service == Service.IN_SERVICE) & (replicas.state == own)
+    match = rows.tally(is_match)
+    missing = _missing(view, rules, online, resting)
+    missing_with_bad = _missing(view, rules, online + bad[0], resting + bad[2])
+    need = missing + view.deletes_of_healthy
+    need_with_bad = missing_with_bad + view.deletes
+    healthy = online + leaving + resting
+    return RatisCount(
+        is_bad=is_bad,
+        healthy=healthy,
+        unhealthy=bad[0] + bad[1] + bad[2],
+        match=match,
+        mismatch=online - match,
+        need=need,
+        need_after=need - view.adds,
+        need_with_bad=need_with_bad,
+        need_with_bad_after=need_with_bad - view.adds,
+        excess=-missing,
+        excess_with_bad=-missing_with_bad,
+        redundancy=np.maximum(0, healthy - view.deletes_of_healthy - 1),
+        is_due_to_service=(need > 0) & (need <= leaving + resting),
+    )
+
+
+def _missing(view: View, rules: Rules, online: Ints, resting: Ints) -> Ints:
+    """Replicas short of the factor; negative when there are too many."""
+    factor = view.batch.containers.factor
+    online_min = np.minimum(factor, rules.maintenance_min)
+    short = factor - online
+    owed = np.maximum(np.maximum(0, online_min - online), np.maximum(0, short - resting))
+    return np.where(short > 0, owed, short)

@@ -1,0 +1,23 @@
+"""The numbers of the rules: what an operator may choose; defaults are Ozone's."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """One set of numbers for a whole batch."""
+
+    maintenance_min: int = 2
+    """Replicas of a Ratis container that stay online during maintenance."""
+
+    ec_redundancy: int = 1
+    """EC indexes beyond `data` that stay online during maintenance."""
+
+    best_origin_copies: int = 3
+    """Stuck quasi-closed: replicas of each origin that holds the highest commit id."""
+
+    other_origin_copies: int = 2
+    """Stuck quasi-closed: replicas of every other origin."""
+
+    rack_count: int = 1
+    """Racks of the cluster that have a node which is not dead."""

@@ -1,0 +1,160 @@
+"""Arrow tables of a snapshot as batches of the judge, and what it says as Arrow again."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from health.batch import NO_BCSID, Batch, Containers, Nodes, Ops, Replicas
+from health.segments import Bools, Ints
+from health.words import (
+    CONTAINER_STATES,
+    NODE_HEALTHS,
+    OPS,
+    REPLICA_STATES,
+    REPLICATION_TYPES,
+    SERVICE_OF,
+    UNHEALTHY,
+    UNKNOWN,
+    Kind,
+)
+
+
+def nodes_of(table: pa.Table) -> Nodes:
+    """Return the rows of `nodes/` as the judge's nodes."""
+    table = table.sort_by("datanode_id")
+    racks = table["rack"].combine_chunks().dictionary_encode()
+    services = [int(SERVICE_OF[word]) for word in table["op_state"].to_pylist()]
+    return Nodes(
+        names=tuple(table["datanode_id"].to_pylist()),
+        rack=_longs(racks.indices),
+        health=_codes(table["health"], NODE_HEALTHS),
+        service=np.array(services, dtype=np.int64),
+        is_returning=_bools(pc.equal(table["op_state"], "IN_MAINTENANCE")),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A batch, and the rows of its replicas in the batch's order."""
+
+    batch: Batch
+    replicas: pa.Table
+
+
+def cut_of(containers: pa.Table, replicas: pa.Table, ops: pa.Table, nodes: Nodes) -> Cut:
+    """Return the batch of some containers' rows, in whatever order they come.
+
+    A container that only replicas or ops name is one that is not known.
+    """
+    named = pa.chunked_array(
+        [chunk for table in (containers, replicas, ops) for chunk in table["container_id"].chunks],
+        type=pa.int64(),
+    )
+    ids = np.unique(_longs(named))
+    names = pa.array(nodes.names, pa.string())
+    origin = pc.if_else(
+        pc.equal(replicas["origin_datanode_id"], ""),
+        replicas["datanode_id"],
+        replicas["origin_datanode_id"],
+    )
+    origins = pc.unique(origin)
+    origins = origins.take(pc.array_sort_indices(origins))  # numbered alike whatever the order
+    columns = _replicas(ids, replicas, names) | {"origin": _places(origin, origins)}
+    order = np.lexsort([columns[name] for name in ("node", "index", "container")])
+    batch = Batch(
+        containers=_containers(ids, containers),
+        replicas=Replicas(**{name: column[order] for name, column in columns.items()}),
+        ops=_ops(ids, ops, names),
+        nodes=nodes,
+        origins=tuple(origins.to_pylist()),
+    )
+    return Cut(batch, replicas.take(order))
+
+
+def _containers(ids: Ints, table: pa.Table) -> Containers:
+    place = np.searchsorted(ids, _longs(table["container_id"]))
+
+    def column(values: Ints | Bools, missing: int) -> Ints:
+        found = np.full(len(ids), missing, dtype=np.int64)
+        found[place] = values
+        return found
+
+    kind = column(_codes(table["replication_type"], REPLICATION_TYPES), UNKNOWN)
+    data, parity = (column(_longs(table[name], 0), 0) for name in ("ec_data", "ec_parity"))
+    factor = column(_longs(table["replication_factor"]), 0)
+
+    def flag(values: Bools) -> Bools:
+        return column(values, 0).astype(np.bool_)
+
+    return Containers(
+        container_id=ids,
+        kind=kind,
+        factor=np.where(kind == Kind.EC, data + parity, factor),
+        data=data,
+        parity=parity,
+        state=column(_codes(table["state"], CONTAINER_STATES), UNKNOWN),
+        sequence_id=column(_longs(table["sequence_id"]), 0),
+        key_count=column(_longs(table["key_count"]), 0),
+        used_bytes=column(_longs(table["used_bytes"]), 0),
+        has_pipeline=flag(_bools(table["pipeline_alive"])),
+        is_suppressed=flag(_bools(table["suppressed"])),
+        is_known=flag(np.ones(len(place), dtype=np.bool_)),
+    )
+
+
+def _replicas(ids: Ints, table: pa.Table, names: pa.Array) -> dict[str, Any]:
+    state = _codes(table["state"], REPLICA_STATES)
+    algorithm = table["tree_algorithm"].combine_chunks().dictionary_encode()
+    has_root = pc.and_(pc.is_valid(table["root"]), pc.is_valid(table["tree_algorithm"]))
+    return {
+        "container": np.searchsorted(ids, _longs(table["container_id"])),
+        "node": _places(table["datanode_id"], names),
+        "index": _longs(table["replica_index"]),
+        # A replica that could not be loaded is there and is bad, whatever it was before.
+        "state": np.where(_bools(pc.is_valid(table["load_error"])), UNHEALTHY, state),
+        "bcsid": _longs(table["bcsid"], NO_BCSID),
+        "used_bytes": _longs(table["used_bytes"]),
+        "is_empty": _bools(table["is_empty"]),
+        "algorithm": _longs(algorithm.indices, UNKNOWN),
+        "root": _longs(table["root"], 0),
+        "has_root": _bools(has_root),
+        "tombstones": _longs(table["tombstones_checksum"], 0),
+        "has_tombstones": _bools(pc.is_valid(table["tombstones_checksum"])),
+        "findings": _longs(table["finding_count"]),
+        "is_contradictory": _bools(table["is_contradictory"]),
+        "is_loaded": _bools(pc.is_null(table["load_error"])),
+    }
+
+
+def _ops(ids: Ints, table: pa.Table, names: pa.Array) -> Ops:
+    container = np.searchsorted(ids, _longs(table["container_id"]))
+    order = np.argsort(container, kind="stable")
+    return Ops(
+        container=container[order],
+        kind=_codes(table["op"], OPS)[order],
+        node=_places(table["datanode_id"], names)[order],
+        index=_longs(table["replica_index"])[order],
+    )
+
+
+def _codes(column: pa.ChunkedArray, words: Sequence[str]) -> Ints:
+    """Return the place of each word among `words`."""
+    return _places(column, pa.array(words, pa.string()))
+
+
+def _places(column: pa.ChunkedArray, values: pa.Array) -> Ints:
+    return _longs(pc.index_in(column, value_set=values), UNKNOWN)
+
+
+def _longs(column: pa.Array | pa.ChunkedArray, missing: int | None = None) -> Ints:
+    if missing is not None and column.null_count:
+        column = pc.fill_null(column, missing)
+    return np.asarray(column.to_numpy(zero_copy_only=False)).astype(np.int64)
+
+
+def _bools(column: pa.Array | pa.ChunkedArray) -> Bools:
+    return np.asarray(column.to_numpy(zero_copy_only=False)).astype(np.bool_)

@@ -1,0 +1,144 @@
+"""What the judge's tasks count on their way: summed by the driver instead of by more Spark jobs."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from health.departure import HELD_BY
+from health.judge import Judgement
+from health.segments import Groups, Ints
+from health.words import ACTIONS, CLASSES, CONTAINER_STATES, UNKNOWN
+from spark_verify.batches import Cut
+
+SAMPLE_MAX: Final = 100
+"""Container ids kept per kind of container, as many as Ozone's report shows."""
+
+VIOLATIONS_MAX: Final = 5
+"""Contradictions of a snapshot that are named: enough to find the cause."""
+
+Key = tuple[str, ...]
+
+
+class Tallies:
+    """Sums by kind and key; those of several tasks add up."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[str, Key], list[int]] = {}
+        self._ids: dict[tuple[str, Key], list[int]] = {}
+
+    def add(self, what: str, key: Key, numbers: Sequence[int], ids: Iterable[int] = ()) -> None:
+        """Add numbers, and container ids of which the lowest are kept."""
+        place = (what, key)
+        before = self._numbers.setdefault(place, [0] * len(numbers))
+        self._numbers[place] = [a + b for a, b in zip(before, numbers, strict=True)]
+        self._ids[place] = sorted({*self._ids.get(place, ()), *ids})[:SAMPLE_MAX]
+
+    def count_rows(self, containers: int, replicas: int, ops: int) -> None:
+        """Count the rows that were read."""
+        self.add("rows", (), (containers, replicas, ops))
+
+    def twice(self, container_ids: Ints) -> None:
+        """Keep the ids that stand in the table of containers more than once."""
+        ids, counts = np.unique(container_ids, return_counts=True)
+        if (counts > 1).any():
+            self.add("twice", (), (int((counts > 1).sum()),), ids[counts > 1].tolist())
+
+    def violations(self, wrong: Sequence[tuple[int, str]]) -> None:
+        """Keep what cannot be, by container id."""
+        for container_id, text in wrong[:VIOLATIONS_MAX]:
+            self.add("violation", (text,), (1,), (container_id,))
+
+    def count(self, judgement: Judgement, cut: Cut) -> None:
+        """Count one judged batch."""
+        self._count_health(judgement)
+        self._count_lost(judgement, cut)
+        self._count_plan(judgement)
+        self._count_departures(judgement)
+
+    def rows(self) -> list[dict[str, object]]:
+        """Return everything as rows of `verdict_rows.TALLY_ROW`; `ids` are the lowest container ids
+        that were counted, at most SAMPLE_MAX."""
+        return [
+            {"what": what, "key": list(key), "numbers": numbers, "ids": self._ids[what, key]}
+            for (what, key), numbers in self._numbers.items()
+        ]
+
+    def of(self, what: str) -> Mapping[Key, list[int]]:
+        """Return the sums of one kind by key."""
+        return {key: numbers for (kind, key), numbers in self._numbers.items() if kind == what}
+
+    def ids(self, what: str, key: Key) -> list[int]:
+        """Return the lowest container ids counted under a key."""
+        return self._ids[what, key]
+
+    def _count_health(self, judgement: Judgement) -> None:
+        view, verdicts = judgement.view, judgement.verdicts
+        containers = view.batch.containers
+        columns = (
+            containers.state,
+            verdicts.state,
+            verdicts.is_stuck,
+            judgement.flags,
+            judgement.compared.checksum_class,
+            containers.is_known,
+        )
+        groups = Groups.of(*columns)
+        ids = _lowest_ids(groups, containers.container_id)
+        for group, (first, count) in enumerate(
+            zip(groups.first.tolist(), groups.tally().tolist(), strict=True)
+        ):
+            state, health, stuck, flags, checksum_class, known = (
+                int(column[first]) for column in columns
+            )
+            word = "" if state == UNKNOWN else CONTAINER_STATES[state]
+            key = (word, str(health), str(stuck), str(flags), CLASSES[checksum_class], str(known))
+            self.add("health", key, (count,), ids[group] if flags else ())
+
+    def _count_lost(self, judgement: Judgement, cut: Cut) -> None:
+        """Count the replicas that lost the vote, by datanode and volume."""
+        rows = np.flatnonzero(judgement.compared.is_minority)
+        names = judgement.view.batch.nodes.names
+        nodes = judgement.view.batch.replicas.node[rows].tolist()
+        volumes = cut.replicas["volume_id"].take(rows).to_pylist()
+        for node, volume in zip(nodes, volumes, strict=True):
+            self.add("lost", (names[node], volume), (1,))
+
+    def _count_plan(self, judgement: Judgement) -> None:
+        actions, reconciles = judgement.actions, judgement.reconciles
+        wanted = reconciles.is_wanted
+        estimated = int(reconciles.bytes_estimated[wanted].sum())
+        self.add("plan", ("reconcile",), (int(wanted.sum()), estimated))
+        for code, word in enumerate(ACTIONS):
+            own = actions.action == code
+            if own.any():
+                total = int(actions.bytes_estimated[own].sum())
+                self.add("plan", (word,), (int(own.sum()), total))
+
+    def _count_departures(self, judgement: Judgement) -> None:
+        leaving, view = judgement.departures, judgement.view
+        nodes = view.batch.replicas.node[leaving.row]
+        for node in np.unique(nodes).tolist():
+            own = nodes == node
+            held = [int((leaving.held[own] == place).sum()) for place in range(len(HELD_BY))]
+            others = (leaving.is_in_progress[own].sum(), leaving.is_locked_out[own].sum())
+            key = (view.batch.nodes.names[node],)
+            self.add("leaving", key, (*held, *map(int, others)))
+
+
+def collected(rows: Iterable[Any]) -> Tallies:
+    """Return the sum of the tallies of all tasks; `rows` have a column `tallies`."""
+    total = Tallies()
+    for row in rows:
+        for tally in row["tallies"]:
+            total.add(tally["what"], tuple(tally["key"]), tally["numbers"], tally["ids"])
+    return total
+
+
+def _lowest_ids(groups: Groups, ids: Ints) -> list[list[int]]:
+    order = np.argsort(groups.of_row, kind="stable")
+    ends = np.cumsum(groups.tally())
+    return [
+        ids[order[start : min(start + SAMPLE_MAX, end)]].tolist()
+        for start, end in zip([0, *ends[:-1]], ends, strict=True)
+    ]

@@ -1,0 +1,109 @@
+"""The judge asked in process, about containers in the notation of `tests.support.snapshots`."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from health.batch import violations
+from health.judge import Judgement, judge
+from health.reconcile import REASONS
+from health.rules import Rules
+from health.words import CLASSES, ELIGIBILITY, QUEUES, Health, flag_names
+from spark_verify.batches import Cut, cut_of, nodes_of
+from spark_verify.verdict_rows import judged_rows
+from tests.support.classifier import Opinion
+from tests.support.snapshots import SnapshotRows, gather
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRow:
+    """One row of the plan, as it is written."""
+
+    action: str
+    sources: tuple[str, ...]
+    doubts: tuple[str, ...]
+    targets: tuple[str, ...]
+    indexes: tuple[int, ...]
+    copies: int
+    priority: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One container as the judge sees it."""
+
+    opinion: Opinion
+    tombstones_differ: bool
+    is_unreachable_different: bool
+    reasons: tuple[str, ...]
+    is_wanted: bool
+    is_known: bool
+    need: int
+    need_after: int
+    plan: tuple[PlanRow, ...]
+
+
+def cut(rows: SnapshotRows) -> Cut:
+    """Return the batch of all rows."""
+    tables = [rows.table(name) for name in ("containers", "replicas", "pending_ops")]
+    return cut_of(*tables, nodes_of(rows.table("nodes")))
+
+
+def judged(
+    parts: Iterable[SnapshotRows], *, rack_count: int = 1, rules: Rules | None = None
+) -> dict[int, Judged]:
+    """Return what the judge says of all containers, judged in one batch."""
+    batch = cut(gather(parts))
+    assert violations(batch.batch, str) == []
+    judgement = judge(batch.batch, rules or Rules(rack_count=rack_count))
+    ids = batch.batch.containers.container_id.tolist()
+    plans = _plans(judgement, batch)
+    return {number: _judged(judgement, i, plans.get(i, [])) for i, number in enumerate(ids)}
+
+
+def _judged(judgement: Judgement, i: int, plan: list[PlanRow]) -> Judged:
+    view, compared, reconciles = judgement.view, judgement.compared, judgement.reconciles
+    replicas, names = view.batch.replicas, view.batch.nodes.names
+    lost = np.flatnonzero(compared.is_minority & (replicas.container == i))
+    reasons = int(reconciles.reasons[i])
+    ratis = judgement.counts.ratis
+    return Judged(
+        Opinion(
+            CLASSES[compared.checksum_class[i]],
+            ELIGIBILITY[reconciles.eligibility[i]],
+            frozenset(names[node] for node in replicas.node[lost].tolist()),
+            Health(int(judgement.verdicts.state[i])).name,
+            QUEUES[judgement.verdicts.queue[i]],
+            bool(judgement.verdicts.is_stuck[i]),
+            frozenset(flag_names(int(judgement.flags[i]))),
+        ),
+        tombstones_differ=bool(compared.tombstones_differ[i]),
+        is_unreachable_different=bool(compared.is_unreachable_different[i]),
+        reasons=tuple(word for place, word in enumerate(REASONS) if reasons >> place & 1),
+        is_wanted=bool(reconciles.is_wanted[i]),
+        is_known=bool(view.batch.containers.is_known[i]),
+        need=int(ratis.need[i]),
+        need_after=int(ratis.need_after[i]),
+        plan=tuple(plan),
+    )
+
+
+def _plans(judgement: Judgement, batch: Cut) -> dict[int, list[PlanRow]]:
+    """Return the rows of the plan by container, as the Arrow rows have them."""
+    table = judged_rows(judgement, batch)
+    words = {field.name for field in fields(PlanRow)}
+    return {
+        place: [
+            PlanRow(
+                **{
+                    name: tuple(value) if isinstance(value, list) else value
+                    for name, value in row.items()
+                    if name in words
+                }
+            )
+            for row in rows
+        ]
+        for place, rows in enumerate(table.column("actions").to_pylist())
+    }
