@@ -16,7 +16,10 @@ from agent.cli.options import JsonFlag
 from agent.cli.output import Exit, aside, emit, grid, people, say, short, show
 from agent.client import Client
 from agent.demo.cluster import Cluster
+from agent.demo.death import TIMES, Death
 from agent.demo.harm import Harm
+from agent.demo.liar import CONTRADICTORY, Contest
+from agent.demo.stage import Stage
 from agent.demo.story import Evidence, Say, Story, collect, default_directories, freeze
 from agent.errors import Code, Unavailable
 from agent.printable import printable
@@ -116,10 +119,10 @@ def run(root: Path, agents: int, directories: list[Path], steps: Say) -> Evidenc
     """Start the cluster, tell the story, stop the cluster."""
     sources = freeze(collect(directories), root / "source")
     quiet = "[scan]\nenabled = false\nwatch = false\n"  # nobody finds damage before the story does
-    cluster = Cluster(root, agents=agents, agent_sections=quiet)
+    cluster = Cluster(root, agents=agents, agent_sections=quiet, scm_settings=TIMES)
     with cluster, Client(cluster.scm.address) as client:
         steps(f"started an SCM and {agents} datanodes, two volumes each, below {root}")
-        return Story(cluster, client, steps).run(sources)
+        return Story(Stage(cluster, client), steps).run(sources)
 
 
 def tell(evidence: Evidence) -> None:
@@ -134,7 +137,8 @@ def tell(evidence: Evidence) -> None:
         "spoiled#",
         "fetched#",
     ]
-    show(grid("", columns, [row(evidence, harm) for harm in evidence.harms]))
+    rows = [row(evidence, harm) for harm in evidence.harms]
+    show(grid("", columns, [*rows, *contest_rows(evidence), death_row(evidence)]))
     ratio = evidence.fetched_bytes / max(1, evidence.spoiled_bytes)
     say(
         f"fetched {evidence.fetched_bytes:,} bytes of chunks for {evidence.spoiled_bytes:,} bytes "
@@ -166,6 +170,51 @@ def row(evidence: Evidence, harm: Harm) -> tuple[object, ...]:
         ", ".join(short(source) for source in healed.sources),
         f"{harm.damage.spoiled_bytes:,}",
         f"{healed.fetched_bytes:,}",
+    )
+
+
+def contest_rows(evidence: Evidence) -> list[tuple[object, ...]]:
+    """Return the flipped bit beside a liar, and the liar."""
+    told = evidence.contest
+    if told.flip is None or told.lie is None:
+        return []
+    found = evidence.findings.get((told.flip_id, told.container_id), [])
+    return [
+        (
+            "bit flip, while a peer lies",
+            told.container_id,
+            short(told.flip_id),
+            ", ".join(sorted({f.fault for f in found if f.local_id == told.block_id})),
+            "repaired" if told.repaired_from else "",
+            ", ".join(short(source) for source in told.repaired_from),
+            f"{told.flip.damage.spoiled_bytes:,}",
+            f"{told.repaired_bytes:,}",
+        ),
+        (
+            "wrong bytes, row rewritten to fit",
+            told.container_id,
+            short(told.lie_id),
+            CONTRADICTORY if told.reported_by else "",
+            "by --trust" if told.replaced_bytes else "",
+            short(told.right_id),
+            f"{told.lie.damage.spoiled_bytes:,}",
+            f"{told.replaced_bytes:,}",
+        ),
+    ]
+
+
+def death_row(evidence: Evidence) -> tuple[object, ...]:
+    """Return the datanode that died."""
+    told = evidence.death
+    return (
+        "datanode killed, back later",
+        f"{len(told.containers)} of {len(evidence.containers)}",
+        short(told.datanode_id),
+        "not heard",
+        f"{told.made_count} made, {told.removed_count} removed",
+        "",
+        "",
+        f"{told.made_bytes:,}",
     )
 
 
@@ -239,8 +288,39 @@ def as_facts(evidence: Evidence) -> dict[str, object]:
             "fetched_bytes": evidence.coded_fetched_bytes,
             "stripes": evidence.coded.stripes,
         },
+        "contest": contest_facts(evidence.contest),
+        "death": death_facts(evidence.death),
         "summary": evidence.summary,
         "report": str(evidence.report),
         "not_healed": evidence.not_healed,
         "seconds": evidence.seconds,
+    }
+
+
+def contest_facts(told: Contest) -> dict[str, object]:
+    """Return the contradiction as JSON shows it."""
+    return {
+        "container_id": told.container_id,
+        "block_id": told.block_id,
+        "right": told.right_id,
+        "flipped": told.flip_id,
+        "liar": told.lie_id,
+        "repaired_from": told.repaired_from,
+        "repaired_bytes": told.repaired_bytes,
+        "reported_by": told.reported_by,
+        "status": told.headline,
+        "replaced_bytes": told.replaced_bytes,
+    }
+
+
+def death_facts(told: Death) -> dict[str, object]:
+    """Return the dead datanode as JSON shows it."""
+    return {
+        "datanode_id": told.datanode_id,
+        "container_ids": told.containers,
+        "open_container_id": told.open_id,
+        "status": told.headline,
+        "made_count": told.made_count,
+        "made_bytes": told.made_bytes,
+        "removed_count": told.removed_count,
     }

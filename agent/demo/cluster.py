@@ -147,6 +147,12 @@ class Cluster:
         for process in self.nodes:
             process.wait_until_listening()
 
+    def start_again(self, index: int) -> None:
+        """Start agent `index`, which was stopped or killed, at the address that it had."""
+        process = self.nodes[index]
+        self.write_config(index, process.address)
+        process.start()
+
     def scm_arguments(self, listen: str) -> list[str]:
         """Return the command line of the SCM."""
         return [

@@ -6,12 +6,17 @@ with what the scan finds and the repair fetches. Every way checks that the damag
 
 import mmap
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 import lmdb
+
+from merkle.blockrow import decode_block, encode_block
+from merkle.checksum import window_checksums
+from merkle.replica import BlockId
 
 PAGE_BYTES: Final = 4096
 GARBAGE: Final = b"not written by any client; " * 37
@@ -82,15 +87,44 @@ def delete_block_file(target: Target) -> Damage:
 
 def delete_metadata_row(target: Target) -> Damage:
     """Remove the block's metadata row from the volume's LMDB, leaving the bytes."""
+    with block_rows(target) as (transaction, rows, key):
+        assert transaction.delete(key, db=rows), "the row was not there"
+    return result(target, "deleted metadata row", "the bytes are still there", 0)
+
+
+def rewrite_with_row(target: Target) -> Damage:
+    """Change all bytes of the first chunk, and the row, so that it fits them: a lie.
+
+    Do it while the agent is stopped: it may have the row in memory.
+    """
+    size = target.chunk_bytes[0]
+    path = target.block_file()
+    wrong = bytes(byte ^ 0x5A for byte in path.read_bytes()[:size])
+    with block_rows(target) as (transaction, rows, key):
+        row = transaction.get(key, db=rows)
+        assert row is not None, "the row is not there"
+        block = decode_block(BlockId(target.block_ids[0]), bytes(row))
+        first, *rest = block.chunks
+        sums = window_checksums(first.checksum_type, first.bytes_per_checksum, wrong)
+        assert sums != first.window_checksums, "the row fits already"
+        lie = replace(block, chunks=(replace(first, window_checksums=sums), *rest))
+        overwrite(path, 0, wrong)
+        transaction.put(key, encode_block(lie), db=rows)
+    return result(target, "wrong bytes, and a row that fits", f"bytes 0 to {size - 1}")
+
+
+@contextmanager
+def block_rows(
+    target: Target,
+) -> "Iterator[tuple[lmdb.Transaction[bytes], lmdb._Database, bytes]]":
+    """Open the block rows of the target's volume to change them; with the key of its block."""
     database = next(parent / "db" for parent in target.root.parents if (parent / "db").is_dir())
     key = target.container_id.to_bytes(8, "big") + target.block_ids[0].to_bytes(8, "big")
     with (
         lmdb.open(str(database), max_dbs=32, map_size=1 << 40) as environment,
         environment.begin(write=True) as transaction,
     ):
-        rows = environment.open_db(b"blocks", transaction, create=False)
-        assert transaction.delete(key, db=rows), "the row was not there"
-    return result(target, "deleted metadata row", "the bytes are still there", 0)
+        yield transaction, environment.open_db(b"blocks", transaction, create=False), key
 
 
 def swap_blocks(target: Target) -> Damage:

@@ -15,21 +15,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from agent.client import LANES_DEFAULT, Client
-from agent.demo import coded
-from agent.demo.cluster import Cluster
+from agent.client import LANES_DEFAULT
+from agent.demo import coded, death, liar
 from agent.demo.coded import Coded
+from agent.demo.death import Death
 from agent.demo.harm import BLOCK_BYTES_MIN, BLOCKS_MIN, Harm, harm_cluster
+from agent.demo.liar import Contest
 from agent.demo.readback import Checksums, read_back, source_checksums
+from agent.demo.stage import Stage, is_whole, wait_until
 from agent.errors import Code, Refused, Unavailable
 from agent.plan_file import read_plan
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.writer import Source
 from merkle.replica import ContainerId
 
-WAIT_S: Final = 120.0
-POLL_S: Final = 0.1
 SKIPPED_DIRECTORIES: Final = frozenset({"__pycache__", "site-packages", "node_modules", "out"})
+SHORT: Final = 8  # characters that tell datanode ids apart
 DEMO_BYTES_MAX: Final = 300 * 1024**2
 VERDICTS: Final = {
     2: "there is work to do",
@@ -48,6 +49,8 @@ class Evidence:
     containers: list[int] = field(default_factory=list)
     harms: list[Harm] = field(default_factory=list)
     coded: Coded = field(default_factory=Coded)
+    contest: Contest = field(default_factory=Contest)
+    death: Death = field(default_factory=Death)
     findings: dict[tuple[str, int], list[datanode_pb2.Finding]] = field(default_factory=dict)
     outcomes: list[scm_pb2.Outcome] = field(default_factory=list)
     report: Path = Path()
@@ -62,11 +65,12 @@ class Evidence:
 
     @property
     def fetched_bytes(self) -> int:
-        """Chunk bytes that the repair fetched from peers."""
+        """Chunk bytes that the repair of `harms` fetched from peers."""
+        apart = {*self.coded.containers, self.contest.container_id}
         return sum(
             outcome.status.reconcile.bytes_fetched
             for outcome in self.outcomes
-            if outcome.status.container_id not in self.coded.containers
+            if outcome.status.container_id not in apart
         )
 
     @property
@@ -149,12 +153,9 @@ def walk(directory: Path) -> Iterator[Path]:
 class Story:
     """One run of the demo against a running cluster."""
 
-    cluster: Cluster
-    client: Client
+    stage: Stage
     say: Say
     evidence: Evidence = field(default_factory=Evidence)
-    addresses: dict[str, str] = field(default_factory=dict)  # datanode id -> address
-    indexes: dict[str, int] = field(default_factory=dict)  # datanode id -> number of the process
     checksums: Checksums = field(default_factory=dict)
     sources: Sequence[Source] = ()
 
@@ -164,10 +165,14 @@ class Story:
             "store": lambda: self.store(sources),
             "close": self.wait_until_closed,
             "shards": self.harm_shards,
+            "lie": self.lie,
             "damage": self.damage,
             "scan": self.scan_all,
             "verify": self.verify,
             "reconcile": self.reconcile,
+            "decide": self.decide,
+            "die": self.die,
+            "return": self.come_back,
             "prove": self.prove,
         }
         for name, step in steps.items():
@@ -178,9 +183,9 @@ class Story:
 
     def store(self, sources: Sequence[Source]) -> None:
         """Wait for all datanodes, then store every source on three of them."""
-        self.learn_addresses()
+        self.stage.learn_addresses()
         self.checksums = source_checksums(sources)
-        stored, containers = self.client.put(sources, lanes=lanes_for(sources), close=True)
+        stored, containers = self.stage.client.put(sources, lanes=lanes_for(sources), close=True)
         short = [item.key for item in stored if item.replicas_min < 3]
         if short:
             raise Unavailable(Code.NOT_ENOUGH_NODES, f"stored on fewer than 3 datanodes: {short}")
@@ -189,41 +194,29 @@ class Story:
         self.evidence.containers = containers
         self.say(
             f"stored {len(stored)} files, {self.evidence.stored_bytes / 1e6:.1f} MB, three times, "
-            f"in {len(self.evidence.containers)} containers on {len(self.addresses)} datanodes"
+            f"in {len(containers)} containers on {len(self.stage.addresses)} datanodes"
         )
         self.sources = sources
-        self.evidence.coded = coded.store(self.client, sources, len(self.addresses))
+        self.evidence.coded = coded.store(self.stage.client, sources, len(self.stage.addresses))
         self.say(
             f"stored {self.evidence.coded.files} of them again, "
             f"{self.evidence.coded.stored_bytes / 1e6:.1f} MB, erasure-coded as "
             f"{self.evidence.coded.scheme}"
         )
 
-    def learn_addresses(self) -> None:
-        """Map datanode ids to addresses and to the processes that serve them."""
-        by_address = {process.address: i for i, process in enumerate(self.cluster.nodes)}
-
-        def registered() -> bool:
-            answer = self.client.scm.list_nodes(scm_pb2.ListNodesRequest())
-            self.addresses = {node.datanode_id: node.address for node in answer.nodes}
-            return len(self.addresses) == len(self.cluster.nodes)
-
-        wait_until(registered, "all datanodes register")
-        self.indexes = {d: by_address[address] for d, address in self.addresses.items()}
-
     def infos(self) -> list[scm_pb2.ContainerInfo]:
         """Return what the SCM knows of the demo's containers of whole copies."""
-        return self.infos_of(self.evidence.containers)
+        return self.stage.infos_of(self.evidence.containers)
 
     def coded_infos(self) -> list[scm_pb2.ContainerInfo]:
         """Return what the SCM knows of the demo's erasure-coded containers."""
-        return self.infos_of(self.evidence.coded.containers)
+        return self.stage.infos_of(self.evidence.coded.containers)
 
-    def infos_of(self, container_ids: Sequence[int]) -> list[scm_pb2.ContainerInfo]:
-        """Return what the SCM knows of some containers."""
-        request = scm_pb2.ListContainerInfosRequest(start_container_id=1, count=1000)
-        answer = self.client.scm.list_container_infos(request)
-        return [info for info in answer.containers if info.container_id in container_ids]
+    def all_infos(self) -> list[scm_pb2.ContainerInfo]:
+        """Return what the SCM knows of all containers that the demo made and closed."""
+        told = self.evidence
+        contested = told.contest.container_id
+        return self.stage.infos_of({*told.containers, *told.coded.containers, contested})
 
     def is_all_whole(self) -> bool:
         """Whether all copies are equal, and all shards there."""
@@ -241,10 +234,10 @@ class Story:
         coded.harm(
             told,
             info,
-            self.client,
-            self.cluster,
-            self.indexes,
-            look=lambda: self.infos_of([info.container_id])[0],
+            self.stage.client,
+            self.stage.cluster,
+            self.stage.indexes,
+            look=lambda: self.stage.infos_of([info.container_id])[0],
             wait_until=wait_until,
         )
         self.say(
@@ -255,12 +248,25 @@ class Story:
 
     def damage(self) -> None:
         """Damage replicas on disk, in every way we know."""
-        self.evidence.harms = harm_cluster(self.infos(), self.cluster, self.client, self.indexes)
+        self.evidence.harms = harm_cluster(
+            self.infos(), self.stage.cluster, self.stage.client, self.stage.indexes
+        )
         ways = {harm.damage.way for harm in self.evidence.harms}
         places = {(harm.datanode_id, harm.damage.container_id) for harm in self.evidence.harms}
         self.say(
             f"damaged {len(places)} replicas on disk in {len(ways)} ways, "
             f"{self.evidence.spoiled_bytes:,} bytes of chunks spoiled"
+        )
+
+    def lie(self) -> None:
+        """Store one container more, of whose replicas one lies and another is damaged."""
+        self.evidence.contest = contest = liar.store(self.stage.client, self.sources)
+        ids = [contest.container_id]
+        wait_until(lambda: all(map(is_whole, self.stage.infos_of(ids))), "it closes alike")
+        liar.harm(contest, self.stage)
+        self.say(
+            f"container {contest.container_id}: {contest.lie_id[:SHORT]} has wrong bytes and a "
+            f"row that fits them, {contest.flip_id[:SHORT]} a flipped bit in the same chunk"
         )
 
     def scan_all(self) -> None:
@@ -282,16 +288,16 @@ class Story:
         """Scan every replica of the demo; datanodes work side by side."""
         places = [
             (replica.datanode.datanode_id, info.container_id)
-            for info in [*self.infos(), *self.coded_infos()]
+            for info in self.all_infos()
             for replica in info.replicas
         ]
-        with ThreadPoolExecutor(len(self.addresses)) as pool:
+        with ThreadPoolExecutor(len(self.stage.addresses)) as pool:
             return dict(zip(places, pool.map(self.scan_replica, places), strict=True))
 
     def scan_replica(self, place: tuple[str, int]) -> datanode_pb2.ScanResult:
         """Scan one replica and wait for the result."""
         datanode_id, container_id = place
-        peer = self.client.peer(self.addresses[datanode_id])
+        peer = self.stage.client.peer(self.stage.addresses[datanode_id])
         result = None
         for progress in peer.scan(ContainerId(container_id)):
             if progress.HasField("result"):
@@ -303,9 +309,9 @@ class Story:
     def verify(self) -> None:
         """Export a snapshot once the SCM has heard everything, and run the Spark job on it."""
         wait_until(self.reports_arrived, "the SCM hears of all damage")
-        snapshot = self.client.scm.export_snapshot(scm_pb2.ExportSnapshotRequest())
-        out = self.cluster.root / "verify"
-        log = self.cluster.root / "verify.log"
+        snapshot = self.stage.client.scm.export_snapshot(scm_pb2.ExportSnapshotRequest())
+        out = self.stage.cluster.root / "verify"
+        log = self.stage.cluster.root / "verify.log"
         with log.open("wb") as errors:
             done = subprocess.run(  # noqa: S603 - our own program
                 [
@@ -343,7 +349,7 @@ class Story:
         }
         known = {
             (replica.datanode.datanode_id, info.container_id)
-            for info in [*self.infos(), *self.coded_infos()]
+            for info in self.all_infos()
             for replica in info.replicas
             if replica.replica.state == container_pb2.UNHEALTHY
         }
@@ -352,23 +358,63 @@ class Story:
     def reconcile(self) -> None:
         """Feed the plan back and wait for every command's outcome."""
         request = read_plan(self.evidence.report.parent, only="reconcile")
-        answer = self.client.scm.apply_plan(request)
+        answer = self.stage.client.scm.apply_plan(request)
         refused = [f"{d.container_id}: {d.code}" for d in answer.decisions if d.code != "OK"]
         if refused:
             self.evidence.not_healed += [f"plan row refused: {why}" for why in refused]
         ids = [command_id for d in answer.decisions for command_id in d.command_ids]
-
-        def answered() -> bool:
-            request = scm_pb2.ListOutcomesRequest(command_ids=ids, count=len(ids))
-            outcomes = self.client.scm.list_outcomes(request)
-            self.evidence.outcomes = list(outcomes.outcomes)
-            return not outcomes.pending_command_ids
-
-        wait_until(answered, "all reconcile commands end")
+        self.evidence.outcomes = self.stage.outcomes_of(ids)
         self.say(
             f"reconciled {len(request.rows)} containers with {len(ids)} commands: "
             f"{self.evidence.fetched_bytes:,} bytes of chunks fetched for "
             f"{self.evidence.spoiled_bytes:,} spoiled, and {self.evidence.tree_bytes:,} of trees"
+        )
+
+    def decide(self) -> None:
+        """See what the contradiction has come to; then end it as an operator does."""
+        told = self.evidence.contest
+        self.evidence.not_healed += liar.judge(told, self.stage, self.evidence.outcomes)
+        sources = ", ".join(one[:SHORT] for one in told.repaired_from) or "nobody"
+        self.say(
+            f"the flipped bit was repaired from {sources}, the "
+            f"contradiction left to a person; suture status: {told.headline}"
+        )
+        self.evidence.not_healed += liar.decide(told, self.stage)
+        self.adopt([told.container_id], told.checksums)
+        self.say(
+            f"suture reconcile {told.container_id} --trust {told.right_id[:SHORT]}: "
+            f"{told.replaced_bytes:,} bytes of the liar replaced"
+        )
+
+    def adopt(self, container_ids: Sequence[int], checksums: Checksums) -> None:
+        """Have containers proven with all others."""
+        self.evidence.containers += container_ids
+        self.checksums |= checksums
+
+    def die(self) -> None:
+        """Kill a datanode while a container on it is open; the others have to do without it."""
+        told = self.evidence.death
+        death.store(told, self.stage, self.sources)
+        self.evidence.not_healed += death.kill(told, self.stage, self.evidence.containers)
+        self.say(
+            f"killed {told.datanode_id[:SHORT]}, which had replicas of {len(told.containers)} "
+            f"containers; container {told.open_id} was open"
+        )
+        self.evidence.not_healed += death.outlive(told, self.stage, self.checksums)
+        self.say(
+            f"read on without it, and made {told.made_count} replicas elsewhere; "
+            f"suture status: {told.headline}"
+        )
+
+    def come_back(self) -> None:
+        """Start the dead datanode again: surplus replicas go."""
+        told = self.evidence.death
+        self.evidence.not_healed += death.come_back(told, self.stage)
+        self.adopt([told.open_id], told.checksums)
+        wait_until(self.is_all_whole, "all is whole with the datanode that came back")
+        self.say(
+            f"{told.datanode_id[:SHORT]} came back with all it had: "
+            f"{told.removed_count} surplus replicas were removed"
         )
 
     def prove(self) -> None:
@@ -392,31 +438,19 @@ class Story:
                 for info in self.coded_infos()
                 if not coded.is_complete(self.evidence.coded, info)
             ]
-        read_bytes, wrong = read_back(self.client, self.infos(), self.checksums)
+        read_bytes, wrong = read_back(self.stage.client, self.infos(), self.checksums)
         self.evidence.not_healed += wrong
         self.say(
             f"read every file back from each of its replicas: {read_bytes:,} bytes, "
             + (f"{len(wrong)} not as stored" if wrong else "all as stored")
         )
         told = self.evidence.coded
-        wrong = list(coded.prove(told, self.coded_infos(), self.client, self.sources))
+        wrong = list(coded.prove(told, self.coded_infos(), self.stage.client, self.sources))
         self.evidence.not_healed += wrong
         self.say(
             f"computed the shards of {told.stripes} stripes from each other and read the "
             f"erasure-coded files back: {f'{len(wrong)} wrong' if wrong else 'all as stored'}"
         )
-
-
-def is_whole(info: scm_pb2.ContainerInfo) -> bool:
-    """Whether a container has three CLOSED replicas with one root."""
-    roots = {r.replica.tree.root if r.replica.HasField("tree") else None for r in info.replicas}
-    states = {r.replica.state for r in info.replicas}
-    return (
-        len(info.replicas) == 3
-        and states == {container_pb2.CLOSED}
-        and len(roots) == 1
-        and None not in roots
-    )
 
 
 def describe(info: scm_pb2.ContainerInfo) -> str:
@@ -426,12 +460,3 @@ def describe(info: scm_pb2.ContainerInfo) -> str:
         + (f"{r.replica.tree.root:016x}" if r.replica.HasField("tree") else "no tree")
         for r in info.replicas
     )
-
-
-def wait_until(condition: Callable[[], bool], what: str, wait_s: float = WAIT_S) -> None:
-    """Poll `condition`; raise when it does not come true in time."""
-    deadline_s = time.monotonic() + wait_s
-    while not condition():
-        if time.monotonic() > deadline_s:
-            raise Unavailable(Code.UNAVAILABLE, f"waited {wait_s:.0f} s in vain until {what}")
-        time.sleep(POLL_S)

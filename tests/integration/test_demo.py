@@ -94,7 +94,8 @@ def test_an_interrupt_that_a_library_swallows_ends_the_story_with_the_step() -> 
 def test_everything_is_healed(files: Path, tmp_path: Path) -> None:
     """
     Each of ten ways of damage is found, repaired for the bytes it spoiled, and proven equal again;
-    so are a lost and a damaged shard of erasure-coded files.
+    so are a lost and a damaged shard of erasure-coded files, a replica that lies, and the replicas
+    of a datanode that dies and comes back.
     """
     skip_without_java()
     work = tmp_path / "work"
@@ -129,6 +130,16 @@ def test_everything_is_healed(files: Path, tmp_path: Path) -> None:
     assert 0 < coded["stripes"]
     assert 0 < coded["damaged_bytes"] <= 65_536
     assert coded["fetched_bytes"] <= 3 * 65_536
+    contest = story["contest"]
+    assert [contest["right"]] == contest["repaired_from"]
+    assert contest["liar"] in contest["reported_by"]
+    assert "contradict" in contest["status"]
+    assert 0 < contest["repaired_bytes"] == contest["replaced_bytes"]
+    death = story["death"]
+    assert "1 of 5 datanodes were not heard" in death["status"]
+    assert death["open_container_id"] in death["container_ids"]
+    assert len(death["container_ids"]) == death["made_count"]
+    assert 0 < death["removed_count"] <= death["made_count"]
     assert Path(story["report"]).read_text().startswith("<!doctype html>")
     assert [] == list(work.glob("datanode*/"))
     assert [] == processes_below(tmp_path)

@@ -1,0 +1,185 @@
+"""The demo's liar: a replica with wrong bytes under a row of its own that fits them.
+
+store ─► one replica lies, another has a flipped bit ─► (scan, plan, reconcile) ─► a person decides
+
+All three replicas tell of the same chunk: one is right, one is damaged under an intact row, and
+one is wrong though everything it has fits together. No scan can see the lie, only a comparison.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from agent.client import Client
+from agent.demo.damage import Target, flip_bit_under_warm_cache, rewrite_with_row
+from agent.demo.harm import BLOCK_BYTES_MIN, Harm, target_of
+from agent.demo.readback import Checksums, source_checksums
+from agent.demo.stage import Stage, is_whole, wait_until
+from agent.rpc.v1 import scm_pb2
+from agent.writer import Source
+from merkle.replica import ContainerId
+
+PREFIX: Final = "contested/"
+FILES: Final = 2  # so few, and the smallest, always fit into one container
+CONTRADICTORY: Final = "CONTRADICTORY"
+
+
+@dataclass(slots=True)
+class Contest:
+    """One container whose replicas contradict each other, and what became of it."""
+
+    container_id: int = 0
+    block_id: int = 0
+    right_id: str = ""  # the datanode whose replica is what was written
+    targets: dict[str, Target] = field(default_factory=dict)  # the chunk, by datanode id
+    flip: Harm | None = None
+    lie: Harm | None = None
+    right_bytes: bytes = b""
+    wrong_bytes: bytes = b""
+    checksums: Checksums = field(default_factory=dict)
+    repaired_from: list[str] = field(default_factory=list)
+    repaired_bytes: int = 0
+    reported_by: list[str] = field(default_factory=list)  # datanodes with the finding
+    headline: str = ""  # of `suture status`, before the decision
+    replaced_bytes: int = 0  # on the word of a person
+
+    @property
+    def flip_id(self) -> str:
+        """The datanode whose replica has a flipped bit."""
+        return self.flip.datanode_id if self.flip else ""
+
+    @property
+    def lie_id(self) -> str:
+        """The datanode whose replica lies."""
+        return self.lie.datanode_id if self.lie else ""
+
+    def chunk_of(self, datanode_id: str) -> bytes:
+        """Return the bytes of the contested chunk that lie on a datanode's disk."""
+        target = self.targets[datanode_id]
+        return target.block_file().read_bytes()[: target.chunk_bytes[0]]
+
+
+def store(client: Client, sources: Sequence[Source]) -> Contest:
+    """Store some of the sources again, in a container of their own."""
+    wanted = smallest_of(sources, PREFIX)
+    _, [container_id, *_] = client.put(wanted, lanes=1, close=True)
+    return Contest(container_id=container_id, checksums=source_checksums(wanted))
+
+
+def smallest_of(sources: Sequence[Source], prefix: str) -> list[Source]:
+    """Return the smallest files that are worth damaging, under keys of their own."""
+    large = [source for source in sources if source.size_bytes >= BLOCK_BYTES_MIN]
+    smallest = sorted(large, key=lambda source: source.size_bytes)[:FILES]
+    return [replace(source, key=prefix + source.key) for source in smallest]
+
+
+def harm(contest: Contest, stage: Stage) -> None:
+    """Flip a bit of one replica, and make another one lie about the same chunk.
+
+    The liar's agent is stopped meanwhile: what it has in memory must not survive the change.
+    """
+    [info] = stage.infos_of([contest.container_id])
+    right, flipped, liar = (item.datanode.datanode_id for item in info.replicas)
+    blocks = stage.client.peer(stage.addresses[right]).blocks_of(ContainerId(info.container_id))
+    block = max(blocks, key=lambda one: one.length_bytes)
+    contest.targets = {
+        item.datanode.datanode_id: target_of(
+            stage.cluster, stage.indexes, info.container_id, item, [block]
+        )
+        for item in info.replicas
+    }
+    contest.block_id = block.block_id
+    contest.right_id, contest.right_bytes = right, contest.chunk_of(right)
+    contest.flip = Harm(flipped, flip_bit_under_warm_cache(contest.targets[flipped]))
+
+    index = stage.indexes[liar]
+    stage.cluster.nodes[index].stop()
+    contest.lie = Harm(liar, rewrite_with_row(contest.targets[liar]))
+    contest.wrong_bytes = contest.chunk_of(liar)
+    stage.cluster.start_again(index)
+    wait_until(lambda: stage.is_heard(liar), "the datanode of the liar is back")
+
+
+def note_repair(contest: Contest, outcomes: Sequence[scm_pb2.Outcome]) -> None:
+    """Note what reconciling did about the flipped bit."""
+    chunks = [
+        chunk
+        for outcome in outcomes
+        if outcome.status.container_id == contest.container_id
+        and outcome.datanode_id == contest.flip_id
+        for chunk in outcome.status.reconcile.chunks
+        if chunk.result == "repaired" and chunk.local_id == contest.block_id
+    ]
+    contest.repaired_from = sorted({chunk.source for chunk in chunks})
+    contest.repaired_bytes = sum(chunk.length for chunk in chunks)
+
+
+def judge(contest: Contest, stage: Stage, outcomes: Sequence[scm_pb2.Outcome]) -> Iterator[str]:
+    """Have all three hear each other once more; yield what is not as it must be.
+
+    The flipped bit is repaired from the replica that is right, the lie is installed nowhere, and
+    whoever sees the contradiction says so.
+    """
+    request = scm_pb2.ReconcileContainersRequest(container_ids=[contest.container_id])
+    [decision] = stage.client.scm.reconcile_containers(request).decisions
+    again = stage.outcomes_of(decision.command_ids)
+    note_repair(contest, [*outcomes, *again])
+    if contest.repaired_from != [contest.right_id]:
+        yield f"the flipped bit was repaired from {contest.repaired_from or 'nobody'}"
+    for datanode_id in (contest.right_id, contest.flip_id):
+        if contest.chunk_of(datanode_id) != contest.right_bytes:
+            yield f"{datanode_id} no longer has what was written in block {contest.block_id}"
+    if contest.chunk_of(contest.lie_id) != contest.wrong_bytes:
+        yield f"{contest.lie_id} was overwritten though its bytes verify and nobody asked for it"
+
+    contest.reported_by = sorted(d for d in contest.targets if reports(contest, stage, d))
+    if contest.lie_id not in contest.reported_by or len(contest.reported_by) < 2:
+        yield f"only {contest.reported_by or 'nobody'} reported the contradiction"
+    contest.headline = headline_with(stage, "contradict")
+
+
+def headline_with(stage: Stage, words: str) -> str:
+    """Wait until the first line of `suture status` has these words; return it."""
+    lines: list[str] = []
+
+    def is_said() -> bool:
+        lines[:] = [str(stage.suture("status")["answer"])]
+        return words in lines[0]
+
+    wait_until(is_said, f"suture status says {words!r}")
+    return lines[0]
+
+
+def reports(contest: Contest, stage: Stage, datanode_id: str) -> bool:
+    """Whether a datanode has a finding about the contradiction."""
+    found = stage.client.peer(stage.addresses[datanode_id]).findings(
+        ContainerId(contest.container_id)
+    )
+    return any(
+        finding.verdict == CONTRADICTORY and finding.local_id == contest.block_id
+        for finding in found
+    )
+
+
+def decide(contest: Contest, stage: Stage) -> Iterator[str]:
+    """Trust the replica that is right, as an operator does; yield what is not well afterwards."""
+    shown = stage.suture(
+        "reconcile", str(contest.container_id), "--trust", contest.right_id, "--yes"
+    )
+    changes = {one["datanode_id"]: one["changes"] for one in shown if one["change_count"]}
+    if set(changes) != {contest.lie_id}:
+        yield f"trusting {contest.right_id} changed {sorted(changes) or 'nobody'}"
+    contest.replaced_bytes = sum(
+        change["bytes"] for change in changes.get(contest.lie_id, []) if change["bytes"] > 0
+    )
+
+    def is_over() -> bool:
+        [info] = stage.infos_of([contest.container_id])
+        return is_whole(info) and not any(
+            item.replica.contradiction_count for item in info.replicas
+        )
+
+    wait_until(is_over, "the contradiction is over")
+    for datanode_id in contest.targets:
+        if contest.chunk_of(datanode_id) != contest.right_bytes:
+            yield f"{datanode_id} does not have what was written in block {contest.block_id}"

@@ -1,0 +1,130 @@
+"""What every act of the demo works with: the cluster, a client, and the command line."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from agent.client import Client
+from agent.demo.cluster import Cluster
+from agent.errors import Code, Unavailable
+from agent.rpc.v1 import container_pb2, scm_pb2
+
+WAIT_S: Final = 120.0
+POLL_S: Final = 0.1
+COMMAND_TIMEOUT_S: Final = 120.0
+REPLICAS: Final = 3
+LISTED_MAX: Final = 1000
+HEALTHY: Final = "HEALTHY"
+
+
+@dataclass(slots=True)
+class Stage:
+    """A running cluster with a client; `addresses` and `indexes` go by datanode id."""
+
+    cluster: Cluster
+    client: Client
+    addresses: dict[str, str] = field(default_factory=dict)
+    indexes: dict[str, int] = field(default_factory=dict)  # number of the process
+
+    def learn_addresses(self) -> None:
+        """Wait for all datanodes; map their ids to addresses and to the processes that serve."""
+        by_address = {process.address: i for i, process in enumerate(self.cluster.nodes)}
+
+        def registered() -> bool:
+            self.addresses = {node.datanode_id: node.address for node in self.nodes()}
+            return len(self.addresses) == len(self.cluster.nodes)
+
+        wait_until(registered, "all datanodes register")
+        self.indexes = {d: by_address[address] for d, address in self.addresses.items()}
+
+    def nodes(self) -> list[scm_pb2.NodeInfo]:
+        """Return what the SCM knows of the datanodes."""
+        return list(self.client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes)
+
+    def is_heard(self, datanode_id: str) -> bool:
+        """Whether the SCM hears a datanode, and it answers us."""
+        healthy = {node.datanode_id for node in self.nodes() if node.health == HEALTHY}
+        if datanode_id not in healthy:
+            return False
+        try:
+            self.client.peer(self.addresses[datanode_id]).status()
+        except Unavailable:
+            return False
+        return True
+
+    def infos_of(self, container_ids: Collection[int]) -> list[scm_pb2.ContainerInfo]:
+        """Return what the SCM knows of some containers."""
+        request = scm_pb2.ListContainerInfosRequest(start_container_id=1, count=LISTED_MAX)
+        answer = self.client.scm.list_container_infos(request)
+        return [info for info in answer.containers if info.container_id in container_ids]
+
+    def outcomes_of(self, command_ids: Sequence[int]) -> list[scm_pb2.Outcome]:
+        """Wait for the outcome of every command."""
+        outcomes: list[scm_pb2.Outcome] = []
+
+        def answered() -> bool:
+            request = scm_pb2.ListOutcomesRequest(command_ids=command_ids, count=len(command_ids))
+            answer = self.client.scm.list_outcomes(request)
+            outcomes[:] = answer.outcomes
+            return not answer.pending_command_ids
+
+        wait_until(answered, "all commands end")
+        return outcomes
+
+    def suture(self, *arguments: str) -> Any:  # whatever JSON the command prints
+        """Run `suture` as an operator does, and return the JSON that it printed.
+
+        Raises Unavailable if it printed none; its exit code may say that there is work to do.
+        """
+        done = subprocess.run(  # noqa: S603 - our own program
+            [
+                sys.executable,
+                "-m",
+                "agent.cli.start",
+                *arguments,
+                "--scm",
+                self.cluster.scm.address,
+                "--json",
+            ],
+            capture_output=True,
+            check=False,
+            timeout=COMMAND_TIMEOUT_S,
+        )
+        try:
+            return json.loads(done.stdout)
+        except ValueError:
+            raise Unavailable(
+                Code.UNAVAILABLE,
+                f"suture {' '.join(arguments)} ended with {done.returncode}: "
+                f"{done.stderr.decode(errors='replace')[-500:]}",
+            ) from None
+
+
+def is_whole(info: scm_pb2.ContainerInfo) -> bool:
+    """Whether a container has three CLOSED replicas with one root."""
+    return are_equal([item.replica for item in info.replicas])
+
+
+def are_equal(replicas: Sequence[container_pb2.ReplicaReport]) -> bool:
+    """Whether these are three CLOSED replicas with one root."""
+    roots = {r.tree.root if r.HasField("tree") else None for r in replicas}
+    states = {r.state for r in replicas}
+    return (
+        len(replicas) == REPLICAS
+        and states == {container_pb2.CLOSED}
+        and len(roots) == 1
+        and None not in roots
+    )
+
+
+def wait_until(condition: Callable[[], bool], what: str, wait_s: float = WAIT_S) -> None:
+    """Poll `condition`; raise when it does not come true in time."""
+    deadline_s = time.monotonic() + wait_s
+    while not condition():
+        if time.monotonic() > deadline_s:
+            raise Unavailable(Code.UNAVAILABLE, f"waited {wait_s:.0f} s in vain until {what}")
+        time.sleep(POLL_S)
