@@ -157,6 +157,7 @@ def run_source(folder: Path) -> None:
         cluster_id=CLUSTER,
         datanode_id=DATANODE,
         monotonic_s=time.monotonic,
+        scan=lambda _: False,
         on_damage=lambda *_: None,
     )
     say({})
