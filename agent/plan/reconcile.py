@@ -218,6 +218,7 @@ class _Block:
         self.recorded = {
             chunk.offset: leaf_of(planner.mine, chunk) for chunk in planner.rows.get(block_id, ())
         }
+        self.recorded_offsets = sorted(self.recorded)
         self.lenders: list[PeerId] = []  # peers that have the block and can say what it is
         self.is_missing_without_chunks = False
         for peer_id, difference in planner.differing[block_id]:
@@ -303,6 +304,10 @@ class _Block:
                 return leaf
         if offset in self.recorded:
             return self.recorded[offset]
+        if (overlapped := self._overlapped(offers)) is not None:  # our row cuts them otherwise
+            self.denied_by[offset] = overlapped
+            self.contradicted[offset] += offers
+            return None
         if self.contested:  # who contradicts another in a block is no witness for the rest of it
             self.contradicted[offset] += offers
             return None
@@ -310,6 +315,15 @@ class _Block:
             self.left_alone[offset] += [(SkipReason.UNCONFIRMED, peer) for peer, _ in offers]
             return None
         return offers[0][1]
+
+    def _overlapped(self, offers: Sequence[tuple[PeerId, Leaf]]) -> Leaf | None:
+        """Return a chunk of our row that an offer would lie across."""
+        for _, leaf in offers:
+            index = bisect(self.recorded_offsets, leaf.end - 1)
+            own = self.recorded[self.recorded_offsets[index - 1]] if index else None
+            if own is not None and own.end > leaf.offset:
+                return own
+        return None
 
     def _could_be_contradicted(self) -> bool:
         """Whether a holder that was not heard may have another version of a chunk of this block.
