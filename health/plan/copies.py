@@ -57,6 +57,7 @@ def _ratis_sources(scene: Scene) -> tuple[Bools, Ints]:
 
 
 def replicate(scene: Scene) -> Iterable[Actions]:
+    """Copy what a Ratis container lacks, or what stands on too few racks."""
     view, n, verdicts = scene.view, scene.counts.ratis, scene.verdicts
     only_bad = n.healthy == 0
     need = np.where(only_bad, n.need_with_bad_after, n.need_after)
@@ -129,6 +130,7 @@ def _last_of_origin(scene: Scene, rows: Ints) -> Bools:
 
 
 def replicate_vulnerable(scene: Scene) -> Iterable[Actions]:
+    """Copy the UNHEALTHY replicas that alone hold an origin's last commit."""
     view, quasi = scene.view, scene.counts.quasi
     count = view.rows.tally(quasi.is_vulnerable)
     applies = (
