@@ -13,12 +13,13 @@ from merkle.tree import Summary
 
 U64 = st.integers(0, 2**64 - 1)
 U32 = st.integers(0, 2**32 - 1)
+U16 = st.integers(0, 2**16 - 1)
 TREES = st.builds(Summary, st.sampled_from(Algorithm), U64, U64, U64, U64, U64)
 ROWS = st.builds(
     ReplicaRow,
     state=st.sampled_from(ReplicaState),
     former_state=st.none() | st.sampled_from(ReplicaState),
-    replica_index=U32,
+    replica_index=U16,  # what the wire takes is far below
     bcsid=U64.map(Bcsid),
     bytes_used=U64,
     block_count=U64,
@@ -26,6 +27,7 @@ ROWS = st.builds(
     tree=st.none() | TREES,
     data_scan_at_ms=U64,
     finding_count=U32,
+    contradiction_count=U32,  # more than fits is kept as the most that does
     created_at_ms=U64,
     origin_datanode_id=st.text(max_size=4),
 ).map(encode_replica)
