@@ -63,6 +63,7 @@ def push(store: ReplicaStore, address: str) -> bool:
             cluster_id=CLUSTER_ID,
             datanode_id="source",
             monotonic_s=lambda: 0.0,
+            scan=lambda _: False,
             on_damage=lambda *_: None,
         )
         try:

@@ -1,5 +1,7 @@
 """Blocks deleted by order of the SCM: transactions, each acknowledged when it is durable."""
 
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +11,7 @@ from agent import removal
 from agent.errors import Unavailable
 from agent.removal import delete_blocks
 from agent.rpc.v1 import scm_pb2
+from agent.store import deleting
 from merkle.replica import BlockId, ContainerId
 from tests.support.datanodes import Datanode
 from tests.support.stored_replica import CHUNK_BYTES, CONTAINER, StoredReplica
@@ -147,21 +150,25 @@ def test_large_orders_go_in_batches(
     assert 3 == len(changed)  # of {1, 2}, {3, 4, 5} and {6}
 
 
-def test_files_that_could_not_be_removed_are_removed_by_the_next(replica: StoredReplica) -> None:
+def test_files_that_could_not_be_removed_are_removed_by_the_next(
+    replica: StoredReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """
     A tombstone whose file stayed, because its removal failed, loses it with the next order.
     """
-    blocker = replica.file(1)
-    data = blocker.read_bytes()
-    blocker.unlink()
-    blocker.mkdir()  # what cannot be unlinked
-    first = carry_out(replica, transaction(1, 1))
-    blocker.rmdir()
-    blocker.write_bytes(data)
+
+    def failing(path: Path) -> bool:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    with monkeypatch.context() as disk:
+        disk.setattr(deleting, "remove_file", failing)
+        first = carry_out(replica, transaction(1, 1))
+    assert replica.file(1).exists()
 
     again = carry_out(replica, transaction(1, 1))
 
     assert (False, True) == (first[0].done, again[0].done)
+    assert not replica.file(1).exists()
     assert [2, 3, 4, 5, 6] == live(replica)
 
 

@@ -59,7 +59,7 @@ def test_a_stage_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     The error names the file.
     """
     with pytest.raises(VolumeFailed, match="missing/file"):
-        durable.stage(tmp_path / "missing" / "file", b"new")
+        durable.replace_file(tmp_path / "missing" / "file", b"new")
 
     assert [] == list(tmp_path.iterdir())
 
