@@ -146,7 +146,7 @@ def test_a_volume_that_vanishes_is_fenced_and_told(
         return len(found["replicas"])
 
     suture.wait_until(lambda: replica_count() == 2)
-    shown = suture.json("status", "--datanode", address)
+    shown = suture.json("status", "--datanode", address, code=Exit.TO_DO)
     (failed,) = shown["volumes"]
     assert failed["failed"]
     assert "is gone" in failed["error"]
