@@ -72,7 +72,7 @@ def _local_options(replica_count: int) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
-        # Else each of our thousand expressions is sent with the line of Python that made it.
+        # Else each expression is sent with the line of Python that made it.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
     }
 
