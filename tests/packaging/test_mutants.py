@@ -12,6 +12,7 @@ from tools.mutants import child, suite
 from tools.mutants.groups import GROUPS, chosen
 from tools.mutants.mutation import mutants_of, mutated
 from tools.mutants.report import BOUND_PERCENT, UNEXPLAINED, Document, percent
+from tools.mutants.verdicts import content_for
 
 CHUNK = ChunkInfo(0, 10, ChecksumType.NONE, 1, b"")
 ROOT = Path(__file__).resolve().parents[2]
@@ -139,6 +140,33 @@ class TestTrials:
             raise OSError("no such thing")
 
         assert "no such thing" in child.run(trial).fault
+
+    def test_a_verdict_rests_on_the_test_that_gave_it(self, tmp_path: Path) -> None:
+        """
+        Another test in its file changes nothing; the test itself, or what it uses, does.
+        """
+        text = "LIMIT = 1\n\ndef test_one():\n    assert LIMIT\n\ndef test_two():\n    pass\n"
+
+        def rests_on(number: int, content: str) -> str:
+            file = tmp_path / f"test_{number}.py"
+            file.write_text(content)
+            return content_for(str(file), "test_one")
+
+        before = rests_on(1, text)
+        assert before == rests_on(2, text.replace("pass", "raise ValueError"))
+        assert before != rests_on(3, text.replace("= 1", "= 2"))
+        assert before != rests_on(4, text.replace("assert LIMIT", "assert not LIMIT"))
+
+    def test_a_function_that_made_a_table_is_tried_by_importing(self) -> None:
+        """
+        Where a test file called it during its import, or something that all import did.
+        """
+        one, other = ("merkle/tree.py", "build"), ("merkle/tree.py", "bury")
+        imports = suite.Imports(frozenset({other}), {"tests/a.py": frozenset({one})})
+
+        assert not imports.spare(one, "tests/a.py")
+        assert imports.spare(one, "tests/b.py")
+        assert not imports.spare(other, "tests/b.py")
 
 
 class TestResult:

@@ -27,7 +27,7 @@ from typing import Any
 from tools.mutants import child, invariants, report, suite
 from tools.mutants.groups import Group, chosen
 from tools.mutants.mutation import Mutant, mutants_of
-from tools.mutants.suite import ROOT, Knowledge, Place, Seen, Verdict
+from tools.mutants.suite import ROOT, Imports, Knowledge, Place, Seen, Verdict
 from tools.mutants.verdicts import (
     Verdicts,
     contents_behind,
@@ -132,7 +132,9 @@ class Trials:
         files = self._group.test_files()
         ended = child.run(
             lambda: suite.in_session(
-                files, self._scratch, lambda items, called: self._collected(items, called, mutants)
+                files,
+                self._scratch,
+                lambda items, imports: self._collected(items, imports, mutants),
             ),
             is_quiet=False,
         )
@@ -148,21 +150,21 @@ class Trials:
         return by_module
 
     def _collected(
-        self, items: list[Any], called: frozenset[Place], mutants: list[Mutant]
+        self, items: list[Any], imports: Imports, mutants: list[Mutant]
     ) -> tuple[Knowledge, dict[tuple[str, int], Verdict]]:
         """Try what can be tried by changing functions that are loaded. Runs in the session."""
-        known = self._know(items, called)
+        known = self._know(items, imports)
         by_name = {item.nodeid: item for item in items}
         self._functions = suite.functions_loaded()
         found: dict[tuple[str, int], Verdict] = {}
         for mutant in mutants:
-            if mutant.is_in_function and (mutant.path, mutant.place) not in called:
+            if mutant.is_in_function:
                 verdict = self._loaded(mutant, known, by_name)
                 if verdict is not None:
                     found[mutant.path, mutant.index] = verdict
         return known, found
 
-    def _know(self, items: list[Any], called: frozenset[Place]) -> Knowledge:
+    def _know(self, items: list[Any], imports: Imports) -> Knowledge:
         """Find out what each test calls, unless it is known."""
         by_file: dict[str, list[Any]] = {}
         for item in items:
@@ -181,7 +183,7 @@ class Trials:
             kept[file] = (contents_behind(file, ended.result), ended.result)
             save_tests(kept)
         tests = {seen.test: seen for file in by_file for seen in kept[file][1]}
-        return Knowledge(tests, called)
+        return Knowledge(tests, imports)
 
     def _order(self, mutant: Mutant, known: Knowledge) -> list[Seen]:
         """Return the tests of a mutant: first what killed it, or others of its function, before."""
@@ -197,21 +199,29 @@ class Trials:
         )
 
     def _loaded(self, mutant: Mutant, known: Knowledge, items: dict[str, Any]) -> Verdict | None:
-        """Try a mutant in the functions that are loaded; None if it has to be imported."""
+        """Try a mutant in the functions that are loaded; None if it has to be imported, because
+        no test that can be asked like this notices it."""
         tests = self._order(mutant, known)
         earlier = self._verdicts.still_true(mutant, tests)
         if earlier is not None:
             return self._progress.add(mutant, earlier)
+        place = (mutant.path, mutant.place)
+        spared = [seen for seen in tests if known.imports.spare(place, file_of(seen))]
         if not tests:
             return self._judge(mutant, child.Ended(Verdict("survived")), tests)
+        if not spared:
+            return None
 
         def trial() -> Verdict:
             suite.new_code(mutant, self._sources[mutant.path], self._functions)
-            times_s = {seen.test: seen.cpu_s for seen in tests}
-            return suite.run_tests([items[seen.test] for seen in tests], times_s)
+            times_s = {seen.test: seen.cpu_s for seen in spared}
+            return suite.run_tests([items[seen.test] for seen in spared], times_s)
 
         ended = child.run(trial)
         if "LookupError" in ended.fault:
+            return None
+        if ended.result == Verdict("survived", tests=len(spared)) and len(spared) < len(tests):
+            known.asked.add(place)
             return None
         return self._judge(mutant, ended, tests)
 
@@ -221,13 +231,19 @@ class Trials:
         earlier = self._verdicts.still_true(mutant, tests)
         if earlier is not None:
             return self._progress.add(mutant, earlier)
-        times_s = {seen.test: seen.cpu_s for seen in tests}
-        files = list(dict.fromkeys(seen.test.split("::")[0] for seen in tests))
+        place = (mutant.path, mutant.place)
+        left = [
+            seen
+            for seen in tests
+            if place not in known.asked or not known.imports.spare(place, file_of(seen))
+        ]
+        times_s = {seen.test: seen.cpu_s for seen in left}
+        files = list(dict.fromkeys(map(file_of, left)))
 
         def work(items: list[Any], _: object) -> Verdict:
             by_name = {item.nodeid: item for item in items}
-            present = [by_name[seen.test] for seen in tests if seen.test in by_name]
-            if len(present) < len(tests):  # a table of cases that became shorter is noticed
+            present = [by_name[seen.test] for seen in left if seen.test in by_name]
+            if len(present) < len(left):  # a table of cases that became shorter is noticed
                 return Verdict("killed", "", len(present))
             return suite.run_tests(present, times_s)
 
@@ -255,6 +271,11 @@ class Trials:
             killers = self._killers.setdefault((mutant.path, mutant.place), [])
             killers[:] = [verdict.killer, *(test for test in killers if test != verdict.killer)]
         return self._progress.add(mutant, verdict)
+
+
+def file_of(seen: Seen) -> str:
+    """Return the test file that a test is in."""
+    return seen.test.split("::")[0]
 
 
 class Progress:

@@ -6,10 +6,13 @@
        └── fork per mutant that is seen at import time only: import all with it, run the tests
 
 New code goes into existing functions (`__code__`), so it does not matter who imported them under
-which name, or wrapped them. That misses constants, defaults and classes, and functions that were
-called while the tests were imported: those mutants are imported as a whole.
+which name, or wrapped them. That misses constants, defaults and classes: those mutants are imported
+as a whole. So are mutants of a function that was called during an import, for the test files that
+have something of the unchanged function in their tables.
 """
 
+import ast
+import cProfile
 import gc
 import hashlib
 import importlib.abc
@@ -17,24 +20,24 @@ import importlib.machinery
 import importlib.util
 import os
 import random
-import sys
 import time
 import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from tools.mutants import child
 from tools.mutants.mutation import Mutant, mutated
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("agent", "merkle", "scanner", "scm", "spark_verify")
-OWN_BUDGET_S = 3.0
+OWN_BUDGET_S = 2.0
 """Tests that are named after a module, the fast ones first: as many as run in this time."""
 FOREIGN_BUDGET_S = 0.5
 """Other tests that call a function: as many as run in this time."""
@@ -57,11 +60,28 @@ class Seen:
 
 
 @dataclass(slots=True)
+class Imports:
+    """The functions of ours that were called during imports: of what the test files import, and of
+    each test file itself."""
+
+    shared: frozenset[Place] = frozenset()
+    by_file: dict[str, frozenset[Place]] = field(default_factory=dict)
+
+    def spare(self, place: Place, file: str) -> bool:
+        """Whether nothing that this test file works with came from the function."""
+        return place not in self.shared and place not in self.by_file.get(file, frozenset())
+
+
+@dataclass(slots=True)
 class Knowledge:
-    """What is known about the tests: one entry a test, and what collecting alone calls."""
+    """What is known about the tests: one entry a test, and what imports alone call.
+
+    `asked`: functions whose mutants are tried in loaded functions first.
+    """
 
     tests: dict[str, Seen] = field(default_factory=dict)
-    at_import: frozenset[Place] = frozenset()
+    imports: Imports = field(default_factory=Imports)
+    asked: set[Place] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +116,7 @@ def steady() -> None:
         deadline=None,
         max_examples=EXAMPLES_MAX,
         phases=(Phase.explicit, Phase.generate),
+        suppress_health_check=HEALTH_CHECKS,
     )
     settings.load_profile("mutants")
 
@@ -106,12 +127,16 @@ def shorten(items: Sequence[pytest.Item]) -> None:
         function = getattr(item, "function", None)
         function = getattr(function, "__func__", function)
         asked = getattr(function, SETTINGS_OF, None)
-        if asked is not None and asked.max_examples > EXAMPLES_MAX:
-            setattr(function, SETTINGS_OF, settings(asked, max_examples=EXAMPLES_MAX))
+        if asked is not None:
+            few = min(asked.max_examples, EXAMPLES_MAX)
+            shorter = settings(asked, max_examples=few, suppress_health_check=HEALTH_CHECKS)
+            setattr(function, SETTINGS_OF, shorter)
 
 
 SETTINGS_OF = "_hypothesis_internal_use_settings"
 EXAMPLES_MAX = 50
+HEALTH_CHECKS = tuple(HealthCheck)
+"""All are off: a law that is slow because the machine is busy has noticed no change."""
 
 
 def place_of(code: types.CodeType) -> Place | None:
@@ -131,56 +156,74 @@ PRODUCT_PREFIXES = tuple(f"{name}/" for name in PRODUCT)
 
 def calls_during(work: Callable[[], Any]) -> tuple[Any, frozenset[Place]]:
     """Return what `work` returns, and the functions of ours that it called."""
-    codes: set[types.CodeType] = set()
+    profile = cProfile.Profile(builtins=False)
+    result = profile.runcall(work)
+    return result, places_in(profile)
 
-    def note(frame: types.FrameType, event: str, argument: object) -> None:  # noqa: ARG001
-        codes.add(frame.f_code)
 
-    sys.settrace(note)
-    try:
-        result = work()
-    finally:
-        sys.settrace(None)
-    return result, frozenset(place for code in codes if (place := place_of(code)) is not None)
+def places_in(profile: cProfile.Profile) -> frozenset[Place]:
+    """Return the functions of ours that a profile has seen."""
+    codes = [entry.code for entry in profile.getstats()]
+    places = (place_of(code) for code in codes if isinstance(code, types.CodeType))
+    return frozenset(place for place in places if place is not None)
+
+
+Work = Callable[[list[pytest.Item], Imports], Any]
 
 
 class Collected:
     """A pytest session that stops after it has collected, and does `work` instead of running."""
 
-    def __init__(self, work: Callable[[list[pytest.Item], frozenset[Place]], Any]) -> None:
+    def __init__(self, files: Sequence[str], work: Work) -> None:
+        self._files = files
         self._work = work
         self.result: Any = None
-        self._at_import: frozenset[Place] = frozenset()
+        self._imports = Imports()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collection(self) -> Iterator[None]:
-        """Note which functions are called while the tests are imported."""
-        codes: set[types.CodeType] = set()
-        sys.settrace(lambda frame, *_: codes.add(frame.f_code))
+        """Import what the test files import first, so that each file's own calls stand out."""
+        names = sorted({name for file in self._files for name in imported_by(file)})
+        _, self._imports.shared = calls_during(lambda: [import_module(name) for name in names])
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(self, collector: pytest.Collector) -> Iterator[None]:
+        """Note which functions are called while a test file is imported."""
+        profile = cProfile.Profile(builtins=False)
+        profile.enable()
         try:
             return (yield)
         finally:
-            sys.settrace(None)
-            places = (place_of(code) for code in codes)
-            self._at_import = frozenset(place for place in places if place is not None)
+            profile.disable()
+            file, by_file = collector.nodeid.split("::")[0], self._imports.by_file
+            by_file[file] = by_file.get(file, frozenset()) | places_in(profile)
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Do the work instead of the tests."""
         if session.testsfailed:
             raise session.Interrupted(f"{session.testsfailed} errors while collecting")
         shorten(session.items)
-        self.result = self._work(session.items, self._at_import)
+        self.result = self._work(session.items, self._imports)
         return True
 
 
-def in_session(
-    files: Sequence[str],
-    scratch: Path,
-    work: Callable[[list[pytest.Item], frozenset[Place]], Any],
-) -> Any:
+def imported_by(file: str) -> Iterator[str]:
+    """Yield the modules of ours, and of the tests' support, that a test file imports."""
+    for node in ast.walk(ast.parse((ROOT / file.split("::")[0]).read_text())):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [node.module]
+        yield from (name for name in names if name.startswith((*PACKAGES, "tests.support.")))
+
+
+PACKAGES = tuple(f"{name}." for name in PRODUCT)
+
+
+def in_session(files: Sequence[str], scratch: Path, work: Work) -> Any:
     """Collect test files here, and return what `work` makes of the tests."""
     steady()
-    plugin = Collected(work)
+    plugin = Collected(files, work)
     code = pytest.main([*arguments(scratch), *files], plugins=[plugin])
     if plugin.result is None:
         raise RuntimeError(f"the tests cannot be collected (pytest ended with {code})")

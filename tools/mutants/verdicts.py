@@ -5,6 +5,7 @@ stays so while its module, its tests and what they share stay. One line of JSON 
 to `.mutants/verdicts.jsonl`, so a run that is interrupted goes on where it was.
 """
 
+import ast
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -28,10 +29,26 @@ def content(path: str) -> str:
     return checksum(here.read_text()) if here.is_file() else ""
 
 
+@cache
+def content_for(file: str, test: str) -> str:
+    """Return the checksum of a test file without its other tests: what one test rests on."""
+    tree = ast.parse((ROOT / file).read_text()) if (ROOT / file).is_file() else ast.Module([], [])
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef):
+            node.body = [part for part in node.body if not is_other_test(part, test)]
+    return checksum(ast.dump(tree))
+
+
+def is_other_test(node: ast.stmt, test: str) -> bool:
+    """Whether a statement of a test file is a test, and not this one."""
+    return isinstance(node, ast.FunctionDef) and node.name.startswith("test_") and node.name != test
+
+
 def proof(verdict: Verdict, tests: Sequence[Seen]) -> str:
     """Return what must stay as it is for a verdict to hold, besides the module."""
     if verdict.outcome == "killed" and verdict.killer:
-        return content(verdict.killer.split("::")[0])
+        file, *names = verdict.killer.split("[")[0].split("::")
+        return content_for(file, names[-1])
     files = sorted({seen.test.split("::")[0] for seen in tests})
     names = sorted(seen.test for seen in tests)
     return checksum(content("tests/support"), *names, *map(content, files))
