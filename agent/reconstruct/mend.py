@@ -2,6 +2,7 @@
 
     findings ─► for each damaged chunk: its stripe from the other shards ─► computed, proven
              ─► what its own row says? ─► installed, by the journal ─► at last a full scan judges
+                └─ no, whichever shards it is computed from: a contradiction, kept as a finding
 
 The row that the writer left here is the witness: what the others make of the chunk must have its
 checksums, or it is not written. No byte that verifies is overwritten: `agent.store.repair` asks the
@@ -9,14 +10,15 @@ medium right before. The lease is held for one chunk at a time, and not while th
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from agent.ec.blockgroup import Agreed, Orphan, agree
-from agent.ec.codec import rebuild_checked
 from agent.ec.scheme import Scheme
-from agent.errors import Code, Refused, SutureError
+from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.pauses import held_between_copies
+from agent.plan.actions import SkipReason
 from agent.plan.outcome import (
     ChunkOutcome,
     ChunkResult,
@@ -26,14 +28,15 @@ from agent.plan.outcome import (
     Result,
 )
 from agent.ports import Leases
+from agent.reconcile.contradictions import EVIDENCE_BYTES_MAX, EVIDENCE_COUNT_MAX, TOLD_MAX
 from agent.reconcile.failures import Failures
 from agent.reconcile.mend import GONE_CODES
 from agent.reconstruct.order import Account, Shard
+from agent.reconstruct.rebuilt import Rebuilt, rebuilt_chunk
 from agent.reconstruct.sources import Sources
 from agent.rpc.peer import Peer
-from merkle.checksum import windows_verify
 from merkle.replica import BlockId, ChunkInfo, ContainerId
-from scanner.finding import Fault, Finding
+from scanner.finding import Fault, Finding, Verdict
 
 if TYPE_CHECKING:
     from agent.ports import Executor
@@ -50,6 +53,28 @@ CHUNK_FAULTS: Final = frozenset(
 )
 OUTCOMES_MAX: Final = 1_000  # told one by one
 LEASE_TIMEOUT_S: Final = 30.0
+
+
+@dataclass(slots=True)
+class _Contradictions:
+    """Where the other shards make something else than the row here says, in one mend.
+
+    `is_complete`: everything damaged was computed, so that what is not among `found` is over.
+    """
+
+    known: frozenset[tuple[BlockId, int]]
+    found: list[Finding] = field(default_factory=list)
+    is_complete: bool = True
+    left_count: int = EVIDENCE_COUNT_MAX
+    left_bytes: int = EVIDENCE_BYTES_MAX
+
+    def must_keep(self, block_id: BlockId, offset: int, data: bytes) -> bool:
+        """Whether these bytes are news, and there is room for them among this mend's evidence."""
+        is_news = (block_id, offset) not in self.known
+        if not is_news or not self.left_count or len(data) > self.left_bytes:
+            return False
+        self.left_count, self.left_bytes = self.left_count - 1, self.left_bytes - len(data)
+        return True
 
 
 class ShardMender:
@@ -82,13 +107,19 @@ class ShardMender:
     ) -> ReconcileResult:
         """Mend what the last scan found damaged, from the shards of `peers`.
 
+        Where they make something else than the row here says, that is kept as a finding, with what
+        they make as its evidence, until a mend finds it no more.
+
         Raises Refused when there is no such shard here, Unavailable when fewer peers than data
         shards can be read. Without damage nothing is read.
         """
         started_ms = self._now_ms()
         before = self._store.replica(container_id)
         [index] = scheme.checked([before.replica_index])
-        damaged = [f for f in self._store.findings(container_id) if f.is_damage]
+        findings = self._store.findings(container_id)
+        damaged = [f for f in findings if f.is_damage]
+        known = frozenset((f.block_id, f.offset) for f in findings if f.is_contradiction)
+        contradictions = _Contradictions(known)
         account = Account()
         outcomes: list[ChunkOutcome] = []
         if damaged:
@@ -96,13 +127,17 @@ class ShardMender:
             shards = [Shard(name, peer.address, 0) for name, peer in peers.items()]
             dials = {peer.address: peer for peer in peers.values()}
             sources.open(shards, dials.__getitem__)
-            for outcome in self._mend_all(sources, index, damaged, stop):
+            for outcome in self._mend_all(sources, index, damaged, contradictions, stop):
                 outcomes.append(outcome)
                 if stop():
+                    contradictions.is_complete = False
                     break
-            if any(outcome.result is ChunkResult.REPAIRED for outcome in outcomes):
-                self._scan(container_id)
-                self._store.on_change(container_id)
+        has_news = self._note(container_id, contradictions)
+        has_repaired = any(outcome.result is ChunkResult.REPAIRED for outcome in outcomes)
+        if has_repaired:
+            self._scan(container_id)
+        if has_repaired or has_news:
+            self._store.on_change(container_id)
         after = self._store.replica(container_id)
         return ReconcileResult(
             container_id=container_id,
@@ -124,7 +159,12 @@ class ShardMender:
         )
 
     def _mend_all(
-        self, sources: Sources, index: int, damaged: list[Finding], stop: Callable[[], bool]
+        self,
+        sources: Sources,
+        index: int,
+        damaged: list[Finding],
+        contradictions: _Contradictions,
+        stop: Callable[[], bool],
     ) -> Iterator[ChunkOutcome]:
         """Mend chunk by chunk. When our own side is not able to (a lease that stays taken, failure
         after failure), the rest is given up: reading on would only burden the peers."""
@@ -135,6 +175,7 @@ class ShardMender:
                 finding.block_id, finding.offset, -1, finding.fault.value, ChunkResult.SKIPPED
             )
             if finding.fault not in CHUNK_FAULTS:
+                contradictions.is_complete = False
                 message = "only a whole shard can be rebuilt without its rows and files"
                 yield replace(blank, message=message)
                 continue
@@ -144,10 +185,15 @@ class ShardMender:
             for chunk in self._chunks_of(sources.container_id, finding):
                 told = replace(blank, offset=chunk.offset, length_bytes=chunk.length_bytes)
                 try:
-                    data = self._computed(sources, groups[block_id], index, chunk)
+                    rebuilt = _rebuilt(sources, groups[block_id], index, chunk)
                 except SutureError as error:
+                    contradictions.is_complete = False
                     yield replace(told, result=ChunkResult.FAILED, message=str(error))
                     continue
+                if not rebuilt.fits:
+                    yield self._contradict(sources, block_id, chunk, rebuilt, contradictions)
+                    continue
+                data = rebuilt.data
                 error_here = self._install(sources.container_id, block_id, chunk, data, stop)
                 if error_here is None:
                     failures.clear()
@@ -155,6 +201,7 @@ class ShardMender:
                     continue
                 yield replace(told, result=ChunkResult.FAILED, message=str(error_here))
                 if not failures.may_go_on(error_here):
+                    contradictions.is_complete = False
                     return
 
     def _chunks_of(self, container_id: ContainerId, finding: Finding) -> tuple[ChunkInfo, ...]:
@@ -185,34 +232,68 @@ class ShardMender:
             return error
         return None
 
-    def _computed(
-        self, sources: Sources, agreed: Agreed | Orphan, index: int, chunk: ChunkInfo
-    ) -> bytes:
-        """Return the chunk as the other shards make it; raise Refused if it is not the one that was
-        written here."""
-        if isinstance(agreed, Orphan):
-            raise Refused(Code.INELIGIBLE, f"block {agreed.block_id}: {agreed.reason}")
-        stripe, rest_bytes = divmod(chunk.offset, sources.scheme.cell_bytes)
-        length_bytes = agreed.group.cell_bytes(stripe, index)
-        if rest_bytes or chunk.length_bytes != length_bytes:
-            raise Refused(
-                Code.INELIGIBLE,
-                f"block {agreed.block_id}: the chunk at {chunk.offset} is no cell of its group",
+    def _contradict(
+        self,
+        sources: Sources,
+        block_id: BlockId,
+        chunk: ChunkInfo,
+        rebuilt: Rebuilt,
+        contradictions: _Contradictions,
+    ) -> ChunkOutcome:
+        """Note that the other shards contradict the row here; keep what they make of the chunk."""
+        container_id = sources.container_id
+        evidence = (
+            f"what {', '.join(rebuilt.makers)} make of it is not what was written here, "
+            "and each shard is right by its own checksums"
+        )
+        if len(contradictions.found) < TOLD_MAX:
+            contradictions.found.append(
+                Finding(
+                    container_id=container_id,
+                    verdict=Verdict.CONTRADICTORY,
+                    fault=Fault.PEER_CONTRADICTS,
+                    block_id=block_id,
+                    offset=chunk.offset,
+                    length_bytes=chunk.length_bytes,
+                    found_at_ms=self._now_ms(),
+                    evidence=evidence,
+                )
             )
-        cells = sources.finish(agreed, sources.begin(agreed, stripe))
-        cell_bytes_max = agreed.group.cell_bytes_max(stripe)
-        octets = rebuild_checked(sources.scheme, cells, [index], cell_bytes_max)[index]
-        data = octets[:length_bytes].tobytes()
-        if not windows_verify(
-            chunk.checksum_type, chunk.bytes_per_checksum, chunk.window_checksums, data
-        ):
-            raise Refused(
-                Code.CHECKSUM_MISMATCH,
-                f"block {agreed.block_id}, chunk at {chunk.offset}: what the other shards make of "
-                "it is not what was written here",
-                hint="`suture verify-parity` names the shard that is wrong",
-            )
-        return data
+        if contradictions.must_keep(block_id, chunk.offset, rebuilt.data):
+            why = f"what {', '.join(rebuilt.makers)} make of it, contradicts the row here"
+            with suppress(SutureError):  # without its evidence it is a contradiction all the same
+                repair = self._store.repair(container_id)
+                repair.keep_version(block_id, chunk.offset, rebuilt.data, why)
+        return ChunkOutcome(
+            block_id,
+            chunk.offset,
+            chunk.length_bytes,
+            SkipReason.CONTRADICTORY.value,
+            ChunkResult.SKIPPED,
+            message=f"{evidence}; `suture verify-parity` names the shard that is wrong",
+        )
+
+    def _note(self, container_id: ContainerId, contradictions: _Contradictions) -> bool:
+        """Keep the contradictions that were found, end those that are over; whether that is news.
+
+        Under the lease, as every change of a replica; one that stays taken leaves it for the next
+        mend. Raises Refused when the shard is gone.
+        """
+        if not (contradictions.found or contradictions.known):
+            return False
+        try:
+            with self._leases.hold(container_id, self._lease_timeout_s):
+                return self._store.repair(container_id).note_contradictions(
+                    contradictions.found, is_complete=contradictions.is_complete
+                )
+        except Unavailable:
+            return False
+
+
+def _rebuilt(sources: Sources, agreed: Agreed | Orphan, index: int, chunk: ChunkInfo) -> Rebuilt:
+    if isinstance(agreed, Orphan):
+        raise Refused(Code.INELIGIBLE, f"block {agreed.block_id}: {agreed.reason}")
+    return rebuilt_chunk(sources, agreed, index, chunk)
 
 
 def _verdict(outcomes: list[ChunkOutcome], *, is_stopped: bool, left_count: int) -> Result:

@@ -18,7 +18,8 @@ from typing import Final
 
 from agent.errors import Code, Refused, SutureError
 from agent.store.durable import disk_errors, read_head, replace_file
-from agent.store.layout import Layout
+from agent.store.indexerrors import DATA_FILE
+from agent.store.layout import VERSION_BYTES_MAX, Layout, decode_version
 from agent.store.mounts import unmounted
 from merkle.checksum import crc32c
 
@@ -86,6 +87,29 @@ def check_new(layout: Layout, expected: str, *, fstab: Path) -> None:
         )
 
 
+def check_kept(layout: Layout) -> None:
+    """Refuse a volume whose VERSION is there, while its index and all of its replicas are not.
+
+    It was served once: the format keeps NEW until there is an index. Raises
+    `Refused(INCONSISTENT_VOLUME)`. An operator who says NEW is believed.
+    """
+    if is_lost(layout) and not layout.new.is_file():
+        raise Refused(
+            Code.INCONSISTENT_VOLUME,
+            f"{layout.cluster}: the index and all replicas of this volume are gone",
+            hint=f"put the directory back; if it is lost for good: suture new-volume "
+            f"{layout.volume}, then restart the agent",
+        )
+
+
+def is_lost(layout: Layout) -> bool:
+    """Whether there is neither an index nor the directory of any replica."""
+    with disk_errors(layout.cluster):
+        if os.path.lexists(layout.database / DATA_FILE):
+            return False
+        return not any(_names(group) for group in _names(layout.current))
+
+
 def check_first_start(volumes: Sequence[Path], elsewhere: str) -> None:
     """Refuse a first start where all volumes are empty, and `elsewhere` says what was on them.
 
@@ -104,19 +128,17 @@ def check_first_start(volumes: Sequence[Path], elsewhere: str) -> None:
 def declare_new(path: Path, *, fstab: Path) -> Path:
     """Write down that an empty directory is a new disk, to be formatted by the next start.
 
-    Raises `Refused(INCONSISTENT_VOLUME)` if it is none, or not empty.
+    So is a volume that has lost its index and all of its replicas: it begins again, empty, with
+    the id that it had. Raises `Refused(INCONSISTENT_VOLUME)` if it is none, or not empty.
     """
     layout = Layout(Path(os.path.realpath(path)), "")
     with disk_errors(path):
         if not layout.volume.is_dir():
             raise Refused(Code.INCONSISTENT_VOLUME, f"{path} is no directory")
         if os.path.lexists(layout.version):
-            raise Refused(
-                Code.INCONSISTENT_VOLUME,
-                f"{layout.version} is there: this is a volume",
-                hint="start the agent; to use the disk for another, empty it yourself",
-            )
-        check_new(layout, "", fstab=fstab)
+            _check_lost(layout)
+        else:
+            check_new(layout, "", fstab=fstab)
         owner = layout.volume.stat()
         layout.hdds.mkdir(exist_ok=True, mode=0o750)
         os.chown(layout.hdds, owner.st_uid, owner.st_gid)
@@ -124,6 +146,25 @@ def declare_new(path: Path, *, fstab: Path) -> Path:
     with disk_errors(layout.new):
         os.chown(layout.new, owner.st_uid, owner.st_gid)
     return layout.new
+
+
+def _names(directory: Path) -> list[Path]:
+    """Return what a directory holds; nothing if it is none."""
+    try:
+        return list(directory.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _check_lost(layout: Layout) -> None:
+    """Refuse to begin again what still is a volume, or was never one."""
+    version = decode_version(read_head(layout.version, VERSION_BYTES_MAX), layout.version)
+    if not is_lost(Layout(layout.volume, version.cluster_id)):
+        raise Refused(
+            Code.INCONSISTENT_VOLUME,
+            f"{layout.version} is there: this is a volume",
+            hint="start the agent; to use the disk for another, empty it yourself",
+        )
 
 
 def _foreign(layout: Layout) -> str:

@@ -29,7 +29,7 @@ from agent.store.durable import (
 from agent.store.facts import VolumeFacts
 from agent.store.guard import check_volume
 from agent.store.index import Index
-from agent.store.known import check_new
+from agent.store.known import check_kept, check_new
 from agent.store.layout import (
     LAYOUT_VERSION,
     VERSION_BYTES_MAX,
@@ -127,6 +127,7 @@ def open_volume(
     lock = lock_volume(layout)
     try:
         version = _version(layout, datanode_id, options)
+        check_kept(layout)
         with disk_errors(path):
             for directory in layout.directories():
                 make_directories(directory, below=layout.hdds)
@@ -136,6 +137,8 @@ def open_volume(
             check_whole=lock.was_left,
             now_ms=options.now_ms,
         )
+        with disk_errors(layout.new):
+            remove_file(layout.new)
     except BaseException:
         lock.leave()
         raise
@@ -180,9 +183,8 @@ def _format(layout: Layout, datanode_id: str, options: StoreOptions) -> VolumeVe
         volume_id=f"DS-{uuid.uuid4()}",
         created_at_ms=options.now_ms(),
     )
+    replace_file(layout.new, b"new\n")  # until there is an index: see known.check_kept
     replace_file(layout.version, version.encode())
-    with disk_errors(layout.new):
-        remove_file(layout.new)
     return version
 
 

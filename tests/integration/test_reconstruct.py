@@ -1,32 +1,29 @@
 """Reconstruction between real datanodes: lost shards come back byte for byte, or nothing does."""
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from agent.ec.scheme import CodecName, Scheme
 from agent.errors import Code, Refused, SutureError, Unavailable
-from agent.plan.outcome import Result
 from agent.runtime.pace import ScanPace
 from merkle.replica import BlockId, ReplicaState
 from scanner.pacing import PaceLimits
 from tests.support.clock import FakeClock
 from tests.support.ec_cluster import (
     CONTAINER,
-    RecoveringDatanode,
     ShardService,
     altered,
     ec_cluster,
+    flip,
     groups_of,
+    wrong_shard,
 )
-from tests.support.ec_groups import SMALL_SCHEMES, EncodedGroup, lengths_bytes
+from tests.support.ec_groups import SMALL_SCHEMES, lengths_bytes
 
 RS_3_2 = Scheme(CodecName.RS, 3, 2, 4096)
 LENGTHS = (1, 4096, 5000, 3 * 4096, 100_000)
-PAUSES = 5  # of a mend, before the copy ends
-WAIT_S = 20.0
 
 
 class TestLostShards:
@@ -175,7 +172,7 @@ class TestBadSources:
         Wrong bytes with fitting checksums: the writer's stripe checksum says so, the other shards
         say which it is, and what is rebuilt is right.
         """
-        with ec_cluster(tmp_path, RS_3_2, [50_000], instead=wrong_shard()) as cluster:
+        with ec_cluster(tmp_path, RS_3_2, [50_000], instead=wrong_shard(RS_3_2)) as cluster:
             cluster.serve()
 
             result = cluster.reconstruct(cluster.order([1]))
@@ -187,7 +184,9 @@ class TestBadSources:
         """
         When the record does not fit and no shard is left to ask, nothing is committed.
         """
-        with ec_cluster(tmp_path, RS_3_2, [50_000], spare=2, instead=wrong_shard()) as cluster:
+        with ec_cluster(
+            tmp_path, RS_3_2, [50_000], spare=2, instead=wrong_shard(RS_3_2)
+        ) as cluster:
             cluster.serve()
 
             with pytest.raises(Refused, match="it cannot be told which") as caught:
@@ -196,115 +195,6 @@ class TestBadSources:
             assert Code.CHECKSUM_MISMATCH is caught.value.code
             assert [] == cluster.nodes[6].store.replica_ids()
             assert [] == cluster.nodes[7].store.replica_ids()
-
-
-class TestChunkRepair:
-    @pytest.mark.parametrize("index", [1, 4])
-    def test_one_chunk_is_rebuilt_from_its_stripe_only(self, tmp_path: Path, index: int) -> None:
-        """
-        One flipped bit costs the reads of one stripe, and the shard is what it was.
-        """
-        with ec_cluster(tmp_path, RS_3_2, [100_000]) as cluster:
-            cluster.serve()
-            flip(cluster.nodes[index], 1, 4096 + 5)
-
-            result = cluster.mend(index, others(index))
-
-            assert (Result.CONVERGED, 1) == (result.result, result.chunk_count)
-            assert 3 * 4096 == result.fetched_bytes
-            assert ReplicaState.UNHEALTHY is result.state_before
-            cluster.assert_shard(index, index)
-
-    def test_a_lost_block_file_is_rebuilt(self, tmp_path: Path) -> None:
-        """
-        All chunks of the block come back, also the short last one; other blocks are not read.
-        """
-        with ec_cluster(tmp_path, RS_3_2, [100_000, 5_000]) as cluster:
-            cluster.serve()
-            cluster.nodes[2].store.paths(CONTAINER).block_file(BlockId(1)).unlink()
-
-            result = cluster.mend(2, others(2))
-
-            assert Result.CONVERGED is result.result
-            assert {1} == {block for node in (1, 3) for block, _ in cluster.nodes[node].reads}
-            cluster.assert_shard(2, 2)
-
-    def test_nothing_damaged_costs_nothing(self, tmp_path: Path) -> None:
-        """
-        A whole shard asks nobody.
-        """
-        with ec_cluster(tmp_path, RS_3_2, [100_000]) as cluster:
-            cluster.serve()
-
-            result = cluster.mend(3, others(3))
-
-            assert (Result.NOTHING_TO_DO, 0) == (result.result, result.fetched_bytes)
-
-    def test_what_does_not_fit_the_row_is_not_written(self, tmp_path: Path) -> None:
-        """
-        When a peer's wrong bytes make another chunk than was written here, nothing is written.
-        """
-        with ec_cluster(tmp_path, RS_3_2, [50_000], instead=wrong_shard()) as cluster:
-            cluster.serve()
-            flip(cluster.nodes[1], 1, 4096 + 5)
-            before = cluster.nodes[1].files(CONTAINER)
-
-            result = cluster.mend(1, [2, 3, 4])
-
-            assert Result.PARTIAL is result.result
-            assert "is not what was written here" in result.chunks[0].message
-            assert before == cluster.nodes[1].files(CONTAINER)
-
-    def test_too_few_peers_are_refused(self, tmp_path: Path) -> None:
-        """
-        With two of three needed shards the damage stays, and is told.
-        """
-        with ec_cluster(tmp_path, RS_3_2, [50_000]) as cluster:
-            cluster.serve()
-            flip(cluster.nodes[1], 1, 5)
-
-            with pytest.raises(Unavailable, match="2 of the 3 sources"):
-                cluster.mend(1, [2, 3])
-
-    def test_it_pauses_while_its_shard_is_copied(self, tmp_path: Path) -> None:
-        """
-        However often the lease's time is over, nothing is written before the copy is; then all is.
-        """
-        with ec_cluster(tmp_path, RS_3_2, [100_000]) as cluster, ThreadPoolExecutor(1) as running:
-            cluster.serve()
-            flip(cluster.nodes[2], 1, 5)
-            damaged, paused = cluster.nodes[2].files(CONTAINER), threading.Semaphore(0)
-
-            def stop() -> bool:
-                paused.release()
-                return False
-
-            with cluster.nodes[2].replica.leases.share(CONTAINER):
-                mending = running.submit(
-                    cluster.mend, 2, others(2), stop=stop, lease_timeout_s=0.01
-                )
-                assert all(paused.acquire(timeout=WAIT_S) for _ in range(PAUSES))
-                assert damaged == cluster.nodes[2].files(CONTAINER)
-                assert not mending.done()
-
-            assert Result.CONVERGED is mending.result(WAIT_S).result
-            cluster.assert_shard(2, 2)
-
-    def test_a_lease_that_stays_taken_ends_it(self, tmp_path: Path) -> None:
-        """
-        One chunk's stripe is read in vain, not those of all that are damaged.
-        """
-        with ec_cluster(tmp_path, RS_3_2, [100_000]) as cluster:
-            cluster.serve()
-            flip(cluster.nodes[2], 1, 5)
-            flip(cluster.nodes[2], 1, 4096 + 5)
-            cluster.nodes[2].scan(CONTAINER)
-
-            with cluster.nodes[2].replica.leases.share(CONTAINER):
-                result = cluster.mend(2, others(2), stop=lambda: True, lease_timeout_s=0.01)
-
-            assert (Result.INTERRUPTED, 1) == (result.result, result.chunk_count)
-            assert 3 * 4096 == result.fetched_bytes
 
 
 class TestParityScrub:
@@ -332,7 +222,7 @@ class TestParityScrub:
         record, or by redundancy alone.
         """
         with ec_cluster(
-            tmp_path, RS_3_2, [50_000], instead=wrong_shard(), recorded=recorded
+            tmp_path, RS_3_2, [50_000], instead=wrong_shard(RS_3_2), recorded=recorded
         ) as cluster:
             cluster.serve()
 
@@ -466,22 +356,3 @@ class TestRefusals:
                 cluster.reconstruct(
                     type(order)(order.container_id, order.scheme, swapped, order.targets)
                 )
-
-
-def flip(node: RecoveringDatanode, block_id: int, at: int) -> None:
-    """Flip one bit of a block file."""
-    path = node.store.paths(CONTAINER).block_file(BlockId(block_id))
-    data = bytearray(path.read_bytes())
-    data[at] ^= 1
-    path.write_bytes(data)
-
-
-def wrong_shard() -> dict[int, dict[int, EncodedGroup]]:
-    """Shard 3 with wrong bytes in its second stripe, written with checksums that fit them."""
-    made = groups_of(RS_3_2, [50_000])[1]
-    return {3: {1: altered(made, 1, 3)}}
-
-
-def others(index: int) -> list[int]:
-    """The shards beside one."""
-    return [other for other in RS_3_2.indexes if other != index]

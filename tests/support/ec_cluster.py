@@ -255,3 +255,17 @@ def altered(made: EncodedGroup, stripe: int, index: int) -> EncodedGroup:
     cell = stripes[stripe][index]
     stripes[stripe][index] = bytes([cell[0] ^ 1]) + cell[1:]
     return EncodedGroup(made.group, made.data, tuple(stripes))
+
+
+def flip(node: RecoveringDatanode, block_id: int, at: int) -> None:
+    """Flip one bit of a block file."""
+    path = node.store.paths(CONTAINER).block_file(BlockId(block_id))
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def wrong_shard(scheme: Scheme) -> dict[int, dict[int, EncodedGroup]]:
+    """Shard 3 with wrong bytes in its second stripe, written with checksums that fit them."""
+    made = groups_of(scheme, [50_000])[1]
+    return {3: {1: altered(made, 1, 3)}}
