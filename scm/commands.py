@@ -1,7 +1,7 @@
 """Commands on their way: queued once, sent within limits, answered, and come true or given up.
 
     queue ──heartbeat──► datanode ──outcome──► done
-      ▲                     │                    └─ replicate, delete: when a report shows it
+      ▲                     │                    └─ replicas made or removed: when reports show it
       └── lost, restarted, late delete: again ◄──┘
 
 Every command is durable before anyone is told its id; a command is gone when its outcome is
@@ -16,6 +16,7 @@ from typing import Any, Final
 import structlog
 
 from agent.errors import Code
+from merkle.replica import ReplicaState
 from scm import dispatch, trail
 from scm.clock import Clock
 from scm.facts import Hold, Kind, OpState, Outcome, OutcomeState, Pending
@@ -38,8 +39,8 @@ _REPAIRS: Final = frozenset({Kind.REPLICATE, Kind.RECONSTRUCT, Kind.RECONCILE})
 
 _OF_A_REPLICA: Final = frozenset({Kind.REPLICATE, Kind.DELETE, Kind.RECONCILE})
 
-# Kinds that are over only when a report shows what they asked for.
-_SHOWN: Final = frozenset({Kind.REPLICATE, Kind.DELETE})
+# Kinds that are over only when reports show what they asked for.
+_SHOWN: Final = frozenset({Kind.REPLICATE, Kind.RECONSTRUCT, Kind.DELETE})
 
 _log = structlog.get_logger("suture.scm")
 
@@ -60,6 +61,8 @@ class Commands:
         for command in state.commands.values():  # of an earlier term: their wait begins anew
             queued = replace(command, queued_at_s=clock.monotonic_s())
             state.commands.apply(command.command_id, queued)
+        self._first_id = state.counters["next_command_id"]  # of this term
+        self._earlier_until_s = clock.monotonic_s() + self._lifetime_ms(None) / 1000
 
     def queue(
         self,
@@ -194,11 +197,12 @@ class Commands:
         sending = []
         for command in leaving:
             reason = objection(command)
+            if reason and self._is_rebuilding(command):
+                continue
             if reason:
                 self.drop(change, command, OutcomeState.SKIPPED, Code.INELIGIBLE, reason)
                 continue
-            deadline_s = dispatch.deadline_s(command, self._options.command_deadline_ms / 1000)
-            lifetime_ms = int(deadline_s * 1000) - self._options.datanode_deadline_margin_ms
+            lifetime_ms = self._lifetime_ms(command)
             sent = replace(
                 command,
                 sent_at_s=now_s,
@@ -209,6 +213,24 @@ class Commands:
             change.note(trail.sent(sent))
             sending.append(sent)
         return sending
+
+    def _lifetime_ms(self, command: Pending | None) -> int:
+        """Return how long a datanode may be at a command; at one of an earlier term, if None."""
+        first_s = self._options.command_deadline_ms / 1000
+        deadline_s = first_s if command is None else dispatch.deadline_s(command, first_s)
+        return int(deadline_s * 1000) - self._options.datanode_deadline_margin_ms
+
+    def _is_rebuilding(self, command: Pending) -> bool:
+        """Whether a datanode may be rebuilding shards by this command, for all that is known.
+
+        Nobody can call it back. Until it answers, or must have stopped, nothing else rebuilds them.
+        """
+        if command.kind is not Kind.RECONSTRUCT or command.is_answered:
+            return False
+        if command.sent_at_s is None:
+            is_earlier = command.command_id < self._first_id
+            return is_earlier and self._clock.monotonic_s() < self._earlier_until_s
+        return self._clock.monotonic_s() < command.sent_at_s + command.lifetime_ms / 1000
 
     def _waits(self, command: Pending) -> bool:
         """Whether a reconcile waits for those of the minority, so that one copy is free."""
@@ -297,9 +319,17 @@ class Commands:
         """Whether the replica map shows what a command asked for; true if it asks for no such."""
         if command.kind not in _SHOWN:
             return True
+        if command.kind is Kind.RECONSTRUCT:
+            return all(self._has_shard(command.container_id, *shard) for shard in command.shards)
         key = (command.container_id, command.subject_id)
         is_there = self._state.replicas.get(key) is not None
         return is_there == (command.kind is Kind.REPLICATE)
+
+    def _has_shard(self, container_id: int, index: int, datanode_id: str) -> bool:
+        found = self._state.replicas.get((container_id, datanode_id))
+        if found is None or found.state is ReplicaState.UNHEALTHY:  # in whose place it was made
+            return False
+        return found.replica_index == index
 
     def expire(self, change: Change) -> list[int]:
         """Give up what was not answered in time; return the containers it was about.
@@ -341,8 +371,8 @@ class Commands:
     def node_died(self, change: Change, datanode_id: str) -> list[int]:
         """Give up what a dead node was to send, make or get; return the containers.
 
-        What it was to do has passed its lifetime there. A delete that was sent stays pending: it is
-        not known whether it was done (S2.61).
+        What it was to do has passed its lifetime there, as a rule; what another node may still be
+        at is left to it. A delete that was sent stays pending: nobody knows whether it was done.
         """
         commands = [
             *self._state.commands.of_node(datanode_id),
@@ -351,7 +381,7 @@ class Commands:
         given_up = {
             command.command_id: command
             for command in commands
-            if command.kind in _REPAIRS
+            if (command.kind in _REPAIRS and not self._is_rebuilding(command))
             or (command.kind is Kind.DELETE and command.sent_at_s is None)
         }
         for command in given_up.values():
@@ -366,8 +396,14 @@ class Commands:
         """Give up what was to bring replicas to a node that is to leave; return the containers.
 
         They are ordered elsewhere. One that comes nevertheless is one too many, and goes again.
+        Shards that are being rebuilt, or were and are not reported yet, are copied from there.
         """
-        coming = self._state.commands.adds_to(datanode_id)
+        coming = [
+            command
+            for command in self._state.commands.adds_to(datanode_id)
+            if not self._is_rebuilding(command)
+            and not (command.kind is Kind.RECONSTRUCT and command.is_answered)
+        ]
         for command in coming:
             if command.is_answered:
                 change.remove(self._state.commands, command.command_id)

@@ -1,11 +1,13 @@
 """Light datanodes: real gRPC to a real control plane, replicas in dicts, no disks.
 
 Each has the queue and the pools of an agent: what it is told waits, runs for a while, and comes
-true in the world when it is over. Who watches the orders is `World`.
+true in the world when it is over; or its lifetime ends first, and it is dropped or stopped. Who
+watches the orders is `World`.
 """
 
 from collections import Counter
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final
 
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
@@ -26,7 +28,14 @@ class Task:
     command: scm_pb2.Command
     kind: str
     container_id: int
+    came_at_s: float
     done_at_s: float | None = None
+
+    @property
+    def late_at_s(self) -> float:
+        """When nobody works on it any more, done or not."""
+        lifetime_ms = self.command.lifetime_ms
+        return self.came_at_s + lifetime_ms / 1000 if lifetime_ms else inf
 
     @property
     def made_count(self) -> int:
@@ -177,7 +186,8 @@ class SimulatedNode:
         for command in response.commands:
             kind = command.WhichOneof("command")
             inner = getattr(command, kind)
-            task = Task(command, kind, getattr(inner, "container_id", 0))
+            container_id = getattr(inner, "container_id", 0)
+            task = Task(command, kind, container_id, self.world.now_s)
             self.world.judge_order(self, command, kind)
             if command.command_id in self.tasks:
                 continue
@@ -185,24 +195,41 @@ class SimulatedNode:
             if kind == "set_operational_state":
                 self.op_state, self.op_expiry_ms = inner.op_state, inner.op_expiry_ms
         self.world.judge_load(self)
+        self._begin(self.world.now_s)
 
     def _work(self) -> None:
-        now_s = self.world.now_s
-        for task in list(self.tasks.values()):
-            if task.done_at_s is not None and task.done_at_s <= now_s:
-                self._end(task, *self._execute(task))
+        """Do what there was to do since the last call, each thing when its time had come."""
+        while (task := self._next_done()) is not None:
+            assert task.done_at_s is not None
+            is_late = task.done_at_s >= task.late_at_s
+            self._end(task, *(self._failed("CANCELLED") if is_late else self._execute(task)))
+            self._begin(task.done_at_s)
+        self._begin(self.world.now_s)
+
+    def _next_done(self) -> Task | None:
+        done = [
+            (task.done_at_s, number)
+            for number, task in self.tasks.items()
+            if task.done_at_s is not None and task.done_at_s <= self.world.now_s
+        ]
+        return self.tasks[min(done)[1]] if done else None
+
+    def _begin(self, at_s: float) -> None:
+        """Begin what may begin at that time; drop what comes too late for it."""
         running = Counter(
             task.kind in PUSHED for task in self.tasks.values() if task.done_at_s is not None
         )
         waiting = [task for task in self.tasks.values() if task.done_at_s is None]
         for task in sorted(waiting, key=lambda t: t.command.priority == scm_pb2.LOW):
             is_pushed = task.kind in PUSHED
-            if task.kind not in PUSHED | {"delete"}:
+            if at_s >= task.late_at_s:
+                self._end(task, scm_pb2.CommandStatus.SKIPPED, "DEADLINE_PASSED")
+            elif task.kind not in PUSHED | {"delete"}:
                 self._end(task, *self._execute(task))
             elif running[is_pushed] < (POOL if is_pushed else DELETE_POOL):
                 running[is_pushed] += 1
                 took_s = self.world.chance.randint(*(COPY_S if is_pushed else DELETE_S))
-                task.done_at_s = now_s + took_s
+                task.done_at_s = min(at_s + took_s, task.late_at_s)
 
     def _end(self, task: Task, state: scm_pb2.CommandStatus.State, code: str) -> None:
         self.tasks.pop(task.command.command_id, None)

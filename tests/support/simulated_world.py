@@ -4,7 +4,7 @@ What the control plane must never bring about is looked for where it would happe
 
     an order to delete comes       another good copy of that index is there, as far as one can know
     a replica is removed by it     and there it still is; and the container can still be read
-    an order to rebuild comes      nobody is rebuilding the same shards already
+    an order to rebuild comes      nobody is rebuilding the same shards already, or has rebuilt them
     any heartbeat is answered      no datanode has more to do than it may, nor the cluster
 """
 
@@ -77,17 +77,28 @@ class World:
         self.first_order_s.setdefault(kind, self.now_s)
 
     def _judge_rebuilding(self, command: scm_pb2.Command) -> None:
-        """Look whether another datanode is rebuilding the same shards."""
+        """Look whether another datanode is rebuilding the same shards, or has rebuilt them.
+
+        What it has rebuilt comes to be known with the report that it has yet to give. A shard that
+        comes back with its datanode after it was rebuilt, or while, is nobody's fault.
+        """
+        container_id = command.reconstruct.container_id
         wanted = {shard.replica_index for shard in command.reconstruct.targets}
         for node in self.nodes.values():
-            for task in node.tasks.values() if node.is_alive else ():
+            if not node.is_alive:
+                continue
+            untold = node.changed.get(container_id)
+            is_whole = untold is not None and untold.state == container_pb2.CLOSED
+            if untold is not None and is_whole and untold.replica_index in wanted:
+                self._note(f"{container_id}: shards {sorted(wanted)} are made again")
+            for task in node.tasks.values():
                 made = task.command.reconstruct
                 if (
                     task.command.command_id != command.command_id
-                    and made.container_id == command.reconstruct.container_id
+                    and made.container_id == container_id
                     and wanted.intersection(shard.replica_index for shard in made.targets)
                 ):
-                    self._note(f"{made.container_id}: shards {sorted(wanted)} are made twice")
+                    self._note(f"{container_id}: shards {sorted(wanted)} are made twice")
 
     def judge_removal(self, node: "SimulatedNode", container_id: int) -> None:
         """Look at what an order to delete leaves."""
