@@ -24,6 +24,7 @@ from scm import lifecycle
 from scm.cases import Cases
 from scm.clock import Clock
 from scm.commands import Commands
+from scm.counting import LEAVING
 from scm.emptying import next_step
 from scm.facts import Container, ContainerState, Deleted, Key, Kind, Outcome, Transaction
 from scm.nodes import Nodes
@@ -172,10 +173,13 @@ class Deletions:
             self._unfinished.pop(container_id, None)
             return False  # as nearly all: they are not even unpacked
         replicas = self._nodes.living(self._state.replicas.of(container_id))
-        step = next_step(container, replicas, is_unused=self._is_unused(container))
-        for nodes, force in ((step.deletes, False), (step.forced, True)):
-            for node in nodes:
-                self._delete_replica(change, container_id, node, force=force)
+        nodes = map(self._state.nodes.get, (r.datanode_id for r in replicas))
+        leaving = {n.datanode_id for n in nodes if n is not None and n.op_state in LEAVING}
+        is_unused = self._is_unused(container)
+        step = next_step(container, replicas, is_unused=is_unused, leaving=leaving)
+        for chosen, force in ((step.deletes, False), (step.forced, True)):
+            for datanode_id in chosen:
+                self._delete_replica(change, container_id, datanode_id, force=force)
         seen = container
         if step.event is not None:
             seen = lifecycle.advance(container, step.event, now_ms=self._clock.wall_ms())

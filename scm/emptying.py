@@ -6,7 +6,7 @@ itself whether it is empty. A replica with data that appears later was thought g
 destroyed on our memory's word alone, but makes the container come back.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,15 +26,42 @@ class Step:
     forced: tuple[str, ...] = ()  # with force: data that is known to be deleted
 
 
-def next_step(container: Container, replicas: Sequence[Replica], *, is_unused: bool) -> Step:
-    """Say what to do; `is_unused` means that no key and no pending command needs the container."""
+def next_step(
+    container: Container,
+    replicas: Sequence[Replica],
+    *,
+    is_unused: bool,
+    leaving: Collection[str] = (),
+) -> Step:
+    """Say what to do; `is_unused` means that no key and no pending command needs the container.
+
+    `leaving` are the datanodes that are decommissioned: a damaged replica there is not repaired.
+    """
     match container.state:
-        case ContainerState.CLOSED | ContainerState.QUASI_CLOSED:
-            return _empty(container, replicas) if is_unused else Step()
+        case ContainerState.CLOSED | ContainerState.QUASI_CLOSED if not is_unused:
+            return Step()
+        case ContainerState.CLOSED:
+            staying = [
+                r for r in replicas if r.datanode_id not in leaving or not _is_spent(container, r)
+            ]
+            step = _empty(container, staying)
+            return step if step.event is not None or len(staying) == len(replicas) else Step()
+        case ContainerState.QUASI_CLOSED:
+            return _empty(container, replicas)
         case ContainerState.DELETING | ContainerState.DELETED if is_written(container):
             return _gone(container, replicas, is_unused=is_unused)
         case _:
             return Step()
+
+
+def _is_spent(container: Container, replica: Replica) -> bool:
+    """Whether a damaged replica says that it is empty, and never had more than was committed."""
+    return (
+        replica.state is ReplicaState.UNHEALTHY
+        and replica.is_empty
+        and not replica.load_error
+        and replica.bcsid <= container.sequence_id
+    )
 
 
 def _empty(container: Container, replicas: Sequence[Replica]) -> Step:

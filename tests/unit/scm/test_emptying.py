@@ -61,6 +61,28 @@ def test_a_container_goes_when_it_is_empty_and_returns_with_data(
 
 
 @pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("C! C! U!", Step(Event.EMPTIED, ("dn1", "dn2"))),
+        ("C! C@4! U!", Step(Event.EMPTIED, ("dn1", "dn2"))),
+        ("C! C! U", Step()),  # it has data
+        ("C! C! U@6!", Step()),  # it had commits that nobody else had
+        ("C@4! C@4! U!", Step()),  # nobody else had all that was committed
+        ("C! C U!", Step()),
+        ("U! U! U!", Step()),
+    ],
+)
+def test_what_is_damaged_and_empty_on_a_node_that_leaves_hinders_nobody(
+    words: str, expected: Step
+) -> None:
+    """Nobody repairs it there, and nobody removes it: the container stayed empty for ever."""
+    held = replicas(words)
+
+    assert expected == next_step(container(), held, is_unused=True, leaving=frozenset({"dn3"}))
+    assert Step() == next_step(container(), held, is_unused=True)
+
+
+@pytest.mark.parametrize(
     ("state", "words", "expected"),
     [
         (CLOSED, "C! C! C!", Step()),
