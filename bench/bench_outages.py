@@ -1,0 +1,158 @@
+"""How fast a client puts while one datanode after the other loses power, and afterwards.
+
+    before    20 s, the cluster is whole
+    faults    120 s: every 6 s one of three agents is killed (SIGKILL) and started again at once
+    after     20 s, from when the last one answers again
+
+The control plane, the agents and the client are processes of their own; the client puts one small
+file after the other, and tries again after an error. Rates are compared only within the run. What
+was acknowledged is read back at the end.
+
+    BENCH_OUTAGES_S=60 make bench NAME=outages     a shorter time of faults
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from agent.client import Client
+from agent.demo.cluster import Cluster
+from bench.measure import Measure, at_least, at_most
+from bench.put_client import DONE, content
+
+AGENTS: Final = 3
+FAULTS_S: Final = float(os.environ.get("BENCH_OUTAGES_S", "120"))
+KILL_EVERY_S: Final = 6.0
+QUIET_S: Final = 20.0
+WINDOW_S: Final = 10.0
+DURING_MIN: Final = 0.5  # of the first quarter's rate, in the last quarter of the faults
+AFTER_MIN: Final = 0.7  # of the rate before
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """One try; `error` is empty when it is stored."""
+
+    at_s: float
+    key: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """When each part of the run began, and its end; monotonic."""
+
+    quiet_s: float
+    faults_s: float
+    healed_s: float
+    end_s: float
+
+
+def measures() -> list[Measure]:
+    """Put while agents are killed; compare the rates of one run with each other."""
+    with tempfile.TemporaryDirectory(prefix="suture-bench-") as directory:
+        folder = Path(directory)
+        with Cluster(folder, agents=AGENTS, volumes=1) as cluster:
+            with putting(folder, cluster.scm.address) as path:
+                time.sleep(WINDOW_S)  # the first containers are allocated
+                quiet_s = time.monotonic()
+                time.sleep(QUIET_S)
+                faults_s = time.monotonic()
+                kills = strike(cluster, faults_s + FAULTS_S)
+                healed_s = time.monotonic()
+                time.sleep(QUIET_S)
+                times = Times(quiet_s, faults_s, healed_s, time.monotonic())
+            puts = read(path)
+            stored = [put.key for put in puts if not put.error]
+            lost = unreadable(cluster.scm.address, stored)
+    return [
+        *rates(puts, times),
+        Measure("outages: agents killed", kills, "times"),
+        Measure("outages: tries that failed", len(puts) - len(stored), "puts"),
+        at_most("outages: stored, not read back", lost, "puts", 0),
+    ]
+
+
+def strike(cluster: Cluster, until_s: float) -> int:
+    """Kill one agent after the other, and start it again; return how many were killed."""
+    count = 0
+    while (now_s := time.monotonic()) < until_s:
+        cluster.nodes[count % AGENTS].kill()
+        cluster.start_again(count % AGENTS)
+        count += 1
+        time.sleep(max(0.0, min(now_s + KILL_EVERY_S, until_s) - time.monotonic()))
+    return count
+
+
+@contextmanager
+def putting(folder: Path, scm_address: str) -> Iterator[Path]:
+    """Let a client put; yield the file in which each try is a line."""
+    path = folder / "puts"
+    arguments = ["agent.demo.child", str(os.getpid()), "bench.put_client", scm_address, str(folder)]
+    with path.open("wb") as file:
+        child = subprocess.Popen([sys.executable, "-m", *arguments], stdout=file)
+        try:
+            yield path
+        finally:
+            child.kill()
+            child.wait()
+
+
+def read(path: Path) -> list[Put]:
+    """Return what the client told, but a line that it was killed in."""
+    whole = path.read_text().rpartition("\n")[0]
+    words = [line.split() for line in whole.splitlines()]
+    return [Put(float(at), key, "" if ended == DONE else ended) for at, key, ended in words]
+
+
+def unreadable(scm_address: str, keys: Sequence[str]) -> int:
+    """Return how many keys cannot be read back as they were put."""
+    with Client(scm_address) as client:
+        return sum(b"".join(client.get(key)) != content(key) for key in keys)
+
+
+def rates(puts: Sequence[Put], times: Times) -> list[Measure]:
+    """Return puts a second in windows, and the two promises about them."""
+    done_s = [put.at_s for put in puts if not put.error]
+
+    def rate(from_s: float, to_s: float) -> float:
+        return sum(from_s <= at_s < to_s for at_s in done_s) / (to_s - from_s)
+
+    quarter_s = (times.healed_s - times.faults_s) / 4
+    first = rate(times.faults_s, times.faults_s + quarter_s)
+    last = rate(times.healed_s - quarter_s, times.healed_s)
+    before = rate(times.quiet_s, times.faults_s)
+    after = rate(times.healed_s, times.healed_s + WINDOW_S)
+    count = int((times.end_s - times.quiet_s) / WINDOW_S)
+    windows_s = [number * WINDOW_S for number in range(count)]
+    return [
+        *(
+            Measure(
+                f"outages: puts from {at_s - QUIET_S:+.0f} s",
+                rate(times.quiet_s + at_s, times.quiet_s + at_s + WINDOW_S),
+                "/s",
+            )
+            for at_s in windows_s
+        ),
+        at_least(
+            "outages: last quarter of the faults",
+            last / first if first else 0.0,
+            "x",
+            DURING_MIN,
+            compared_with=f"the first, {first:.1f}/s",
+        ),
+        at_least(
+            f"outages: {WINDOW_S:.0f} s after the faults",
+            after / before if before else 0.0,
+            "x",
+            AFTER_MIN,
+            compared_with=f"before, {before:.1f}/s",
+        ),
+    ]
