@@ -2,14 +2,14 @@
 #
 #   PYTHON=...      the interpreter to build .venv with (default: the first 3.11 or newer)
 #   DEMO_ARGS=...   more arguments of `suture demo`, for instance a folder to store
-#   TEST_ARGS=...   more arguments of pytest
+#   TEST_ARGS=...   more arguments of pytest; it runs two processes, unless they name files only
 #   NAME=...        the benchmarks to run, for instance NAME=tree; the modules to mutate
 #   MUTANTS_ARGS=.. more arguments of `make mutants`, for instance --write
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench mutants format deb clean python
+.PHONY: help demo test check lint bench mutants format deb clean python
 
 BIN := .venv/bin
 WITH_PROMTOOL := tools="$$(tools/bootstrap.sh promtool)" && PATH="$$PATH$${tools:+:$$tools}"
@@ -22,7 +22,10 @@ demo: python ## Damage a small cluster's disks and watch it heal itself (DEMO_AR
 	@$(WITH_JAVA) $(BIN)/suture demo $(DEMO_ARGS)
 
 test: lint ## Run every check and every test, as CI does (TEST_ARGS=...).
-	@$(WITH_PROMTOOL) && $(WITH_JAVA) $(BIN)/pytest $(TEST_ARGS)
+	@$(WITH_PROMTOOL) && $(WITH_JAVA) $(BIN)/pytest -n auto $(TEST_ARGS)
+
+check: lint ## Run what is quick: the checks, and the tests of single modules.
+	@$(BIN)/pytest -n auto -q tests/unit
 
 lint: python ## Check format, style, types and import contracts.
 	$(BIN)/ruff format --check .

@@ -1,11 +1,16 @@
-"""Options of the whole test suite."""
+"""Options of the whole test suite, and how several processes share it."""
 
 import signal
 
 import pytest
+from hypothesis import settings
 
 # A shell lets what it runs in the background ignore Ctrl-C, and processes pass that on.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long an example takes says how busy the machine is, not whether a law holds.
+settings.register_profile("suture", deadline=None)
+settings.load_profile("suture")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -15,3 +20,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write what the code says into tests/golden; commit only what you can explain",
     )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Return how many processes `-n auto` starts."""
+    from tests.support.workers import worker_count
+
+    return worker_count(config.args)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Hand out whole scopes, the longest first."""
+    from tests.support.workers import scheduler
+
+    return scheduler(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the longest first where several processes share the suite."""
+    if hasattr(config, "workerinput"):
+        from tests.support.workers import turn_of
+
+        items.sort(key=lambda item: turn_of(item.nodeid))

@@ -1,0 +1,75 @@
+"""How several processes share the suite: what stays together, and what starts first.
+
+A file stays whole, because its tests share what its module sets up. Files that share something
+costly, which lives as long as the process that runs them, stay together as well. The longest start
+first, so that no process is left with a long file when the others have nothing more to do.
+"""
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+WORKERS: Final = 2  # a JVM beside a cluster is what a small machine has memory for
+
+TOGETHER: Final = {
+    "one Spark session": (
+        "tests/spark/test_apply.py",
+        "tests/spark/test_history.py",
+        "tests/spark/test_job.py",
+        "tests/spark/test_judging.py",
+        "tests/spark/test_screen.py",
+        "tests/spark/test_snapshot.py",
+        "tests/spark/test_views.py",
+    ),
+    "one cluster": (
+        "tests/integration/test_agent_process.py",
+        "tests/integration/test_cli.py",
+    ),
+}
+"""Files that use one fixture of the whole session, by what they share."""
+
+FIRST: Final = (
+    "one Spark session",
+    "tests/integration/test_demo.py",
+    "tests/spark",
+    "tests/fault",
+    "one cluster",
+    "tests/packaging",
+    "tests/integration",
+    "tests/property",
+)
+"""Scopes, and the folders of scopes, in the order in which they start; what is left comes last."""
+
+
+def scope_of(nodeid: str) -> str:
+    """Return what a test must share a process with: its file, or what several files share."""
+    file = nodeid.partition("::")[0]
+    shared = (name for name, files in TOGETHER.items() if file in files)
+    return next(shared, file)
+
+
+def turn_of(nodeid: str) -> int:
+    """Return when a test's scope starts: the lower, the earlier."""
+    scope = scope_of(nodeid)
+    turns = (turn for turn, first in enumerate(FIRST) if f"{scope}/".startswith(f"{first}/"))
+    return next(turns, len(FIRST))
+
+
+def worker_count(paths: list[str]) -> int:
+    """Return how many processes run `paths`: a few files are done before a second one is up."""
+    return 0 if all(Path(path.partition("::")[0]).is_file() for path in paths) else WORKERS
+
+
+class Scheduler(LoadScopeScheduling):
+    """Hands out whole scopes, in the order in which the tests were collected."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return scope_of(nodeid)
+
+
+def scheduler(config: pytest.Config, log: object) -> Scheduler:
+    """Return a scheduler that keeps the order of the collection."""
+    config.option.loadscopereorder = False  # by the number of tests, which says nothing of time
+    return Scheduler(config, log)
