@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path, PurePosixPath
+from typing import TypeVar
 
 PYTHON_OLDEST = (3, 11)  # pyproject requires-python
 FUNCTION_LINES_MAX = 70
@@ -35,6 +36,9 @@ ENTRY_MODULES = frozenset({"__main__", "__init__"})
 NAMED_BY_FOLDER = re.compile(r"(bench/bench_|tests/.*(test_|conftest)|tools/)")
 
 
+Node = TypeVar("Node", bound=ast.AST)
+
+
 @dataclass(frozen=True)
 class Tree:
     """The files of a repository, by path from its top; only text that can be decoded."""
@@ -43,20 +47,39 @@ class Tree:
     entry_points: frozenset[str] = field(default_factory=frozenset)
 
     @cached_property
-    def modules(self) -> dict[str, ast.Module]:
-        """Every Python file that a person wrote, parsed."""
-        modules: dict[str, ast.Module] = {}
+    def parsed(self) -> dict[str, ast.Module | SyntaxError]:
+        """Every Python file, parsed with the grammar of the oldest Python, or why it cannot be."""
+        parsed: dict[str, ast.Module | SyntaxError] = {}
         for path, text in self.texts.items():
-            if path.endswith(".py") and not path.startswith(GENERATED_FOLDER):
-                with suppress(SyntaxError):  # a rule of its own names it
-                    modules[path] = ast.parse(text, path, feature_version=PYTHON_OLDEST)
-        return modules
+            if path.endswith(".py"):
+                try:
+                    parsed[path] = ast.parse(text, path, feature_version=PYTHON_OLDEST)
+                except SyntaxError as error:
+                    parsed[path] = error
+        return parsed
 
-    def nodes(self) -> Iterator[tuple[str, ast.AST]]:
-        """Yield every node of every module with the module's path."""
+    @cached_property
+    def modules(self) -> dict[str, ast.Module]:
+        """Every Python file that a person wrote, parsed; what cannot be has a rule of its own."""
+        return {
+            path: module
+            for path, module in self.parsed.items()
+            if isinstance(module, ast.Module) and not path.startswith(GENERATED_FOLDER)
+        }
+
+    @cached_property
+    def _by_kind(self) -> dict[type[ast.AST], list[tuple[str, ast.AST]]]:
+        """Every node of every module with the module's path: walked once for all rules."""
+        found: dict[type[ast.AST], list[tuple[str, ast.AST]]] = {}
         for path, module in self.modules.items():
             for node in ast.walk(module):
-                yield path, node
+                found.setdefault(type(node), []).append((path, node))
+        return found
+
+    def nodes(self, *kinds: type[Node]) -> Iterator[tuple[str, Node]]:
+        """Yield every node of these kinds, with its module's path."""
+        for kind in kinds:
+            yield from self._by_kind.get(kind, ())  # type: ignore[misc]
 
 
 Rule = Callable[[Tree], Iterator[str]]
@@ -95,11 +118,10 @@ def is_product(path: str) -> bool:
 
 def functions_are_short(tree: Tree) -> Iterator[str]:
     """A function fits on a screen."""
-    for path, node in tree.nodes():
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            lines = (node.end_lineno or node.lineno) - node.lineno + 1
-            if lines > FUNCTION_LINES_MAX:
-                yield f"{path}:{node.lineno}: {node.name} has {lines} lines"
+    for path, node in tree.nodes(ast.FunctionDef, ast.AsyncFunctionDef):
+        lines = (node.end_lineno or node.lineno) - node.lineno + 1
+        if lines > FUNCTION_LINES_MAX:
+            yield f"{path}:{node.lineno}: {node.name} has {lines} lines"
 
 
 def files_are_short(tree: Tree) -> Iterator[str]:
@@ -112,12 +134,9 @@ def files_are_short(tree: Tree) -> Iterator[str]:
 
 def python_is_old_enough(tree: Tree) -> Iterator[str]:
     """Every module parses, with the grammar of the oldest Python that we support."""
-    for path, text in tree.texts.items():
-        if path.endswith(".py"):
-            try:
-                ast.parse(text, path, feature_version=PYTHON_OLDEST)
-            except SyntaxError as error:
-                yield f"{path}:{error.lineno}: {error.msg}"
+    for path, module in tree.parsed.items():
+        if isinstance(module, SyntaxError):
+            yield f"{path}:{module.lineno}: {module.msg}"
 
 
 def packages_are_docstrings(tree: Tree) -> Iterator[str]:
@@ -186,7 +205,7 @@ def modules_are_nouns_of_the_domain(tree: Tree) -> Iterator[str]:
 
 def quantities_end_in_their_unit(tree: Tree) -> Iterator[str]:
     """A size, time or rate without its unit is read differently by two people."""
-    for path, node in tree.nodes():
+    for path, node in tree.nodes(*DECLARING):
         for name, annotation, line in quantities(node):
             words = name.lower().strip("_").split("_")
             while len(words) > 1 and words[-1] in BOUND_WORDS:
@@ -197,6 +216,9 @@ def quantities_end_in_their_unit(tree: Tree) -> Iterator[str]:
                 and words[-1] not in UNIT_WORDS
             ):
                 yield f"{path}:{line}: {name} does not end in its unit"
+
+
+DECLARING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.AnnAssign)
 
 
 def quantities(node: ast.AST) -> Iterator[tuple[str, str, int]]:
@@ -214,7 +236,7 @@ def quantities(node: ast.AST) -> Iterator[tuple[str, str, int]]:
 
 def things_have_one_name(tree: Tree) -> Iterator[str]:
     """One word per thing: what we declare follows docs/VOCABULARY.md."""
-    for path, node in tree.nodes():
+    for path, node in tree.nodes(*DECLARING):
         declared = [(name, line) for name, _, line in quantities(node)]
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             declared.append((node.name, node.lineno))
@@ -267,25 +289,17 @@ def is_bare_property(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 def nothing_is_mocked(tree: Tree) -> Iterator[str]:
     """Fakes are real objects: a mock agrees with whatever the code happens to do."""
-    for path, node in tree.nodes():
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        else:
-            continue
+    for path, node in tree.nodes(ast.Import, ast.ImportFrom):
+        prefix = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+        names = [prefix + alias.name for alias in node.names]
         if any({"mock", "pytest_mock"} & set(name.split(".")) for name in names):
             yield f"{path}:{node.lineno}: imports a mock library"
 
 
 def tests_do_not_sleep(tree: Tree) -> Iterator[str]:
     """A test that sleeps is slow when it passes and wrong when the machine is busy."""
-    for path, node in tree.nodes():
-        if (
-            path.startswith("tests/")
-            and isinstance(node, ast.Call)
-            and ast.unparse(node.func) in {"time.sleep", "sleep"}
-        ):
+    for path, node in tree.nodes(ast.Call):
+        if path.startswith("tests/") and ast.unparse(node.func) in {"time.sleep", "sleep"}:
             yield f"{path}:{node.lineno}: sleeps; wait for the condition"
 
 
@@ -296,8 +310,8 @@ def nothing_is_left_undone(tree: Tree) -> Iterator[str]:
         for number, line in enumerate(text.splitlines(), start=1):
             if marker.search(line):
                 yield f"{path}:{number}: {line.strip()}"
-    for path, node in tree.nodes():
-        if isinstance(node, ast.Raise) and "NotImplementedError" in ast.unparse(node):
+    for path, node in tree.nodes(ast.Raise):
+        if "NotImplementedError" in ast.unparse(node):
             yield f"{path}:{node.lineno}: a stub"
 
 
@@ -305,11 +319,11 @@ def skips_have_reasons(tree: Tree) -> Iterator[str]:
     """A test that does not run says why."""
     skips = {"pytest.skip", "pytest.mark.skip", "pytest.mark.skipif", "pytest.mark.xfail"}
     explained: set[ast.expr] = set()
-    for _, node in tree.nodes():
-        if isinstance(node, ast.Call) and has_reason(node):
+    for _, node in tree.nodes(ast.Call):
+        if has_reason(node):
             explained.add(node.func)
-    for path, node in tree.nodes():
-        if isinstance(node, ast.Attribute) and node not in explained:
+    for path, node in tree.nodes(ast.Attribute):
+        if node not in explained and node.attr in {"skip", "skipif", "xfail"}:
             name = ast.unparse(node)
             if name in skips:
                 yield f"{path}:{node.lineno}: {name} without a reason"
@@ -317,27 +331,23 @@ def skips_have_reasons(tree: Tree) -> Iterator[str]:
 
 def has_reason(call: ast.Call) -> bool:
     """Whether a call passes a reason: by name, or first where only a reason can stand."""
-    named = [keyword.value for keyword in call.keywords if keyword.arg == "reason"]
-    takes_it_first = ast.unparse(call.func) in {"pytest.skip", "pytest.mark.skip"}
-    reasons = named or (call.args[:1] if takes_it_first else [])
+    reasons = [keyword.value for keyword in call.keywords if keyword.arg == "reason"]
+    if not reasons and ast.unparse(call.func) in {"pytest.skip", "pytest.mark.skip"}:
+        reasons = call.args[:1]
     return any(not isinstance(reason, ast.Constant) or bool(reason.value) for reason in reasons)
 
 
 def only_faces_print(tree: Tree) -> Iterator[str]:
     """The daemon logs events; standard output belongs to commands."""
-    for path, node in tree.nodes():
-        if (
-            isinstance(node, ast.Call)
-            and ast.unparse(node.func) == "print"
-            and not path.startswith(PRINTING_PLACES)
-        ):
+    for path, node in tree.nodes(ast.Call):
+        if not path.startswith(PRINTING_PLACES) and ast.unparse(node.func) == "print":
             yield f"{path}:{node.lineno}: prints"
 
 
 def only_loops_catch_everything(tree: Tree) -> Iterator[str]:
     """Catch the narrowest: everything is caught in the worker loops and nowhere else."""
-    for path, node in tree.nodes():
-        if not isinstance(node, ast.ExceptHandler) or path.startswith("agent/runtime/"):
+    for path, node in tree.nodes(ast.ExceptHandler):
+        if path.startswith("agent/runtime/"):
             continue
         caught = ast.unparse(node.type) if node.type else "everything"
         passed_on = any(isinstance(inner, ast.Raise) for inner in ast.walk(node))
