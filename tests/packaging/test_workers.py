@@ -71,7 +71,6 @@ def test_the_longest_start_first() -> None:
         "integration/x",
         "integration/test_cli",
         "fault/x",
-        "spark/test_connect",
         "integration/test_demo",
         "spark/test_views",
     )

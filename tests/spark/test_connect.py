@@ -9,18 +9,18 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from spark_verify.pipeline import Request, verify
 from tests.support.connect_server import connect_server
-from tests.support.java import skip_without_java
 from tests.support.snapshots import container, gather
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.usefixtures("spark")]
 
 
-def verified(snapshot: Path, out: Path, environment: dict[str, str]) -> Path:
-    """Run the command and return its result's directory."""
+def verified(snapshot: Path, out: Path, address: str) -> Path:
+    """Run the command against that server and return its result's directory."""
     done = subprocess.run(
         [sys.executable, "-m", "spark_verify.job", snapshot, "--out", out, "--json"],
-        env={**os.environ, **environment},
+        env={**os.environ, "SPARK_REMOTE": address},
         capture_output=True,
         text=True,
         timeout=300,
@@ -75,7 +75,6 @@ def test_a_connect_server_gives_the_same_result_as_a_session_of_our_own(tmp_path
     Health, plans and classes are equal row by row, so nothing was used that Connect lacks: neither
     where all replicas are judged nor where a screen goes before, flat or clustered.
     """
-    skip_without_java()
     snapshot = gather(
         [
             container(1, "R CLOSED 10", "C=7x3"),
@@ -86,10 +85,10 @@ def test_a_connect_server_gives_the_same_result_as_a_session_of_our_own(tmp_path
             container(6, "R CLOSED 10", "C=0x3"),
         ]
     ).write(tmp_path / "snapshot")
-    own = verified(snapshot, tmp_path / "own", {})
+    own = verify(Request(str(snapshot), tmp_path / "own")).directory
 
     with connect_server(tmp_path) as address:
-        remote = verified(snapshot, tmp_path / "remote", {"SPARK_REMOTE": address})
+        remote = verified(snapshot, tmp_path / "remote", address)
         after_screen, scored = screened(snapshot, tmp_path / "screened", address)
 
     for name in ("health", "replica_class", "reconcile_plan", "plan"):

@@ -16,6 +16,7 @@ from agent.plan_file import read_plan
 from spark_verify.errors import RunConflict
 from spark_verify.pipeline import Request, Result, verify
 from spark_verify.plans import PLAN_LIFE_MS
+from spark_verify.session import QUICK_START
 from tests.support.snapshots import AS_OF_MS, NodeRow, SnapshotRows, container, gather
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -225,6 +226,7 @@ class TestSubmit:
         done = subprocess.run(
             [
                 *(here / "spark-submit", "--master", "local[2]", "--py-files", package),
+                *("--driver-java-options", QUICK_START),
                 *(script, snapshot, "--out", tmp_path / "out", "--json"),
             ],
             cwd=tmp_path / "run",

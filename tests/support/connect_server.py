@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pyspark
 
+from spark_verify.session import QUICK_START
+
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 START_TIMEOUT_S = 120
 
@@ -29,6 +31,7 @@ def connect_server(directory: Path) -> Iterator[str]:
     given = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     command = [str(home / "bin" / "spark-class"), "org.apache.spark.deploy.SparkSubmit"]
     command += ["--class", SERVER, "--master", "local[2]", "--driver-memory", "1g", *given]
+    command += ["--driver-java-options", QUICK_START]
     log = directory / "server.log"
     with log.open("wb") as output:
         server = subprocess.Popen(

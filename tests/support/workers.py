@@ -16,6 +16,7 @@ WORKERS: Final = 2  # a JVM beside a cluster is what a small machine has memory 
 TOGETHER: Final = {
     "one Spark session": (
         "tests/spark/test_apply.py",
+        "tests/spark/test_connect.py",
         "tests/spark/test_history.py",
         "tests/spark/test_job.py",
         "tests/spark/test_judging.py",
@@ -33,7 +34,6 @@ TOGETHER: Final = {
 FIRST: Final = (
     "one Spark session",
     "tests/integration/test_demo.py",
-    "tests/spark",
     "tests/fault",
     "one cluster",
     "tests/packaging",
