@@ -32,6 +32,8 @@ from health.words import (
 NO_BCSID = -1
 """A commit id that is not known: below every one that is."""
 
+_NODE_OF_NO_OP, _NODE_OF_NO_REPLICA = -1, -2
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Containers:
@@ -178,7 +180,8 @@ def view(batch: Batch) -> View:
     is_reachable = _table((*NODE_HEALTHS, ""), REACHABLE_HEALTHS)[health]
     is_sick = is_present & (state == UNHEALTHY)
     is_tree = _table(REPLICA_STATES, TREE_STATES)[state]
-    keys, op_keys = (_node_keys(where.container, where.node, nodes) for where in (replicas, ops))
+    keys = _node_keys(replicas.container, replicas.node, nodes, _NODE_OF_NO_OP)
+    op_keys = _node_keys(ops.container, ops.node, nodes, _NODE_OF_NO_REPLICA)
     is_delete = ops.kind == Op.DELETE
     of_healthy = is_delete & ~is_among(op_keys, np.sort(keys[is_sick]))
     op_rows = Segments.of(ops.container, count)
@@ -234,10 +237,10 @@ def _of_node(column: NDArray[Any], node: Ints, default: int) -> Ints:
     return np.append(column.astype(np.int64), default)[node]
 
 
-def _node_keys(container: Ints, node: Ints, nodes: Nodes) -> Ints:
-    """Return a number for container and node; unknown nodes are like no other row's."""
-    keys: Ints = container * (len(nodes.names) + 1) + node
-    return np.where(node < 0, -1 - np.arange(len(node)), keys)
+def _node_keys(container: Ints, node: Ints, nodes: Nodes, unknown: int) -> Ints:
+    """Return a number for container and node, the same for replicas and ops; `unknown` is that of
+    every node that is not known: a replica and an op of which neither is known do not meet."""
+    return np.where(node < 0, unknown, container * len(nodes.names) + node)
 
 
 def _table(words: tuple[str, ...], wanted: tuple[str, ...]) -> Bools:

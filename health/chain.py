@@ -29,6 +29,7 @@ class Counts:
     quasi: QuasiClosed
     is_misplaced: Bools
     is_misplaced_after: Bools
+    racks_required: Ints
     is_empty: Bools
     """All blocks are deleted, and every replica says so."""
 
@@ -157,7 +158,7 @@ def _ratis(chain: _Chain, view: View, counts: Counts) -> None:
     chain.end(is_over & may_spare, Health.OVER_REPLICATED, over)
     misplaced = _queued(counts.is_misplaced_after, Queue.UNDER)
     chain.end(~is_short & ~is_over & counts.is_misplaced, Health.MIS_REPLICATED, misplaced)
-    only_bad = ~has_healthy & (n.unhealthy > 0)
+    only_bad = ~has_healthy  # with no replica at all the container is missing
     under = _queued(n.need_with_bad_after > 0, Queue.UNDER)
     chain.end(only_bad & (n.need_with_bad > 0), Health.UNHEALTHY_UNDER_REPLICATED, under)
     over = _queued(n.need_with_bad < 0, Queue.OVER)

@@ -105,7 +105,7 @@ def _vote(view: View, known: Ints) -> _Votes:
     count = int(begins.sum())
     votes = roots.tally()
     starts = np.flatnonzero(begins)
-    most = np.maximum.reduceat(votes, starts) if count else votes
+    most = np.maximum.reduceat(votes, starts)
     is_top = votes == most[contest]
     is_clear = np.bincount(contest[is_top], minlength=count) == 1
     has_majority = is_clear & (most >= MAJORITY_MIN)
@@ -138,7 +138,7 @@ def _unreachable_differs(view: View, votes: _Votes) -> Bools:
     replicas = view.batch.replicas
     found = np.zeros(view.rows.count, dtype=np.bool_)
     silent = np.flatnonzero(view.is_tree & ~view.is_reachable & replicas.has_root)
-    if not len(silent) or not len(votes.known):
+    if not len(silent):
         return found
     voters = votes.known[votes.contest_first]
     both = np.concatenate((voters, silent))

@@ -64,8 +64,8 @@ def _lost(view: View, rows: Ints, is_voter: Bools) -> Ints:
 
 
 def _best_rival(votes: Ints, contests: Groups) -> tuple[Ints, Bools]:
-    """Return the most votes of any other root of the same contest, and whether one root only has
-    as many."""
+    """Return the most votes of any other root of the same contest, and whether one root alone has
+    the most of all."""
     order = np.lexsort((-votes, contests.of_row))
     ranked = votes[order]
     contest = contests.of_row[order]
@@ -75,14 +75,10 @@ def _best_rival(votes: Ints, contests: Groups) -> tuple[Ints, Bools]:
     def at(place: int) -> Ints:
         """Votes of the root that comes `place`-th in each contest; 0 where there is none."""
         inside = np.minimum(starts[:-1] + place, len(ranked) - 1)
-        return np.where(size > place, ranked[inside], 0) if len(ranked) else size
+        return np.where(size > place, ranked[inside], 0)
 
-    first, second, third = at(0), at(1), at(2)
+    first, second = at(0), at(1)
     is_first = np.zeros(len(votes), dtype=np.bool_)
     is_first[order[starts[:-1]]] = True
     own = contests.of_row
-    best = np.where(is_first, second[own], first[own])
-    # The next after the best rival, leaving the root itself out.
-    is_past_two = is_first | (second[own] == votes)
-    next_one = np.where(is_past_two, third[own], second[own])
-    return best, next_one < best
+    return np.where(is_first, second[own], first[own]), (second < first)[own]

@@ -18,7 +18,7 @@ from health.conditions import flags
 from health.departure import Departures, departures
 from health.doubts import doubts
 from health.erasure import count_erasure
-from health.placement import is_misplaced
+from health.placement import is_misplaced, racks_required
 from health.plan.actions import Actions
 from health.plan.planner import plan
 from health.plan.scene import Scene
@@ -57,6 +57,7 @@ def judge(batch: Batch, rules: Rules) -> Judgement:
         quasi=judge_quasi_closed(seen, rules),
         is_misplaced=misplaced,
         is_misplaced_after=misplaced_after,
+        racks_required=racks_required(seen, rules),
         is_empty=is_empty(seen),
     )
     verdicts = walk(seen, counts)

@@ -15,6 +15,12 @@ RACKS_AWARE = 2
 """Racks on which a Ratis container is placed well enough."""
 
 
+def racks_required(view: View, rules: Rules) -> Ints:
+    """Return on how many racks the replicas of each container should stand at least."""
+    factor = view.batch.containers.factor
+    return np.minimum(rules.rack_count, np.where(view.is_ec, factor, RACKS_AWARE))
+
+
 def is_misplaced(view: View, rules: Rules) -> tuple[Bools, Bools]:
     """Return which containers stand on too few racks: now, and once all pending ops are done."""
     replicas, ops, nodes = view.batch.replicas, view.batch.ops, view.batch.nodes
@@ -35,7 +41,7 @@ def _misplaced(view: View, rules: Rules, container: Ints, rack: Ints) -> Bools:
     factor = view.batch.containers.factor
     count = len(factor)
     total = np.bincount(container, minlength=count)
-    required = np.minimum(rules.rack_count, np.where(view.is_ec, factor, RACKS_AWARE))
+    required = racks_required(view, rules)
     is_trivial = (factor == 1) | (required <= 1)
     if is_trivial.all():
         return total == 0

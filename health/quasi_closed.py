@@ -20,6 +20,8 @@ class Origins:
 
     container: Ints
     origin: Ints
+    target: Ints
+    """Replicas in service that it should have."""
     under: Ints
     over: Ints
     of_row: Ints
@@ -76,6 +78,7 @@ def judge_quasi_closed(view: View, rules: Rules) -> QuasiClosed:
     origins = Origins(
         container=owner,
         origin=replicas.origin[chosen][groups.first],
+        target=target,
         under=np.where(online < target, need, 0),
         over=np.maximum(0, online - target),
         of_row=of_row,

@@ -22,7 +22,6 @@ class RatisCount:
     is_bad: Bools
     """Per replica: UNHEALTHY, or quasi-closed at another commit id than the closed container's."""
     healthy: Ints
-    unhealthy: Ints
     match: Ints
     """Good ones in service that are in the container's own state."""
     mismatch: Ints
@@ -49,21 +48,23 @@ def count_ratis(view: View, rules: Rules) -> RatisCount:
     is_stale = is_closed & (replicas.state == State.QUASI_CLOSED) & (replicas.bcsid != final)
     is_bad = view.is_sick | (view.is_present & is_stale)
     is_good = view.is_present & ~is_bad
-    good = [rows.tally(is_good & (view.service == service)) for service in Service]
-    bad = [rows.tally(is_bad & (view.service == service)) for service in Service]
-    online, leaving, resting = good
+    online, leaving, resting = (
+        rows.tally(is_good & (view.service == service)) for service in Service
+    )
     own = view.of_container(containers.state)
     is_match = is_good & (view.service == Service.IN_SERVICE) & (replicas.state == own)
     match = rows.tally(is_match)
     missing = _missing(view, rules, online, resting)
-    missing_with_bad = _missing(view, rules, online + bad[0], resting + bad[2])
+    all_online, _, all_resting = (
+        rows.tally(view.is_present & (view.service == service)) for service in Service
+    )
+    missing_with_bad = _missing(view, rules, all_online, all_resting)
     need = missing + view.deletes_of_healthy
     need_with_bad = missing_with_bad + view.deletes
     healthy = online + leaving + resting
     return RatisCount(
         is_bad=is_bad,
         healthy=healthy,
-        unhealthy=bad[0] + bad[1] + bad[2],
         match=match,
         mismatch=online - match,
         need=need,

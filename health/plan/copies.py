@@ -44,7 +44,8 @@ def _ratis_sources(scene: Scene) -> tuple[Bools, Ints]:
     quasi = usable & (replicas.state == State.QUASI_CLOSED)
     takes_quasi = ~rows.some(closed) | (containers.state == State.QUASI_CLOSED)
     healthy = closed | (quasi & view.of_container(takes_quasi))
-    has_healthy = view.of_container(rows.some(healthy))
+    # A good one that cannot be read now will be back: until then a bad one is no substitute.
+    has_healthy = view.of_container(rows.some(healthy) | (scene.counts.ratis.healthy > 0))
     chosen = healthy | (usable & (replicas.state == UNHEALTHY) & ~has_healthy)
     last = rows.highest(replicas.bcsid, -1, chosen)
     whole = view.of_container(np.maximum(last, containers.sequence_id))

@@ -2,7 +2,7 @@
 
 Pending adds never count and pending deletes always do; only replicas on answering nodes in service
 may go, one per container and run, the same one whoever plans, never while roots differ, never the
-last good one, never an origin's or an index's last, and never so that the racks get worse.
+last good one, never an origin's or an index's last, and never so that too few racks are left.
 """
 
 from collections.abc import Iterable
@@ -10,7 +10,6 @@ from zlib import crc32
 
 import numpy as np
 
-from health.placement import RACKS_AWARE
 from health.plan.actions import DELETE_PRIORITY, Actions, Lists, rows_of
 from health.plan.scene import Scene
 from health.segments import Bools, Groups, Ints
@@ -74,7 +73,8 @@ def delete_excess(scene: Scene) -> Iterable[Actions]:
     view, replicas, verdicts = scene.view, scene.view.batch.replicas, scene.verdicts
     containers = view.batch.containers
     is_over = verdicts.state == Health.OVER_REPLICATED
-    is_over |= verdicts.state == Health.QUASI_CLOSED_STUCK_OVER_REPLICATED
+    by_origin = verdicts.state == Health.QUASI_CLOSED_STUCK_OVER_REPLICATED
+    is_over |= by_origin
     agrees = scene.compared.checksum_class > ChecksumClass.MISMATCH_MINORITY
     applies = is_over & (verdicts.queue == Queue.OVER) & agrees & view.is_judged
     rows, order = _candidates(scene, applies)
@@ -84,8 +84,9 @@ def delete_excess(scene: Scene) -> Iterable[Actions]:
     matching = np.bincount(owner[is_match], minlength=view.rows.count)[owner]
     strange = np.bincount(owner[~is_match], minlength=view.rows.count)[owner]
     factor = containers.factor[owner]
-    spare = is_match & _is_spare(scene, rows, is_match) & (replicas.findings[rows] == 0)
-    spare &= is_ec | (matching > factor)
+    is_whole = is_match & (replicas.findings[rows] == 0)
+    spare = is_whole & _is_spare(scene, rows, is_match) & (is_ec | (matching > factor))
+    spare &= ~by_origin[owner] | _is_spare_of_origin(scene, rows, is_whole & by_origin[owner])
     # What has more commits than all that stay may be all that is left of what somebody wrote.
     kept = np.full(view.rows.count, -1, dtype=np.int64)
     np.maximum.at(kept, owner[is_match], replicas.bcsid[rows][is_match])
@@ -110,10 +111,23 @@ def _is_spare(scene: Scene, rows: Ints, is_match: Bools) -> Bools:
     used = racks.tally(is_match)
     total = np.bincount(owner[racks.first][used > 0], minlength=view.rows.count)[owner]
     left = total - (used[racks.of_row] == 1)
-    same_rack |= ~view.is_ec[owner] & (left >= RACKS_AWARE)
+    same_rack |= left >= scene.counts.racks_required[owner]
     same_origin, _ = others(replicas.origin[rows])
     same_index, _ = others(replicas.index[rows])
     return same_rack & (same_origin | is_closed) & same_index
+
+
+def _is_spare_of_origin(scene: Scene, rows: Ints, is_whole: Bools) -> Bools:
+    """Whether a whole candidate of a stuck container has the earliest commit of an origin of which
+    more than enough are whole. The control plane refuses to delete any other."""
+    origins, found = scene.counts.quasi.origins, np.zeros_like(is_whole)
+    whole = rows[is_whole]
+    origin, bcsid = origins.of_row[whole], scene.view.batch.replicas.bcsid[whole]
+    held = np.bincount(origin, minlength=len(origins.target))
+    earliest = np.full(len(held), np.iinfo(np.int64).max)
+    np.minimum.at(earliest, origin, bcsid)
+    found[is_whole] = (held > origins.target)[origin] & (bcsid == earliest[origin])
+    return found
 
 
 def delete_unhealthy_index(scene: Scene) -> Iterable[Actions]:

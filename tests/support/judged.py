@@ -28,6 +28,8 @@ class PlanRow:
     copies: int
     priority: int
     reason: str
+    is_forced: bool
+    bytes_estimated: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,7 +187,7 @@ class Trials:
 
     def _order(self, mutant: Mutant, known: Knowledge) -> list[Seen]:
         """Return the tests of a mutant: first what killed it, or others of its function, before."""
-        tests = suite.chosen_tests(mutant, known, self._group.package)
+        tests = suite.chosen_tests(mutant, known, self._group.package, self._group.shared)
         killer = self._verdicts.last_killer(mutant)
         others = self._killers.get((mutant.path, mutant.place), [])
         return sorted(

@@ -11,13 +11,15 @@ from tools.mutants.suite import ROOT, files_of
 class Group:
     """Modules, the folders or files of tests that are theirs, and the words of other test files.
 
-    A test file outside of `tests` is asked, too, if it imports one of the group's modules.
+    A test file outside of `tests` is asked, too, if it imports one of the group's modules. Files
+    in `shared` count as named after each module: tests of what the modules say together.
     """
 
     name: str
     modules: tuple[str, ...]
     tests: tuple[str, ...]
     package: str
+    shared: tuple[str, ...] = ()
 
     def paths(self) -> list[str]:
         """Return the modules by path from the top, without those that only declare."""
@@ -45,6 +47,7 @@ class Group:
         return sorted({*files_of(folders), *named, *laws})
 
 
+JUDGE_LAW = "tests/property/test_judge_reference.py"
 SCM_RULES = (
     *("replication", "counting", "shards", "placement", "leaving", "lifecycle", "emptying"),
     *("eligibility", "dispatch", "loads", "balance", "allocate", "intake", "nodes", "safemode"),
@@ -76,6 +79,13 @@ GROUPS = (
             "tests/unit/agent/test_lanes.py",
         ),
         "runtime",
+    ),
+    Group(
+        "health",
+        ("health/*.py", "health/plan/*.py"),
+        ("tests/unit/health", JUDGE_LAW),
+        "health",
+        shared=("tests/unit/health/", JUDGE_LAW),
     ),
     Group("scm", tuple(f"scm/{name}.py" for name in SCM_RULES), ("tests/unit/scm",), "scm"),
 )

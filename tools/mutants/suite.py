@@ -36,7 +36,7 @@ from tools.mutants import child
 from tools.mutants.mutation import Mutant, mutated
 
 ROOT = Path(__file__).resolve().parents[2]
-PRODUCT = ("agent", "merkle", "scanner", "scm", "spark_verify")
+PRODUCT = ("agent", "health", "merkle", "scanner", "scm", "spark_verify")
 OWN_BUDGET_S = 2.0
 """Tests that are named after a module, the fast ones first: as many as run in this time."""
 FOREIGN_BUDGET_S = 0.5
@@ -133,6 +133,9 @@ def shorten(items: Sequence[pytest.Item]) -> None:
             setattr(function, SETTINGS_OF, shorter)
 
 
+JUDGED_CONTAINERS = 500
+"""Of the seeded cluster that the judge and its plain reference are asked about, instead of
+thousands; all health states are among them."""
 SETTINGS_OF = "_hypothesis_internal_use_settings"
 EXAMPLES_MAX = 50
 HEALTH_CHECKS = tuple(HealthCheck)
@@ -342,8 +345,13 @@ def checksum(*texts: str) -> str:
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
 
-def chosen_tests(mutant: Mutant, known: Knowledge, package: str) -> list[Seen]:
-    """Return the tests to run for a mutant, its module's first, while their time lasts."""
+def chosen_tests(
+    mutant: Mutant, known: Knowledge, package: str, shared: Sequence[str] = ()
+) -> list[Seen]:
+    """Return the tests to run for a mutant, its module's first, while their time lasts.
+
+    `shared` are test files, or folders, that count as named after every module.
+    """
     stem = Path(mutant.path).stem
     place = (mutant.path, mutant.place)
     if mutant.is_in_function:
@@ -357,7 +365,8 @@ def chosen_tests(mutant: Mutant, known: Knowledge, package: str) -> list[Seen]:
         ]
     by_rank: dict[int, list[Seen]] = {0: [], 1: [], 2: []}
     for seen in sorted(called, key=lambda seen: (seen.cpu_s, seen.test)):
-        by_rank[rank(seen.test, stem, package)].append(seen)
+        is_shared = seen.test.startswith(tuple(shared))
+        by_rank[0 if is_shared else rank(seen.test, stem, package)].append(seen)
     result: list[Seen] = []
     for ranks, left_s in (((0,), OWN_BUDGET_S), ((1, 2), FOREIGN_BUDGET_S)):
         for seen in (seen for number in ranks for seen in by_rank[number]):
@@ -389,6 +398,7 @@ def preload() -> None:
     for name in THIRD_PARTY:
         __import__(name)
     os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", os.devnull)
+    os.environ.setdefault("SUTURE_JUDGED_CONTAINERS", str(JUDGED_CONTAINERS))
 
 
 THIRD_PARTY = (
@@ -396,4 +406,5 @@ THIRD_PARTY = (
     *("google.protobuf.message", "grpc", "grpc_status.rpc_status", "pydantic", "structlog"),
     *("typer", "rich.console", "tenacity", "prometheus_client", "_pytest.runner"),
     *("hypothesis.stateful", "hypothesis.extra.numpy", "unittest.case"),
+    *("pandas", "pyarrow.pandas_compat"),  # pyarrow imports them when it first makes a table
 )

@@ -1,0 +1,87 @@
+"""What holds a leaving node back, and what would be locked out with it."""
+
+from health.departure import FREE, HELD_BY
+from health.judge import judge
+from health.rules import Rules
+from tests.support.judged import cut
+from tests.support.snapshots import container, gather
+
+NO, YES = False, True
+Row = tuple[int, str, bool, bool]
+
+LEAVING: tuple[tuple[str, str, str, list[Row]], ...] = (
+    # container, replicas, ops, rows: which replica, held by what, locked out, in progress
+    ("EC CLOSED", "C#1 C#2 C#3 C#4 C#5/d", "", [(4, "too_few", NO, NO)]),  # the first row of all
+    ("R CLOSED 10", "C C C", "", []),
+    ("R CLOSED 10", "C C C/d", "", [(2, "too_few", NO, NO)]),
+    ("R CLOSED 10", "C C C/D", "+", [(2, "too_few", NO, YES)]),
+    ("R CLOSED 10", "C C C/d", "!", [(2, "too_few", NO, NO)]),  # only an add is progress
+    ("R CLOSED 10", "C C C C/d", "", [(3, "", NO, NO)]),
+    ("R CLOSED 10", "C C C C/d", "+", [(3, "", NO, NO)]),  # nothing is awaited
+    ("R CLOSED 10", "C C C/m", "", [(2, "", NO, NO)]),
+    ("R CLOSED 10", "C C/e C/m", "", [(1, "too_few", NO, NO), (2, "too_few", NO, NO)]),
+    ("R CLOSED 10", "C/d", "", [(0, "no_good_replica", YES, NO)]),
+    ("R CLOSED 10", "C/d C/d", "", [(i, "no_good_replica", NO, NO) for i in (0, 1)]),
+    ("R CLOSED 10", "C/d C?s", "", [(0, "too_few", YES, NO)]),  # a stale node serves nobody now
+    ("R CLOSED 10", "C/d C?r", "", [(0, "too_few", NO, NO)]),
+    ("R CLOSED 10", "C/d U", "", [(0, "no_good_replica", YES, NO)]),
+    ("R CLOSED 10", "C U/d", "", [(1, "too_few", NO, NO)]),
+    ("R CLOSED 10", "C C C U/d", "", [(3, "", NO, NO)]),
+    ("R CLOSED 10", "U U U/d", "", [(2, "no_good_replica", YES, NO)]),
+    ("R CLOSED 10", "C C O C/d", "", [(3, "unclosed", NO, NO)]),
+    ("R CLOSED 10", "C C C U O/d", "", [(4, "", NO, NO)]),  # it is not the node itself that counts
+    ("R CLOSED 10", "C C C C?d/d", "", []),  # gone: nothing is left to wait for
+    ("R CLOSED 10", "C C C?d/m", "", [(2, "", NO, NO)]),  # dead, but it will be back
+    ("R OPEN 10", "O O O/d", "", [(2, "unclosed", NO, NO)]),
+    ("R OPEN 10", "O/d", "", [(0, "unclosed", NO, NO)]),
+    ("R CLOSING 10", "G G G/d", "", [(2, "unclosed", NO, NO)]),
+    ("R QUASI_CLOSED 10", "Qx3 Q/d", "", [(3, "", NO, NO)]),
+    ("R QUASI_CLOSED 10", "Q/d", "", [(0, "no_good_replica", YES, NO)]),
+    ("R QUASI_CLOSED 10", "Qx2 C Q/d", "", [(3, "unclosed", NO, NO)]),
+    ("R QUASI_CLOSED 10", "Q@9x3 U@10/d", "", [(3, "no_good_replica", NO, NO)]),  # vulnerable
+    ("R DELETING 10", "C C C/d", "", [(2, "", NO, NO)]),
+    ("R DELETED 10", "C/d", "", [(0, "", NO, NO)]),
+    ("R CLOSED 10", "C!/d", "", [(0, "", NO, NO)]),  # empty: there is nothing to lose
+    ("R CLOSED 10", "C! C/d", "", [(1, "too_few", NO, NO)]),
+    ("EC CLOSED", "C#1 C#2 C#3 C#4 C#5/d", "", [(4, "too_few", NO, NO)]),
+    ("EC CLOSED", "C#1 C#2 C#3 C#4 C#5/d C#5", "", [(4, "", NO, NO)]),
+    ("EC CLOSED", "C#1 C#2 C#3/d", "", [(2, "too_few", YES, NO)]),
+    ("EC CLOSED", "C#1 C#1/d C#2 C#3/d", "", [(1, "", NO, NO), (3, "too_few", YES, NO)]),
+    ("EC CLOSED", "C#1 C#2 C#3 C#4 U#5 C#5/d", "", [(5, "too_few", NO, NO)]),  # a bad twin is none
+    ("EC CLOSED", "C#1 C#2 C#3 C#4 C#5/m", "", [(4, "", NO, NO)]),
+    ("EC CLOSED", "C#1 C#2 C#3 C#4/m C#5/m", "", [(i, "too_few", NO, NO) for i in (3, 4)]),
+    ("EC CLOSED", "C#1 C#2 C#3/m", "+#4", [(2, "too_few", YES, YES)]),
+    ("EC CLOSED", "C#1/d C#2", "", [(0, "no_good_replica", YES, NO)]),
+    ("EC CLOSED", "C#1 C#2 C#3?s C#4/d", "", [(3, "too_few", YES, NO)]),
+    ("EC CLOSED", "C#1 C#2 C#3 C#4?s/d", "", [(3, "too_few", NO, NO)]),
+    ("EC CLOSED", "C#1/d C#2/d C#3/d C#4/d", "", [(i, "too_few", NO, NO) for i in range(4)]),
+    ("EC6-3 CLOSED", "C#1 C#2 C#3 C#4 C#5 C#6/d", "", [(5, "too_few", YES, NO)]),
+)
+
+
+def test_each_replica_on_a_leaving_node_says_what_it_waits_for() -> None:
+    """
+    All lines in one batch, so that no container answers for its neighbour.
+    """
+    parts = [container(i, *line[:3]) for i, line in enumerate(LEAVING)]
+    unknown = container(len(LEAVING), "R CLOSED 10", "C/d")
+    unknown.containers.clear()
+    batch = cut(gather([*parts, unknown])).batch
+
+    found = judge(batch, Rules()).departures
+
+    rows: dict[int, list[Row]] = {i: [] for i in range(len(LEAVING) + 1)}
+    for place, row in enumerate(found.row.tolist()):
+        name = batch.nodes.names[batch.replicas.node[row]]
+        number = int(name.rsplit("-", 1)[1])
+        held = int(found.held[place])
+        rows[int(batch.replicas.container[row])].append(
+            (
+                number,
+                "" if held == FREE else HELD_BY[held],
+                bool(found.is_locked_out[place]),
+                bool(found.is_in_progress[place]),
+            )
+        )
+    assert [(*line[:3], sorted(rows[i])) for i, line in enumerate(LEAVING)] == list(LEAVING)
+    assert rows[len(LEAVING)] == [], "nobody says how many replicas it should have"
