@@ -187,7 +187,10 @@ class Trials:
 
     def _order(self, mutant: Mutant, known: Knowledge) -> list[Seen]:
         """Return the tests of a mutant: first what killed it, or others of its function, before."""
-        tests = suite.chosen_tests(mutant, known, self._group.package, self._group.shared)
+        group = self._group
+        tests = suite.chosen_tests(
+            mutant, known, group.package, shared=group.shared, own_budget_s=group.own_budget_s
+        )
         killer = self._verdicts.last_killer(mutant)
         others = self._killers.get((mutant.path, mutant.place), [])
         return sorted(

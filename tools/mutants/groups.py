@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tools.mutants.suite import ROOT, files_of
+from tools.mutants.suite import OWN_BUDGET_S, ROOT, files_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +12,8 @@ class Group:
     """Modules, the folders or files of tests that are theirs, and the words of other test files.
 
     A test file outside of `tests` is asked, too, if it imports one of the group's modules. Files
-    in `shared` count as named after each module: tests of what the modules say together.
+    in `shared`, or below a folder there, count as named after each module: tests of what the
+    modules say together. Tests that are named after a module have `own_budget_s` together.
     """
 
     name: str
@@ -20,6 +21,7 @@ class Group:
     tests: tuple[str, ...]
     package: str
     shared: tuple[str, ...] = ()
+    own_budget_s: float = OWN_BUDGET_S
 
     def paths(self) -> list[str]:
         """Return the modules by path from the top, without those that only declare."""
@@ -86,6 +88,7 @@ GROUPS = (
         ("tests/unit/health", JUDGE_LAW),
         "health",
         shared=("tests/unit/health/", JUDGE_LAW),
+        own_budget_s=2 * OWN_BUDGET_S,  # each of them calls every module
     ),
     Group("scm", tuple(f"scm/{name}.py" for name in SCM_RULES), ("tests/unit/scm",), "scm"),
 )

@@ -346,7 +346,12 @@ def checksum(*texts: str) -> str:
 
 
 def chosen_tests(
-    mutant: Mutant, known: Knowledge, package: str, shared: Sequence[str] = ()
+    mutant: Mutant,
+    known: Knowledge,
+    package: str,
+    *,
+    shared: Sequence[str] = (),
+    own_budget_s: float = OWN_BUDGET_S,
 ) -> list[Seen]:
     """Return the tests to run for a mutant, its module's first, while their time lasts.
 
@@ -368,7 +373,7 @@ def chosen_tests(
         is_shared = seen.test.startswith(tuple(shared))
         by_rank[0 if is_shared else rank(seen.test, stem, package)].append(seen)
     result: list[Seen] = []
-    for ranks, left_s in (((0,), OWN_BUDGET_S), ((1, 2), FOREIGN_BUDGET_S)):
+    for ranks, left_s in (((0,), own_budget_s), ((1, 2), FOREIGN_BUDGET_S)):
         for seen in (seen for number in ranks for seen in by_rank[number]):
             left_s -= seen.cpu_s
             if left_s >= 0 or not result:
