@@ -5,12 +5,8 @@ asked sits at a real terminal.
 """
 
 import json
-import os
-import pty
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -28,15 +24,13 @@ from scm.server import ScmService, build_server
 from spark_verify.pipeline import Request, verify
 from tests.support.command_line import CommandLine
 from tests.support.scm_world import ScmWorld, replica
+from tests.support.terminal import Terminal
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-ROOT = Path(__file__).parents[2]
 NODES = ("dn1", "dn2", "dn3", "dn4")
 OPTIONS = ScmOptions(stale_after_ms=1_000_000, dead_after_ms=2_000_000)
 SURPLUS, SHORT, DIFFERENT = 1, 2, 3  # containers
-READ_BYTES = 4096
-WAIT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,53 +104,6 @@ def suture(stage: Stage, capsys: pytest.CaptureFixture[str]) -> CommandLine:
     return CommandLine(stage.address, capsys)
 
 
-class Terminal:
-    """`suture scm apply` at a terminal: what it shows, up to its question, and the answer."""
-
-    def __init__(self, plan: Path, stage: Stage) -> None:
-        self._command = [sys.executable, "-m", "agent.cli.start", "scm", "apply", str(plan)]
-        self._command += ["--scm", stage.address]
-        self._text = ""
-
-    @property
-    def shown(self) -> str:
-        """What was on the screen, wherever its lines were broken."""
-        return " ".join(self._text.split())
-
-    def __enter__(self) -> "Terminal":
-        self._mine, theirs = pty.openpty()
-        self._process = subprocess.Popen(
-            self._command,
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            env={**os.environ, "TERM": "dumb", "PYTHONPATH": str(ROOT)},
-        )
-        os.close(theirs)
-        self._read_until("[y/N]")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._mine)
-        self._process.kill()
-        self._process.wait(WAIT_S)
-
-    def answer(self, word: str) -> int:
-        """Type a word; return the exit code."""
-        os.write(self._mine, f"{word}\n".encode())
-        self._read_until("\0")
-        return self._process.wait(WAIT_S)
-
-    def _read_until(self, end: str) -> None:
-        seen = ""
-        while end not in seen:
-            try:
-                seen += os.read(self._mine, READ_BYTES).decode()
-            except OSError:  # so a terminal says that nobody is at its other end any more
-                break
-        self._text += seen
-
-
 ALL = [
     (SURPLUS, "delete"),
     (SHORT, "replicate"),
@@ -221,7 +168,7 @@ def test_who_is_asked_decides(word: str, code: Exit, stage: Stage, plan: Path) -
     """
     All rows are on the screen before the question; a no orders nothing, a yes what was shown.
     """
-    with Terminal(plan, stage) as terminal:
+    with Terminal(["scm", "apply", str(plan), "--scm", stage.address]) as terminal:
         assert "the plan deletes 1 replica and does 2 other things" in terminal.shown
         for row in (r"delete on dn\d", r"replicate dn\d to dn\d", r"reconcile on dn\d"):
             assert re.search(
@@ -235,7 +182,7 @@ def test_a_world_that_changed_while_somebody_thought_aborts_all(stage: Stage, pl
     """
     The change is about a container of which nothing is deleted: nothing at all is done.
     """
-    with Terminal(plan, stage) as terminal:
+    with Terminal(["scm", "apply", str(plan), "--scm", stage.address]) as terminal:
         stage.change(findings=1)
 
         assert Exit.FAILED == terminal.answer("y")
