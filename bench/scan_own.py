@@ -15,7 +15,8 @@ from agent.store.reader import DiskReader, ReadBuffers
 from agent.store.store import ReplicaStore
 from bench.scan_world import OPTIONS, WARM_UP, open_store
 from merkle.replica import ContainerId
-from scanner.verify import ScanOutcome, scan_replica
+from scanner.outcome import ScanOutcome
+from scanner.verify import scan_replica
 
 
 def main(volume: Path, worker_count: int, containers: list[ContainerId]) -> None:

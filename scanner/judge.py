@@ -7,7 +7,7 @@ another buffer, and an independent implementation (`merkle.witness`) speaks too:
     the re-read verifies                      -> SUSPECT_HOST  this host lied, the medium did not
     the two libraries disagree on it          -> SUSPECT_HOST  one of them lies
     three reads in a row are wrong alike      -> CORRUPT       two witnesses, one answer
-    every read gives something else           -> SUSPECT_HOST  undecided
+    every read gives something else           -> SUSPECT_HOST  undecided; for hours: UNREADABLE
     the device refuses twice                  -> UNREADABLE
 
 Google ("Cores that don't count", HotOS 2021) and CERN ("Data integrity", 2007) both found hosts
@@ -101,7 +101,8 @@ class Judgement:
     """The verdict on one chunk, and what the medium holds of it (the tree's leaf).
 
     `is_disagreement`: the two libraries gave different sums for the same bytes.
-    `is_decided`: False when not even the medium's content is known.
+    `is_decided`: False when not even the medium's content is known; `is_wavering`: because no reads
+    of it agree.
     """
 
     verdict: Verdict
@@ -111,6 +112,7 @@ class Judgement:
     window_checksums: bytes
     is_disagreement: bool = False
     is_decided: bool = True
+    is_wavering: bool = False
     forensic: Forensic = Forensic.UNKNOWN
     wrong_windows: tuple[int, ...] = ()
 
@@ -159,11 +161,14 @@ def judge_chunk(
     first: FirstRead,
     witnesses: Witnesses,
     former: Former = tuple,
+    *,
+    insists: bool = False,
 ) -> Judgement:
     """Read `chunk` again until enough reads agree, and judge it.
 
-    `former` is asked what was in the chunk's place before, if it is corrupt. Raise OSError for a
-    failure that is neither the data's nor the device's.
+    `former` is asked what was in the chunk's place before, if it is corrupt. `insists`: earlier
+    scans came to no verdict, over so long a time that this one does. Raise OSError for a failure
+    that is neither the data's nor the device's.
     """
     previous = None if first.error else (first.length_bytes, first.window_checksums)
     alike = 0 if first.error else 1
@@ -184,7 +189,7 @@ def judge_chunk(
         if alike == AGREEING_READS:
             return _corrupt(chunk, medium, second, former)
         previous = (len(medium), second)
-    return _undecided(chunk)
+    return _undecided(chunk, is_final=insists)
 
 
 def _corrupt(chunk: ChunkInfo, medium: bytes, sums: bytes, former: Former) -> Judgement:
@@ -239,14 +244,20 @@ def _disagreement(chunk: ChunkInfo, primary: bytes, second: bytes) -> Judgement:
     )
 
 
-def _undecided(chunk: ChunkInfo) -> Judgement:
+def _undecided(chunk: ChunkInfo, *, is_final: bool) -> Judgement:
+    """Say that reads never agree; `is_final`: as in earlier scans, so that it does not pass."""
+    told = f"{REREADS_MAX + 1} reads, none verifies and no {AGREEING_READS} in a row agree"
+    if is_final:
+        told = f"{told}, as in scans before"
+        return Judgement(Verdict.UNREADABLE, Fault.CHUNK_UNREADABLE, told, 0, b"")
     return Judgement(
         Verdict.SUSPECT_HOST,
         Fault.CHUNK_CHECKSUM,
-        f"{REREADS_MAX + 1} reads, none verifies and no {AGREEING_READS} in a row agree",
+        told,
         chunk.length_bytes,
         chunk.window_checksums,
         is_decided=False,
+        is_wavering=True,
     )
 
 

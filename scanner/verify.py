@@ -13,7 +13,6 @@ rewritten while it was read.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -22,9 +21,10 @@ from merkle.blockrow import decode_block
 from merkle.checksum import NO_WHOLE, Algorithm, U64s, long_crc32c
 from merkle.damaged import Damaged
 from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo
-from merkle.tree import Tree, TreeBuilder
+from merkle.tree import TreeBuilder
 from scanner.batch import SIMPLE_TYPE, SUMS_START, SimpleRun, runs
-from scanner.finding import Fault, Finding, Verdict
+from scanner.finding import Fault, Verdict
+from scanner.insist import Insistent
 from scanner.judge import (
     WITNESSES,
     FirstRead,
@@ -35,6 +35,7 @@ from scanner.judge import (
     read_failure,
 )
 from scanner.notebook import Notebook
+from scanner.outcome import ScanOutcome
 from scanner.ports import BlockReader, ReplicaReader, Structure
 from scanner.resume import KeepMark, Marker, ScanMark, no_mark
 from scanner.spans import Wholes, expected_wholes, spans_of
@@ -51,38 +52,6 @@ NOTE_FAULTS: Final = frozenset(
     {Fault.FOREIGN_FILE, Fault.TREE_DAMAGED, Fault.TREE_MISSING, Fault.TREE_STALE}
 )
 """Faults that cost no data: a stranger's file; a tree, which this scan makes anew."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScanOutcome:
-    """What one scan learned.
-
-    `stopped_because` says why the walk ended early ("stopped", "changed", or a transient errno):
-    then neither tree nor findings may be committed. `undecided_count` counts chunks of which not
-    even the medium's content is known: then the findings hold, the tree does not. `findings` is
-    bounded, `finding_count` is not. `disagreement_count` counts chunks on which the two checksum
-    libraries differed.
-    """
-
-    tree: Tree
-    findings: tuple[Finding, ...]
-    finding_count: int
-    bytes_read: int
-    block_count: int
-    chunk_count: int
-    stopped_because: str = ""
-    undecided_count: int = 0
-    disagreement_count: int = 0
-
-    @property
-    def complete(self) -> bool:
-        """Whether every byte was read and judged, so that the tree may be committed."""
-        return not self.stopped_because and not self.undecided_count
-
-    @property
-    def is_damaged(self) -> bool:
-        """Whether a finding calls for repair."""
-        return any(finding.is_damage for finding in self.findings)
 
 
 class _StopError(Exception):
@@ -105,14 +74,16 @@ def scan_replica(
     witnesses: Witnesses = WITNESSES,
     resume: ScanMark | None = None,
     mark: KeepMark = no_mark,
+    insists: bool = False,
 ) -> ScanOutcome:
     """Read every chunk of the replica and judge it.
 
     `progress` and `pace` are called after each read with the bytes it took; `pace` may wait.
     `stop` is asked before each read. A scan of the same generation that was cut off goes on at
-    `resume`, the last mark that `mark` was given. Raise SutureError when the metadata cannot be
-    read at all.
+    `resume`, the last mark that `mark` was given. One that `insists` calls UNREADABLE what earlier
+    scans tried in vain. Raise SutureError when the metadata cannot be read at all.
     """
+    reader = Insistent(reader) if insists else reader
     scan = _Scan(reader, algorithm, now_ms, stop, progress, pace, witnesses, resume, mark)
     try:
         scan.walk()
@@ -154,6 +125,7 @@ class _Scan:
         self._chunk_count = 0
         self._disagreement_count = 0
         self._undecided_count = 0
+        self._wavering_count = 0
 
     def outcome(self, stopped_because: str = "") -> ScanOutcome:
         self._add_clean()
@@ -166,6 +138,7 @@ class _Scan:
             chunk_count=self._chunk_count,
             stopped_because=stopped_because,
             undecided_count=self._undecided_count,
+            wavering_count=self._wavering_count,
             disagreement_count=self._disagreement_count,
         )
 
@@ -379,6 +352,7 @@ class _Scan:
             first,
             self._witnesses,
             lambda: self._reader.former_bytes(block.block_id, chunk.offset),
+            insists=isinstance(self._reader, Insistent),
         )
         self._account(judgement.length_bytes)
         if not self._stands(block.block_id, row):
@@ -410,6 +384,7 @@ class _Scan:
         self._healthy(chunk)
         self._disagreement_count += judgement.is_disagreement
         self._undecided_count += not judgement.is_decided
+        self._wavering_count += judgement.is_wavering
         self._notebook.chunk(block.block_id, chunk, judgement)
 
     def _damaged(self, block: BlockData, chunk: ChunkInfo, judgement: Judgement) -> None:

@@ -26,11 +26,11 @@ from merkle.checksum import Algorithm
 from merkle.replica import ContainerId
 from scanner.breaker import Breaker
 from scanner.finding import Finding, Verdict
-from scanner.insist import Insistent
 from scanner.judge import is_lasting
+from scanner.outcome import ScanOutcome
 from scanner.ports import Pieces
 from scanner.resume import ScanMark, no_mark
-from scanner.verify import CHANGED, STOPPED, ScanOutcome, scan_replica
+from scanner.verify import CHANGED, STOPPED, scan_replica
 
 SCAN_ATTEMPTS_MAX: Final = 2  # a replica that changes all the time is read again another day
 LEASE_WAIT_S: Final = 30.0
@@ -223,7 +223,7 @@ def _scan_once(
         raise
     try:
         outcome = scan_replica(
-            Insistent(reader) if insists else reader,
+            reader,
             algorithm=tools.algorithm,
             now_ms=tools.clock.now_ms,
             stop=hooks.stop,
@@ -231,6 +231,7 @@ def _scan_once(
             pace=hooks.pace,
             resume=keeper.resume,
             mark=keeper.offer if resumable_s else no_mark,
+            insists=insists,
         )
     finally:
         reader.close()
@@ -238,6 +239,8 @@ def _scan_once(
         keeper.keep_last()
     elif is_lasting(outcome.stopped_because):
         base.doubts.note(outcome.stopped_because)
+    elif outcome.wavering_count:
+        base.doubts.note(f"{outcome.wavering_count} chunks of which no reads agree")
     for finding in outcome.findings:
         if finding.verdict is Verdict.UNREADABLE:
             tools.on_unreadable(base.facts.volume_id, finding.evidence)

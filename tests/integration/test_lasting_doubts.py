@@ -1,6 +1,7 @@
 """A failure that nobody can name is no verdict; one that stays for hours is."""
 
 import errno
+import itertools
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -74,6 +75,24 @@ def scans(replica: StoredReplica, clock: FakeClock, count: int, *, span_ms: int)
         restart(replica)
 
 
+@contextmanager
+def wavering(block_id: int) -> Iterator[None]:
+    """Let each read of a block's first bytes give others, as a bad controller does."""
+    real, reads = os.preadv, itertools.count(1)
+
+    def reading(fd: int, buffers: Any, offset: int, flags: int = 0) -> int:
+        count = real(fd, buffers, offset, flags)
+        if offset == 0 and Path(f"/proc/self/fd/{fd}").readlink().name == f"{block_id}.block":
+            memoryview(buffers[0])[:8] = next(reads).to_bytes(8)
+        return count
+
+    os.preadv = cast(Callable[..., int], reading)
+    try:
+        yield
+    finally:
+        os.preadv = real
+
+
 def facts(findings: list[Finding]) -> set[tuple[Verdict, Fault, int]]:
     """Return what was found."""
     return {(item.verdict, item.fault, item.block_id) for item in findings}
@@ -130,6 +149,50 @@ def test_too_few_tries_or_too_short_a_time_are_no_verdict(
         assert not replica.scan().committed
 
     assert [] == replica.store.findings(CONTAINER)
+
+
+def test_a_chunk_of_which_no_reads_agree_for_an_hour_is_unreadable(aged: Aged) -> None:
+    """
+    Such a chunk is suspect at first, and nothing is marked; after tries over a time it is damage
+    that a peer's copy mends, whatever was restarted meanwhile. A medium that reads well ends it.
+    """
+    replica, clock = aged
+    with wavering(2):
+        for _ in range(TRIES_MIN):
+            assert {(Verdict.SUSPECT_HOST, Fault.CHUNK_CHECKSUM, 2)} == facts(
+                list(replica.scan().findings)
+            )
+            assert ReplicaState.CLOSED is replica.store.replica(CONTAINER).state
+            clock.advance_s(SPAN_MS_MIN / 1000 / (TRIES_MIN - 1))
+            restart(replica)
+
+        report = replica.scan()
+
+    assert {(Verdict.UNREADABLE, Fault.CHUNK_UNREADABLE, 2)} == facts(list(report.findings))
+    assert "no 3 in a row agree, as in scans before" in report.findings[0].evidence
+    assert ReplicaState.UNHEALTHY is report.commit.state_after
+    assert 1 == replica.store.replica(CONTAINER).finding_count
+    assert ReplicaState.CLOSED is replica.scan().commit.state_after
+
+
+@pytest.mark.parametrize(
+    ("count", "span_ms"), [(TRIES_MIN - 1, 2 * SPAN_MS_MIN), (TRIES_MIN + 2, SPAN_MS_MIN - 60_000)]
+)
+def test_reads_that_do_not_agree_for_a_while_condemn_nothing(
+    aged: Aged, count: int, span_ms: int
+) -> None:
+    """
+    Too few tries, or all within minutes, say nothing about the medium.
+    """
+    replica, clock = aged
+    with wavering(2):
+        for _ in range(count):
+            replica.scan()
+            clock.advance_s(span_ms / 1000 / (count - 1) if count > 1 else 0)
+
+        replica.scan()
+
+    assert ReplicaState.CLOSED is replica.store.replica(CONTAINER).state
 
 
 def test_a_scan_that_reads_all_ends_the_doubt(aged: Aged) -> None:

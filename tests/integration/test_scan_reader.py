@@ -13,7 +13,8 @@ from agent.store.reader import BUFFER_BYTES, HUGE_PAGE_BYTES, DiskReader, ReadBu
 from merkle.checksum import Algorithm
 from merkle.replica import BlockId
 from scanner.finding import Forensic
-from scanner.verify import ScanOutcome, scan_replica
+from scanner.outcome import ScanOutcome
+from scanner.verify import scan_replica
 from tests.support.page_cache import cached_pages, drop_pages
 from tests.support.stored_replica import CONTAINER, StoredReplica
 

@@ -17,8 +17,8 @@ from agent.runtime.scanning import MarkingGuard, ScanTools, scan_container
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from scanner.breaker import Breaker, BreakerLimits
 from scanner.finding import Verdict
+from scanner.outcome import ScanOutcome
 from scanner.pacing import MIB, PaceLimits
-from scanner.verify import ScanOutcome
 from tests.support.clock import FakeClock
 from tests.support.replica_reader import MemoryReader, MemoryReplica, scan
 from tests.support.stored_replica import CONTAINER, StoredReplica, opened

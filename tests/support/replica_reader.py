@@ -16,8 +16,9 @@ from merkle.checksum import Algorithm, window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
 from merkle.tree import Tree, build_from_rows
 from scanner.judge import WITNESSES, Witnesses
+from scanner.outcome import ScanOutcome
 from scanner.ports import BlockReader, ReplicaReader, Structure, StructureFault
-from scanner.verify import ScanOutcome, scan_replica
+from scanner.verify import scan_replica
 
 NOW_MS = 1_700_000_000_000
 WINDOW_BYTES = 4096

@@ -6,8 +6,9 @@ import pytest
 
 from merkle.checksum import Algorithm
 from merkle.replica import BlockId
+from scanner.outcome import ScanOutcome
 from scanner.resume import DOUBTS_MAX, MARK_BYTES_MIN, ScanMark
-from scanner.verify import ScanOutcome, scan_replica
+from scanner.verify import scan_replica
 from tests.support.replica_reader import NOW_MS, MemoryReader, MemoryReplica, noise
 
 CHUNK_BYTES = MARK_BYTES_MIN
