@@ -19,7 +19,7 @@ from agent.rpc.peer import Peer
 from agent.rpc.scm import ScmClient
 from agent.rpc.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import container_pb2, datanode_pb2_grpc, scm_pb2
-from agent.writer import Source, Stored, WriterSession, balanced, put_share
+from agent.writer import Source, Stored, Waits, WriterSession, balanced, put_share
 from merkle.replica import BlockId, ContainerId
 
 LANES_DEFAULT: Final = 4  # writer sessions side by side, each with its own container
@@ -60,6 +60,7 @@ class Client:
         close: bool = False,
         scheme: Scheme | None = None,
         progress: Callable[[int], None] = lambda _: None,
+        waits: Waits = lambda _: None,
     ) -> tuple[list[Stored], list[int]]:
         """Store every source; return what is stored, and the containers that hold it.
 
@@ -67,10 +68,12 @@ class Client:
 
         `progress` hears of the bytes of every chunk that is durable, from several threads. `close`
         asks the SCM to close those containers. The first failure stops the rest and is raised, with
-        `stored_files` among its facts; keys committed before it stay stored.
+        `stored_files` among its facts; keys committed before it stay stored. While the control
+        plane restarts, or is in safe mode, it is waited for, up to two minutes; `waits` hears why,
+        from several threads.
         """
         shares = balanced(sources, max(1, min(lanes, len(sources))))
-        sessions = [self._session(scheme, progress) for _ in shares]
+        sessions = [self._session(scheme, progress, waits) for _ in shares]
         stored: list[Stored] = []
         try:
             self._run_sessions(sessions, shares, stored, replace=replace)
@@ -82,13 +85,15 @@ class Client:
                 error.facts["stored_files"] = str(len(stored))
             raise
         for session in sessions:
-            session.finish(close=close)
+            session.finish(close=close, is_patient=True)
         return stored, sorted({b.block_id.container_id for item in stored for b in item.blocks})
 
-    def _session(self, scheme: Scheme | None, progress: Callable[[int], None]) -> WriterSession:
+    def _session(
+        self, scheme: Scheme | None, progress: Callable[[int], None], waits: Waits
+    ) -> WriterSession:
         if scheme is None:
-            return WriterSession(self.scm, self._dial, progress)
-        return EcWriterSession(self.scm, self._dial, progress, scheme=scheme)
+            return WriterSession(self.scm, self._dial, progress, waits)
+        return EcWriterSession(self.scm, self._dial, progress, waits, scheme=scheme)
 
     def _run_sessions(
         self,

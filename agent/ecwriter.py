@@ -20,7 +20,15 @@ from agent.rpc import codec
 from agent.rpc.errors import error_from
 from agent.rpc.scm import ScmClient
 from agent.rpc.v1 import container_pb2, datanode_pb2, datanode_pb2_grpc, scm_pb2
-from agent.writer import WRITE_TIMEOUT_S, LeftBehind, Piece, WriterSession, chunks_of, describe
+from agent.writer import (
+    WRITE_TIMEOUT_S,
+    LeftBehind,
+    Piece,
+    Waits,
+    WriterSession,
+    chunks_of,
+    describe,
+)
 from merkle.replica import Bcsid, BlockData, BlockId, ChunkInfo, ContainerId
 
 SHARD_BYTES_DEFAULT: Final = 16 * 1024**2  # a longer file becomes several groups
@@ -36,11 +44,12 @@ class EcWriterSession(WriterSession):
         scm: ScmClient,
         dial: Callable[[str], Stub],
         wrote: Callable[[int], None] = lambda _: None,
+        waits: Waits = lambda _: None,
         *,
         scheme: Scheme,
     ) -> None:
         """Begin a session; `wrote` hears of the bytes of each stripe that is durable."""
-        super().__init__(scm, dial, wrote)
+        super().__init__(scm, dial, wrote, waits)
         self.scheme = str(scheme)
         cells_count = max(1, SHARD_BYTES_DEFAULT // scheme.cell_bytes)
         self.block_bytes = cells_count * scheme.stripe_bytes

@@ -11,12 +11,13 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import grpc
 
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.rpc import codec
+from agent.rpc.channel import patient
 from agent.rpc.errors import error_from
 from agent.rpc.scm import ScmClient
 from agent.rpc.v1 import container_pb2, datanode_pb2, datanode_pb2_grpc, scm_pb2
@@ -40,6 +41,8 @@ ATTEMPTS_MAX: Final = 3  # containers tried for one block before the write fails
 assert CHUNK_BYTES_DEFAULT <= BLOCK_BYTES_DEFAULT
 
 Metadata = tuple[tuple[str, str], ...]
+Waits = Callable[[SutureError], None]  # hears why a writer waits for the control plane
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +94,10 @@ class WriterSession:
         scm: ScmClient,
         dial: Callable[[str], datanode_pb2_grpc.DatanodeStub],
         wrote: Callable[[int], None] = lambda _: None,
+        waits: Waits = lambda _: None,
     ) -> None:
-        """Begin a session; `wrote` hears of the bytes of each chunk that is durable."""
+        """Begin a session; `wrote` hears of the bytes of each chunk that is durable, `waits` of
+        what the control plane answers while it starts."""
         self.client_id = uuid.uuid4().hex
         self.stopped = False  # set from outside: the session ends before its next chunk
         self.failed: dict[tuple[int, str], str] = {}  # (container, datanode) -> why
@@ -100,6 +105,8 @@ class WriterSession:
         self._scm = scm
         self._dial = dial
         self._wrote = wrote
+        self._waits = waits
+        self._was_heard = False  # the control plane: if it is silent now, it is being restarted
 
     def put(self, sources: Sequence[Source], *, replace: bool) -> list[Stored]:
         """Store `sources` and commit their keys in one step; all or a clear error."""
@@ -122,20 +129,20 @@ class WriterSession:
         self._commit(stored, replace=replace)
         return stored
 
-    def finish(self, *, close: bool) -> None:
-        """End the session; with `close`, its containers are closed now."""
-        self._scm.finish_writes(scm_pb2.FinishWritesRequest(client_id=self.client_id, close=close))
+    def finish(self, *, close: bool, is_patient: bool = False) -> None:
+        """End the session; with `close`, its containers are closed now. One that `is_patient`
+        waits for a control plane that is being restarted."""
+        request = scm_pb2.FinishWritesRequest(client_id=self.client_id, close=close)
+        self._ask(lambda: self._scm.finish_writes(request), must_end=lambda: not is_patient)
 
     def _allocate(
         self, sizes: list[int], new_keys: Sequence[str] = ()
     ) -> list[scm_pb2.BlockAllocation]:
         """Get blocks; a new key they are for that exists is refused before any byte moves."""
-        answer = self._scm.allocate_blocks(
-            scm_pb2.AllocateBlocksRequest(
-                client_id=self.client_id, sizes=sizes, keys=new_keys, scheme=self.scheme
-            )
+        request = scm_pb2.AllocateBlocksRequest(
+            client_id=self.client_id, sizes=sizes, keys=new_keys, scheme=self.scheme
         )
-        return list(answer.blocks)
+        return list(self._ask(lambda: self._scm.allocate_blocks(request)).blocks)
 
     def _commit(self, stored: list[Stored], *, replace: bool) -> None:
         keys = [
@@ -146,11 +153,19 @@ class WriterSession:
             scm_pb2.FailedReplica(container_id=container_id, datanode_id=datanode_id)
             for container_id, datanode_id in self.failed
         ]
-        self._scm.commit_key(
-            scm_pb2.CommitKeyRequest(
-                client_id=self.client_id, keys=keys, replace=replace, failed=failed
-            )
+        request = scm_pb2.CommitKeyRequest(
+            client_id=self.client_id, keys=keys, replace=replace, failed=failed
         )
+        self._ask(lambda: self._scm.commit_key(request))
+
+    def _ask(self, work: Callable[[], T], *, must_end: Callable[[], bool] | None = None) -> T:
+        """Ask the control plane; wait while it starts, and when it has answered before, while it
+        is away. What is asked of it here may be asked twice."""
+        codes = {Code.SAFE_MODE, Code.UNAVAILABLE} if self._was_heard else {Code.SAFE_MODE}
+        ends = must_end or (lambda: self.stopped)
+        answer = patient(work, codes=codes, must_end=ends, waits=self._waits)
+        self._was_heard = True
+        return answer
 
     def _put_piece(
         self, piece: Piece, allocation: scm_pb2.BlockAllocation

@@ -8,11 +8,11 @@ from agent.cli import holds as holds
 from agent.cli import losses as losses
 from agent.cli import nodes as nodes  # its commands are of the same group
 from agent.cli import plan as plan
+from agent.cli.connection import connect
 from agent.cli.options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.cli.orders import DryRunFlag, YesFlag, refuse_unasked
 from agent.cli.output import Exit, counted, emit, grid, say, short, show, size
 from agent.cli.scm import app, facts
-from agent.client import Client
 from agent.errors import Code, Refused
 from agent.rpc.v1 import scm_pb2
 
@@ -42,7 +42,7 @@ def balance(
         iteration_count=iterations,
         stop=stop,
     )
-    with Client(scm) as client:
+    with connect(scm) as client:
         if not (status or stop) and (dry_run or not yes):
             request.dry_run = True
             trial = client.scm.balance(request)

@@ -4,11 +4,11 @@ from typing import Annotated
 
 import typer
 
+from agent.cli.connection import connect
 from agent.cli.options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.cli.orders import datanode_id
 from agent.cli.output import emit, grid, short, show
 from agent.cli.scm import Containers, app, facts, show_decisions
-from agent.client import Client
 from agent.rpc.v1 import scm_pb2
 
 ReplicaOption = Annotated[
@@ -40,7 +40,7 @@ def release(
 
 def hold(scm: str, ids: list[int], datanode: str, *, release: bool, as_json: bool) -> int:
     """Ask the SCM to hold or release."""
-    with Client(scm) as client:
+    with connect(scm) as client:
         request = scm_pb2.HoldContainersRequest(
             container_ids=ids,
             datanode_id=datanode_id(client, datanode) if datanode else "",
@@ -52,7 +52,7 @@ def hold(scm: str, ids: list[int], datanode: str, *, release: bool, as_json: boo
 @app.command("holds")
 def holds(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> None:
     """List what is suppressed, and which replicas are excluded and why."""
-    with Client(scm) as client:
+    with connect(scm) as client:
         answer = client.scm.list_holds(scm_pb2.ListHoldsRequest())
     if as_json:
         emit([facts(one) for one in answer.holds])

@@ -3,7 +3,7 @@
 import os
 import sys
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -61,6 +61,7 @@ def put(
                 close=close,
                 scheme=scheme,
                 progress=lambda length_bytes: bar.advance(bar.task_ids[0], length_bytes),
+                waits=waiting_told(),
             )
         except SutureError as error:
             if error.code is Code.KEY_EXISTS:
@@ -83,6 +84,18 @@ def put(
         f"{'container' if len(containers) == 1 else 'containers'} "
         f"{', '.join(map(str, containers))}; every file is on {fewest} datanodes or more"
     )
+
+
+def waiting_told() -> Callable[[SutureError], None]:
+    """Return what says on stderr, once, why nothing is stored yet."""
+    told: list[str] = []
+
+    def tell(error: SutureError) -> None:
+        if not told:
+            remark(f"waiting for the control plane: {error}")
+        told.append(str(error))
+
+    return tell
 
 
 def sources_of(paths: Sequence[Path], prefix: str) -> Iterable[Source]:

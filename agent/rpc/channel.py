@@ -5,7 +5,7 @@ again later", and only while its deadline lasts. What comes back as an error is 
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
@@ -27,6 +27,7 @@ ATTEMPTS_MAX: Final = 3
 RETRY_WAIT_S: Final = 0.05
 UPLOAD_POLL_S: Final = 0.2
 RETRY_WAIT_S_MAX: Final = 1.0
+PATIENCE_S: Final = 120.0  # a control plane that restarts: its start, and three slow heartbeats
 
 _RETRIED_CODES: Final = frozenset({Code.UNAVAILABLE, Code.BUSY})
 
@@ -155,6 +156,44 @@ def retried(work: Callable[[], T], *, timeout_s: float) -> T:
         reraise=True,
     )
     return attempts(again)
+
+
+def patient(
+    work: Callable[[], T],
+    *,
+    codes: Collection[Code],
+    must_end: Callable[[], bool],
+    waits: Callable[[SutureError], None] = lambda _: None,
+    timeout_s: float = PATIENCE_S,
+    sleep: Callable[[float], None] = time.sleep,
+) -> T:
+    """Return what `work` returns; repeat it as long as it fails with one of `codes`.
+
+    With the waits of `retried`, for as long as a restart takes; `waits` is told of the first such
+    failure. Raises the last one after `timeout_s`, or soon after `must_end` turns true.
+    """
+    import tenacity
+
+    is_told = False
+
+    def tell(state: tenacity.RetryCallState) -> None:
+        nonlocal is_told
+        failure = state.outcome.exception() if state.outcome is not None else None
+        if not is_told and isinstance(failure, SutureError):
+            waits(failure)
+        is_told = True
+
+    attempts = tenacity.Retrying(
+        stop=lambda state: must_end() or (state.seconds_since_start or 0.0) >= timeout_s,
+        wait=tenacity.wait_random_exponential(multiplier=RETRY_WAIT_S, max=RETRY_WAIT_S_MAX),
+        retry=tenacity.retry_if_exception(
+            lambda error: isinstance(error, Unavailable) and error.code in codes
+        ),
+        before_sleep=tell,
+        sleep=sleep,
+        reraise=True,
+    )
+    return attempts(work)
 
 
 def _is_worth_repeating(error: BaseException) -> bool:

@@ -175,6 +175,9 @@ def test_a_cluster_works_over_mutual_tls(
     client("get", stored["stored"][0]["key"], "--output", str(back))
     for words in (("status",), ("volumes",), ("scm", "nodes"), ("scm", "outcomes"), ("findings",)):
         admin(*words)
+    for words in (("suppress", str(container_id)), ("holds",), ("release", str(container_id))):
+        admin("scm", *words)
+    admin("scm", "balance", "--status", "--threshold", "99%")
 
     assert source.read_bytes() == back.read_bytes()
     assert "converged" in json.dumps(mended)

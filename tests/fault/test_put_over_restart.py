@@ -1,0 +1,106 @@
+"""A client that stores files while the control plane restarts: it waits, and loses nothing."""
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from agent.client import Client
+from agent.demo.cluster import Cluster
+from agent.errors import Code, SutureError, Unavailable
+from agent.rpc.v1 import scm_pb2
+from agent.writer import Source, Stored
+
+pytestmark = [pytest.mark.fault, pytest.mark.slow]
+
+WAIT_S = 60.0
+SECTIONS = "[scan]\nenabled = false\nwatch = false\n"
+
+
+def source(path: Path, size_bytes: int = 50_000) -> Source:
+    """Make a file to store."""
+    path.write_bytes(os.urandom(size_bytes))
+    return Source(path.name, path, size_bytes)
+
+
+def restart_without(cluster: Cluster, index: int) -> None:
+    """Restart the control plane while one datanode is away: it stays in safe mode."""
+    address = cluster.scm.address
+    cluster.nodes[index].stop()
+    cluster.scm.stop()
+    cluster.scm.arguments = cluster.scm_arguments(address)
+    cluster.scm.start()
+
+
+def test_a_put_waits_for_the_end_of_safe_mode(tmp_path: Path) -> None:
+    """
+    Of a control plane that was just started: why is told once, and then everything is stored. Of
+    one that is away for good an error comes at once.
+    """
+    file = source(tmp_path / "file")
+    with Cluster(tmp_path / "c", agents=4, volumes=1, agent_sections=SECTIONS) as cluster:
+        restart_without(cluster, 3)
+        heard: list[SutureError] = []
+        is_heard = threading.Event()
+
+        def waits(error: SutureError) -> None:
+            heard.append(error)
+            is_heard.set()
+
+        def put() -> list[Stored]:
+            with Client(cluster.scm.address) as client:
+                return client.put([file], lanes=1, waits=waits)[0]
+
+        with ThreadPoolExecutor(1) as pool:
+            storing = pool.submit(put)
+            assert is_heard.wait(WAIT_S)
+            assert not storing.done()
+            cluster.start_again(3)
+            [stored] = storing.result(WAIT_S)
+
+        with Client(cluster.scm.address) as client:
+            assert file.path.read_bytes() == b"".join(client.get("file"))
+        assert [Code.SAFE_MODE] == [error.code for error in heard]
+        assert 3 == stored.replicas_min
+
+        cluster.scm.stop()
+        with Client(cluster.scm.address) as client, pytest.raises(Unavailable) as caught:
+            client.put([file], lanes=1, waits=waits)
+        assert Code.UNAVAILABLE is caught.value.code
+        assert 1 == len(heard)
+
+
+def test_a_put_goes_on_after_a_restart(tmp_path: Path) -> None:
+    """
+    A control plane that answered before and is away now is being restarted: what was begun is
+    finished when it is back.
+    """
+    files = [source(tmp_path / f"file{number}", 100_000) for number in range(2)]
+    with Cluster(tmp_path / "c", agents=3, volumes=1, agent_sections=SECTIONS) as cluster:
+        is_half, is_away = threading.Event(), threading.Event()
+
+        def progress(_length_bytes: int) -> None:
+            is_half.set()
+            assert is_away.wait(WAIT_S)
+
+        def put() -> list[Stored]:
+            with Client(cluster.scm.address) as client:
+                return client.put(files, lanes=1, close=True, progress=progress)[0]
+
+        with ThreadPoolExecutor(1) as pool:
+            storing = pool.submit(put)
+            assert is_half.wait(WAIT_S)
+            address = cluster.scm.address
+            cluster.scm.stop()
+            is_away.set()
+            cluster.scm.arguments = cluster.scm_arguments(address)
+            cluster.scm.start()
+            stored = storing.result(2 * WAIT_S)
+
+        with Client(address) as client:
+            keys = client.scm.list_keys(scm_pb2.ListKeysRequest()).keys
+            assert sorted(item.key for item in stored) == sorted(key.key for key in keys)
+            for file in files:
+                assert file.path.read_bytes() == b"".join(client.get(file.key))
