@@ -171,7 +171,7 @@ class Trials:
             by_file.setdefault(item.nodeid.split("::")[0], []).append(item)
         kept = load_tests()
         for file, inside in by_file.items():
-            if file in kept and is_fresh(kept[file][0]):
+            if file in kept and is_fresh(file, kept[file][0]):
                 continue
             self._progress.say(f"looks at {file}")
             ended = child.run(partial(suite.look, inside))
@@ -220,6 +220,7 @@ class Trials:
             times_s = {seen.test: seen.cpu_s for seen in spared}
             return suite.run_tests([items[seen.test] for seen in spared], times_s)
 
+        suite.prepared(str(ROOT / mutant.path), self._sources[mutant.path])
         ended = child.run(trial)
         if "LookupError" in ended.fault:
             return None

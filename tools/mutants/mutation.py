@@ -253,7 +253,8 @@ def of_statement(node: ast.stmt) -> Iterator[Replacement]:
     elif isinstance(node, ast.For):
         yield Slot(node, "iter"), ast.Tuple(elts=[], ctx=ast.Load())
     elif isinstance(node, ast.Return):
-        if node.value is not None and ast.unparse(node.value) != "None":
+        # None instead of False is no change where truth is asked; True instead of it is another.
+        if node.value is not None and ast.unparse(node.value) not in ("None", "False"):
             yield Slot(node, "value"), ast.Constant(value=None)
     elif isinstance(node, ast.AugAssign):
         if type(node.op) in ARITHMETIC:

@@ -24,7 +24,7 @@ import time
 import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from tools.mutants import child
-from tools.mutants.mutation import Mutant, mutated
+from tools.mutants.mutation import Change, Mutant, changes, mutated
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("agent", "health", "merkle", "scanner", "scm", "spark_verify")
@@ -41,6 +41,8 @@ OWN_BUDGET_S = 2.0
 """Tests that are named after a module, the fast ones first: as many as run in this time."""
 FOREIGN_BUDGET_S = 0.5
 """Other tests that call a function: as many as run in this time."""
+IMPORT_FILES_MAX = 3
+"""Of so many files at most, where all have to be imported for one change."""
 TEST_GRACE_CPU_S = 2.0
 TEST_SLOWER = 6
 """A test that takes so many times as long as it did hangs."""
@@ -279,12 +281,22 @@ def functions_loaded() -> list[types.FunctionType]:
 
 
 def new_code(mutant: Mutant, source: str, functions: Sequence[types.FunctionType]) -> None:
-    """Put the code of a mutant into the functions that this process has."""
+    """Put the code of a mutant into the functions that this process has.
+
+    In a process that ends with the trial: the change is made in the tree that `prepared` keeps.
+    """
     file = str(ROOT / mutant.path)
-    module = compile(mutated(file, source, mutant.index), file, "exec")
-    found = [code for code in codes_in(module) if place_of(code) == (mutant.path, mutant.place)]
+    tree, found = prepared(file, source)
+    found[mutant.index].make()
+    name = mutant.place.split(".")[0]
+    around = [node for node in tree.body if getattr(node, "name", name) == name]
+    module = ast.fix_missing_locations(ast.Module(around, tree.type_ignores))
+    code_of_all = compile(module, file, "exec")
+    codes = [
+        code for code in codes_in(code_of_all) if place_of(code) == (mutant.path, mutant.place)
+    ]
     replaced = 0
-    for code in found:
+    for code in codes:
         for function in functions:
             old = function.__code__
             if old.co_filename != file:
@@ -295,6 +307,13 @@ def new_code(mutant: Mutant, source: str, functions: Sequence[types.FunctionType
                 replaced += 1
     if not replaced:
         raise LookupError(f"no function {mutant.place} of {mutant.path} is loaded")
+
+
+@cache
+def prepared(file: str, source: str) -> tuple[ast.Module, list[Change]]:
+    """Return the tree of a module and its changes: found once, in the process that forks."""
+    tree = ast.parse(source, file)
+    return tree, changes(tree)
 
 
 def codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -359,15 +378,15 @@ def chosen_tests(
     """
     stem = Path(mutant.path).stem
     place = (mutant.path, mutant.place)
-    if mutant.is_in_function:
-        called = [seen for seen in known.tests.values() if place in seen.places]
-    else:
-        called = [
-            seen
-            for seen in known.tests.values()
-            if stem in Path(seen.test.split("::")[0]).stem
-            or any(path == mutant.path for path, _ in seen.places)
-        ]
+    is_import = not mutant.is_in_function or place in known.imports.shared
+    called = [
+        seen
+        for seen in known.tests.values()
+        if place in seen.places
+        or place in known.imports.by_file.get(seen.test.split("::")[0], ())
+        or (is_import and stem in Path(seen.test.split("::")[0]).stem)
+        or (is_import and any(path == mutant.path for path, _ in seen.places))
+    ]
     by_rank: dict[int, list[Seen]] = {0: [], 1: [], 2: []}
     for seen in sorted(called, key=lambda seen: (seen.cpu_s, seen.test)):
         is_shared = seen.test.startswith(tuple(shared))
@@ -378,6 +397,9 @@ def chosen_tests(
             left_s -= seen.cpu_s
             if left_s >= 0 or not result:
                 result.append(seen)
+    if is_import:
+        files = list(dict.fromkeys(seen.test.split("::")[0] for seen in result))[:IMPORT_FILES_MAX]
+        result = [seen for seen in result if seen.test.split("::")[0] in files]
     return result
 
 
