@@ -192,9 +192,7 @@ def flipped_bit(
 
 def slices_of(data: Buffer, bytes_per_checksum: int) -> list[memoryview]:
     """Return the windows of `data` without a copy."""
-    view = memoryview(data)
-    if view.itemsize != 1 or view.ndim != 1:
-        view = view.cast("B")
+    view = memoryview(data).cast("B")
     count = window_count(len(view), bytes_per_checksum)
     starts = range(0, count * bytes_per_checksum, bytes_per_checksum)
     return [view[start : start + bytes_per_checksum] for start in starts]
@@ -247,7 +245,7 @@ def fold_slices(
     count = len(starts)
     if count == 0:
         return np.empty(0, dtype=np.uint64)
-    octets = data.view(np.uint8).reshape(-1)
+    octets = data.view(np.uint8).ravel()
     length = int(lengths[0])
     if 0 < length <= GATHER_BYTES_MAX and bool((lengths == length).all()):
         # One item at every byte; numpy copies out those wanted, without looking into them.

@@ -72,7 +72,7 @@ def tabulated(operators: U32s) -> U32s:
 
     Shape (operators, 4, 256); byte 0 is the highest, as CRCs are stored big-endian.
     """
-    by_byte = operators.reshape(-1, BYTES, 8)[:, ::-1, :]
+    by_byte = operators.reshape(len(operators), BYTES, 8)[:, ::-1, :]
     tables = np.zeros((len(operators), BYTES, BYTE_VALUES), dtype=np.uint32)
     for bit in range(8):
         size = 1 << bit
@@ -90,7 +90,7 @@ def shifts_of(polynomial: int, part_bytes: int) -> Shifts:
         operators[index] = apply(step, operators[index + 1])
     tables = tabulated(operators)
     bases = np.arange(PARTS_PER_GATHER * BYTES, dtype=np.intp) * BYTE_VALUES
-    return Shifts(tables[1:].reshape(-1), bases, tables[0])
+    return Shifts(tables[1:].ravel(), bases, tables[0])
 
 
 @lru_cache(maxsize=TABLES_KEPT)
@@ -101,7 +101,7 @@ def tail_table(polynomial: int, tail_bytes: int) -> U32s:
 
 def shifted(table: U32s, crcs: U32s) -> U32s:
     """Return each CRC moved by the shift that the table of one operator stands for."""
-    octets = crcs.astype(">u4").view(np.uint8).reshape(-1, BYTES)
+    octets = crcs.astype(">u4").view(np.uint8).reshape(len(crcs), BYTES)
     moved: U32s = np.bitwise_xor.reduce(table[np.arange(BYTES), octets], axis=1)
     return moved
 
@@ -129,14 +129,15 @@ def combined_each(
     shifts = shifts_of(polynomial, part_bytes)
     joined = np.zeros(len(crcs), dtype=np.uint32)
     start = 0
-    for end in range(full_count % PARTS_PER_GATHER, full_count + 1, PARTS_PER_GATHER):
+    first_end = full_count % PARTS_PER_GATHER or PARTS_PER_GATHER
+    for end in range(first_end, full_count + 1, PARTS_PER_GATHER):
         rows = octets[:, BYTES * start : BYTES * end]
-        if end > start:
-            places = shifts.bases[len(shifts.bases) - rows.shape[1] :] + rows
-            images = shifts.tables.take(places, mode="clip")  # no place lies outside: no check
-            gathered = np.bitwise_xor.reduce(images, axis=1)
-            joined = gathered if start == 0 else shifted(shifts.row, joined) ^ gathered
-        start = end
+        places = shifts.bases[len(shifts.bases) - rows.shape[1] :] + rows
+        images = shifts.tables.take(places, mode="clip")  # no place lies outside: no check
+        gathered = np.bitwise_xor.reduce(images, axis=1)
+        if start:
+            gathered ^= shifted(shifts.row, joined)
+        joined, start = gathered, end
     if tail_bytes:
         tails = octets[:, -BYTES:].copy().view(">u4")[:, 0].astype(np.uint32)
         joined = shifted(tail_table(polynomial, tail_bytes), joined) ^ tails

@@ -182,7 +182,7 @@ def _former(
         if size == len(octets) and same[-1]:
             start = int(np.flatnonzero(~same)[-1]) + 1
             edge = chunk.offset + start + -(chunk.offset + start) % SECTOR_BYTES
-            if windows[0].start <= start and edge < chunk.offset + len(octets):
+            if edge < chunk.offset + len(octets):
                 words = f"from byte {edge} on it is what was here before{_grain(edge)}"
                 return _tear(edge), words
     return None

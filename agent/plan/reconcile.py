@@ -54,7 +54,6 @@ _OFFERS: Final = frozenset({DifferenceKind.MISSING_CHUNK, DifferenceKind.CORRUPT
 _LEFT_ALONE: Final = {
     DifferenceKind.PEER_UNHEALTHY: SkipReason.PEER_UNHEALTHY,
     DifferenceKind.BOTH_UNHEALTHY: SkipReason.BOTH_UNHEALTHY,
-    DifferenceKind.IRRECONCILABLE: SkipReason.CONTRADICTORY,
 }
 # When peers are left alone for different reasons, the gravest speaks for the chunk.
 _SKIP_RANK: Final = tuple(SkipReason)
@@ -231,34 +230,33 @@ class _Block:
 
     def _take(self, peer_id: PeerId, difference: Difference) -> None:
         """Sort one difference into chunks that are offered and chunks that are left alone."""
-        kind, theirs = difference.kind, difference.theirs
+        kind, mine, theirs = difference.kind, difference.mine, difference.theirs
         if kind is DifferenceKind.MISSING_BLOCK:  # its chunks follow, each as its own
             self.is_missing_without_chunks |= not self._leaves_of(peer_id)
             self._lend(peer_id)
-        elif theirs is not None and (kind in _OFFERS or self._is_ordered(peer_id, difference)):
+        elif kind in _OFFERS or self._is_ordered(peer_id, difference):
+            assert theirs is not None
             assert theirs.healthy, "a diff offers healthy chunks only"
             self._lend(peer_id)
             self.versions[theirs.offset].append((peer_id, theirs))
             self.causes.setdefault(theirs.offset, kind.value)
-        elif kind is DifferenceKind.IRRECONCILABLE and theirs is not None:
+        elif kind is DifferenceKind.IRRECONCILABLE:
+            assert mine is not None
+            assert theirs is not None, "two healthy chunks contradict"
             self.contradicted[theirs.offset].append((peer_id, theirs))
-            if difference.mine is not None:
-                self.denied_by[theirs.offset] = difference.mine
+            self.denied_by[theirs.offset] = mine
         elif kind in _LEFT_ALONE:
-            leaf = theirs or difference.mine
-            offset = leaf.offset if leaf is not None else -1
-            self.left_alone[offset].append((_LEFT_ALONE[kind], peer_id))
+            assert theirs is not None, "a diff says which chunk of the peer is unhealthy"
+            self.left_alone[theirs.offset].append((_LEFT_ALONE[kind], peer_id))
 
     def _is_ordered(self, peer_id: PeerId, difference: Difference) -> bool:
         """Whether an operator wants this peer's chunk in the place of ours, which verifies."""
         mine, theirs = difference.mine, difference.theirs
-        return (
-            peer_id == self.planner.trusted
-            and difference.kind is DifferenceKind.IRRECONCILABLE
-            and mine is not None
-            and theirs is not None
-            and (mine.offset, mine.length_bytes) == (theirs.offset, theirs.length_bytes)
-        )
+        if peer_id != self.planner.trusted or difference.kind is not DifferenceKind.IRRECONCILABLE:
+            return False
+        assert mine is not None
+        assert theirs is not None, "two healthy chunks contradict"
+        return (mine.offset, mine.length_bytes) == (theirs.offset, theirs.length_bytes)
 
     def _lend(self, peer_id: PeerId) -> None:
         if peer_id not in self.lenders:
@@ -370,13 +368,12 @@ class _Block:
     def metadata_sources(self, chunks: Sequence[WantedChunk]) -> tuple[PeerId, ...]:
         """Who is asked what the block is: first whoever has just what we will have."""
         final = self._final(chunks)
-        lenders = self.lenders or sorted({peer for chunk in chunks for peer in chunk.sources})
         load = self.planner.assigned_bytes
 
         def rank(peer_id: PeerId) -> tuple[bool, int, PeerId]:
             return (self._spans_at(peer_id) != final, load[peer_id], peer_id)
 
-        return tuple(sorted(lenders, key=rank))
+        return tuple(sorted(self.lenders, key=rank))
 
     def _final(self, chunks: Sequence[WantedChunk]) -> dict[int, tuple[int, int]]:
         """The healthy chunks that this block has when the plan succeeds."""
@@ -400,9 +397,8 @@ class _Block:
             entries = self.left_alone[offset]
             reason = max((reason for reason, _ in entries), key=_SKIP_RANK.index)
             peers = tuple(sorted({peer_id for _, peer_id in entries}))
-            own = self.mine.get(offset)
-            is_whole_here = own is not None and own.healthy
-            is_harmless = is_whole_here and reason is SkipReason.PEER_UNHEALTHY
+            # Where ours is damaged, too, the reason would be a graver one.
+            is_harmless = reason is SkipReason.PEER_UNHEALTHY and offset in self.mine
             detail = self.planner.silence() if reason is SkipReason.UNCONFIRMED else ""
             self.planner.skips.append(
                 Skip(self.block_id, offset, reason, peers, detail, is_harmless=is_harmless)
@@ -440,9 +436,9 @@ class _Block:
                 self._trim_or_skip(chunks, finding)
             elif finding.fault is Fault.BLOCK_ROW_MISSING and not is_repaired:
                 self._skip_finding(finding, SkipReason.UNKNOWN_BLOCK)
-            elif finding.offset in explained or (finding.offset < 0 and is_repaired):
-                continue
-            elif finding.is_damage:
+            elif finding.is_damage and not (
+                finding.offset in explained or (finding.offset < 0 and is_repaired)
+            ):
                 self._skip_finding(finding, SkipReason.NO_HEALTHY_SOURCE)
 
     def _trim_or_skip(self, chunks: Sequence[WantedChunk], finding: Finding) -> None:
@@ -483,7 +479,6 @@ class _Layout:
         return None if leaf.offset in self.ends else SkipReason.HOLE
 
     def add(self, leaf: Leaf) -> None:
-        if leaf.offset not in self.spans:
-            insort(self.offsets, leaf.offset)
+        insort(self.offsets, leaf.offset)
         self.spans[leaf.offset] = leaf.end
         self.ends.add(leaf.end)

@@ -187,8 +187,8 @@ def told(planned: Plan, names: Names) -> list[str]:
             case RebuildTree():
                 lines.append(f"rebuild tree ({action.fault})")
     for skip in planned.skips:
-        where = "replica" if skip.block_id < 0 else f"block {skip.block_id}"
-        where += f" {size_text(skip.offset)}" if skip.offset >= 0 else ""
+        where = "replica" if skip.block_id == -1 else f"block {skip.block_id}"
+        where += f" {size_text(skip.offset)}" if skip.offset != -1 else ""
         rest = " ".join([*skip.peers, told_detail(skip, names)]).strip()
         mark = ", harmless" if skip.is_harmless else ""
         lines.append(f"skip {where}: {skip.reason} {rest}".rstrip() + mark)

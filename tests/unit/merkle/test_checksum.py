@@ -261,6 +261,14 @@ def test_only_a_bit_of_the_window_explains_a_wrong_checksum(checksum_type: Check
         assert found == ((position - 1, 3) if position else None)
 
 
+@pytest.mark.parametrize("length_bytes", [0, -1])
+def test_no_bit_of_nothing_explains_anything(length_bytes: int) -> None:
+    """
+    An empty window has no bit that could have flipped.
+    """
+    assert flipped_bit(ChecksumType.CRC32C, length_bytes, bytes(4), bytes(4)) is None
+
+
 def test_crc32_is_zlibs() -> None:
     """
     The client's default type, over one window.

@@ -299,6 +299,22 @@ def test_of_two_deletes_the_larger_checksum_stays() -> None:
     assert side(12) == apply_divergence(side(12), outdated)
 
 
+@pytest.mark.parametrize(
+    ("mine", "theirs", "repaired"), [(LIVE, 9, LIVE), (None, 9, None), (8, 9, 9), (9, 8, 9)]
+)
+def test_a_delete_that_nobody_confirms_buries_nothing(
+    mine: Side, theirs: Side, repaired: Side
+) -> None:
+    """
+    What was deleted here too takes the larger checksum: there is nothing left to bury.
+    """
+    my_tree, their_tree = side(mine), side(theirs)
+
+    assert side(repaired) == apply_divergence(
+        my_tree, diff(my_tree, their_tree), are_deletes_confirmed=False
+    )
+
+
 def test_a_repair_never_touches_what_is_healthy() -> None:
     """
     Applying an outdated divergence again, after the chunk healed otherwise, changes nothing.

@@ -1,5 +1,7 @@
 """Trees are what their blocks fold to, cost little, and never change."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -149,6 +151,58 @@ class TestOrder:
         extreme = Leaf((1 << OFFSET_BITS) - 1, LENGTH_MASK, 2**64 - 1, healthy=False)
 
         assert [extreme] == leaf_tree({1: [good(0, 5), extreme]}).leaves(1)[1:]
+
+    @pytest.mark.parametrize("before", [0, 1])
+    def test_columns_add_what_one_by_one_adds(self, before: int) -> None:
+        """
+        Blocks of a run, some with several chunks, behind others or at the beginning.
+        """
+        whole = leaf_tree(
+            {
+                2: [good(0, 1)],
+                4: [good(0, 2), good(10, 3)],
+                6: [],
+                8: [good(5, 2**64 - 1, 7)],
+            }
+        )
+        rest = whole.select(whole.block_ids[before:])
+        builder = TreeBuilder(Algorithm.XXH3_64)
+        for block_id in whole.block_ids[:before].tolist():
+            builder.add_block(block_id)
+            builder.add_leaf(good(0, 1))
+
+        builder.add_blocks(
+            rest.block_ids, rest.chunk_counts, rest.chunk_spans, rest.chunk_checksums
+        )
+
+        assert whole == builder.build()
+
+    def test_no_columns_add_nothing(self) -> None:
+        """
+        A run of no blocks.
+        """
+        builder = TreeBuilder(Algorithm.XXH3_64)
+        nothing = leaf_tree({})
+
+        builder.add_blocks(
+            nothing.block_ids, nothing.chunk_counts, nothing.chunk_spans, nothing.chunk_checksums
+        )
+
+        assert nothing == builder.build()
+
+    @pytest.mark.parametrize("block_id", [4, 5])
+    def test_columns_out_of_order_are_refused(self, block_id: int) -> None:
+        """
+        The first block of a run lies behind the last before it.
+        """
+        builder = TreeBuilder(Algorithm.XXH3_64)
+        builder.add_block(5)
+        late = leaf_tree({block_id: [good(0, 1)]})
+
+        with pytest.raises(ValueError, match="must ascend"):
+            builder.add_blocks(
+                late.block_ids, late.chunk_counts, late.chunk_spans, late.chunk_checksums
+            )
 
 
 class TestQuestions:
@@ -360,6 +414,14 @@ class TestColumns:
 
         with pytest.raises(Damaged):
             Tree.from_columns(Algorithm.XXH3_64, **columns)
+
+    def test_a_root_that_is_not_the_fold_of_the_blocks_is_refused(self) -> None:
+        """
+        Although every block is the fold of its chunks.
+        """
+        self.tree.verify()
+        with pytest.raises(Damaged, match="root is not the fold"):
+            replace(self.tree, root=self.tree.root ^ 1).verify()
 
     @pytest.mark.parametrize("name", list(columns_of(tree)))
     def test_columns_of_different_lengths_are_refused(self, name: str) -> None:

@@ -1,12 +1,13 @@
 """The second witness agrees with the first, and is another program."""
 
 import hashlib
+import json
 
 import pytest
 
 from merkle.checksum import window_checksums
 from merkle.replica import ChecksumType
-from merkle.witness import CONSTRUCTORS, witness_checksums, witness_is_native
+from merkle.witness import CONSTRUCTORS, built_in, witness_checksums, witness_is_native
 from tests.support.trees import CHUNK_A, CHUNK_B, WINDOW_BYTES
 
 
@@ -32,6 +33,15 @@ def test_the_witness_is_not_openssl(checksum_type: ChecksumType) -> None:
 
     assert "_hashlib" == first.__module__
     assert "_hashlib" != second.__module__
+
+
+def test_the_first_module_that_there_is_gives_it() -> None:
+    """
+    Python renamed its own; where it was built without, hashlib's is all there is.
+    """
+    assert json.dumps is built_in("dumps", ("no_such_module", "json", "pickle"))
+    assert hashlib.sha256 is built_in("sha256", ("no_such_module",))
+    assert hashlib.sha256 is built_in("sha256", ())
 
 
 def test_crcmod_runs_as_c_here() -> None:

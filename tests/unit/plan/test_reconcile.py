@@ -4,9 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from agent.plan.actions import RepairBlock
+from agent.plan.actions import PeerView, Plan, RepairBlock, Skip, SkipReason, WantedChunk
+from agent.plan.reconcile import plan
+from merkle.diff import diff
+from merkle.replica import BlockId, ContainerId
+from scanner.finding import Fault, Finding, Verdict
 from tests.support.reconcile_scenario import answer, read
 from tests.support.transcript import check_transcript
+from tests.support.trees import bad, good, leaf_tree
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "reconcile"
 
@@ -36,6 +41,39 @@ class TestLaws:
             for chunk in action.chunks
         ]
         assert 50 == firsts.count("dn2") == firsts.count("dn3")
+
+    def test_only_contradictions_wait_for_a_person(self) -> None:
+        """Of all reasons to leave something alone."""
+        lasting = {reason for reason in SkipReason if Skip(BlockId(1), 0, reason).is_contradiction}
+
+        assert {SkipReason.CONTRADICTORY, SkipReason.UNCONFIRMED_DELETE} == lasting
+
+    def test_what_is_not_told_is_not_known(self) -> None:
+        """Without rows, holders and deletes the peers are all there is."""
+        mine, theirs = leaf_tree({1: [bad(0, 1)], 2: []}), leaf_tree({1: [good(0, 2)]}, {2: 7})
+
+        planned = plan(mine, [PeerView("dn2", theirs, diff(mine, theirs))])
+
+        wanted = WantedChunk(good(0, 2), "CORRUPT_CHUNK", ("dn2",))
+        assert (RepairBlock(BlockId(1), (wanted,), ("dn2",)),) == planned.actions
+        assert (Skip(BlockId(2), -1, SkipReason.UNCONFIRMED_DELETE, ("dn2",)),) == planned.skips
+        assert frozenset() == planned.covered_peers
+
+    def test_a_delete_and_a_file_to_look_at_want_no_bytes(self) -> None:
+        """Only chunks are fetched."""
+        planned, _ = read(["mine 1: 0+4M=aaaa", "peer dn2 1: deleted=7", "ordered 1"])
+
+        assert 1 == len(planned.actions)
+        assert 0 == planned.wanted_bytes
+
+    def test_a_doubt_about_this_host_is_no_damage(self) -> None:
+        """The medium is right: there is nothing to repair, and nothing that nobody has."""
+        tree = leaf_tree({1: [good(0, 1)]})
+        doubt = Finding(
+            ContainerId(7), Verdict.SUSPECT_HOST, Fault.CHUNK_CHECKSUM, BlockId(1), 0, 10, 0, "why"
+        )
+
+        assert Plan() == plan(tree, [], [doubt])
 
     def test_wanted_bytes_are_those_of_the_damage(self) -> None:
         """What is healthy here is not wanted from anybody."""

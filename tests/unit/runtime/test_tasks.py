@@ -124,6 +124,12 @@ class TestRefusal:
         assert Refusal.QUEUE_FULL == tasks.submit(reconcile(3), NOW_MS)
         assert 2 == tasks.queued_count
 
+    def test_a_queue_of_one_holds_one(self) -> None:
+        """The smallest bound is a bound, not an error."""
+        tasks = submitted(queue(queue_depth_max=1), reconcile(1))
+
+        assert Refusal.QUEUE_FULL == tasks.submit(reconcile(2), NOW_MS)
+
     def test_a_passed_deadline_is_refused_at_the_door(self) -> None:
         """A command that came too late is not queued."""
         assert Refusal.DEADLINE_PASSED == queue().submit(
