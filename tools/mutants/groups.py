@@ -56,7 +56,7 @@ SCM_RULES = (
 )
 SCANNER_RULES = (
     *("judge", "forensics", "breaker", "schedule", "pacing", "finding", "resume", "spans"),
-    *("strikes", "notebook", "batch", "verify"),
+    *("strikes", "notebook", "batch", "verify", "outcome", "insist"),
 )
 
 GROUPS = (
