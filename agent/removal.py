@@ -96,17 +96,25 @@ def _delete_batch(
     transactions: Sequence[_Transaction],
     stop: Callable[[], bool],
 ) -> list[scm_pb2.DeleteTransactionResult]:
-    """Delete the blocks of one container's transactions in one change; all are done, or none."""
+    """Delete the blocks of one container's transactions in one change.
+
+    All become tombstones, or none. A transaction is not done while files of its blocks are left:
+    it is repeated, and they are tried again; the others are done.
+    """
     wanted = {block_id for item in transactions for block_id in item.block_ids}
     try:
         if stop():
             raise Unavailable(Code.CANCELLED, "stopped before its turn")
         with leases.hold(container_id):
-            freed = dict(store.free_blocks(container_id, wanted))
+            deleted = store.free_blocks(container_id, wanted)
     except SutureError as error:
         return [failed(item.message, error) for item in transactions]
-    results = []
+    freed, results = dict(deleted.freed), []
     for item in transactions:
+        left = next((deleted.left[one] for one in item.block_ids if one in deleted.left), None)
+        if left is not None:
+            results.append(failed(item.message, left))
+            continue
         gone = [freed.pop(block_id) for block_id in item.block_ids if block_id in freed]
         results.append(
             scm_pb2.DeleteTransactionResult(

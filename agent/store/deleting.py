@@ -9,7 +9,7 @@ finishes what the journal, or the state, says was begun.
 
 import stat
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from agent.errors import Code, Refused, SutureError
 from agent.store import quarantine
@@ -37,11 +37,26 @@ from merkle.replica import TREE_STATES, BlockId, ContainerId, ReplicaState
 from merkle.tree import Tree, build_from_rows
 
 
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """What a delete came to: the bytes of each block that was there, and why the files of some,
+    of this delete or of earlier ones, are still to be removed."""
+
+    freed: Mapping[BlockId, int]
+    left: Mapping[BlockId, SutureError]
+
+    def checked(self) -> "Deleted":
+        """Return it if no file is left; else raise the first failure."""
+        for failure in self.left.values():
+            raise failure
+        return self
+
+
 def delete_blocks(
     volume: Volume, options: StoreOptions, container_id: ContainerId, block_ids: Iterable[BlockId]
-) -> dict[BlockId, int]:
-    """Delete blocks of a closed replica; returns the bytes of each that was there. Repeating it is
-    harmless."""
+) -> Deleted:
+    """Delete blocks of a closed replica. Repeating it is harmless, and tries again to remove the
+    files that are left."""
     with volume.index.read() as rows:
         row = rows.replica(container_id)
         if row.state not in TREE_STATES:
@@ -55,11 +70,12 @@ def delete_blocks(
         tombstones = fresh_tombstones(rows, container_id, tree, sorted(set(block_ids)))
         freed = {key: row_bytes(key, rows.block(container_id, key) or b"") for key in tombstones}
         has_leftover = bool(to_unlink(rows, container_id).block_ids)
+    left: Mapping[BlockId, SutureError] = {}
     if tombstones:
-        bury(volume, options, container_id, row, tree, tombstones)
+        left = bury(volume, options, container_id, row, tree, tombstones)
     elif has_leftover:  # of an earlier delete whose files could not be removed
-        unlink_blocks(volume, options, container_id)
-    return freed
+        left = unlink_blocks(volume, options, container_id)
+    return Deleted(freed, left)
 
 
 def fresh_tombstones(
@@ -100,9 +116,9 @@ def bury(
     tombstones: Mapping[BlockId, int],
     *,
     is_kept: bool = False,
-) -> None:
-    """Turn blocks into tombstones and remove what they were, or keep it in quarantine. Raises
-    `Unavailable(BUSY)` if the replica changed meanwhile."""
+) -> Mapping[BlockId, SutureError]:
+    """Turn blocks into tombstones and remove what they were, or keep it in quarantine; returns why
+    the files of some are left. Raises `Refused` if the replica changed meanwhile."""
 
     def alter(rows: Change, row: ReplicaRow) -> ReplicaRow:
         return record_tombstones(rows, container_id, row, tombstones, is_kept=is_kept)
@@ -116,7 +132,7 @@ def bury(
     )
     if not committed:
         raise changed_meanwhile(container_id)
-    unlink_blocks(volume, options, container_id)
+    return unlink_blocks(volume, options, container_id)
 
 
 def record_tombstones(
@@ -166,12 +182,13 @@ def to_unlink(rows: Snapshot, container_id: ContainerId) -> UnlinkEntry:
     return UnlinkEntry(())
 
 
-def unlink_blocks(volume: Volume, options: StoreOptions, container_id: ContainerId) -> None:
+def unlink_blocks(
+    volume: Volume, options: StoreOptions, container_id: ContainerId
+) -> Mapping[BlockId, SutureError]:
     """Remove the bytes of tombstones that the journal names, and the order to do so. Some go to
     quarantine. The last of a pack takes the pack with it.
 
-    What cannot be removed stays in the order; raises `BlockFailed` for the first of it, after all
-    others have gone.
+    What cannot be removed stays in the order; returns why, by block, after all others have gone.
     """
     with volume.index.read() as rows:
         entry = to_unlink(rows, container_id)
@@ -204,8 +221,7 @@ def unlink_blocks(volume: Volume, options: StoreOptions, container_id: Container
             rows.begin_work(container_id, UnlinkEntry(tuple(left), kept))
 
     volume.index.write(change)
-    for failure in left.values():
-        raise failure
+    return left
 
 
 def remove_block(volume: Volume, container_id: ContainerId, block_id: BlockId) -> bool:

@@ -132,8 +132,10 @@ def roll(
         case InstallEntry():
             return roll_install(volume, container_id, entry)
         case UnlinkEntry():
-            unlink_blocks(volume, options, container_id)
-            return f"unlinked {len(entry.block_ids)} deleted blocks"
+            left = unlink_blocks(volume, options, container_id)
+            done = f"unlinked {len(entry.block_ids) - len(left)} deleted blocks"
+            first = next(iter(left.values()), None)
+            return done if first is None else f"{done}; {first}: left alone"
         case TreeEntry():
             return roll_tree(volume, options, container_id, entry)
         case MovingEntry():

@@ -7,10 +7,10 @@ goes to quarantine first. Every step moves the replica's generation, so that a s
 before it cannot put its tree in place.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from agent.errors import Code, Refused
+from agent.errors import Code, Refused, SutureError
 from agent.store import blockfile
 from agent.store.blocks import check_checksums, check_id, recounted
 from agent.store.closing import follow_state, take_tail
@@ -132,7 +132,7 @@ class Repair:
             self._bury_without_tree(block_id, checksum)
             return
         tree = load_tree(self._volume, self._options, self._container_id)
-        bury(
+        left = bury(
             self._volume,
             self._options,
             self._container_id,
@@ -141,6 +141,7 @@ class Repair:
             {block_id: checksum},
             is_kept=True,
         )
+        check_removed(left, block_id)
 
     def adopt_bcsid(self, block_id: BlockId, bcsid: int) -> None:
         """Raise a block's BCSID; it is never lowered. Full coverage is the caller's to know."""
@@ -249,7 +250,13 @@ class Repair:
             rows.put_replica(self._container_id, moved_on(after))
 
         self._volume.index.write(change)
-        unlink_blocks(self._volume, self._options, self._container_id)
+        check_removed(unlink_blocks(self._volume, self._options, self._container_id), block_id)
+
+
+def check_removed(left: Mapping[BlockId, SutureError], block_id: BlockId) -> None:
+    """Raise why the files of this block are left; those of others are not its failure."""
+    if block_id in left:
+        raise left[block_id]
 
 
 def check_offered(block_id: BlockId, chunk: ChunkInfo, data: bytes) -> None:

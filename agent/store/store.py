@@ -17,7 +17,7 @@ from agent.store.arrival import Announced, Arrival, Arrivals, Received
 from agent.store.blocks import check_id, check_new
 from agent.store.closing import close_replica, create_replica, move_state
 from agent.store.columns import ReplicaColumns
-from agent.store.deleting import delete_blocks, delete_replica
+from agent.store.deleting import Deleted, delete_blocks, delete_replica
 from agent.store.evidence import keep_evidence, purge_quarantine
 from agent.store.facts import (
     RecoveryReport,
@@ -292,17 +292,16 @@ class ReplicaStore:
 
     def delete_blocks(self, container_id: ContainerId, block_ids: Iterable[BlockId]) -> int:
         """Delete blocks of a closed replica; returns how many were there."""
-        return len(self.free_blocks(container_id, block_ids))
+        return len(self.free_blocks(container_id, block_ids).checked().freed)
 
-    def free_blocks(
-        self, container_id: ContainerId, block_ids: Iterable[BlockId]
-    ) -> Mapping[BlockId, int]:
-        """Delete blocks of a closed replica; returns the bytes of each that was there."""
-        volume = self._volume(container_id)
-        freed = delete_blocks(volume, self._options, container_id, block_ids)
-        if freed:
+    def free_blocks(self, container_id: ContainerId, block_ids: Iterable[BlockId]) -> Deleted:
+        """Delete blocks of a closed replica; the volume of files that are left is looked at."""
+        deleted = delete_blocks(self._volume(container_id), self._options, container_id, block_ids)
+        if deleted.freed:
             self.on_change(container_id)
-        return freed
+        for error in islice(deleted.left.values(), 1):
+            self.on_trouble(Trouble(container_id, is_disk=True, reason=str(error)))
+        return deleted
 
     # -- reading
 

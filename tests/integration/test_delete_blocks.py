@@ -12,6 +12,7 @@ from agent.errors import Unavailable
 from agent.removal import delete_blocks
 from agent.rpc.v1 import scm_pb2
 from agent.store import deleting
+from agent.store.trouble import Trouble
 from merkle.replica import BlockId, ContainerId
 from tests.support.datanodes import Datanode
 from tests.support.stored_replica import CHUNK_BYTES, CONTAINER, StoredReplica
@@ -170,6 +171,41 @@ def test_files_that_could_not_be_removed_are_removed_by_the_next(
     assert (False, True) == (first[0].done, again[0].done)
     assert not replica.file(1).exists()
     assert [2, 3, 4, 5, 6] == live(replica)
+
+
+def test_a_file_that_cannot_be_removed_fails_its_transaction_alone(
+    replica: StoredReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    The others in the same change are done and say what they freed; that one names its file, is
+    not done until it is gone, and its volume is looked at.
+    """
+    real, bad = deleting.remove_file, replica.file(3)
+    changed: list[ContainerId] = []
+    troubles: list[Trouble] = []
+
+    def failing(path: Path) -> bool:
+        if path == bad:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return real(path)
+
+    orders = (transaction(1, 1, 2), transaction(2, 3, 4), transaction(3, 5))
+    replica.store.on_change, replica.store.on_trouble = changed.append, troubles.append
+    with monkeypatch.context() as disk:
+        disk.setattr(deleting, "remove_file", failing)
+        first = carry_out(replica, *orders)
+        second = carry_out(replica, transaction(4, 6), orders[1])
+
+    assert [(True, 2), (False, 0), (True, 1)] == [(one.done, one.block_count) for one in first]
+    assert "3.block: EIO" in first[1].message
+    assert [(True, 1), (False, 0)] == [(one.done, one.block_count) for one in second]
+    assert [CONTAINER] * 2 == changed
+    assert {(CONTAINER, True)} == {(one.container_id, one.is_disk) for one in troubles}
+    assert [bad] == list(replica.store.paths(CONTAINER).chunks.iterdir())
+
+    [again] = carry_out(replica, orders[1])
+
+    assert (True, []) == (again.done, live(replica))
 
 
 def test_deleting_waits_for_a_copy_under_way(tmp_path: Path) -> None:

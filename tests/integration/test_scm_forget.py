@@ -13,7 +13,7 @@ from agent.observe.audit import AuditLog
 from merkle.replica import ReplicaState
 from scm.clock import Clock
 from scm.control import ControlPlane
-from scm.facts import ContainerState
+from scm.facts import ContainerState, Kind, Pending
 from scm.options import ScmOptions
 from scm.server import ScmService, build_server
 from tests.support.command_line import CommandLine
@@ -186,6 +186,35 @@ class TestRefused:
             object.__setattr__(container, "state", ContainerState.OPEN)
 
         assert Code.INELIGIBLE == give_up(world.control)
+
+
+def test_nothing_stays_ordered(world: ScmWorld) -> None:
+    """
+    Of what is removed or forgotten no command is left, on whichever datanode it waits: the next
+    snapshot names none.
+    """
+    dead, living = held(world), left(world)
+    orders = [
+        (Kind.RECONCILE, 1, dead[0], ""),
+        (Kind.REPLICATE, 1, living[0], dead[1]),
+        (Kind.REPLICATE, 7, living[0], dead[1]),
+        (Kind.DELETE, 7, dead[2], ""),
+        (Kind.RECONCILE, 1, living[0], ""),
+    ]
+    with world.state.change() as change:
+        for number, (kind, container_id, node, target) in enumerate(orders, start=100):
+            command = Pending(number, kind, container_id, node, target_id=target, deadline_ms=1)
+            change.put(world.state.commands, command)
+
+    (fate,) = world.control.forget_containers([1], worlds=(), is_dry_run=False)
+    of_seven = [one.command_id for one in world.state.commands.values()]
+    decisions = world.control.remove_nodes(dead, is_forced=True, is_dry_run=False)
+
+    assert ("OK", [102, 103]) == (fate.code, of_seven)
+    assert ["OK"] * 3 == [one.code for one in decisions]
+    assert [] == list(world.state.commands.values())
+    exported = world.control.export_snapshot()
+    assert 0 == exported.rows["pending_ops"]
 
 
 def test_dead_nodes_are_removed_from_the_command_line(world: ScmWorld, suture: CommandLine) -> None:
