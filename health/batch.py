@@ -49,6 +49,8 @@ class Containers:
     state: Ints
     sequence_id: Ints
     """Commit id of the container."""
+    acknowledged_id: Ints
+    """Last commit id that a client was told is stored; NO_BCSID when not known, or none is."""
     key_count: Ints
     used_bytes: Ints
     has_pipeline: Bools

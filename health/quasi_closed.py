@@ -33,7 +33,7 @@ class QuasiClosed:
     """What holds for quasi-closed containers; nothing does for others."""
 
     is_closable: Bools
-    """All origins were seen, and none of them knows a later commit."""
+    """All origins were seen, none of them knows a later commit, and no client was told of one."""
     is_stuck: Bools
     """Counted per origin, because it cannot be closed."""
     is_under: Bools
@@ -63,6 +63,7 @@ def judge_quasi_closed(view: View, rules: Rules) -> QuasiClosed:
 
     last = rows.highest(bcsid, -1, closing)
     is_closable = is_quasi & (last > -1) & (last >= rows.highest(bcsid, -1, is_sick))
+    is_closable &= last >= containers.acknowledged_id
     is_closable &= origin_count(closing | is_sick) >= containers.factor
     writers = origin_count(closing | (state == State.OPEN))
     is_stuck = is_quasi & ~is_closable & (writers < containers.factor)

@@ -97,8 +97,7 @@ class ControlPlane(Operators):
                 looked_at = self._upkeep.turn(change)
                 empty = dict.fromkeys([*looked_at, *self._deletions.unfinished()])
                 self._observer.observe(change, self._deletions.tidy(change, empty))
-                self._returns.look_at(looked_at)
-                self._returns.turn(change)
+                self._healing.turn(change)
                 self._struck(change, self._parting.turn(change))
                 self._balancer.turn(change)
 

@@ -260,6 +260,14 @@ class Nodes:
             return False
         return (self._clock.monotonic_s() - failed_at_s) * 1000 < self._options.stale_after_ms
 
+    def unnoted(self) -> list[str]:
+        """Return the nodes whose health has changed since it was noted last."""
+        return [
+            node.datanode_id
+            for node in self._state.nodes.values()
+            if self.health(node.datanode_id) is not self._seen_health.get(node.datanode_id)
+        ]
+
     def note_health(self, change: Change) -> list[str]:
         """Log every node whose health changed since the last call; return their ids.
 

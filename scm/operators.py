@@ -7,6 +7,7 @@ from agent.errors import Code, Refused, Unavailable
 from scm import snapshot
 from scm.admin import NodeDecision
 from scm.balancing import Balance
+from scm.batches import op_rows
 from scm.calls import Queues
 from scm.deletions import KeyDeletion
 from scm.departures import Departure, Request
@@ -16,6 +17,7 @@ from scm.intake import Decision, PlanRow
 from scm.parts import Parts
 from scm.report import RmReport, rm_report
 from scm.safemode import Gate
+from scm.states import NOT_KNOWN
 from scm.totals import Counts
 from scm.views import ContainerView, NodeView
 
@@ -193,7 +195,12 @@ class Operators(Parts):
     def report(self) -> RmReport:
         """Return the replication manager's report of its last round."""
         with self._lock:
-            return rm_report(self._state.containers.values(), self._upkeep, self._verified)
+            return rm_report(
+                self._state.containers.values(),
+                self._upkeep.states(),
+                self._upkeep.round_at_ms,
+                self._verified,
+            )
 
     def queues(self) -> Queues:
         """Return what waits where."""
@@ -253,10 +260,18 @@ class Operators(Parts):
                     nodes=self._views.nodes(),
                     containers=self._state.containers.values(),
                     replicas=self._state.replicas.values(),
-                    pending=self._state.commands.values(),
+                    pending=[
+                        snapshot.PendingOp(command, *row)
+                        for command in self._state.commands.values()
+                        for row in op_rows(command, self._state.replicas)
+                    ],
                     suppressed=frozenset(
                         h.container_id for h in self._state.holds.values() if not h.datanode_id
                     ),
+                    # What was judged by a health that a node no longer has is not known now.
+                    states=NOT_KNOWN if self._nodes.unnoted() else self._upkeep.states(),
+                    acknowledged=self._state.keys.last_bcsids(),
+                    maintenance_min=self._options.maintenance_replica_min,
                 )
             return snapshot.export(
                 world, self._snapshots_path, keep_count=self._options.snapshot_keep_count

@@ -30,8 +30,8 @@ def _path(meaning: str) -> str:
     return field
 
 
-def _switch(meaning: str) -> bool:
-    field: bool = dataclasses.field(default=False, metadata={"meaning": meaning})
+def _switch(meaning: str, *, default: bool = False) -> bool:
+    field: bool = dataclasses.field(default=default, metadata={"meaning": meaning})
     return field
 
 
@@ -80,6 +80,16 @@ class ScmOptions:
     reconcile_cooldown_ms: int = _option(
         30_000,
         "A plan may not order a container reconciled again so soon; an operator may.",
+        low=0,
+        high=86_400_000,
+    )
+    heal: bool = _switch(
+        "Order replicas that differ or are damaged reconciled without waiting for a plan.",
+        default=True,
+    )
+    heal_after_ms: int = _option(
+        10_000,
+        "So long after the report that shows it, so that what is under way settles first.",
         low=0,
         high=86_400_000,
     )

@@ -5,7 +5,7 @@
 
 Nothing is deleted on any disk. If the node returns it registers, names what it has, and that is in
 the books again. Blocks that were deleted meanwhile are live in such a replica: its tombstones are
-not those of the others, and a reconcile has it delete them, too (`scm.returns`).
+not those of the others, and a reconcile has it delete them, too (`scm.healing`).
 """
 
 from collections.abc import Sequence

@@ -18,6 +18,7 @@ from scm.commands import Commands
 from scm.deletions import Deletions
 from scm.departures import Departures
 from scm.forgetting import Forgetting
+from scm.healing import Healing
 from scm.holding import Holding
 from scm.last_copies import LastCopies
 from scm.nodes import Nodes
@@ -31,7 +32,6 @@ from scm.reconciles import Reconciles
 from scm.removals import Removals
 from scm.replicas import Reports
 from scm.report import Verified
-from scm.returns import Returns
 from scm.safemode import SafeMode
 from scm.state import Change, State
 from scm.totals import Totals
@@ -69,7 +69,8 @@ class Parts:
         self._reconciles = Reconciles(state, self._nodes, self._commands, clock, options)
         self._coding = Coding(basis)
         self._removals = Removals(basis)
-        self._upkeep = Upkeep(basis, self._coding, self._removals)
+        self._healing = Healing(basis, self._reconciles)
+        self._upkeep = Upkeep(basis, self._coding, self._removals, self._healing)
         self._orders = Orders(basis, self._reconciles, self._coding)
         self._changed_nodes: set[str] = set()
         self._verified = Verified()
@@ -93,7 +94,6 @@ class Parts:
         self._plans = Plans(
             basis, self._reconciles, self._admin, self._safe_mode, self._closures, self._previews
         )
-        self._returns = Returns(basis, self._reconciles)
         self._forgetting = Forgetting(basis, self._reports, self._safe_mode)
         self._parting = Parting(basis, self._safe_mode)
         self._holding = Holding(state, self._upkeep, clock)

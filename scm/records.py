@@ -55,13 +55,25 @@ _NAMES: Final = 4
 # A packed replica: state, index, flags, algorithm, findings; bytes, blocks, bcsid, scanned at,
 # reported at; then the tree's root, generation, blocks, tombstones and their checksum.
 _NUMBERS: Final = struct.Struct(">BBBB11Q")
+REPLICA_NUMBERS: Final = (
+    *((name, ">u1") for name in ("state", "index", "flags", "algorithm")),
+    *(
+        (name, ">u8")
+        for name in (
+            *("finding_count", "bytes_used", "block_count", "bcsid", "data_scan_at_ms"),
+            *("reported_at_ms", "root", "generation", "tree_block_count", "tombstone_count"),
+            "tombstones_checksum",
+        )
+    ),
+)
+"""The numbers of a packed replica as numpy reads them: name and type."""
 _STATES: Final = tuple(ReplicaState)
 _ALGORITHMS: Final = tuple(Algorithm)
 _NODE_FIELDS: Final = (10, 11)  # of version 5, and of this one
 _PENDING_FIELDS: Final = (13, 14, 15)  # of version 4, of version 6, and of this one
-_EMPTY: Final = 1
-_HAS_TREE: Final = 2
-_CONTRADICTORY: Final = 4
+EMPTY: Final = 1
+HAS_TREE: Final = 2
+CONTRADICTORY: Final = 4
 FLAGS_AT: Final = 2  # in the numbers
 _REPORTED_AT: Final = 4 + 5 * 8  # in the numbers: when it was reported, 8 bytes
 _NAMES_AT: Final = _HEAD.size + _NUMBERS.size
@@ -200,8 +212,8 @@ def replica_names(replica: Replica) -> tuple[str, str, str, str]:
 def replica_numbers(replica: Replica) -> bytes:
     """Return all of a replica that is a number, packed: there are millions of them in memory."""
     tree = replica.tree
-    flags = (_EMPTY if replica.is_empty else 0) | (0 if tree is None else _HAS_TREE)
-    flags |= _CONTRADICTORY if replica.is_contradictory else 0
+    flags = (EMPTY if replica.is_empty else 0) | (0 if tree is None else HAS_TREE)
+    flags |= CONTRADICTORY if replica.is_contradictory else 0
     algorithm = 0 if tree is None else _ALGORITHMS.index(tree.algorithm)
     return _NUMBERS.pack(
         _STATES.index(replica.state),
@@ -243,14 +255,14 @@ def replica_of(container_id: int, numbers: bytes, names: tuple[str, str, str, st
         bcsid,
         origin_datanode_id,
         index,
-        bool(flags & _EMPTY),
-        Summary(_ALGORITHMS[algorithm], *tree) if flags & _HAS_TREE else None,
+        bool(flags & EMPTY),
+        Summary(_ALGORITHMS[algorithm], *tree) if flags & HAS_TREE else None,
         volume_id,
         scanned,
         findings,
         load_error,
         reported,
-        bool(flags & _CONTRADICTORY),
+        bool(flags & CONTRADICTORY),
     )
 
 
@@ -266,7 +278,7 @@ def state_byte(state: ReplicaState) -> int:
 
 def is_empty_byte(flags: int) -> bool:
     """Whether the flags of a packed replica say that it holds nothing."""
-    return bool(flags & _EMPTY)
+    return bool(flags & EMPTY)
 
 
 def is_same_but_for_time(one: bytes, other: bytes, *, first: int) -> bool:

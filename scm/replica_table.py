@@ -3,7 +3,11 @@
 import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Final, overload
+from itertools import chain
+from typing import Any, Final, overload
+
+import numpy as np
+from numpy.typing import NDArray
 
 from merkle.replica import ReplicaState
 from scm import records
@@ -14,6 +18,14 @@ _WORD: Final = struct.Struct("=I")
 _END: Final = b"\0"  # of a datanode's id in a key: no id has it, and it sorts before all others
 _NAMES_KNOWN_MAX: Final = 100_000  # while rows are read: different names of replicas, some 20 MB
 _WORDS: Final = struct.Struct("=4I")  # of a packed replica: datanode, origin, volume, error
+
+_COLUMNS: Final = np.dtype(
+    [
+        *((name, "=u4") for name in ("datanode", "origin", "volume", "error")),
+        *records.REPLICA_NUMBERS,
+    ]
+)
+"""A packed replica as numpy reads it."""
 
 UNSETTLED_STATES: Final = frozenset(
     {ReplicaState.OPEN, ReplicaState.CLOSING, ReplicaState.QUASI_CLOSED}
@@ -137,6 +149,20 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         """Return all replicas of a container, by datanode id."""
         packed = self._packed.get(container_id, ())
         return tuple(self._replica(container_id, one) for one in packed)
+
+    def columns(self, container_ids: Iterable[int]) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        """Return how many replicas each of these containers has, and all of them as one array.
+
+        They come container by container, and by datanode id; the fields `datanode`, `origin` and
+        `error` are numbers of words (`words`), the others those of `records.REPLICA_NUMBERS`.
+        """
+        held = [self._packed.get(container_id, ()) for container_id in container_ids]
+        counts = np.fromiter(map(len, held), np.int64, len(held))
+        return counts, np.frombuffer(b"".join(chain.from_iterable(held)), _COLUMNS)
+
+    def words(self, numbers: Iterable[int]) -> list[str]:
+        """Return the words that stand behind numbers of `columns`."""
+        return [self._names[number] for number in numbers]
 
     def container_ids(self) -> list[int]:
         """Return the ids of all containers that have a replica."""

@@ -11,8 +11,7 @@ from heapq import nsmallest
 from typing import Final
 
 from scm.facts import Container, ContainerState
-from scm.replication import Condition
-from scm.upkeep import Upkeep
+from scm.states import States
 
 SAMPLE_MAX: Final = 100  # containers named of each condition (Ozone's default)
 
@@ -32,19 +31,21 @@ class RmReport:
 
     generated_at_ms: int  # 0: the first round is not over
     states: Mapping[ContainerState, int]
-    conditions: Mapping[Condition, tuple[int, tuple[int, ...]]]  # count, and the first ids
+    conditions: Mapping[str, tuple[int, tuple[int, ...]]]  # count, and the first ids
     verified: Verified
 
 
-def rm_report(containers: Iterable[Container], upkeep: Upkeep, verified: Verified) -> RmReport:
+def rm_report(
+    containers: Iterable[Container], states: States, round_at_ms: int, verified: Verified
+) -> RmReport:
     """Count. Conditions are those found when each container was looked at last."""
-    states = Counter(container.state for container in containers)
-    by_condition: dict[Condition, list[int]] = {}
-    for container_id, condition in upkeep.conditions.items():
-        by_condition.setdefault(condition, []).append(container_id)
+    counts = Counter(container.state for container in containers)
+    by_condition: dict[str, list[int]] = {}
+    for container_id, condition in states.unwell.items():
+        by_condition.setdefault(condition.name, []).append(container_id)
     return RmReport(
-        upkeep.round_at_ms,
-        {state: states[state] for state in ContainerState},
+        round_at_ms,
+        {state: counts[state] for state in ContainerState},
         {
             condition: (len(ids), tuple(nsmallest(SAMPLE_MAX, ids)))
             for condition, ids in sorted(by_condition.items())

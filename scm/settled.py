@@ -37,6 +37,12 @@ class Settled:
         for container_id in container_ids:
             self.discard(container_id)
 
+    def copy(self) -> "Settled":
+        """Return the same marks as they are now, which nothing takes away."""
+        made = Settled()
+        made._marks = self._marks.copy()
+        return made
+
     def clear(self) -> None:
         """Have all containers looked at again."""
         self._marks.clear()

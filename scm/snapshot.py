@@ -12,8 +12,8 @@ Spark has no unsigned type.
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -22,14 +22,16 @@ import pyarrow
 import pyarrow.parquet
 
 from agent.errors import Code, Unavailable
+from health.rules import Rules
 from scm.facts import Container, ContainerState, Health, Kind, Pending, Replica
 from scm.loads import RECONSTRUCT_TYPE
+from scm.states import NOT_KNOWN, States
 from scm.views import NodeView, block_count, used_bytes
 
 pa: Any = pyarrow  # compiled code without types
 pq: Any = pyarrow.parquet
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 ROWS_PER_GROUP: Final = 100_000  # rows in memory as Python values at once
 ROWS_PER_PART: Final = 2_000_000  # one Spark task's worth
 
@@ -60,11 +62,13 @@ SCHEMAS: Final[dict[str, Any]] = {
         ec_parity int?
         state string
         sequence_id long
+        acknowledged_bcsid long?
         key_count long
         used_bytes long
         state_since_ms long
         pipeline_alive boolean
         suppressed boolean
+        health_state string?
         """
     ),
     "replicas": _schema(
@@ -126,14 +130,15 @@ SCHEMAS: Final[dict[str, Any]] = {
 }
 """The contract with the Spark job; `spark_verify/rows.py` has the same columns in its words."""
 
-_OPS: Final = {
-    Kind.CLOSE: "CLOSE",
-    Kind.DELETE: "DELETE",
-    Kind.RECONCILE: "RECONCILE",
-    Kind.REPLICATE: "ADD",
-    Kind.RECONSTRUCT: "ADD",
-}
-"""Only what is about a replica is exported; the datanode is the one whose replica it is."""
+
+@dataclass(frozen=True, slots=True)
+class PendingOp:
+    """What a command does to one replica: `word` is that of the judge (`health.words.OPS`)."""
+
+    command: Pending
+    word: str
+    datanode_id: str
+    replica_index: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +151,14 @@ class World:
     nodes: Sequence[NodeView]
     containers: Sequence[Container]
     replicas: Sequence[Replica]
-    pending: Sequence[Pending]
+    pending: Sequence[PendingOp]
     suppressed: frozenset[int] = frozenset()
+    states: States = NOT_KNOWN
+    """Health states as the control plane found them."""
+    maintenance_min: int = Rules().maintenance_min
+    """Of the rules by which they were found (`health.rules`)."""
+    acknowledged: Mapping[int, int] = field(default_factory=dict)
+    """Last commit of each container that a key needs: its client was told that it is stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +210,7 @@ def _write(world: World, snapshot_id: str, building: Path) -> dict[str, int]:
         "containers": _container_rows(world),
         "replicas": map(_replica_row, world.replicas),
         "nodes": map(_node_row, world.nodes),
-        "pending_ops": (row for p in world.pending if p.kind in _OPS for row in _pending_rows(p)),
+        "pending_ops": map(_pending_row, world.pending),
     }
     building.mkdir()
     counts = {}
@@ -211,6 +222,7 @@ def _write(world: World, snapshot_id: str, building: Path) -> dict[str, int]:
         "as_of_ms": world.as_of_ms,
         "term": world.term,
         "cluster_id": world.cluster_id,
+        "maintenance_min": world.maintenance_min,
         "rows": counts,
     }
     path = building / "manifest.json"
@@ -269,11 +281,13 @@ def _container_rows(world: World) -> Iterator[tuple[Any, ...]]:
             container.replication_factor - container.data_count if container.scheme else None,
             container.state,
             container.sequence_id,
+            world.acknowledged.get(container.container_id),
             block_count(container, mine),
             used_bytes(container, mine),
             container.state_since_ms,
             is_alive,
             container.container_id in world.suppressed,
+            world.states.of(container.container_id),
         )
 
 
@@ -325,17 +339,15 @@ def _node_row(view: NodeView) -> tuple[Any, ...]:
     )
 
 
-def _pending_rows(pending: Pending) -> Iterator[tuple[Any, ...]]:
-    """Yield a row a replica that a command is about: a reconstruction makes several."""
-    for index, datanode_id in pending.shards or ((0, pending.subject_id),):
-        yield (
-            pending.container_id,
-            _OPS[pending.kind],
-            datanode_id,
-            index,
-            pending.deadline_ms,
-            pending.command_id,
-        )
+def _pending_row(op: PendingOp) -> tuple[Any, ...]:
+    return (
+        op.command.container_id,
+        op.word,
+        op.datanode_id,
+        op.replica_index,
+        op.command.deadline_ms,
+        op.command.command_id,
+    )
 
 
 def _finished(directory: Path) -> list[Path]:

@@ -256,6 +256,10 @@ class KeyTable(Table[str, Key]):
         """Return the last commit that a key needs of a container, or one that a key needed."""
         return self._last_bcsids.get(container_id, 0)
 
+    def last_bcsids(self) -> dict[int, int]:
+        """Return `last_bcsid_in` of every container that a key has a block in."""
+        return self._last_bcsids.copy()
+
     def blocks_behind(self, container_id: int, bcsid: int) -> list[tuple[KeyBlock, str]]:
         """Return what keys need of a container beyond a commit, with the names of the keys.
 
@@ -350,6 +354,10 @@ class PendingTable(Table[int, Pending]):
         """Return the unanswered command of this kind for this replica, if any."""
         key = self._by_target.get((kind, container_id, datanode_id))
         return None if key is None else self._rows[key]
+
+    def has_any(self, container_id: int) -> bool:
+        """Whether any command about a container is pending."""
+        return container_id in self._by_container
 
     def of_container(self, container_id: int) -> list[Pending]:
         """Return the commands about one container, oldest first."""

@@ -3,10 +3,11 @@
     report, node, time ──► look ──judge──► under queue ──► replicate, reconstruct ──┐
                                      └───► over queue  ──► delete ──────────────────┴──► commands
 
-Every closed container is looked at when something about it changed, and again in rounds until it is
-settled (`scm.settled`): a cluster at rest costs nothing. The most urgent goes first; what cannot be
-done now (no source with room, no target) waits in its queue, a little less urgent each time, so
-that it does not stand in the way of what can be done.
+Every container is looked at when something about it changed, and again in rounds until it is
+settled (`scm.settled`): a cluster at rest costs nothing. A look is one call of the judge for all
+that are due (`health.judge`); only of those against which it has something are orders considered.
+The most urgent goes first; what cannot be done now (no source with room, no target) waits in its
+queue, a little less urgent each time, so that it does not stand in the way of what can be done.
 """
 
 import heapq
@@ -18,13 +19,16 @@ from typing import Final
 
 import structlog
 
-from merkle.replica import ReplicaState
+from health.judge import judge as judge_all
+from health.words import Health
+from scm import facts
 from scm.basis import Basis
+from scm.batches import Batches
 from scm.coding import Coding
 from scm.counting import Placed
 from scm.doubts import doubts
-from scm.facts import Container, ContainerState, Health, Kind, Priority
-from scm.lifecycle import close_orders
+from scm.facts import Container, ContainerState, Kind, Priority
+from scm.healing import Healing
 from scm.loads import in_flight_limit, least_loaded
 from scm.placement import choose_targets
 from scm.removals import Removals
@@ -42,6 +46,7 @@ from scm.replication import (
 )
 from scm.shards import condition, is_better_rack, surplus, to_copy, to_move
 from scm.state import Change
+from scm.states import States
 
 LOOKS_PER_TURN: Final = 3_500  # while the lock is held, 0.13 s: a million containers in 5 minutes
 ATTEMPTS_PER_TURN: Final = 500
@@ -49,7 +54,6 @@ UNLIMITED: Final = 1_000_000  # replicas on their way, where no limit is set
 IMPORT_SPACE_FACTOR: Final = 2  # a replica needs its size beside itself until it is whole
 
 _CLOSED: Final = frozenset({ContainerState.CLOSED})
-_STILL_OPEN: Final = frozenset({ReplicaState.OPEN, ReplicaState.RECOVERING})
 _JUDGED: Final = frozenset({ContainerState.CLOSED, ContainerState.QUASI_CLOSED})
 
 _log = structlog.get_logger("suture.scm")
@@ -73,7 +77,7 @@ def told_doubt(case: Case, *source_ids: str) -> str:
 class Upkeep:
     """Keeps closed containers at their number of replicas. Callers hold the control's lock."""
 
-    def __init__(self, basis: Basis, coding: Coding, removals: Removals) -> None:
+    def __init__(self, basis: Basis, coding: Coding, removals: Removals, healing: Healing) -> None:
         self._state = basis.state
         self._nodes = basis.nodes
         self._commands = basis.commands
@@ -87,8 +91,11 @@ class Upkeep:
         self._rack_count = 0
         self.under: dict[int, tuple[int, int]] = {}  # id -> weight, times put back
         self._removals = removals
+        self._healing = healing
         self._busy_sources: dict[int, tuple[str, ...]] = {}  # id -> all had enough to copy
-        self.conditions: dict[int, Condition] = {}  # of those that are not HEALTHY
+        self._batches = Batches(basis.state, basis.nodes, basis.options)
+        self._judged = self._state.settled()
+        self._states: dict[int, Health] = {}  # of those that are not HEALTHY
         self.moving: set[int] = set()  # one too many on purpose, until the balancer removes it
         self.round_at_ms = 0  # when the last round through all containers ended
 
@@ -101,6 +108,10 @@ class Upkeep:
         held = self._state.replicas.on(datanode_id)
         self._state.stir(held)
         self.look_at(held)
+
+    def states(self) -> States:
+        """Return the health state of each container as of its last look."""
+        return States(dict(self._states), self._judged.copy())
 
     def turn(self, change: Change) -> list[int]:
         """Look at what is due and a part of the rest, and order what can be ordered.
@@ -187,7 +198,7 @@ class Upkeep:
     def in_flight_limit(self) -> int:
         """Return how many replicas may be on their way (S1.87, S5.22); 0: no limit."""
         healthy = sum(
-            self._nodes.health(node.datanode_id) is Health.HEALTHY
+            self._nodes.health(node.datanode_id) is facts.Health.HEALTHY
             for node in self._state.nodes.values()
         )
         limits = (
@@ -200,24 +211,42 @@ class Upkeep:
         if self._rack_count != self._nodes.rack_count():  # what is spread enough has changed
             self._rack_count = self._nodes.rack_count()
             self._settled.clear()
+            self._judged.clear()
         due = list(islice(self._due, LOOKS_PER_TURN))
         for container_id in due:
             del self._due[container_id]
         self._go_round(due)
-        for container_id in due:
-            found = self._look_at_one(container_id)
-            if found is not Condition.HEALTHY:
-                self.conditions[container_id] = found
-                continue
-            self.conditions.pop(container_id, None)
-            is_ours = container_id < self._state.counters["next_container_id"]
-            if (
-                is_ours
-                and container_id not in self.under
-                and container_id not in self._removals.over
-            ):
-                self._settled.add(container_id)
+        self._judge(due)
         return due
+
+    def _judge(self, container_ids: Sequence[int]) -> None:
+        """Ask the judge about containers, and put each into the queues it belongs to."""
+        found = judge_all(self._batches.of(container_ids), self._batches.rules())
+        self._healing.note(found)
+        ours_before = self._state.counters["next_container_id"]
+        rows = zip(
+            found.view.batch.containers.container_id.tolist(),
+            found.verdicts.state.tolist(),
+            (found.flags != 0).tolist(),
+            strict=True,
+        )
+        for container_id, state, has_flags in rows:
+            if state:
+                self._states[container_id] = Health(state)
+            else:
+                self._states.pop(container_id, None)
+            self._removals.forget(container_id)
+            self._busy_sources.pop(container_id, None)
+            if has_flags:
+                self._look_at_one(container_id)
+            else:
+                self.under.pop(container_id, None)
+            if container_id >= ours_before:
+                continue
+            self._judged.add(container_id)
+            is_queued = container_id in self.under or container_id in self._removals.over
+            if not state and not is_queued:
+                self._settled.add(container_id)
 
     def _go_round(self, due: list[int]) -> None:
         """Add this turn's part of all containers to those that are due, but what is settled."""
@@ -235,23 +264,18 @@ class Upkeep:
     def _turns_per_round(self) -> int:
         return max(1, self._options.check_interval_ms // self._options.heartbeat_interval_ms)
 
-    def _look_at_one(self, container_id: int) -> Condition:
-        """Put a container into the queues it belongs to; return what it is."""
-        self._removals.forget(container_id)
-        self._busy_sources.pop(container_id, None)
+    def _look_at_one(self, container_id: int) -> None:
+        """Put a container into the queues it belongs to."""
         container = self._state.containers.get(container_id)
         is_held = self._state.holds.is_suppressed(container_id)
         if is_held or container is None or container.state not in _JUDGED:
             self.under.pop(container_id, None)
-            if container is None or is_held:
-                return Condition.HEALTHY
-            return self._unjudged(container)
+            return
         case = self._cases.case(container)
         if container.scheme:
-            found, weight, is_over = self._judge_shards(case)
+            weight, is_over = self._judge_shards(case)
         else:
             judged = judge(case)
-            found = judged.condition
             is_over = judged.condition in OVER and judged.surplus > 0
             is_short = judged.condition in UNDER and judged.copies > 0
             weight = judged.weight if is_short else None
@@ -261,26 +285,9 @@ class Upkeep:
             self.under[container_id] = (weight, self.under.get(container_id, (0, 1))[1])
         if is_over and container.state in _CLOSED and container_id not in self.moving:
             self._removals.over[container_id] = None
-        if found is Condition.HEALTHY and container.state is ContainerState.QUASI_CLOSED:
-            living = self._nodes.living([p.replica for p in case.placed])
-            is_stuck = not close_orders(container, living)
-            return Condition.QUASI_CLOSED_STUCK if is_stuck else found
-        return found
 
-    def _unjudged(self, container: Container) -> Condition:
-        """Return what the report says of a container that is not closed yet, or not any more."""
-        replicas = self._state.replicas.of(container.container_id)
-        match container.state:
-            case ContainerState.OPEN if any(r.state not in _STILL_OPEN for r in replicas):
-                return Condition.OPEN_UNHEALTHY
-            case ContainerState.CLOSING if not self._nodes.living(replicas):
-                return Condition.MISSING
-            case ContainerState.DELETING:
-                return Condition.EMPTY
-        return Condition.HEALTHY
-
-    def _judge_shards(self, case: Case) -> tuple[Condition, int | None, bool]:
-        """Return the condition, the weight of what is to be made (None: nothing), and surplus."""
+    def _judge_shards(self, case: Case) -> tuple[int | None, bool]:
+        """Return the weight of what is to be made (None: nothing), and whether any is too much."""
         found = condition(case)
         weight = self._coding.needed_weight(case)
         if weight is None and not case.adds:
@@ -288,7 +295,7 @@ class Upkeep:
                 weight = OUT_OF_SERVICE_WEIGHT
             elif found is Condition.MIS_REPLICATED and to_move(case) is not None:
                 weight = MISPLACED_WEIGHT
-        return found, weight, bool(surplus(case))
+        return weight, bool(surplus(case))
 
     def _is_settled(self, container: Container) -> bool:
         """Whether a container is closed, or was not closed whole for so long that it may stay so.

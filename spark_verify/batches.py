@@ -98,6 +98,7 @@ def _containers(ids: Ints, table: pa.Table) -> Containers:
         parity=parity,
         state=column(_codes(table["state"], CONTAINER_STATES), UNKNOWN),
         sequence_id=column(_longs(table["sequence_id"]), 0),
+        acknowledged_id=column(_longs(table["acknowledged_bcsid"], NO_BCSID), NO_BCSID),
         key_count=column(_longs(table["key_count"]), 0),
         used_bytes=column(_longs(table["used_bytes"]), 0),
         has_pipeline=flag(_bools(table["pipeline_alive"])),

@@ -192,11 +192,13 @@ def _container_rows(boxes: DataFrame) -> DataFrame:
         f.when(is_ec, 2).alias("ec_parity"),
         f.when(f.col("is_open"), "OPEN").otherwise("CLOSED").alias("state"),
         f.lit(10).cast("long").alias("sequence_id"),
+        f.lit(None).cast("long").alias("acknowledged_bcsid"),
         f.lit(100).cast("long").alias("key_count"),
         (f.col("container_id") % 5000 * 1_000_000 + 4096).alias("used_bytes"),
         f.lit(AS_OF_MS - 86_400_000).cast("long").alias("state_since_ms"),
         f.lit(True).alias("pipeline_alive"),
         f.lit(False).alias("suppressed"),
+        f.lit(None).cast("string").alias("health_state"),
     )
 
 

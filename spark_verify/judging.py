@@ -131,6 +131,7 @@ def _judged(rows: pa.Table, nodes: Nodes, rules: Rules, tallies: Tallies) -> pa.
         return None  # the snapshot is refused: what cannot be is not judged
     judgement = judge(cut.batch, rules)
     tallies.count(judgement, cut)
+    tallies.compare(judgement, parts["containers"])
     return judged_rows(judgement, cut)
 
 

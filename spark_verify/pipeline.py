@@ -55,6 +55,7 @@ from spark_verify.snapshot import (
 )
 from spark_verify.summary import (
     Kind,
+    agreement,
     blame,
     count_health,
     count_lost,
@@ -176,7 +177,11 @@ def _run(spark: SparkSession, run: Run) -> dict[str, Any]:
     check_changed(rows, run.request.changed_nodes)
     check_reporting(rows, run.request.reporting_min_percent)
     racks = {node["rack"] for node in rows if node["health"] != "DEAD"}
-    rules = replace(run.request.rules, rack_count=max(len(racks), 1))
+    rules = replace(
+        run.request.rules,
+        rack_count=max(len(racks), 1),
+        maintenance_min=manifest.maintenance_min,
+    )
     part, plain = _suspects(snapshot, run, rules)
     started_s = time.monotonic()
     # Read back: what follows asks several things of it.
@@ -409,8 +414,17 @@ def _conclude(snapshot: Snapshot, found: Found, run: Run) -> dict[str, Any]:
         ],
         "blame": blame(volumes, lost, found.nodes),
         "leaving": leaving_nodes(tallies, found.nodes, volumes),
+        "agreement": agreement(tallies, _compared(snapshot, found)),
         "previous": previous.facts() if previous else None,
     }
+
+
+def _compared(snapshot: Snapshot, found: Found) -> int:
+    """Return of how many containers the control plane said how they are."""
+    if len(found.kinds) == len(judged_kinds(found.tallies)):
+        return found.tallies.of("compared").get((), [0])[0]
+    # Plain ones were not shown to the judge; that they are HEALTHY is what both said.
+    return snapshot.containers.filter(f.col("health_state").isNotNull()).count()
 
 
 def _write_reconciles(

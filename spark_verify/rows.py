@@ -17,9 +17,10 @@ from health.words import (
     OPS,
     REPLICA_STATES,
     REPLICATION_TYPES,
+    Health,
 )
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 """Of the input. A snapshot of another version is refused: an older one lacks columns."""
 
 RESULT_VERSION: Final = 2
@@ -71,13 +72,19 @@ CONTAINERS: Final = _columns(
     ec_parity int?
     state string
     sequence_id long
+    acknowledged_bcsid long?
     key_count long
     used_bytes long
     state_since_ms long
     pipeline_alive boolean
     suppressed boolean
+    health_state string?
     """,
-    {"replication_type": REPLICATION_TYPES, "state": CONTAINER_STATES},
+    {
+        "replication_type": REPLICATION_TYPES,
+        "state": CONTAINER_STATES,
+        "health_state": tuple(state.name for state in Health),
+    },
 )
 REPLICAS: Final = _columns(
     """

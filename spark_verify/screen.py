@@ -22,6 +22,7 @@ from health.words import (
     REACHABLE_HEALTHS,
     REPLICATION_TYPES,
     SERVICE_OF,
+    Health,
     Service,
 )
 from spark_verify.rows import ROWS_PER_CONTAINER_MAX
@@ -204,6 +205,8 @@ def _boxes(snapshot: Snapshot) -> DataFrame:
         f.col("replication_factor")
     )
     trouble = f.col("busy").isNotNull() | f.col("suppressed")
+    # What the control plane does not call healthy is for the judge, also if it looks plain.
+    trouble = trouble | f.coalesce(f.col("health_state") != Health.HEALTHY.name, f.lit(False))
     for _, wrong in code_violations():
         trouble = trouble | f.coalesce(wrong, f.lit(False))
     parity = f.coalesce(f.col("ec_parity"), f.lit(0))

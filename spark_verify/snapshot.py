@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from health.erasure import INDEX_MAX
+from health.rules import Rules
 from health.words import REACHABLE_HEALTHS
 from spark_verify.errors import SnapshotRefused
 from spark_verify.rows import (
@@ -65,6 +66,8 @@ class Manifest:
     term: int
     cluster_id: str
     rows: dict[str, int]
+    maintenance_min: int = Rules().maintenance_min
+    """Replicas that the control plane keeps online during maintenance (`health.rules`)."""
     buckets: int = 0
     """Above 0: containers/ and replicas/ lie in so many Spark buckets, sorted by container."""
 
@@ -122,6 +125,9 @@ def _manifest(path: Path, fields: Any) -> Manifest:
         term=_field(path, fields, "term", int),
         cluster_id=_field(path, fields, "cluster_id", str),
         rows={name: _field(path, rows, name, int) for name in TABLES},
+        maintenance_min=_field(
+            path, {"maintenance_min": Rules().maintenance_min} | fields, "maintenance_min", int
+        ),
         buckets=_field(path, {"buckets": 0} | fields, "buckets", int),
     )
 

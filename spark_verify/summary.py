@@ -179,6 +179,19 @@ def count_lost(tallies: Tallies) -> dict[tuple[str, str], int]:
     return {(node, volume): n for (node, volume), (n,) in tallies.of("lost").items()}
 
 
+def agreement(tallies: Tallies, compared: int) -> dict[str, Any]:
+    """Return of how many containers the control plane's own state is another than the judge's."""
+    differences = [
+        {"scm": scm, "judge": own, "containers": count, "ids": tallies.ids("disagreed", (scm, own))}
+        for (scm, own), (count,) in sorted(tallies.of("disagreed").items())
+    ]
+    return {
+        "compared": compared,
+        "differing": sum(found["containers"] for found in differences),
+        "differences": differences,
+    }
+
+
 def leaving_nodes(
     tallies: Tallies, nodes: Iterable[dict[str, Any]], volumes: Iterable[dict[str, Any]]
 ) -> list[dict[str, Any]]:
@@ -272,6 +285,12 @@ def text_report(summary: dict[str, Any]) -> str:
     lines += [f"(without any flag: {summary['containers'] - summary['flagged']})"]
     if summary["unknown_containers"]:
         lines += [f"(of no container, but with replicas: {summary['unknown_containers']})"]
+    agreed = summary["agreement"]
+    same = agreed["compared"] - agreed["differing"]
+    lines += ["", f"The SCM agrees on {same} containers, differs on {agreed['differing']}."]
+    for found in agreed["differences"]:
+        ids = ", ".join(map(str, found["ids"]))
+        lines += [f"{found['scm']} for the SCM, {found['judge']} here: {ids}"]
     for name, ids in summary["samples"]["health_states"].items():
         lines += ["", f"First {SAMPLE_MAX} {name} containers:", ", ".join(map(str, ids))]
     return "\n".join(lines)

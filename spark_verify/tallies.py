@@ -4,11 +4,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from health.departure import HELD_BY
 from health.judge import Judgement
 from health.segments import Groups, Ints
-from health.words import ACTIONS, CLASSES, CONTAINER_STATES, UNKNOWN
+from health.words import ACTIONS, CLASSES, CONTAINER_STATES, UNKNOWN, Health
 from spark_verify.batches import Cut
 
 SAMPLE_MAX: Final = 100
@@ -55,6 +57,18 @@ class Tallies:
         self._count_lost(judgement, cut)
         self._count_plan(judgement)
         self._count_departures(judgement)
+
+    def compare(self, judgement: Judgement, containers: pa.Table) -> None:
+        """Count the containers whose state the control plane knew, and where it is another."""
+        said = containers.filter(pc.is_valid(containers["health_state"]))
+        ids = judgement.view.batch.containers.container_id
+        own_ids = said["container_id"].to_numpy()
+        states = judgement.verdicts.state[np.searchsorted(ids, own_ids)].tolist()
+        self.add("compared", (), (len(own_ids),))
+        words = said["health_state"].to_pylist()
+        for container_id, word, state in zip(own_ids.tolist(), words, states, strict=True):
+            if word != Health(state).name:
+                self.add("disagreed", (word, Health(state).name), (1,), (container_id,))
 
     def rows(self) -> list[dict[str, object]]:
         """Return everything as rows of `verdict_rows.TALLY_ROW`; `ids` are the lowest container ids

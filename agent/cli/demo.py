@@ -288,6 +288,7 @@ def as_facts(evidence: Evidence) -> dict[str, object]:
             "fetched_bytes": evidence.coded_fetched_bytes,
             "stripes": evidence.coded.stripes,
         },
+        "selfheal": asdict(evidence.selfheal),
         "contest": contest_facts(evidence.contest),
         "death": death_facts(evidence.death),
         "summary": evidence.summary,

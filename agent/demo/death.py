@@ -16,8 +16,13 @@ from agent.writer import Source
 
 PREFIX: Final = "late/"
 OPEN: Final = "OPEN"
-TIMES: Final = {"stale_after_ms": 6_000, "dead_after_ms": 20_000, "close_retry_ms": 250}
-"""Options of the demo's SCM: a node is given up within seconds, not minutes."""
+TIMES: Final = {
+    "stale_after_ms": 6_000,
+    "dead_after_ms": 20_000,
+    "close_retry_ms": 250,
+    "heal_after_ms": 2_000,
+}
+"""Options of the demo's SCM: what takes minutes elsewhere takes seconds."""
 
 
 @dataclass(slots=True)

@@ -1,6 +1,7 @@
 """The whole story of the demo, step by step, over the same calls that users make.
 
-store ─► close ─► damage on disk ─► scan ─► snapshot ─► Spark ─► plan ─► reconcile ─► prove
+store ─► close ─► a flipped bit ─► scan ─► the control plane heals it by itself
+     ─► damage on disk ─► scan ─► snapshot ─► Spark ─► plan ─► reconcile ─► prove
 """
 
 import json
@@ -16,12 +17,13 @@ from pathlib import Path
 from typing import Final
 
 from agent.client import LANES_DEFAULT
-from agent.demo import coded, death, liar
+from agent.demo import coded, death, liar, selfheal
 from agent.demo.coded import Coded
 from agent.demo.death import Death
 from agent.demo.harm import BLOCK_BYTES_MIN, BLOCKS_MIN, Harm, harm_cluster
 from agent.demo.liar import Contest
 from agent.demo.readback import Checksums, read_back, source_checksums
+from agent.demo.selfheal import Selfheal
 from agent.demo.stage import Stage, is_whole, wait_until
 from agent.errors import Code, Refused, Unavailable
 from agent.plan_file import read_plan
@@ -48,6 +50,7 @@ class Evidence:
     stored_bytes: int = 0
     containers: list[int] = field(default_factory=list)
     harms: list[Harm] = field(default_factory=list)
+    selfheal: Selfheal = field(default_factory=Selfheal)
     coded: Coded = field(default_factory=Coded)
     contest: Contest = field(default_factory=Contest)
     death: Death = field(default_factory=Death)
@@ -164,6 +167,7 @@ class Story:
         steps: dict[str, Callable[[], None]] = {
             "store": lambda: self.store(sources),
             "close": self.wait_until_closed,
+            "heal": self.heal_alone,
             "shards": self.harm_shards,
             "lie": self.lie,
             "damage": self.damage,
@@ -227,6 +231,17 @@ class Story:
         """Wait until every replica is CLOSED, and every container's roots agree."""
         wait_until(self.is_all_whole, "all containers close alike")
         self.say("all containers are closed; the roots of their replicas agree")
+
+    def heal_alone(self) -> None:
+        """Flip a bit, have it found, and watch the control plane heal it by itself."""
+        told, [info, *_] = self.evidence.selfheal, self.infos()
+        selfheal.flip_and_watch(told, self.stage, info)
+        self.say(
+            f"flipped a bit of container {told.container_id} on {told.datanode_id[:SHORT]}: a scan "
+            f"found it, and the control plane had it healed {told.seconds:.1f} s later, without "
+            "Spark; from here on it leaves that to plans"
+        )
+        selfheal.leave_the_rest_to_plans(self.stage)
 
     def harm_shards(self) -> None:
         """Lose a shard, which is rebuilt at once; then damage another one."""

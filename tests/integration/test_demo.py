@@ -130,6 +130,9 @@ def test_everything_is_healed(files: Path, tmp_path: Path) -> None:
     assert 0 < coded["stripes"]
     assert 0 < coded["damaged_bytes"] <= 65_536
     assert coded["fetched_bytes"] <= 3 * 65_536
+    healed = story["selfheal"]
+    assert 0 < healed["seconds"] <= 60
+    assert 0 < healed["fetched_bytes"]
     contest = story["contest"]
     assert [contest["right"]] == contest["repaired_from"]
     assert contest["liar"] in contest["reported_by"]

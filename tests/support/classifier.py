@@ -202,7 +202,9 @@ def closable(case: Case) -> bool:
     top = max((r.bcsid for r in quasi if r.bcsid is not None), default=-1)
     top_sick = max((r.bcsid for r in sick if r.bcsid is not None), default=-1)
     origins = {case.origin(r) for r in quasi + sick}
-    return top > -1 and top >= top_sick and len(origins) >= case.box.replication_factor
+    told = case.box.acknowledged_bcsid
+    is_all = top > -1 and top >= top_sick and (told is None or top >= told)
+    return is_all and len(origins) >= case.box.replication_factor
 
 
 def in_stuck_set(case: Case) -> bool:

@@ -57,11 +57,13 @@ class ContainerRow:
     ec_parity: int | None = None
     state: str = "CLOSED"
     sequence_id: int = 10
+    acknowledged_bcsid: int | None = None
     key_count: int = 1
     used_bytes: int = 1000
     state_since_ms: int = AS_OF_MS - 60_000
     pipeline_alive: bool = True
     suppressed: bool = False
+    health_state: str | None = None
     snapshot_id: str = SNAPSHOT_ID
 
 
@@ -164,7 +166,7 @@ class SnapshotRows:
             (directory / name).mkdir(parents=True)
             pq.write_table(table, directory / name / "part-00000.parquet", compression="zstd")
         fields = {
-            "schema_version": 2,
+            "schema_version": 3,
             "snapshot_id": SNAPSHOT_ID,
             "as_of_ms": AS_OF_MS,
             "term": 1,

@@ -15,6 +15,7 @@ from scm.options import ScmOptions
 from tests.support.scm_world import ScmWorld, outcome, replica
 
 OPTIONS = ScmOptions(
+    heal=False,  # what people and plans order is looked at here
     close_retry_ms=1_000,
     command_deadline_ms=100_000,
     datanode_deadline_margin_ms=40_000,

@@ -19,7 +19,9 @@ from tests.support.scm_world import ScmWorld, replica
 CONTRACT = {
     "containers": "snapshot_id:string container_id:int64 replication_type:string "
     "replication_factor:int32 ec_data:int32? ec_parity:int32? state:string sequence_id:int64 "
-    "key_count:int64 used_bytes:int64 state_since_ms:int64 pipeline_alive:bool suppressed:bool",
+    "acknowledged_bcsid:int64? key_count:int64 used_bytes:int64 state_since_ms:int64 "
+    "pipeline_alive:bool suppressed:bool "
+    "health_state:string?",
     "replicas": "snapshot_id:string container_id:int64 datanode_id:string replica_index:int32 "
     "state:string origin_datanode_id:string bcsid:int64? block_count:int64 used_bytes:int64 "
     "is_empty:bool tree_algorithm:string? root:int64? tombstones_checksum:int64? "
@@ -124,11 +126,12 @@ class TestExport:
         manifest = json.loads((exported.path / "manifest.json").read_text())
 
         assert {
-            "schema_version": 2,
+            "schema_version": 3,
             "snapshot_id": exported.snapshot_id,
             "as_of_ms": world.clock.now_ms(),
             "term": 1,
             "cluster_id": world.control.cluster_id,
+            "maintenance_min": 2,
             "rows": {"containers": 1, "replicas": 3, "nodes": 3, "pending_ops": 0},
         } == manifest
         for table, count in manifest["rows"].items():

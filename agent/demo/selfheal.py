@@ -1,0 +1,72 @@
+"""The demo's first act: one flipped bit, found by a scan and healed with no Spark anywhere.
+
+flip ─► scan ─► report ─► the control plane's own order ─► equal again; then it is told to leave
+the rest of the story to the plan of Spark
+"""
+
+import time
+from dataclasses import dataclass
+
+from agent.demo.damage import flip_bit_under_warm_cache
+from agent.demo.harm import damageable_blocks, target_of
+from agent.demo.stage import Stage, is_whole, wait_until
+from agent.rpc.v1 import scm_pb2
+from merkle.replica import ContainerId
+
+
+@dataclass(slots=True)
+class Selfheal:
+    """What became of the bit."""
+
+    container_id: int = 0
+    datanode_id: str = ""
+    seconds: float = 0.0  # from the end of the scan that found it
+    fetched_bytes: int = 0
+
+
+def flip_and_watch(told: Selfheal, stage: Stage, info: scm_pb2.ContainerInfo) -> None:
+    """Flip a bit of one replica, have it scanned, and wait until the container is whole."""
+    replica = info.replicas[0]
+    told.container_id, told.datanode_id = info.container_id, replica.datanode.datanode_id
+    blocks = damageable_blocks(stage.client, info)[:1]
+    flip_bit_under_warm_cache(
+        target_of(stage.cluster, stage.indexes, info.container_id, replica, blocks)
+    )
+    before = outcomes(stage)
+    peer = stage.client.peer(stage.addresses[told.datanode_id])
+    for _progress in peer.scan(ContainerId(info.container_id)):
+        pass
+    started_s = time.monotonic()
+    wait_until(lambda: not is_sound(stage, told), "the SCM hears of the flipped bit")
+    wait_until(lambda: is_sound(stage, told), "the control plane has it healed")
+    told.seconds = round(time.monotonic() - started_s, 1)
+    told.fetched_bytes = sum(
+        outcome.status.reconcile.bytes_fetched
+        for command_id, outcome in outcomes(stage).items()
+        if command_id not in before
+    )
+
+
+def is_sound(stage: Stage, told: Selfheal) -> bool:
+    """Whether the container's replicas are equal, and none reports damage."""
+    [info] = stage.infos_of([told.container_id])
+    return is_whole(info) and not any(item.replica.finding_count for item in info.replicas)
+
+
+def outcomes(stage: Stage) -> dict[int, scm_pb2.Outcome]:
+    """Return how the latest commands ended, by their ids."""
+    answer = stage.client.scm.list_outcomes(scm_pb2.ListOutcomesRequest(count=100))
+    return {outcome.status.command_id: outcome for outcome in answer.outcomes}
+
+
+def leave_the_rest_to_plans(stage: Stage) -> None:
+    """Start the control plane again with `heal = false`; wait until it decides again."""
+    cluster = stage.cluster
+    cluster.scm_settings = {**cluster.scm_settings, "heal": "false"}
+    cluster.scm.stop()
+    cluster.scm.arguments = cluster.scm_arguments(cluster.scm.address)
+    cluster.scm.start()
+    wait_until(
+        lambda: not stage.client.scm.safe_mode(scm_pb2.SafeModeRequest()).on,
+        "the control plane has heard all datanodes",
+    )

@@ -1,0 +1,93 @@
+"""Containers whose replicas differ or are damaged: reconciled by the control plane's own decision.
+
+    look ──judge──► wanted ──settled, no delete owed──► reconcile, within the datanodes' limits
+
+What the judge would have reconciled in a plan of Spark's is ordered here without Spark, as soon as
+the reports that say so have settled: replicas differ for a moment while each of them does the same
+one after the other. Replicas that differ only in tombstones wait longer; a delete that is still
+owed explains that. The guard against loops is one for all (`scm.reconciles`): after a few orders
+that changed nothing only a person tries again. A contradiction is for a person, too.
+"""
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import Final
+
+from agent.errors import Code
+from health.judge import Judgement
+from health.reconcile import REASONS
+from scm.basis import Basis
+from scm.eligibility import Eligibility
+from scm.intake import PlanRow
+from scm.reconciles import COOLDOWN, Reconciles
+from scm.state import Change
+
+ORDERS_PER_TURN: Final = 500
+
+_CONTRADICT: Final = 1 << REASONS.index("replicas contradict each other")
+_TOMBSTONES: Final = 1 << REASONS.index("tombstones differ")
+
+
+class Healing:
+    """Orders the reconciles. Callers hold the control plane's lock."""
+
+    def __init__(self, basis: Basis, reconciles: Reconciles) -> None:
+        self._cases = basis.cases
+        self._clock = basis.clock
+        self._is_on = basis.options.heal
+        self._settle_s = basis.options.heal_after_ms / 1000
+        self._patience_s = basis.options.check_interval_ms / 1000
+        self._reconciles = reconciles
+        self._due_s: dict[int, float] = {}
+        self._reasons: dict[int, int] = {}
+
+    def note(self, judgement: Judgement) -> None:
+        """Remember which of these containers the judge would have reconciled, and why."""
+        if not self._is_on:
+            return
+        now_s = self._clock.monotonic_s()
+        rows = zip(
+            judgement.view.batch.containers.container_id.tolist(),
+            judgement.reconciles.is_wanted.tolist(),
+            judgement.reconciles.reasons.tolist(),
+            strict=True,
+        )
+        for container_id, is_wanted, reasons in rows:
+            if not is_wanted or reasons & _CONTRADICT:
+                self._due_s.pop(container_id, None)
+                self._reasons.pop(container_id, None)
+            elif self._reasons.get(container_id) != reasons:
+                is_late = reasons == _TOMBSTONES
+                self._reasons[container_id] = reasons
+                self._due_s[container_id] = now_s + (
+                    self._patience_s if is_late else self._settle_s
+                )
+
+    def turn(self, change: Change) -> None:
+        """Order what is due; what cannot be ordered now is tried again."""
+        now_s = self._clock.monotonic_s()
+        due = (number for number, due_s in self._due_s.items() if due_s <= now_s)
+        for container_id in list(islice(due, ORDERS_PER_TURN)):
+            del self._due_s[container_id]
+            if self._order(change, container_id):
+                self._reasons.pop(container_id)
+            else:
+                self._due_s[container_id] = now_s + self._settle_s
+
+    def _order(self, change: Change, container_id: int) -> bool:
+        """Order it; False if it is worth another try without any change of the replicas."""
+        if self._cases.owes_deletes(container_id):
+            return False
+        participants = self._reconciles.participants(container_id)
+        if participants.eligibility is Eligibility.NO_REACHABLE_PEER:
+            return False
+        if participants.eligibility is not Eligibility.OK:
+            return True
+        why = "control plane: " + "; ".join(_words(self._reasons[container_id]))
+        row = PlanRow(container_id, (), why)
+        decision = self._reconciles.order_planned(change, row, participants, why=why, dry_run=False)
+        return decision.code not in {COOLDOWN, Code.BUSY}
+
+
+def _words(reasons: int) -> Iterable[str]:
+    return (word for place, word in enumerate(REASONS) if reasons >> place & 1)
