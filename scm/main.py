@@ -15,6 +15,8 @@ import shlex
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -28,6 +30,7 @@ from agent.observe.audit import AuditLog
 from agent.printable import printable
 from agent.rpc.identity import Role, check_own
 from agent.rpc.tls import Material, Security, secured
+from agent.runtime.loop import Loop, LoopSet, Pulse
 from agent.stopping import StopRequest
 from scm import options as scm_options
 from scm.clock import Clock
@@ -35,9 +38,12 @@ from scm.control import ControlPlane
 from scm.options import ScmOptions
 from scm.server import BuiltServer, Limits, ScmService, build_server
 from scm.state import State
-from scm.verifying import VerifyLoop
+from scm.verifying import Verifier
+from scm.watched import Watched
 
 STOP_GRACE_S: Final = 5.0  # calls in flight may finish
+TICK_QUIET_S_MIN: Final = 30.0  # without a tick: then time stands still
+TICKS_MISSED_MAX: Final = 10
 NOTICE: Final = "single node, not highly available: while it is down, nothing is ordered"
 
 _log = structlog.get_logger("suture.scm")
@@ -58,7 +64,13 @@ class Ticker(threading.Thread):
         self._interval_s = interval_s
         self._on_death = on_death
         self._stopping = threading.Event()
+        self._ticked_at_s = time.monotonic()
         self.has_failed = True
+
+    def is_ticking(self) -> bool:
+        """Whether a tick has ended lately."""
+        quiet_s = time.monotonic() - self._ticked_at_s
+        return quiet_s < max(TICK_QUIET_S_MIN, TICKS_MISSED_MAX * self._interval_s)
 
     def run(self) -> None:
         """Tick until `stop`."""
@@ -68,6 +80,7 @@ class Ticker(threading.Thread):
                     self._control.tick()
                 except SutureError as error:
                     _log.error("tick_failed", code=error.code, error=str(error))
+                self._ticked_at_s = time.monotonic()
             self.has_failed = False
         finally:
             self._on_death.set()
@@ -115,32 +128,55 @@ def serve(
                 limits=limits,
                 slots=executor,
             )
-            built.health.is_well = lambda: not executor.trouble
-            loop = _verify_loop(verify, control, data, options)
-            try:
-                return _run(built, control, options, stop, security)
-            finally:
-                if loop is not None:
-                    loop.stop()
+            loops = LoopSet()
+            verifier = _verifier(verify, control, data, options, loops)
+            ticker = Ticker(control, interval_s=options.heartbeat_interval_ms / 1000, on_death=stop)
+            watched = Watched(control, executor, loops, ticker.is_ticking)
+            built.health.is_well = lambda: not watched.troubles()
+            with _listening(watched, options.observe_listen) as web:
+                loops.start()
+                try:
+                    return _run(built, control, ticker, stop, security, web)
+                finally:
+                    if verifier is not None:
+                        verifier.stop()
+                    loops.stop(STOP_GRACE_S)
     finally:
         state.close()
         audit.close()
 
 
-def _verify_loop(
-    command: str, control: ControlPlane, data: Path, options: ScmOptions
-) -> VerifyLoop | None:
-    """Start the loop with Spark, if one is wanted."""
+def _verifier(
+    command: str, control: ControlPlane, data: Path, options: ScmOptions, loops: LoopSet
+) -> Verifier | None:
+    """Add the loop with Spark, if one is wanted."""
     if not command:
         return None
-    loop = VerifyLoop(
+    pulse = Pulse()
+    verifier = Verifier(
         control,
         shlex.split(command),
         data.absolute() / "runs",
         interval_s=options.verify_interval_ms / 1000,
+        deadline_s=options.verify_deadline_ms / 1000,
+        pulse=pulse,
     )
-    loop.start()
-    return loop
+    loops.add(Loop(verifier, pulse=pulse))
+    return verifier
+
+
+@contextmanager
+def _listening(watched: Watched, address: str) -> Iterator[str]:
+    """Serve the pages, if they are wanted; give the address that was taken, "" for none."""
+    if not address:
+        yield ""
+        return
+    listener = watched.listener(address)
+    listener.start()
+    try:
+        yield listener.address
+    finally:
+        listener.stop()
 
 
 def _check_certificate(material: Material) -> None:
@@ -150,16 +186,16 @@ def _check_certificate(material: Material) -> None:
 def _run(
     built: BuiltServer,
     control: ControlPlane,
-    options: ScmOptions,
+    ticker: Ticker,
     stop: StopRequest,
     security: Security,
+    web: str,
 ) -> int:
-    ticker = Ticker(control, interval_s=options.heartbeat_interval_ms / 1000, on_death=stop)
     built.server.start()
     ticker.start()
     try:
         _log.info("scm_started", address=built.address, term=control.term, notice=NOTICE)
-        _announce(built.address, control)
+        _announce(built.address, web, control)
         while not stop.wait_or_reload():
             security.reload()
     finally:
@@ -170,11 +206,12 @@ def _run(
     return 1 if ticker.has_failed else 0
 
 
-def _announce(address: str, control: ControlPlane) -> None:
+def _announce(address: str, web: str, control: ControlPlane) -> None:
     """Say on stdout, in one line of JSON, that calls are answered from now on."""
     line = {
         "event": "listening",
         "address": address,
+        "web": web,
         "cluster_id": control.cluster_id,
         "term": control.term,
         "highly_available": False,

@@ -1,6 +1,8 @@
 """What operators ask of the control plane, and the answers."""
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from agent.errors import Code, Refused, Unavailable
@@ -14,6 +16,7 @@ from scm.departures import Departure, Request
 from scm.facts import Hold, Kind, OpState, Outcome
 from scm.forgetting import Fate
 from scm.intake import Decision, PlanRow
+from scm.metrics import Figures
 from scm.parts import Parts
 from scm.report import RmReport, rm_report
 from scm.safemode import Gate
@@ -215,6 +218,38 @@ class Operators(Parts):
                 self._state.commands.delete_count,
                 self._options.delete_count_max,
             )
+
+    def figures(self) -> Figures:
+        """Return the control plane in numbers; what takes long is counted without the lock."""
+        with self._lock:
+            views = self._views.nodes()
+            containers = self._state.containers.values()
+            commands = Counter(command.kind for command in self._state.commands.values())
+            counts = self._totals.counts()
+            states = self._upkeep.states()
+            live = [view.live for view in views if view.live is not None]
+            figures = Figures(
+                term=self._state.term,
+                is_safe_mode=self._safe_mode.is_on,
+                nodes=Counter((view.health, view.node.op_state) for view in views),
+                containers={},
+                unwell={},
+                differ=counts.differ,
+                contradict=counts.contradict,
+                lost=counts.lost,
+                commands=commands,
+                under_replicated=len(self._upkeep.under),
+                over_replicated=len(self._removals.over),
+                capacity_bytes=sum(node.capacity_bytes for node in live),
+                used_bytes=sum(node.used_bytes for node in live),
+                verified_at_s=self._verified.at_ms / 1000,
+                has_verify_failed=bool(self._verified.error),
+            )
+        return replace(
+            figures,
+            containers=Counter(container.state for container in containers),
+            unwell=Counter(state.name for state in states.unwell.values()),
+        )
 
     def safe_mode(self) -> Gate:
         """Say whether decisions are made yet, and whom they wait for."""

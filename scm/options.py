@@ -189,6 +189,15 @@ class ScmOptions:
     allow_plaintext: bool = _switch(
         "Without certificates, serve on other addresses than loopback all the same."
     )
+    observe_listen: str = _path(
+        "host:port of the plain HTTP listener: /metrics, /healthz; none: no listener."
+    )
+    verify_deadline_ms: int = _option(
+        7_200_000,
+        "A verification that takes longer is ended and counts as failed.",
+        low=1_000,
+        high=86_400_000,
+    )
     audit_file: str = _path("File for the audit log, one JSON object a line; none: stderr.")
     streams_max: int = _option(
         128, "Calls under way on one connection; more wait at the caller.", low=1, high=10_000

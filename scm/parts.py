@@ -21,6 +21,8 @@ from scm.forgetting import Forgetting
 from scm.healing import Healing
 from scm.holding import Holding
 from scm.last_copies import LastCopies
+from scm.metered_lock import MeteredLock
+from scm.metrics import Meters
 from scm.nodes import Nodes
 from scm.observer import Observer
 from scm.options import ScmOptions
@@ -57,7 +59,8 @@ class Parts:
         self._clock = clock
         self._options = options
         self._snapshots_path = snapshots_path
-        self._lock = threading.Lock()
+        self.meters = Meters()
+        self._lock = MeteredLock(self.meters.lock_held)
         self._export_lock = threading.Lock()
         self._nodes = Nodes(state, clock, options)
         self._reports = Reports(state)

@@ -22,11 +22,14 @@ import structlog
 
 from agent.errors import SutureError
 from agent.plan_file import SCAN, read_plan
+from agent.runtime.loop import Pulse, Step, Throttled
 from scm import wire
 from scm.control import ControlPlane
 
 RUNS_KEPT: Final = 10  # of all containers, and as many of a few nodes only
 POLL_S: Final = 1.0
+TOLD_MAX: Final = 500  # characters of what a program said
+LINES_TOLD: Final = 5
 PAUSE_S_MIN: Final = 30.0  # between two runs: a node that comes and goes does not keep Spark busy
 DONE_CODES: Final = frozenset({0, 2, 3})  # clean, work to do, data at risk
 ROWS_PER_CALL: Final = 5_000
@@ -34,77 +37,115 @@ ROWS_PER_CALL: Final = 5_000
 _log = structlog.get_logger("suture.scm")
 
 
-class VerifyLoop(threading.Thread):
-    """Runs `command SNAPSHOT --out DIR --json` again and again, and applies its plans."""
+class Verifier:
+    """Runs `command SNAPSHOT --out DIR --json` when it is due, and applies its plan.
+
+    A worker of a `Loop`, which keeps it going whatever goes wrong.
+    """
+
+    name = "verify"
 
     def __init__(
-        self, control: ControlPlane, command: Sequence[str], out: Path, *, interval_s: float
+        self,
+        control: ControlPlane,
+        command: Sequence[str],
+        out: Path,
+        *,
+        interval_s: float,
+        deadline_s: float,
+        pulse: Pulse | None = None,
     ) -> None:
-        super().__init__(name="verify", daemon=True)
         self._control = control
         self._command = list(command)
         self._out = out
         self._interval_s = interval_s
-        self._stopping = threading.Event()
+        self._deadline_s = deadline_s
+        self._pulse = pulse or Pulse()
+        self._ran_at_s = time.monotonic()
+        self._is_stopping = False
         self._process: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()
 
-    def run(self) -> None:
-        """Verify until `stop`."""
-        ran_at_s = time.monotonic()
-        while not self._stopping.wait(POLL_S):
-            waited_s = time.monotonic() - ran_at_s
-            if waited_s < min(PAUSE_S_MIN, self._interval_s):
-                continue
+    @property
+    def log(self) -> Path:
+        """What the program of the last round wrote on stderr."""
+        return self._out / "verify.log"
+
+    def step(self) -> Step:
+        """Verify, if it is time."""
+        waited_s = time.monotonic() - self._ran_at_s
+        if waited_s >= min(PAUSE_S_MIN, self._interval_s):
             changed = self._control.take_changed_nodes()
             if changed or waited_s >= self._interval_s:
+                self._ran_at_s = time.monotonic()
                 self.verify_once(changed if waited_s < self._interval_s else [])
-                ran_at_s = time.monotonic()
+                self._ran_at_s = time.monotonic()
+        return Throttled(POLL_S)
 
     def stop(self) -> None:
-        """End the loop, and the process if one runs."""
-        self._stopping.set()
+        """End the process, if one runs, and start no other."""
         with self._lock:
+            self._is_stopping = True
             if self._process is not None:
                 self._process.terminate()
-        self.join()
 
     def verify_once(self, changed: Sequence[str] = ()) -> None:
         """Do one round; what fails is logged, and the next round is another try."""
         decisions: Counter[str] = Counter()
-        message = ""
+        message = "ended by a defect; the log has it"
         try:
             run = self._verify(changed)
             decisions.update(self._apply(run))
+            message = ""
             _log.info("plan_applied", run=run.name, decisions=dict(decisions))
         except (SutureError, OSError, ValueError, KeyError) as error:
             message = f"{type(error).__name__}: {error}"
             _log.error("verification_failed", error=message)
-        self._control.note_verified(decisions, message)
+        finally:
+            self._control.note_verified(decisions, message)
         self._remove_old()
 
     def _verify(self, changed: Sequence[str]) -> Path:
         exported = self._control.export_snapshot()
         nodes = [f"--changed-node={node}" for node in changed]
-        arguments = [str(exported.path), "--out", str(self._out), "--json", *nodes]
-        with self._lock:
-            if self._stopping.is_set():
-                raise ValueError("stopped")
-            self._process = subprocess.Popen(  # noqa: S603 -- the operator's own command line
-                [*self._command, *arguments],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-            )
-        out, _nothing = self._process.communicate()
-        code = self._process.returncode
-        with self._lock:
-            self._process = None
+        code, out = self._run([str(exported.path), "--out", str(self._out), "--json", *nodes])
         if code not in DONE_CODES:
-            raise ValueError(f"{self._command[0]} ended with {code}: {out.strip()[-500:]}")
+            told = out.strip()[-TOLD_MAX:] or self._last_words()
+            raise ValueError(f"{self._command[0]} ended with {code}: {told}; see {self.log}")
         answer = json.loads(out)
         _check_answer(answer, exported.snapshot_id, sorted(changed))
         return Path(answer["path"])
+
+    def _run(self, arguments: Sequence[str]) -> tuple[int, str]:
+        """Run the program to its end, or to the deadline; return its exit code and stdout."""
+        self._out.mkdir(parents=True, exist_ok=True)
+        with self.log.open("wb") as errors, self._lock:
+            if self._is_stopping:
+                raise ValueError("stopped")
+            process = self._process = subprocess.Popen(  # noqa: S603 -- the operator's own command
+                [*self._command, *arguments], stdout=subprocess.PIPE, stderr=errors, text=True
+            )
+        end_s = time.monotonic() + self._deadline_s
+        try:
+            while True:
+                self._pulse.beat()
+                try:
+                    out, _nothing = process.communicate(timeout=POLL_S)
+                except subprocess.TimeoutExpired:
+                    if time.monotonic() < end_s:
+                        continue
+                    process.kill()
+                    process.communicate()
+                    late = f"{self._command[0]} did not end in {self._deadline_s:.0f} s"
+                    raise ValueError(f"{late} and was killed; see {self.log}") from None
+                return process.returncode, out
+        finally:
+            with self._lock:
+                self._process = None
+
+    def _last_words(self) -> str:
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        return " | ".join(lines[-LINES_TOLD:])[-TOLD_MAX:]
 
     def _apply(self, run: Path) -> list[str]:
         request = read_plan(run)

@@ -68,8 +68,8 @@ class WebListener:
         except (OSError, OverflowError) as error:
             raise Refused(
                 Code.INVALID_CONFIG,
-                f"observe.listen: cannot listen on {address}: {error}",
-                hint="is another agent using the port? port 0 takes a free one",
+                f"cannot listen on {address} for HTTP: {error}",
+                hint="is another process using the port? port 0 takes a free one",
             ) from error
         self._host = host
         self._thread = threading.Thread(

@@ -12,10 +12,11 @@ import pytest
 
 from agent.cli.nodes import report_text
 from agent.rpc.v1 import scm_pb2
+from agent.runtime.loop import Loop
 from merkle.replica import ReplicaState
 from scm.facts import Kind
 from scm.options import ScmOptions
-from scm.verifying import RUNS_KEPT, VerifyLoop
+from scm.verifying import RUNS_KEPT, Verifier
 from tests.support.scm_world import ScmWorld, replica
 
 PROGRAM = """
@@ -110,14 +111,16 @@ Verification
 rows of the plan: OK: 3, STALE_PLAN: 1"""
 
 
-def loop(world: ScmWorld, tmp_path: Path, program: str) -> VerifyLoop:
+def loop(world: ScmWorld, tmp_path: Path, program: str, *, deadline_s: float = 300.0) -> Verifier:
     """Build the loop around a program."""
     (tmp_path / "program.py").write_text(program)
     command = [sys.executable, str(tmp_path / "program.py")]
     if program == PROGRAM:
         command.append(str(plan(tmp_path / "plan", world)))
     (tmp_path / "runs").mkdir()
-    return VerifyLoop(world.control, command, tmp_path / "runs", interval_s=300.0)
+    return Verifier(
+        world.control, command, tmp_path / "runs", interval_s=300.0, deadline_s=deadline_s
+    )
 
 
 def test_a_round_orders_what_the_plan_says_and_the_rules_confirm(
@@ -182,6 +185,42 @@ def test_a_program_that_fails_changes_nothing_and_is_reported(
     report = world.control.report()
     assert "no java" in report.verified.error
     assert 0 == len(world.state.commands)
+
+
+def test_what_a_program_says_last_is_told_and_kept(world: ScmWorld, tmp_path: Path) -> None:
+    """Its stderr is where Java says why it did not start."""
+    words = "import sys; print('one', 'two: no java', sep='\\n', file=sys.stderr); sys.exit(1)"
+    made = loop(world, tmp_path, words)
+
+    made.verify_once()
+
+    assert "one | two: no java" in world.control.report().verified.error
+    assert "one\ntwo: no java\n" == made.log.read_text()
+
+
+def test_a_program_that_hangs_is_ended_at_the_deadline(world: ScmWorld, tmp_path: Path) -> None:
+    """Then the next round is another try; nothing of it is left."""
+    words = "import os, time; print(os.getpid(), file=open('pid', 'w')); time.sleep(1000)"
+    made = loop(world, tmp_path, words.replace("'pid'", repr(str(tmp_path / "pid"))), deadline_s=2)
+
+    made.verify_once()
+
+    assert "did not end in 2 s and was killed" in world.control.report().verified.error
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_a_defect_is_noted_and_does_not_end_the_rounds(world: ScmWorld, tmp_path: Path) -> None:
+    """An error that nobody listed: the loop counts it, and tries again."""
+    made = loop(world, tmp_path, 'print(\'{"snapshot_id": 5, "changed_nodes": null}\')')
+    around = Loop(made)
+    made._ran_at_s = -1e9  # long ago: it is due
+
+    wait_s = around.run_step()
+
+    assert wait_s is not None
+    assert wait_s > 0
+    assert world.control.report().verified.error
 
 
 def test_a_node_that_changed_is_verified_at_once_but_not_while_copies_wait(

@@ -20,10 +20,11 @@ needs_promtool = pytest.mark.skipif(
 
 
 def declared() -> set[str]:
-    """Return every metric that the agent declares."""
+    """Return every metric that the agent and the control plane declare."""
     return {
         without_suffix(name)
-        for name in METRIC.findall((ROOT / "agent" / "observe" / "metrics.py").read_text())
+        for path in ("agent/observe/metrics.py", "scm/metrics.py")
+        for name in METRIC.findall((ROOT / path).read_text())
     }
 
 

@@ -199,12 +199,10 @@ def closable(case: Case) -> bool:
     """Whether a quasi-closed replica may be closed by force."""
     quasi = [r for r in case.present if r.state == "QUASI_CLOSED"]
     sick = [r for r in case.present if r.state == "UNHEALTHY"]
-    top = max((r.bcsid for r in quasi if r.bcsid is not None), default=-1)
-    top_sick = max((r.bcsid for r in sick if r.bcsid is not None), default=-1)
+    top = max(map(_bcsid, quasi), default=-1)
+    needed = max(0, *map(_bcsid, sick), case.box.acknowledged_bcsid or 0)
     origins = {case.origin(r) for r in quasi + sick}
-    told = case.box.acknowledged_bcsid
-    is_all = top > -1 and top >= top_sick and (told is None or top >= told)
-    return is_all and len(origins) >= case.box.replication_factor
+    return top >= needed and len(origins) >= case.box.replication_factor
 
 
 def in_stuck_set(case: Case) -> bool:

@@ -25,7 +25,9 @@ class ScmProcess:
     listening: dict[str, Any]
 
     @classmethod
-    def start(cls, data: Path, *, listen: str = "127.0.0.1:0", **settings: int) -> "ScmProcess":
+    def start(
+        cls, data: Path, *, listen: str = "127.0.0.1:0", **settings: int | str
+    ) -> "ScmProcess":
         """Start on `data` and wait until it answers calls."""
         process = spawn(data, listen=listen, **settings)
         assert process.stdout is not None
