@@ -1,4 +1,4 @@
-"""Changing a container when nobody copies it: a copy is of the replica as it is (S4.55)."""
+"""Changing a container when nobody copies it: a copy is of the replica as it is."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager

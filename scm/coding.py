@@ -2,9 +2,9 @@
 
     index sets ──► lost ──► targets, one a shard ──► one command to the first target
 
-One command rebuilds all shards that are lost (S1.66): it reads as many as there are data shards,
+One command rebuilds all shards that are lost: it reads as many as there are data shards,
 whatever the number of targets. An UNHEALTHY shard is no source and counts as lost once a repair in
-place had its time. The rules on index sets are Ozone's (S1.32-S1.38); the Spark job has them too.
+place had its time. The rules on index sets are Ozone's; the Spark job has them too.
 """
 
 from collections.abc import Callable

@@ -295,7 +295,7 @@ class Commands:
             self._failures[key] = (count + 1, self._clock.monotonic_s())
 
     def _note_replica(self, change: Change, command: Pending, outcome: Outcome) -> None:
-        """Exclude a replica on which orders fail again and again (S5.26)."""
+        """Exclude a replica on which orders fail again and again."""
         key = (command.container_id, command.datanode_id)
         if outcome.state is OutcomeState.EXECUTED:
             self._failed_in_a_row.pop(key, None)
@@ -334,8 +334,8 @@ class Commands:
     def expire(self, change: Change) -> list[int]:
         """Give up what was not answered in time; return the containers it was about.
 
-        A delete that was sent is never given up while the replica is there: it is sent again
-        (S2.61), because nobody knows whether it is still to be executed.
+        A delete that was sent is never given up while the replica is there: it is sent again,
+        because nobody knows whether it is still to be executed.
         """
         late = dispatch.expired(
             self._state.commands.values(),

@@ -221,7 +221,7 @@ class ControlPlane(Operators):
     def take_changed_nodes(self) -> list[str]:
         """Return the nodes that came, went or changed since the last call.
 
-        None while containers wait for commands: what they need is known already (W62).
+        None while containers wait for commands: what they need is known already.
         """
         with self._lock:
             if self._upkeep.under or self._removals.over:

@@ -244,7 +244,7 @@ class Departures:
         ]
 
     def _locked_count(self, node: Node, container_ids: Iterable[int]) -> int:
-        """Return how many of these containers nobody could read without the node (S5.12)."""
+        """Return how many of these containers nobody could read without the node."""
         leaving = frozenset({node.datanode_id})
         return sum(
             need(self._cases.case(container), leaving, node.op_state).is_locked

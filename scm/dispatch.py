@@ -1,8 +1,8 @@
 """Which commands may leave now, and which have waited too long. Pure.
 
 Loads are counted by `scm.loads`. Reconcile has a budget of its own and yields to replication, so
-that mending what differs never delays replacing what is missing (health-rules 4.5 describes the
-incumbent's starvation).
+that mending what differs never delays replacing what is missing: where both take from one budget, a
+long queue of reconciles starves the copies that data is waiting for.
 """
 
 from collections.abc import Mapping, Sequence
@@ -162,7 +162,7 @@ def expired(pending: Sequence[Pending], *, now_s: float, deadline_s: float) -> l
 
 
 def deadline_s(command: Pending, first_s: float) -> float:
-    """Return how long a command may be unanswered; a LOW one waits for others (S1.61)."""
+    """Return how long a command may be unanswered; a LOW one waits for others."""
     return first_s * (LOW_DEADLINE_FACTOR if command.priority is Priority.LOW else 1)
 
 

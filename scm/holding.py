@@ -1,8 +1,8 @@
 """Containers and replicas that people, or repeated failures, took out of the manager's hands.
 
 A suppressed container is left alone and out of the report. A replica on which orders failed again
-and again is excluded, so that it does not keep everybody busy for ever; only a person releases it
-(S5.26). Both are kept on disk. A node that is to leave still waits for a suppressed container: what
+and again is excluded, so that it does not keep everybody busy for ever; only a person releases it.
+Both are kept on disk. A node that is to leave still waits for a suppressed container: what
 is not looked at is not safe.
 """
 

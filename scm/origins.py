@@ -2,7 +2,7 @@
 
 An origin is the datanode that took a replica's writes. Until it is certain which of them has the
 last commit, the data of every origin is kept: three copies of those with the highest commit, two of
-the others (Ozone's numbers, health-rules 2.5). A container of one origin is counted as any other.
+the others (Ozone's numbers). A container of one origin is counted as any other.
 """
 
 from collections.abc import Collection

@@ -1,7 +1,7 @@
 """Orders to reconcile: who, when again, and when not any more.
 
 Reconcile has a budget of its own (`scm.dispatch`), one order per container and cooldown, and a
-guard against loops: replicas that cannot become equal (S4.50) are not compared for ever. The
+guard against loops: replicas that cannot become equal are not compared for ever. The
 minority goes first: while it is mended, the copies it is mended from are not busy themselves.
 """
 

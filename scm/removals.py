@@ -79,7 +79,7 @@ class Removals:
             )
 
     def serve(self, change: Change) -> None:
-        """Order what is too much removed, one replica of each container in a round (S5.25)."""
+        """Order what is too much removed, one replica of each container in a round."""
         due = list(islice((n for n in self.over if not self._is_waiting(n)), ATTEMPTS_PER_TURN))
         while due:
             due = [number for number in due if self._remove_one(change, number)]

@@ -5,8 +5,8 @@
 
 After a hot restart the replica map is what was true when the control plane stopped. Acting on it
 would copy what is there and delete what is the last; so the nodes that were online then must have
-connected, and named all their replicas, once (they need not stay: S5.16, S5.17). A node that was
-dead or in maintenance is not waited for. After a cold start, which an operator asks for (S5.15),
+connected, and named all their replicas, once (they need not stay). A node that was
+dead or in maintenance is not waited for. After a cold start, which an operator asks for,
 every node that may be up is waited for, and longer. If not all come, a quorum is enough after a
 while; with less than that, only a person opens the gate.
 """

@@ -196,7 +196,7 @@ class Upkeep:
         )
 
     def in_flight_limit(self) -> int:
-        """Return how many replicas may be on their way (S1.87, S5.22); 0: no limit."""
+        """Return how many replicas may be on their way; 0: no limit."""
         healthy = sum(
             self._nodes.health(node.datanode_id) is facts.Health.HEALTHY
             for node in self._state.nodes.values()
@@ -311,7 +311,7 @@ class Upkeep:
     def _serve_under(self, change: Change) -> None:
         """Order what lacks, the most urgent first, and one copy of each container in a round.
 
-        A container that lacks two gets the second after all others got their first (S5.25).
+        A container that lacks two gets the second after all others got their first.
         """
         again: dict[int, tuple[int, int]] = {}
         limit = self.in_flight_limit()

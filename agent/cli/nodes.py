@@ -167,7 +167,7 @@ def departures(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
 
 
 def progress_text(departures: Sequence[scm_pb2.Departure]) -> str:
-    """Return what is left to do in the whole cluster, as numbers that go down to 0 (S2.77)."""
+    """Return what is left to do in the whole cluster, as numbers that go down to 0."""
     ready = [short(d.datanode_id) for d in departures if d.switch_off]
     lines = [f"may be switched off now: {', '.join(ready)}"] if ready else []
     left = counted(len(departures) - len(ready), "datanode")
