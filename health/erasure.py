@@ -77,7 +77,7 @@ def count_erasure(view: View, rules: Rules) -> ErasureCount:
         return (here == every) | (whole & (popcount(here) >= data + extra)) | ~view.is_ec
 
     is_sufficient = sufficient(online)
-    unavailable = np.where(is_sufficient, 0, every & ~(with_adds | offline))
+    unavailable = every & ~(with_adds | offline)
     maintenance_only = sets.maintenance & ~with_adds
     spare = np.maximum(0, parity - extra)
     is_doubled = (sets.unhealthy != 0) & (sets.unhealthy & ~sets.closed == 0)
@@ -114,8 +114,7 @@ def _sets(view: View) -> tuple[_Sets, Bools, Bools]:
     owner = keys >> _INDEX_BITS
     online = np.zeros(rows.count, dtype=np.int64)
     np.bitwise_or.at(online, owner[left > 0], np.int64(1) << (keys & 63)[left > 0])
-    width = np.where(view.is_ec, batch.containers.data + batch.containers.parity, 0)
-    every = (np.int64(2) << width) - 2
+    every = (np.int64(2) << batch.containers.data + batch.containers.parity) - 2
 
     def bits(mask: Bools) -> Ints:
         return rows.bits(replicas.index, is_ec & mask)

@@ -17,8 +17,8 @@ RACKS_AWARE = 2
 
 def racks_required(view: View, rules: Rules) -> Ints:
     """Return on how many racks the replicas of each container should stand at least."""
-    factor = view.batch.containers.factor
-    return np.minimum(rules.rack_count, np.where(view.is_ec, factor, RACKS_AWARE))
+    wanted = np.where(view.is_ec, view.batch.containers.factor, RACKS_AWARE)
+    return np.minimum(max(rules.rack_count, 1), wanted)
 
 
 def is_misplaced(view: View, rules: Rules) -> tuple[Bools, Bools]:
@@ -39,19 +39,16 @@ def is_misplaced(view: View, rules: Rules) -> tuple[Bools, Bools]:
 
 def _misplaced(view: View, rules: Rules, container: Ints, rack: Ints) -> Bools:
     factor = view.batch.containers.factor
-    count = len(factor)
-    total = np.bincount(container, minlength=count)
     required = racks_required(view, rules)
-    is_trivial = (factor == 1) | (required <= 1)
-    if is_trivial.all():
-        return total == 0
-    share = np.maximum(required, 1)
-    scatter = -(-factor // share)
-    aware = np.where(required == 1, factor, np.maximum(factor - 1, 1))
-    most = np.where(view.is_ec, scatter, aware) + np.maximum(0, total - factor)
+    is_bound = (factor > 1) & (required > 1)
+    if not is_bound.any():
+        return is_bound
+    total = np.bincount(container, minlength=len(factor))
     groups = Groups.of(container, rack)
     owner = container[groups.first]
-    used = np.bincount(owner, minlength=count)
-    is_crowded = np.zeros(count, dtype=np.bool_)
+    used = np.bincount(owner, minlength=len(factor))
+    # Only shards can crowd a rack: of copies on two racks each rack has few enough.
+    most = -(-factor // required) + np.maximum(0, total - factor)
+    is_crowded = np.zeros(len(factor), dtype=np.bool_)
     is_crowded[owner[groups.tally() > most[owner]]] = True
-    return np.where(is_trivial, total == 0, (used < required) | is_crowded)
+    return is_bound & ((used < required) | (view.is_ec & is_crowded))

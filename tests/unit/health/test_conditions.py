@@ -1,7 +1,7 @@
 """Conditions that the state hides, and those of one kind of container only."""
 
 from tests.support.judged import judged
-from tests.support.snapshots import container
+from tests.support.snapshots import NodeRow, OpRow, container
 
 BAD, EXCESS = "UNHEALTHY_REPLICA", "UNHEALTHY_EXCESS"
 
@@ -75,3 +75,33 @@ def test_replicas_stand_on_too_few_racks_only_when_they_are_enough() -> None:
     ]
     assert told == list(MISPLACED)
     assert not any("MIS_REPLICATED" in row.opinion.flags for row in flat.values())
+
+
+def test_a_copy_on_its_way_to_another_rack_is_waited_for() -> None:
+    """
+    To whichever node; one that nobody lists stands on no rack.
+    """
+    queues = {}
+    for target in ("aa", "zz", "nobody"):
+        rows = container(1, "R CLOSED 10", "C&ax3")
+        rows.nodes += [NodeRow("aa", rack="/b"), NodeRow("zz", rack="/b")]
+        rows.pending_ops = [OpRow(1, "ADD", target)]
+        found = judged([rows], rack_count=2)[1].opinion
+        queues[target] = (found.state, found.queue)
+
+    assert queues == {
+        "aa": ("MIS_REPLICATED", "-"),
+        "zz": ("MIS_REPLICATED", "-"),
+        "nobody": ("MIS_REPLICATED", "U"),
+    }
+
+
+def test_a_cluster_without_a_living_rack_has_nothing_misplaced() -> None:
+    """
+    The number of racks is nought while all nodes are dead.
+    """
+    parts = [container(i, *line[:2]) for i, line in enumerate(MISPLACED)]
+
+    rows = judged(parts, rack_count=0)
+
+    assert not any("MIS_REPLICATED" in row.opinion.flags for row in rows.values())

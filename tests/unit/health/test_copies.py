@@ -89,6 +89,7 @@ COPIES: tuple[tuple[str, str, str, list[Copy]], ...] = (
     ("EC CLOSED", "C#1 C#2 C#3 C#4 U#5/d", "", [([0, 1, 2, 3], [5], 1, 1, "missing indexes 5")]),
     ("EC CLOSED", "C#1 C#2 C#3 C#4 C#5/m", "", []),
     ("EC CLOSED", "C#1/e C#2/e C#3 C#4 C#5", "", [([0], [1], 1, 5, "node leaves, index 1")]),
+    ("EC CLOSED", "C#1 C#2 C#3 C#4/m", "", [([0, 1, 2, 3], [5], 1, 1, "missing indexes 5")]),
     (
         "EC CLOSED",
         "C#1/e C#2/e C#3/m C#4 C#5",

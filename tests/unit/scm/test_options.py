@@ -103,6 +103,7 @@ class TestLoad:
             ("stale_after_ms", 15_000),
             ("dead_after_ms", 60_000),
             ("check_interval_ms", 5 * 60_000),
+            ("verify_interval_ms", 5 * 60_000),
             ("command_deadline_ms", 12 * 60_000),
             ("datanode_deadline_margin_ms", 6 * 60_000),
             ("repair_grace_ms", 10 * 60_000),
