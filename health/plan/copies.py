@@ -63,7 +63,7 @@ def replicate(scene: Scene) -> Iterable[Actions]:
     only_bad = n.healthy == 0
     need = np.where(only_bad, n.need_with_bad_after, n.need_after)
     is_misplaced = verdicts.state == Health.MIS_REPLICATED
-    is_short = (verdicts.state == Health.UNDER_REPLICATED) & (need > 0)
+    is_short = verdicts.state == Health.UNDER_REPLICATED
     is_short |= (verdicts.state == Health.UNHEALTHY_UNDER_REPLICATED) & (need > 0)
     sources, order = _ratis_sources(scene)
     applies = ~view.is_ec & (verdicts.queue == Queue.UNDER) & (is_short | is_misplaced)
@@ -138,7 +138,6 @@ def replicate_vulnerable(scene: Scene) -> Iterable[Actions]:
         ~view.is_ec
         & (count > view.adds)
         & (scene.verdicts.state == Health.UNHEALTHY_UNDER_REPLICATED)
-        & (scene.counts.ratis.healthy > 0)
         & view.is_judged
     )
     rows = np.flatnonzero(quasi.is_vulnerable & view.of_container(applies))
@@ -208,7 +207,7 @@ def move_indexes(scene: Scene) -> Iterable[Actions]:
     """Copy the indexes whose only replica is on a leaving node, one row each."""
     view, ec, replicas = scene.view, scene.counts.erasure, scene.view.batch.replicas
     wanted = ec.decommission_only | _lowest(ec.maintenance_only, ec.maintenance_copies)
-    applies = view.is_ec & (scene.verdicts.queue == Queue.UNDER) & view.is_judged
+    applies = view.is_ec & (scene.verdicts.queue == Queue.UNDER)
     wanted = view.of_container(np.where(applies, wanted, 0))
     here = scene.usable() & ~view.is_sick
     rows = np.flatnonzero(here & ((wanted >> replicas.index) & 1 != 0))

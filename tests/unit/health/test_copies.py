@@ -69,6 +69,10 @@ COPIES: tuple[tuple[str, str, str, list[Copy]], ...] = (
     ("EC CLOSED", "C#1 C#2 C#4", "", [([0, 1, 2], [3, 5], 2, 0, "missing indexes 3, 5")]),
     ("EC CLOSED", "C#1 C#2 C#4", "+#3", [([0, 1, 2], [5], 1, 1, "missing indexes 5")]),
     ("EC CLOSED", "C#1 C#2 C#4?s", "", []),
+    ("EC DELETING", "C#1 C#2 C#3", "", []),  # going, or not yet there: nothing is mended
+    ("EC DELETING", "C#1 C#2 C#3 C#4 C#5/d", "", []),
+    ("EC OPEN", "C#1 C#2 C#3", "", []),
+    ("R DELETING 10", "C", "", []),
     ("EC CLOSED", "C#1 C#2 C#4", "-#4n2", []),
     ("EC CLOSED", "C#1 C#2 G#3 C#4", "", [([0, 1, 3], [5], 1, 1, "missing indexes 5")]),
     (
