@@ -90,6 +90,7 @@ COPIES: tuple[tuple[str, str, str, list[Copy]], ...] = (
     ("EC CLOSED", "C#1 C#2 C#3 C#4 C#5/d", "", [([4], [5], 1, 5, "node leaves, index 5")]),
     ("EC CLOSED", "C#1 C#2 C#3 C#4 C#5/dx2", "", [([4, 5], [5], 1, 5, "node leaves, index 5")]),
     ("EC CLOSED", "C#1 C#2 C#3 C#4 C#5/d", "+#5", []),
+    ("EC CLOSED", "C#1 C#2 C#3 C#4 C#5?s/d", "", []),  # it cannot be read now
     ("EC CLOSED", "C#1 C#2 C#3 C#4 U#5/d", "", [([0, 1, 2, 3], [5], 1, 1, "missing indexes 5")]),
     ("EC CLOSED", "C#1 C#2 C#3 C#4 C#5/m", "", []),
     ("EC CLOSED", "C#1/e C#2/e C#3 C#4 C#5", "", [([0], [1], 1, 5, "node leaves, index 1")]),
