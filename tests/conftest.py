@@ -3,13 +3,13 @@
 import signal
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # A shell lets what it runs in the background ignore Ctrl-C, and processes pass that on.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes says how busy the machine is, not whether a law holds.
-settings.register_profile("suture", deadline=None)
+settings.register_profile("suture", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suture")
 
 

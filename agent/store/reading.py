@@ -22,7 +22,8 @@ from scanner.finding import Finding
 
 ROWS_PER_READ: Final = 4_096  # bounds how long one read transaction lasts
 USED: Final = "used"
-COUNT_COST_S: Final = 0.02  # below it, counting all rows anew is cheap
+COUNT_COST_S: Final = 0.02  # below it, counting all rows again is cheap
+FEW_ROWS: Final = 1_000  # so is counting these, however long a busy machine took for it
 COUNTED_FOR: Final = 30.0
 READ_BYTES_MAX: Final = CHUNK_BYTES_MAX
 
@@ -188,7 +189,7 @@ def _used(volume: Volume) -> tuple[int, int]:
     with volume.index.read() as rows:
         version = rows.version()
         if kept is not None:
-            is_costly = kept.cost_s > COUNT_COST_S
+            is_costly = kept.cost_s > COUNT_COST_S and kept.container_count > FEW_ROWS
             if kept.version == version or (
                 is_costly and began_s - kept.at_s < COUNTED_FOR * kept.cost_s
             ):

@@ -98,11 +98,12 @@ both = pytest.mark.parametrize("serve", [datanode, control_plane])
 
 
 def begin(address: str, method: str, count: int) -> RawHttp2:
-    """Begin that many calls on one connection, and finish none."""
+    """Begin that many calls on one connection, and finish none; the server has them all."""
     raw = RawHttp2(address)
     raw.greet()
     for number in range(count):
         raw.begin(2 * number + 1, method)
+    raw.settle()
     return raw
 
 
@@ -170,6 +171,7 @@ def test_uploads_and_reads_that_stop_give_way_too(tmp_path: Path) -> None:
             for number in range(8):
                 raw.begin(2 * number + 1, READ)
                 raw.finish(2 * number + 1, asked)
+            raw.settle()
 
         assert served.answers()
         assert served.answers()

@@ -16,6 +16,7 @@ STREAMS_MAX: Final = 0x3  # of SETTINGS
 WINDOW_BYTES: Final = 0x4
 REFUSED_STREAM: Final = 0x7
 ENHANCE_YOUR_CALM: Final = 0xB
+PING: Final = b"are here"
 TIMEOUT_S: Final = 30.0
 
 
@@ -88,6 +89,14 @@ class RawHttp2:
         """Send a message, and that it was all."""
         data = b"\x00" + len(message).to_bytes(4, "big") + message  # of gRPC: not compressed
         self.socket.sendall(frame(Type.DATA, data, flags=END_STREAM, stream_id=stream_id))
+
+    def settle(self) -> None:
+        """Wait until the server has read all that was sent: it answers a ping in its turn."""
+        self.socket.sendall(frame(Type.PING, PING))
+        while True:
+            answer = self.until(Type.PING)
+            if answer.flags & ACK and answer.payload == PING:
+                return
 
     def frames(self) -> Iterator[Frame]:
         """Yield what comes until the server closes the connection."""

@@ -1,6 +1,9 @@
 """Sums over all replicas: right at once where that is cheap, and not counted for nothing."""
 
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from agent.store import reading
 from agent.store.volume import Counted
@@ -23,6 +26,21 @@ def test_sums_follow_every_change(tmp_path: Path) -> None:
     assert store.version() == store.version()
     store.delete_container(ContainerId(1), force=True)
     assert 0 == store.volumes()[0].container_count
+    store.close()
+
+
+@pytest.mark.parametrize(("kept_count", "told"), [(1_000, 1), (1_001, 1_001)])
+def test_only_many_replicas_are_dear_to_count(tmp_path: Path, kept_count: int, told: int) -> None:
+    """A count that took long is told for a time though the index changes; one of few never is."""
+    store = open_store(tmp_path)
+    [volume] = store._volumes
+    reading.volume_facts(volume)
+    kept = volume.counted[reading.USED]
+    volume.counted[reading.USED] = replace(kept, cost_s=3_600.0, container_count=kept_count)
+
+    closed_replica(store, 1)
+
+    assert told == store.volumes()[0].container_count
     store.close()
 
 
