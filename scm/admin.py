@@ -15,7 +15,6 @@ from scm.basis import Basis
 from scm.counting import Placed
 from scm.facts import Container, ContainerState, Kind, Node
 from scm.intake import ASKED_FOR, Decision, Order
-from scm.loads import DELETE_LIMIT
 from scm.origins import may_be_removed
 from scm.replication import Case, good_replicas, neighbours, sources
 from scm.safemode import SafeMode
@@ -52,6 +51,7 @@ class Queue:
     replication_load: int
     replication_limit: int
     delete_load: int
+    delete_limit: int
     reported: tuple[tuple[str, int], ...]
     sent: tuple[tuple[str, int], ...]
     waiting: tuple[tuple[str, int], ...]
@@ -214,8 +214,8 @@ class Admin:
         if not is_safe:
             message = f"fewer than {keep_count} whole{what} would stay"
             return self._decision(case, NOT_ENOUGH_REPLICAS, message)
-        if self._commands.delete_load(datanode_id) >= DELETE_LIMIT:
-            message = f"{datanode_id} has {DELETE_LIMIT} deletes to do"
+        if self._commands.delete_load(datanode_id) >= self._commands.delete_limit:
+            message = f"{datanode_id} has {self._commands.delete_limit} deletes to do"
             return self._decision(case, Code.BUSY, message)
         order = Order(Kind.DELETE, datanode_id, size_bytes=held.replica.bytes_used)
         command_ids: tuple[int, ...] = ()
@@ -332,6 +332,7 @@ class Admin:
             self._commands.replication_load(node_id),
             self._commands.replication_limit(node_id),
             self._commands.delete_load(node_id),
+            self._commands.delete_limit,
             tuple(sorted(self._nodes.reported_queues(node_id).items())),
             tuple(sorted(sent.items())),
             tuple(sorted(waiting.items())),

@@ -26,7 +26,6 @@ from scm.facts import (
 )
 from scm.forgetting import Fate
 from scm.intake import Decision, Order
-from scm.loads import DELETE_LIMIT
 from scm.report import RmReport
 from scm.totals import Counts
 from scm.views import ContainerView, NodeView, ReplicaView, comparison
@@ -283,7 +282,7 @@ def queues_message(queues: Queues) -> scm_pb2.GetQueuesResponse:
                 replication_load=queue.replication_load,
                 replication_limit=queue.replication_limit,
                 delete_load=queue.delete_load,
-                delete_limit=DELETE_LIMIT,
+                delete_limit=queue.delete_limit,
                 excluded=queue.is_excluded,
                 reported=_counts(queue.reported),
                 sent=_counts(queue.sent),

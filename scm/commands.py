@@ -20,7 +20,7 @@ from merkle.replica import ReplicaState
 from scm import dispatch, trail
 from scm.clock import Clock
 from scm.facts import Hold, Kind, OpState, Outcome, OutcomeState, Pending
-from scm.loads import RECONSTRUCT_WEIGHT, load, replication_limit
+from scm.loads import RECONSTRUCT_WEIGHT, NodeLimits, load, replication_limit
 from scm.nodes import Nodes
 from scm.options import ScmOptions
 from scm.state import OUTCOMES_MAX, OUTCOMES_SLACK, Change, State
@@ -53,6 +53,9 @@ class Commands:
         self._nodes = nodes
         self._clock = clock
         self._options = options
+        self._limits = NodeLimits(
+            options.replication_limit, options.out_of_service_percent, options.delete_limit
+        )
         self._failures: dict[tuple[Kind, int, str], tuple[int, float]] = {}
         self._failed_in_a_row: dict[tuple[int, str], int] = {}
         self._copy_bytes_per_s = COPY_BYTES_PER_S
@@ -142,7 +145,13 @@ class Commands:
     def replication_limit(self, datanode_id: str) -> int:
         """Return how many weighted replications a datanode may have."""
         node = self._state.nodes.get(datanode_id)
-        return replication_limit(OpState.IN_SERVICE if node is None else node.op_state)
+        op_state = OpState.IN_SERVICE if node is None else node.op_state
+        return replication_limit(op_state, self._limits)
+
+    @property
+    def delete_limit(self) -> int:
+        """How many deletes a datanode may have."""
+        return self._limits.deletes
 
     @contextmanager
     def one_turn(self) -> Iterator[None]:
@@ -192,6 +201,7 @@ class Commands:
             reported=self._nodes.reported_queues(datanode_id),
             op_state=node.op_state,
             heard_at_s=self._nodes.heard_at_s(datanode_id),
+            limits=self._limits,
         )
         now_s, now_ms = self._clock.monotonic_s(), self._clock.wall_ms()
         sending = []

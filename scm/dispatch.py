@@ -12,8 +12,9 @@ from typing import Final
 
 from scm.facts import Kind, OpState, Pending, Priority
 from scm.loads import (
-    DELETE_LIMIT,
+    DEFAULT_LIMITS,
     RECONSTRUCT_WEIGHT,
+    NodeLimits,
     busy_count,
     replication_limit,
 )
@@ -53,17 +54,22 @@ HARMLESS: Final = OF_THE_NODE | {Kind.CLOSE}
 """What may be sent in safe mode: nothing that copies, changes or deletes a replica's data."""
 
 
-def limit(kind: Kind, op_state: OpState, replication_count: int) -> int:
+def limit(
+    kind: Kind,
+    op_state: OpState,
+    replication_count: int,
+    limits: NodeLimits = DEFAULT_LIMITS,
+) -> int:
     """Return how many urgent commands of a kind a datanode may have at once.
 
     `replication_count` is its weighted load of replications beside that kind: reconstructions and
     reconciles take what room that leaves. One that begins below the limit may end above it, so
     seven reconstructions of weight three fit into twenty.
     """
-    room = replication_limit(op_state) - replication_count
+    room = replication_limit(op_state, limits) - replication_count
     match kind:
         case Kind.DELETE:
-            return DELETE_LIMIT
+            return limits.deletes
         case Kind.REPLICATE:
             return max(0, room)
         case Kind.RECONSTRUCT:
@@ -82,6 +88,7 @@ def drain(
     reported: Mapping[str, int],
     op_state: OpState,
     heard_at_s: float = inf,
+    limits: NodeLimits = DEFAULT_LIMITS,
 ) -> list[Pending]:
     """Return the queued commands of one datanode that may be sent now.
 
@@ -101,7 +108,7 @@ def drain(
             (c for c in pending if c.kind is kind and c.sent_at_s is None and not c.is_answered),
             key=lambda command: command.command_id,
         )
-        room = limit(kind, op_state, _beside(kind, busy)) - busy[kind]
+        room = limit(kind, op_state, _beside(kind, busy), limits) - busy[kind]
         room = max(0, min(room, COMMANDS_PER_HEARTBEAT_MAX - len(sending)))
         urgent = [c for c in queued if c.priority is Priority.NORMAL][:room]
         low = [c for c in queued if c.priority is Priority.LOW]

@@ -8,6 +8,7 @@ is known to have are taken off, so that the balancer never stands in the way of 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
@@ -23,9 +24,24 @@ RECONSTRUCT_WEIGHT: Final = 3  # one reconstruction reads from several sources
 assert OUT_OF_SERVICE_LIMIT == 40
 
 
-def replication_limit(op_state: OpState) -> int:
+@dataclass(frozen=True, slots=True)
+class NodeLimits:
+    """How much one datanode is given at a time. `out_of_service_percent`: of its replications,
+    while it is told to leave or rest."""
+
+    replications: int = REPLICATION_LIMIT
+    out_of_service_percent: int = 100 * OUT_OF_SERVICE_FACTOR
+    deletes: int = DELETE_LIMIT
+
+
+DEFAULT_LIMITS: Final = NodeLimits()
+
+
+def replication_limit(op_state: OpState, limits: NodeLimits = DEFAULT_LIMITS) -> int:
     """Return how many weighted replications a datanode may have."""
-    return REPLICATION_LIMIT if op_state is OpState.IN_SERVICE else OUT_OF_SERVICE_LIMIT
+    if op_state is OpState.IN_SERVICE:
+        return limits.replications
+    return limits.replications * limits.out_of_service_percent // 100
 
 
 def replication_load(reported: Mapping[str, int]) -> int:
@@ -75,6 +91,8 @@ def least_loaded(
     return min(allowed, key=lambda node: (loads[node], node), default=None)
 
 
-def in_flight_limit(healthy_count: int, factor_percent: int) -> int:
+def in_flight_limit(
+    healthy_count: int, factor_percent: int, limits: NodeLimits = DEFAULT_LIMITS
+) -> int:
     """Return how many replicas may be on their way in the whole cluster; 0: no limit."""
-    return ceil(healthy_count * REPLICATION_LIMIT * factor_percent / 100)
+    return ceil(healthy_count * limits.replications * factor_percent / 100)

@@ -132,9 +132,24 @@ class ScmOptions:
         low=0,
         high=1_000_000,
     )
+    replication_limit: int = _option(
+        20,
+        "Copies a datanode is given at once; a reconstruction counts for three.",
+        low=1,
+        high=10_000,
+    )
+    out_of_service_percent: int = _option(
+        200,
+        "Of that, what a datanode that is told to leave or rest is given: it serves no writes.",
+        low=100,
+        high=1_000,
+    )
+    delete_limit: int = _option(
+        40, "Deletes of replicas that a datanode is given at once.", low=1, high=10_000
+    )
     inflight_factor_percent: int = _option(
         75,
-        "Replicas on their way in the whole cluster, of 20 per healthy node; 0: no limit.",
+        "Replicas on their way in all, of replication_limit per healthy node; 0: no limit.",
         low=0,
         high=100,
     )

@@ -13,7 +13,6 @@ import structlog
 
 from scm.basis import Basis
 from scm.facts import Container, ContainerState, Kind, Priority
-from scm.loads import DELETE_LIMIT
 from scm.replication import Case, Condition, unblock_victim, victims
 from scm.shards import gives_way, surplus
 from scm.state import Change
@@ -119,7 +118,7 @@ class Removals:
         if limit and self._state.commands.delete_count >= limit:
             return True
         return nodes is not None and all(
-            self._commands.delete_load(node) >= DELETE_LIMIT for node in nodes
+            self._commands.delete_load(node) >= self._commands.delete_limit for node in nodes
         )
 
     def delete(
@@ -138,9 +137,8 @@ class Removals:
         limit = self._options.delete_count_max
         if limit and self._state.commands.delete_count >= limit:
             return False
-        if self._commands.delete_load(datanode_id) >= DELETE_LIMIT or self._commands.is_cooling(
-            Kind.DELETE, container.container_id
-        ):
+        is_full = self._commands.delete_load(datanode_id) >= self._commands.delete_limit
+        if is_full or self._commands.is_cooling(Kind.DELETE, container.container_id):
             return False
         command_id = self._commands.queue(
             change,

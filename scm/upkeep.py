@@ -29,7 +29,7 @@ from scm.counting import Placed
 from scm.doubts import doubts
 from scm.facts import Container, ContainerState, Kind, Priority
 from scm.healing import Healing
-from scm.loads import in_flight_limit, least_loaded
+from scm.loads import NodeLimits, in_flight_limit, least_loaded
 from scm.placement import choose_targets
 from scm.removals import Removals
 from scm.replication import (
@@ -202,7 +202,11 @@ class Upkeep:
             for node in self._state.nodes.values()
         )
         limits = (
-            in_flight_limit(healthy, self._options.inflight_factor_percent),
+            in_flight_limit(
+                healthy,
+                self._options.inflight_factor_percent,
+                NodeLimits(self._options.replication_limit),
+            ),
             self._options.copy_count_max,
         )
         return min((limit for limit in limits if limit), default=0)

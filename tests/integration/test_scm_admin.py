@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from merkle.replica import ReplicaState
-from scm.facts import Container, Kind
+from scm.facts import Container, Kind, OpState, Pending
 from scm.intake import Order, PlanRow
 from scm.options import ScmOptions
 from tests.support.scm_world import ScmWorld, confirm, outcome, replica
@@ -281,6 +281,35 @@ def test_datanodes_are_told_to_measure_or_register_again(world: ScmWorld) -> Non
     assert [("dn1", "OK"), ("dn9", "WRONG_DATANODE")] == [(d.datanode_id, d.code) for d in answers]
     ((command, _named),) = world.call("dn1").commands
     assert Kind.REFRESH_VOLUME_USAGE is command.kind
+
+
+def test_the_limits_of_a_datanode_are_options(tmp_path: Path) -> None:
+    """
+    Three copies at once in service and half as many again out of it, one delete; the rest waits.
+    The limit of the whole cluster follows, and the queues show it.
+    """
+    options = ScmOptions(replication_limit=3, out_of_service_percent=150, delete_limit=1)
+    with ScmWorld(tmp_path, options).running() as world:
+        world.join("dn1", "dn2")
+        confirm(world, "dn1", "dn2")
+        with world.state.change() as change:
+            node = world.state.nodes.get("dn2")
+            assert node is not None
+            change.put(world.state.nodes, replace(node, op_state=OpState.DECOMMISSIONING))
+            for number in range(1, 13):
+                kind = Kind.DELETE if number > 6 else Kind.REPLICATE
+                change.put(world.state.commands, Pending(number, kind, number, "dn1"))
+        limits = {
+            one.node.datanode_id: (one.replication_limit, one.delete_limit)
+            for one in world.control.queues().nodes
+        }
+        with world.state.change() as change:
+            sent = world.control._commands.drain(change, "dn1", lambda _command: "")
+        in_flight = world.control.queues().pending_add_limit
+
+    assert {"dn1": (3, 1), "dn2": (4, 1)} == limits
+    assert [Kind.REPLICATE] * 3 + [Kind.DELETE] == [command.kind for command in sent]
+    assert 5 == in_flight  # 75 % of two healthy datanodes' three
 
 
 def test_queues_show_what_was_reported_sent_and_waits(world: ScmWorld) -> None:
