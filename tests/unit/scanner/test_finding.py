@@ -1,0 +1,27 @@
+"""What a finding means for the replica."""
+
+from merkle.replica import BlockId, ContainerId
+from scanner.finding import Fault, Finding, Verdict
+
+
+def of(verdict: Verdict) -> Finding:
+    """Return a finding."""
+    return Finding(ContainerId(1), verdict, Fault.CHUNK_CHECKSUM, BlockId(1), 0, 1, 0, "")
+
+
+def test_only_what_the_medium_says_is_damage() -> None:
+    """
+    Nothing else calls a replica unhealthy.
+    """
+    assert {Verdict.CORRUPT, Verdict.UNREADABLE} == {
+        verdict for verdict in Verdict if of(verdict).is_damage
+    }
+
+
+def test_only_a_contradiction_is_about_the_peers() -> None:
+    """
+    It outlives a scan.
+    """
+    assert [Verdict.CONTRADICTORY] == [
+        verdict for verdict in Verdict if of(verdict).is_contradiction
+    ]

@@ -1,0 +1,189 @@
+"""Every finding is counted and its place is in doubt; as many are kept as the index should hold."""
+
+import pytest
+
+from merkle.replica import BlockId, ChecksumType, ContainerId
+from scanner.finding import Fault, Finding, Forensic, Verdict
+from scanner.judge import Judgement
+from scanner.notebook import (
+    FINDINGS_PER_REPLICA_MAX,
+    NOTES_PER_REPLICA_MAX,
+    Notebook,
+)
+from tests.support.trees import block, rows_of
+
+WINDOW_BYTES = 16 * 1024
+BLOCK = block(4, bytes([number // WINDOW_BYTES for number in range(4 * WINDOW_BYTES)]))
+CHUNK = BLOCK.chunks[0]
+
+
+class Notes:
+    """A notebook, what it called doubtful, and the clock it reads."""
+
+    def __init__(self) -> None:
+        self.doubts: list[tuple[int, int, int]] = []
+        self.now_ms = 100
+        self.book = Notebook(ContainerId(7), self.tick, lambda *place: self.doubts.append(place))
+
+    def tick(self) -> int:
+        """A millisecond passes with each look."""
+        self.now_ms += 1
+        return self.now_ms
+
+
+def corrupt(forensic: Forensic, sums: bytes, *wrong: int) -> Judgement:
+    """Return the verdict on a damaged chunk."""
+    return Judgement(
+        Verdict.CORRUPT,
+        Fault.CHUNK_CHECKSUM,
+        "differs",
+        CHUNK.length_bytes,
+        sums,
+        forensic=forensic,
+        wrong_windows=wrong,
+    )
+
+
+def swapped_sums() -> bytes:
+    """Return the checksums of the chunk with windows 1 and 2 exchanged."""
+    sums = CHUNK.window_checksums
+    return sums[:4] + sums[8:12] + sums[4:8] + sums[12:]
+
+
+def test_a_finding_says_what_was_noted() -> None:
+    """
+    Of a block, of a chunk, or of neither.
+    """
+    notes = Notes()
+
+    notes.book.note(Verdict.CORRUPT, Fault.TREE_STALE, "old")
+    notes.book.note(
+        Verdict.SUSPECT_HOST, Fault.CHUNK_SHORT, "why", BlockId(4), 5, 6, Forensic.STALE
+    )
+
+    place = (ContainerId(7), Verdict.CORRUPT, Fault.TREE_STALE, BlockId(-1), -1, -1, 101, "old")
+    chunk = (ContainerId(7), Verdict.SUSPECT_HOST, Fault.CHUNK_SHORT, BlockId(4), 5, 6, 102, "why")
+    assert (Finding(*place), Finding(*chunk, Forensic.STALE)) == notes.book.findings()
+    assert [(-1, -1, -1), (4, 5, 6)] == notes.doubts
+    assert 2 == notes.book.count
+
+
+def test_damage_comes_first() -> None:
+    """
+    Whatever was found first.
+    """
+    book = Notes().book
+
+    book.note(Verdict.SUSPECT_HOST, Fault.CHUNK_CHECKSUM, "host")
+    book.note(Verdict.UNREADABLE, Fault.CHUNK_UNREADABLE, "disk")
+    book.note(Verdict.CORRUPT, Fault.CHUNK_CHECKSUM, "data")
+
+    assert ["disk", "data", "host"] == [finding.evidence for finding in book.findings()]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "kept"), [(Verdict.CORRUPT, 1_000), (Verdict.SUSPECT_HOST, 100)]
+)
+def test_as_many_are_kept_as_the_index_should_hold(verdict: Verdict, kept: int) -> None:
+    """
+    All are counted, and doubted.
+    """
+    notes = Notes()
+
+    for number in range(kept + 1):
+        notes.book.note(verdict, Fault.CHUNK_CHECKSUM, str(number))
+
+    assert (1_000, 100) == (FINDINGS_PER_REPLICA_MAX, NOTES_PER_REPLICA_MAX)
+    assert [str(number) for number in range(kept)] == [
+        finding.evidence for finding in notes.book.findings()
+    ]
+    assert kept + 1 == notes.book.count == len(notes.doubts)
+
+
+class TestTrace:
+    def test_bytes_of_another_place_are_told(self) -> None:
+        """
+        The class and the words change, nothing else; of other damage not even those.
+        """
+        book = Notes().book
+        book.note(Verdict.CORRUPT, Fault.CHUNK_SHORT, "short", BlockId(2), 1, 2)
+        book.chunk(BlockId(4), CHUNK, corrupt(Forensic.UNKNOWN, swapped_sums(), 1, 2))
+        before = book.findings()
+
+        book.trace(lambda: rows_of([BLOCK]))
+
+        told = (
+            "differs; window 1 is window 2 of the chunk at 0 of block 4; 2 of 2 are of that chunk"
+        )
+        short, moved = book.findings()
+        assert before[0] == short
+        assert (Forensic.MISDIRECTED, told) == (moved.forensic, moved.evidence)
+        assert (BlockId(4), 0, 4 * WINDOW_BYTES, before[1].found_at_ms) == (
+            moved.block_id,
+            moved.offset,
+            moved.length_bytes,
+            moved.found_at_ms,
+        )
+
+    @pytest.mark.parametrize(
+        "judgement",
+        [
+            corrupt(Forensic.ZEROED, swapped_sums(), 1, 2),
+            corrupt(Forensic.UNKNOWN, swapped_sums()),
+            Judgement(
+                Verdict.SUSPECT_HOST,
+                Fault.CHUNK_CHECKSUM,
+                "differs",
+                CHUNK.length_bytes,
+                swapped_sums(),
+                wrong_windows=(1, 2),
+            ),
+        ],
+        ids=["explained", "no window", "no damage"],
+    )
+    def test_nothing_else_is_looked_for(self, judgement: Judgement) -> None:
+        """
+        The rows are not even read.
+        """
+        book = Notes().book
+        book.chunk(BlockId(4), CHUNK, judgement)
+        before = book.findings()
+
+        def rows() -> list[tuple[BlockId, bytes]]:
+            raise AssertionError("the rows were read")
+
+        book.trace(rows)
+
+        assert before == book.findings()
+
+    def test_what_is_not_kept_is_not_looked_for(self) -> None:
+        """
+        There is no finding that it could be told in.
+        """
+        book = Notes().book
+        for number in range(FINDINGS_PER_REPLICA_MAX):
+            book.note(Verdict.CORRUPT, Fault.BLOCK_FILE_MISSING, "lost", BlockId(number))
+        book.chunk(BlockId(4), CHUNK, corrupt(Forensic.UNKNOWN, swapped_sums(), 1, 2))
+
+        book.trace(lambda: rows_of([BLOCK]))
+
+        assert {"lost"} == {finding.evidence for finding in book.findings()}
+
+
+def test_a_chunk_is_noted_with_its_place_and_its_class() -> None:
+    """
+    As the judge saw it.
+    """
+    notes = Notes()
+
+    notes.book.chunk(BlockId(4), CHUNK, corrupt(Forensic.TRUNCATED, b""))
+
+    assert CHUNK.checksum_type is ChecksumType.CRC32C
+    [finding] = notes.book.findings()
+    assert (Verdict.CORRUPT, Fault.CHUNK_CHECKSUM, "differs", Forensic.TRUNCATED) == (
+        finding.verdict,
+        finding.fault,
+        finding.evidence,
+        finding.forensic,
+    )
+    assert [(4, 0, 4 * WINDOW_BYTES)] == notes.doubts
