@@ -1,9 +1,7 @@
 """What became of a reconcile: nothing, unless it is said."""
 
-from agent.plan.actions import Skip, SkipReason, WantedChunk
 from agent.plan.outcome import PeerOutcome, PeerState, ReconcileResult, Result
-from merkle.replica import BlockId, ContainerId
-from tests.support.trees import good
+from merkle.replica import ContainerId
 
 
 def test_a_peer_that_was_only_asked_cost_nothing() -> None:
@@ -27,11 +25,3 @@ def test_a_reconcile_with_nothing_to_do_moved_nothing() -> None:
         result.tree_fetched_bytes,
         result.duration_ms,
     )
-
-
-def test_nobody_ordered_what_a_plan_wants_unless_it_says_so() -> None:
-    """
-    Nor is anything harmless that is left alone.
-    """
-    assert not WantedChunk(good(0, 1), "CORRUPT_CHUNK", ("dn2",)).is_ordered
-    assert not Skip(BlockId(1), 0, SkipReason.HOLE).is_harmless
