@@ -67,6 +67,13 @@ class TestMassDamage:
         """Much damage on one volume is what a dying disk looks like."""
         assert "" == observed(Breaker(LIMITS), 40, DAMAGED, volume_of=lambda _: "volume-1")
 
+    def test_a_volume_that_is_clean_does_not_count(self) -> None:
+        """One dying disk beside a healthy one is one dying disk."""
+        breaker = Breaker(LIMITS)
+        observed(breaker, 4, CLEAN, first_id=1_000, volume_of=lambda _: "volume-2")
+
+        assert "" == observed(breaker, 4, DAMAGED, volume_of=lambda _: "volume-1")
+
     def test_damage_among_many_clean_replicas_is_marked(self) -> None:
         """A host that reads most replicas right is not the cause."""
         breaker = Breaker(LIMITS)
