@@ -57,7 +57,9 @@ class Replicator:
         """Push the replica of `container_id`, damaged or not. Raises SutureError.
 
         Damage that nobody knew of is found by a scan at once, and the second try declares it: it
-        may be the best copy that there is, and it arrives marked.
+        may be the best copy that there is, and it arrives marked. Where the scan finds none, and
+        another root than the one that was reported, the rows are not those that were written:
+        nothing is sent before the control plane has compared that root with the peers'.
         """
         begun_s = self.monotonic_s()
         with self.leases.share(container_id):
@@ -85,13 +87,19 @@ class Replicator:
         return outcome
 
     def _read_again(self, container_id: ContainerId, error: SutureError) -> None:
-        """Find out what is damaged here; raise `error` again where that is not possible now."""
+        """Find out what is damaged here; raise `error` again where that is not possible now, or
+        where the replica is whole and yet another than before."""
+        before = self.store.replica(container_id)
         try:
             is_kept = self.scan(container_id)
         except SutureError:
             is_kept = False
         if not is_kept:
             self.on_damage(container_id, f"its export failed: {error}")
+            raise error
+        after = self.store.replica(container_id)
+        is_other = (before.tree and before.tree.root) != (after.tree and after.tree.root)
+        if is_other and not after.finding_count:
             raise error
 
     def _push_again(

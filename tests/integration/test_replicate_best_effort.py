@@ -140,6 +140,26 @@ class TestUndeclared:
         pair.target.scan()
         assert ReplicaState.UNHEALTHY is facts(pair.target)[0]
 
+    def test_a_source_whose_rows_were_changed_sends_nothing_unseen(self, pair: Pair) -> None:
+        """
+        Its bytes fit its rows, and both are not what was written: the copy fails once, and the
+        root that gives it away is reported before another one is ordered.
+        """
+        replica = pair.source.replica
+        replica.create()
+        root = replica.store.tree(CONTAINER).root
+        replica.rewrite(2)
+
+        with pytest.raises(SutureError) as caught:
+            pair.source.replicate(pair.target)
+
+        found = replica.store.replica(CONTAINER)
+        assert Code.CHECKSUM_MISMATCH is caught.value.code
+        assert (ReplicaState.CLOSED, 0) == (found.state, found.finding_count)
+        assert found.tree is not None
+        assert root != found.tree.root
+        pair.target_is_untouched()
+
     def test_where_the_source_cannot_read_itself_nothing_arrives(self, pair: Pair) -> None:
         """What nobody has judged is not sent as good."""
         pair.source.replica.create()

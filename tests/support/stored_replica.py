@@ -5,6 +5,7 @@ The damage is done as the world does it: to the files and rows themselves, past 
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -14,6 +15,7 @@ from agent.runtime.lease import Leases
 from agent.runtime.scanning import MarkingGuard, ScanReport, ScanTools, scan_container
 from agent.store.options import PACKED_COUNT_MIN, StoreOptions
 from agent.store.store import ReplicaStore
+from merkle.blockrow import decode_block, encode_block
 from merkle.checksum import Algorithm, window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
 
@@ -112,6 +114,20 @@ class StoredReplica:
             return row[:middle] + bytes([row[middle] ^ 1]) + row[middle + 1 :]
 
         self._alter_row(block_id, container_id, flipped)
+
+    def rewrite(self, block_id: int, container_id: ContainerId = CONTAINER) -> None:
+        """Change the first chunk of a block, and its row so that it fits: a lie that verifies."""
+
+        first, *rest = self.store.block(container_id, BlockId(block_id)).chunks
+        data = noise(first.length_bytes, 666)
+        sums = window_checksums(first.checksum_type, first.bytes_per_checksum, data)
+        chunks = (replace(first, window_checksums=sums), *rest)
+
+        def lying(row: bytes) -> bytes:
+            return encode_block(replace(decode_block(BlockId(block_id), row), chunks=chunks))
+
+        self._alter_row(block_id, container_id, lying)
+        self.overwrite(block_id, first.offset, data)
 
     def _alter_row(
         self, block_id: int, container_id: ContainerId, alter: Callable[[bytes], bytes | None]
