@@ -19,6 +19,10 @@ MEETINGS: tuple[tuple[str, str, str, str, str], ...] = (
     ("R QUASI_CLOSED 12", "Q@12x2 O@12 O@12", "", "OVER_REPLICATED", "-"),
     ("R QUASI_CLOSED 12", "Q@12^ax3", "", "QUASI_CLOSED_STUCK", "-"),
     ("R QUASI_CLOSED 12", "Q@12x3", "", "HEALTHY", "-"),
+    # A bad replica is one too many only where its origin has another.
+    ("R QUASI_CLOSED 10", "Q^a Q^b Q^c U^a", "", "OVER_REPLICATED", "O"),
+    ("R QUASI_CLOSED 10", "Q^a Q^b Q^c U^d", "", "HEALTHY", "-"),
+    ("R QUASI_CLOSED 10", "Q^a?s Q^b Q^c U^a", "", "HEALTHY", "-"),
     # Nothing but bad replicas, even beside what is no replica: handler 7 passes it on.
     ("R QUASI_CLOSED 11", "U@11^a U@11^b", "", "UNHEALTHY_UNDER_REPLICATED", "U"),
     ("R QUASI_CLOSED 11", "U@11^a U@11^b I", "", "UNHEALTHY_UNDER_REPLICATED", "U"),
