@@ -131,7 +131,7 @@ def test_writes(tmp_path: Path) -> None:
     """
     with ScriptedScm() as scm, Zygote(tmp_path / "agent.log") as zygote:
         config = write_config(tmp_path / "whole.toml", tmp_path / "whole", scm.address)
-        assert Writer().run(zygote.start(config))
+        assert Writer().run(zygote.start_counted(config))
         last_step = zygote.stop()["steps"]
         killed = 0
 
@@ -168,7 +168,7 @@ def test_repairs(tmp_path: Path) -> None:
         order = replicas.reconcile_command()
         config = write_config(tmp_path / "whole.toml", tmp_path / "whole", scm.address)
         replicas.copy(template, tmp_path / "whole")
-        zygote.start(config)
+        zygote.start_counted(config)
         assert "converged" == reconcile(scm, order, 1).reconcile.result
         last_step = zygote.stop()["steps"]
         killed = 0

@@ -139,11 +139,11 @@ def test_killed_coordinators(stage: Stage) -> None:
     """
     The agent that coordinates, and is the target, dies at any step that changes its disk.
     """
-    address = stage.zygote.start(stage.fresh(0))
+    address = stage.zygote.start_counted(stage.fresh(0))
     first = stage.zygote.stop()["steps"]  # of a start and a stop without any work
     stage.zygote.start(stage.config)
     stage.zygote.stop()
-    address = stage.zygote.start(stage.config)
+    address = stage.zygote.start_counted(stage.config)
     stage.carry_out(stage.command(address))
     last = stage.zygote.stop()["steps"]
     killed = 0
@@ -164,7 +164,7 @@ def test_killed_targets(stage: Stage) -> None:
     """
     The agent that is written to dies; who coordinates is told, and the sources stay as they are.
     """
-    address = stage.zygote.start(stage.fresh(0))
+    address = stage.zygote.start_counted(stage.fresh(0))
     stage.reconstruct_here(address)
     last = stage.zygote.stop()["steps"]
     killed = 0

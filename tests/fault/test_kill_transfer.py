@@ -82,11 +82,11 @@ def test_the_target_dies(tmp_path: Path) -> None:
     root = store.tree(CONTAINER).root
     with ScriptedScm() as scm, Zygote(tmp_path / "agent.log") as zygote:
         config = write_config(tmp_path / "whole.toml", tmp_path / "target", scm.address)
-        zygote.start(config)
+        zygote.start_counted(config)
         idle_steps = zygote.stop()["steps"]
         shutil.rmtree(tmp_path / "target")
         config = write_config(tmp_path / "whole.toml", tmp_path / "target", scm.address)
-        assert push(store, zygote.start(config))
+        assert push(store, zygote.start_counted(config))
         last_step = zygote.stop()["steps"]
         steps = random.Random(SEED).sample(range(idle_steps // 2, last_step + 1), POINTS)
         killed = 0

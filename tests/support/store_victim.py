@@ -10,6 +10,7 @@ no hook. The child dies right before its N-th step; with `tear` it first writes 
 step was to write.
 """
 
+import gc
 import json
 import os
 import signal
@@ -428,6 +429,7 @@ def main() -> None:
     if sys.argv[1:] == ["count"]:
         show_counts()
         return
+    gc.freeze()  # else a child's first collection copies every page of what is imported
     for line in sys.stdin:
         sys.stdout.write(json.dumps(run(json.loads(line))) + "\n")
         sys.stdout.flush()

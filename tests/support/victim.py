@@ -50,7 +50,13 @@ class Zygote:
         self._log.close()
 
     def start(self, config: Path) -> str:
-        """Start an agent that lives; return its address."""
+        """Start an agent that lives, whose steps nobody counts; return its address."""
+        address = self.begin(config)
+        assert address is not None, f"it ended at once; its log ends: {self._log_end()}"
+        return address
+
+    def start_counted(self, config: Path) -> str:
+        """Start an agent that lives and counts its steps; return its address."""
         address = self.start_doomed(config, kill_at=0)
         assert address is not None
         return address

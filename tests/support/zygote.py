@@ -10,6 +10,7 @@ child counts them with a profile function in every thread and sends itself SIGKI
 so that production code has no hook for it. Forking spares each of the many agents the imports.
 """
 
+import gc
 import json
 import os
 import signal
@@ -70,10 +71,15 @@ def child(config: str, kill_at: int, counts: int) -> None:
 
 def main() -> None:
     """Serve requests until stdin ends."""
+    import grpc._channel  # so that children have what is imported when it is needed
+    import grpc._server  # noqa: F401
+    import numpy.ma  # noqa: F401
+
     import agent.main  # noqa: F401 - so that children have it
     from agent.observe import logs
 
     logs.configure()
+    gc.freeze()  # else a child's first collection copies every page of what is imported
 
     for line in sys.stdin:
         request = json.loads(line)
