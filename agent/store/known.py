@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from agent.errors import Code, Refused, SutureError
-from agent.store.durable import disk_errors, read_head, replace_file
+from agent.store.durable import TEMPORARY_SUFFIX, disk_errors, read_head, replace_file
 from agent.store.indexerrors import DATA_FILE
 from agent.store.layout import VERSION_BYTES_MAX, Layout, decode_version
 from agent.store.mounts import unmounted
@@ -169,7 +169,9 @@ def _check_lost(layout: Layout) -> None:
 
 def _foreign(layout: Layout) -> str:
     """Return the name of anything in hdds/ that the first steps of a format do not make."""
-    ours = {layout.lock.name, layout.new.name, f"{layout.version.name}.tmp"}
+    files = (layout.new, layout.version)
+    ours = {layout.lock.name, layout.new.name}
+    ours |= {file.name + TEMPORARY_SUFFIX for file in files}
     with disk_errors(layout.hdds):
         try:
             names = sorted(entry.name for entry in layout.hdds.iterdir())

@@ -51,9 +51,9 @@ class Zygote:
 
     def start(self, config: Path) -> str:
         """Start an agent that lives, whose steps nobody counts; return its address."""
-        address = self.begin(config)
-        assert address is not None, f"it ended at once; its log ends: {self._log_end()}"
-        return address
+        event = self._fork(config, kill_at=-1)
+        assert event["event"] == "listening", f"{event}; its log ends: {self._log_end()}"
+        return str(event["address"])
 
     def start_counted(self, config: Path) -> str:
         """Start an agent that lives and counts its steps; return its address."""
@@ -63,6 +63,20 @@ class Zygote:
 
     def start_doomed(self, config: Path, *, kill_at: int) -> str | None:
         """Start an agent; return its address, None when it died before it listened."""
+        event = self._fork(config, kill_at=kill_at)
+        if event["event"] == "exited":
+            assert event["signal"] == signal.SIGKILL, f"the agent ended by itself: {event}"
+            return None
+        return str(event["address"])
+
+    def begin(self, config: Path) -> str | None:
+        """Start an agent whose steps nobody counts; return its address, None when it ended before
+        it listened, however that was."""
+        event = self._fork(config, kill_at=-1)
+        return None if event["event"] == "exited" else str(event["address"])
+
+    def _fork(self, config: Path, *, kill_at: int) -> dict[str, Any]:
+        """Start an agent; return what it said when it listened, or how it ended before."""
         assert self._process.stdin is not None
         request = json.dumps({"config": str(config), "kill_at": kill_at}) + "\n"
         self._process.stdin.write(request.encode())
@@ -71,23 +85,7 @@ class Zygote:
         event = self._next("listening", "exited")
         if event["event"] == "exited":
             self.pid = 0
-            assert event["signal"] == signal.SIGKILL, f"the agent ended by itself: {event}"
-            return None
-        return str(event["address"])
-
-    def begin(self, config: Path) -> str | None:
-        """Start an agent whose steps nobody counts; return its address, None when it ended before
-        it listened, however that was."""
-        assert self._process.stdin is not None
-        request = json.dumps({"config": str(config), "kill_at": -1}) + "\n"
-        self._process.stdin.write(request.encode())
-        self._process.stdin.flush()
-        self.pid = self._next("forked")["pid"]
-        event = self._next("listening", "exited")
-        if event["event"] == "exited":
-            self.pid = 0
-            return None
-        return str(event["address"])
+        return event
 
     def stop(self) -> dict[str, Any]:
         """Ask the agent to stop; return how it ended, and after how many steps."""

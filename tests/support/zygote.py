@@ -16,6 +16,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from pathlib import Path
 from types import FrameType
 
@@ -63,6 +64,9 @@ def child(config: str, kill_at: int, counts: int) -> None:
     code = 70
     try:
         code = run(Path(config))
+    except BaseException:
+        traceback.print_exc()  # nobody else will: the process ends below
+        raise
     finally:
         sys.setprofile(None)
         os.write(counts, str(killer.count).encode())

@@ -18,6 +18,7 @@ from agent.store.store import ReplicaStore
 from tests.support.stores import (
     CLUSTER,
     DATANODE,
+    check_clean,
     closed_replica,
     flip_bit,
     open_store,
@@ -137,6 +138,24 @@ class TestEmpty:
         one.path.rename(tmp_path / "unmounted")
         one.path.mkdir()
         assert two.volume_id == left_out(open_store(tmp_path, volume_count=2)).volume_id
+
+    @pytest.mark.parametrize("left", [["NEW.tmp"], ["NEW"], ["NEW", "VERSION.tmp"]], ids=" ".join)
+    def test_a_format_that_was_cut_short_is_done_again(
+        self, tmp_path: Path, left: list[str]
+    ) -> None:
+        """
+        An agent that is killed while it formats a new disk leaves what the next one knows as its.
+        """
+        (tmp_path / "v0" / "hdds").mkdir(parents=True)
+        for name in ["in_use.lock", *left]:
+            (tmp_path / "v0" / "hdds" / name).write_bytes(b"")
+
+        store = open_store(tmp_path)
+
+        assert [False] == [volume.failed for volume in store.volumes()]
+        assert not Layout(tmp_path / "v0", CLUSTER).new.exists()
+        store.close()
+        check_clean(open_store(tmp_path), tmp_path)
 
     def test_only_an_empty_directory_is_declared_new(self, tmp_path: Path) -> None:
         """
