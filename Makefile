@@ -25,7 +25,7 @@ test: lint ## Run every check and every test, as CI does (TEST_ARGS=...).
 	@$(WITH_PROMTOOL) && $(WITH_JAVA) $(BIN)/pytest -n auto $(TEST_ARGS)
 
 check: lint ## Run what is quick: the checks, and the tests of single modules.
-	@$(BIN)/pytest -n auto -q tests/unit
+	@$(BIN)/pytest -n auto -q --hypothesis-profile=quick tests/unit
 
 lint: python ## Check format, style, types and import contracts.
 	$(BIN)/ruff format --check .

@@ -1,5 +1,6 @@
 """Options of the whole test suite, and how several processes share it."""
 
+import gc
 import signal
 
 import pytest
@@ -9,7 +10,9 @@ from hypothesis import HealthCheck, settings
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes says how busy the machine is, not whether a law holds.
-settings.register_profile("suture", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+busy = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("suture", busy)
+settings.register_profile("quick", busy, max_examples=20)  # for make check
 settings.load_profile("suture")
 
 
@@ -44,3 +47,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         from tests.support.workers import turn_of
 
         items.sort(key=lambda item: turn_of(item.nodeid))
+
+
+def pytest_collection_finish() -> None:
+    """Take what was imported out of every later garbage collection."""
+    gc.freeze()
