@@ -6,7 +6,8 @@ What the judge would have reconciled in a plan of Spark's is ordered here withou
 the reports that say so have settled: replicas differ for a moment while each of them does the same
 one after the other. Replicas that differ only in tombstones wait longer; a delete that is still
 owed explains that. The guard against loops is one for all (`scm.reconciles`): after a few orders
-that changed nothing only a person tries again. A contradiction is for a person, too.
+that changed nothing only a person tries again. A contradiction alone is for a person, too; other
+damage of the same container is repaired.
 """
 
 from collections.abc import Iterable
@@ -53,7 +54,7 @@ class Healing:
             strict=True,
         )
         for container_id, is_wanted, reasons in rows:
-            if not is_wanted or reasons & _CONTRADICT:
+            if not is_wanted or reasons == _CONTRADICT:
                 self._due_s.pop(container_id, None)
                 self._reasons.pop(container_id, None)
             elif self._reasons.get(container_id) != reasons:

@@ -85,7 +85,7 @@ def test_whatever_a_plan_would_reconcile_is_reconciled(
     "change",
     [
         {"tree": None},
-        {"is_contradictory": True, "finding_count": 1},
+        {"is_contradictory": True},
     ],
     ids=["its root is not known", "replicas contradict each other"],
 )
@@ -99,6 +99,17 @@ def test_what_a_reconcile_cannot_decide_is_left_alone(
     pass_time(world, 90, *NODES)
 
     assert {} == ordered(world)
+
+
+def test_a_contradiction_keeps_no_other_damage(world: ScmWorld) -> None:
+    """What can be repaired beside it is."""
+    box = world.made_closed()
+    world.beat("dn2", replace(held(world, "dn2", box), is_contradictory=True, finding_count=1))
+
+    pass_time(world, 12, *NODES)
+
+    why = "control plane: replicas contradict each other; scan findings"
+    assert {why} == set(ordered(world).values())
 
 
 def test_it_can_be_turned_off(tmp_path: Path) -> None:
