@@ -7,7 +7,7 @@ Whoever asks, the control plane about what changed or Spark about everything, ge
 nothing else decides what a container's health is.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -31,8 +31,8 @@ from health.words import ROLES, UNHEALTHY, State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
-    """Everything about the containers of one batch."""
+class Findings:
+    """How the containers of one batch are."""
 
     view: View
     counts: Counts
@@ -42,12 +42,18 @@ class Judgement:
     reconciles: Reconciles
     doubts: Ints
     """What speaks against copying each replica (`health.doubts`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement(Findings):
+    """How they are, and what follows."""
+
     actions: Actions
     departures: Departures
 
 
-def judge(batch: Batch, rules: Rules) -> Judgement:
-    """Judge every container of a batch."""
+def find(batch: Batch, rules: Rules) -> Findings:
+    """Say of every container of a batch how it is; what follows costs as much again."""
     seen = view(batch)
     good = is_good(seen)
     misplaced, misplaced_after = is_misplaced(seen, rules)
@@ -62,18 +68,26 @@ def judge(batch: Batch, rules: Rules) -> Judgement:
     )
     verdicts = walk(seen, counts)
     compared = compare(seen, good)
-    against = doubts(seen)
-    conditions = flags(seen, counts, verdicts, compared)
-    return Judgement(
+    return Findings(
         view=seen,
         counts=counts,
         verdicts=verdicts,
         compared=compared,
-        flags=conditions,
+        flags=flags(seen, counts, verdicts, compared),
         reconciles=judge_reconcile(seen, counts, compared, good),
-        doubts=against,
-        actions=plan(Scene(seen, counts, verdicts, compared, against)),
-        departures=departures(seen, counts, conditions),
+        doubts=doubts(seen),
+    )
+
+
+def judge(batch: Batch, rules: Rules) -> Judgement:
+    """Judge every container of a batch."""
+    found = find(batch, rules)
+    seen, counts = found.view, found.counts
+    scene = Scene(seen, counts, found.verdicts, found.compared, found.doubts)
+    return Judgement(
+        **{field.name: getattr(found, field.name) for field in fields(found)},
+        actions=plan(scene),
+        departures=departures(seen, counts, found.flags),
     )
 
 

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Final
 
 from agent.errors import Code
-from health.judge import Judgement
+from health.judge import Findings
 from health.reconcile import REASONS
 from scm.basis import Basis
 from scm.eligibility import Eligibility
@@ -42,15 +42,15 @@ class Healing:
         self._due_s: dict[int, float] = {}
         self._reasons: dict[int, int] = {}
 
-    def note(self, judgement: Judgement) -> None:
+    def note(self, found: Findings) -> None:
         """Remember which of these containers the judge would have reconciled, and why."""
         if not self._is_on:
             return
         now_s = self._clock.monotonic_s()
         rows = zip(
-            judgement.view.batch.containers.container_id.tolist(),
-            judgement.reconciles.is_wanted.tolist(),
-            judgement.reconciles.reasons.tolist(),
+            found.view.batch.containers.container_id.tolist(),
+            found.reconciles.is_wanted.tolist(),
+            found.reconciles.reasons.tolist(),
             strict=True,
         )
         for container_id, is_wanted, reasons in rows:

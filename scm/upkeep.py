@@ -19,7 +19,7 @@ from typing import Final
 
 import structlog
 
-from health.judge import judge as judge_all
+from health.judge import find
 from health.words import Health
 from scm import facts
 from scm.basis import Basis
@@ -220,12 +220,13 @@ class Upkeep:
         for container_id in due:
             del self._due[container_id]
         self._go_round(due)
-        self._judge(due)
+        if due:
+            self._judge(due)
         return due
 
     def _judge(self, container_ids: Sequence[int]) -> None:
         """Ask the judge about containers, and put each into the queues it belongs to."""
-        found = judge_all(self._batches.of(container_ids), self._batches.rules())
+        found = find(self._batches.of(container_ids), self._batches.rules())
         self._healing.note(found)
         ours_before = self._state.counters["next_container_id"]
         rows = zip(
