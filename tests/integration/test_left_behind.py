@@ -52,6 +52,7 @@ def test_writes_go_on_and_the_replica_is_caught_up(
         agents=3,
         volumes=1,
         heartbeat_interval_ms=100,
+        scm_settings={"heal": "false"},  # the reconcile is ordered by hand
         agent_sections="[scan]\nenabled = false\nwatch = false\n",
     )
     with cluster, Client(cluster.scm.address) as client:
