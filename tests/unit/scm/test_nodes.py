@@ -1,16 +1,35 @@
-"""Health by the age of the last heartbeat, and who may join."""
+"""Health by the age of the last heartbeat, who may join, and who can be relied on."""
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from agent.errors import Code, Refused
-from scm.facts import Health
+from merkle.replica import LAYOUT_VERSION
+from scm.facts import Health, Liveness, Node, OpState
 from scm.nodes import Registration, health_of
-from scm.options import ScmOptions
-from tests.support.scm_world import ScmWorld, volume
+from tests.support.lone_nodes import OPTIONS, Cluster, logged, registration
+from tests.support.scm_world import ScmWorld, replica, volume
 
-OPTIONS = ScmOptions(stale_after_ms=10_000, dead_after_ms=60_000)
+
+class BrokenOffError(Exception):
+    """Stands for whatever goes wrong before a change is durable."""
+
+
+def register_in_vain(cluster: Cluster, datanode_id: str) -> None:
+    """Register a datanode in a change that comes to nothing."""
+    with cluster.state.change() as change:
+        cluster.nodes.register(change, registration(datanode_id))
+        raise BrokenOffError
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """Yield nodes on a state of their own."""
+    with Cluster.opened(tmp_path) as made:
+        yield made
 
 
 class TestHealth:
@@ -91,3 +110,219 @@ class TestRegister:
             after = world.beat("dn1", boot_id=2)
 
         assert [False, True] == [before.is_known, after.is_known]
+
+    @pytest.mark.parametrize(
+        ("names_it", "is_ours", "is_refused"),
+        [(False, False, False), (True, True, False), (True, False, True)],
+    )
+    def test_only_who_names_another_cluster_is_refused(
+        self, cluster: Cluster, names_it: bool, is_ours: bool, is_refused: bool
+    ) -> None:
+        """A node that joined none yet names none."""
+        named = (cluster.state.cluster_id if is_ours else "CID-other") if names_it else ""
+        made = replace(registration("dn1"), cluster_id=named)
+
+        if is_refused:
+            with pytest.raises(Refused, match="datanode dn1 belongs to cluster CID-other"):
+                cluster.register(made)
+        else:
+            cluster.register(made)
+
+        assert is_refused is (cluster.state.nodes.get("dn1") is None)
+
+    def test_a_new_node_is_recorded_as_it_says(self, cluster: Cluster) -> None:
+        """Without a word about it, it is in service and without expiry."""
+        is_another = cluster.register(registration("dn1", boot_id=7))
+
+        expected = Node(
+            datanode_id="dn1",
+            address="dn1:1",
+            rack="/r1",
+            version="0.1",
+            boot_id=7,
+            op_state=OpState.IN_SERVICE,
+            op_expiry_ms=0,
+            registered_at_ms=1_000_000,
+            last_heartbeat_at_ms=1_000_000,
+            was_online=True,
+            layout_version=LAYOUT_VERSION,
+        )
+        assert (True, expected) == (is_another, cluster.row())
+        assert Liveness(100.0, 1_000_000, (volume(),), ()) == cluster.nodes.liveness("dn1")
+
+    def test_what_a_new_node_kept_is_believed(self, cluster: Cluster) -> None:
+        """A state lost here is still known there: a node in maintenance stays in it."""
+        kept = OpState.IN_MAINTENANCE
+        cluster.register(replace(registration("dn1"), op_state=kept, op_expiry_ms=9))
+
+        assert (kept, 9) == (cluster.row().op_state, cluster.row().op_expiry_ms)
+
+    def test_of_a_known_node_our_own_word_holds(self, cluster: Cluster) -> None:
+        """What the operator wants and since when it is known stays; the rest is as it says now."""
+        cluster.register(replace(registration("dn1"), op_state=OpState.DECOMMISSIONING))
+        cluster.set_row(lambda node: replace(node, op_expiry_ms=5))
+        cluster.clock.advance_s(3)
+        told = replace(registration("dn1", boot_id=2, rack="/r2"), op_state=OpState.IN_SERVICE)
+        is_another = cluster.register(replace(told, op_expiry_ms=8, version="0.2", address="x:2"))
+
+        row = cluster.row()
+        assert is_another
+        assert (OpState.DECOMMISSIONING, 5, 1_000_000) == (
+            row.op_state,
+            row.op_expiry_ms,
+            row.registered_at_ms,
+        )
+        assert ("x:2", "/r2", "0.2", 2, 1_003_000) == (
+            row.address,
+            row.rack,
+            row.version,
+            row.boot_id,
+            row.last_heartbeat_at_ms,
+        )
+
+    def test_the_same_process_again_is_no_other(self, cluster: Cluster) -> None:
+        """Whether commands sent to it are lost depends on this."""
+        answers = [cluster.register(registration("dn1", boot_id=boot)) for boot in (1, 1, 2, 2)]
+
+        assert [True, False, True, False] == answers
+
+    def test_a_registration_that_came_to_nothing_counts_for_nothing(self, cluster: Cluster) -> None:
+        """Its row is gone, and so is its right to call; an earlier registration stands."""
+        cluster.join("old")
+        for datanode_id in ("new", "old"):
+            with pytest.raises(BrokenOffError):
+                register_in_vain(cluster, datanode_id)
+        with cluster.state.change() as change:  # the row alone, as after a restart
+            change.put(cluster.state.nodes, replace(cluster.row("old"), datanode_id="new"))
+
+        assert cluster.nodes.is_current("old", 1)
+        assert not cluster.nodes.is_current("new", 1)
+
+    def test_current_is_who_registered_last_and_with_us(self, cluster: Cluster) -> None:
+        """Neither an unknown node, nor an older process, nor one of before our start."""
+        cluster.register(registration("dn1", boot_id=4))
+        known = [cluster.nodes.is_current("dn1", boot) for boot in (3, 4, 5)]
+        unknown = cluster.nodes.is_current("dn2", 4)
+        cluster.restart()
+        later = cluster.nodes.is_current("dn1", 4)
+
+        assert ([False, True, False], False, False) == (known, unknown, later)
+
+    def test_the_log_says_who_came(self, cluster: Cluster) -> None:
+        """New or not; and with a warning who is read-only, by both layouts."""
+        layout = LAYOUT_VERSION + 1
+        with logged() as said:
+            cluster.join("dn1")
+            cluster.register(replace(registration("dn1"), layout_version=layout))
+
+        came = {"event": "node_registered", "log_level": "info", "datanode_id": "dn1"}
+        came |= {"address": "dn1:1", "rack": "/r1"}
+        warned = {"event": "node_read_only", "log_level": "warning", "datanode_id": "dn1"}
+        warned |= {"layout_version": layout, "layout_version_here": LAYOUT_VERSION}
+        assert [came | {"is_new": True}, came | {"is_new": False}, warned] == said
+
+
+class TestStandings:
+    """What a node may be used for, by its health, its state and its layout."""
+
+    @pytest.mark.parametrize(
+        ("op_state", "layout", "health", "takes_replicas", "takes_orders", "is_gone"),
+        [
+            (OpState.IN_SERVICE, LAYOUT_VERSION, Health.HEALTHY, True, True, False),
+            (OpState.IN_SERVICE, LAYOUT_VERSION, Health.STALE, False, True, False),
+            (OpState.IN_SERVICE, LAYOUT_VERSION, Health.DEAD, False, True, True),
+            (OpState.IN_SERVICE, LAYOUT_VERSION + 1, Health.HEALTHY, False, False, False),
+            (OpState.IN_SERVICE, LAYOUT_VERSION + 1, Health.DEAD, False, False, True),
+            (OpState.DECOMMISSIONING, LAYOUT_VERSION, Health.HEALTHY, False, True, False),
+            (OpState.DECOMMISSIONING, LAYOUT_VERSION, Health.DEAD, False, True, True),
+            (OpState.ENTERING_MAINTENANCE, LAYOUT_VERSION, Health.DEAD, False, True, True),
+            (OpState.IN_MAINTENANCE, LAYOUT_VERSION, Health.HEALTHY, False, True, False),
+            (OpState.IN_MAINTENANCE, LAYOUT_VERSION, Health.DEAD, False, True, False),
+        ],
+    )
+    def test_standing(
+        self,
+        cluster: Cluster,
+        op_state: OpState,
+        layout: int,
+        health: Health,
+        takes_replicas: bool,
+        takes_orders: bool,
+        is_gone: bool,
+    ) -> None:
+        """Only a healthy node in service takes replicas; who rests is expected back."""
+        cluster.join("dn1")
+        cluster.set_row(lambda node: replace(node, op_state=op_state, layout_version=layout))
+        cluster.silence(health)
+
+        nodes = cluster.nodes
+        assert health is nodes.health("dn1")
+        assert (health is Health.HEALTHY) is nodes.is_reachable("dn1")
+        assert takes_replicas is nodes.takes_replicas("dn1")
+        assert takes_orders is nodes.takes_orders("dn1")
+        assert is_gone is nodes.is_gone("dn1")
+
+    def test_a_node_that_never_registered(self, cluster: Cluster) -> None:
+        """It is dead and gone, on no rack; that orders may not be for it says nobody."""
+        nodes = cluster.nodes
+
+        assert (Health.DEAD, True) == (nodes.health("dn9"), nodes.is_gone("dn9"))
+        assert (False, False) == (nodes.is_reachable("dn9"), nodes.takes_replicas("dn9"))
+        assert (True, "") == (nodes.takes_orders("dn9"), nodes.rack("dn9"))
+        assert (None, {}, 0.0) == (
+            nodes.liveness("dn9"),
+            nodes.reported_queues("dn9"),
+            nodes.heard_at_s("dn9"),
+        )
+        assert (False, False) == (nodes.is_avoided("dn9"), nodes.has_failed_lately("dn9"))
+
+    def test_only_dead_nodes_replicas_are_left_out(self, cluster: Cluster) -> None:
+        """A stale node's word still holds."""
+        cluster.join("dead", "stale")
+        cluster.silence(Health.DEAD)
+        cluster.nodes.hear("stale", (), ())
+        cluster.silence(Health.STALE)
+        cluster.join("well")
+        replicas = [replica(node) for node in ("well", "dead", "stale", "unknown")]
+
+        assert (replicas[0], replicas[2]) == cluster.nodes.living(replicas)
+
+    def test_what_the_last_heartbeat_said(self, cluster: Cluster) -> None:
+        """Each call replaces what the one before it said."""
+        cluster.join("dn1")
+        cluster.clock.advance_s(2)
+        said = volume(capacity_bytes=5, available_bytes=4)
+        cluster.nodes.hear("dn1", iter([said]), iter([("close", 3), ("delete", 1)]))
+
+        nodes = cluster.nodes
+        assert Liveness(102.0, 1_002_000, (said,), (("close", 3), ("delete", 1))) == (
+            nodes.liveness("dn1")
+        )
+        assert {"close": 3, "delete": 1} == nodes.reported_queues("dn1")
+        assert (102.0, "/r1") == (nodes.heard_at_s("dn1"), nodes.rack("dn1"))
+        assert (1_002_000, 1_000_000) == (
+            nodes.heartbeat_at_ms(cluster.row()),
+            cluster.row().last_heartbeat_at_ms,
+        )
+
+    def test_before_the_first_call_the_row_says_when_a_node_was_heard(
+        self, cluster: Cluster
+    ) -> None:
+        """After a restart there is nothing better."""
+        cluster.join("dn1")
+        cluster.clock.advance_s(5)
+        cluster.restart()
+
+        assert 1_000_000 == cluster.nodes.heartbeat_at_ms(cluster.row())
+
+    def test_a_node_not_heard_since_the_start_has_its_full_time(self, cluster: Cluster) -> None:
+        """It counts from our start: 60 s later it is stale, a moment more and it is dead."""
+        cluster.join("dn1")
+        cluster.clock.advance_s(500)
+        cluster.restart()
+        seen = []
+        for seconds in (0, 60, 0.5):
+            cluster.clock.advance_s(seconds)
+            seen.append(cluster.nodes.health("dn1"))
+
+        assert [Health.STALE, Health.STALE, Health.DEAD] == seen
