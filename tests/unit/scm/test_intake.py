@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from merkle.replica import ReplicaState
-from scm.eligibility import Participants
-from scm.facts import ContainerState, Replica
-from scm.intake import Decision, PlanReplica, PlanRow, check
+from scm.eligibility import Eligibility, Participants
+from scm.facts import Container, ContainerState, Kind, Replica
+from scm.intake import Decision, GivenUp, Order, PlanReplica, PlanRow, check
 from tests.support.scm_world import container, replica, summary
 
 NODES = ["dn1", "dn2", "dn3", "dn4"]
@@ -59,6 +59,16 @@ class TestCheck:
                 "dn1 had root 0000000000000007, has 0000000000000009",
             ),
             ((replace(SEEN[0], tree=None), *SEEN[1:]), "dn1 had root 0000000000000007, has none"),
+            (
+                (*SEEN[:2], replace(SEEN[2], tree=summary(0xABC))),
+                "dn3 had root none, has 0000000000000abc",
+            ),
+            (
+                (replica("dn4"), SEEN[0], replica("dn2", ReplicaState.QUASI_CLOSED, root=9)),
+                "dn2 was CLOSED, is QUASI_CLOSED; "
+                "dn2 had root 0000000000000008, has 0000000000000009; "
+                "dn3 has no replica now; dn4 has a replica now",
+            ),
         ],
     )
     def test_what_changed_is_named(self, live: Sequence[Replica], message: str) -> None:
@@ -83,6 +93,53 @@ class TestCheck:
         assert isinstance(found, Participants)
         assert "dn4" not in (*found.targets, *found.peers)
 
+    def test_a_replica_that_the_plan_names_must_be_there_even_if_its_node_is_away(self) -> None:
+        """The planner saw it, so that its absence is news."""
+        found = check(row(*SEEN), container(), SEEN[:2], lambda node: node != "dn3")
+
+        assert Decision(1, "STALE_PLAN", "dn3 has no replica now") == found
+
+    @pytest.mark.parametrize(
+        ("made", "live", "code", "message"),
+        [
+            (None, SEEN, Eligibility.CONTAINER_NOT_FOUND, "no such container"),
+            (
+                container(ContainerState.OPEN),
+                SEEN,
+                Eligibility.INELIGIBLE_CONTAINER_STATE,
+                "container is OPEN, must be CLOSED or QUASI_CLOSED",
+            ),
+            (container(), (), Eligibility.NO_REPLICAS_FOUND, "no datanode reports a replica"),
+        ],
+    )
+    def test_a_refusal_says_why(
+        self, made: Container | None, live: Sequence[Replica], code: str, message: str
+    ) -> None:
+        """It is about the row's container, in the judge's words."""
+        found = check(replace(row(*SEEN), container_id=7), made, live, everybody)
+
+        assert Decision(7, code, message) == found
+
+    @pytest.mark.parametrize(
+        ("planned", "live"),
+        [
+            (SEEN[:2], (*SEEN[:2], replica("dead", ReplicaState.OPEN))),
+            ((*SEEN[:2], replica("dead")), SEEN[:2]),
+            ((*SEEN[:2], replica("dead")), (*SEEN[:2], replica("dead", root=99))),
+        ],
+    )
+    def test_what_dead_nodes_said_last_does_not_matter(
+        self, planned: Sequence[Replica], live: Sequence[Replica]
+    ) -> None:
+        """Neither in the world nor in the row; of the others all still matters."""
+        found = check(row(*planned), container(), live, everybody, {"dead"})
+        alive = check(row(*planned), container(), live, everybody)
+        moved = check(row(*planned), container(), (replica("dn1"),), everybody, {"dead"})
+
+        assert Participants(Eligibility.OK, "", ("dn1", "dn2"), ("dn1", "dn2")) == found
+        assert isinstance(alive, Decision)
+        assert isinstance(moved, Decision)
+
     @settings(deadline=None)
     @given(
         seen=st.lists(st.sampled_from(NODES), min_size=2, unique=True),
@@ -102,6 +159,26 @@ class TestCheck:
         assert isinstance(found, Decision)
         assert found.code != "OK"
         assert () == found.command_ids
+
+
+class TestWords:
+    @pytest.mark.parametrize(
+        ("reason", "expected"), [("roots differ", "plan: roots differ"), ("", "plan")]
+    )
+    def test_what_follows_from_a_row_says_so(self, reason: str, expected: str) -> None:
+        """With the plan's reason, if it gave one."""
+        assert expected == PlanRow(1, (), reason).why
+
+    def test_a_row_asks_to_reconcile_and_nothing_else_unless_it_says_so(self) -> None:
+        """No copies, nothing forced, no time at which it expires."""
+        assert PlanRow(1, (), "why", "reconcile", (), (), 0, False, 0) == PlanRow(1, (), "why")
+        assert PlanRow(1, (), "why").is_forced is False
+
+    def test_what_is_not_known_is_nought_or_empty(self) -> None:
+        """An order, a lost commit and a decision say only what they were told."""
+        assert Order(Kind.DELETE, "dn1", "", 0, 0, 0) == Order(Kind.DELETE, "dn1")
+        assert GivenUp(5, 0, "") == GivenUp(5)
+        assert Decision(1, "OK", "", (), (), 0, 0, 0, (), 0, 0) == Decision(1, "OK")
 
 
 def _gone(replicas: list[Replica], index: int) -> list[Replica]:
