@@ -253,7 +253,7 @@ class TestWarmStart:
 
     def test_a_person_can_open_it_before_the_first_look(self, warm: Start) -> None:
         """Nothing is known yet, and nobody asked who is missing."""
-        assert Gate(True, "opened by an operator") == warm.mode.leave()
+        assert Gate(True, "opened by an operator", (), False, 0, 0.0) == warm.mode.leave()
 
 
 class TestColdStart:
