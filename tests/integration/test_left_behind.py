@@ -111,12 +111,13 @@ def wait_for_quasi_closed(
         for container_id in container_ids:
             reports = replicas(client, container_id)
             seen = {at: report.state for at, report in reports.items()}
-            if seen.get(address) == container_pb2.QUASI_CLOSED:
+            final = {container_pb2.CLOSED, container_pb2.QUASI_CLOSED}
+            if len(seen) < 3 or not set(seen.values()) <= final:
+                done = False  # what an open replica reported last is older than what it has
+            elif seen[address] == container_pb2.QUASI_CLOSED:
                 others = {at: r.bcsid for at, r in reports.items() if at != address}
                 assert reports[address].bcsid < min(others.values())
                 behind.add(container_id)
-            final = {container_pb2.CLOSED, container_pb2.QUASI_CLOSED}
-            done = done and len(seen) == 3 and set(seen.values()) <= final
         return done and bool(behind)
 
     suture.wait_until(settled)
