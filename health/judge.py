@@ -31,7 +31,7 @@ from health.words import ROLES, UNHEALTHY, State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Findings:
+class Diagnosis:
     """How the containers of one batch are."""
 
     view: View
@@ -45,14 +45,14 @@ class Findings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement(Findings):
+class Judgement(Diagnosis):
     """How they are, and what follows."""
 
     actions: Actions
     departures: Departures
 
 
-def find(batch: Batch, rules: Rules) -> Findings:
+def diagnose(batch: Batch, rules: Rules) -> Diagnosis:
     """Say of every container of a batch how it is; what follows costs as much again."""
     seen = view(batch)
     good = is_good(seen)
@@ -68,7 +68,7 @@ def find(batch: Batch, rules: Rules) -> Findings:
     )
     verdicts = walk(seen, counts)
     compared = compare(seen, good)
-    return Findings(
+    return Diagnosis(
         view=seen,
         counts=counts,
         verdicts=verdicts,
@@ -81,7 +81,7 @@ def find(batch: Batch, rules: Rules) -> Findings:
 
 def judge(batch: Batch, rules: Rules) -> Judgement:
     """Judge every container of a batch."""
-    found = find(batch, rules)
+    found = diagnose(batch, rules)
     seen, counts = found.view, found.counts
     scene = Scene(seen, counts, found.verdicts, found.compared, found.doubts)
     return Judgement(

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Final
 
 from agent.errors import Code
-from health.judge import Findings
+from health.judge import Diagnosis
 from health.reconcile import REASONS
 from scm.basis import Basis
 from scm.eligibility import Eligibility
@@ -42,7 +42,7 @@ class Healing:
         self._due_s: dict[int, float] = {}
         self._reasons: dict[int, int] = {}
 
-    def note(self, found: Findings) -> None:
+    def note(self, found: Diagnosis) -> None:
         """Remember which of these containers the judge would have reconciled, and why."""
         if not self._is_on:
             return

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from agent.runtime.loop import WorkerStatus
@@ -117,7 +117,7 @@ class FiguresCollector(Collector):
         yield from self._worker_metrics()
 
     def _worker_metrics(self) -> Iterator[Metric]:
-        errors = GaugeMetricFamily(
+        errors = CounterMetricFamily(
             "suture_scm_worker_errors", "Steps that failed since the start.", labels=["worker"]
         )
         for status in self._workers():

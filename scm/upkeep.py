@@ -19,7 +19,7 @@ from typing import Final
 
 import structlog
 
-from health.judge import find
+from health.judge import diagnose
 from health.words import Health
 from scm import facts
 from scm.basis import Basis
@@ -226,9 +226,9 @@ class Upkeep:
 
     def _judge(self, container_ids: Sequence[int]) -> None:
         """Ask the judge about containers, and put each into the queues it belongs to."""
-        found = find(self._batches.of(container_ids), self._batches.rules())
+        found = diagnose(self._batches.of(container_ids), self._batches.rules())
         self._healing.note(found)
-        ours_before = self._state.counters["next_container_id"]
+        next_id = self._state.counters["next_container_id"]
         rows = zip(
             found.view.batch.containers.container_id.tolist(),
             found.verdicts.state.tolist(),
@@ -246,7 +246,7 @@ class Upkeep:
                 self._look_at_one(container_id)
             else:
                 self.under.pop(container_id, None)
-            if container_id >= ours_before:
+            if container_id >= next_id:
                 continue
             self._judged.add(container_id)
             is_queued = container_id in self.under or container_id in self._removals.over

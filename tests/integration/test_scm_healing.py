@@ -10,7 +10,7 @@ import pytest
 from merkle.replica import ReplicaState
 from scm.facts import Container, Kind, Replica
 from scm.options import ScmOptions
-from tests.support.scm_world import ScmWorld, container, pass_time, replica, summary
+from tests.support.scm_world import ScmWorld, container, outcome, pass_time, replica, summary
 
 NODES = ("dn1", "dn2", "dn3")
 OPTIONS = ScmOptions(heal_after_ms=10_000, reconcile_cooldown_ms=30_000, check_interval_ms=60_000)
@@ -134,6 +134,21 @@ def test_other_tombstones_are_given_time(world: ScmWorld) -> None:
 
     assert {} == early
     assert {"control plane: tombstones differ"} == set(ordered(world).values())
+
+
+def test_deletes_that_are_owed_explain_a_difference(world: ScmWorld) -> None:
+    """Two datanodes have deleted what a third is still to delete: nothing is ordered meanwhile."""
+    box = world.made_closed()
+    world.control.delete_keys([key.name for key in world.state.keys.values()], dry_run=False)
+    for node in ("dn1", "dn2"):
+        for command, _named in world.call(node).commands:
+            done = tuple((t.container_id, t.transaction_id) for t in command.transactions)
+            world.beat(node, outcomes=(replace(outcome(command), acknowledged=done),))
+        world.beat(node, replace(held(world, node, box), tree=summary(8, tombstones=5)))
+
+    pass_time(world, 90, "dn1", "dn2")  # the third was told nothing, and stays silent
+
+    assert {} == ordered(world)
 
 
 def test_what_does_not_help_is_not_ordered_for_ever(world: ScmWorld) -> None:
