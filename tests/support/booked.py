@@ -37,7 +37,7 @@ def sayable(rows: SnapshotRows) -> SnapshotRows:
     """
     known = {state.value for state in ContainerState}
     boxes = [box for box in rows.containers if box.state in known]
-    kept = {box.container_id for box in boxes}
+    dropped = {box.container_id for box in rows.containers} - {box.container_id for box in boxes}
     held = {(row.container_id, row.datanode_id): row.replica_index for row in rows.replicas}
     ops = {(op.container_id, op.op, op.datanode_id): op for op in rows.pending_ops}
     return SnapshotRows(
@@ -52,13 +52,13 @@ def sayable(rows: SnapshotRows) -> SnapshotRows:
         [
             _sayable_replica(row)
             for row in rows.replicas
-            if row.container_id in kept and row.state != "INVALID"
+            if row.container_id not in dropped and row.state != "INVALID"
         ],
         [replace(node, health=node.health.removesuffix("_READONLY")) for node in rows.nodes],
         [
             op if op.op == "ADD" else replace(op, replica_index=held.get(key[::2], 0))
             for key, op in ops.items()
-            if op.container_id in kept
+            if op.container_id not in dropped
         ],
     )
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from health.batch import violations
-from health.judge import Judgement, judge
+from health.judge import Diagnosis, Judgement, judge
 from health.reconcile import REASONS
 from health.rules import Rules
 from health.words import CLASSES, ELIGIBILITY, QUEUES, Health, flag_names
@@ -65,29 +65,41 @@ def judged(
     return {number: _judged(judgement, i, plans.get(i, [])) for i, number in enumerate(ids)}
 
 
-def _judged(judgement: Judgement, i: int, plan: list[PlanRow]) -> Judged:
-    view, compared, reconciles = judgement.view, judgement.compared, judgement.reconciles
+def opinion_of(diagnosis: Diagnosis, i: int) -> Opinion:
+    """Return what was found of the i-th container of a batch."""
+    view, compared = diagnosis.view, diagnosis.compared
     replicas, names = view.batch.replicas, view.batch.nodes.names
     lost = np.flatnonzero(compared.is_minority & (replicas.container == i))
+    return Opinion(
+        CLASSES[compared.checksum_class[i]],
+        ELIGIBILITY[diagnosis.reconciles.eligibility[i]],
+        frozenset(names[node] for node in replicas.node[lost].tolist()),
+        Health(int(diagnosis.verdicts.state[i])).name,
+        QUEUES[diagnosis.verdicts.queue[i]],
+        bool(diagnosis.verdicts.is_stuck[i]),
+        frozenset(flag_names(int(diagnosis.flags[i]))),
+    )
+
+
+def need_of(diagnosis: Diagnosis, i: int) -> tuple[int, int]:
+    """Return how many replicas the i-th container lacks, now and after what is pending."""
+    ratis = diagnosis.counts.ratis
+    return int(ratis.need[i]), int(ratis.need_after[i])
+
+
+def _judged(judgement: Judgement, i: int, plan: list[PlanRow]) -> Judged:
+    view, compared, reconciles = judgement.view, judgement.compared, judgement.reconciles
     reasons = int(reconciles.reasons[i])
-    ratis = judgement.counts.ratis
+    need, need_after = need_of(judgement, i)
     return Judged(
-        Opinion(
-            CLASSES[compared.checksum_class[i]],
-            ELIGIBILITY[reconciles.eligibility[i]],
-            frozenset(names[node] for node in replicas.node[lost].tolist()),
-            Health(int(judgement.verdicts.state[i])).name,
-            QUEUES[judgement.verdicts.queue[i]],
-            bool(judgement.verdicts.is_stuck[i]),
-            frozenset(flag_names(int(judgement.flags[i]))),
-        ),
+        opinion_of(judgement, i),
         tombstones_differ=bool(compared.tombstones_differ[i]),
         is_unreachable_different=bool(compared.is_unreachable_different[i]),
         reasons=tuple(word for place, word in enumerate(REASONS) if reasons >> place & 1),
         is_wanted=bool(reconciles.is_wanted[i]),
         is_known=bool(view.batch.containers.is_known[i]),
-        need=int(ratis.need[i]),
-        need_after=int(ratis.need_after[i]),
+        need=need,
+        need_after=need_after,
         plan=tuple(plan),
     )
 

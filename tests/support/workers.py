@@ -22,6 +22,7 @@ TOGETHER: Final = {
         "tests/spark/test_judging.py",
         "tests/spark/test_screen.py",
         "tests/spark/test_snapshot.py",
+        "tests/spark/test_vectors.py",
         "tests/spark/test_views.py",
     ),
     "one cluster": (

@@ -1,49 +1,7 @@
-"""Checksum classes, the vote and eligibility, all judged in one batch."""
+"""Checksum classes, the vote and eligibility, beyond the vectors, all judged in one batch."""
 
 from tests.support.judged import judged
 from tests.support.snapshots import SnapshotRows, container, gather
-
-
-class TestVectorsX:
-    """Table X of the health rules."""
-
-    VECTORS = (
-        ("X1", "R CLOSED", "C=7x3", "MATCH", "OK"),
-        ("X2", "R CLOSED", "C=7x2 C=9", "MISMATCH_MINORITY", "OK"),
-        ("X3", "R CLOSED", "C=7 C=8 C=9", "MISMATCH_SPLIT", "OK"),
-        ("X3a", "R CLOSED", "C=7x2 C=9$", "CONTRADICTORY", "OK"),
-        ("X3b", "R CLOSED", "C=7x2 C=7$", "CONTRADICTORY", "OK"),
-        ("X4", "R CLOSED", "C=7x2 C=0", "PARTIAL", "OK"),
-        ("X5", "R CLOSED", "C=0x3", "UNKNOWN", "OK"),
-        ("X6", "R CLOSED", "C=7 Q=7 U=9", "MISMATCH_MINORITY", "OK"),
-        ("X7", "R CLOSED", "C=7x2 O=0", "MATCH", "INELIGIBLE_REPLICA_STATES"),
-        (
-            "X8",
-            "EC CLOSED",
-            "C#1=1 C#2=2 C#3=3 C#4=4 C#5=5",
-            "NOT_COMPARABLE",
-            "INELIGIBLE_REPLICATION_TYPE",
-        ),
-        ("X9", "EC CLOSED", "C#1=7 C#1=9", "MISMATCH_SPLIT", "INELIGIBLE_REPLICATION_TYPE"),
-        ("X10", "R CLOSED", "C=7", "SINGLE", "NOT_ENOUGH_REACHABLE_REPLICAS"),
-        ("X11", "R CLOSED", "", "EMPTY", "NO_REPLICAS_FOUND"),
-        ("X12", "R CLOSED", "C=7x2 C=9?s", "MATCH", "OK"),
-        ("X13", "R DELETING", "C=7 C=9", "NOT_COMPARABLE", "INELIGIBLE_CONTAINER_STATE"),
-    )
-
-    def test_every_vector_is_classed_as_the_rules_say(self) -> None:
-        """
-        One DataFrame with all vectors gives class and eligibility of each.
-        """
-        parts = [container(i, v[1], v[2]) for i, v in enumerate(self.VECTORS)]
-
-        rows = judged(parts)
-
-        found = [
-            (v[0], rows[i].opinion.checksum_class, rows[i].opinion.eligibility)
-            for i, v in enumerate(self.VECTORS)
-        ]
-        assert found == [(v[0], v[3], v[4]) for v in self.VECTORS]
 
 
 class TestClasses:
