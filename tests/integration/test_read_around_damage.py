@@ -1,16 +1,24 @@
 """Files are read whole though no replica, and no shard, is whole any more."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 
 from agent.client import Client
+from agent.ec.blockgroup import Agreed, agree
 from agent.ec.scheme import CodecName, Scheme
 from agent.ecreader import GroupReader
-from agent.errors import Unavailable
+from agent.errors import Code, Unavailable
+from agent.ports import Executor, Future
+from agent.reconstruct.order import Account
+from agent.reconstruct.sources import SILENT_COUNT_MAX, Sources
+from agent.rpc.peer import Meter, Peer
 from agent.rpc.v1 import container_pb2, scm_pb2
-from merkle.replica import BlockId
+from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
 from tests.integration.test_reconstruct import flip
 from tests.support.datanodes import Datanode
 from tests.support.ec_cluster import CONTAINER as CODED
@@ -21,6 +29,7 @@ CHUNK_COUNT = 4
 BLOCK = 9
 RS_3_2 = Scheme(CodecName.RS, 3, 2, 4096)
 STRIPE_BYTES = 3 * 4096
+ASKED_MAX = 200  # more than any of these tests needs
 
 
 @pytest.fixture
@@ -74,6 +83,20 @@ def test_each_replica_has_another_bad_chunk(three: list[Datanode]) -> None:
             node.replica.flip(BLOCK, number * CHUNK_BYTES + 77)
 
     assert content() == read(three)
+
+
+def test_who_gave_a_block_badly_is_asked_later_for_the_next(three: list[Datanode]) -> None:
+    """
+    A client remembers it from block to block: nobody asks a bad disk first for each of a thousand.
+    """
+    three[0].replica.flip(BLOCK, 77)
+    with Client("127.0.0.1:9") as client:
+        first = b"".join(client.read(found_at(three)))
+        asked = len(three[0].reads)
+        second = b"".join(client.read(found_at(three)))
+
+    assert content() == first == second
+    assert 1 == asked == len(three[0].reads)
 
 
 def test_what_nobody_has_is_named(three: list[Datanode]) -> None:
@@ -137,6 +160,87 @@ class TestShards:
 
             assert cluster.groups[1].data == read_group(cluster, (1, 2, 3, 6))
 
+    def test_nobody_is_asked_twice_for_one_cell(self, tmp_path: Path) -> None:
+        """
+        With one cell too few, each datanode is asked once, and then it is said who gave what.
+        """
+        with ec_cluster(tmp_path, RS_3_2, [STRIPE_BYTES]) as cluster:
+            flip(cluster.nodes[1], 1, 7)
+            cluster.serve()
+            sources, agreed, asked = opened(cluster, (1, 2, 3))
+
+            with pytest.raises(Unavailable, match="2 of 3 cells can be read"):
+                sources.finish(agreed, sources.begin(agreed, 0))
+
+            assert sorted(cluster.nodes[node].address for node in (1, 2, 3)) == sorted(asked)
+
+    def test_all_cells_that_can_be_had_come_from_whoever_has_them(self, tmp_path: Path) -> None:
+        """
+        To tell which shard lies, every cell is wanted: also one whose first holder has lost it.
+        """
+        with ec_cluster(tmp_path, RS_3_2, [STRIPE_BYTES]) as cluster:
+            write_shard(cluster.nodes[6].store, 1, cluster.groups)
+            flip(cluster.nodes[1], 1, 7)
+            cluster.serve()
+            sources, agreed, _ = opened(cluster, range(1, 7))
+
+            reading = sources.begin(agreed, 0, count=RS_3_2.shard_count)
+
+            assert cluster.groups[1].stripes[0] == sources.finish_all(agreed, reading)
+
+    def test_a_shard_is_asked_of_one_datanode_at_a_time(self, tmp_path: Path) -> None:
+        """
+        Two that have the same shard are not both read for the same cell.
+        """
+        with ec_cluster(tmp_path, RS_3_2, [STRIPE_BYTES]) as cluster:
+            write_shard(cluster.nodes[6].store, 1, cluster.groups)
+            cluster.serve()
+            sources, agreed, asked = opened(cluster, range(1, 7))
+
+            reading = sources.begin(agreed, 0, count=6)
+
+            assert [1, 2, 3, 4, 5] == sorted(one.shard.index for one in reading.pending.values())
+            assert 5 == len(asked)
+
+    def test_who_answers_between_silences_is_not_given_up(self, tmp_path: Path) -> None:
+        """
+        The shard of the silent one is needed for every second stripe: each answer, to a list or
+        for a cell, begins the count anew.
+        """
+        with ec_cluster(tmp_path, RS_3_2, [24 * STRIPE_BYTES, *[1] * 7]) as cluster:
+            for stripe in range(1, 24, 2):
+                flip(cluster.nodes[4], 1, stripe * 4096 + 7)
+            cluster.serve()
+            address = cluster.nodes[1].address
+            with Unsteady(address) as unsteady:
+                dial = {address: unsteady}
+                sources, agreed, _ = opened(cluster, (1, 2, 3, 4), dial)
+                for stripe, cells in sources.stripes(agreed, range(24)):
+                    read = {index: cells[index] for index in cells if index != 4}
+                    assert read.items() <= cluster.groups[1].stripes[stripe].items()
+                for block in range(1, 9):
+                    sources.block(BlockId(block))
+
+                assert 1 in sources.living
+                assert unsteady.silences > 2 * SILENT_COUNT_MAX
+
+    def test_a_cell_that_is_not_the_listed_one_is_not_taken(self, tmp_path: Path) -> None:
+        """
+        It may fit its own row: that is not the row by which the stripe was agreed upon.
+        """
+        liar = {1: altered(groups_of(RS_3_2, [STRIPE_BYTES])[1], 0, 2)}
+        with ec_cluster(tmp_path, RS_3_2, [STRIPE_BYTES], instead={2: liar}) as cluster:
+            write_shard(cluster.nodes[6].store, 2, cluster.groups)
+            cluster.serve()
+            address = cluster.nodes[2].address
+            with Outdated(address, cluster.peer(cluster.nodes[6].address)) as outdated:
+                sources, agreed, _ = opened(cluster, range(1, 6), {address: outdated})
+
+                cells = sources.finish(agreed, sources.begin(agreed, 0))
+
+            assert 2 not in cells
+            assert cells.items() <= cluster.groups[1].stripes[0].items()
+
     @pytest.mark.parametrize("nodes", [(1, 2, 3, 4, 5), (1, 2, 3, 5)], ids=str)
     def test_a_shard_that_lies_consistently_is_not_believed(
         self, tmp_path: Path, nodes: tuple[int, ...]
@@ -150,6 +254,78 @@ class TestShards:
             cluster.serve()
 
             assert cluster.groups[1].data == read_group(cluster, nodes)
+
+
+@dataclass(slots=True)
+class Questions:
+    """An executor that notes who is asked for cells; who is asked for ever ends the test."""
+
+    executor: Executor
+    asked: list[str]
+
+    def submit(self, work: Callable[..., Any], /, *arguments: Any) -> Future:
+        """Begin the work."""
+        if work.__name__ == "read_cell":
+            self.asked.append(arguments[0].address)
+            assert len(self.asked) < ASKED_MAX, "they are asked over and over"
+        return self.executor.submit(work, *arguments)
+
+
+class Unsteady(Peer):
+    """A datanode that leaves every second stripe, and every second list, without an answer."""
+
+    silences = 0
+
+    def block(self, container_id: ContainerId, block_id: BlockId) -> BlockData:
+        """Answer for odd blocks."""
+        self._fall_silent(is_due=block_id % 2 == 0)
+        return super().block(container_id, block_id)
+
+    def read_chunk(
+        self,
+        container_id: ContainerId,
+        block_id: BlockId,
+        offset: int,
+        meter: Meter | None = None,
+    ) -> tuple[ChunkInfo, bytes]:
+        """Answer for odd stripes."""
+        self._fall_silent(is_due=offset // 4096 % 2 == 0)
+        return super().read_chunk(container_id, block_id, offset, meter)
+
+    def _fall_silent(self, *, is_due: bool) -> None:
+        if is_due:
+            self.silences += 1
+            raise Unavailable(Code.UNAVAILABLE, "nobody answers")
+
+
+class Outdated(Peer):
+    """A datanode whose row was another one when it was asked for it."""
+
+    def __init__(self, address: str, before: Peer) -> None:
+        super().__init__(address)
+        self._before = before
+
+    def block(self, container_id: ContainerId, block_id: BlockId) -> BlockData:
+        """Return the row as it was."""
+        return self._before.block(container_id, block_id)
+
+
+def opened(
+    cluster: EcCluster, nodes: Iterable[int], dialled: Mapping[str, Peer] = MappingProxyType({})
+) -> tuple[Sources, Agreed, list[str]]:
+    """Return these datanodes as sources, the first group as they know it, and who is asked.
+
+    `dialled`: connections, by address, in place of ordinary ones.
+    """
+    questions = Questions(cluster.executor, [])
+    sources = Sources(CODED, cluster.scheme, questions, Account())
+    sources.open(
+        [cluster.shard(node, 0) for node in nodes],
+        lambda address: dialled.get(address) or cluster.peer(address),
+    )
+    agreed = agree(cluster.scheme, BlockId(1), sources.block(BlockId(1)))
+    assert isinstance(agreed, Agreed)
+    return sources, agreed, questions.asked
 
 
 def read_group(cluster: EcCluster, nodes: Iterable[int]) -> bytes:

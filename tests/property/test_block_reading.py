@@ -1,6 +1,7 @@
 """A block is read whole as long as each of its chunks is healthy in some replica."""
 
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 from hypothesis import given, settings
@@ -29,6 +30,7 @@ class Replica:
         self.faults = faults
         self.has_row = has_row
         self.asked: list[int] = []
+        self.list_count = 0
         self._parts = chunks
         self._chunks = []
         for data in chunks:
@@ -39,6 +41,7 @@ class Replica:
     def block(self, container_id: ContainerId, block_id: BlockId, /) -> BlockData:
         """Return the row."""
         assert (CONTAINER, BLOCK) == (container_id, block_id)
+        self.list_count += 1
         if not self.has_row:
             raise Refused(Code.NO_SUCH_BLOCK, "there is no such block")
         return BlockData(block_id, Bcsid(1), tuple(self._chunks))
@@ -115,7 +118,7 @@ def test_replicas_that_cut_the_block_differently_still_make_it_whole(
 
 def test_a_replica_without_the_row_is_asked_for_it_once() -> None:
     """
-    A lost row costs one question, and the others give the block.
+    A lost row costs one question, and the others give the block, in however many chunks.
     """
     chunks = [b"a" * 20, b"b" * 20]
     without = Replica(chunks, {}, has_row=False)
@@ -124,6 +127,7 @@ def test_a_replica_without_the_row_is_asked_for_it_once() -> None:
 
     assert b"".join(chunks) == b"".join(reader.read())
     assert [] == without.asked
+    assert 1 == without.list_count
     assert {"dn0", "dn1", "dn2"} == set(reader.faults)
 
 
@@ -138,6 +142,20 @@ def test_who_does_not_answer_is_given_up_after_a_few_tries() -> None:
 
     assert b"".join(chunks) == b"".join(reader_of([dead, odd, even], 160).read())
     assert len(dead.asked) <= SILENT_COUNT_MAX
+
+
+def test_who_answers_between_silences_is_not_given_up() -> None:
+    """
+    Each answer begins the count anew: here the silent one alone has every second chunk.
+    """
+    chunks = [bytes([number]) * 20 for number in range(2 * SILENT_COUNT_MAX + 2)]
+    unsteady = Replica(chunks, dict.fromkeys(range(0, len(chunks), 2), "silent"))
+    damaged = Replica(chunks, dict.fromkeys(range(1, len(chunks), 2), "corrupt"))
+
+    read = b"".join(reader_of([unsteady, damaged], 20 * len(chunks)).read())
+
+    assert b"".join(chunks) == read
+    assert len([n for n in unsteady.asked if n in unsteady.faults]) > SILENT_COUNT_MAX
 
 
 def test_a_dead_host_and_a_bad_chunk_are_both_named() -> None:
@@ -170,7 +188,28 @@ def test_a_chunk_that_is_not_the_listed_one_is_read_elsewhere() -> None:
             return replace(chunk, length_bytes=chunk.length_bytes - 1), data[:-1]
 
     chunks = [b"a" * 20, b"b" * 20]
+    reader = reader_of([Shifting(chunks, {}), Replica(chunks, {})], 40)
 
-    assert b"".join(chunks) == b"".join(
-        reader_of([Shifting(chunks, {}), Replica(chunks, {})], 40).read()
-    )
+    read = list(islice(reader.read(), 10))  # of a shorter chunk nothing is left: it would never end
+
+    assert chunks == read
+
+
+def test_a_replica_that_was_repaired_meanwhile_is_asked_what_it_has_now() -> None:
+    """
+    The chunk that betrays it is read elsewhere; the next one, which only it has, from itself.
+    """
+
+    class Repaired(Replica):
+        def block(self, container_id: ContainerId, block_id: BlockId, /) -> BlockData:
+            row = super().block(container_id, block_id)
+            if self.list_count > 1:
+                return row
+            sums = window_checksums(ChecksumType.CRC32C, 16, b"?" * 20)
+            return replace(row, chunks=tuple(replace(c, window_checksums=sums) for c in row.chunks))
+
+    chunks = [b"a" * 20, b"b" * 20, b"c" * 20]
+    repaired, damaged = Repaired(chunks, {}), Replica(chunks, {1: "corrupt", 2: "corrupt"})
+
+    assert b"".join(chunks) == b"".join(reader_of([repaired, damaged], 60).read())
+    assert 2 == repaired.list_count
