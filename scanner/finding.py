@@ -6,6 +6,7 @@ never an exception: finding it is the scanner's job.
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from merkle.replica import BlockId, ContainerId
 
@@ -43,6 +44,10 @@ class Fault(StrEnum):
     CHUNKS_DIRECTORY_MISSING = "CHUNKS_DIRECTORY_MISSING"
     PEER_CONTRADICTS = "PEER_CONTRADICTS"  # a peer's own row says otherwise of the same bytes
     UNCONFIRMED_DELETE = "UNCONFIRMED_DELETE"  # a peer deleted the block, and nobody confirms it
+
+
+CONTRADICTING: Final = frozenset({Fault.PEER_CONTRADICTS, Fault.UNCONFIRMED_DELETE})
+"""Faults that are between replicas: their verdict is CONTRADICTORY."""
 
 
 class Forensic(StrEnum):

@@ -68,10 +68,12 @@ class Announced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
-    """What came of it, as the receiver has judged it. `findings` are all damage."""
+    """What came of it, as the receiver has judged it. `findings` are all damage;
+    `contradictions` are those that the source knows of."""
 
     tree: Tree
     findings: Sequence[Finding]
+    contradictions: Sequence[Finding]
     block_count: int
     bytes_used: int
     bcsid: Bcsid
@@ -285,9 +287,8 @@ class Arrival:
             self._paths.tree.write_bytes(encode_tree(tree, container_id))
             make_directories(place.root.parent, below=self.volume.layout.current)
             self._sync()
-        self.volume.index.write(
-            lambda rows: self._record(rows, row, tree, packed, received.findings)
-        )
+        findings = [*received.findings, *received.contradictions]
+        self.volume.index.write(lambda rows: self._record(rows, row, tree, packed, findings))
         try:
             with disk_errors(place.root):
                 move(self._paths.root, place.root)
@@ -332,7 +333,7 @@ class Arrival:
         row: ReplicaRow,
         tree: Tree,
         packed: PackedBlocks,
-        findings: Sequence[Finding],
+        findings: list[Finding],
     ) -> None:
         container_id = self.announced.container_id
         rows.delete_container(container_id)  # of an import whose taking back had failed
@@ -342,7 +343,7 @@ class Arrival:
         checksums = tree.block_checksums[tree.deleted].tolist()
         for block_id, checksum in zip(dead, checksums, strict=True):
             rows.put_tombstone(container_id, BlockId(block_id), checksum)
-        rows.replace_findings(container_id, list(findings))
+        rows.replace_findings(container_id, findings)
         rows.put_replica(container_id, row)
         rows.begin_work(container_id, MovingEntry())
 
@@ -365,6 +366,7 @@ def arrived_row(announced: Announced, received: Received, tree: Tree) -> Replica
         tree=tree.summary(),
         created_at_ms=announced.created_at_ms,
         origin_datanode_id=announced.origin_datanode_id,
+        contradiction_count=len(received.contradictions),
     )
     if not received.findings:
         return row

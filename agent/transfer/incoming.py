@@ -11,7 +11,7 @@ it can be seen.
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, cast
 
@@ -26,6 +26,7 @@ from agent.store.arrival import Announced, Arrival, Received
 from agent.store.facts import ReplicaFacts
 from agent.store.packformat import PACKED_BYTES_MAX
 from agent.transfer.ahead import read_ahead
+from agent.transfer.declared import FINDINGS_MAX, Declared
 from agent.transfer.folding import Folding, folded_anew, plain
 from agent.transfer.parts import PART_BLOCKS_MAX, PART_BYTES, Part, cut_off, read_part, unpacked
 from agent.transfer.streamed import StreamedChunks
@@ -51,7 +52,6 @@ from scanner.finding import Fault, Finding, Verdict
 if TYPE_CHECKING:
     from agent.store.store import ReplicaStore
 
-FINDINGS_MAX: Final = 10_000  # damage beyond it makes no replica that is worth a copy
 SMALL_BYTES_MAX: Final = PART_BYTES
 STEP_BYTES: Final = 512 * 1024
 
@@ -145,33 +145,6 @@ class _OpenBlock:
     chunks: StreamedChunks
 
 
-@dataclass(slots=True)
-class _Declared:
-    """The damage that the source knows of: its evidence by block, and the places."""
-
-    evidence: dict[int, str] = field(default_factory=dict)
-    places: set[tuple[int, int]] = field(default_factory=set)
-    count: int = 0
-
-    def add(self, message: pb.ImportFindings) -> None:
-        """Take a page of findings."""
-        self.count += len(message.findings)
-        if self.count > FINDINGS_MAX:
-            raise codec.malformed("findings", f"more than {FINDINGS_MAX}")
-        for item in message.findings:
-            self.evidence.setdefault(item.local_id, item.evidence)
-            self.places.add((item.local_id, item.offset))
-
-    def covers(self, tree: Tree, block_id: int, offset: int) -> bool:
-        """Whether damage of this chunk (offset -1: of the row) is no news to the source."""
-        if (block_id, offset) in self.places or (block_id, -1) in self.places:
-            return True
-        if offset < 0:
-            return False
-        leaves = tree.leaves(block_id)
-        return not any(leaf.offset == offset and leaf.healthy for leaf in leaves)
-
-
 class _Reception:
     """The state of one stream."""
 
@@ -184,7 +157,7 @@ class _Reception:
         self._pages: list[pb.HashesPage] = []
         self._tree: Tree | None = None
         self._folding: Folding | None = None
-        self._declared = _Declared()
+        self._declared = Declared(self._container_id)
         self._open: _OpenBlock | None = None
         self._last_id = 0
         self._sent_count = 0
@@ -228,6 +201,7 @@ class _Reception:
         return Received(
             tree=tree,
             findings=self._findings,
+            contradictions=self._declared.contradictions,
             block_count=self._row_count,
             bytes_used=self._bytes_used,
             bcsid=codec.parse_bcsid(self._bcsid, "blocks.rows.bcsid"),

@@ -91,8 +91,9 @@ class Export:
         everything = hashes.Selection(pb.CHUNKS, *[np.empty(0, np.uint64)] * 4)
         for page in hashes.pages(tree, everything):
             yield pb.ImportPart(tree=page).SerializeToString()
-        for start in range(0, len(findings), FINDINGS_PER_PART):
-            some = reports.finding_messages(findings[start : start + FINDINGS_PER_PART])
+        told = [*findings, *said.contradictions]
+        for start in range(0, len(told), FINDINGS_PER_PART):
+            some = reports.finding_messages(told[start : start + FINDINGS_PER_PART])
             yield pb.ImportPart(findings=pb.ImportFindings(findings=some)).SerializeToString()
         self.damaged_block_ids = said.damaged_block_ids
         yield from self._blocks(tree, findings)

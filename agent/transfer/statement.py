@@ -3,7 +3,8 @@
 A replica that is being repaired has rows that are newer than its tree: what was sent under the old
 tree would contradict it, and nobody would take it. So the tree of such a one is folded from its
 rows as they are now, without what findings call damaged. It claims no more than the rows do, and
-whoever receives it checks every byte against them.
+whoever receives it checks every byte against them. Where peers contradict the replica, that is
+said, too: nobody would know it of the copy until the next reconcile.
 """
 
 from collections.abc import Sequence
@@ -19,10 +20,11 @@ from scanner.finding import Finding
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """The tree, and the damage of blocks that are not deleted."""
+    """The tree, and of blocks that are not deleted the damage and the contradictions."""
 
     tree: Tree
     findings: Sequence[Finding]
+    contradictions: Sequence[Finding]
     damaged_block_ids: frozenset[int]
 
 
@@ -31,11 +33,9 @@ def statement_of(store: ReplicaStore, facts: ReplicaFacts) -> Statement:
     container_id = facts.container_id
     tree = store.tree(container_id)
     buried = store.tombstones(container_id)
-    findings = [
-        item
-        for item in store.findings(container_id)
-        if item.is_damage and item.block_id not in buried
-    ]
+    known = [item for item in store.findings(container_id) if item.block_id not in buried]
+    findings = [item for item in known if item.is_damage]
+    contradictions = [item for item in known if item.is_contradiction]
     damaged = frozenset(tree.unhealthy_block_ids().tolist()) - frozenset(buried)
     if tree.generation != store.generation(container_id):
         tree = build_from_rows(
@@ -44,7 +44,8 @@ def statement_of(store: ReplicaStore, facts: ReplicaFacts) -> Statement:
             algorithm=tree.algorithm,
             generation=store.generation(container_id),
         )
-    return Statement(tree, findings, damaged | {item.block_id for item in findings})
+    damaged |= {item.block_id for item in findings}
+    return Statement(tree, findings, contradictions, damaged)
 
 
 def lost_rows(

@@ -291,6 +291,68 @@ class TestKnowing:
         assert [SkipReason.CONTRADICTORY.value] == [f.verdict for f in cluster.contradictions()]
 
 
+class TestCopies:
+    """Who gets a copy of a replica knows of it what its source knows."""
+
+    @pytest.fixture
+    def fourth(self, tmp_path: Path) -> Iterator[Datanode]:
+        """A datanode that has nothing."""
+        node = Datanode("dn4", tmp_path / "dn4")
+        node.serve()
+        yield node
+        node.close()
+
+    def test_a_copy_arrives_with_what_contradicts_it(
+        self, cluster: Cluster, fourth: Datanode
+    ) -> None:
+        """It is no damage, and the copy is not called whole for it: a report tells it at once,
+        and neither a scan nor a start forgets it."""
+        cluster.mine.reconcile([cluster.right, cluster.wrong])
+
+        outcome = cluster.mine.replicate(fourth)
+
+        report = replica_report(fourth.replica.store.replica(CONTAINER))
+        fourth.scan()
+        fourth.replica.store.close()
+        fourth.replica.reopen()
+        facts = fourth.replica.store.replica(CONTAINER)
+        assert 0 == outcome.damaged_chunk_count
+        assert (1, 0) == (report.contradiction_count, report.finding_count)
+        assert (ReplicaState.CLOSED, 1) == (facts.state, facts.contradiction_count)
+        assert cluster.contradictions() == list(fourth.replica.store.findings(CONTAINER))
+
+    def test_a_damaged_copy_arrives_with_both(self, cluster: Cluster, fourth: Datanode) -> None:
+        """The damage is marked as such, and what peers contradict beside it."""
+        cluster.mine.replica.flip(BLOCK, 7)
+        cluster.mine.scan()
+        cluster.right.stop_serving()
+        cluster.mine.reconcile([cluster.right, cluster.wrong])
+
+        cluster.mine.replicate(fourth)
+
+        facts = fourth.replica.store.replica(CONTAINER)
+        assert ReplicaState.UNHEALTHY is facts.state
+        assert (1, 1) == (facts.finding_count, facts.contradiction_count)
+
+    def test_it_ends_there_as_it_ends_here(self, cluster: Cluster, fourth: Datanode) -> None:
+        """With a reconcile that hears every holder and finds nothing of it."""
+        cluster.mine.reconcile([cluster.right, cluster.wrong])
+        cluster.mine.replicate(fourth)
+
+        fourth.reconcile([cluster.right])
+
+        assert 0 == fourth.replica.store.replica(CONTAINER).contradiction_count
+
+    def test_of_a_deleted_block_nothing_is_told(self, cluster: Cluster, fourth: Datanode) -> None:
+        """Its bytes are gone: there is nothing to decide any more."""
+        cluster.mine.reconcile([cluster.right, cluster.wrong])
+        cluster.mine.replica.store.delete_blocks(CONTAINER, [BLOCK])
+
+        cluster.mine.replicate(fourth)
+
+        assert 0 == fourth.replica.store.replica(CONTAINER).contradiction_count
+
+
 class TestTrust:
     def test_an_operator_may_decide_otherwise(self, cluster: Cluster) -> None:
         """The version of the trusted peer is installed over what verifies, which is kept."""

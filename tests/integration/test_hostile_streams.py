@@ -11,12 +11,16 @@ import zstandard
 from agent.rpc.hashes import Selection, pages, read_tree
 from agent.rpc.v1 import container_pb2
 from agent.rpc.v1 import datanode_pb2 as pb
+from agent.store.contradictions import KEPT_MAX
+from agent.transfer.declared import FINDINGS_MAX
 from agent.transfer.parts import PART_BYTES
 from merkle.blockrow import decode_block, encode_block
 from merkle.checksum import window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo
 from merkle.tree import build_from_rows
+from scanner.finding import Fault, Verdict
 from tests.support.pushed import MIB, Pair, decoded, encoded, put_mixed, refused, serving_pair
+from tests.support.stored_replica import CONTAINER
 
 
 @pytest.fixture
@@ -27,8 +31,76 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
         yield made
 
 
+def contradiction() -> pb.Finding:
+    """Return what a source says that a peer contradicts in block 2."""
+    return pb.Finding(
+        verdict=Verdict.CONTRADICTORY,
+        fault=Fault.PEER_CONTRADICTS,
+        local_id=2,
+        offset=0,
+        length=5_000,
+        found_at_ms=7,
+        evidence="dn-c says otherwise",
+    )
+
+
 class TestHostileStreams:
     """Whatever comes is refused with a reason, and leaves nothing behind."""
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [
+            ("fault", "EVERYTHING"),
+            ("fault", "CHUNK_CHECKSUM"),
+            ("local_id", 0),
+            ("local_id", -1),
+            ("offset", 2**62),
+            ("length", -2),
+            ("found_at_ms", 2**64 - 1),
+            ("evidence", "x" * 100_000),
+        ],
+    )
+    def test_a_contradiction_of_hostile_values_is_refused(
+        self, pair: Pair, field: str, value: int | str
+    ) -> None:
+        """
+        It is kept, and printed: each part of it is what it claims to be.
+        """
+        parts = list(decoded(pair.source))
+        told = contradiction()
+        setattr(told, field, value)
+        parts.insert(1, pb.ImportPart(findings=pb.ImportFindings(findings=[told])))
+
+        assert "MALFORMED_REQUEST" == refused(pair, parts)
+
+    def test_contradictions_and_damage_without_end_are_refused(self, pair: Pair) -> None:
+        """
+        Each kind has its own bound: a source with many of one may tell all of the other.
+        """
+        parts = list(decoded(pair.source))
+        damage = pb.Finding(verdict=Verdict.CORRUPT, fault=Fault.CHUNK_CHECKSUM, local_id=2)
+
+        for told, count_max in ((contradiction(), KEPT_MAX), (damage, FINDINGS_MAX)):
+            some = pb.ImportPart(findings=pb.ImportFindings(findings=[told] * count_max))
+            one_more = pb.ImportPart(findings=pb.ImportFindings(findings=[told]))
+            many = [parts[0], some, one_more, *parts[1:]]
+            assert "MALFORMED_REQUEST" == refused(pair, many)
+            parts.insert(1, some)
+
+        pair.target.importer.receive(encoded(parts))
+
+        assert KEPT_MAX == pair.target.replica.store.replica(CONTAINER).contradiction_count
+
+    def test_a_contradiction_excuses_no_damage(self, pair: Pair) -> None:
+        """
+        That peers say other things of these bytes does not mean that they may be wrong.
+        """
+        pair.source.replica.flip(2, 7)
+        parts = list(decoded(pair.source))
+        told = pb.ImportPart(findings=pb.ImportFindings(findings=[contradiction()]))
+        parts.insert(1, told)
+
+        assert "CHECKSUM_MISMATCH" == refused(pair, parts)
 
     @pytest.mark.parametrize(
         ("field", "value"),

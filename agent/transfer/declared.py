@@ -1,0 +1,77 @@
+"""What a source knows of its replica beside the tree, as it declares it before the first block.
+
+Damage is expected where it was declared and nowhere else, and is marked here when it arrives. Where
+peers contradict the source they contradict a copy of it just as well: the copy keeps that as it
+came, and it excuses no damage.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from agent.rpc import codec
+from agent.rpc.reports import TEXT_CHARS_MAX
+from agent.rpc.v1 import datanode_pb2 as pb
+from agent.store.contradictions import KEPT_MAX
+from merkle.replica import BLOCK_BYTES_MAX, ID_MAX, ContainerId
+from merkle.tree import Tree
+from scanner.finding import CONTRADICTING, Fault, Finding, Verdict
+
+FINDINGS_MAX: Final = 10_000  # damage beyond it makes no replica that is worth a copy
+
+
+@dataclass(slots=True)
+class Declared:
+    """The findings of the source: evidence of damage by block, its places, and contradictions."""
+
+    container_id: ContainerId
+    evidence: dict[int, str] = field(default_factory=dict)
+    places: set[tuple[int, int]] = field(default_factory=set)
+    contradictions: list[Finding] = field(default_factory=list)
+    _damage_count: int = 0
+
+    def add(self, message: pb.ImportFindings) -> None:
+        """Take a page of findings. Raises Refused."""
+        for item in message.findings:
+            if item.verdict == Verdict.CONTRADICTORY:
+                self._contradicted(item)
+                continue
+            self._damage_count += 1
+            if self._damage_count > FINDINGS_MAX:
+                raise codec.malformed("findings", f"more than {FINDINGS_MAX} of damage")
+            self.evidence.setdefault(item.local_id, item.evidence)
+            self.places.add((item.local_id, item.offset))
+
+    def covers(self, tree: Tree, block_id: int, offset: int) -> bool:
+        """Whether damage of this chunk (offset -1: of the row) is no news to the source."""
+        if (block_id, offset) in self.places or (block_id, -1) in self.places:
+            return True
+        if offset < 0:
+            return False
+        leaves = tree.leaves(block_id)
+        return not any(leaf.offset == offset and leaf.healthy for leaf in leaves)
+
+    def _contradicted(self, item: pb.Finding) -> None:
+        if len(self.contradictions) >= KEPT_MAX:
+            raise codec.malformed("findings", f"more than {KEPT_MAX} contradictions")
+        if item.fault not in CONTRADICTING:
+            raise codec.malformed("findings.fault", "is nothing that replicas contradict")
+        self.contradictions.append(
+            Finding(
+                container_id=self.container_id,
+                verdict=Verdict.CONTRADICTORY,
+                fault=Fault(item.fault),
+                block_id=codec.parse_block_id(item.local_id, "findings.local_id"),
+                offset=_place(item.offset, "findings.offset"),
+                length_bytes=_place(item.length, "findings.length"),
+                found_at_ms=codec.parse_int(
+                    item.found_at_ms, "findings.found_at_ms", low=0, high=ID_MAX
+                ),
+                evidence=codec.parse_text(
+                    item.evidence, "findings.evidence", chars_max=TEXT_CHARS_MAX
+                ),
+            )
+        )
+
+
+def _place(value: int, where: str) -> int:
+    return codec.parse_int(value, where, low=-1, high=BLOCK_BYTES_MAX)
