@@ -18,7 +18,6 @@ from agent.errors import Code
 from health.judge import Diagnosis
 from health.reconcile import REASONS
 from scm.basis import Basis
-from scm.eligibility import Eligibility
 from scm.intake import PlanRow
 from scm.reconciles import COOLDOWN, Reconciles
 from scm.state import Change
@@ -76,14 +75,14 @@ class Healing:
                 self._due_s[container_id] = now_s + self._settle_s
 
     def _order(self, change: Change, container_id: int) -> bool:
-        """Order it; False if it is worth another try without any change of the replicas."""
+        """Order it; False if it is worth another try without any change of the replicas.
+
+        One that may not be reconciled has no targets. It is looked at, and so due, again when a
+        replica or the health of a node changes.
+        """
         if self._cases.owes_deletes(container_id):
             return False
         participants = self._reconciles.participants(container_id)
-        if participants.eligibility is Eligibility.NO_REACHABLE_PEER:
-            return False
-        if participants.eligibility is not Eligibility.OK:
-            return True
         why = "control plane: " + "; ".join(_words(self._reasons[container_id]))
         row = PlanRow(container_id, (), why)
         decision = self._reconciles.order_planned(change, row, participants, why=why, dry_run=False)

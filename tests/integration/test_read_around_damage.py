@@ -15,7 +15,7 @@ from agent.ecreader import GroupReader
 from agent.errors import Code, Unavailable
 from agent.ports import Executor, Future
 from agent.reconstruct.order import Account
-from agent.reconstruct.sources import SILENT_COUNT_MAX, Sources
+from agent.reconstruct.sources import SILENT_COUNT_MAX, Reading, Sources
 from agent.rpc.peer import Meter, Peer
 from agent.rpc.v1 import container_pb2, scm_pb2
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
@@ -201,6 +201,20 @@ class TestShards:
 
             assert [1, 2, 3, 4, 5] == sorted(one.shard.index for one in reading.pending.values())
             assert 5 == len(asked)
+
+    def test_no_shard_is_asked_of_anybody_whose_cell_is_here(self, tmp_path: Path) -> None:
+        """
+        Though one that has it was not asked yet, and would be the first.
+        """
+        with ec_cluster(tmp_path, RS_3_2, [STRIPE_BYTES]) as cluster:
+            cluster.serve()
+            sources, agreed, asked = opened(cluster, range(1, 6))
+            cells = cluster.groups[1].stripes[0]
+
+            read = sources.finish(agreed, Reading(0, {1: cells[1]}, wanted_count=3))
+
+            assert {index: cells[index] for index in (1, 2, 3)} == read
+            assert [cluster.nodes[node].address for node in (2, 3)] == asked
 
     def test_who_answers_between_silences_is_not_given_up(self, tmp_path: Path) -> None:
         """

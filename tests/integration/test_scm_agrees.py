@@ -16,7 +16,7 @@ from scm.snapshot import Exported
 from spark_verify.batches import cut_of, nodes_of
 from tests.support.booked import enter, sayable
 from tests.support.random_clusters import random_cluster
-from tests.support.scm_world import ScmWorld
+from tests.support.scm_world import ScmWorld, confirm, pass_time
 
 OPTIONS = ScmOptions(heartbeat_interval_ms=1_000, check_interval_ms=1_000)
 CONTAINERS = 300
@@ -72,3 +72,49 @@ def test_every_state_is_the_judges(tmp_path: Path, seed: int) -> None:
             assert {number: judged[number] for number in known} == known
         assert compared > TICKS * CONTAINERS / 2
         assert len(words) >= 8, "random worlds are in many states"
+
+
+def one_rack(path: Path) -> ScmWorld:
+    """Return a world of three nodes on one rack, and six whole containers; all have been judged."""
+    world = ScmWorld(path, ScmOptions(check_interval_ms=10_000))
+    world.join("dn1", "dn2", "dn3")
+    confirm(world, "dn1", "dn2", "dn3")
+    for _ in range(6):
+        world.made_closed()
+    pass_time(world, 11, "dn1", "dn2", "dn3")
+    return world
+
+
+def test_what_a_second_rack_changes_is_judged_anew(tmp_path: Path) -> None:
+    """
+    Three replicas on one rack were enough while there was no other. Until a container is looked at
+    again nothing is said of it, and a round later all have been, also those that were well.
+    """
+    with one_rack(tmp_path).running() as world:
+        before, _ = told_and_judged(world.control.export_snapshot())
+        world.join("dn4", racks=("/rack-2",))
+        world.beat("dn4", full=True)
+        world.control.tick()
+        told, judged = told_and_judged(world.control.export_snapshot())
+        pass_time(world, 11, "dn1", "dn2", "dn3", "dn4")
+        at_last, judged_at_last = told_and_judged(world.control.export_snapshot())
+
+        assert {"HEALTHY"} == set(before.values())
+        known = {number: word for number, word in told.items() if word is not None}
+        assert {"MIS_REPLICATED"} == set(judged.values())
+        assert len(known) < len(judged)
+        assert {number: judged[number] for number in known} == known
+        assert judged_at_last == at_last
+
+
+def test_of_a_node_that_has_just_died_nothing_old_is_told(tmp_path: Path) -> None:
+    """
+    Its death is in the snapshot before anybody has looked at its containers: no state is told.
+    """
+    with one_rack(tmp_path).running() as world:
+        world.clock.advance_s(100)
+        world.keep_alive("dn1", "dn2")
+        told, judged = told_and_judged(world.control.export_snapshot())
+
+        assert {"UNDER_REPLICATED"} == set(judged.values())
+        assert {None} == set(told.values())

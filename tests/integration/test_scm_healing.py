@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from merkle.replica import ReplicaState
+from merkle.replica import LAYOUT_VERSION, ReplicaState
+from scm import dispatch, healing
 from scm.facts import Container, Kind, Replica
 from scm.options import ScmOptions
 from tests.support.scm_world import ScmWorld, container, outcome, pass_time, replica, summary
@@ -46,6 +47,11 @@ def ordered(world: ScmWorld) -> dict[str, str]:
         for command in world.state.commands.values()
         if command.kind is Kind.RECONCILE
     }
+
+
+def containers_ordered(world: ScmWorld) -> set[int]:
+    """Return the containers that are to be reconciled."""
+    return {c.container_id for c in world.state.commands.values() if c.kind is Kind.RECONCILE}
 
 
 def test_a_finding_is_repaired_once_reports_have_settled(world: ScmWorld) -> None:
@@ -149,6 +155,95 @@ def test_deletes_that_are_owed_explain_a_difference(world: ScmWorld) -> None:
     pass_time(world, 90, "dn1", "dn2")  # the third was told nothing, and stays silent
 
     assert {} == ordered(world)
+
+
+def test_what_came_right_and_is_wrong_again_is_reconciled(world: ScmWorld) -> None:
+    """The same damage once more is news, and is given the same time to settle."""
+    box = world.made_closed()
+    whole = held(world, "dn2", box)
+    world.beat("dn2", replace(whole, finding_count=1))
+    pass_time(world, 5, *NODES)
+    world.beat("dn2", whole)
+    pass_time(world, 3, *NODES)
+    world.beat("dn2", replace(whole, finding_count=1))
+    pass_time(world, 8, *NODES)
+    early = ordered(world)
+
+    pass_time(world, 4, *NODES)
+
+    assert {} == early
+    assert dict.fromkeys(NODES, "control plane: scan findings") == ordered(world)
+
+
+def test_who_has_no_peer_now_is_reconciled_when_one_is_back(tmp_path: Path) -> None:
+    """Nobody could answer when it was due; nobody has to report anything new for another try."""
+    with made(tmp_path, replace(OPTIONS, stale_after_ms=3_000, dead_after_ms=900_000)) as world:
+        box = world.made_closed()
+        world.beat("dn2", replace(held(world, "dn2", box), finding_count=1))
+        pass_time(world, 15, "dn2")
+        alone = ordered(world)
+
+        pass_time(world, 15, *NODES)
+
+        assert {} == alone
+        assert dict.fromkeys(NODES, "control plane: scan findings") == ordered(world)
+
+
+def test_who_may_be_ordered_nothing_is_reconciled_once_it_may(world: ScmWorld) -> None:
+    """Datanodes of another layout are upgraded, and report just what they did before."""
+    box = world.made_closed()
+    world.join(*NODES, boot_id=2, layout_version=LAYOUT_VERSION + 1)
+    for node in NODES:
+        finding_count = int(node == "dn2")
+        told = replace(held(world, node, box), finding_count=finding_count)
+        world.beat(node, told, full=True, boot_id=2)
+    pass_time(world, 12)
+    before = ordered(world)
+    world.join(*NODES, boot_id=3)
+    for node in NODES:
+        world.beat(node, held(world, node, box), full=True, boot_id=3)
+
+    pass_time(world, 12)
+
+    assert {} == before
+    assert dict.fromkeys(NODES, "control plane: scan findings") == ordered(world)
+
+
+def test_a_full_queue_is_no_reason_to_forget_a_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is tried again every ten seconds, until there is room."""
+    options = replace(OPTIONS, stale_after_ms=600_000, dead_after_ms=900_000)
+    with made(tmp_path, options) as world:
+        boxes = [world.made_closed() for _ in range(2)]
+        for box in boxes:
+            world.beat("dn2", replace(held(world, "dn2", box), finding_count=1))
+        monkeypatch.setattr(dispatch, "QUEUE_MAX", 1)
+        pass_time(world, 12)
+        first = containers_ordered(world)
+        monkeypatch.setattr(dispatch, "QUEUE_MAX", 10)
+        pass_time(world, 7)
+        early = containers_ordered(world)
+
+        pass_time(world, 4)
+
+        assert 1 == len(first)
+        assert first == early
+        assert {box.container_id for box in boxes} == containers_ordered(world)
+
+
+def test_a_turn_orders_only_so_many(world: ScmWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many are due at once, as after the loss of a disk: the lock is not kept for long."""
+    monkeypatch.setattr(healing, "ORDERS_PER_TURN", 2)
+    boxes = [world.made_closed() for _ in range(5)]
+    for box in boxes:
+        world.beat("dn2", replace(held(world, "dn2", box), finding_count=1))
+    counts = []
+    for _ in range(14):
+        pass_time(world, 1)
+        counts.append(len(containers_ordered(world)))
+
+    assert [0, 2, 4, 5] == sorted(set(counts))
 
 
 def test_what_does_not_help_is_not_ordered_for_ever(world: ScmWorld) -> None:
