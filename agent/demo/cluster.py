@@ -10,16 +10,53 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import IO, Final, Protocol, Self
 
 from agent.errors import Code, Unavailable
 
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 30.0
+
+
+class Running(Protocol):
+    """A child process, as subprocess.Popen is one."""
+
+    pid: int
+    stdout: IO[bytes] | None
+
+    def poll(self) -> int | None:
+        """Return its exit code, None while it runs."""
+
+    def wait(self, timeout_s: float | None = None, /) -> int:
+        """Wait for its end; return its exit code. Raise subprocess.TimeoutExpired."""
+
+    def send_signal(self, number: int, /) -> None:
+        """Send it a signal, unless it has ended."""
+
+    def terminate(self) -> None:
+        """Send it SIGTERM."""
+
+    def kill(self) -> None:
+        """Send it SIGKILL."""
+
+
+Launch = Callable[[Sequence[str], IO[bytes]], Running]
+"""Starts the program that the words name; its stdout is read, its stderr goes to the file."""
+
+
+def launched(words: Sequence[str], log: IO[bytes]) -> Running:
+    """Start `python -m WORD ...`, which dies with this process."""
+    return subprocess.Popen(  # noqa: S603 - our own program, our own arguments
+        [sys.executable, "-m", "agent.demo.child", str(os.getpid()), *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        start_new_session=True,  # a Ctrl-C at the terminal reaches the parent only
+    )
 
 
 @dataclass(slots=True)
@@ -31,7 +68,8 @@ class Process:
     log: Path
     address: str = ""
     web_address: str = ""  # of its plain HTTP listener
-    popen: subprocess.Popen[bytes] | None = None
+    popen: Running | None = None
+    launch: Launch = launched
 
     def start(self) -> None:
         """Start it and wait until it says where it listens."""
@@ -41,13 +79,7 @@ class Process:
     def spawn(self) -> None:
         """Start it without waiting."""
         with self.log.open("ab") as log:
-            self.popen = subprocess.Popen(  # noqa: S603 - our own program, our own arguments
-                [sys.executable, "-m", "agent.demo.child", str(os.getpid()), *self.arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,  # a Ctrl-C at the terminal reaches the parent only
-            )
+            self.popen = self.launch(self.arguments, log)
 
     def wait_until_listening(self) -> None:
         """Read the line on stdout that a child prints once it serves."""
@@ -111,6 +143,7 @@ class Cluster:
     heartbeat_interval_ms: int = 500
     agent_sections: str = ""  # more TOML for every agent
     scm_settings: Mapping[str, int | str] = field(default_factory=dict)  # more options of the SCM
+    launch: Launch = launched
     scm: Process = field(init=False)
     nodes: list[Process] = field(init=False)
 
@@ -134,13 +167,19 @@ class Cluster:
     def start(self) -> None:
         """Start the SCM, then all agents side by side."""
         self.nodes = []
-        self.scm = Process("scm", self.scm_arguments("127.0.0.1:0"), self.root / "scm.log")
+        self.scm = Process(
+            "scm",
+            self.scm_arguments("127.0.0.1:0"),
+            self.root / "scm.log",
+            launch=self.launch,
+        )
         self.scm.start()
         for index in range(self.agents):
             process = Process(
                 f"datanode {index + 1}",
                 ["agent.main", "--config", str(self.write_config(index))],
                 self.root / f"datanode{index + 1}.log",
+                launch=self.launch,
             )
             process.spawn()
             self.nodes.append(process)

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.demo.cluster import Cluster
+from agent.demo.cluster import Cluster, launched
 from agent.errors import Code, VolumeFailed
 from agent.rpc.peer import Peer
 from merkle.replica import BlockId, ContainerId
 from scanner.finding import Fault, Verdict
 from tests.support.command_line import CommandLine
+from tests.support.nursery import forked
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
@@ -30,6 +31,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         volumes=1,
         heartbeat_interval_ms=100,
         agent_sections=NO_SCANS,
+        launch=forked,
     )
     with running:
         yield running
@@ -65,6 +67,7 @@ def test_a_read_error_of_a_client_has_volume_and_container_looked_at(
     (bad,) = cluster.volume_paths(0)[0].rglob("*.block")
     block_id = BlockId(int(bad.stem))
     node.stop()
+    node.launch = launched  # a library is preloaded when a program starts from nothing
     with monkeypatch.context() as patch:
         for name, value in preload(tmp_path, bad).items():
             patch.setenv(name, value)

@@ -17,6 +17,7 @@ from agent.rpc.v1 import scm_pb2
 from agent.store.fsck import fsck
 from merkle.replica import ContainerId, ReplicaState
 from tests.support.bad_line import BadLine
+from tests.support.nursery import forked
 from tests.support.scripted_scm import ScriptedScm
 from tests.support.stored_replica import CLUSTER, StoredReplica
 from tests.support.victim import write_config
@@ -66,7 +67,8 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     replica.close()
     with ScriptedScm(50, CLUSTER) as scm, BadLine(scm.address) as line:
         config = write_config(tmp_path / "agent.toml", tmp_path / "volume", line.address)
-        agent = Process("agent", ["agent.main", "--config", str(config)], tmp_path / "agent.log")
+        words = ["agent.main", "--config", str(config)]
+        agent = Process("agent", words, tmp_path / "agent.log", launch=forked)
         agent.start()
         try:
             yield Stage(agent, scm, line)

@@ -12,6 +12,7 @@ from agent.demo.cluster import Cluster
 from agent.errors import Code, SutureError, Unavailable
 from agent.rpc.v1 import scm_pb2
 from agent.writer import Source, Stored
+from tests.support.nursery import forked
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
@@ -40,7 +41,9 @@ def test_a_put_waits_for_the_end_of_safe_mode(tmp_path: Path) -> None:
     one that is away for good an error comes at once.
     """
     file = source(tmp_path / "file")
-    with Cluster(tmp_path / "c", agents=4, volumes=1, agent_sections=SECTIONS) as cluster:
+    with Cluster(
+        tmp_path / "c", agents=4, volumes=1, agent_sections=SECTIONS, launch=forked
+    ) as cluster:
         restart_without(cluster, 3)
         heard: list[SutureError] = []
         is_heard = threading.Event()
@@ -78,7 +81,9 @@ def test_a_put_goes_on_after_a_restart(tmp_path: Path) -> None:
     finished when it is back.
     """
     files = [source(tmp_path / f"file{number}", 100_000) for number in range(2)]
-    with Cluster(tmp_path / "c", agents=3, volumes=1, agent_sections=SECTIONS) as cluster:
+    with Cluster(
+        tmp_path / "c", agents=3, volumes=1, agent_sections=SECTIONS, launch=forked
+    ) as cluster:
         is_half, is_away = threading.Event(), threading.Event()
 
         def progress(_length_bytes: int) -> None:

@@ -202,7 +202,7 @@ class TestProcess:
         first = ScmProcess.start(tmp_path)
 
         second = spawn(tmp_path)
-        out, err = second.communicate(timeout=30)
+        out, err = second.communicate(30)
 
         assert (1, "") == (second.returncode, out)
         assert f"pid {first.process.pid}" in err
@@ -231,7 +231,7 @@ class TestProcess:
     ) -> None:
         """Before anything is created."""
         process = spawn(tmp_path / "new", **settings)
-        _out, err = process.communicate(timeout=30)
+        _out, err = process.communicate(30)
 
         assert 1 == process.returncode
         assert message in err
@@ -240,7 +240,7 @@ class TestProcess:
     def test_an_unbindable_address_is_named(self, tmp_path: Path) -> None:
         """And the state is given back."""
         process = spawn(tmp_path, listen="256.0.0.1:1", allow_plaintext="true")
-        _out, err = process.communicate(timeout=30)
+        _out, err = process.communicate(30)
 
         assert 1 == process.returncode
         assert "cannot listen on 256.0.0.1:1" in err

@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +22,7 @@ from agent.store.fsck import Problem, fsck
 from agent.store.layout import PACK_NAME
 from agent.store.store import ReplicaStore
 from merkle.replica import BlockId, ContainerId, ReplicaState
+from tests.support.nursery import Child
 from tests.support.store_victim import (
     ARRIVED,
     BLOCKED,
@@ -57,13 +57,7 @@ class Victims:
     """The process that forks children and reports their deaths."""
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.store_victim"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=Path(__file__).resolve().parents[2],
-        )
+        self._process = Child("tests.support.store_victim", stdin=True, stderr=sys.__stderr__)
 
     def __enter__(self) -> Self:
         return self

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from agent.demo.cluster import Cluster
+from tests.support.nursery import forked
 
 
 @pytest.fixture(scope="session")
@@ -17,6 +18,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         container_bytes_max=4 * 1024**2,
         heartbeat_interval_ms=100,
         agent_sections="[scan]\nenabled = false\nwatch = false\n",
+        launch=forked,
     )
     with running:
         yield running

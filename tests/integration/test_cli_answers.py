@@ -14,6 +14,7 @@ from agent.demo.cluster import Cluster
 from agent.rpc.peer import Peer
 from merkle.replica import ContainerId
 from tests.support.command_line import CommandLine
+from tests.support.nursery import forked
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +24,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Return a cluster of three agents that scan only when asked."""
     root = tmp_path_factory.mktemp("answers")
     sections = "[scan]\nenabled = false\nwatch = false\n"
-    with Cluster(root, agents=3, volumes=1, agent_sections=sections) as running:
+    with Cluster(root, agents=3, volumes=1, agent_sections=sections, launch=forked) as running:
         yield running
 
 
@@ -118,7 +119,7 @@ def test_a_silent_datanode_stands_in_the_first_sentence(
     """
     Nothing is claimed of what it has, and the exit code says that there is something to do.
     """
-    with Cluster(tmp_path / "own", agents=2, volumes=1) as own:
+    with Cluster(tmp_path / "own", agents=2, volumes=1, launch=forked) as own:
         command = CommandLine(own.scm.address, suture.capsys)
         command.wait_until(lambda: len(command.json("scm", "nodes")) == 2)
         own.nodes[1].kill()

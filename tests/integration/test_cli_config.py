@@ -11,6 +11,7 @@ from agent.cli.main import run
 from agent.cli.output import Exit
 from agent.demo.cluster import Cluster
 from agent.rpc.peer import Peer
+from tests.support.nursery import forked
 
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_S = 30.0
@@ -93,7 +94,7 @@ def test_a_running_agent_takes_live_options_and_refuses_wrong_ones(tmp_path: Pat
     SIGHUP changes the rate of the scan that runs; a file that is wrong changes nothing.
     """
     sections = '[scan]\nstart_jitter_s = 0\nvolume_bytes_per_s = "3MiB/s"\n'
-    with Cluster(tmp_path, agents=1, volumes=1, agent_sections=sections) as cluster:
+    with Cluster(tmp_path, agents=1, volumes=1, agent_sections=sections, launch=forked) as cluster:
         [process] = cluster.nodes
         assert process.popen is not None
         config = tmp_path / "datanode1.toml"

@@ -16,6 +16,7 @@ from agent.demo.harm import replica_root
 from agent.rpc.peer import Peer
 from merkle.replica import BlockData, ContainerId
 from tests.support.command_line import CommandLine
+from tests.support.nursery import forked
 from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.slow
@@ -65,7 +66,9 @@ class Contested:
 def contested(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Contested]:
     """Store a file in three replicas, and make one of them lie about it."""
     sections = "[scan]\nenabled = false\nwatch = false\n"
-    with Cluster(tmp_path / "c", agents=3, volumes=1, agent_sections=sections) as cluster:
+    with Cluster(
+        tmp_path / "c", agents=3, volumes=1, agent_sections=sections, launch=forked
+    ) as cluster:
         suture = CommandLine(cluster.scm.address, capsys)
         content = os.urandom(SIZE_BYTES)
         (tmp_path / "file").write_bytes(content)

@@ -10,6 +10,7 @@ from agent.client import Client
 from agent.demo.cluster import Cluster
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from tests.support.command_line import CommandLine
+from tests.support.nursery import forked
 from tests.support.three_replicas import content
 
 pytestmark = pytest.mark.slow
@@ -22,7 +23,9 @@ SIZES_BYTES = {"empty": 0, "byte": 1, "cell": 65_536, "part": 100_000, "stripes"
 def five(tmp_path: Path) -> Iterator[Cluster]:
     """Return a cluster of five agents of its own: its agents are killed."""
     sections = "[scan]\nstart_jitter_s = 0\nparity_interval_s = 1\n"
-    with Cluster(tmp_path / "cluster", agents=5, volumes=1, agent_sections=sections) as cluster:
+    with Cluster(
+        tmp_path / "cluster", agents=5, volumes=1, agent_sections=sections, launch=forked
+    ) as cluster:
         yield cluster
 
 

@@ -9,6 +9,7 @@ from agent.demo.cluster import Cluster
 from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.writer import Source, Stored
 from tests.support.command_line import CommandLine
+from tests.support.nursery import forked
 from tests.support.three_replicas import content
 
 pytestmark = [pytest.mark.slow, pytest.mark.fault]
@@ -54,6 +55,7 @@ def test_writes_go_on_and_the_replica_is_caught_up(
         heartbeat_interval_ms=100,
         scm_settings={"heal": "false"},  # the reconcile is ordered by hand
         agent_sections="[scan]\nenabled = false\nwatch = false\n",
+        launch=forked,
     )
     with cluster, Client(cluster.scm.address) as client:
         suture = CommandLine(cluster.scm.address, capsys)

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from agent.rpc.v1 import datanode_pb2_grpc
 from tests.support.authority import Authority
 from tests.support.datanodes import Datanode
 from tests.support.stored_replica import CONTAINER
+from tests.support.waiting import wait_until
 
 QUICK = Timeouts(call_s=5.0, tree_s=5.0, chunk_s=5.0)
 WAIT_S = 20.0
@@ -52,13 +52,6 @@ def refusal(work: Callable[[], object]) -> SutureError:
     with pytest.raises(SutureError) as caught:
         work()
     return caught.value
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Poll a condition until it holds."""
-    deadline_s = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not happen in time"
 
 
 class TestHandshake:
@@ -243,7 +236,7 @@ class TestReload:
                 except Refused:
                     return False
 
-            until(may)
+            wait_until(may)
 
     def test_a_call_under_way_is_not_cut_off_by_a_new_certificate(
         self, datanode: Datanode, authority: Authority, tmp_path: Path
@@ -363,7 +356,7 @@ class TestPermissions:
             assert (True, True) == (is_answered(first), is_answered(second))
             assert not is_answered(third)
             first.close()
-            until(lambda: is_answered(third))
+            wait_until(lambda: is_answered(third))
             second.close()
             third.close()
         finally:

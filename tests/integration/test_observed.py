@@ -20,6 +20,7 @@ from agent.cli.output import Exit
 from agent.demo.cluster import Cluster
 from tests.support.command_line import CommandLine
 from tests.support.monitoring import METRIC, expressions, without_suffix
+from tests.support.nursery import forked
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +33,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Return a cluster of three agents that scan at once."""
     sections = "[scan]\nstart_jitter_s = 0\nwatch = false\n"
     root = tmp_path_factory.mktemp("observed")
-    with Cluster(root, agents=3, volumes=1, agent_sections=sections) as running:
+    with Cluster(root, agents=3, volumes=1, agent_sections=sections, launch=forked) as running:
         yield running
 
 

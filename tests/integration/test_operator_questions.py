@@ -13,6 +13,7 @@ from agent.cli.main import run
 from agent.cli.output import Exit
 from agent.demo.cluster import Cluster
 from tests.support.command_line import CommandLine
+from tests.support.nursery import forked
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +30,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Return three datanodes."""
     root = tmp_path_factory.mktemp("questions")
     sections = "[scan]\nstart_jitter_s = 0\nwatch = false\n"
-    with Cluster(root, agents=3, volumes=1, agent_sections=sections) as running:
+    with Cluster(root, agents=3, volumes=1, agent_sections=sections, launch=forked) as running:
         yield running
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from agent.demo.cluster import Cluster
 from tests.support.command_line import CommandLine
+from tests.support.nursery import forked
 from tests.support.three_replicas import content
 
 pytestmark = pytest.mark.slow
@@ -27,6 +28,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         heartbeat_interval_ms=100,
         scm_settings={"stale_after_ms": 1_500, "dead_after_ms": 3_000, "close_retry_ms": 100},
         agent_sections="[scan]\nenabled = false\nwatch = false\n",
+        launch=forked,
     )
     with running:
         yield running

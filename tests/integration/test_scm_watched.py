@@ -133,7 +133,7 @@ def test_an_address_that_cannot_be_taken_is_refused(tmp_path: Path) -> None:
     """Before it serves anybody."""
     process = spawn(tmp_path, observe_listen="127.0.0.1:99999")
 
-    _out, error = process.communicate(timeout=60)
+    _out, error = process.communicate(60)
 
     assert 0 != process.returncode
     assert "cannot listen on 127.0.0.1:99999 for HTTP" in error

@@ -12,6 +12,7 @@ import pytest
 from agent.cli.output import Exit
 from agent.demo.cluster import Cluster
 from tests.support.command_line import CommandLine
+from tests.support.nursery import forked
 
 pytestmark = pytest.mark.slow
 
@@ -33,6 +34,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         volumes=1,
         heartbeat_interval_ms=100,
         agent_sections=SCAN,
+        launch=forked,
     )
     with running:
         yield running

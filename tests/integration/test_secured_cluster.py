@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import socket
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.request import urlopen
@@ -24,6 +23,8 @@ from agent.rpc.tls import TlsFiles, secured
 from agent.rpc.v1 import scm_pb2
 from tests.support.authority import Authority, arguments
 from tests.support.command_line import CommandLine
+from tests.support.nursery import forked
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -59,6 +60,7 @@ class SecuredCluster(Cluster):
                 "tls_ca": str(scm.ca),
                 "audit_file": str(root / "scm-audit.jsonl"),
             },
+            launch=forked,
         )
 
     def write_config(self, index: int, listen: str = "127.0.0.1:0") -> Path:
@@ -123,13 +125,6 @@ def suture(
 def audit(path: Path) -> list[dict[str, object]]:
     """Return the lines of an audit log."""
     return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Poll a condition until it holds."""
-    deadline_s = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not happen in time"
 
 
 def knock(address: str) -> None:
@@ -282,14 +277,14 @@ def test_certificates_are_exchanged_under_a_running_cluster(
 
     authority.ca.write_bytes(both)
     hang_up(cluster)
-    until(lambda: heard(cluster, "certificate_reloaded", 1))
+    wait_until(lambda: heard(cluster, "certificate_reloaded", 1))
     for name in ("scm", "datanode1", "datanode2", "datanode3", "ada"):
         exchange(authority, following, name)
     hang_up(cluster)
-    until(lambda: heard(cluster, "certificate_reloaded", 2))
+    wait_until(lambda: heard(cluster, "certificate_reloaded", 2))
     authority.ca.write_bytes(following.ca.read_bytes())
     hang_up(cluster)
-    until(lambda: heard(cluster, "certificate_reloaded", 3))
+    wait_until(lambda: heard(cluster, "certificate_reloaded", 3))
 
     nodes = admin.json("scm", "nodes")
     assert before == pids(cluster)
@@ -322,7 +317,7 @@ def test_no_secret_is_in_any_log(cluster: SecuredCluster, authority: Authority) 
     good = key.read_text()
     key.write_text(good.replace("-----END", "x-----END"))
     hang_up(cluster)
-    until(lambda: heard(cluster, "certificate_not_reloaded", 1, of=cluster.nodes[:1]))
+    wait_until(lambda: heard(cluster, "certificate_not_reloaded", 1, of=cluster.nodes[:1]))
     key.write_text(good)
 
     secrets = [

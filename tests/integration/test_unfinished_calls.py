@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
-from threading import Event
 
 import grpc
 import pytest
@@ -26,6 +25,7 @@ from tests.support.datanodes import Datanode
 from tests.support.raw_http2 import RawHttp2
 from tests.support.scm_world import ScmWorld
 from tests.support.stored_replica import CONTAINER
+from tests.support.waiting import wait_until
 
 SLOW_S = 0.5
 SLOTS = 4
@@ -105,14 +105,6 @@ def begin(address: str, method: str, count: int) -> RawHttp2:
         raw.begin(2 * number + 1, method)
     raw.settle()
     return raw
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds."""
-    deadline_s = time.monotonic() + ANSWER_S
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not come about"
-        Event().wait(0.01)
 
 
 @both

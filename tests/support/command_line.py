@@ -1,7 +1,6 @@
 """Runs `suture` in this process, as its user would, against one cluster."""
 
 import json
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +9,7 @@ import pytest
 
 from agent.cli.main import run
 from agent.cli.output import Exit
-
-WAIT_S = 30.0
+from tests.support.waiting import wait_until
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +39,7 @@ class CommandLine:
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
         """Poll a condition of the cluster until it holds."""
-        deadline_s = time.monotonic() + WAIT_S
-        pause = time.monotonic
-        while not condition():
-            assert pause() < deadline_s, "the cluster did not get there in time"
+        wait_until(condition)
 
     def wait_until_reported(self, container_id: int, replica_count: int = 3) -> dict[str, Any]:
         """Wait until the control plane knows of all replicas: the report of a new one takes a

@@ -1,13 +1,12 @@
 """The real `suture-scm` as a process of its own, for tests that kill it."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.support.nursery import Child
 
 FAST = {
     "heartbeat_interval_ms": 50,
@@ -21,7 +20,7 @@ FAST = {
 class ScmProcess:
     """A running control plane and what it said when it was ready."""
 
-    process: "subprocess.Popen[str]"
+    process: Child
     listening: dict[str, Any]
 
     @classmethod
@@ -30,10 +29,8 @@ class ScmProcess:
     ) -> "ScmProcess":
         """Start on `data` and wait until it answers calls."""
         process = spawn(data, listen=listen, **settings)
-        assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
-            assert process.stderr is not None
             raise AssertionError(f"suture-scm did not start: {process.stderr.read()}")
         return cls(process, json.loads(line))
 
@@ -53,19 +50,11 @@ class ScmProcess:
         return self._reap()
 
     def _reap(self) -> int:
-        self.process.communicate(timeout=30)
+        self.process.communicate(30)
         return self.process.returncode
 
 
-def spawn(
-    data: Path, *, listen: str = "127.0.0.1:0", **settings: int | str
-) -> "subprocess.Popen[str]":
-    """Start `python -m scm.main` without waiting for it."""
+def spawn(data: Path, *, listen: str = "127.0.0.1:0", **settings: int | str) -> Child:
+    """Start it without waiting for it."""
     pairs = [f"--set={name}={value}" for name, value in (FAST | settings).items()]
-    return subprocess.Popen(
-        [sys.executable, "-m", "scm.main", f"--data={data}", f"--listen={listen}", *pairs],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
-    )
+    return Child("scm.main", f"--data={data}", f"--listen={listen}", *pairs)

@@ -9,9 +9,7 @@ machine is: the same calls in the same order get the same answers.
 """
 
 import json
-import os
 import signal
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -25,13 +23,14 @@ from scm.control import ControlPlane
 from scm.server import ScmService, build_server
 from scm.state import State
 from tests.support.clock import FakeClock
+from tests.support.nursery import Child
 
 
 @dataclass
 class SimulatedScm:
     """The process, seen from the simulation."""
 
-    process: "subprocess.Popen[str]"
+    process: Child
     address: str
     term: int
 
@@ -40,22 +39,8 @@ class SimulatedScm:
         """Start on `data` and wait until it answers calls."""
         pairs = [f"{name}={value}" for name, value in settings.items()]
         with (data / "scm.log").open("a") as log:
-            process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "tests.support.simulated_scm",
-                    str(data),
-                    str(now_ms),
-                    *pairs,
-                ],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
-            )
-        assert process.stdout is not None
+            words = (str(data), str(now_ms), *pairs)
+            process = Child("tests.support.simulated_scm", *words, stdin=True, stderr=log)
         line = process.stdout.readline()
         assert line, f"the control plane did not start; see {data / 'scm.log'}"
         found = json.loads(line)
@@ -63,8 +48,6 @@ class SimulatedScm:
 
     def advance(self, milliseconds: int) -> float:
         """Let time pass there and tick; return how many seconds the tick took."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
         self.process.stdin.write(f"advance {milliseconds}\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()
@@ -74,12 +57,12 @@ class SimulatedScm:
     def kill(self) -> None:
         """SIGKILL: no handler, no flush, no goodbye."""
         self.process.send_signal(signal.SIGKILL)
-        self.process.communicate(timeout=30)
+        self.process.communicate(30)
 
 
-def main(arguments: list[str]) -> None:
+def main() -> None:
     """Serve until stdin ends."""
-    data, now_ms, *pairs = arguments
+    _, data, now_ms, *pairs = sys.argv
     logs.configure("warning")
     options = scm_options.load(None, dict(pair.split("=") for pair in pairs))
     moved = FakeClock(int(now_ms))
@@ -107,4 +90,4 @@ def _say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

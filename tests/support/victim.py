@@ -5,12 +5,12 @@ import json
 import os
 import select
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from tests.support.nursery import Child
 
 WAIT_S = 60.0
 LOG_SHOWN_BYTES = 4_000
@@ -22,13 +22,7 @@ class Zygote:
     def __init__(self, log: Path) -> None:
         self.pid = 0
         self._log = log.open("a+b")
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.zygote"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            cwd=Path(__file__).resolve().parents[2],
-        )
+        self._process = Child("tests.support.zygote", stdin=True, stderr=self._log, text=False)
         self._rest = b""
 
     def __enter__(self) -> Self:
@@ -42,8 +36,6 @@ class Zygote:
     ) -> None:
         if self.pid:
             os.kill(self.pid, signal.SIGKILL)
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._process.stdin.close()
         self._process.stdout.close()
         self._process.wait(WAIT_S)
@@ -77,7 +69,6 @@ class Zygote:
 
     def _fork(self, config: Path, *, kill_at: int) -> dict[str, Any]:
         """Start an agent; return what it said when it listened, or how it ended before."""
-        assert self._process.stdin is not None
         request = json.dumps({"config": str(config), "kill_at": kill_at}) + "\n"
         self._process.stdin.write(request.encode())
         self._process.stdin.flush()
@@ -101,7 +92,6 @@ class Zygote:
 
     def is_over(self, wait_s: float) -> bool:
         """Wait a little for news from the agent; return whether it has ended."""
-        assert self._process.stdout is not None
         if b"\n" not in self._rest:
             ready, _, _ = select.select([self._process.stdout], [], [], wait_s)
             if ready:
@@ -119,7 +109,6 @@ class Zygote:
                 if event["event"] in names:
                     return event
                 continue
-            assert self._process.stdout is not None
             ready, _, _ = select.select(
                 [self._process.stdout], [], [], max(0.0, deadline_s - time.monotonic())
             )
