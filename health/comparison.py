@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from health.batch import View
-from health.segments import Bools, Groups, Ints
+from health.segments import Bools, Groups, Ints, first_that_holds
 from health.words import ChecksumClass, State
 
 MAJORITY_MIN: Final = 2
@@ -186,6 +186,4 @@ def _classes(view: View, is_compared: Bools, votes: _Votes) -> Ints:
         (_of_contests(view, votes, is_mixed), ChecksumClass.NOT_COMPARABLE),
         (known < compared, ChecksumClass.PARTIAL),
     )
-    return np.select(
-        [mask for mask, _ in rules], [int(word) for _, word in rules], int(ChecksumClass.MATCH)
-    )
+    return first_that_holds(rules, ChecksumClass.MATCH)

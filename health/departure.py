@@ -58,13 +58,9 @@ def _held(view: View, counts: Counts, flags: Ints, row: Ints) -> Ints:
     at_risk = flags & (flag_bit("DATA_AT_RISK") | flag_bit("VULNERABLE")) != 0
     at_risk |= ~rows.some(online) & ~view.is_ec
     is_under = flags & flag_bit("UNDER_REPLICATED") != 0
-    here = np.flatnonzero(online)
-    both = np.concatenate((here, row))
-    same = Groups.of(replicas.container[both], replicas.index[both])
-    is_online = np.arange(len(both)) < len(here)
-    has_twin = same.some(is_online)[same.of_row[len(here) :]]
     by_index = view.is_ec[owner] & (view.service[row] == Service.DECOMMISSION)
-    is_short = np.where(by_index, ~has_twin, is_under[owner])
+    is_short = is_under[owner]
+    is_short[by_index] = ~_has_twin(view, online, row[by_index])
     is_free = (state == ContainerState.DELETING) | (state == ContainerState.DELETED)
     is_free |= counts.is_empty
     return np.select(
@@ -72,11 +68,23 @@ def _held(view: View, counts: Counts, flags: Ints, row: Ints) -> Ints:
     )
 
 
+def _has_twin(view: View, online: Bools, row: Ints) -> Bools:
+    """Return which replicas have another one of their index that is online."""
+    replicas = view.batch.replicas
+    is_asked = np.zeros(view.rows.count, dtype=np.bool_)
+    is_asked[replicas.container[row]] = True
+    here = np.flatnonzero(online & is_asked[replicas.container])
+    both = np.concatenate((here, row))
+    same = Groups.of(replicas.container[both], replicas.index[both])
+    is_online = np.arange(len(both)) < len(here)
+    return same.some(is_online)[same.of_row[len(here) :]]
+
+
 def _locks_out(view: View, counts: Counts, row: Ints) -> Bools:
     containers, replicas, rows = view.batch.containers, view.batch.replicas, view.rows
     owner = rows.owner[row]
     serves = view.is_present & ~view.is_sick & view.is_reachable
-    here = np.flatnonzero(serves)
+    here = np.flatnonzero(serves & view.of_container(view.is_ec))
     groups = Groups.of(replicas.container[here], replicas.index[here])
     total = np.bincount(replicas.container[here][groups.first], minlength=rows.count)
     alone = np.zeros(len(rows.owner), dtype=np.bool_)

@@ -12,7 +12,7 @@ import numpy as np
 
 from health.batch import View
 from health.comparison import MAJORITY_MIN
-from health.segments import Bools, Groups, Ints
+from health.segments import Bools, Groups, Ints, first_that_holds
 
 DOUBTS: Final = ("", "UNHEALTHY", "scan findings", "outvoted", "roots differ")
 """In the words of a plan."""
@@ -35,16 +35,26 @@ def doubts(view: View) -> Ints:
     same index and algorithm.
     """
     replicas = view.batch.replicas
-    damage = np.select(
-        [view.is_sick, view.is_present & (replicas.findings > 0)],
-        [int(Doubt.UNHEALTHY), int(Doubt.FINDINGS)],
-        int(Doubt.NONE),
+    has_findings = view.is_present & (replicas.findings > 0)
+    damage = first_that_holds(
+        [(view.is_sick, Doubt.UNHEALTHY), (has_findings, Doubt.FINDINGS)], Doubt.NONE
     )
-    asked = np.flatnonzero(view.is_present & replicas.has_root)
+    asked = _disputed(view, np.flatnonzero(view.is_present & replicas.has_root))
     is_voter = (view.is_countable & (damage == Doubt.NONE))[asked]
     lost = np.zeros(len(damage), dtype=np.int64)
     lost[asked] = _lost(view, asked, is_voter)
     return np.where(damage == Doubt.NONE, lost, damage)
+
+
+def _disputed(view: View, rows: Ints) -> Ints:
+    """Return those of the rows in whose container another one has another root: few."""
+    replicas = view.batch.replicas
+    owner, root = replicas.container[rows], replicas.root[rows]
+    any_root = np.empty(view.rows.count, dtype=np.int64)
+    any_root[owner] = root
+    is_disputed = np.zeros(view.rows.count, dtype=np.bool_)
+    is_disputed[owner[any_root[owner] != root]] = True
+    return rows[is_disputed[owner]]
 
 
 def _lost(view: View, rows: Ints, is_voter: Bools) -> Ints:

@@ -25,16 +25,18 @@ def is_misplaced(view: View, rules: Rules) -> tuple[Bools, Bools]:
     """Return which containers stand on too few racks: now, and once all pending ops are done."""
     replicas, ops, nodes = view.batch.replicas, view.batch.ops, view.batch.nodes
     here = np.flatnonzero(view.is_present)
-    staying = here[~view.is_leaving[here]]
-    arriving = np.flatnonzero((ops.kind == Op.ADD) & (ops.node >= 0))
     now = _misplaced(view, rules, replicas.container[here], view.rack[here])
+    arriving = np.flatnonzero((ops.kind == Op.ADD) & (ops.node >= 0))
+    is_changing = view.rows.some(view.is_leaving)
+    is_changing[ops.container[arriving]] = True
+    staying = here[~view.is_leaving[here] & is_changing[replicas.container[here]]]
     after = _misplaced(
         view,
         rules,
         np.concatenate((replicas.container[staying], ops.container[arriving])),
         np.concatenate((view.rack[staying], nodes.rack[ops.node[arriving]])),
     )
-    return now, after
+    return now, np.where(is_changing, after, now)
 
 
 def _misplaced(view: View, rules: Rules, container: Ints, rack: Ints) -> Bools:

@@ -8,7 +8,7 @@ import numpy as np
 from health.batch import View
 from health.chain import Counts
 from health.comparison import Comparison
-from health.segments import Bools, Groups, Ints
+from health.segments import Bools, Groups, Ints, first_that_holds
 from health.words import ELIGIBILITY, UNHEALTHY, ChecksumClass, Kind, Op, State
 
 CHUNK_BYTES: Final = 4 * 1024**2
@@ -89,7 +89,9 @@ def _eligibility(view: View) -> Ints:
         "NOT_ENOUGH_REACHABLE_REPLICAS": rows.tally(view.is_countable) <= 1,
         "RECONCILE_PENDING": _is_pending(view),
     }
-    return np.select(list(rules.values()), [ELIGIBILITY.index(word) for word in rules], 0)
+    return first_that_holds(
+        [(mask, ELIGIBILITY.index(word)) for word, mask in rules.items()], ELIGIBILITY.index("OK")
+    )
 
 
 def _reasons(view: View, compared: Comparison) -> Ints:

@@ -6,6 +6,7 @@
 Owners without rows are allowed everywhere: they count nothing and get the default.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +32,9 @@ class Segments:
     @classmethod
     def of(cls, owner: Ints, count: int) -> "Segments":
         """Return the segments of rows whose owners, numbered below `count`, ascend."""
-        return cls(owner, np.searchsorted(owner, np.arange(count + 1)))
+        starts = np.zeros(count + 1, dtype=np.int64)
+        np.cumsum(np.bincount(owner, minlength=count), out=starts[1:])
+        return cls(owner, starts)
 
     @property
     def count(self) -> int:
@@ -44,12 +47,12 @@ class Segments:
 
     def tally(self, mask: Bools) -> Ints:
         """Return how many rows of each owner pass."""
-        return np.bincount(self.owner[mask], minlength=self.count)
+        return np.bincount(self._passing(mask), minlength=self.count)
 
     def some(self, mask: Bools) -> Bools:
         """Return whether any row of an owner passes."""
         found = np.zeros(self.count, dtype=np.bool_)
-        found[self.owner[mask]] = True
+        found[self._passing(mask)] = True
         return found
 
     def every(self, mask: Bools) -> Bools:
@@ -57,23 +60,27 @@ class Segments:
         return ~self.some(~mask)
 
     def highest(self, values: Ints, default: int, mask: Bools) -> Ints:
-        """Return each owner's highest value among the rows that pass."""
-        return self._reduced(np.maximum, np.where(mask, values, default), default)
+        """Return each owner's highest value, none below `default`, among the rows that pass."""
+        found = np.full(self.count, default, dtype=np.int64)
+        rows = np.flatnonzero(mask)
+        np.maximum.at(found, self.owner[rows], values[rows])
+        return found
 
     def total(self, values: Ints) -> Ints:
         """Return each owner's sum, in whole numbers."""
-        return self._reduced(np.add, values, 0)
+        sums = np.zeros(len(values) + 1, dtype=np.int64)
+        np.cumsum(values, out=sums[1:])
+        return np.diff(sums[self.starts])
 
     def bits(self, places: Ints, mask: Bools) -> Ints:
         """Return each owner's mask of the places, below 63, whose rows pass."""
-        return self._reduced(np.bitwise_or, np.where(mask, np.int64(1) << places, 0), 0)
+        found = np.zeros(self.count, dtype=np.int64)
+        rows = np.flatnonzero(mask)
+        np.bitwise_or.at(found, self.owner[rows], np.int64(1) << places[rows])
+        return found
 
-    def _reduced(self, operation: np.ufunc, values: Ints, default: int) -> Ints:
-        result = np.full(self.count, default, dtype=np.int64)
-        filled = self.sizes() > 0
-        if filled.any():
-            result[filled] = operation.reduceat(values, self.starts[:-1][filled])
-        return result
+    def _passing(self, mask: Bools) -> Ints:
+        return self.owner[np.flatnonzero(mask)]  # three times as fast as by the mask itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +96,11 @@ class Groups:
     def of(cls, *keys: NDArray[Any]) -> "Groups":
         """Group rows by their keys, the first of which weighs most."""
         key = _joined(keys)
+        if _ascends(key):  # as the rows of a batch mostly do
+            is_new = _begins(key)
+            return cls(np.cumsum(is_new) - 1, np.flatnonzero(is_new))
         order = np.argsort(key, kind="stable")
-        ordered = key[order]
-        is_new = np.ones(len(key), dtype=np.bool_)
-        is_new[1:] = ordered[1:] != ordered[:-1]
+        is_new = _begins(key[order])
         of_row = np.empty(len(key), dtype=np.int64)
         of_row[order] = np.cumsum(is_new) - 1
         return cls(of_row, order[is_new])
@@ -104,13 +112,13 @@ class Groups:
 
     def tally(self, mask: Bools | None = None) -> Ints:
         """Return how many rows of each group pass."""
-        rows = self.of_row if mask is None else self.of_row[mask]
+        rows = self.of_row if mask is None else self.of_row[np.flatnonzero(mask)]
         return np.bincount(rows, minlength=self.count)
 
     def some(self, mask: Bools) -> Bools:
         """Return whether any row of a group passes."""
         found = np.zeros(self.count, dtype=np.bool_)
-        found[self.of_row[mask]] = True
+        found[self.of_row[np.flatnonzero(mask)]] = True
         return found
 
 
@@ -123,16 +131,54 @@ def _joined(keys: tuple[NDArray[Any], ...]) -> Ints:
     for key in keys:
         low = int(key.min())
         span = int(key.max()) - low + 1
-        numbers = key.astype(np.int64)
+        numbers = key.astype(np.int64, copy=False)
         if span > _SPAN_MAX:
-            found, numbers = np.unique(numbers, return_inverse=True)
-            low, span = 0, len(found)
+            numbers, span = _ranks(total, numbers)
+            low = 0
         if width * span >= _KEY_MAX:
             found, total = np.unique(total, return_inverse=True)
             width = len(found)
-        total = total * span + (numbers - low)
+        total = numbers - low if width == 1 else total * span + (numbers - low)
         width *= span
     return total
+
+
+def _ranks(total: Ints, key: Ints) -> tuple[Ints, int]:
+    """Return numbers that order the key as it orders itself among rows of equal `total`, and how
+    many there are.
+
+    Roots are as wide as a word, and nearly all rows of a container have the same one: only those
+    of which one has another need to be sorted.
+    """
+    odd = np.arange(len(key))
+    if _ascends(total):
+        is_new = _begins(total)
+        run = np.cumsum(is_new) - 1
+        is_mixed = np.zeros(int(run[-1]) + 1, dtype=np.bool_)
+        is_mixed[run[key != key[is_new][run]]] = True
+        odd = np.flatnonzero(is_mixed[run])
+    numbers = np.zeros(len(key), dtype=np.int64)
+    found, numbers[odd] = np.unique(key[odd], return_inverse=True)
+    return numbers, max(1, len(found))
+
+
+def _ascends(values: Ints) -> bool:
+    return bool((values[1:] >= values[:-1]).all())
+
+
+def _begins(values: Ints) -> Bools:
+    """Return which values differ from the one before them; the first always does."""
+    begins = np.ones(len(values), dtype=np.bool_)
+    begins[1:] = values[1:] != values[:-1]
+    return begins
+
+
+def first_that_holds(rules: Sequence[tuple[Bools, int]], default: int) -> Ints:
+    """Return the code of the first rule that holds for each element."""
+    found = np.full(len(rules[0][0]), default, dtype=np.int64)
+    for mask, code in reversed(rules):
+        found[mask] = code
+    return found
 
 
 def is_among(keys: Ints, sorted_keys: Ints) -> Bools:

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from health.segments import Bools, Ints
+from health.segments import Bools, Ints, Segments
 from health.words import Action
 
 OUT_OF_SERVICE_PRIORITY: Final = 5
@@ -35,7 +35,7 @@ class Lists:
     @classmethod
     def of(cls, place: Ints, values: Ints, count: int) -> "Lists":
         """Return `count` lists of values whose places ascend."""
-        return cls(np.searchsorted(place, np.arange(count + 1)), values)
+        return cls(Segments.of(place, count).starts, values)
 
     @classmethod
     def joined(cls, parts: Sequence["Lists"]) -> "Lists":

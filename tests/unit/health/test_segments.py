@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from health.segments import Groups, Segments, is_among, popcount
+from health.segments import Groups, Segments, first_that_holds, is_among, popcount
 
 LOW, HIGH = -(1 << 63), (1 << 63) - 1
 WIDE = 1 << 20
@@ -17,6 +17,8 @@ KEYS: tuple[tuple[tuple[int, ...], ...], ...] = (
     ((HIGH, LOW, 0, HIGH), (1, 0, 0, 1)),  # wider than a word
     ((0, 1, 0, 1), (HIGH, LOW, HIGH, LOW + 1)),
     ((7, 7 + WIDE, 7), (1, 1, 1)),
+    ((0, 0, 0, 1, 1, 2), (HIGH, LOW, HIGH, 7, 7, LOW)),  # wide, and mostly equal: as roots are
+    ((0, 0, 1), (HIGH, HIGH, LOW), (1, 0, 0)),
     tuple((0, WIDE - 1, place % 2, place % 3) for place in range(5)),  # wider together
     tuple((WIDE - 1, 0, WIDE - 1, 0) for _ in range(8)),
 )
@@ -71,6 +73,26 @@ def test_no_rows_at_all_are_nothing() -> None:
 
     assert Segments.of(none, 2).total(none).tolist() == [0, 0]
     assert Segments.of(none, 0).highest(none, 3, none == 0).tolist() == []
+
+
+def test_sums_are_right_beyond_what_a_word_of_a_float_holds() -> None:
+    """
+    Whole numbers to the last bit, also where the sum of all rows is wider than a word.
+    """
+    rows = Segments.of(np.array([0, 0, 1, 2]), 3)
+
+    found = rows.total(np.array([1 << 61, 1, HIGH, 5]))
+
+    assert found.tolist() == [(1 << 61) + 1, HIGH, 5]
+
+
+def test_of_several_rules_the_first_counts() -> None:
+    """
+    And where none holds, the default.
+    """
+    first, second = np.array([True, False, False]), np.array([True, True, False])
+
+    assert first_that_holds([(first, 7), (second, 8)], 9).tolist() == [7, 8, 9]
 
 
 def test_keys_are_found_among_sorted_ones_only() -> None:
