@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
@@ -49,8 +50,10 @@ class Judged:
 
 def cut(rows: SnapshotRows) -> Cut:
     """Return the batch of all rows."""
-    tables = [rows.table(name) for name in ("containers", "replicas", "pending_ops")]
-    return cut_of(*tables, nodes_of(rows.table("nodes")))
+    containers, replicas, ops, nodes = map(
+        rows.table, ("containers", "replicas", "pending_ops", "nodes")
+    )
+    return cut_of(containers, replicas, ops, nodes_of(nodes))
 
 
 def judged(
@@ -107,17 +110,14 @@ def _judged(judgement: Judgement, i: int, plan: list[PlanRow]) -> Judged:
 def _plans(judgement: Judgement, batch: Cut) -> dict[int, list[PlanRow]]:
     """Return the rows of the plan by container, as the Arrow rows have them."""
     table = judged_rows(judgement, batch)
-    words = {field.name for field in fields(PlanRow)}
     return {
-        place: [
-            PlanRow(
-                **{
-                    name: tuple(value) if isinstance(value, list) else value
-                    for name, value in row.items()
-                    if name in words
-                }
-            )
-            for row in rows
-        ]
+        place: [_plan_row(row) for row in rows]
         for place, rows in enumerate(table.column("actions").to_pylist())
     }
+
+
+def _plan_row(row: dict[str, Any]) -> PlanRow:
+    known: dict[str, Any] = {field.name: row[field.name] for field in fields(PlanRow)}
+    for name, value in known.items():
+        known[name] = tuple(value) if isinstance(value, list) else value
+    return PlanRow(**known)

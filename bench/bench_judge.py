@@ -1,0 +1,181 @@
+"""The judge alone, and the control plane's look at a large cluster after a node died.
+
+The judge gets containers in every odd mix that the tests draw, as many replicas at once as the
+Spark job gives it; how they are, and how they are with what follows, are timed apart. The control
+plane is the real one over a million containers: the last node of a rack dies, which changes for
+all of them what is spread enough, so that each is looked at again. Both are counted in seconds of
+processor time of one core: the machine's other work does not count. How long the control plane's
+lock was held is what its own histogram says; that is time on the wall.
+
+`SCM_CONTAINERS=100000 make bench NAME=judge` is a smaller cluster; its bound shrinks with it.
+"""
+
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from bench.bench_scm import CLUSTER_NODES, CONTAINER_COUNT, MAP_BYTES, held_by, write_state
+from bench.measure import Measure, at_least, at_most
+from health.batch import Batch
+from health.judge import diagnose, judge
+from health.rules import Rules
+from scm.calls import Heartbeat
+from scm.clock import Clock
+from scm.control import ControlPlane
+from scm.facts import Health
+from scm.nodes import Registration
+from scm.options import ScmOptions
+from scm.state import State
+from tests.support.clock import FakeClock
+from tests.support.judged import cut
+from tests.support.random_clusters import RACK_COUNT, random_cluster
+from tests.support.scm_world import volume
+from tests.support.snapshots import ReplicaRow, SnapshotRows
+
+SUSPECTS: Final = 17_000  # containers, with nearly 50,000 replicas
+ROUNDS: Final = 25
+RATE_MIN: Final = 1_000_000
+LOOK_S_MAX: Final = 20.0
+LOOK_CONTAINERS: Final = 1_000_000
+LOCK_S_MAX: Final = 0.1
+SEED: Final = 1
+DYING: Final = "dn000"
+OPTIONS: Final = ScmOptions(
+    heartbeat_interval_ms=1_000,
+    stale_after_ms=3_000,
+    dead_after_ms=5_000,
+    # A smaller cluster is looked at in less time, so that a turn looks at as many as in a large.
+    check_interval_ms=max(1_000, 300_000 * CONTAINER_COUNT // LOOK_CONTAINERS),
+)
+TURNS: Final = OPTIONS.check_interval_ms // OPTIONS.heartbeat_interval_ms + 1
+"""In which all are looked at."""
+
+RESTED_TURNS: Final = 20
+
+
+def measures() -> list[Measure]:
+    """Measure the judge, then the control plane."""
+    return [*judge_measures(), *look_measures()]
+
+
+def judge_measures() -> list[Measure]:
+    """Return what one core judges in a second."""
+    batch = suspects()
+    count = len(batch.replicas.node)
+    rules = Rules(rack_count=RACK_COUNT)
+    told_s = cpu_s(lambda: diagnose(batch, rules))
+    judged_s = cpu_s(lambda: judge(batch, rules))
+    name = f"judge, {count:,} replicas of suspects, "
+    return [
+        at_least(name + "how they are", count / told_s, "replicas/s", RATE_MIN),
+        at_least(name + "and what follows", count / judged_s, "replicas/s", RATE_MIN),
+    ]
+
+
+def suspects() -> Batch:
+    """Return containers of all kinds of trouble; their roots are numbers as trees have them."""
+    draw = random.Random(SEED)  # noqa: S311 - no secret
+    rows = random_cluster(draw, SUSPECTS)
+    own = [draw.getrandbits(63) for _ in range(SUSPECTS + 1)]
+    return cut(
+        SnapshotRows(
+            rows.containers,
+            [with_root(row, own[row.container_id]) for row in rows.replicas],
+            rows.nodes,
+            rows.pending_ops,
+        )
+    ).batch
+
+
+def with_root(row: ReplicaRow, own: int) -> ReplicaRow:
+    """Return a replica whose small root is a large one, different in each container."""
+    return row if row.root is None else replace(row, root=own ^ row.root << 32)
+
+
+def cpu_s(action: Callable[[], object]) -> float:
+    """Return the least processor time that a call takes: what else runs can only add to it."""
+    action()
+    taken = []
+    for _ in range(ROUNDS):
+        began_s = time.process_time()
+        action()
+        taken.append(time.process_time() - began_s)
+    return min(taken)
+
+
+class Cluster:
+    """A control plane over a large cluster; nodes call without a word."""
+
+    def __init__(self, path: Path) -> None:
+        """Start it on what is written there, out of safe mode, all nodes there."""
+        self.clock = FakeClock()
+        self.control = ControlPlane(
+            State.open(path, map_bytes=MAP_BYTES),
+            clock=Clock(self.clock.now_ms, self.clock.monotonic_s),
+            options=OPTIONS,
+            snapshots_path=path / "snapshots",
+        )
+        self.nodes = [f"dn{i:03d}" for i in range(CLUSTER_NODES)]
+        for i, node in enumerate(self.nodes):
+            rack = "/alone" if node == DYING else f"/rack-{3 * i // CLUSTER_NODES}"
+            self.control.register(
+                Registration(node, f"{node}:1", rack, "0.1.0", "", 1, (volume(),))
+            )
+        self.control.count_containers()  # what pages show of them; nobody is to wait for it later
+        self.control.leave_safe_mode()
+
+    def turn(self, *silent: str) -> float:
+        """Let a second pass and the others call; return the processor time of the tick alone."""
+        self.clock.advance_s(1)
+        for node in self.nodes:
+            if node not in silent:
+                self.control.heartbeat(Heartbeat(node, 1, (volume(),), (), (), ()))
+        began_s = time.process_time()
+        self.control.tick()
+        return time.process_time() - began_s
+
+    def is_dead(self) -> bool:
+        """Whether the node that dies is dead for the control plane."""
+        return self.control.nodes()[0].health is Health.DEAD
+
+    def holds(self) -> tuple[int, int]:
+        """Return how often the lock was held, and how often longer than is promised."""
+        samples = {
+            sample.labels.get("le"): sample.value
+            for metric in self.control.meters.registry.collect()
+            for sample in metric.samples
+            if sample.name.endswith("_bucket")
+        }
+        return int(samples["+Inf"]), int(samples["+Inf"] - samples[str(LOCK_S_MAX)])
+
+
+def look_measures() -> list[Measure]:
+    """Let all be looked at, let a node die, and let all be looked at again."""
+    with tempfile.TemporaryDirectory(prefix="suture-judge-") as scratch:
+        write_state(Path(scratch))
+        cluster = Cluster(Path(scratch))
+        first = [cluster.turn() for _ in range(TURNS)]
+        rested = [cluster.turn() for _ in range(RESTED_TURNS)]
+        count, long_count = cluster.holds()
+        died_s = 0.0
+        while not cluster.is_dead():
+            died_s = cluster.turn(DYING)
+        after = [died_s, *(cluster.turn(DYING) for _ in range(TURNS))]
+        count_after, long_after = cluster.holds()
+        unwell = cluster.control.figures().unwell
+    assert unwell == {"UNDER_REPLICATED": len(held_by(0))}, f"all were looked at: {unwell}"
+    name = f"control plane, {CONTAINER_COUNT:,} containers, "
+    bound_s = LOOK_S_MAX * CONTAINER_COUNT / LOOK_CONTAINERS
+    return [
+        Measure(name + "first look at all", sum(first), "CPU s"),
+        Measure(name + "a turn at rest", statistics.median(rested), "CPU s"),
+        at_most(name + "all again after a death", sum(after), "CPU s", bound_s),
+        Measure(name + "longest turn after a death", max(after), "CPU s"),
+        Measure(name + "holds of the lock", count_after - count, "holds"),
+        at_most(name + f"longer than {LOCK_S_MAX:g} s", long_after - long_count, "holds", 0),
+    ]
