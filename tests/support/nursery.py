@@ -58,7 +58,7 @@ class Child:
         module: str,
         *arguments: str,
         stdin: bool = False,
-        stderr: IO[bytes] | None = None,
+        stderr: IO[Any] | None = None,
         text: bool = True,
     ) -> None:
         self.args = [module, *arguments]

@@ -51,6 +51,7 @@ class ScmProcess:
 
     def _reap(self) -> int:
         self.process.communicate(30)
+        assert self.process.returncode is not None
         return self.process.returncode
 
 
