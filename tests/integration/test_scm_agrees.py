@@ -1,6 +1,7 @@
 """The control plane and the judge of its snapshot say the same of every container."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from health.judge import Judgement, judge
 from health.rules import Rules
 from health.words import Health
+from merkle.replica import ReplicaState
 from scm.options import ScmOptions
 from scm.snapshot import Exported
 from spark_verify.batches import cut_of, nodes_of
@@ -118,3 +120,22 @@ def test_of_a_node_that_has_just_died_nothing_old_is_told(tmp_path: Path) -> Non
 
         assert {"UNDER_REPLICATED"} == set(judged.values())
         assert {None} == set(told.values())
+
+
+def test_a_container_that_is_whole_again_is_called_so(tmp_path: Path) -> None:
+    """
+    What was said of it while a replica was gone is not said for ever.
+    """
+    with one_rack(tmp_path).running() as world:
+        lost = world.state.replicas.get((1, "dn3"))
+        assert lost is not None
+        world.beat("dn3", replace(lost, state=ReplicaState.DELETED))
+        pass_time(world, 11, "dn1", "dn2", "dn3")
+        told, judged = told_and_judged(world.control.export_snapshot())
+        world.beat("dn3", lost)
+        pass_time(world, 11, "dn1", "dn2", "dn3")
+        again, judged_again = told_and_judged(world.control.export_snapshot())
+
+        assert "UNDER_REPLICATED" == told[1] == judged[1]
+        assert judged_again == again
+        assert {"HEALTHY"} == set(again.values())

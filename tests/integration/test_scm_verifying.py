@@ -3,8 +3,10 @@
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event, Thread
 
 import pyarrow
 import pyarrow.parquet
@@ -12,11 +14,11 @@ import pytest
 
 from agent.cli.nodes import report_text
 from agent.rpc.v1 import scm_pb2
-from agent.runtime.loop import Loop
+from agent.runtime.loop import Loop, Pulse
 from merkle.replica import ReplicaState
 from scm.facts import Kind
 from scm.options import ScmOptions
-from scm.verifying import RUNS_KEPT, Verifier
+from scm.verifying import PAUSE_S_MIN, RUNS_KEPT, Verifier
 from tests.support.scm_world import ScmWorld, replica
 
 PROGRAM = """
@@ -67,7 +69,8 @@ def plan(directory: Path, world: ScmWorld) -> Path:
         "copies": 0,
         "is_forced": True,
     }
-    for name, rows in (("reconcile_plan", [{**row, "replicas": seen}]), ("plan", [wrong])):
+    scan = {**wrong, "action": "scan", "is_forced": False}
+    for name, rows in (("reconcile_plan", [{**row, "replicas": seen}]), ("plan", [wrong, scan])):
         (directory / name).mkdir(parents=True)
         table = pyarrow.Table.from_pylist(rows)
         pyarrow.parquet.write_table(table, directory / name / "part-0.parquet")
@@ -111,7 +114,25 @@ Verification
 rows of the plan: OK: 3, STALE_PLAN: 1"""
 
 
-def loop(world: ScmWorld, tmp_path: Path, program: str, *, deadline_s: float = 300.0) -> Verifier:
+class Beats(Pulse):
+    """A pulse that is counted."""
+
+    count = 0
+
+    def beat(self) -> None:
+        """Count."""
+        self.count += 1
+        super().beat()
+
+
+def loop(
+    world: ScmWorld,
+    tmp_path: Path,
+    program: str,
+    *,
+    deadline_s: float = 300.0,
+    pulse: Pulse | None = None,
+) -> Verifier:
     """Build the loop around a program."""
     (tmp_path / "program.py").write_text(program)
     command = [sys.executable, str(tmp_path / "program.py")]
@@ -119,14 +140,19 @@ def loop(world: ScmWorld, tmp_path: Path, program: str, *, deadline_s: float = 3
         command.append(str(plan(tmp_path / "plan", world)))
     (tmp_path / "runs").mkdir()
     return Verifier(
-        world.control, command, tmp_path / "runs", interval_s=300.0, deadline_s=deadline_s
+        world.control,
+        command,
+        tmp_path / "runs",
+        interval_s=300.0,
+        deadline_s=deadline_s,
+        pulse=pulse,
     )
 
 
 def test_a_round_orders_what_the_plan_says_and_the_rules_confirm(
     world: ScmWorld, tmp_path: Path
 ) -> None:
-    """And the report says how many rows were refused, and why."""
+    """And the report says how many rows were refused, and why; scans are the datanodes' own."""
     loop(world, tmp_path, PROGRAM).verify_once(["dn3"])
 
     report = world.control.report()
@@ -198,16 +224,75 @@ def test_what_a_program_says_last_is_told_and_kept(world: ScmWorld, tmp_path: Pa
     assert "one\ntwo: no java\n" == made.log.read_text()
 
 
+LASTS_S = 20
+HANGING = f"""
+import os, pathlib, sys, time
+here = pathlib.Path(__file__).parent
+(here / "pid").write_text(str(os.getpid()))
+time.sleep({LASTS_S})
+(here / "ended").touch()
+"""
+
+
 def test_a_program_that_hangs_is_ended_at_the_deadline(world: ScmWorld, tmp_path: Path) -> None:
-    """Then the next round is another try; nothing of it is left."""
-    words = "import os, time; print(os.getpid(), file=open('pid', 'w')); time.sleep(1000)"
-    made = loop(world, tmp_path, words.replace("'pid'", repr(str(tmp_path / "pid"))), deadline_s=2)
+    """Then the next round is another try; nothing of it is left, and it did not end by itself."""
+    made = loop(world, tmp_path, HANGING, deadline_s=2)
 
     made.verify_once()
 
     assert "did not end in 2 s and was killed" in world.control.report().verified.error
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
+    assert not (tmp_path / "ended").exists()
+
+
+def test_a_stop_ends_the_program_and_begins_no_other(world: ScmWorld, tmp_path: Path) -> None:
+    """The process that stops waits for no Spark, and leaves none behind."""
+    made = loop(world, tmp_path, HANGING)
+    round_ = Thread(target=made.verify_once)
+    round_.start()
+    deadline_s = time.monotonic() + 60
+    while not (tmp_path / "pid").exists():
+        assert time.monotonic() < deadline_s, "it does not begin"
+        Event().wait(0.01)
+
+    made.stop()
+    round_.join(60)
+    first = world.control.report().verified.error
+    (tmp_path / "pid").unlink()
+    made.verify_once()
+
+    assert "ended with -15" in first
+    assert not (tmp_path / "ended").exists()
+    assert "stopped" in world.control.report().verified.error
+    assert not (tmp_path / "pid").exists()
+
+
+def test_it_shows_life_while_the_program_runs(world: ScmWorld, tmp_path: Path) -> None:
+    """A Spark of an hour is no worker that hangs."""
+    pulse = Beats()
+    made = loop(world, tmp_path, HANGING, deadline_s=2, pulse=pulse)
+
+    made.verify_once()
+
+    assert pulse.count >= 2
+
+
+def test_nodes_that_change_keep_it_busy_twice_a_minute_at_most(
+    world: ScmWorld, tmp_path: Path
+) -> None:
+    """What changed meanwhile is verified after the pause, and only that."""
+    made = loop(world, tmp_path, PROGRAM)
+    told = tmp_path / "runs" / "arguments.json"
+    made._ran_at_s = time.monotonic() - PAUSE_S_MIN + 10
+    made.step()
+    early = told.exists()
+    made._ran_at_s = time.monotonic() - PAUSE_S_MIN
+    made.step()
+
+    assert not early
+    nodes = [f"--changed-node=dn{number}" for number in range(1, 5)]
+    assert ["--json", *nodes] == json.loads(told.read_text())
 
 
 def test_a_defect_is_noted_and_does_not_end_the_rounds(world: ScmWorld, tmp_path: Path) -> None:

@@ -1,16 +1,19 @@
 """What the control plane shows over plain HTTP."""
 
 import re
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 
 import pytest
 
-from agent.callthreads import CallThreads
+from agent.callthreads import LATE_S, CallThreads
 from agent.runtime.loop import Done, Loop, LoopSet, Step
 from scm.watched import Watched
+from tests.support.clock import FakeClock
 from tests.support.monitoring import without_suffix
 from tests.support.scm_process import ScmProcess, spawn
 from tests.support.scm_world import ScmWorld, replica
@@ -107,6 +110,28 @@ def test_what_is_wrong_with_the_process_is_said(world: ScmWorld) -> None:
         "time stands still: no tick has ended lately",
         "worker mortal shows no life",
     ] == sick.body.decode().splitlines()
+
+
+def test_calls_that_find_no_thread_are_said(world: ScmWorld) -> None:
+    """Nothing is answered then: whoever asks for the health must not hear that all is well."""
+    clock = FakeClock()
+    with CallThreads(1, 4, monotonic_s=clock.monotonic_s) as calls:
+        watched = Watched(world.control, calls, LoopSet(), lambda: True)
+        calls.take()
+        waiting = calls.submit(calls.take)
+        deadline_s = time.monotonic() + 30
+        while not calls.waiting_count:
+            assert time.monotonic() < deadline_s, "it found a slot"
+            Event().wait(0.01)
+        early = watched.healthz()
+        clock.advance_s(LATE_S)
+        late, sample = watched.healthz(), values(watched.metrics().body.decode())
+        calls.give()
+        waiting.result(10)
+
+        assert (200, b"well\n") == (early.status, early.body)
+        assert (503, b"1 calls wait for a thread, the first for 5 s\n") == (late.status, late.body)
+        assert 1 == sample["suture_scm_calls_waiting"]
 
 
 def test_a_process_answers_and_stops(tmp_path: Path) -> None:

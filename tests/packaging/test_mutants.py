@@ -10,6 +10,7 @@ from merkle.replica import ChecksumType, ChunkInfo
 from scanner import spans
 from tools.mutants import child, suite
 from tools.mutants.groups import GROUPS, chosen
+from tools.mutants.invariants import checks_in
 from tools.mutants.mutation import mutants_of, mutated
 from tools.mutants.report import BOUND_PERCENT, UNEXPLAINED, Document, percent
 from tools.mutants.verdicts import content_for
@@ -97,6 +98,53 @@ class TestChanges:
 
         for mutant in mutants_of(path, source):
             compile(mutated(path, source, mutant.index), path, "exec")
+
+
+class TestGuards:
+    LONG = " or ".join(f"self.something_that_is_asked_for_number_{n}()" for n in range(1, 5))
+    SAMPLE = f"""
+def one(size):
+    if size > 3:
+        raise ValueError(size)
+    return size + 1
+
+def two(self):
+    return not ({LONG})
+
+def three(row):
+    return row + 1
+"""
+
+    def test_checks_are_taken_out_the_surest_first(self) -> None:
+        """
+        The condition, then what it guards, then its bounds.
+        """
+        found = [each.key for each in checks_in("sample.py", self.SAMPLE, "one")]
+
+        assert "one: size > 3 -> False" == found[0]
+        assert "one: raise ValueError(size) -> nothing" == found[1]
+        assert "one: size + 1 -> size - 1" not in found
+
+    def test_each_part_of_a_long_condition_is_taken_out(self) -> None:
+        """
+        Also where the change is too long to be shown whole.
+        """
+        found = checks_in("sample.py", self.SAMPLE, "two")
+
+        left = {
+            ast.unparse(mutated("sample.py", self.SAMPLE, each.index)).count("asked_for")
+            for each in found
+        }
+        assert 3 in left
+        assert 4 <= sum(each.before.endswith("...") for each in found)
+
+    def test_what_checks_nothing_is_changed_all_the_same(self) -> None:
+        """
+        A generation that is counted on is a guard, too.
+        """
+        found = [each.key for each in checks_in("sample.py", self.SAMPLE, "three")]
+
+        assert "three: row + 1 -> row - 1" in found
 
 
 class TestTrials:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.mutants import child, suite
-from tools.mutants.mutation import Mutant, mutants_of, mutated
+from tools.mutants.mutation import Change, Mutant, changes, mutants_of, mutated
 from tools.mutants.suite import ROOT, checksum
 from tools.mutants.verdicts import FOLDER, content
 
@@ -144,33 +144,42 @@ def as_json(answer: Answer) -> dict[str, Any]:
 
 
 def checks_of(guard: Guard) -> list[Mutant]:
-    """Return the changes that take a check of the guard out, those that surely do so first."""
-    source = (ROOT / guard.path).read_text()
-    lines = lines_of(source, guard.function)
+    """Return the changes that take a check of the guard out."""
+    return checks_in(guard.path, (ROOT / guard.path).read_text(), guard.function)
+
+
+def checks_in(path: str, source: str, function: str) -> list[Mutant]:
+    """Return the changes that take a check of a function out, those that surely do so first.
+
+    All its changes where it checks nothing: then what it computes is the guard.
+    """
+    tree = ast.parse(source)
+    lines = lines_of(tree, function)
     inside = [
-        mutant
-        for mutant in mutants_of(guard.path, source)
+        (rank(mutant, change), mutant)
+        for mutant, change in zip(mutants_of(path, source), changes(tree), strict=True)
         if mutant.is_in_function and mutant.line in lines
     ]
-    ranked = [(rank(mutant, source), mutant) for mutant in inside]
-    kept = [(position, mutant) for position, mutant in ranked if position is not None]
-    return [mutant for _, mutant in sorted(kept, key=lambda pair: pair[0])][:MUTANTS_MAX]
+    checks = [(position, mutant) for position, mutant in inside if position is not None]
+    chosen = checks or [(0, mutant) for _, mutant in inside]
+    return [mutant for _, mutant in sorted(chosen, key=lambda pair: pair[0])][:MUTANTS_MAX]
 
 
-def lines_of(source: str, function: str) -> set[int]:
+def lines_of(tree: ast.Module, function: str) -> set[int]:
     """Return the lines of every function or method of a name."""
     return {
         line
-        for node in ast.walk(ast.parse(source))
+        for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == function
         for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
     }
 
 
-def rank(mutant: Mutant, source: str) -> int | None:
+def rank(mutant: Mutant, change: Change) -> int | None:
     """Return how surely a change takes a check out; None if it does something else."""
-    node = parsed(mutant.before)
-    if mutant.after == "False" and is_test(mutant, source):
+    node, spot = change.spot.node(), change.spot
+    is_condition = spot.field == "test" and isinstance(spot.parent, ast.If | ast.IfExp)
+    if mutant.after == "False" and is_condition:
         return 0
     if mutant.after == "nothing":
         return 1
@@ -180,28 +189,9 @@ def rank(mutant: Mutant, source: str) -> int | None:
         return 4
     if isinstance(node, ast.Compare | ast.UnaryOp) and mutant.after != "None":
         return 3
-    if mutant.before.startswith("except"):
+    if isinstance(node, ast.ExceptHandler):
         return 5
     return None
-
-
-def is_test(mutant: Mutant, source: str) -> bool:
-    """Whether the changed expression is what an `if` asks."""
-    before = mutant.before.removesuffix("...")
-    return any(
-        isinstance(node, ast.If | ast.IfExp)
-        and node.test.lineno == mutant.line
-        and re.sub(r"\s+", " ", ast.unparse(node.test)).startswith(before)
-        for node in ast.walk(ast.parse(source))
-    )
-
-
-def parsed(text: str) -> ast.AST | None:
-    """Return the expression that a text is, None for a statement or part of an expression."""
-    try:
-        return ast.parse(text, mode="eval").body
-    except SyntaxError:
-        return None
 
 
 class Trials:
