@@ -135,6 +135,17 @@ class TestShards:
 
             assert cluster.groups[1].data == read_group(cluster, range(1, 6))
 
+    def test_a_shard_with_many_bad_cells_in_a_row_is_not_given_up(self, tmp_path: Path) -> None:
+        """
+        Of four shards each has lost five stripes on end, and every stripe needs the other three.
+        """
+        with ec_cluster(tmp_path, RS_3_2, [20 * STRIPE_BYTES]) as cluster:
+            for stripe in range(20):
+                flip(cluster.nodes[stripe // 5 + 1], 1, stripe * 4096 + 7)
+            cluster.serve()
+
+            assert cluster.groups[1].data == read_group(cluster, range(1, 5))
+
     def test_a_lost_shard_is_rebuilt_from_others_that_are_all_damaged(self, tmp_path: Path) -> None:
         """
         Reconstruction reads in the same way.

@@ -29,12 +29,13 @@ def clean() -> SnapshotRows:
 
 
 def divergent() -> SnapshotRows:
+    """Return differing replicas; of three containers the control plane says how they are."""
     return gather(
         [
-            container(1, "R CLOSED 10", "C=7x3"),
-            container(2, "R CLOSED 10", "C=7x2 C=9"),
+            container(1, "R CLOSED 10", "C=7x3", health_state="OVER_REPLICATED"),
+            container(2, "R CLOSED 10", "C=7x2 C=9", health_state="HEALTHY"),
             container(3, "R CLOSED 10", "C=7 C=8 C=9"),
-            container(4, "R CLOSED 10", "C=7x2 U=5*2"),
+            container(4, "R CLOSED 10", "C=7x2 U=5*2", health_state="MISSING"),
             container(5, "R CLOSED 10", "C=7x2 C=9", suppressed=True),
             container(6, "EC CLOSED", "C#1=7 C#1=9 C#2=2 C#3=3 C#4=4 C#5=5"),
             container(7, "R CLOSED 10", "C=0 C=7"),
@@ -108,6 +109,28 @@ class TestResult:
         assert manifest["rows"]["health"] == 7
         assert manifest["rows"]["reconcile_plan"] == 3
         assert [path.name for path in done.out.iterdir()] == ["run_id=r1"]
+
+    def test_where_the_control_plane_sees_it_otherwise_is_listed(
+        self, done: Done, tmp_path: Path
+    ) -> None:
+        """
+        Each container by both words, also one of which nothing else is odd; what the control plane
+        says nothing about is not compared. The screen changes nothing of it.
+        """
+        rows = divergent()
+        rows.add(container(8, "R CLOSED 10", "C=7x3", health_state="HEALTHY"))
+        snapshot = rows.write(tmp_path / "snapshot")
+        screened = verify(Request(str(snapshot), tmp_path / "out", direct_rows=0))
+
+        assert {
+            "compared": 3,
+            "differing": 2,
+            "differences": [
+                {"scm": "MISSING", "judge": "UNDER_REPLICATED", "containers": 1, "ids": [4]},
+                {"scm": "OVER_REPLICATED", "judge": "HEALTHY", "containers": 1, "ids": [1]},
+            ],
+        } == done.result.summary["agreement"]
+        assert done.result.summary["agreement"] | {"compared": 4} == screened.summary["agreement"]
 
     def test_the_plan_is_applied_most_urgent_first(self, done: Done) -> None:
         """
