@@ -282,6 +282,24 @@ class TestKnowing:
         assert [] == cluster.contradictions()
         assert 0 == cluster.mine.replica.store.replica(CONTAINER).contradiction_count
 
+    def test_a_scan_that_was_cut_off_neither_ends_nor_doubles_it(self, cluster: Cluster) -> None:
+        """It adds what it found to what was known."""
+        store = cluster.mine.replica.store
+        cluster.mine.reconcile([cluster.right, cluster.wrong])
+        before = cluster.contradictions()
+
+        store.commit_scan(
+            CONTAINER,
+            base_generation=store.generation(CONTAINER),
+            tree=store.tree(CONTAINER),
+            findings=[],
+            bytes_read=0,
+            complete=False,
+        )
+
+        assert 1 == len(before)
+        assert before == list(store.findings(CONTAINER))
+
     def test_who_was_not_heard_ends_nothing(self, cluster: Cluster) -> None:
         """A contradiction with a holder that is silent now is still one."""
         cluster.mine.reconcile([cluster.right, cluster.wrong])

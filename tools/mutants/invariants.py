@@ -185,7 +185,7 @@ def rank(mutant: Mutant, change: Change) -> int | None:
         return 1
     if isinstance(node, ast.BoolOp) and mutant.after not in ("True", "False", "None"):
         return 2
-    if mutant.after == "True":
+    if mutant.after == "True" or spot.field == "ifs":
         return 4
     if isinstance(node, ast.Compare | ast.UnaryOp) and mutant.after != "None":
         return 3
