@@ -4,53 +4,23 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from health.judge import Judgement, judge
-from health.rules import Rules
-from health.words import Health
 from merkle.replica import ReplicaState
 from scm.options import ScmOptions
-from scm.snapshot import Exported
-from spark_verify.batches import cut_of, nodes_of
+from tests.support.agreement import Agreement, told_and_judged
 from tests.support.booked import enter, sayable
 from tests.support.random_clusters import random_cluster
+from tests.support.random_days import RandomDays
 from tests.support.scm_world import ScmWorld, confirm, pass_time
 
 OPTIONS = ScmOptions(heartbeat_interval_ms=1_000, check_interval_ms=1_000)
 CONTAINERS = 300
 TICKS = 4
 
-
-def told_and_judged(exported: Exported) -> tuple[dict[int, str | None], dict[int, str]]:
-    """Return the control plane's states by container, and those of the judge on its snapshot."""
-    tables: dict[str, pa.Table] = {
-        name: pq.read_table(exported.path / name)
-        for name in ("containers", "replicas", "pending_ops", "nodes")
-    }
-    boxes = tables["containers"].to_pylist()
-    found = _judged(tables)
-    ids = found.view.batch.containers.container_id
-    own = np.isin(ids, [box["container_id"] for box in boxes])
-    return (
-        {box["container_id"]: box["health_state"] for box in boxes},
-        {
-            int(number): Health(state).name
-            for number, state in zip(ids[own], found.verdicts.state[own].tolist(), strict=True)
-        },
-    )
-
-
-def _judged(tables: dict[str, pa.Table]) -> Judgement:
-    nodes = tables["nodes"]
-    alive = {row["rack"] for row in nodes.to_pylist() if row["health"] != "DEAD"}
-    batch = cut_of(
-        tables["containers"], tables["replicas"], tables["pending_ops"], nodes_of(nodes)
-    ).batch
-    return judge(batch, Rules(rack_count=len(alive)))
+SEED = 0  # CONTRIBUTING.md says how to live many more days
+DAYS_CONTAINERS = 100
+DAYS_SECONDS = 20
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -74,6 +44,24 @@ def test_every_state_is_the_judges(tmp_path: Path, seed: int) -> None:
             assert {number: judged[number] for number in known} == known
         assert compared > TICKS * CONTAINERS / 2
         assert len(words) >= 8, "random worlds are in many states"
+
+
+@pytest.mark.slow
+def test_whatever_happens_they_agree_at_every_second(tmp_path: Path) -> None:
+    """
+    Nodes die and return, replicas are damaged, commands are carried out or not, operators ask for
+    this and that.
+    """
+    agreement = Agreement()
+    days = RandomDays(tmp_path, SEED, DAYS_CONTAINERS)
+    with days.world.running():
+        for second in range(DAYS_SECONDS):
+            days.step()
+            agreement.compare(days.world.control.export_snapshot(), f"second {second}")
+
+    assert [] == agreement.differences
+    assert agreement.compared > DAYS_SECONDS * DAYS_CONTAINERS / 2
+    assert len(agreement.states) >= 10, "anything happens"
 
 
 def one_rack(path: Path) -> ScmWorld:

@@ -1,0 +1,61 @@
+"""Whether a control plane and the judge of its snapshot agree, container by container."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from health.judge import diagnose
+from health.rules import Rules
+from health.words import Health
+from scm.snapshot import Exported
+from spark_verify.batches import cut_of, nodes_of
+
+_NAMES: Final = {int(health): health.name for health in Health}
+
+
+def told_and_judged(exported: Exported) -> tuple[dict[int, str | None], dict[int, str]]:
+    """Return the control plane's states by container, and those of the judge on its snapshot."""
+    containers, replicas, ops, nodes = (
+        _read(exported, name) for name in ("containers", "replicas", "pending_ops", "nodes")
+    )
+    alive = {row["rack"] for row in nodes.to_pylist() if row["health"] != "DEAD"}
+    batch = cut_of(containers, replicas, ops, nodes_of(nodes)).batch
+    found = diagnose(batch, Rules(rack_count=len(alive)))
+    own = containers["container_id"].to_pylist()
+    ids = batch.containers.container_id
+    states = found.verdicts.state[np.searchsorted(ids, own)].tolist()
+    told = dict(zip(own, containers["health_state"].to_pylist(), strict=True))
+    return told, dict(zip(own, map(_NAMES.__getitem__, states), strict=True))
+
+
+def _read(exported: Exported, name: str) -> pa.Table:
+    return pq.read_table(exported.path / name)
+
+
+@dataclass
+class Agreement:
+    """What came of many comparisons."""
+
+    compared: int = 0
+    """Container-ticks: containers of which the control plane said a state, at one moment each."""
+    unsaid: int = 0
+    """Those of which it said none: something about them changed since it looked."""
+    states: Counter[str] = field(default_factory=Counter)
+    differences: list[str] = field(default_factory=list)
+
+    def compare(self, exported: Exported, when: str) -> None:
+        """Compare what was exported at one moment."""
+        told, judged = told_and_judged(exported)
+        known = {number: word for number, word in told.items() if word is not None}
+        self.compared += len(known)
+        self.unsaid += len(told) - len(known)
+        self.states.update(known.values())
+        self.differences += [
+            f"{when}: container {number} is {word}, {judged[number]} by the judge"
+            for number, word in known.items()
+            if judged[number] != word
+        ]
