@@ -5,6 +5,7 @@ the rest of the story to the plan of Spark
 """
 
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from agent.demo.damage import flip_bit_under_warm_cache
@@ -40,7 +41,14 @@ def flip_and_watch(told: Selfheal, stage: Stage, info: scm_pb2.ContainerInfo) ->
     wait_until(lambda: not is_sound(stage, told), "the SCM hears of the flipped bit")
     wait_until(lambda: is_sound(stage, told), "the control plane has it healed")
     told.seconds = round(time.monotonic() - started_s, 1)
-    told.fetched_bytes = sum(
+    # What became of a command may come a heartbeat after the report of the healed replica.
+    wait_until(lambda: fetched_bytes(stage, before) > 0, "the datanode says what it fetched")
+    told.fetched_bytes = fetched_bytes(stage, before)
+
+
+def fetched_bytes(stage: Stage, before: Collection[int]) -> int:
+    """Return what commands fetched that were not over `before`."""
+    return sum(
         outcome.status.reconcile.bytes_fetched
         for command_id, outcome in outcomes(stage).items()
         if command_id not in before
