@@ -27,6 +27,7 @@ from health.words import (
     NodeHealth,
     Op,
     Service,
+    State,
 )
 
 NO_BCSID = -1
@@ -56,6 +57,8 @@ class Containers:
     has_pipeline: Bools
     is_suppressed: Bools
     """An operator keeps it out of reports and plans."""
+    owes_deletes: Bools
+    """Blocks are deleted that not every holder was told of yet."""
     is_known: Bools
 
 
@@ -85,6 +88,13 @@ class Replicas:
     findings: Ints
     is_contradictory: Bools
     """It reports that a peer contradicts it though both are right by their own rows."""
+    block_count: Ints
+    tombstone_count: Ints
+    """Deleted blocks that its tree names; 0 where there is no tree."""
+    is_barred: Bools
+    """Nothing is ordered of it: a person, its failures or its datanode keep it out of plans."""
+    is_hopeful: Bools
+    """It is bad, but a repair may still heal it in place: until then no copy replaces it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +118,9 @@ class Nodes:
     """`words.Service`."""
     is_returning: Bools
     """Whether it is in maintenance, so that its replicas are not lost though it is dead."""
+    is_confirmed: Bools
+    """Whether it has named all it holds since the control plane's start; until then what is known
+    of it may be gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +151,10 @@ class View:
     """Counts at all."""
     is_sick: Bools
     """Present and UNHEALTHY."""
+    is_bad: Bools
+    """Sick, or quasi-closed at another commit id than its closed container."""
+    is_confirmed: Bools
+    """Its node has named all it holds since the control plane's start."""
     is_tree: Bools
     """In a state in which a root means something."""
     is_countable: Bools
@@ -181,6 +198,9 @@ def view(batch: Batch) -> View:
     is_present = ~is_gone & _table(REPLICA_STATES, COUNTED_STATES)[state]
     is_reachable = _table((*NODE_HEALTHS, ""), REACHABLE_HEALTHS)[health]
     is_sick = is_present & (state == UNHEALTHY)
+    containers = batch.containers
+    is_stale = (containers.state == State.CLOSED)[rows.owner] & (state == State.QUASI_CLOSED)
+    is_stale &= replicas.bcsid != containers.sequence_id[rows.owner]
     is_tree = _table(REPLICA_STATES, TREE_STATES)[state]
     keys = _node_keys(replicas.container, replicas.node, nodes, _NODE_OF_NO_OP)
     op_keys = _node_keys(ops.container, ops.node, nodes, _NODE_OF_NO_REPLICA)
@@ -197,6 +217,8 @@ def view(batch: Batch) -> View:
         is_gone=is_gone,
         is_present=is_present,
         is_sick=is_sick,
+        is_bad=is_sick | (is_present & is_stale),
+        is_confirmed=_of_node(nodes.is_confirmed, replicas.node, 0).astype(np.bool_),
         is_tree=is_tree,
         is_countable=is_tree & is_reachable,
         is_leaving=is_among(keys, np.sort(op_keys[is_delete])),

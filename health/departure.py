@@ -12,7 +12,7 @@ import numpy as np
 
 from health.batch import View
 from health.chain import Counts
-from health.segments import Bools, Groups, Ints
+from health.segments import Bools, Groups, Ints, popcount
 from health.words import ContainerState, Service, State, flag_bit
 
 HELD_BY: Final = ("unclosed", "no_good_replica", "too_few")
@@ -49,23 +49,51 @@ def departures(view: View, counts: Counts, flags: Ints) -> Departures:
     )
 
 
-def _held(view: View, counts: Counts, flags: Ints, row: Ints) -> Ints:
+def obstacles(view: View, counts: Counts, flags: Ints) -> Ints:
+    """Return for each container why it needs its nodes that leave or rest: place in HELD_BY."""
     replicas, rows, state = view.batch.replicas, view.rows, view.batch.containers.state
-    owner = rows.owner[row]
-    online = view.is_present & ~view.is_sick & (view.service == Service.IN_SERVICE)
+    n, is_ec = counts.ratis, view.is_ec
+    online = view.is_present & ~view.is_bad & (view.service == Service.IN_SERVICE)
     is_closed = (state == State.CLOSED) | (state == State.QUASI_CLOSED)
-    is_closed &= ~rows.some(online & (replicas.state != view.of_container(state)))
-    at_risk = flags & (flag_bit("DATA_AT_RISK") | flag_bit("VULNERABLE")) != 0
-    at_risk |= ~rows.some(online) & ~view.is_ec
-    is_under = flags & flag_bit("UNDER_REPLICATED") != 0
-    by_index = view.is_ec[owner] & (view.service[row] == Service.DECOMMISSION)
-    is_short = is_under[owner]
-    is_short[by_index] = ~_has_twin(view, online, row[by_index])
+    is_closed &= ~rows.some(online & (replicas.state <= State.CLOSING))
+    only_bad = n.healthy == 0  # as many elsewhere as are wanted: waiting makes none of them whole
+    at_risk = np.where(only_bad, n.need_with_bad > 0, ~rows.some(online)) & ~is_ec
+    at_risk |= is_ec & counts.erasure.is_unrecoverable
+    at_risk |= flags & flag_bit("VULNERABLE") != 0
+    is_short = np.where(
+        is_ec, ~counts.erasure.is_sufficient, flags & flag_bit("UNDER_REPLICATED") != 0
+    )
     is_free = (state == ContainerState.DELETING) | (state == ContainerState.DELETED)
     is_free |= counts.is_empty
-    return np.select(
-        [is_free[owner], ~is_closed[owner], at_risk[owner], is_short], [FREE, 0, 1, 2], FREE
-    )
+    return np.select([is_free, ~is_closed, at_risk, is_short], [FREE, 0, 1, 2], FREE)
+
+
+def _held(view: View, counts: Counts, flags: Ints, row: Ints) -> Ints:
+    """Return why each replica's container needs its node; of shards that leave only by index."""
+    owner = view.rows.owner[row]
+    held = obstacles(view, counts, flags)[owner]
+    online = view.is_present & ~view.is_bad & (view.service == Service.IN_SERVICE)
+    by_index = view.is_ec[owner] & (view.service[row] == Service.DECOMMISSION)
+    by_index &= held == HELD_BY.index("too_few")
+    held[by_index] = np.where(_has_twin(view, online, row[by_index]), FREE, held[by_index])
+    return held
+
+
+def lacking(view: View, counts: Counts) -> Ints:
+    """Return how many replicas of each container are to be made, beside those on their way."""
+    ec = counts.erasure
+    shards = popcount(ec.unavailable) + popcount(ec.decommission_only) + ec.maintenance_copies
+    found = np.where(view.is_ec, shards, counts.ratis.need_with_bad_after)
+    return np.where(view.is_judged, np.maximum(0, found), 0)
+
+
+def is_readable(view: View) -> Bools:
+    """Return which containers can be read whole from nodes that answer."""
+    replicas, rows = view.batch.replicas, view.rows
+    here = np.flatnonzero(view.is_present & ~view.is_bad & view.is_reachable)
+    indexes = Groups.of(replicas.container[here], replicas.index[here])
+    found = np.bincount(replicas.container[here[indexes.first]], minlength=rows.count)
+    return found >= np.where(view.is_ec, view.batch.containers.data, 1)
 
 
 def _has_twin(view: View, online: Bools, row: Ints) -> Bools:

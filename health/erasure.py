@@ -105,7 +105,7 @@ def _sets(view: View) -> tuple[_Sets, Bools, Bools]:
     batch, rows = view.batch, view.rows
     replicas, ops = batch.replicas, batch.ops
     is_ec = view.of_container(view.is_ec)
-    alive = is_ec & view.is_present & ~view.is_sick
+    alive = is_ec & view.is_present & ~view.is_bad
     in_service = np.flatnonzero(alive & (view.service == Service.IN_SERVICE))
     keys, copies = np.unique(
         _key(replicas.container[in_service], replicas.index[in_service]), return_counts=True
@@ -125,7 +125,7 @@ def _sets(view: View) -> tuple[_Sets, Bools, Bools]:
         online=online & every,
         decommission=bits(alive & (view.service == Service.DECOMMISSION)),
         maintenance=bits(alive & (view.service == Service.MAINTENANCE)),
-        unhealthy=bits(view.is_sick),
+        unhealthy=bits(view.is_bad),
         closed=bits(view.is_present & (replicas.state == State.CLOSED)),
         adds=view.ops.bits(ops.index, adds),
     )

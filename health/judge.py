@@ -79,15 +79,18 @@ def diagnose(batch: Batch, rules: Rules) -> Diagnosis:
     )
 
 
+def scene_of(found: Diagnosis) -> Scene:
+    """Return what the rules of the plan look at."""
+    return Scene(found.view, found.counts, found.verdicts, found.compared, found.doubts)
+
+
 def judge(batch: Batch, rules: Rules) -> Judgement:
     """Judge every container of a batch."""
     found = diagnose(batch, rules)
-    seen, counts = found.view, found.counts
-    scene = Scene(seen, counts, found.verdicts, found.compared, found.doubts)
     return Judgement(
         **{field.name: getattr(found, field.name) for field in fields(found)},
-        actions=plan(scene),
-        departures=departures(seen, counts, found.flags),
+        actions=plan(scene_of(found)),
+        departures=departures(found.view, found.counts, found.flags),
     )
 
 

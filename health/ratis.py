@@ -12,16 +12,16 @@ import numpy as np
 from health.batch import View
 from health.rules import Rules
 from health.segments import Bools, Ints
-from health.words import Service, State
+from health.words import Service
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatisCount:
     """Counts per container; they mean nothing for erasure-coded ones."""
 
-    is_bad: Bools
-    """Per replica: UNHEALTHY, or quasi-closed at another commit id than the closed container's."""
     healthy: Ints
+    most: Ints
+    """More than these in service are too many."""
     match: Ints
     """Good ones in service that are in the container's own state."""
     mismatch: Ints
@@ -29,6 +29,8 @@ class RatisCount:
     """Replicas short of what the rules ask, pending deletes counted as done; negative: spare."""
     need_after: Ints
     """The same with pending adds counted as done."""
+    need_if_healed: Ints
+    """The same again, and with the replicas that a repair may heal."""
     need_with_bad: Ints
     need_with_bad_after: Ints
     excess: Ints
@@ -43,11 +45,7 @@ class RatisCount:
 def count_ratis(view: View, rules: Rules) -> RatisCount:
     """Count the replicas of every container."""
     containers, replicas, rows = view.batch.containers, view.batch.replicas, view.rows
-    is_closed = view.of_container(containers.state == State.CLOSED)
-    final = view.of_container(containers.sequence_id)
-    is_stale = is_closed & (replicas.state == State.QUASI_CLOSED) & (replicas.bcsid != final)
-    is_bad = view.is_sick | (view.is_present & is_stale)
-    is_good = view.is_present & ~is_bad
+    is_good = view.is_present & ~view.is_bad
     online, leaving, resting = (
         rows.tally(is_good & (view.service == service)) for service in Service
     )
@@ -59,16 +57,21 @@ def count_ratis(view: View, rules: Rules) -> RatisCount:
         rows.tally(view.is_present & (view.service == service)) for service in Service
     )
     missing_with_bad = _missing(view, rules, all_online, all_resting)
+    expected = is_good | (view.is_present & replicas.is_hopeful)
+    gone = view.deletes_of_healthy
+    gone = gone + rows.tally(view.is_sick & replicas.is_hopeful & view.is_leaving)
+    hoped = [rows.tally(expected & (view.service == service)) for service in Service]
     need = missing + view.deletes_of_healthy
     need_with_bad = missing_with_bad + view.deletes
     healthy = online + leaving + resting
     return RatisCount(
-        is_bad=is_bad,
         healthy=healthy,
+        most=np.maximum(view.batch.containers.factor, rules.most_copies),
         match=match,
         mismatch=online - match,
         need=need,
         need_after=need - view.adds,
+        need_if_healed=_missing(view, rules, hoped[0], hoped[2]) + gone - view.adds,
         need_with_bad=need_with_bad,
         need_with_bad_after=need_with_bad - view.adds,
         excess=-missing,
@@ -79,9 +82,11 @@ def count_ratis(view: View, rules: Rules) -> RatisCount:
 
 
 def _missing(view: View, rules: Rules, online: Ints, resting: Ints) -> Ints:
-    """Replicas short of the factor; negative when there are too many."""
+    """Replicas short of what is enough; negative when there are too many."""
     factor = view.batch.containers.factor
-    online_min = np.minimum(factor, rules.maintenance_min)
-    short = factor - online
+    enough = np.minimum(factor, rules.enough_copies or factor)
+    online_min = np.minimum(enough, rules.maintenance_min)
+    short = enough - online
     owed = np.maximum(np.maximum(0, online_min - online), np.maximum(0, short - resting))
-    return np.where(short > 0, owed, short)
+    spare = np.minimum(0, np.maximum(factor, rules.most_copies) - online)
+    return np.where(short > 0, owed, spare)

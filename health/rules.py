@@ -19,5 +19,13 @@ class Rules:
     other_origin_copies: int = 2
     """Stuck quasi-closed: replicas of every other origin."""
 
+    enough_copies: int = 0
+    """Ratis replicas below which copies are made; 0: as many as the container should have. Between
+    this and `most_copies` nothing is copied and nothing deleted: a node that comes and goes costs
+    nothing."""
+
+    most_copies: int = 0
+    """Ratis replicas above which the surplus is deleted; 0: as many as it should have."""
+
     rack_count: int = 1
     """Racks of the cluster that have a node which is not dead."""

@@ -189,6 +189,13 @@ def is_among(keys: Ints, sorted_keys: Ints) -> Bools:
     return sorted_keys[places] == keys
 
 
+def first_of_run(values: Ints) -> Bools:
+    """Return which values differ from the one before them; the first always does."""
+    is_first = np.ones(len(values), dtype=np.bool_)
+    is_first[1:] = values[1:] != values[:-1]
+    return is_first
+
+
 def popcount(masks: Ints) -> Ints:
     """Return how many bits are set in each mask."""
     return np.bitwise_count(masks).astype(np.int64)

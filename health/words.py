@@ -76,6 +76,9 @@ class ContainerState(IntEnum):
 UNHEALTHY: Final = REPLICA_STATES.index("UNHEALTHY")
 """Code of the replica state."""
 
+RECOVERING: Final = REPLICA_STATES.index("RECOVERING")
+"""Code of the replica state: it is arriving."""
+
 
 class NodeHealth(IntEnum):
     """Whether a node was heard lately."""

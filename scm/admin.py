@@ -12,15 +12,16 @@ from typing import Final
 
 from agent.errors import Code
 from scm.basis import Basis
-from scm.counting import Placed
+from scm.case import Case, Placed, neighbours
+from scm.delete_safety import good_replicas
 from scm.facts import Container, ContainerState, Kind, Node
 from scm.intake import ASKED_FOR, Decision, Order
+from scm.judge import Judge, Row
 from scm.origins import may_be_removed
-from scm.replication import Case, good_replicas, neighbours, sources
 from scm.safemode import SafeMode
 from scm.shards import may_lose_shard, operator_keep_count, whole_count
 from scm.state import Change
-from scm.upkeep import Copy, Upkeep, told_doubt
+from scm.upkeep import Copy, Upkeep
 
 INELIGIBLE_STATE: Final = "INELIGIBLE_CONTAINER_STATE"
 NOT_ENOUGH_REPLICAS: Final = "NOT_ENOUGH_REPLICAS"
@@ -65,11 +66,12 @@ class Queue:
 class Admin:
     """Carries out single orders. Callers hold the control plane's lock."""
 
-    def __init__(self, basis: Basis, upkeep: Upkeep, safe_mode: SafeMode) -> None:
+    def __init__(self, basis: Basis, judge: Judge, upkeep: Upkeep, safe_mode: SafeMode) -> None:
         self._state = basis.state
         self._nodes = basis.nodes
         self._commands = basis.commands
         self._cases = basis.cases
+        self._judge = judge
         self._upkeep = upkeep
         self._safe_mode = safe_mode
 
@@ -85,8 +87,10 @@ class Admin:
         """Copy containers once more each, to `target_id` or where the rules say."""
 
         def decide(now: Change, case: Case) -> Decision:
+            number = case.container.container_id
+            row = self._judge.sources([number])[number]
             return self.copy(
-                now, case, why=ASKED_FOR, count=1, target_id=target_id, dry_run=dry_run
+                now, case, row, why=ASKED_FOR, count=1, target_id=target_id, dry_run=dry_run
             )
 
         return self._each(change, container_ids, worlds, decide)
@@ -148,22 +152,19 @@ class Admin:
         self,
         change: Change,
         case: Case,
+        row: Row,
         *,
         why: str,
         count: int,
         target_id: str = "",
         from_ids: Sequence[str] = (),
-        of_origin: Sequence[str] = (),
         dry_run: bool,
     ) -> Decision:
-        """Order `count` copies, or say why not.
+        """Order `count` copies from the sources of a row, or say why not.
 
-        `from_ids` narrows the sources; `of_origin` are those of one origin, and are copied though
-        others have more commits.
+        `from_ids` narrows the sources.
         """
-        allowed = list(of_origin) or [p.datanode_id for p in sources(case)]
-        if from_ids:
-            allowed = [node for node in allowed if node in from_ids]
+        allowed = [node for node in row.sources if not from_ids or node in from_ids]
         if not allowed:
             return self._decision(case, NO_SOURCE, "no replica can be copied from a reachable node")
         if target_id:
@@ -182,9 +183,10 @@ class Admin:
         command_ids: tuple[int, ...] = ()
         if not dry_run:
             command_ids = tuple(
-                self._upkeep.order_copy(change, case, copy, why=why) for copy in copies
+                self._upkeep.order_copy(change, case, copy, why=why + row.told(copy.source_id))
+                for copy in copies
             )
-        doubt = told_doubt(case, *sorted({copy.source_id for copy in copies})).removeprefix("; ")
+        doubt = row.told(*sorted({copy.source_id for copy in copies})).removeprefix("; ")
         decision = self._decision(case, "OK", doubt, orders=orders, command_ids=command_ids)
         return replace(decision, copies_after=decision.copies_before + len(copies))
 

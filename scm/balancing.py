@@ -11,24 +11,27 @@ person says so again, and a copy that was made is one too many, which `scm.upkee
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Final
 
 import structlog
 
 from agent.errors import Code, Refused
+from health.words import Health
 from scm.balance import Limits, Movable, Move, is_balanced, plan, used_share
 from scm.basis import Basis
-from scm.doubts import doubts
+from scm.case import Case
+from scm.delete_safety import movable
 from scm.facts import ContainerState, Kind, Priority
+from scm.judge import Judge
 from scm.removals import Removals
-from scm.replication import Case, Condition, is_whole, judge
 from scm.safemode import SafeMode
-from scm.shards import condition
 from scm.state import Change
 from scm.upkeep import Copy, Upkeep
 
 MOVE_S_MAX: Final = 65 * 60.0  # a move that takes longer is left to itself
 LOOKED_AT_MAX: Final = 5_000  # replicas of one source, in one iteration
+LOOKED_AT_AT_ONCE: Final = 200
 MOVE: Final = "a move of the balancer"
 
 _log = structlog.get_logger("suture.scm")
@@ -53,13 +56,19 @@ class Balancer:
     """Runs at most one balancing at a time. Callers hold the control plane's lock."""
 
     def __init__(
-        self, basis: Basis, upkeep: Upkeep, removals: Removals, safe_mode: SafeMode
+        self,
+        basis: Basis,
+        judge: Judge,
+        upkeep: Upkeep,
+        removals: Removals,
+        safe_mode: SafeMode,
     ) -> None:
         self._state = basis.state
         self._commands = basis.commands
         self._cases = basis.cases
         self._clock = basis.clock
         self._options = basis.options
+        self._judge = judge
         self._upkeep = upkeep
         self._removals = removals
         self._safe_mode = safe_mode
@@ -139,7 +148,7 @@ class Balancer:
                 moved_count=self._run.moved_count + 1,
                 moved_bytes=self._run.moved_bytes + move.size_bytes,
             )
-        elif is_copied and not is_late and case is not None and self._is_well_without(case, move):
+        elif is_copied and not is_late and case is not None and self._is_well_without(move):
             keep_count = 1 if case.container.scheme else case.container.replication_factor
             self._removals.delete(
                 change,
@@ -154,9 +163,9 @@ class Balancer:
         self._upkeep.moving.discard(number)
         self._upkeep.look_at([number])
 
-    def _is_well_without(self, case: Case, move: Move) -> bool:
-        left = tuple(p for p in case.placed if p.datanode_id != move.source_id)
-        return _condition(replace(case, placed=left)) is Condition.HEALTHY
+    def _is_well_without(self, move: Move) -> bool:
+        left = self._judge.health_without(move.container_id, move.source_id)
+        return left is Health.HEALTHY
 
     def _plan(self, threshold_percent: float) -> list[Move]:
         limits = Limits(threshold_percent=threshold_percent)
@@ -164,27 +173,29 @@ class Balancer:
         return plan(nodes, self._movable_on, limits, seed=self._options.seed)
 
     def _movable_on(self, datanode_id: str) -> Iterator[Movable]:
-        for number in sorted(self._state.replicas.on(datanode_id))[:LOOKED_AT_MAX]:
-            case = self._case(number)
-            if (
-                case is None
-                or number in self._moves
-                or self._state.commands.of_container(number)
-                or self._commands.is_cooling(Kind.REPLICATE, number)
-                or _condition(case) is not Condition.HEALTHY
-            ):
-                continue
-            held = next(p for p in case.placed if p.datanode_id == datanode_id)
-            avoided = case.excluded | doubts(case.placed).keys()
-            if is_whole(case, held) and datanode_id not in avoided:
+        held = iter(sorted(self._state.replicas.on(datanode_id))[:LOOKED_AT_MAX])
+        while numbers := list(islice(held, LOOKED_AT_AT_ONCE)):
+            sound = self._judge.healthy(number for number in numbers if self._is_free(number))
+            for number in (n for n in numbers if datanode_id in sound.get(n, ())):
+                case = self._case(number)
+                if case is None or datanode_id not in movable(case):
+                    continue
+                held_here = next(p for p in case.placed if p.datanode_id == datanode_id)
                 yield Movable(
                     number,
-                    held.replica.bytes_used,
+                    held_here.replica.bytes_used,
                     frozenset(p.datanode_id for p in case.placed),
                     tuple(p.rack for p in case.placed if p.datanode_id != datanode_id),
                     case.container.replication_factor,
                     is_scattered=bool(case.container.scheme),
                 )
+
+    def _is_free(self, number: int) -> bool:
+        return (
+            number not in self._moves
+            and not self._state.commands.of_container(number)
+            and not self._commands.is_cooling(Kind.REPLICATE, number)
+        )
 
     def _case(self, container_id: int) -> Case | None:
         container = self._state.containers.get(container_id)
@@ -200,7 +211,3 @@ class Balancer:
             moved_count=self._run.moved_count,
             moved_bytes=self._run.moved_bytes,
         )
-
-
-def _condition(case: Case) -> Condition:
-    return condition(case) if case.container.scheme else judge(case).condition

@@ -7,7 +7,9 @@ A snapshot of the same moment gives Spark the same batch (`spark_verify.batches`
 the same answer is what `suture-verify` checks for every container.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -27,15 +29,16 @@ from health.words import (
     Kind,
     NodeHealth,
     Service,
+    State,
 )
 from merkle.replica import ReplicaState
 from scm import facts
+from scm.cases import Cases
 from scm.facts import Container, ContainerState, Health, OpState, Pending
 from scm.nodes import Nodes as NodeBook
 from scm.options import ScmOptions
 from scm.records import CONTRADICTORY, EMPTY, HAS_TREE
-from scm.replica_table import ReplicaTable
-from scm.state import State
+from scm.state import State as Books
 
 OP_WORDS: Final = {
     facts.Kind.CLOSE: "CLOSE",
@@ -48,44 +51,70 @@ OP_WORDS: Final = {
 
 _STATES: Final = {word: code for code, word in enumerate(CONTAINER_STATES)}
 _REPLICA_STATES: Final = np.array([REPLICA_STATES.index(state) for state in ReplicaState])
-_NO_CONTAINER: Final = (UNKNOWN, 0, 0, 0, UNKNOWN, 0, NO_BCSID, 0, 0, False, False, False)
+_NO_CONTAINER: Final = (UNKNOWN, 0, 0, 0, UNKNOWN, 0, NO_BCSID, 0, 0, False, False, False, False)
 
 
-def op_rows(pending: Pending, replicas: ReplicaTable) -> Iterator[tuple[str, str, int]]:
+def op_rows(pending: Pending, state: Books) -> Iterator[tuple[str, str, int]]:
     """Yield word, datanode and index for each replica that a command is about.
 
-    A reconstruction makes several; a copy has the index of what it is made from.
+    A reconstruction makes several; a copy has the index of what it is made from. What reports show
+    done is not pending any more, and a copy to a datanode that is to leave does not count.
     """
     word = OP_WORDS.get(pending.kind)
     if word is None:
         return
-    held = replicas.get((pending.container_id, pending.datanode_id))
-    alone = (0 if held is None else held.replica_index, pending.subject_id)
+    source = state.replicas.get((pending.container_id, pending.datanode_id))
+    alone = (0 if source is None else source.replica_index, pending.subject_id)
     for index, datanode_id in pending.shards or (alone,):
-        yield word, datanode_id, index
+        held = state.replicas.get((pending.container_id, datanode_id))
+        if word == "ADD":
+            node = state.nodes.get(datanode_id)
+            is_arrived = held is not None and held.state is not ReplicaState.RECOVERING
+            is_open = not is_arrived and (node is None or node.op_state is OpState.IN_SERVICE)
+        else:
+            is_open = word != "DELETE" or held is not None
+        if is_open:
+            yield word, datanode_id, index
 
 
 class Batches:
     """Builds batches. Callers hold the control plane's lock."""
 
-    def __init__(self, state: State, nodes: NodeBook, options: ScmOptions) -> None:
+    def __init__(self, state: Books, nodes: NodeBook, cases: Cases, options: ScmOptions) -> None:
         self._state = state
         self._nodes = nodes
+        self._cases = cases
         self._options = options
 
     def rules(self) -> Rules:
         """Return the numbers of the rules as they are now."""
         return Rules(
             maintenance_min=self._options.maintenance_replica_min,
+            enough_copies=self._options.band_min_count,
+            most_copies=self._options.band_max_count,
             rack_count=max(1, self._nodes.rack_count()),
         )
 
-    def of(self, container_ids: Collection[int]) -> Batch:
-        """Return these containers, ascending, with their replicas and what is pending for them."""
+    def of(
+        self,
+        container_ids: Collection[int],
+        *,
+        without: Collection[int] = (),
+        gone: Collection[tuple[int, str]] = (),
+        service: Mapping[str, OpState] = MappingProxyType({}),
+    ) -> Batch:
+        """Return these containers, ascending, with their replicas and what is pending for them.
+
+        As if the commands `without` were not pending, the replicas `gone`, each a container and a
+        datanode, were not there, and datanodes were in the states that `service` gives them.
+        """
         ids = sorted(set(container_ids))
         counts, held = self._state.replicas.columns(ids)
         owner = np.repeat(np.arange(len(ids)), counts)
-        ops = self._ops(ids)
+        if gone := frozenset(gone):
+            is_left = self._left(ids, owner, held, gone)
+            owner, held = owner[is_left], held[is_left]
+        ops = self._ops(ids, without)
         words, which = np.unique(held["datanode"], return_inverse=True)
         holders = self._state.replicas.words(words.tolist())
         known = {name for _, _, name, _ in ops if self._state.nodes.get(name) is not None}
@@ -93,7 +122,7 @@ class Batches:
         place = {name: i for i, name in enumerate(names)}
         node = np.array([place[name] for name in holders], dtype=np.int64)[which]
         order = np.lexsort((node, held["index"], owner))
-        replicas, origins = self._replicas(owner[order], held[order], node[order])
+        replicas, origins = self._replicas(ids, owner[order], held[order], node[order], names)
         return Batch(
             containers=self._containers(ids, owner, held),
             replicas=replicas,
@@ -103,11 +132,22 @@ class Batches:
                 node=_longs(place.get(op[2], UNKNOWN) for op in ops),
                 index=_longs(op[3] for op in ops),
             ),
-            nodes=self._node_columns(names),
+            nodes=self._node_columns(names, service),
             origins=origins,
         )
 
-    def _ops(self, ids: Sequence[int]) -> list[tuple[int, str, str, int]]:
+    def _left(
+        self,
+        ids: Sequence[int],
+        owner: Ints,
+        held: NDArray[Any],
+        gone: Collection[tuple[int, str]],
+    ) -> Bools:
+        names = self._state.replicas.words(held["datanode"].tolist())
+        pairs = zip(owner.tolist(), names, strict=True)
+        return np.array([(ids[i], name) not in gone for i, name in pairs], dtype=np.bool_)
+
+    def _ops(self, ids: Sequence[int], without: Collection[int]) -> list[tuple[int, str, str, int]]:
         """Return place of the container, word, datanode, index."""
         commands = self._state.commands
         return [
@@ -115,11 +155,16 @@ class Batches:
             for i, number in enumerate(ids)
             if commands.has_any(number)
             for pending in commands.of_container(number)
-            for row in op_rows(pending, self._state.replicas)
+            if pending.command_id not in without
+            for row in op_rows(pending, self._state)
         ]
 
-    def _node_columns(self, names: Sequence[str]) -> Nodes:
-        known = [self._state.nodes.get(name) for name in names]
+    def _node_columns(self, names: Sequence[str], service: Mapping[str, OpState]) -> Nodes:
+        known = [
+            node and replace(node, op_state=service.get(name, node.op_state))
+            for name in names
+            for node in [self._state.nodes.get(name)]
+        ]
         racks = {rack: i for i, rack in enumerate(sorted({n.rack for n in known if n}))}
         return Nodes(
             names=tuple(names),
@@ -135,10 +180,11 @@ class Batches:
                 [n is not None and n.op_state is OpState.IN_MAINTENANCE for n in known],
                 dtype=np.bool_,
             ),
+            is_confirmed=np.array(list(map(self._cases.is_confirmed, names)), dtype=np.bool_),
         )
 
     def _replicas(
-        self, owner: Ints, held: NDArray[Any], node: Ints
+        self, ids: Sequence[int], owner: Ints, held: NDArray[Any], node: Ints, names: Sequence[str]
     ) -> tuple[Replicas, tuple[str, ...]]:
         flags = held["flags"]
         has_tree = flags & HAS_TREE != 0
@@ -165,8 +211,44 @@ class Batches:
             has_tombstones=has_tree,
             findings=held["finding_count"].astype(np.int64),
             is_contradictory=flags & CONTRADICTORY != 0,
+            block_count=held["block_count"].astype(np.int64),
+            tombstone_count=np.where(has_tree, held["tombstone_count"].astype(np.int64), 0),
+            is_barred=self._barred(ids, owner, node, names),
+            is_hopeful=self._hopeful(ids, owner, held, node, names),
         )
         return replicas, tuple(self._state.replicas.words(words.tolist()))
+
+    def _barred(self, ids: Sequence[int], owner: Ints, node: Ints, names: Sequence[str]) -> Bools:
+        """Return which replicas are kept out of orders."""
+        strange = np.array([not self._nodes.takes_orders(name) for name in names], dtype=np.bool_)
+        barred = strange[node]
+        if len(self._state.holds):
+            for row in np.flatnonzero(np.isin(owner, self._held_places(ids))).tolist():
+                key = (ids[owner[row]], names[node[row]])
+                barred[row] |= self._state.holds.get(key) is not None
+        return barred
+
+    def _held_places(self, ids: Sequence[int]) -> list[int]:
+        return [i for i, number in enumerate(ids) if self._state.holds.of(number)]
+
+    def _hopeful(
+        self,
+        ids: Sequence[int],
+        owner: Ints,
+        held: NDArray[Any],
+        node: Ints,
+        names: Sequence[str],
+    ) -> Bools:
+        """Return which bad replicas a repair may still heal."""
+        found = np.zeros(len(owner), dtype=np.bool_)
+        state = _REPLICA_STATES[held["state"]]
+        doubtful = np.unique(owner[(state == UNHEALTHY) | (state == State.QUASI_CLOSED)])
+        for place in {*doubtful.tolist(), *self._cases.places_in_grace(ids)}:
+            hopeful = self._cases.hopeful(ids[place])
+            first, end = np.searchsorted(owner, (place, place + 1)).tolist()
+            for row in range(first, end if hopeful else first):
+                found[row] = names[node[row]] in hopeful
+        return found
 
     def _is_word(self, word: str, numbers: NDArray[Any]) -> Bools:
         distinct, which = np.unique(numbers, return_inverse=True)
@@ -182,7 +264,7 @@ class Batches:
         rows = np.array([self._row(number) for number in ids], dtype=np.int64)
         columns = rows.reshape(len(ids), len(_NO_CONTAINER)).T
         kind, factor, data, parity, state, sequence, acknowledged, committed, size, *flags = columns
-        has_pipeline, is_suppressed, is_known = (flag.astype(np.bool_) for flag in flags)
+        has_pipeline, is_suppressed, owes, is_known = (flag.astype(np.bool_) for flag in flags)
         return Containers(
             container_id=np.array(ids, dtype=np.int64),
             kind=kind,
@@ -196,6 +278,7 @@ class Batches:
             used_bytes=np.where(used < 0, size, used),
             has_pipeline=has_pipeline,
             is_suppressed=is_suppressed,
+            owes_deletes=owes,
             is_known=is_known,
         )
 
@@ -216,6 +299,7 @@ class Batches:
             container.committed_bytes,
             self._has_pipeline(container),
             self._state.holds.is_suppressed(container_id),
+            self._cases.owes_deletes(container_id),
             True,
         )
 

@@ -1,17 +1,16 @@
 """The state as the pure rules see it: a container with its replicas' nodes, and nodes with room."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
 from scm.allocate import Candidate
+from scm.case import Case, Placed, is_bad, present
 from scm.clock import Clock
-from scm.counting import Band, Placed, is_bad, present
 from scm.facts import Container, Kind, OpState, Replica
 from scm.nodes import Nodes
 from scm.options import ScmOptions
 from scm.replicas import Reports
-from scm.replication import Case
 from scm.state import State
 
 
@@ -27,7 +26,6 @@ class Cases:
         self._clock = clock
         self._options = options
         self._bad_since_s: dict[int, dict[str, float]] = {}
-        self._band = Band(options.band_min_count, options.band_max_count)
         self._turn: dict[str, Candidate] | None = None
 
     def case(self, container: Container) -> Case:
@@ -49,12 +47,34 @@ class Cases:
             deletes=tuple(deletes),
             hopeful=self._hopeful(container, replicas),
             cluster_rack_count=self._nodes.rack_count(),
-            maintenance_min_count=self._options.maintenance_replica_min,
-            add_racks=tuple(map(self._nodes.rack, adds)),
             excluded=self._excluded(container_id, holders),
             owes_deletes=self.owes_deletes(container_id),
-            band=self._band,
         )
+
+    def is_confirmed(self, datanode_id: str) -> bool:
+        """Whether a node has named all it holds since this control plane started."""
+        return datanode_id in self._reports.confirmed
+
+    def places_in_grace(self, container_ids: Sequence[int]) -> list[int]:
+        """Return the places of the containers that had bad replicas when they were last asked."""
+        return [i for i, number in enumerate(container_ids) if number in self._bad_since_s]
+
+    def hopeful(self, container_id: int) -> frozenset[str]:
+        """Return the holders of bad replicas that a repair may heal and that lately became bad."""
+        container = self._state.containers.get(container_id)
+        if container is None:
+            return frozenset()
+        return self._hopeful(container, self._state.replicas.of(container_id))
+
+    def all_hopeful(self) -> frozenset[tuple[int, str]]:
+        """Return the bad replicas that a repair may heal, by container and datanode."""
+        return frozenset(
+            (number, node) for number in list(self._bad_since_s) for node in self.hopeful(number)
+        )
+
+    def owing(self) -> frozenset[int]:
+        """Return the containers with deletes that a node that is not dead is yet to do."""
+        return frozenset(filter(self.owes_deletes, self._state.transactions.container_ids()))
 
     def living(self, container_id: int) -> list[Replica]:
         """Return the replicas of a container but those that died with their nodes.
@@ -142,7 +162,7 @@ class Cases:
             self._nodes.health(replica.datanode_id),
             OpState.IN_SERVICE if node is None else node.op_state,
             "" if node is None else node.rack,
-            is_confirmed=replica.datanode_id in self._reports.confirmed,
+            is_confirmed=self.is_confirmed(replica.datanode_id),
         )
 
     def _hopeful(self, container: Container, replicas: Iterable[Replica]) -> frozenset[str]:

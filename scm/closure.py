@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from merkle.replica import ReplicaState
-from scm.counting import Placed, present
+from scm.case import Placed, present
 from scm.facts import Container, ContainerState, Replica
 
 STUCK: Final = "QUASI_CLOSED_STUCK"  # Ozone's word

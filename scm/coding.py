@@ -7,150 +7,99 @@ whatever the number of targets. An UNHEALTHY shard is no source and counts as lo
 place had its time. The rules on index sets are Ozone's; the Spark job has them too.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import structlog
 
-from agent.ec.scheme import parse_scheme
+from health.words import Action
 from merkle.replica import ReplicaState
 from scm.basis import Basis
-from scm.counting import Placed, is_bad, present
-from scm.doubts import doubts
-from scm.facts import Health, Kind, OpState, Pending
+from scm.case import Case, present
+from scm.facts import Kind, Pending
+from scm.judge import Judge, Row
 from scm.placement import choose_targets
-from scm.replication import Case
 from scm.state import Change
 
 QUIET_S: Final = 10.0  # after an order: reports of what it made are on their way
 IMPORT_SPACE_FACTOR: Final = 2
 
+_ABOUT_SHARDS: Final = frozenset({Kind.REPLICATE, Kind.RECONSTRUCT})
+
 _log = structlog.get_logger("suture.scm")
-
-
-@dataclass(frozen=True, slots=True)
-class Shortage:
-    """What an erasure-coded container lacks: indexes that nobody has whole, and what is left."""
-
-    lost: tuple[int, ...]
-    sources: tuple[tuple[int, str], ...]  # index and datanode, one a shard; those in doubt last
-    data_count: int
-    doubtful: frozenset[str] = frozenset()  # datanodes
-
-    @property
-    def is_repairable(self) -> bool:
-        """Whether enough is left to compute from."""
-        return len(self.sources) >= self.data_count
-
-    def readable(self, is_reachable: Callable[[str], bool]) -> tuple[tuple[int, str], ...]:
-        """Return the sources to read from now, those in doubt only if they are needed, and last.
-
-        None when too few are left.
-        """
-        there = [(index, node) for index, node in self.sources if is_reachable(node)]
-        sound = [(index, node) for index, node in there if node not in self.doubtful]
-        chosen = sound if len(sound) >= self.data_count else there
-        return tuple(chosen) if len(chosen) >= self.data_count else ()
-
-
-def shortage(case: Case) -> Shortage:
-    """Return what a container lacks. Pure.
-
-    A replica counts unless its node is dead; a bad one counts while it may be healed in place, and
-    one on a node that leaves is a source but no replica that stays. One that is excluded counts,
-    and is read from by no order of ours.
-    """
-    scheme = parse_scheme(case.container.scheme)
-    there = [p for p in present(case.placed) if p.datanode_id not in case.deletes]
-    good = [p for p in there if not is_bad(case.container, p.replica)]
-    closed = [p for p in good if p.replica.state is ReplicaState.CLOSED]
-    staying = {p.replica.replica_index for p in good}
-    staying |= {p.replica.replica_index for p in there if p.datanode_id in case.hopeful}
-    doubtful = doubts(case.placed)
-    sources: dict[int, str] = {}
-    for p in sorted(closed, key=lambda p: (p.datanode_id in doubtful, *_by_readiness(p))):
-        if p.datanode_id in case.excluded:
-            continue
-        sources.setdefault(p.replica.replica_index, p.datanode_id)
-    return Shortage(
-        tuple(index for index in scheme.indexes if index not in staying),
-        tuple(
-            sorted(
-                ((i, node) for i, node in sources.items() if i in scheme.indexes),
-                key=lambda source: (source[1] in doubtful, source[0]),
-            )
-        ),
-        scheme.data_count,
-        frozenset(sources.values()) & doubtful.keys(),
-    )
-
-
-def _by_readiness(placed: Placed) -> tuple[object, ...]:
-    return (
-        placed.health is not Health.HEALTHY,
-        placed.op_state is not OpState.IN_SERVICE,
-        not placed.is_confirmed,
-        placed.datanode_id,
-    )
 
 
 class Coding:
     """Keeps erasure-coded containers whole. Callers hold the control's lock."""
 
-    def __init__(self, basis: Basis) -> None:
+    def __init__(self, basis: Basis, judge: Judge) -> None:
         self._state = basis.state
         self._nodes = basis.nodes
         self._commands = basis.commands
         self._cases = basis.cases
         self._clock = basis.clock
         self._options = basis.options
+        self._judge = judge
         self._ordered_at_s: dict[int, float] = {}
-
-    def needed_weight(self, case: Case) -> int | None:
-        """Return how urgent it is to rebuild shards; None if there are none to rebuild now.
-
-        The smallest is the most urgent: it is how many more shards may be lost.
-        """
-        found = shortage(case)
-        if not found.lost or not found.is_repairable:
-            return None
-        return len(found.sources) - found.data_count
+        self._sources: dict[int, tuple[tuple[int, str], ...]] = {}  # of commands that leave now
 
     def rebuild(
-        self, change: Change, case: Case, *, count_max: int, is_in_place: bool = False
+        self,
+        change: Change,
+        case: Case,
+        lost: Row,
+        *,
+        count_max: int,
+        is_in_place: bool = False,
     ) -> bool:
         """Order what a container lacks, as far as it can be had now; whether that was all.
 
         What was ordered before counts as done: it comes back here if it fails. `is_in_place` lets
         a shard be made anew where a reconstruction left it unfinished.
         """
-        found = shortage(case)
-        if not found.lost or not found.is_repairable or self._is_under_way(case):
+        if self._is_under_way(case):
             return True
         if self._is_quiet(case.container.container_id):
             return False
-        return self._rebuild(change, case, found, count_max, is_in_place=is_in_place)
+        return self._rebuild(change, case, lost, count_max, is_in_place=is_in_place)
 
-    def shards(self, command: Pending) -> tuple[tuple[int, str], ...]:
-        """Return the sources of a command as they are now; none when it must not be sent."""
-        container = self._state.containers.get(command.container_id)
-        if container is None or not container.scheme:
-            return ()
-        found = shortage(self._cases.case(container))
+    def needed(self, commands: Sequence[Pending]) -> set[int]:
+        """Return the ids of the commands about shards that are still right, as if none of them were
+        pending; and find the sources that they are to read from."""
+        mine = [c for c in commands if c.kind in _ABOUT_SHARDS and self._is_coded(c)]
+        rows = self._judge.rows(
+            {c.container_id for c in mine}, without={c.command_id for c in mine}
+        )
+        self._sources.clear()
+        return {c.command_id for c in mine if self._is_needed(c, rows.get(c.container_id, ()))}
+
+    def _is_needed(self, command: Pending, rows: Sequence[Row]) -> bool:
+        if command.kind is Kind.REPLICATE:
+            return any(
+                row.action is Action.REPLICATE and command.datanode_id in row.sources
+                for row in rows
+            )
         targets = dict(command.shards)
-        if not found.is_repairable or not set(targets) <= set(found.lost):
-            return ()
-        if not all(map(self._nodes.takes_replicas, targets.values())):
-            return ()
-        return found.readable(self._nodes.is_reachable)
+        lost = next((row for row in rows if row.action is Action.RECONSTRUCT), None)
+        if lost is None or not set(targets) <= set(lost.indexes):
+            return False
+        held = self._state.replicas.of(command.container_id)
+        index_of = {replica.datanode_id: replica.replica_index for replica in held}
+        self._sources[command.command_id] = tuple((index_of[n], n) for n in lost.sources)
+        return all(map(self._nodes.takes_replicas, targets.values()))
+
+    def _is_coded(self, command: Pending) -> bool:
+        container = self._state.containers.get(command.container_id)
+        return container is not None and bool(container.scheme)
 
     def addressed(self, command: Pending) -> Pending:
-        """Return a command as it is sent: with the code, and a reconstruction's sources of now."""
+        """Return a command as it is sent: with the code, and a reconstruction's sources as they
+        were found when it was `needed`."""
         container = self._state.containers.get(command.container_id)
         if container is None or not container.scheme:
             return command
-        sources = self.shards(command) if command.kind is Kind.RECONSTRUCT else ()
+        sources = self._sources.get(command.command_id, ())
         return replace(command, sources=sources, scheme=container.scheme)
 
     def _is_under_way(self, case: Case) -> bool:
@@ -169,23 +118,23 @@ class Coding:
         return self._commands.is_cooling(Kind.RECONSTRUCT, container_id)
 
     def _rebuild(
-        self, change: Change, case: Case, found: Shortage, count_max: int, *, is_in_place: bool
+        self, change: Change, case: Case, lost: Row, count_max: int, *, is_in_place: bool
     ) -> bool:
         container = case.container
         size_bytes = _needed_bytes(case)
         excluded = {p.datanode_id for p in case.placed}
         if is_in_place:
-            excluded -= _unfinished(case, found.lost)
-        targets = self._targets(case, found.lost, size_bytes, excluded)[:count_max]
+            excluded -= _unfinished(case, lost.indexes)
+        targets = self._targets(case, lost.indexes, size_bytes, excluded)[:count_max]
         if not targets:
             return False
-        shards = tuple(zip(found.lost, targets, strict=False))
+        shards = tuple(zip(lost.indexes, targets, strict=False))
         command_id = self._commands.queue(
             change,
             Kind.RECONSTRUCT,
             container.container_id,
             min(targets, key=self._commands.replication_load),
-            why=f"shards {', '.join(map(str, found.lost))} are lost" + _doubted(found),
+            why=lost.reason + lost.told(*lost.sources),
             shards=shards,
             size_bytes=size_bytes,
         )
@@ -198,7 +147,7 @@ class Coding:
             command_id=command_id,
             targets=dict(shards),
         )
-        return len(targets) == len(found.lost)
+        return len(targets) == len(lost.indexes)
 
     def _targets(
         self, case: Case, lost: tuple[int, ...], size_bytes: int, excluded: set[str]
@@ -219,13 +168,6 @@ class Coding:
             container_id=case.container.container_id,
             seed=self._options.seed,
         )
-
-
-def _doubted(found: Shortage) -> str:
-    sound = [node for _index, node in found.sources if node not in found.doubtful]
-    if len(sound) >= found.data_count:
-        return ""
-    return f"; no better sources than those in doubt on {', '.join(sorted(found.doubtful))}"
 
 
 def _unfinished(case: Case, lost: tuple[int, ...]) -> set[str]:

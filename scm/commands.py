@@ -8,7 +8,7 @@ Every command is durable before anyone is told its id; a command is gone when it
 durable. Callers hold the control plane's lock.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
@@ -180,13 +180,13 @@ class Commands:
         self,
         change: Change,
         datanode_id: str,
-        objection: Callable[[Pending], str],
+        objections: Callable[[Sequence[Pending]], Mapping[int, str]],
         kinds: Collection[Kind] = frozenset(Kind),
     ) -> list[Pending]:
         """Return the commands that leave with this heartbeat's answer, marked as sent.
 
-        `objection` says what speaks against a command by now; it is dropped then. Those of other
-        `kinds` wait.
+        `objections` says what speaks against commands by now, by id; these are dropped. Those of
+        other `kinds` wait.
         """
         node = self._state.nodes.get(datanode_id)
         assert node is not None, "only registered datanodes are answered with commands"
@@ -205,8 +205,9 @@ class Commands:
         )
         now_s, now_ms = self._clock.monotonic_s(), self._clock.wall_ms()
         sending = []
+        found = objections(leaving)
         for command in leaving:
-            reason = objection(command)
+            reason = found.get(command.command_id, "")
             if reason and self._is_rebuilding(command):
                 continue
             if reason:

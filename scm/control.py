@@ -67,7 +67,7 @@ class ControlPlane(Operators):
             kinds = frozenset(Kind) if is_open else HARMLESS
             if not self._nodes.takes_orders(call.datanode_id):
                 kinds = OF_THE_NODE
-            sending = self._commands.drain(change, call.datanode_id, self._orders.objection, kinds)
+            sending = self._commands.drain(change, call.datanode_id, self._orders.objections, kinds)
             return HeartbeatAnswer(
                 is_known=True,
                 commands=tuple((c, self._named_by(c)) for c in map(self._addressed, sending)),

@@ -21,10 +21,10 @@ import structlog
 from agent.errors import Code
 from merkle.replica import TREE_STATES
 from scm import lifecycle
+from scm.case import LEAVING
 from scm.cases import Cases
 from scm.clock import Clock
 from scm.commands import Commands
-from scm.counting import LEAVING
 from scm.emptying import next_step
 from scm.facts import Container, ContainerState, Deleted, Key, Kind, Outcome, Transaction
 from scm.nodes import Nodes

@@ -16,7 +16,8 @@ from agent.errors import Code
 from scm.admin import NodeDecision
 from scm.basis import Basis
 from scm.facts import Container, Health, Kind, Node, OpState, Pending
-from scm.leaving import DONE, Need, Obstacle, lock_out, need, obstacle, violations
+from scm.judge import Judge
+from scm.leaving import DONE, Need, lock_out, need, violations
 from scm.state import Change
 
 REQUESTED_STATES: Final = frozenset(
@@ -63,19 +64,20 @@ class _Watch:
 
     todo: set[int]
     is_last_look: bool = False
-    blocked: dict[int, Obstacle] = field(default_factory=dict)
+    blocked: dict[int, str] = field(default_factory=dict)  # and why
 
 
 class Departures:
     """Lets nodes leave and return. Callers hold the control plane's lock."""
 
-    def __init__(self, basis: Basis) -> None:
+    def __init__(self, basis: Basis, judge: Judge) -> None:
         self._state = basis.state
         self._nodes = basis.nodes
         self._commands = basis.commands
         self._cases = basis.cases
         self._clock = basis.clock
         self._options = basis.options
+        self._judge = judge
         self._watches: dict[str, _Watch] = {}
         self._told: dict[str, tuple[OpState | None, int]] = {}
         self._seen = self._state.settled()  # blocked containers about which nothing changed since
@@ -185,12 +187,11 @@ class Departures:
         if watch is None:
             watch = _Watch(set(self._state.replicas.on(node.datanode_id)))
             self._watches[node.datanode_id] = watch
-        for container_id in list(islice(watch.todo, LOOKS_PER_TURN)):
-            watch.todo.discard(container_id)
-            why = self._obstacle(container_id)
-            if why is not None:
-                watch.blocked[container_id] = why
-                watch.is_last_look = False
+        due = list(islice(watch.todo, LOOKS_PER_TURN))
+        watch.todo.difference_update(due)
+        blocked = self._judge.obstacles(due)
+        watch.blocked |= blocked
+        watch.is_last_look &= not blocked
         if watch.todo or watch.blocked:
             return False
         is_dead = self._nodes.health(node.datanode_id) is Health.DEAD
@@ -211,9 +212,10 @@ class Departures:
             if number not in self._seen
         )
         due = dict.fromkeys(islice(stirred, LOOKS_PER_TURN * len(self._watches)))
+        obstacles = self._judge.obstacles(due)
         for container_id in due:
             self._seen.add(container_id)
-            why = self._obstacle(container_id)
+            why = obstacles.get(container_id)
             for watch in self._watches.values():
                 if container_id not in watch.blocked:
                     continue
@@ -221,10 +223,6 @@ class Departures:
                     del watch.blocked[container_id]
                 else:
                     watch.blocked[container_id] = why
-
-    def _obstacle(self, container_id: int) -> Obstacle | None:
-        container = self._state.containers.get(container_id)
-        return None if container is None else obstacle(self._cases.case(container))
 
     def _is_persisted(self, node: Node) -> bool:
         op_state, op_expiry_ms = self._told.get(node.datanode_id, (None, 0))
@@ -235,22 +233,28 @@ class Departures:
         """Return what the containers of the nodes need that are to leave, all at once."""
         if request.op_state is OpState.IN_SERVICE:
             return []
-        leaving = frozenset(request.datanode_ids)
-        held = {number for node in leaving for number in self._state.replicas.on(node)}
-        return [
-            need(self._cases.case(container), leaving, request.op_state)
-            for number in sorted(held)
-            if (container := self._state.containers.get(number)) is not None
-        ]
+        held = {n for node in request.datanode_ids for n in self._state.replicas.on(node)}
+        return self._needs_of(held, request.datanode_ids, request.op_state)
+
+    def _needs_of(
+        self, container_ids: Iterable[int], datanode_ids: Sequence[str], op_state: OpState
+    ) -> list[Need]:
+        known = [n for n in container_ids if self._state.containers.get(n) is not None]
+        found = []
+        for loss in self._judge.leaving(known, datanode_ids, op_state):
+            container = self._state.containers.get(loss.container_id)
+            assert container is not None
+            living = self._cases.living(loss.container_id)
+            size_bytes = max((replica.bytes_used for replica in living), default=0)
+            rules = self._judge.rules()
+            found.append(need(container, loss, op_state, rules, size_bytes=size_bytes))
+        return found
 
     def _locked_count(self, node: Node, container_ids: Iterable[int]) -> int:
         """Return how many of these containers nobody could read without the node."""
-        leaving = frozenset({node.datanode_id})
-        return sum(
-            need(self._cases.case(container), leaving, node.op_state).is_locked
-            for number in islice(container_ids, LOOKS_PER_TURN)
-            if (container := self._state.containers.get(number)) is not None
-        )
+        some = list(islice(container_ids, LOOKS_PER_TURN))
+        needs = self._needs_of(some, [node.datanode_id], node.op_state)
+        return sum(one.is_locked for one in needs)
 
     def _departure(self, node: Node) -> Departure:
         watch = self._watches.get(node.datanode_id)
@@ -262,7 +266,7 @@ class Departures:
             len(held),
             sum(command.container_id in held for command in self._copies()),
             tuple(sorted(blocked)),
-            sum(why is Obstacle.UNCLOSED for why in blocked.values()),
+            list(blocked.values()).count("unclosed"),
             self._locked_count(node, blocked),
             may_be_switched_off=node.op_state in DONE.values(),
             is_persisted=self._is_persisted(node),

@@ -17,7 +17,7 @@ import structlog
 from agent.errors import Code
 from merkle.replica import ReplicaState
 from scm.basis import Basis
-from scm.counting import is_bad
+from scm.case import is_bad
 from scm.facts import Container, ContainerState, Deleted, Forgotten, OutcomeState, Replica
 from scm.replicas import Reports
 from scm.safemode import SafeMode

@@ -5,25 +5,21 @@
         ▼   └── recommissioned, or its maintenance is over: at any time
     ENTERING_MAINTENANCE ──enough of every container stays online──► IN_MAINTENANCE
 
-The stop conditions are those of the counts (`scm.counting`): leaving replicas do not count, resting
-ones count beside as many online ones as `maintenance_replica_min` says (S2.31, S2.39, S2.41). They
-look at all that is known of a container, not at one state: a container of which only unhealthy
-replicas are left holds its nodes back, too.
+What holds a node back is the judge's to say (`health.departure`): leaving replicas do not count,
+resting ones count beside as many online ones as `maintenance_replica_min` says. Here is what speaks
+against letting nodes begin to leave.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import dataclass
 from typing import Final
 
 from agent.errors import size_text
+from health.rules import Rules
 from scm.allocate import Candidate
-from scm.counting import is_bad, present
-from scm.facts import ContainerState, Health, OpState
-from scm.replication import Case, sources, vulnerable
-from scm.shards import ONLINE_SPARE_COUNT, lacking, may_do_without
+from scm.facts import Container, ContainerState, OpState
+from scm.judge import Loss
 
-_IGNORED: Final = frozenset({ContainerState.DELETING, ContainerState.DELETED})
 _CLOSED: Final = frozenset({ContainerState.CLOSED, ContainerState.QUASI_CLOSED})
 NAMED_MAX: Final = 5  # containers that a message names
 
@@ -32,30 +28,6 @@ DONE: Final = {
     OpState.ENTERING_MAINTENANCE: OpState.IN_MAINTENANCE,
 }
 """What a state becomes when nothing stands in the way any more."""
-
-
-class Obstacle(StrEnum):
-    """Why a container needs a node that is to leave."""
-
-    UNCLOSED = "UNCLOSED"  # it is still being written, or not closed everywhere
-    TOO_FEW = "TOO_FEW"  # too few replicas would be left or stay online
-
-
-def obstacle(case: Case) -> Obstacle | None:
-    """Say what keeps the nodes of a container that are to leave; None if they may go."""
-    if case.container.state in _IGNORED:
-        return None
-    if case.container.state not in _CLOSED:
-        return Obstacle.UNCLOSED
-    if case.container.scheme:
-        return None if may_do_without(case) else Obstacle.TOO_FEW
-    here = present(case.placed)
-    with_unhealthy = all(is_bad(case.container, p.replica) for p in here)
-    counted = case.count(with_unhealthy=with_unhealthy)
-    is_short = counted.available_count < 1 or not counted.is_sufficient(with_adds=False)
-    if is_short or vulnerable(case):
-        return Obstacle.TOO_FEW
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,45 +42,22 @@ class Need:
     is_locked: bool = False  # it can be read now, and could not if the nodes were off now
 
 
-def need(case: Case, leaving: frozenset[str], op_state: OpState) -> Need:
-    """Say what a container needs if these nodes leave (DECOMMISSIONING) or rest (S2.76, S5.12)."""
-    container = case.container
-    gone = tuple(
-        replace(p, op_state=op_state) if p.datanode_id in leaving else p for p in case.placed
-    )
-    after = replace(case, placed=gone)
-    size_bytes = max((p.replica.bytes_used for p in present(case.placed)), default=0)
+def need(
+    container: Container, loss: Loss, op_state: OpState, rules: Rules, *, size_bytes: int
+) -> Need:
+    """Say what a container needs if nodes leave (DECOMMISSIONING) or rest."""
     online_count = container.replication_factor
-    if container.scheme:
-        if op_state is not OpState.DECOMMISSIONING:
-            online_count = min(online_count, container.data_count + ONLINE_SPARE_COUNT)
-        made_count, is_stuck = lacking(after)
-    else:
-        if op_state is not OpState.DECOMMISSIONING:
-            online_count = min(online_count, case.maintenance_min_count)
-        made_count = after.count(with_unhealthy=True).needed_count
-        is_stuck = made_count > 0 and not sources(after)
-    off = replace(case, placed=tuple(p for p in case.placed if p.datanode_id not in leaving))
+    if op_state is not OpState.DECOMMISSIONING:
+        spare = container.data_count + rules.ec_redundancy
+        online_count = min(online_count, spare if container.scheme else rules.maintenance_min)
     return Need(
         container.container_id,
         container.scheme or f"{container.replication_factor} replicas",
         online_count,
-        made_count * size_bytes,
-        is_stuck and container.state in _CLOSED,
-        is_locked=is_readable(case) and not is_readable(off),
+        loss.made_count * size_bytes,
+        loss.is_stuck and container.state in _CLOSED,
+        is_locked=loss.is_locked,
     )
-
-
-def is_readable(case: Case) -> bool:
-    """Whether all data of a container can be read from nodes that answer."""
-    good = [
-        p
-        for p in case.placed
-        if p.health is Health.HEALTHY and not is_bad(case.container, p.replica)
-    ]
-    if case.container.scheme:
-        return len({p.replica.replica_index for p in good}) >= case.container.data_count
-    return bool(good)
 
 
 def violations(needs: Sequence[Need], remaining: Collection[Candidate]) -> list[str]:

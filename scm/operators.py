@@ -298,7 +298,7 @@ class Operators(Parts):
                     pending=[
                         snapshot.PendingOp(command, *row)
                         for command in self._state.commands.values()
-                        for row in op_rows(command, self._state.replicas)
+                        for row in op_rows(command, self._state)
                     ],
                     suppressed=frozenset(
                         h.container_id for h in self._state.holds.values() if not h.datanode_id
@@ -306,7 +306,19 @@ class Operators(Parts):
                     # What was judged by a health that a node no longer has is not known now.
                     states=NOT_KNOWN if self._nodes.unnoted() else self._upkeep.states(),
                     acknowledged=self._state.keys.last_bcsids(),
-                    maintenance_min=self._options.maintenance_replica_min,
+                    rules=self._batches.rules(),
+                    owing=self._cases.owing(),
+                    barred_nodes=frozenset(
+                        node.datanode_id
+                        for node in self._state.nodes.values()
+                        if not self._nodes.takes_orders(node.datanode_id)
+                    ),
+                    barred=frozenset(
+                        (h.container_id, h.datanode_id)
+                        for h in self._state.holds.values()
+                        if h.datanode_id
+                    ),
+                    hopeful=self._cases.all_hopeful(),
                 )
             return snapshot.export(
                 world, self._snapshots_path, keep_count=self._options.snapshot_keep_count

@@ -5,26 +5,20 @@
 Callers hold the control plane's lock.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from agent.errors import Code
 from scm import dispatch, lifecycle
 from scm.basis import Basis
 from scm.coding import Coding
-from scm.counting import Placed
-from scm.doubts import doubts
+from scm.delete_safety import movable
 from scm.facts import Container, Kind, Outcome, OutcomeState, Pending, Priority
-from scm.origins import lacking, may_be_removed
+from scm.judge import Judge
+from scm.origins import may_be_removed
 from scm.reconciles import Reconciles
-from scm.replication import Case, is_whole, sources
 from scm.settled import Settled
-from scm.shards import (
-    may_lose_shard,
-    may_remove_shard,
-    operator_keep_count,
-    to_copy,
-    to_move,
-)
+from scm.shards import may_lose_shard, may_remove_shard, operator_keep_count
 from scm.state import Change
 
 
@@ -37,13 +31,14 @@ class _Attempt:
 class Orders:
     """Orders that follow from a container's state."""
 
-    def __init__(self, basis: Basis, reconciles: Reconciles, coding: Coding) -> None:
+    def __init__(self, basis: Basis, judge: Judge, reconciles: Reconciles, coding: Coding) -> None:
         self._state = basis.state
         self._nodes = basis.nodes
         self._commands = basis.commands
         self._cases = basis.cases
         self._clock = basis.clock
         self._options = basis.options
+        self._judge = judge
         self._reconciles = reconciles
         self._coding = coding
         self._close_attempts: dict[int, dict[str, _Attempt]] = {}
@@ -125,18 +120,35 @@ class Orders:
             case _:
                 return ()
 
-    def objection(self, command: Pending) -> str:
-        """Say what speaks against a command now that its turn has come; empty: nothing."""
+    def objections(self, commands: Sequence[Pending]) -> dict[int, str]:
+        """Say what speaks against commands now that their turn has come, by id."""
+        needed = self._coding.needed(commands) | self._readable(commands)
+        found = {c.command_id: self._objection(c, needed) for c in commands}
+        return {number: reason for number, reason in found.items() if reason}
+
+    def _readable(self, commands: Sequence[Pending]) -> set[int]:
+        """Return the ids of the copies of whole replicas whose source is still a good one."""
+        copies = [c for c in commands if c.kind is Kind.REPLICATE and not self._is_coded(c)]
+        able = self._judge.sources(
+            {c.container_id for c in copies}, without={c.command_id for c in copies}
+        )
+        return {c.command_id for c in copies if c.datanode_id in able[c.container_id].sources}
+
+    def _is_coded(self, command: Pending) -> bool:
+        container = self._state.containers.get(command.container_id)
+        return container is not None and bool(container.scheme)
+
+    def _objection(self, command: Pending, needed: Collection[int]) -> str:
         match command.kind:
             case Kind.RECONCILE:
                 if not self._reconciles.peers_of(command):
                     return "not eligible any more when its turn came"
             case Kind.REPLICATE:
-                return self._replicate_objection(command)
+                return self._replicate_objection(command, needed)
             case Kind.DELETE:
                 return self._delete_objection(command)
             case Kind.RECONSTRUCT:
-                if not self._coding.shards(command):
+                if command.command_id not in needed:
                     return "what it would rebuild is not lost any more, or too few sources are left"
         return ""
 
@@ -151,31 +163,22 @@ class Orders:
             return self._without_replica(change, command)
         return self._state.containers.get(command.container_id)
 
-    def _replicate_objection(self, command: Pending) -> str:
+    def _replicate_objection(self, command: Pending, needed: Collection[int]) -> str:
         container = self._state.containers.get(command.container_id)
         if container is None:
             return "no such container any more"
         case = self._cases.case(container)
-        # The add that is this command hides from `to_move` that it is needed.
-        able = self._shard_sources(case, command) if container.scheme else sources(case)
-        short_by, of_origin = lacking(replace(case, adds=()), [command.datanode_id])
-        if not (short_by and of_origin) and command.datanode_id not in {
-            p.datanode_id for p in able
-        }:
+        if command.priority is Priority.LOW:  # a move, which needs no reason but a whole replica
+            is_source = command.datanode_id in movable(case)
+        else:
+            is_source = command.command_id in needed
+        if not is_source:
             return "its replica is no source any more"
         if self._state.replicas.get((command.container_id, command.target_id)) is not None:
             return f"{command.target_id} has a replica already"
         if not self._nodes.takes_replicas(command.target_id):
             return f"{command.target_id} cannot be reached, is to leave, or is read-only"
         return ""
-
-    def _shard_sources(self, case: Case, command: Pending) -> list[Placed]:
-        if command.priority is Priority.LOW:  # a move, which needs no reason but a whole shard
-            avoided = case.excluded | doubts(case.placed).keys()
-            movable = (p for p in case.placed if p.datanode_id not in avoided)
-            return [p for p in movable if is_whole(case, p)]
-        moved = to_move(replace(case, adds=()))
-        return to_copy(case) + ([] if moved is None else [moved])
 
     def _delete_objection(self, command: Pending) -> str:
         """Deletes are decided once and looked at again: replicas may have gone meanwhile."""

@@ -1,19 +1,18 @@
-"""Stuck quasi-closed containers: how many copies each origin has, lacks or has too many of. Pure.
+"""Quasi-closed containers: which replica of an origin may be removed. Pure.
 
 An origin is the datanode that took a replica's writes. Until it is certain which of them has the
 last commit, the data of every origin is kept: three copies of those with the highest commit, two of
-the others (Ozone's numbers). A container of one origin is counted as any other.
+the others (Ozone's numbers). A container of one origin needs as many as any other.
 """
 
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Final
 
 from merkle.diff import Comparison, compare
 from merkle.replica import ReplicaState
-from scm.counting import RESTING, Placed, present
+from scm.case import Case, Placed, present
+from scm.delete_safety import may_remove, stable_order
 from scm.facts import ContainerState, Health, OpState
-from scm.replication import Case, may_remove, stable_order
 
 BEST_COPIES: Final = 3
 OTHER_COPIES: Final = 2
@@ -31,28 +30,21 @@ class Origin:
         return sum(p.op_state is OpState.IN_SERVICE for p in self.replicas)
 
     @property
-    def under_count(self) -> int:
-        """Copies that lack; while one rests, one online is enough."""
-        lacking = self.target_count - self._online_count
-        if any(p.op_state in RESTING for p in self.replicas):
-            lacking = min(lacking, 1 - self._online_count)
-        return max(0, lacking)
-
-    @property
     def over_count(self) -> int:
         """Copies in service beyond the target."""
         return max(0, self._online_count - self.target_count)
 
 
 def origins(case: Case) -> list[Origin]:
-    """Return the origins of a quasi-closed container; none if it has but one, or is of shards."""
+    """Return the origins of a quasi-closed container; none if it is of shards."""
     if case.container.state is not ContainerState.QUASI_CLOSED or case.container.scheme:
         return []
     grouped: dict[str, list[Placed]] = {}
     for p in present(case.placed):
         grouped.setdefault(p.replica.origin_datanode_id or p.datanode_id, []).append(p)
-    if len(grouped) < 2:
-        return []
+    if len(grouped) == 1:
+        [held] = grouped.values()
+        return [Origin(tuple(held), case.container.replication_factor)]
     whole = [p for p in present(case.placed) if p.replica.state is not ReplicaState.UNHEALTHY]
     last = max((p.replica.bcsid for p in whole), default=-1)
     return [
@@ -64,28 +56,6 @@ def origins(case: Case) -> list[Origin]:
         )
         for held in grouped.values()
     ]
-
-
-def lacking(case: Case, from_ids: Collection[str]) -> tuple[int, list[str]]:
-    """Return how many copies of these datanodes' origin lack, and whom it can be copied from.
-
-    None while a copy is on its way: nobody knows whose.
-    """
-    for origin in origins(case):
-        if case.adds or not {p.datanode_id for p in origin.replicas} >= set(from_ids):
-            continue
-        able = [
-            p
-            for p in origin.replicas
-            if p.datanode_id in from_ids
-            and p.health is Health.HEALTHY
-            and not p.replica.load_error
-            and p.datanode_id not in case.deletes
-            and p.datanode_id not in case.excluded
-        ]
-        highest = max((p.replica.bcsid for p in able), default=0)
-        return origin.under_count, [p.datanode_id for p in able if p.replica.bcsid == highest]
-    return 0, []
 
 
 def spare(case: Case) -> list[Placed]:

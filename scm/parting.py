@@ -19,9 +19,9 @@ from agent.errors import Code
 from merkle.replica import ReplicaState
 from scm.admin import NodeDecision
 from scm.basis import Basis
-from scm.counting import is_bad
+from scm.case import is_bad
 from scm.facts import Container, ContainerState, Health, OpState, OutcomeState, Replica
-from scm.leaving import obstacle
+from scm.judge import Judge
 from scm.safemode import SafeMode
 from scm.state import Change
 from scm.trail import Note
@@ -47,11 +47,11 @@ class _Loss:
 class Parting:
     """Strikes off replicas and nodes. Callers hold the control plane's lock."""
 
-    def __init__(self, basis: Basis, safe_mode: SafeMode) -> None:
+    def __init__(self, basis: Basis, judge: Judge, safe_mode: SafeMode) -> None:
         self._state = basis.state
         self._nodes = basis.nodes
         self._commands = basis.commands
-        self._cases = basis.cases
+        self._judge = judge
         self._safe_mode = safe_mode
         self._needed = self._state.settled()  # looked at: the books keep what a dead node said
 
@@ -63,8 +63,10 @@ class Parting:
             if node is None or node.op_state is not OpState.DECOMMISSIONED:
                 continue
             held = (i for i in self._state.replicas.on(datanode_id) if i not in self._needed)
-            for container_id in list(islice(held, LOOKS_PER_TURN)):
-                if self._may_go(container_id, datanode_id):
+            due = list(islice(held, LOOKS_PER_TURN))
+            obstacles = self._judge.obstacles(due)
+            for container_id in due:
+                if self._may_go(container_id, datanode_id, is_needed=container_id in obstacles):
                     self._strike(change, container_id, datanode_id)
                     struck.add(container_id)
                 elif self._state.containers.get(container_id) is not None:
@@ -125,13 +127,14 @@ class Parting:
     def _loss(self, datanode_id: str, leaving: frozenset[str]) -> _Loss:
         needed, fewer = [], 0
         held = self._state.replicas.on(datanode_id)
+        obstacles = self._judge.obstacles(held)
         for container_id in sorted(held):
             container = self._state.containers.get(container_id)
             if container is None or container.state in _GONE:
                 continue
             if not self._is_readable(container, leaving):
                 needed.append(container_id)
-            elif obstacle(self._cases.case(container)) is not None:
+            elif container_id in obstacles:
                 fewer += 1
         return _Loss(len(held), tuple(needed), fewer)
 
@@ -149,12 +152,12 @@ class Parting:
         if self._state.holds.get((container_id, datanode_id)) is not None:
             change.remove(self._state.holds, (container_id, datanode_id))
 
-    def _may_go(self, container_id: int, datanode_id: str) -> bool:
+    def _may_go(self, container_id: int, datanode_id: str, *, is_needed: bool) -> bool:
         """Whether the books lose nothing that anybody may need."""
         container = self._state.containers.get(container_id)
         if container is None or container.state in _GONE:
             return True
-        if obstacle(self._cases.case(container)) is not None:
+        if is_needed:
             return False
         mine = self._state.replicas.get((container_id, datanode_id))
         living = self._nodes.living(self._state.replicas.of(container_id))

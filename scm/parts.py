@@ -10,6 +10,7 @@ from scm import trail
 from scm.admin import Admin
 from scm.balancing import Balancer
 from scm.basis import Basis
+from scm.batches import Batches
 from scm.cases import Cases
 from scm.clock import Clock
 from scm.closures import Closures
@@ -20,6 +21,7 @@ from scm.departures import Departures
 from scm.forgetting import Forgetting
 from scm.healing import Healing
 from scm.holding import Holding
+from scm.judge import Judge
 from scm.last_copies import LastCopies
 from scm.metered_lock import MeteredLock
 from scm.metrics import Meters
@@ -70,16 +72,19 @@ class Parts:
         self._deletions = Deletions(state, self._nodes, cases, self._commands, clock)
         self._writers = Writers(state, self._nodes, cases, self._deletions, clock, options)
         self._reconciles = Reconciles(state, self._nodes, self._commands, clock, options)
-        self._coding = Coding(basis)
-        self._removals = Removals(basis)
+        self._cases = cases
+        self._batches = Batches(state, self._nodes, cases, options)
+        self._judge = Judge(self._batches)
+        self._coding = Coding(basis, self._judge)
+        self._removals = Removals(basis, self._judge)
         self._healing = Healing(basis, self._reconciles)
-        self._upkeep = Upkeep(basis, self._coding, self._removals, self._healing)
-        self._orders = Orders(basis, self._reconciles, self._coding)
+        self._upkeep = Upkeep(basis, self._judge, self._coding, self._removals, self._healing)
+        self._orders = Orders(basis, self._judge, self._reconciles, self._coding)
         self._changed_nodes: set[str] = set()
         self._verified = Verified()
         self._safe_mode = SafeMode(state, clock, options)
-        self._departures = Departures(basis)
-        self._admin = Admin(basis, self._upkeep, self._safe_mode)
+        self._departures = Departures(basis, self._judge)
+        self._admin = Admin(basis, self._judge, self._upkeep, self._safe_mode)
         self._previews = Previews(state, cases, self._commands, self._reconciles)
         self._observer = Observer(
             state,
@@ -95,12 +100,18 @@ class Parts:
             basis, self._observer, self._orders, self._writers, self._previews, self._safe_mode
         )
         self._plans = Plans(
-            basis, self._reconciles, self._admin, self._safe_mode, self._closures, self._previews
+            basis,
+            self._judge,
+            self._reconciles,
+            self._admin,
+            self._safe_mode,
+            self._closures,
+            self._previews,
         )
         self._forgetting = Forgetting(basis, self._reports, self._safe_mode)
-        self._parting = Parting(basis, self._safe_mode)
+        self._parting = Parting(basis, self._judge, self._safe_mode)
         self._holding = Holding(state, self._upkeep, clock)
-        self._balancer = Balancer(basis, self._upkeep, self._removals, self._safe_mode)
+        self._balancer = Balancer(basis, self._judge, self._upkeep, self._removals, self._safe_mode)
         self._views = Views(state, self._nodes, self._reports)
         self._last_copies = LastCopies(state, self._nodes)
         self._totals = Totals(state)

@@ -9,20 +9,19 @@ from dataclasses import replace
 from typing import Final
 
 from agent.errors import Code
+from health.words import ACTIONS
 from merkle.replica import ReplicaState
 from scm.admin import Admin
 from scm.basis import Basis
+from scm.case import Case
 from scm.closures import Closures
-from scm.coding import shortage
 from scm.emptying import next_step
 from scm.facts import Container, ContainerState, Kind
 from scm.intake import Decision, PlanRow, check
-from scm.origins import lacking, spare
+from scm.judge import Judge, Row
 from scm.previews import Previews
 from scm.reconciles import Reconciles
-from scm.replication import UNDER, Case, judge, victims
 from scm.safemode import SafeMode
-from scm.shards import surplus, to_copy
 from scm.state import Change
 
 SUPPRESSED: Final = "SUPPRESSED"
@@ -35,6 +34,7 @@ class Plans:
     def __init__(
         self,
         basis: Basis,
+        judge: Judge,
         reconciles: Reconciles,
         admin: Admin,
         safe_mode: SafeMode,
@@ -45,6 +45,7 @@ class Plans:
         self._nodes = basis.nodes
         self._cases = basis.cases
         self._clock = basis.clock
+        self._judge = judge
         self._reconciles = reconciles
         self._admin = admin
         self._safe_mode = safe_mode
@@ -58,70 +59,54 @@ class Plans:
         aborted = self._previews.aborted(rows, worlds)
         if aborted:
             return aborted
-        decisions = [self.apply(change, row, dry_run=dry_run) for row in rows]
+        needs = self._judge.rows({row.container_id for row in rows})
+        decisions = []
+        for row in rows:
+            needed = needs.get(row.container_id, ())
+            decisions.append(self._apply(change, row, needed, dry_run=dry_run))
+            if decisions[-1].command_ids:  # another row about it meets another world
+                needs |= {row.container_id: []} | self._judge.rows([row.container_id])
         if not dry_run:
             return decisions
         return [self._previews.planned(*one) for one in zip(rows, decisions, strict=True)]
 
-    def apply(self, change: Change, row: PlanRow, *, dry_run: bool) -> Decision:
-        """Order what a row asks for, if the world is still such that it is right."""
+    def _apply(
+        self, change: Change, row: PlanRow, needs: Sequence[Row], *, dry_run: bool
+    ) -> Decision:
+        """Order what a row asks for, if the judge asks for the same now."""
         container = self._state.containers.get(row.container_id)
         refusal = self._refusal(row, container)
         if refusal is not None:
             return refusal
         assert container is not None
-        if container.scheme and row.action not in {Kind.RECONCILE, Kind.CLOSE}:
-            return self._coded(row, container)
+        needed = [need for need in needs if ACTIONS[need.action] == row.action]
         match row.action:
             case Kind.CLOSE:
                 return self._close(change, row, container, dry_run=dry_run)
             case Kind.RECONCILE:
                 return self._reconcile(change, row, container, dry_run=dry_run)
             case Kind.REPLICATE:
-                return self._replicate(change, row, container, dry_run=dry_run)
+                return self._replicate(change, row, container, needed, dry_run=dry_run)
+            case Kind.RECONSTRUCT if container.scheme:
+                return self._reconstruct(row, container, needed)
             case Kind.DELETE:
-                return self._delete(change, row, container, dry_run=dry_run)
+                return self._delete(change, row, container, needed, dry_run=dry_run)
             case _:
+                message = f"container is {container.scheme or 'not erasure-coded'}"
                 return Decision(
                     row.container_id,
                     "INELIGIBLE_REPLICATION_TYPE",
-                    f"nothing here is erasure-coded, so there is nothing to {row.action}",
+                    f"{message}: {row.action} means nothing",
                 )
 
-    def _coded(self, row: PlanRow, container: Container) -> Decision:
-        """Confirm what is done about an erasure-coded container; that it is done needs no plan."""
-        case = self._cases.case(container)
-        match row.action:
-            case Kind.RECONSTRUCT:
-                return self._reconstruct(row, case)
-            case Kind.REPLICATE:
-                leaving = {p.datanode_id for p in to_copy(case)}
-                if not leaving & set(row.sources):
-                    return _stale(row, f"no shard of {', '.join(row.sources)} is to be copied now")
-                return Decision(row.container_id, "OK", "is copied by the control plane")
-            case Kind.DELETE if not row.is_forced:
-                return self._delete_empty(row, case)
-            case Kind.DELETE:
-                removable = {p.datanode_id for p in surplus(case)} | set(case.deletes)
-                wrong = sorted(set(row.targets) - removable)
-                if wrong:
-                    return _stale(row, f"the shard on {', '.join(wrong)} is not one to remove now")
-                return Decision(row.container_id, "OK", "is removed by the control plane")
-            case _:
-                return Decision(
-                    row.container_id,
-                    "INELIGIBLE_REPLICATION_TYPE",
-                    f"container is erasure-coded ({container.scheme}): {row.action} means nothing",
-                )
-
-    def _reconstruct(self, row: PlanRow, case: Case) -> Decision:
-        found = shortage(case)
-        if not found.lost and case.hopeful:
-            return Decision(row.container_id, AWAITS_REPAIR, "is to be mended in place first")
-        if not found.lost or not found.is_repairable:
-            return _stale(row, f"lost are the shards {list(found.lost)} of {case.container.scheme}")
+    def _reconstruct(self, row: PlanRow, container: Container, needed: Sequence[Row]) -> Decision:
+        """Confirm that shards are rebuilt; that they are needs no plan."""
         commands = self._state.commands.of_container(row.container_id)
         ids = tuple(c.command_id for c in commands if c.kind is Kind.RECONSTRUCT)
+        if not needed and not ids:
+            if self._cases.hopeful(row.container_id):
+                return Decision(row.container_id, AWAITS_REPAIR, "is to be mended in place first")
+            return _stale(row, f"no shard of {container.scheme} is to be rebuilt now")
         return Decision(row.container_id, "OK", "is rebuilt by the control plane", ids)
 
     def _close(
@@ -182,43 +167,59 @@ class Plans:
         return self._reconciles.order_planned(change, row, verdict, dry_run=dry_run)
 
     def _replicate(
-        self, change: Change, row: PlanRow, container: Container, *, dry_run: bool
+        self,
+        change: Change,
+        row: PlanRow,
+        container: Container,
+        needed: Sequence[Row],
+        *,
+        dry_run: bool,
     ) -> Decision:
         case = self._cases.case(container)
         lost = sorted(set(row.sources) - {p.datanode_id for p in case.placed})
         if lost:
             return _stale(row, f"{', '.join(lost)} has no replica now")
-        judgement = judge(case)
-        if judgement.condition in UNDER and case.hopeful and not judgement.copies:
+        need = next((n for n in needed if set(n.sources) & set(row.sources)), None)
+        if need is None and case.hopeful:
             return Decision(row.container_id, AWAITS_REPAIR, "is to be healed in place first")
-        of_origin, able = lacking(case, row.sources)
-        if of_origin and able:
-            count = min(row.copies, of_origin)
-            return self._admin.copy(
-                change, case, why=row.why, count=count, of_origin=able, dry_run=dry_run
-            )
-        if not _is_closed(container) or judgement.condition not in UNDER or not judgement.copies:
+        if need is None:
+            what = "shard" if container.scheme else "replica"
             return _stale(
                 row,
-                f"container is {container.state} and {judgement.condition}, "
-                f"{len(case.adds)} copies are under way",
+                f"container is {container.state}, {len(case.adds)} copies are under way, and no "
+                f"{what} of {', '.join(row.sources)} is to be copied now",
             )
-        count = min(row.copies, judgement.copies)
+        if container.scheme:
+            return Decision(row.container_id, "OK", "is copied by the control plane")
         return self._admin.copy(
-            change, case, why=row.why, count=count, from_ids=row.sources, dry_run=dry_run
+            change,
+            case,
+            need,
+            why=row.why,
+            count=min(row.copies, need.copies),
+            from_ids=row.sources,
+            dry_run=dry_run,
         )
 
     def _delete(
-        self, change: Change, row: PlanRow, container: Container, *, dry_run: bool
+        self,
+        change: Change,
+        row: PlanRow,
+        container: Container,
+        needed: Sequence[Row],
+        *,
+        dry_run: bool,
     ) -> Decision:
         case = self._cases.case(container)
         if not row.is_forced:
             return self._delete_empty(row, case)
-        found = victims(case) if _is_closed(container) else []
-        removable = {p.datanode_id for p in [*found, *spare(case)]}
-        wrong = [node for node in row.targets if node not in removable]
+        going = {node for need in needed if need.is_forced for node in need.targets}
+        wrong = [node for node in row.targets if node not in going.union(case.deletes)]
         if wrong or len(row.targets) != 1:
-            return _stale(row, f"the replica on {', '.join(wrong)} is not one to remove now")
+            what = "shard" if container.scheme else "replica"
+            return _stale(row, f"the {what} on {', '.join(wrong)} is not one to remove now")
+        if container.scheme:
+            return Decision(row.container_id, "OK", "is removed by the control plane")
         return self._admin.remove(
             change,
             case,
@@ -237,10 +238,6 @@ class Plans:
         if not set(row.targets) <= set(step.deletes):
             return _stale(row, "not all of its replicas are empty and without a key")
         return Decision(row.container_id, "OK", "it is deleted without a plan")
-
-
-def _is_closed(container: Container) -> bool:
-    return container.state in {ContainerState.CLOSED, ContainerState.QUASI_CLOSED}
 
 
 def _stale(row: PlanRow, message: str) -> Decision:

@@ -6,13 +6,14 @@ from typing import Final
 
 from agent.errors import Code
 from scm.admin import world_of
+from scm.case import Case
 from scm.cases import Cases
 from scm.commands import Commands
+from scm.delete_safety import good_replicas
 from scm.eligibility import Eligibility
 from scm.facts import Container, Kind
 from scm.intake import Decision, Order, PlanRow
 from scm.reconciles import Reconciles
-from scm.replication import Case, good_replicas
 from scm.shards import whole_count
 from scm.state import State
 

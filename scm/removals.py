@@ -6,15 +6,19 @@ What is chosen is decided by the pure rules; here it is ordered, within the limi
 and of the cluster, and never of a replica that is excluded.
 """
 
+from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
 import structlog
 
+from health.words import Action
 from scm.basis import Basis
-from scm.facts import Container, ContainerState, Kind, Priority
-from scm.replication import Case, Condition, unblock_victim, victims
-from scm.shards import gives_way, surplus
+from scm.case import Case
+from scm.delete_safety import unblock_victim
+from scm.facts import Container, Kind, Priority
+from scm.judge import Judge, Row
+from scm.shards import gives_way
 from scm.state import Change
 
 ATTEMPTS_PER_TURN: Final = 500
@@ -25,11 +29,12 @@ _log = structlog.get_logger("suture.scm")
 class Removals:
     """Orders deletes. Callers hold the control plane's lock."""
 
-    def __init__(self, basis: Basis) -> None:
+    def __init__(self, basis: Basis, judge: Judge) -> None:
         self._state = basis.state
         self._commands = basis.commands
         self._cases = basis.cases
         self._options = basis.options
+        self._judge = judge
         self.over: dict[int, None] = {}
         """Containers with too many replicas."""
         self._busy: dict[int, tuple[str, ...]] = {}  # id -> all had enough to delete
@@ -81,35 +86,28 @@ class Removals:
         """Order what is too much removed, one replica of each container in a round."""
         due = list(islice((n for n in self.over if not self._is_waiting(n)), ATTEMPTS_PER_TURN))
         while due:
-            due = [number for number in due if self._remove_one(change, number)]
+            needs = self._judge.rows(due)
+            due = [n for n in due if self._remove_one(change, n, needs.get(n, ()))]
 
-    def _remove_one(self, change: Change, container_id: int) -> bool:
-        """Order one replica of a container removed; whether that was done and more are to go."""
+    def _remove_one(self, change: Change, container_id: int, rows: Sequence[Row]) -> bool:
+        """Order one replica of a container removed; whether that was done."""
         self.over.pop(container_id, None)
         container = self._state.containers.get(container_id)
-        if container is None or container.state is not ContainerState.CLOSED:
+        row = next((r for r in rows if r.action is Action.DELETE and r.is_forced), None)
+        if container is None or row is None:
             return False
-        case = self._cases.case(container)
-        found = surplus(case) if container.scheme else victims(case)
-        nodes = [p.datanode_id for p in found if p.datanode_id not in case.excluded]
-        if not nodes:
-            return False
-        is_ordered = any(
-            self.delete(
-                change,
-                container,
-                node,
-                why=Condition.OVER_REPLICATED.value,
-                keep_count=container.replication_factor,
-            )
-            for node in nodes
+        [datanode_id] = row.targets
+        is_ordered = self.delete(
+            change,
+            container,
+            datanode_id,
+            why=row.reason,
+            keep_count=container.replication_factor,
         )
+        self.over[container_id] = None  # at the end: others may have less to do, or it has more
         if not is_ordered:
-            self.over[container_id] = None  # at the end: others may have less to do
-            self._busy[container_id] = tuple(nodes)
-        elif len(nodes) > 1:
-            self.over[container_id] = None
-        return is_ordered and len(nodes) > 1
+            self._busy[container_id] = row.targets
+        return is_ordered
 
     def _is_waiting(self, container_id: int) -> bool:
         """Whether the nodes that had enough to delete at the last attempt still have."""

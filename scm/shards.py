@@ -1,77 +1,19 @@
-"""Shards of erasure-coded containers: how the container is, which to copy, which to remove. Pure.
+"""Shards of erasure-coded containers: which may go, and where one may come. Pure.
 
-A lost shard is computed from the others (`scm.coding`); one that is only about to go is copied,
-which costs one transfer instead of as many as there are data shards (health-rules 2.7, 3.5). So is
-one on a crowded rack. What is removed is one of two shards of the same index, and only while every
-index has a whole one.
+What lacks and what is too much is the judge's to say. A delete leaves only while every index has a
+whole shard, or, where an operator or a lack of room asks for it, more than reading needs.
 """
 
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final
 
 from merkle.diff import Comparison, compare
 from merkle.replica import ReplicaState
-from scm.counting import LEAVING, RESTING, Placed, is_bad, present
-from scm.doubts import doubts
-from scm.facts import Container, ContainerState, Health, OpState
+from scm.case import Case, Placed, is_bad, present
+from scm.delete_safety import is_whole, stable_order
+from scm.facts import Container, Health, OpState
 from scm.placement import misplaced_count
-from scm.replication import Case, Condition, has_more, is_whole, stable_order
-
-ONLINE_SPARE_COUNT: Final = (
-    1  # shards online beyond those that are needed to read (Ozone's default)
-)
-
-
-def condition(case: Case) -> Condition:
-    """Return how a CLOSED or QUASI_CLOSED container is, by its index sets (S1.32 to S1.39).
-
-    One word for what may be several things at once, chosen as Ozone's code chooses it: what lacks
-    before what is too much.
-    """
-    data_count, total = case.container.data_count, case.container.replication_factor
-    good = [p for p in present(case.placed) if _counts(case, p)]
-    bad = {
-        p.replica.replica_index for p in present(case.placed) if is_bad(case.container, p.replica)
-    }
-    serving = Counter(p.replica.replica_index for p in good if p.op_state is OpState.IN_SERVICE)
-    going = Counter(p.replica.replica_index for p in good if p.datanode_id in case.deletes)
-    online = set(serving - going)
-    resting = {p.replica.replica_index for p in good if p.op_state in RESTING}
-    offline = resting | {p.replica.replica_index for p in good if p.op_state in LEAVING}
-    online_min = min(total, data_count + ONLINE_SPARE_COUNT)
-    if len(online) < total and (len(online | resting) < total or len(online) < online_min):
-        has_offline_only = bool(offline - online)
-        if len(online | offline) >= data_count:
-            return Condition.UNDER_REPLICATED
-        if len(online | offline | bad) < data_count:
-            return Condition.MISSING_UNDER_REPLICATED if has_offline_only else Condition.MISSING
-        return Condition.UNHEALTHY_UNDER_REPLICATED if has_offline_only else Condition.UNHEALTHY
-    if any(count > 1 for count in serving.values()):
-        return Condition.OVER_REPLICATED
-    if bad:
-        return Condition.UNHEALTHY_OVER_REPLICATED
-    return Condition.MIS_REPLICATED if _misplaced(case, _racks(case)) else Condition.HEALTHY
-
-
-def surplus(case: Case) -> list[Placed]:
-    """Return the replicas to remove now, in the order everyone would choose.
-
-    Bad ones, and all but one of those with the same index and an equal tree; each only while every
-    index has a whole replica that stays. Two of one index whose trees differ both stay, because
-    nobody knows which of them is right; unless one only lacks the other's tombstones (`_covers`).
-    """
-    whole = _whole(case)
-    if case.container.state is not ContainerState.CLOSED or any(not w for w in whole.values()):
-        return []
-    bad = [
-        p
-        for p in _removable(case)
-        if is_bad(case.container, p.replica)
-        and not has_more(p, whole.get(p.replica.replica_index, []))
-    ]
-    return sorted(bad, key=lambda p: stable_order(p.replica)) + list(_twins(case, whole))
 
 
 def gives_way(case: Case) -> Placed | None:
@@ -135,82 +77,11 @@ def whole_count(case: Case) -> int:
     return sum(bool(found) for found in _whole(case).values())
 
 
-def staying_indexes(case: Case) -> set[int]:
-    """Return the indexes that have a good replica on a node in service, not being deleted."""
-    return {p.replica.replica_index for p in _good(case) if p.op_state is OpState.IN_SERVICE}
-
-
-def to_copy(case: Case) -> list[Placed]:
-    """Return the replicas to copy elsewhere, one an index, lowest first.
-
-    Every index that is only on leaving nodes, and as many of those that are only on resting ones
-    as it takes to have one more online than reading needs.
-    """
-    staying = staying_indexes(case)
-    leaving: dict[int, Placed] = {}
-    resting: dict[int, Placed] = {}
-    doubtful = doubts(case.placed)
-    good = sorted(
-        _good(case), key=lambda p: (p.health is not Health.HEALTHY, p.datanode_id in doubtful)
-    )
-    for p in good:
-        index = p.replica.replica_index
-        if index not in staying and p.op_state is not OpState.IN_SERVICE:
-            (leaving if p.op_state in LEAVING else resting).setdefault(index, p)
-    alone = {index: p for index, p in leaving.items() if index not in resting}
-    online_min = min(
-        case.container.replication_factor, case.container.data_count + ONLINE_SPARE_COUNT
-    )
-    lacking = max(0, online_min - len(staying) - len(alone))
-    chosen = [alone[i] for i in sorted(alone)] + [resting[i] for i in sorted(resting)][:lacking]
-    return [p for p in chosen if p.health is Health.HEALTHY and p.datanode_id not in case.excluded]
-
-
-def to_move(case: Case) -> Placed | None:
-    """Return the shard to copy to another rack, if the shards are too many on one of theirs.
-
-    Only when nothing is on its way: the copy makes it one too many, and `surplus` then names the
-    one on the fullest rack.
-    """
-    if case.adds or case.deletes or condition(case) is not Condition.MIS_REPLICATED:
-        return None
-    crowd = Counter(_racks(case))
-    movable = [p for p in _good(case) if is_whole(case, p) and p.datanode_id not in case.excluded]
-    return max(movable, key=lambda p: (crowd[p.rack], stable_order(p.replica)), default=None)
-
-
 def is_better_rack(case: Case, moved: Placed, rack: str) -> bool:
     """Whether the shards are spread better once `moved` is on `rack` instead."""
     after = _racks(case)
     after.remove(moved.rack)
     return _misplaced(case, [*after, rack]) < _misplaced(case, _racks(case))
-
-
-def may_do_without(case: Case) -> bool:
-    """Whether the nodes of a container that leave or rest may be switched off."""
-    resting = {p.replica.replica_index for p in _good(case) if p.op_state not in LEAVING}
-    staying = staying_indexes(case)
-    data_count, total = case.container.data_count, case.container.replication_factor
-    is_all_there = len(staying | resting) >= total
-    return is_all_there and len(staying) >= min(total, data_count + ONLINE_SPARE_COUNT)
-
-
-def lacking(case: Case) -> tuple[int, bool]:
-    """Return how many shards must be made so that the nodes that leave or rest may be off.
-
-    And whether one of them can be made from nothing: it can neither be copied nor computed.
-    """
-    staying = staying_indexes(case)
-    resting = {p.replica.replica_index for p in _good(case) if p.op_state in RESTING}
-    data_count, total = case.container.data_count, case.container.replication_factor
-    able = [
-        p for p in _good(case) if p.health is Health.HEALTHY and p.datanode_id not in case.excluded
-    ]
-    readable = {p.replica.replica_index for p in able}
-    online_min = min(total, data_count + ONLINE_SPARE_COUNT)
-    lost = set(range(1, total + 1)) - staying - resting
-    count = max(len(lost), online_min - len(staying))
-    return count, len(readable) < data_count and not lost <= readable
 
 
 def _good(case: Case) -> list[Placed]:
@@ -234,12 +105,6 @@ def _misplaced(case: Case, racks: list[str]) -> int:
         required_count=case.container.replication_factor,
         is_scattered=True,
     )
-
-
-def _counts(case: Case, p: Placed) -> bool:
-    """Whether a replica counts for health: one that is being rebuilt does not, yet."""
-    is_there = p.replica.state is not ReplicaState.RECOVERING
-    return is_there and not is_bad(case.container, p.replica)
 
 
 def _whole(case: Case) -> dict[int, list[Placed]]:

@@ -31,7 +31,8 @@ from scm.views import NodeView, block_count, used_bytes
 pa: Any = pyarrow  # compiled code without types
 pq: Any = pyarrow.parquet
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
+OWN_RULES: Final = ("maintenance_min", "enough_copies", "most_copies")  # options say them
 ROWS_PER_GROUP: Final = 100_000  # rows in memory as Python values at once
 ROWS_PER_PART: Final = 2_000_000  # one Spark task's worth
 
@@ -68,6 +69,7 @@ SCHEMAS: Final[dict[str, Any]] = {
         state_since_ms long
         pipeline_alive boolean
         suppressed boolean
+        owes_deletes boolean
         health_state string?
         """
     ),
@@ -92,6 +94,8 @@ SCHEMAS: Final[dict[str, Any]] = {
         data_scan_at_ms long?
         finding_count int
         is_contradictory boolean
+        is_barred boolean
+        is_hopeful boolean
         load_error string?
         reported_at_ms long
         """
@@ -155,8 +159,16 @@ class World:
     suppressed: frozenset[int] = frozenset()
     states: States = NOT_KNOWN
     """Health states as the control plane found them."""
-    maintenance_min: int = Rules().maintenance_min
-    """Of the rules by which they were found (`health.rules`)."""
+    rules: Rules = field(default_factory=Rules)
+    """By which they were found."""
+    owing: frozenset[int] = frozenset()
+    """Containers with deletes that not every holder was told of."""
+    barred_nodes: frozenset[str] = frozenset()
+    """Datanodes that are ordered nothing about replicas."""
+    barred: frozenset[tuple[int, str]] = frozenset()
+    """Replicas of which nothing is ordered, by container and datanode."""
+    hopeful: frozenset[tuple[int, str]] = frozenset()
+    """Bad replicas that a repair may still heal."""
     acknowledged: Mapping[int, int] = field(default_factory=dict)
     """Last commit of each container that a key needs: its client was told that it is stored."""
 
@@ -208,7 +220,7 @@ def _free_id(world: World, directory: Path) -> str:
 def _write(world: World, snapshot_id: str, building: Path) -> dict[str, int]:
     tables: dict[str, Iterable[tuple[Any, ...]]] = {
         "containers": _container_rows(world),
-        "replicas": map(_replica_row, world.replicas),
+        "replicas": (_replica_row(world, replica) for replica in world.replicas),
         "nodes": map(_node_row, world.nodes),
         "pending_ops": map(_pending_row, world.pending),
     }
@@ -222,7 +234,7 @@ def _write(world: World, snapshot_id: str, building: Path) -> dict[str, int]:
         "as_of_ms": world.as_of_ms,
         "term": world.term,
         "cluster_id": world.cluster_id,
-        "maintenance_min": world.maintenance_min,
+        "rules": {name: getattr(world.rules, name) for name in OWN_RULES},
         "rows": counts,
     }
     path = building / "manifest.json"
@@ -287,12 +299,14 @@ def _container_rows(world: World) -> Iterator[tuple[Any, ...]]:
             container.state_since_ms,
             is_alive,
             container.container_id in world.suppressed,
+            container.container_id in world.owing,
             world.states.of(container.container_id),
         )
 
 
-def _replica_row(replica: Replica) -> tuple[Any, ...]:
+def _replica_row(world: World, replica: Replica) -> tuple[Any, ...]:
     tree = replica.tree
+    key = (replica.container_id, replica.datanode_id)
     return (
         replica.container_id,
         replica.datanode_id,
@@ -312,6 +326,8 @@ def _replica_row(replica: Replica) -> tuple[Any, ...]:
         replica.data_scan_at_ms or None,
         replica.finding_count,
         replica.is_contradictory,
+        key in world.barred or replica.datanode_id in world.barred_nodes,
+        key in world.hopeful,
         replica.load_error or None,
         replica.reported_at_ms,
     )

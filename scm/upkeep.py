@@ -19,32 +19,19 @@ from typing import Final
 
 import structlog
 
-from health.judge import diagnose
-from health.words import Health
+from health.plan.actions import MISPLACED_PRIORITY
+from health.words import Action, Health
 from scm import facts
 from scm.basis import Basis
-from scm.batches import Batches
+from scm.case import Case, neighbours
 from scm.coding import Coding
-from scm.counting import Placed
-from scm.doubts import doubts
 from scm.facts import Container, ContainerState, Kind, Priority
 from scm.healing import Healing
+from scm.judge import Judge, Row
 from scm.loads import NodeLimits, in_flight_limit, least_loaded
 from scm.placement import choose_targets
 from scm.removals import Removals
-from scm.replication import (
-    MISPLACED_WEIGHT,
-    OUT_OF_SERVICE_WEIGHT,
-    OVER,
-    UNDER,
-    Case,
-    Condition,
-    Judgement,
-    judge,
-    neighbours,
-    sources,
-)
-from scm.shards import condition, is_better_rack, surplus, to_copy, to_move
+from scm.shards import is_better_rack
 from scm.state import Change
 from scm.states import States
 
@@ -53,8 +40,7 @@ ATTEMPTS_PER_TURN: Final = 500
 UNLIMITED: Final = 1_000_000  # replicas on their way, where no limit is set
 IMPORT_SPACE_FACTOR: Final = 2  # a replica needs its size beside itself until it is whole
 
-_CLOSED: Final = frozenset({ContainerState.CLOSED})
-_JUDGED: Final = frozenset({ContainerState.CLOSED, ContainerState.QUASI_CLOSED})
+_MADE: Final = frozenset({Action.REPLICATE, Action.RECONSTRUCT})
 
 _log = structlog.get_logger("suture.scm")
 
@@ -67,23 +53,19 @@ class Copy:
     target_id: str
 
 
-def told_doubt(case: Case, *source_ids: str) -> str:
-    """Say what speaks against the sources of an order; empty when nothing does."""
-    found = doubts(case.placed)
-    told = [f"{node}: {found[node]}" for node in source_ids if node in found]
-    return f"; no better source than {'; '.join(told)}" if told else ""
-
-
 class Upkeep:
     """Keeps closed containers at their number of replicas. Callers hold the control's lock."""
 
-    def __init__(self, basis: Basis, coding: Coding, removals: Removals, healing: Healing) -> None:
+    def __init__(
+        self, basis: Basis, judge: Judge, coding: Coding, removals: Removals, healing: Healing
+    ) -> None:
         self._state = basis.state
         self._nodes = basis.nodes
         self._commands = basis.commands
         self._cases = basis.cases
         self._clock = basis.clock
         self._options = basis.options
+        self._judge = judge
         self._coding = coding
         self._due: dict[int, None] = {}
         self._round_at = 1
@@ -93,7 +75,6 @@ class Upkeep:
         self._removals = removals
         self._healing = healing
         self._busy_sources: dict[int, tuple[str, ...]] = {}  # id -> all had enough to copy
-        self._batches = Batches(basis.state, basis.nodes, basis.options)
         self._judged = self._state.settled()
         self._states: dict[int, Health] = {}  # of those that are not HEALTHY
         self.moving: set[int] = set()  # one too many on purpose, until the balancer removes it
@@ -125,11 +106,6 @@ class Upkeep:
                 self._removals.serve(change)
         return looked_at
 
-    def copies(self, case: Case, judgement: Judgement) -> list[Copy]:
-        """Return the copies that could be ordered now, without more load on anyone than allowed."""
-        from_ids = [p.datanode_id for p in sources(case)]
-        return self.pairs(from_ids, self._useful_targets(case, judgement))
-
     def pairs(self, from_ids: Sequence[str], target_ids: Sequence[str]) -> list[Copy]:
         """Give each target the least loaded source; fewer pairs if all have enough to do."""
         extra: dict[str, int] = {}
@@ -146,11 +122,14 @@ class Upkeep:
             chosen.append(Copy(source_id, target_id))
         return chosen
 
-    def _useful_targets(self, case: Case, judgement: Judgement) -> list[str]:
-        found = self.targets(case, judgement.copies)
-        if judgement.condition is not Condition.MIS_REPLICATED:
+    def _useful_targets(self, case: Case, row: Row) -> list[str]:
+        found = self.targets(case, 1)
+        if row.priority != MISPLACED_PRIORITY:
             return found
         # A copy on a rack that has one would be removed again, and made again, for ever.
+        if case.container.scheme:
+            [moved] = [p for p in case.placed if p.datanode_id == row.sources[0]]
+            return [n for n in found if is_better_rack(case, moved, self._nodes.rack(n))]
         racks = {p.rack for p in case.placed}
         return [node for node in found if self._nodes.rack(node) not in racks]
 
@@ -181,7 +160,7 @@ class Upkeep:
         why: str,
         priority: Priority = Priority.NORMAL,
     ) -> int:
-        """Queue a replicate command; return its id."""
+        """Queue a replicate command; return its id. `why` says what speaks against the source."""
         size_bytes = self.needed_bytes(case)
         self._cases.promise(copy.target_id, size_bytes)
         return self._commands.queue(
@@ -189,7 +168,7 @@ class Upkeep:
             Kind.REPLICATE,
             case.container.container_id,
             copy.source_id,
-            why=why + told_doubt(case, copy.source_id),
+            why=why,
             target_id=copy.target_id,
             size_bytes=size_bytes,
             priority=priority,
@@ -221,31 +200,24 @@ class Upkeep:
             del self._due[container_id]
         self._go_round(due)
         if due:
-            self._judge(due)
+            self._look_at(due)
         return due
 
-    def _judge(self, container_ids: Sequence[int]) -> None:
+    def _look_at(self, container_ids: Sequence[int]) -> None:
         """Ask the judge about containers, and put each into the queues it belongs to."""
-        found = diagnose(self._batches.of(container_ids), self._batches.rules())
+        found = self._judge.diagnose(container_ids)
         self._healing.note(found)
+        ids = found.view.batch.containers.container_id
+        needs = self._judge.rows(ids[found.flags != 0].tolist())
         next_id = self._state.counters["next_container_id"]
-        rows = zip(
-            found.view.batch.containers.container_id.tolist(),
-            found.verdicts.state.tolist(),
-            (found.flags != 0).tolist(),
-            strict=True,
-        )
-        for container_id, state, has_flags in rows:
+        for container_id, state in zip(ids.tolist(), found.verdicts.state.tolist(), strict=True):
             if state:
                 self._states[container_id] = Health(state)
             else:
                 self._states.pop(container_id, None)
             self._removals.forget(container_id)
             self._busy_sources.pop(container_id, None)
-            if has_flags:
-                self._look_at_one(container_id)
-            else:
-                self.under.pop(container_id, None)
+            self._put(container_id, needs.get(container_id, ()))
             if container_id >= next_id:
                 continue
             self._judged.add(container_id)
@@ -269,38 +241,17 @@ class Upkeep:
     def _turns_per_round(self) -> int:
         return max(1, self._options.check_interval_ms // self._options.heartbeat_interval_ms)
 
-    def _look_at_one(self, container_id: int) -> None:
-        """Put a container into the queues it belongs to."""
+    def _put(self, container_id: int, rows: Sequence[Row]) -> None:
+        """Put a container into the queues that its rows of the plan belong to."""
         container = self._state.containers.get(container_id)
-        is_held = self._state.holds.is_suppressed(container_id)
-        if is_held or container is None or container.state not in _JUDGED:
-            self.under.pop(container_id, None)
-            return
-        case = self._cases.case(container)
-        if container.scheme:
-            weight, is_over = self._judge_shards(case)
+        made = [row.priority for row in rows if row.action in _MADE]
+        if made and container is not None and self._is_settled(container):
+            self.under[container_id] = (min(made), self.under.get(container_id, (0, 1))[1])
         else:
-            judged = judge(case)
-            is_over = judged.condition in OVER and judged.surplus > 0
-            is_short = judged.condition in UNDER and judged.copies > 0
-            weight = judged.weight if is_short else None
-        if weight is None or not self._is_settled(container):
             self.under.pop(container_id, None)
-        else:
-            self.under[container_id] = (weight, self.under.get(container_id, (0, 1))[1])
-        if is_over and container.state in _CLOSED and container_id not in self.moving:
+        is_over = any(row.action is Action.DELETE and row.is_forced for row in rows)
+        if is_over and container_id not in self.moving:
             self._removals.over[container_id] = None
-
-    def _judge_shards(self, case: Case) -> tuple[int | None, bool]:
-        """Return the weight of what is to be made (None: nothing), and whether any is too much."""
-        found = condition(case)
-        weight = self._coding.needed_weight(case)
-        if weight is None and not case.adds:
-            if to_copy(case):
-                weight = OUT_OF_SERVICE_WEIGHT
-            elif found is Condition.MIS_REPLICATED and to_move(case) is not None:
-                weight = MISPLACED_WEIGHT
-        return weight, bool(surplus(case))
 
     def _is_settled(self, container: Container) -> bool:
         """Whether a container is closed, or was not closed whole for so long that it may stay so.
@@ -308,7 +259,7 @@ class Upkeep:
         A quasi-closed one is about to be closed for good, as a rule; until that is over, copies
         would only be too many.
         """
-        if container.state in _CLOSED:
+        if container.state is ContainerState.CLOSED:
             return True
         waited_ms = self._clock.wall_ms() - container.state_since_ms
         return not container.scheme and waited_ms > self._options.check_interval_ms
@@ -332,6 +283,7 @@ class Upkeep:
         waiting = [number for _urgency, number in urgent]
         while waiting:
             unfinished = []
+            needs = self._judge.rows(waiting)
             for container_id in waiting:
                 room = limit - self._state.commands.add_count if limit else UNLIMITED
                 if room <= 0:
@@ -341,7 +293,8 @@ class Upkeep:
                 weight, repeat = self.under.pop(container_id)
                 container = self._state.containers.get(container_id)
                 before = self._state.commands.add_count
-                if container is None or self._copy(change, container, room):
+                rows = [row for row in needs.get(container_id, ()) if row.action in _MADE]
+                if container is None or self._make(change, container, rows, room):
                     continue
                 if self._state.commands.add_count > before:
                     self.under[container_id] = (weight, repeat + 1)
@@ -351,66 +304,48 @@ class Upkeep:
             waiting = unfinished if is_all else []
         self.under.update(again)
 
-    def _copy(self, change: Change, container: Container, room: int) -> bool:
-        """Order a copy that a container lacks, as things are now; whether that is all of them.
+    def _make(self, change: Change, container: Container, rows: Sequence[Row], room: int) -> bool:
+        """Order what a container lacks, as things are now; whether that is all of it.
 
-        `room` is how many more replicas may be on their way in the cluster. Shards are different
-        data: of a group all that lack are ordered together.
+        `room` is how many more replicas may be on their way in the cluster. Of replicas one is
+        ordered at a time; shards are different data: all that lack are ordered together.
         """
-        case = self._cases.case(container)
-        if container.scheme:
-            return self._copy_shards(change, case, room)
-        judgement = judge(case)
-        if judgement.condition not in UNDER or not judgement.copies:
+        if not rows:
             return True
-        if self._commands.is_cooling(Kind.REPLICATE, container.container_id):
-            return False
-        if self._is_waiting_for(case, [p.datanode_id for p in sources(case)]):
-            return False
-        copies = self.copies(case, judgement)[:1]
+        case = self._cases.case(container)
+        lost = next((row for row in rows if row.action is Action.RECONSTRUCT), None)
+        is_rebuilt = lost is None or self._coding.rebuild(change, case, lost, count_max=room)
+        is_cooling = self._commands.is_cooling(Kind.REPLICATE, container.container_id)
+        copied = [row for row in rows if row.action is Action.REPLICATE]
+        ordered, is_put_off = 0, False
+        for row in copied if container.scheme else copied[:1]:
+            is_put_off = is_cooling or ordered >= room or self._is_waiting_for(case, row.sources)
+            if is_put_off:
+                break
+            ordered += self._copy(change, case, row)
+            case = self._cases.case(container)
+        if lost is not None and not is_rebuilt and not case.deletes and not self.targets(case, 1):
+            is_rebuilt = not self._removals.make_room(change, case) and self._coding.rebuild(
+                change, case, lost, count_max=room, is_in_place=True
+            )
+        elif lost is None and not ordered and not is_put_off and not self.targets(case, 1):
+            self._removals.unblock(change, case)
+        return is_rebuilt and ordered == sum(row.copies for row in copied)
+
+    def _copy(self, change: Change, case: Case, row: Row) -> bool:
+        """Order one copy, if there are a source and a target for it."""
+        copies = self.pairs(row.sources, self._useful_targets(case, row))
         for copy in copies:
-            command_id = self.order_copy(change, case, copy, why=judgement.condition.value)
+            why = row.reason + row.told(copy.source_id)
+            command_id = self.order_copy(change, case, copy, why=why)
             _log.info(
                 "replicate_ordered",
-                container_id=container.container_id,
+                container_id=case.container.container_id,
                 command_id=command_id,
                 source_id=copy.source_id,
                 target_id=copy.target_id,
             )
-        if not copies and not self.targets(case, 1):
-            self._removals.unblock(change, case)
-        return len(copies) == judgement.copies
-
-    def _copy_shards(self, change: Change, case: Case, room: int) -> bool:
-        """Rebuild the shards that are lost, copy those that are about to go or are crowded.
-
-        Returns whether all that is needed was ordered.
-        """
-        is_rebuilt = self._coding.rebuild(change, case, count_max=room)
-        wanted = [] if case.adds else to_copy(case)
-        if self._commands.is_cooling(Kind.REPLICATE, case.container.container_id):
-            return is_rebuilt and not wanted
-        if is_rebuilt and self._is_waiting_for(case, [shard.datanode_id for shard in wanted]):
-            return False
-        targets = self.targets(case, len(wanted))
-        moved = None
-        if not wanted and is_rebuilt:
-            moved = to_move(case)
-            wanted = [] if moved is None else [moved]
-            targets = self._better_targets(case, wanted)
-        copies = [
-            copy
-            for shard, target_id in zip(wanted[:room], targets, strict=False)
-            for copy in self.pairs([shard.datanode_id], [target_id])
-        ]
-        why = "MIS_REPLICATED" if moved else "the datanode of a shard is to leave"
-        for copy in copies:
-            self.order_copy(change, case, copy, why=why)
-        if not is_rebuilt and not case.deletes and not self.targets(case, 1):
-            is_rebuilt = not self._removals.make_room(change, case) and self._coding.rebuild(
-                change, case, count_max=room, is_in_place=True
-            )
-        return is_rebuilt and len(copies) == len(wanted)
+        return bool(copies)
 
     def _is_waiting_for(self, case: Case, from_ids: Sequence[str]) -> bool:
         """Whether all sources have enough to do; then nobody asks again until one has room."""
@@ -428,9 +363,3 @@ class Upkeep:
             self._commands.replication_load(node) < self._commands.replication_limit(node)
             for node in datanode_ids
         )
-
-    def _better_targets(self, case: Case, moved: Sequence[Placed]) -> list[str]:
-        found = self.targets(case, 1)
-        return [
-            node for p in moved for node in found if is_better_rack(case, p, self._nodes.rack(node))
-        ]

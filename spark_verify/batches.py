@@ -34,6 +34,7 @@ def nodes_of(table: pa.Table) -> Nodes:
         health=_codes(table["health"], NODE_HEALTHS),
         service=np.array(services, dtype=np.int64),
         is_returning=_bools(pc.equal(table["op_state"], "IN_MAINTENANCE")),
+        is_confirmed=_bools(table["has_reported"]),
     )
 
 
@@ -103,6 +104,7 @@ def _containers(ids: Ints, table: pa.Table) -> Containers:
         used_bytes=column(_longs(table["used_bytes"]), 0),
         has_pipeline=flag(_bools(table["pipeline_alive"])),
         is_suppressed=flag(_bools(table["suppressed"])),
+        owes_deletes=flag(_bools(table["owes_deletes"])),
         is_known=flag(np.ones(len(place), dtype=np.bool_)),
     )
 
@@ -128,6 +130,10 @@ def _replicas(ids: Ints, table: pa.Table, names: pa.Array) -> dict[str, Any]:
         "findings": _longs(table["finding_count"]),
         "is_contradictory": _bools(table["is_contradictory"]),
         "is_loaded": _bools(pc.is_null(table["load_error"])),
+        "block_count": _longs(table["block_count"]),
+        "tombstone_count": _longs(table["tombstone_count"], 0),
+        "is_barred": _bools(table["is_barred"]),
+        "is_hopeful": _bools(table["is_hopeful"]),
     }
 
 

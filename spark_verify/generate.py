@@ -198,6 +198,7 @@ def _container_rows(boxes: DataFrame) -> DataFrame:
         f.lit(AS_OF_MS - 86_400_000).cast("long").alias("state_since_ms"),
         f.lit(True).alias("pipeline_alive"),
         f.lit(False).alias("suppressed"),
+        f.lit(False).alias("owes_deletes"),
         f.lit(None).cast("string").alias("health_state"),
     )
 
@@ -260,6 +261,8 @@ def _replica_rows(boxes: DataFrame, shape: Shape) -> DataFrame:
         ),
         f.when(is_flipped, 1).otherwise(0).alias("finding_count"),
         f.lit(False).alias("is_contradictory"),
+        f.lit(False).alias("is_barred"),
+        f.lit(False).alias("is_hopeful"),
         f.lit(None).cast("string").alias("load_error"),
         f.lit(AS_OF_MS - 30_000).cast("long").alias("reported_at_ms"),
         "node",

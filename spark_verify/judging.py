@@ -45,6 +45,10 @@ JUDGED_REPLICA_COLUMNS: Final = (
     "finding_count",
     "is_contradictory",
     "load_error",
+    "block_count",
+    "tombstone_count",
+    "is_barred",
+    "is_hopeful",
 )
 """What of a replica's row is judged; the rest need not be decoded."""
 

@@ -177,11 +177,7 @@ def _run(spark: SparkSession, run: Run) -> dict[str, Any]:
     check_changed(rows, run.request.changed_nodes)
     check_reporting(rows, run.request.reporting_min_percent)
     racks = {node["rack"] for node in rows if node["health"] != "DEAD"}
-    rules = replace(
-        run.request.rules,
-        rack_count=max(len(racks), 1),
-        maintenance_min=manifest.maintenance_min,
-    )
+    rules = replace(run.request.rules, **manifest.rules | {"rack_count": max(len(racks), 1)})
     part, plain = _suspects(snapshot, run, rules)
     started_s = time.monotonic()
     # Read back: what follows asks several things of it.

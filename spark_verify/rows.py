@@ -20,7 +20,7 @@ from health.words import (
     Health,
 )
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 """Of the input. A snapshot of another version is refused: an older one lacks columns."""
 
 RESULT_VERSION: Final = 2
@@ -78,6 +78,7 @@ CONTAINERS: Final = _columns(
     state_since_ms long
     pipeline_alive boolean
     suppressed boolean
+    owes_deletes boolean
     health_state string?
     """,
     {
@@ -107,6 +108,8 @@ REPLICAS: Final = _columns(
     data_scan_at_ms long?
     finding_count int
     is_contradictory boolean
+    is_barred boolean
+    is_hopeful boolean
     load_error string?
     reported_at_ms long
     """,

@@ -10,7 +10,8 @@ side by side (a duplicate replica, an index outside the code) the judge tells (`
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from dataclasses import fields as dataclass_fields
 from functools import reduce
 from pathlib import Path
 from typing import Any, Final
@@ -66,8 +67,8 @@ class Manifest:
     term: int
     cluster_id: str
     rows: dict[str, int]
-    maintenance_min: int = Rules().maintenance_min
-    """Replicas that the control plane keeps online during maintenance (`health.rules`)."""
+    rules: dict[str, int] = field(default_factory=dict)
+    """The control plane's own numbers of `health.rules.Rules`, by name."""
     buckets: int = 0
     """Above 0: containers/ and replicas/ lie in so many Spark buckets, sorted by container."""
 
@@ -125,11 +126,16 @@ def _manifest(path: Path, fields: Any) -> Manifest:
         term=_field(path, fields, "term", int),
         cluster_id=_field(path, fields, "cluster_id", str),
         rows={name: _field(path, rows, name, int) for name in TABLES},
-        maintenance_min=_field(
-            path, {"maintenance_min": Rules().maintenance_min} | fields, "maintenance_min", int
-        ),
+        rules=_rules(path, _field(path, {"rules": {}} | fields, "rules", dict)),
         buckets=_field(path, {"buckets": 0} | fields, "buckets", int),
     )
+
+
+def _rules(path: Path, fields: dict[str, Any]) -> dict[str, int]:
+    strange = sorted(set(fields) - {one.name for one in dataclass_fields(Rules)})
+    if strange:
+        raise SnapshotRefused(f"{path}: unknown rules {', '.join(strange)}", hint=_SCAN_AGAIN)
+    return {name: _field(path, fields, name, int) for name in fields}
 
 
 def _field(path: Path, fields: dict[str, Any], name: str, kind: type) -> Any:

@@ -15,8 +15,8 @@ from health.plan.actions import (
     rows_of,
 )
 from health.plan.scene import Scene
-from health.segments import Bools, Groups, Ints, popcount
-from health.words import UNHEALTHY, Action, Health, Queue, Service, State
+from health.segments import Bools, Groups, Ints, first_of_run, popcount
+from health.words import RECOVERING, UNHEALTHY, Action, Health, Queue, Service, State
 
 
 def _best_of(is_sound: Bools, group: Ints, count: int, kinds: Sequence[Bools]) -> Bools:
@@ -33,9 +33,11 @@ def _best_of(is_sound: Bools, group: Ints, count: int, kinds: Sequence[Bools]) -
     return chosen
 
 
-def _ratis_sources(scene: Scene) -> tuple[Bools, Ints]:
-    """Which replicas may be copied: the best kind there is, at the last commit; one in doubt only
-    when all that have as many commits are. And their rank: quasi-closed ones last.
+def ratis_sources(scene: Scene) -> tuple[Bools, Ints]:
+    """Return which replicas may be copied, and their rank: quasi-closed ones last.
+
+    The best kind there is, at the last commit; one in doubt only when all that have as many commits
+    are. In a container that needs no copy all the same.
     """
     view, replicas, rows = scene.view, scene.view.batch.replicas, scene.view.rows
     containers = view.batch.containers
@@ -61,11 +63,14 @@ def replicate(scene: Scene) -> Iterable[Actions]:
     """Copy what a Ratis container lacks, or what stands on too few racks."""
     view, n, verdicts = scene.view, scene.counts.ratis, scene.verdicts
     only_bad = n.healthy == 0
-    need = np.where(only_bad, n.need_with_bad_after, n.need_after)
+    need = np.where(only_bad, n.need_with_bad_after, np.minimum(n.need_after, n.need_if_healed))
+    # A copy on another rack makes it one too many; whatever is on its way may do so already.
     is_misplaced = verdicts.state == Health.MIS_REPLICATED
+    is_misplaced &= (view.adds == 0) & (view.deletes == 0)
     is_short = verdicts.state == Health.UNDER_REPLICATED
-    is_short |= (verdicts.state == Health.UNHEALTHY_UNDER_REPLICATED) & (need > 0)
-    sources, order = _ratis_sources(scene)
+    is_short |= verdicts.state == Health.UNHEALTHY_UNDER_REPLICATED
+    is_short &= need > 0
+    sources, order = ratis_sources(scene)
     applies = ~view.is_ec & (verdicts.queue == Queue.UNDER) & (is_short | is_misplaced)
     box = scene.chosen(applies & view.rows.some(sources))
     misplaced, bad, service = is_misplaced[box], only_bad[box], n.is_due_to_service[box]
@@ -158,21 +163,24 @@ def reconstruct(scene: Scene) -> Iterable[Actions]:
     in doubt only if they are needed, and last."""
     view, ec, replicas = scene.view, scene.counts.erasure, scene.view.batch.replicas
     containers = view.batch.containers
-    wanted = view.is_ec & (scene.verdicts.queue == Queue.UNDER) & (ec.unavailable != 0)
+    # What a repair may heal in place, and what is just arriving, is not made a second time.
+    coming = view.rows.bits(replicas.index, view.is_present & replicas.is_hopeful)
+    coming |= view.rows.bits(replicas.index, ~view.is_gone & (replicas.state == RECOVERING))
+    lost = ec.unavailable & ~coming
+    wanted = view.is_ec & (scene.verdicts.queue == Queue.UNDER) & (lost != 0)
     usable = scene.usable() & (replicas.state == State.CLOSED) & view.of_container(wanted)
     rows = np.flatnonzero(usable)
     in_doubt = scene.doubts != Doubt.NONE
     best = Groups.of(replicas.container[rows], replicas.index[rows])
     is_second = view.service[rows] != Service.IN_SERVICE
     order = np.lexsort((is_second, in_doubt[rows], best.of_row))
-    first = np.ones(len(rows), dtype=np.bool_)
-    first[1:] = best.of_row[order][1:] != best.of_row[order][:-1]
+    first = first_of_run(best.of_row[order])
     source = np.zeros(len(view.rows.owner), dtype=np.bool_)
     source[rows[order[first]]] = True
     box = scene.chosen(wanted & (view.rows.tally(source) >= containers.data))
     has_enough = view.rows.tally(source & ~in_doubt) >= containers.data
     source &= ~(in_doubt & view.of_container(has_enough))
-    missing = ec.unavailable[box]
+    missing = lost[box]
     copies = popcount(missing)
     longest = view.rows.highest(replicas.used_bytes, 0, view.is_present)[box]
     yield rows_of(
@@ -228,6 +236,36 @@ def move_indexes(scene: Scene) -> Iterable[Actions]:
         indexes=Lists.of(np.arange(count), index, count),
         copies=1,
         bytes_estimated=replicas.used_bytes[first],
+    )
+
+
+def spread_indexes(scene: Scene) -> Iterable[Actions]:
+    """Copy a whole shard off the rack that holds the most of them, one row for each container.
+
+    That makes it one too many, and the one on the crowded rack is then deleted.
+    """
+    view, replicas, verdicts = scene.view, scene.view.batch.replicas, scene.verdicts
+    applies = view.is_ec & (verdicts.state == Health.MIS_REPLICATED) & view.is_judged
+    applies &= (verdicts.queue == Queue.UNDER) & (view.adds == 0) & (view.deletes == 0)
+    stands = view.is_present & ~view.is_bad & ~view.is_leaving & view.of_container(applies)
+    here = np.flatnonzero(stands)
+    racks = Groups.of(view.rows.owner[here], view.rack[here])
+    crowd = np.zeros(len(stands), dtype=np.int64)
+    crowd[here] = racks.tally()[racks.of_row]
+    rows = np.flatnonzero(stands & scene.whole() & ~replicas.is_barred)
+    order = np.lexsort((-scene.places(rows), -crowd[rows], view.rows.owner[rows]))
+    rows = rows[order]
+    chosen = rows[first_of_run(view.rows.owner[rows])]
+    index = replicas.index[chosen]
+    yield rows_of(
+        Action.REPLICATE,
+        view.rows.owner[chosen],
+        priority=MISPLACED_PRIORITY,
+        reason=_index_reasons("too many shards on one rack, index ", np.int64(1) << index),
+        sources=Lists.of(np.arange(len(chosen)), chosen, len(chosen)),
+        indexes=Lists.of(np.arange(len(chosen)), index, len(chosen)),
+        copies=1,
+        bytes_estimated=replicas.used_bytes[chosen],
     )
 
 

@@ -1,62 +1,34 @@
 """Replicas that are to be deleted, chosen most carefully.
 
-Pending adds never count and pending deletes always do; only replicas on answering nodes in service
-may go, one per container and run, the same one whoever plans, never while roots differ, never the
-last good one, never an origin's or an index's last, and never so that too few racks are left.
+Pending adds never count and pending deletes always do. Only replicas on answering nodes in service
+that have named all they hold may go, one per container and run, the same one whoever plans. As many
+whole and equal ones stay as are required, on as many racks; what has more commits than these stays.
 """
 
 from collections.abc import Iterable
-from zlib import crc32
 
 import numpy as np
 
-from health.plan.actions import DELETE_PRIORITY, Actions, Lists, rows_of
+from health.batch import NO_BCSID
+from health.plan.actions import DELETE_PRIORITY, Actions, Lists, Reasons, reasons_of, rows_of
 from health.plan.scene import Scene
-from health.segments import Bools, Groups, Ints
-from health.words import (
-    UNHEALTHY,
-    Action,
-    ChecksumClass,
-    ContainerState,
-    Health,
-    Queue,
-    Service,
-    State,
-)
+from health.segments import Bools, Groups, Ints, first_of_run
+from health.words import Action, ChecksumClass, ContainerState, Health, Queue, Service, State
+
+EXCESS, TWIN = "more replicas than needed", "unhealthy, its index has a good replica"
 
 
-def _candidates(scene: Scene, containers: Bools) -> tuple[Ints, Ints]:
-    """Return rows in service, answering, not being deleted already; and their order: the bad ones
-    by what they lack, then by a checksum of container and datanode. The control plane confirms
-    only the victim that it would choose itself (HDDS-4589).
-    """
-    view, batch = scene.view, scene.view.batch
-    usable = view.is_present & (view.service == Service.IN_SERVICE) & view.is_reachable
-    rows = np.flatnonzero(usable & ~view.is_leaving & containers[view.rows.owner])
-    owner = view.rows.owner[rows]
-    ids, nodes = batch.containers.container_id[owner].tolist(), batch.replicas.node[rows].tolist()
-    names = batch.nodes.names
-    texts = (f"{i}:{names[node]}".encode() for i, node in zip(ids, nodes, strict=True))
-    place = np.fromiter(map(crc32, texts), dtype=np.int64, count=len(rows))
-    is_bad = scene.counts.ratis.is_bad[rows]
-    has = np.where(is_bad, batch.replicas.bcsid[rows], batch.containers.sequence_id[owner])
-    return rows, np.lexsort((place, has, owner))
+def _first(scene: Scene, rows: Ints, *keys: Ints) -> Ints:
+    """Return one of the rows of each container: the first by the keys, the last weighs most."""
+    order = np.lexsort((scene.places(rows), *keys, scene.view.rows.owner[rows]))
+    rows = rows[order]
+    return rows[first_of_run(scene.view.rows.owner[rows])]
 
 
-def _victims(scene: Scene, rows: Ints, order: Ints, mask: Bools, reason: str) -> Iterable[Actions]:
-    """One delete for each container that has a candidate which passes: the first in order."""
-    ordered = rows[order][mask[order]]
-    owner = scene.view.rows.owner[ordered]
-    first = np.ones(len(ordered), dtype=np.bool_)
-    first[1:] = owner[1:] != owner[:-1]
-    victim = ordered[first]
-    yield _deletes(scene, victim, owner[first], reason, is_forced=True)
-
-
-def _deletes(scene: Scene, rows: Ints, owner: Ints, reason: str, *, is_forced: bool) -> Actions:
-    """One row for each container, with all its victims; `owner` ascends."""
+def _deletes(scene: Scene, rows: Ints, reason: Reasons | str, *, is_forced: bool) -> Actions:
+    """One row for each container, with all its victims; their owners ascend."""
     replicas = scene.view.batch.replicas
-    box, place = np.unique(owner, return_inverse=True)
+    box, place = np.unique(scene.view.rows.owner[rows], return_inverse=True)
     return rows_of(
         Action.DELETE,
         box,
@@ -68,77 +40,157 @@ def _deletes(scene: Scene, rows: Ints, owner: Ints, reason: str, *, is_forced: b
     )
 
 
+def _trees(scene: Scene, rows: Ints, *keys: Ints) -> Groups:
+    """Group rows that hold the same: all keys, and the tree with its tombstones."""
+    replicas = scene.view.batch.replicas
+    tree = (replicas.algorithm[rows], replicas.root[rows], replicas.tombstones[rows])
+    return Groups.of(*keys, *tree)
+
+
+def _agree(scene: Scene, mask: Bools) -> Bools:
+    """Return in which containers all replicas that pass have a tree, and the same one."""
+    rows = np.flatnonzero(mask)
+    owner = scene.view.rows.owner[rows]
+    trees = _trees(scene, rows, owner)
+    kinds = np.bincount(owner[trees.first], minlength=scene.view.rows.count)
+    return (kinds <= 1) & ~scene.view.rows.some(mask & ~scene.view.batch.replicas.has_root)
+
+
 def delete_excess(scene: Scene) -> Iterable[Actions]:
-    """One replica of an over-replicated container, such that rack, origin and index stay."""
-    view, replicas, verdicts = scene.view, scene.view.batch.replicas, scene.verdicts
+    """One replica of a closed container that has too many.
+
+    First what is not whole, the lowest commit id foremost; then a whole one whose absence costs no
+    rack. Nothing while whole ones differ: then nobody knows which is right.
+    """
+    view, replicas, rows = scene.view, scene.view.batch.replicas, scene.view.rows
     containers = view.batch.containers
-    is_over = verdicts.state == Health.OVER_REPLICATED
+    applies = ~view.is_ec & (containers.state == State.CLOSED) & view.is_judged
+    applies &= scene.verdicts.state == Health.OVER_REPLICATED
+    applies &= scene.compared.checksum_class != ChecksumClass.CONTRADICTORY
+    whole = scene.whole() & view.of_container(applies)
+    seen = view.is_present & view.is_reachable & ~view.is_leaving
+    online = rows.tally(seen & (view.service == Service.IN_SERVICE))
+    count = rows.tally(whole)
+    applies &= (
+        (online > scene.counts.ratis.most) & (count >= containers.factor) & _agree(scene, whole)
+    )
+    last = rows.highest(replicas.bcsid, NO_BCSID, whole)
+    able = scene.staying() & ~replicas.is_barred & view.of_container(applies)
+    able &= replicas.bcsid <= view.of_container(last)
+    is_spare = view.of_container(count > containers.factor) & _keeps_racks(scene, seen)
+    victims = np.flatnonzero(able & (~whole | is_spare))
+    final = view.of_container(containers.sequence_id)
+    has = np.where(view.is_bad, replicas.bcsid, final)[victims]
+    yield _deletes(
+        scene, _first(scene, victims, has, whole[victims].astype(np.int64)), EXCESS, is_forced=True
+    )
+
+
+def _keeps_racks(scene: Scene, seen: Bools) -> Bools:
+    """Return whose container stands on enough racks without it, or on no fewer than with it."""
+    view = scene.view
+    here = np.flatnonzero(seen)
+    racks = Groups.of(view.rows.owner[here], view.rack[here])
+    used = np.bincount(view.rows.owner[here[racks.first]], minlength=view.rows.count)
+    is_alone = np.zeros(len(seen), dtype=np.bool_)
+    is_alone[here] = racks.tally()[racks.of_row] == 1
+    return ~is_alone | view.of_container(used > scene.counts.racks_required)
+
+
+def delete_spare_of_origin(scene: Scene) -> Iterable[Actions]:
+    """One replica of a container that stays quasi-closed, while enough equal ones of its origin
+    stay that have as many commits."""
+    view, replicas, verdicts = scene.view, scene.view.batch.replicas, scene.verdicts
+    origins, containers = scene.counts.quasi.origins, view.batch.containers
     by_origin = verdicts.state == Health.QUASI_CLOSED_STUCK_OVER_REPLICATED
-    is_over |= by_origin
-    agrees = scene.compared.checksum_class > ChecksumClass.MISMATCH_MINORITY
-    applies = is_over & (verdicts.queue == Queue.OVER) & agrees & view.is_judged
-    rows, order = _candidates(scene, applies)
+    applies = by_origin | (verdicts.state == Health.OVER_REPLICATED)
+    applies &= (verdicts.queue == Queue.OVER) & (view.deletes == 0) & view.is_judged
+    applies &= ~view.is_ec & (containers.state == State.QUASI_CLOSED)
+    sound = scene.staying() & (replicas.state == State.QUASI_CLOSED) & replicas.is_loaded
+    sound &= (replicas.findings == 0) & ~replicas.is_barred & replicas.has_root
+    rows = np.flatnonzero(sound & view.of_container(applies))
+    origin = origins.of_row[rows]
+    trees = _trees(scene, rows, origin)
+    earliest = np.full(trees.count, np.iinfo(np.int64).max)
+    np.minimum.at(earliest, trees.of_row, replicas.bcsid[rows])
     owner = view.rows.owner[rows]
-    is_ec, is_closed = view.is_ec[owner], (containers.state == State.CLOSED)[owner]
-    is_match = replicas.state[rows] == containers.state[owner]
-    matching = np.bincount(owner[is_match], minlength=view.rows.count)[owner]
-    strange = np.bincount(owner[~is_match], minlength=view.rows.count)[owner]
-    factor = containers.factor[owner]
-    is_whole = is_match & (replicas.findings[rows] == 0)
-    spare = is_whole & _is_spare(scene, rows, is_match) & (is_ec | (matching > factor))
-    spare &= ~by_origin[owner] | _is_spare_of_origin(scene, rows, is_whole & by_origin[owner])
-    # What has more commits than all that stay may be all that is left of what somebody wrote.
-    kept = np.full(view.rows.count, -1, dtype=np.int64)
-    np.maximum.at(kept, owner[is_match], replicas.bcsid[rows][is_match])
-    is_odd = ~is_match & (replicas.bcsid[rows] <= kept[owner])
-    # A strange replica goes first; in a quasi-closed container it may be an origin's only one.
-    takes_strange = ~is_ec & is_closed & (strange > 0)
-    chosen = np.where(takes_strange, is_odd, spare) & (is_ec | (matching >= factor))
-    yield from _victims(scene, rows, order, chosen, "more replicas than needed")
+    target = np.where(by_origin[owner], origins.target[origin], containers.factor[owner])
+    is_spare = trees.tally()[trees.of_row] > target
+    is_spare &= replicas.bcsid[rows] == earliest[trees.of_row]
+    yield _deletes(scene, _first(scene, rows[is_spare]), EXCESS, is_forced=True)
 
 
-def _is_spare(scene: Scene, rows: Ints, is_match: Bools) -> Bools:
-    """Whether rack, origin and index of a matching candidate are all there without it."""
+def delete_spare_shard(scene: Scene) -> Iterable[Actions]:
+    """One replica of an erasure-coded container each of whose indexes has a whole one: a bad one,
+    else one of two of the same index, off the fullest rack."""
     view, replicas = scene.view, scene.view.batch.replicas
-    owner = view.rows.owner[rows]
-    is_closed = (view.batch.containers.state == State.CLOSED)[owner]
-
-    def others(key: Ints) -> tuple[Bools, Groups]:
-        groups = Groups.of(owner, key)
-        return groups.tally(is_match)[groups.of_row] > 1, groups
-
-    same_rack, racks = others(view.rack[rows])
-    used = racks.tally(is_match)
-    total = np.bincount(owner[racks.first][used > 0], minlength=view.rows.count)[owner]
-    left = total - (used[racks.of_row] == 1)
-    same_rack |= left >= scene.counts.racks_required[owner]
-    same_origin, _ = others(replicas.origin[rows])
-    same_index, _ = others(replicas.index[rows])
-    return same_rack & (same_origin | is_closed) & same_index
-
-
-def _is_spare_of_origin(scene: Scene, rows: Ints, is_whole: Bools) -> Bools:
-    """Whether a whole candidate of a stuck container has the earliest commit of an origin of which
-    more than enough are whole. The control plane refuses to delete any other."""
-    origins, found = scene.counts.quasi.origins, np.zeros_like(is_whole)
-    whole = rows[is_whole]
-    origin, bcsid = origins.of_row[whole], scene.view.batch.replicas.bcsid[whole]
-    held = np.bincount(origin, minlength=len(origins.target))
-    earliest = np.full(len(held), np.iinfo(np.int64).max)
-    np.minimum.at(earliest, origin, bcsid)
-    found[is_whole] = (held > origins.target)[origin] & (bcsid == earliest[origin])
-    return found
+    containers = view.batch.containers
+    applies = view.is_ec & (containers.state == State.CLOSED) & view.is_judged
+    applies &= scene.compared.checksum_class != ChecksumClass.CONTRADICTORY
+    whole = scene.whole() & view.of_container(applies)
+    every = (np.int64(2) << containers.data + containers.parity) - 2
+    applies &= (view.rows.bits(replicas.index, whole) & every) == every
+    whole &= view.of_container(applies)
+    bad = scene.staying() & view.is_bad & ~replicas.is_barred & view.of_container(applies)
+    bad &= replicas.bcsid <= _last_of_index(scene, whole)
+    twins, crowd = _twins(scene, whole)
+    rows = np.flatnonzero(bad | (twins & ~replicas.is_barred))
+    is_twin = ~bad[rows]
+    index = np.where(is_twin, replicas.index[rows], 0)
+    victims = _first(scene, rows, np.where(is_twin, -crowd[rows], 0), index)
+    reason = reasons_of(bad[victims].astype(np.int64), (EXCESS, TWIN))
+    yield _deletes(scene, victims, reason, is_forced=True)
 
 
-def delete_unhealthy_index(scene: Scene) -> Iterable[Actions]:
-    """The UNHEALTHY twin of an EC index that also has a CLOSED replica in service."""
+def _last_of_index(scene: Scene, whole: Bools) -> Ints:
+    """Return for each replica the last commit of the whole ones of its index."""
+    replicas = scene.view.batch.replicas
+    same = Groups.of(scene.view.rows.owner, replicas.index)
+    last = np.full(same.count, NO_BCSID, dtype=np.int64)
+    np.maximum.at(last, same.of_row[whole], replicas.bcsid[whole])
+    return last[same.of_row]
+
+
+def _twins(scene: Scene, whole: Bools) -> tuple[Bools, Ints]:
+    """Return the whole shards that another of their index makes needless, and how many whole ones
+    stand on the rack of each.
+
+    Equal trees make one needless. So does a shard that came back beside one that was rebuilt
+    meanwhile: a rebuilt shard has the blocks that live, and no tombstones of those deleted before,
+    hence another root for ever. It holds nothing more once no delete is owed and both hold as many
+    live blocks. The one with the tombstones stays: its root is the one that every replica of this
+    index had.
+    """
     view, replicas = scene.view, scene.view.batch.replicas
-    is_doubled = scene.verdicts.state == Health.UNHEALTHY_OVER_REPLICATED
-    rows, order = _candidates(scene, view.is_ec & is_doubled & view.is_judged)
-    twins = Groups.of(view.rows.owner[rows], replicas.index[rows])
-    has_closed = twins.some(replicas.state[rows] == State.CLOSED)[twins.of_row]
-    is_twin = (replicas.state[rows] == UNHEALTHY) & has_closed
-    yield from _victims(scene, rows, order, is_twin, "unhealthy, its index has a good replica")
+    rows = np.flatnonzero(whole)
+    owner, index = view.rows.owner[rows], replicas.index[rows]
+    racks = Groups.of(owner, view.rack[rows])
+    crowd = np.zeros(len(whole), dtype=np.int64)
+    crowd[rows] = racks.tally()[racks.of_row]
+    same = Groups.of(owner, index)
+    doubled = same.tally()[same.of_row] > 1
+    rows, same_of = rows[doubled], same.of_row[doubled]
+    order = np.lexsort((scene.places(rows), -replicas.tombstone_count[rows], same_of))
+    rows, same_of = rows[order], same_of[order]
+    begins = first_of_run(same_of)
+    best = rows[begins][np.cumsum(begins) - 1]
+    is_equal = replicas.has_root[rows]
+    for column in (replicas.algorithm, replicas.root, replicas.tombstones, replicas.has_root):
+        is_equal = is_equal & (column[rows] == column[best])
+    is_covered = replicas.has_root[rows] & replicas.has_root[best]
+    for column in (replicas.algorithm, replicas.block_count):
+        is_covered &= column[rows] == column[best]
+    is_covered &= (replicas.tombstone_count[best] > 0) & (replicas.tombstone_count[rows] == 0)
+    is_covered &= ~view.batch.containers.owes_deletes[view.rows.owner[rows]]
+    group = np.cumsum(begins) - 1
+    is_refused = np.zeros(int(begins.sum()), dtype=np.bool_)
+    is_refused[group[~(is_equal | is_covered)]] = True
+    has_behind = np.zeros_like(is_refused)
+    has_behind[group[~is_equal]] = True
+    chosen = ~is_refused[group] & (~is_equal | ~has_behind[group])
+    found = np.zeros(len(whole), dtype=np.bool_)
+    found[rows[chosen]] = True
+    return found, crowd
 
 
 def delete_empty(scene: Scene) -> Iterable[Actions]:
@@ -148,4 +200,4 @@ def delete_empty(scene: Scene) -> Iterable[Actions]:
     is_going = (is_going | scene.counts.is_empty) & view.is_judged
     empty = view.is_present & replicas.is_empty & ~view.is_sick & ~view.is_leaving
     rows = np.flatnonzero(empty & view.of_container(is_going))
-    yield _deletes(scene, rows, view.rows.owner[rows], "empty", is_forced=False)
+    yield _deletes(scene, rows, "empty", is_forced=False)

@@ -13,8 +13,14 @@ from health.plan.copies import (
     replicate,
     replicate_origins,
     replicate_vulnerable,
+    spread_indexes,
 )
-from health.plan.deletes import delete_empty, delete_excess, delete_unhealthy_index
+from health.plan.deletes import (
+    delete_empty,
+    delete_excess,
+    delete_spare_of_origin,
+    delete_spare_shard,
+)
 from health.plan.scene import Scene
 
 
@@ -26,8 +32,10 @@ def plan(scene: Scene) -> Actions:
         replicate_vulnerable,
         reconstruct,
         move_indexes,
+        spread_indexes,
         delete_excess,
-        delete_unhealthy_index,
+        delete_spare_of_origin,
+        delete_spare_shard,
         delete_empty,
         close,
     )

@@ -1,6 +1,7 @@
 """What every rule of the plan looks at."""
 
 from dataclasses import dataclass
+from zlib import crc32
 
 import numpy as np
 
@@ -9,6 +10,7 @@ from health.chain import Counts, Verdicts
 from health.comparison import Comparison
 from health.plan.actions import Lists
 from health.segments import Bools, Ints
+from health.words import Service, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +29,35 @@ class Scene:
         return np.flatnonzero(when & self.view.is_judged)
 
     def usable(self) -> Bools:
-        """Return what can be read: on a node that answers, loaded, not about to be deleted."""
+        """Return what can be read: loaded, on a node that answers, not barred, not going."""
         view = self.view
         is_there = view.is_present & view.is_reachable & ~view.is_leaving
-        return is_there & view.batch.replicas.is_loaded
+        return is_there & view.batch.replicas.is_loaded & ~view.batch.replicas.is_barred
+
+    def whole(self) -> Bools:
+        """Return the replicas that have all that was committed and are seen to, on nodes that stay:
+        CLOSED, loaded, without findings, not going, on an answering node in service that has named
+        all it holds."""
+        view, replicas = self.view, self.view.batch.replicas
+        is_complete = replicas.state == State.CLOSED
+        is_complete &= replicas.bcsid >= view.of_container(view.batch.containers.sequence_id)
+        return self.staying() & is_complete & replicas.is_loaded & (replicas.findings == 0)
+
+    def staying(self) -> Bools:
+        """Return the replicas of which the control plane may dispose: on an answering node in
+        service that has named all it holds, and not going already."""
+        view = self.view
+        is_here = view.is_present & view.is_reachable & view.is_confirmed
+        return is_here & ~view.is_leaving & (view.service == Service.IN_SERVICE)
+
+    def places(self, rows: Ints) -> Ints:
+        """Return the places of some replicas in an order that every planner agrees on: by a
+        checksum of container and datanode (HDDS-4589)."""
+        batch = self.view.batch
+        ids = batch.containers.container_id[self.view.rows.owner[rows]].tolist()
+        nodes, names = batch.replicas.node[rows].tolist(), batch.nodes.names
+        texts = (f"{i}:{names[node]}".encode() for i, node in zip(ids, nodes, strict=True))
+        return np.fromiter(map(crc32, texts), dtype=np.int64, count=len(rows))
 
     def lists(self, containers: Ints, mask: Bools, order: Ints | None = None) -> Lists:
         """Return for each of some containers its replicas that pass.

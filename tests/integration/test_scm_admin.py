@@ -147,13 +147,18 @@ class TestPlanRows:
         self, world: ScmWorld, made: Container
     ) -> None:
         """The plan saw two replicas; there are three now."""
+        nodes = holders(world, made)
+
         answer = world.control.apply_plan(
-            [row(made, "replicate", sources=tuple(holders(world, made)), copies=1)], dry_run=False
+            [row(made, "replicate", sources=tuple(nodes), copies=1)], dry_run=False
         )
 
-        assert [("STALE_PLAN", "container is CLOSED and HEALTHY, 0 copies are under way")] == [
-            (d.code, d.message) for d in answer
-        ]
+        message = (
+            "container is CLOSED, 0 copies are under way, and no replica of "
+            f"{', '.join(nodes)} is to be copied now"
+        )
+
+        assert [("STALE_PLAN", message)] == [(d.code, d.message) for d in answer]
         assert [] == kinds(world)
 
     def test_a_copy_that_is_needed_is_ordered_once(self, world: ScmWorld, made: Container) -> None:
@@ -166,6 +171,19 @@ class TestPlanRows:
         codes = [world.control.apply_plan([one], dry_run=False)[0].code for one in plans]
 
         assert ["STALE_PLAN", "OK", "STALE_PLAN"] == codes
+        assert [Kind.REPLICATE] == kinds(world)
+
+    def test_two_rows_of_one_plan_do_not_order_the_same_twice(
+        self, world: ScmWorld, made: Container
+    ) -> None:
+        """The second is looked at in the world that the first made."""
+        lost, *left = holders(world, made)
+        world.beat(lost, full=True)
+        planned = row(made, "replicate", sources=tuple(left), copies=1)
+
+        codes = [d.code for d in world.control.apply_plan([planned, planned], dry_run=False)]
+
+        assert ["OK", "STALE_PLAN"] == codes
         assert [Kind.REPLICATE] == kinds(world)
 
     def test_what_was_shown_is_done_as_a_whole_or_not_at_all(
@@ -304,7 +322,7 @@ def test_the_limits_of_a_datanode_are_options(tmp_path: Path) -> None:
             for one in world.control.queues().nodes
         }
         with world.state.change() as change:
-            sent = world.control._commands.drain(change, "dn1", lambda _command: "")
+            sent = world.control._commands.drain(change, "dn1", lambda _commands: {})
         in_flight = world.control.queues().pending_add_limit
 
     assert {"dn1": (3, 1), "dn2": (4, 1)} == limits

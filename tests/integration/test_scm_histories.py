@@ -16,7 +16,7 @@ def test_every_container_is_settled_or_a_documented_command_settles_it(tmp_path:
 
     Whatever does not come right by itself in 24 hours comes right by a command of the operator's.
     """
-    verdict = cluster(tmp_path, 2, WRITERS)
+    verdict = cluster(tmp_path, 4, WRITERS)
 
     assert [] == verdict.stuck
     assert [] == verdict.broken

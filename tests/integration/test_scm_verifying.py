@@ -314,8 +314,8 @@ def test_a_node_that_changed_is_verified_at_once_but_not_while_copies_wait(
     """W62: with something in the queues the notice is ignored."""
     assert ["dn1", "dn2", "dn3", "dn4"] == world.control.take_changed_nodes()
     assert [] == world.control.take_changed_nodes()
-    world.beat("dn1", replica("dn1", load_error="gone", root=None))
-    for node in ("dn2", "dn3", "dn4"):
+    for node in ("dn2", "dn3", "dn4"):  # two copies lack, and there is no node for them
+        world.beat(node, full=True)
         world.control._nodes._live.pop(node)
     world.control.tick()
 

@@ -41,7 +41,7 @@ OF_HEALTH = (
 )
 """Those that say how a container is, whatever is then done about it."""
 
-NOT_LIVE = 6
+NOT_LIVE = 9
 """Rows that no control plane can show; each says why."""
 
 

@@ -7,17 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from merkle.replica import ReplicaState
-from scm.counting import Placed
+from scm.case import Case, Placed
+from scm.delete_safety import is_whole
 from scm.facts import Health, OpState
-from scm.replication import Case, is_whole
 from scm.shards import (
     gives_way,
     may_lose_shard,
     may_remove_shard,
     operator_keep_count,
-    surplus,
     whole_count,
 )
+from tests.support.judged_case import victims
 from tests.support.scm_world import container, replica, summary
 
 DATA_COUNT, TOTAL = 3, 5
@@ -77,7 +77,7 @@ def whole_indexes(case: Case) -> set[int]:
 @given(groups())
 def test_surplus_leaves_every_index_as_it_is(case: Case) -> None:
     """All of it deleted at once, each index that had a whole shard still has one."""
-    gone = [p.datanode_id for p in surplus(case)]
+    gone = [p.datanode_id for p in victims(case)]
 
     after = replace(case, deletes=(*case.deletes, *gone))
 

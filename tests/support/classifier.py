@@ -385,7 +385,7 @@ class Indexes:
 
 def ec_indexes(case: Case) -> Indexes:
     """Sort the replicas by what they count for."""
-    alive = [r for r in case.present if r.state != "UNHEALTHY"]
+    alive = [r for r in case.present if not bad(case, r)]
     copies = Counter(r.replica_index for r in alive if case.op(r) == "S")
     left = Counter(copies)
     left.subtract(o.replica_index for o in case.deletes_of_healthy)
@@ -394,7 +394,7 @@ def ec_indexes(case: Case) -> Indexes:
         {i for i, n in left.items() if n > 0},
         {r.replica_index for r in alive if case.op(r) == "D"},
         {r.replica_index for r in alive if case.op(r) == "M"},
-        {r.replica_index for r in case.present if r.state == "UNHEALTHY"},
+        {r.replica_index for r in case.present if bad(case, r)},
         {r.replica_index for r in case.present if r.state == "CLOSED"},
     )
 

@@ -3,9 +3,8 @@
 from dataclasses import replace
 
 from merkle.replica import ReplicaState
-from scm.counting import Placed
+from scm.case import Case, Placed
 from scm.facts import Health, OpState
-from scm.replication import Case
 from tests.support.scm_world import container, replica
 
 OPS = {

@@ -63,6 +63,7 @@ class ContainerRow:
     state_since_ms: int = AS_OF_MS - 60_000
     pipeline_alive: bool = True
     suppressed: bool = False
+    owes_deletes: bool = False
     health_state: str | None = None
     snapshot_id: str = SNAPSHOT_ID
 
@@ -89,6 +90,8 @@ class ReplicaRow:
     data_scan_at_ms: int | None = AS_OF_MS - 3_600_000
     finding_count: int = 0
     is_contradictory: bool = False
+    is_barred: bool = False
+    is_hopeful: bool = False
     load_error: str | None = None
     reported_at_ms: int = AS_OF_MS - 1000
     snapshot_id: str = SNAPSHOT_ID
@@ -166,7 +169,7 @@ class SnapshotRows:
             (directory / name).mkdir(parents=True)
             pq.write_table(table, directory / name / "part-00000.parquet", compression="zstd")
         fields = {
-            "schema_version": 3,
+            "schema_version": 4,
             "snapshot_id": SNAPSHOT_ID,
             "as_of_ms": AS_OF_MS,
             "term": 1,

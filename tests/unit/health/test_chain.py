@@ -30,7 +30,7 @@ MEETINGS: tuple[tuple[str, str, str, str, str], ...] = (
     # Enough copies of each origin, yet the last commit of one is on a bad replica only.
     ("R QUASI_CLOSED 11", "Q@10^ax3 U@11^c/m Q@9^c", "", "UNHEALTHY_UNDER_REPLICATED", "U"),
     ("R QUASI_CLOSED 11", "Q@10^ax3 U@11^c/m U@11^c", "", "QUASI_CLOSED_STUCK", "-"),
-    ("EC CLOSED", "C#1 C#2 C#3 C#4 Q@9#5", "", "HEALTHY", "-"),  # commit ids say nothing of EC
+    ("EC CLOSED", "C#1 C#2 C#3 C#4 Q@9#5", "", "UNDER_REPLICATED", "U"),  # it lacks a commit
     ("EC CLOSED", "C#1 C#2 C#3 C#4 C#5 U#5", "", "UNHEALTHY_OVER_REPLICATED", "-"),
     ("EC QUASI_CLOSED", "C#1 C#2 C#3 C#4 C#5 U#5", "", "HEALTHY", "-"),  # only when it is closed
 )

@@ -28,7 +28,11 @@ FLAGGED: tuple[tuple[str, str, set[str]], ...] = (
     ("R QUASI_CLOSED 10", "Q@9x3 U@10/d", {"QUASI_CLOSED_STUCK", "VULNERABLE", BAD}),
     ("R QUASI_CLOSED 10", "Q@9!^ax3 U@10!^b/d", {"EMPTY", BAD}),
     # The rules of the other kind would say something else.
-    ("EC CLOSED", "Q@9#1 Q@9#2 Q@9#3 Q@9#4 Q@9#5", {"MISMATCHED_STATE"}),
+    (
+        "EC CLOSED",
+        "Q@9#1 Q@9#2 Q@9#3 Q@9#4 Q@9#5",
+        {"MISMATCHED_STATE", "UNHEALTHY", "DATA_AT_RISK"},
+    ),
     ("EC CLOSED", "C#1 C#2 C#3 C#4 C#5 U#5", {BAD, EXCESS}),
     ("EC CLOSED", "C#1 C#2 C#3 C#4 C#5 U#5/m", {BAD, EXCESS}),
     ("EC CLOSED", "C#1 C#2 C#3 C#4 U#5", {BAD, "UNDER_REPLICATED"}),

@@ -27,7 +27,7 @@ def first_in_order(container_id: int, allowed: tuple[int, ...]) -> int:
 CHOICES: tuple[tuple[str, str, tuple[int, ...]], ...] = (
     # container, replicas, which of them may be chosen
     ("R CLOSED 10", "C=7x4", (0, 1, 2, 3)),
-    ("R CLOSED 10", "C=7*1 C=7x3", (1, 2, 3)),  # a damaged one is mended, not counted as spare
+    ("R CLOSED 10", "C=7*1 C=7x3", (0,)),  # three whole ones stay, the damaged one goes
     ("R CLOSED 10", "C=7x3 C=7/m C=7", (0, 1, 2, 4)),
     ("R CLOSED 10", "C=7x3 C=7/d C=7", (0, 1, 2, 4)),
     ("R CLOSED 10", "C=7x4 C=7?s", (0, 1, 2, 3)),
@@ -45,10 +45,10 @@ CHOICES: tuple[tuple[str, str, tuple[int, ...]], ...] = (
     ("R QUASI_CLOSED 11", "Q@9=7^a Q@10=7^ax3 Q@8=7^bx2", (0,)),  # the last commit stays thrice
     ("R QUASI_CLOSED 11", "Q@10=7*1^a Q@10=7^ax4 Q@8=7^bx2", (1, 2, 3, 4)),
     ("EC CLOSED", "C#1=7&ax2 C#2&b C#3&b C#4&b C#5&a", (0, 1)),
-    ("EC CLOSED", "C#1=7&ax2 C#2=8&bx2 C#3&b C#4&b C#5&a", (0, 1, 2, 3)),
+    ("EC CLOSED", "C#1=7&ax2 C#2=8&bx2 C#3&b C#4&b C#5&a", (0, 1)),  # the lowest index
     ("EC CLOSED", "C#1=7x2 C#2 C#3 C#4 C#5", (0, 1)),  # of six racks two are enough here
-    ("EC CLOSED", "C#1=7&a C#1=7&b C#2&b C#3&b C#4&c C#5&c", (0, 1)),
-    ("EC CLOSED", "C#1=7*1&a C#1=7&a C#2&b C#3&b C#4&b C#5&a", (1,)),
+    ("EC CLOSED", "C#1=7&a C#1=7&b C#2&b C#3&b C#4&c C#5&c", (1,)),  # b is the fullest rack
+    ("EC CLOSED", "C#1=7*1&a C#1=7&a C#2&b C#3&b C#4&b C#5&a", ()),  # mended first
     ("EC CLOSED", "C#1=7&a C#1=7&b C#2&b C#3&b C#4&b C#5&b", (1,)),
     ("EC CLOSED", "C#1=7&ax2 C#1=7&a/d C#2&b C#3&b C#4&b C#5&a", (0, 1)),
     ("EC CLOSED", "C#1=7&a O#1=7&a C#2&b C#3&b C#4&b C#5&a", ()),  # an open one is no twin
@@ -84,7 +84,8 @@ ROWS: tuple[tuple[str, str, str, list[tuple[tuple[int, ...], tuple[int, ...], st
     # indexes, reason
     ("R CLOSED 10", "C=7x3 U=7", "", [((3,), (0,), SPARE)]),
     ("R CLOSED 10", "C=7x4", "+", [((0, 1, 2, 3), (0,), SPARE)]),
-    ("R CLOSED 10", "Cx4", "", [((0, 1, 2, 3), (0,), SPARE)]),  # no root is known: no dispute
+    ("R CLOSED 10", "Cx4", "", []),  # no root is known: nobody knows that they are equal
+    ("R CLOSED 10", "C=7x3 U=9", "", [((3,), (0,), SPARE)]),  # three whole and equal ones stay
     # What lacks most goes first.
     ("R CLOSED 10", "C=7x3 U@9=7 U@8=7", "", [((4,), (0,), SPARE)]),
     ("R CLOSED 10", "C=7x3 U@8=7 U@9=7", "", [((3,), (0,), SPARE)]),
@@ -97,6 +98,8 @@ ROWS: tuple[tuple[str, str, str, list[tuple[tuple[int, ...], tuple[int, ...], st
     ("R CLOSED 10", "C=7x3 C=9", "", []),
     ("R CLOSED 10", "C=7x3 C=7$", "", []),
     ("R QUASI_CLOSED 10", "Q=7^ax3 U=7^a", "", []),
+    ("EC CLOSED", "C#1 C#2 C#3 C#4 C#5 U@11#5", "", []),  # it may have what nobody else has
+    ("EC CLOSED", "C#1=7 C#1=7$ C#2 C#3 C#4 C#5", "", []),
     ("EC CLOSED", "C#1 C#2 C#3 C#4 C#5 U#5", "", [((5,), (5,), TWIN)]),
     ("EC CLOSED", "U#3 C#1 C#2 C#3 C#4 C#5", "", [((0,), (3,), TWIN)]),
     ("EC CLOSED", "C#1 C#2 C#3 C#4 C#5 U#5 U#1", "", [((5, 6), (5, 1), TWIN)]),  # one at a time

@@ -37,7 +37,7 @@ LEAVING: tuple[tuple[str, str, str, list[Row]], ...] = (
     ("R CLOSING 10", "G G G/d", "", [(2, "unclosed", NO, NO)]),
     ("R QUASI_CLOSED 10", "Qx3 Q/d", "", [(3, "", NO, NO)]),
     ("R QUASI_CLOSED 10", "Q/d", "", [(0, "no_good_replica", YES, NO)]),
-    ("R QUASI_CLOSED 10", "Qx2 C Q/d", "", [(3, "unclosed", NO, NO)]),
+    ("R QUASI_CLOSED 10", "Qx2 C Q/d", "", [(3, "", NO, NO)]),  # it is about to follow
     ("R QUASI_CLOSED 10", "Q@9x3 U@10/d", "", [(3, "no_good_replica", NO, NO)]),  # vulnerable
     ("R DELETING 10", "C C C/d", "", [(2, "", NO, NO)]),
     ("R DELETED 10", "C/d", "", [(0, "", NO, NO)]),

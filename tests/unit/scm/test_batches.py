@@ -8,9 +8,7 @@ import pytest
 
 from health.words import OPS
 from scm.batches import Batches, op_rows
-from scm.clock import Clock
 from scm.facts import Kind, Pending
-from scm.nodes import Nodes
 from tests.support.scm_world import ScmWorld, container, pending, replica
 
 NODES = ("dn1", "dn2", "dn3", "dn4", "dn5", "dn6")
@@ -60,7 +58,7 @@ def test_each_replica_that_comes_or_goes_has_its_index(
     A shard that is copied or deleted is its own index, those that are rebuilt are named, and what
     is about no replica is nothing to the judge.
     """
-    assert expected == list(op_rows(given, world.state.replicas))
+    assert expected == list(op_rows(given, world.state))
 
 
 def test_the_judge_gets_them_as_columns(world: ScmWorld) -> None:
@@ -71,10 +69,9 @@ def test_the_judge_gets_them_as_columns(world: ScmWorld) -> None:
     with world.state.change() as change:
         change.put(world.state.commands, copy)
         change.put(world.state.commands, replace(copy, command_id=2, container_id=2))
-    clock = Clock(world.clock.now_ms, world.clock.monotonic_s)
-    nodes = Nodes(world.state, clock, world.options)
+    control = world.control
 
-    batch = Batches(world.state, nodes, world.options).of([1])
+    batch = Batches(world.state, control._nodes, control._cases, world.options).of([1])
 
     assert [OPS.index("ADD")] == batch.ops.kind.tolist()
     assert [3] == batch.ops.index.tolist()

@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from scm.coding import shortage
-from scm.doubts import doubts
-from scm.facts import Kind
+from scm.case import Case
+from scm.facts import Health, Kind
 from scm.options import ScmOptions
-from scm.replication import Case, sources
-from scm.shards import to_copy
+from tests.support.judged_case import copied, doubts, read_from, sources
 from tests.support.replica_words import case, shards
 from tests.support.scm_world import ScmWorld, container, pass_time, replica, summary
 
@@ -62,7 +60,7 @@ class TestCopies:
         """With findings, outvoted, or with roots that nobody can choose between."""
         given = among(case(words), **changes)
 
-        found = doubts(given.placed)
+        found = doubts(given)
         silent = {p.datanode_id for p in given.placed if p.health.value != "HEALTHY"}
         found = {node: why for node, why in found.items() if node not in silent}
         assert expected == [p.datanode_id for p in sources(given)]
@@ -92,7 +90,11 @@ class TestShards:
         self, given: Case, silent: tuple[str, ...], expected: list[int]
     ) -> None:
         """As many as there are data shards are enough."""
-        found = shortage(given).readable(lambda node: node not in silent)
+        placed = (
+            replace(p, health=Health.STALE) if p.datanode_id in silent else p for p in given.placed
+        )
+
+        found = read_from(replace(given, placed=tuple(placed)))
 
         assert expected == [index for index, _node in found]
 
@@ -100,8 +102,10 @@ class TestShards:
         """Whichever comes first."""
         given = lost("dn1", words="C#1/d C#1/d C#2 C#3 C#4 C#5")
 
-        assert (1, "dn2") in shortage(given).sources
-        assert ["dn2"] == [p.datanode_id for p in to_copy(given)]
+        lacking = lost("dn1", words="C#1/d C#1/d C#2 C#3 C#4")
+
+        assert (1, "dn2") in read_from(lacking)
+        assert ["dn2"] == [p.datanode_id for p in copied(given)]
 
 
 @pytest.fixture
@@ -137,7 +141,7 @@ class TestOrders:
         pass_time(world, 120, first, second, "dn3")
 
         assert [] == [c for c, _ in answer.commands if c.kind is Kind.REPLICATE]
-        assert {second: "UNDER_REPLICATED"} == ordered(world)
+        assert {second: "too few replicas"} == ordered(world)
 
     def test_an_order_says_what_speaks_against_its_source(self, world: ScmWorld) -> None:
         """Where nothing better is left."""
@@ -146,4 +150,4 @@ class TestOrders:
         world.control.tick()
 
         [(source, why)] = ordered(world).items()
-        assert f"UNDER_REPLICATED; no better source than {source}: scan findings" == why
+        assert f"too few replicas; no better source than {source}: scan findings" == why

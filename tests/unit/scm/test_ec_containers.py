@@ -12,9 +12,8 @@ from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
 from merkle.tree import Summary
 from scm.answers import heartbeat_response
-from scm.coding import shortage
+from scm.case import Case, Placed
 from scm.control import Endpoint, HeartbeatAnswer
-from scm.counting import Placed
 from scm.facts import (
     Health,
     Kind,
@@ -22,8 +21,8 @@ from scm.facts import (
     Transaction,
 )
 from scm.intake import Decision, PlanRow
-from scm.replication import Case
 from tests.support.coded_world import MIB, NODES, OPTIONS, SCHEME, closed, orders, spoil
+from tests.support.judged_case import lost, read_from
 from tests.support.scm_world import ScmWorld, container, replica, summary
 
 
@@ -347,35 +346,31 @@ def test_an_excluded_shard_is_no_source_of_a_reconstruction() -> None:
         Placed(replica(f"dn{i}", replica_index=i), Health.HEALTHY, OpState.IN_SERVICE, "/r1")
         for i in (1, 2, 3, 4)
     )
-    one_out = shortage(Case(coded, placed, excluded=frozenset({"dn2"})))
-    two_out = shortage(Case(coded, placed, excluded=frozenset({"dn2", "dn3"})))
+    one_out = Case(coded, placed, excluded=frozenset({"dn2"}))
+    two_out = Case(coded, placed, excluded=frozenset({"dn2", "dn3"}))
 
-    assert ((5,), [1, 3, 4], True) == (
-        one_out.lost,
-        [index for index, _node in one_out.sources],
-        one_out.is_repairable,
-    )
-    assert not two_out.is_repairable
+    assert ((5,), [1, 3, 4]) == (lost(one_out), [index for index, _node in read_from(one_out)])
+    assert ((), []) == (lost(two_out), read_from(two_out))
 
 
 class TestShortage:
     """Ozone's table of index sets, S1.33 to S1.38: H healthy, U unhealthy, - absent."""
 
     @pytest.mark.parametrize(
-        ("replicas", "lost", "is_repairable"),
+        ("replicas", "rebuilt", "sources"),
         [
-            ("1H 2H 3H 4U 5U", (4, 5), True),
-            ("1H 2H 3H", (4, 5), True),
-            ("1H 2H 3U", (3, 4, 5), False),
-            ("1H 2H", (3, 4, 5), False),
-            ("1H 2H 2U", (3, 4, 5), False),
-            ("1H 2H 2U 3H", (4, 5), True),
-            ("1H 2H 3H 4H 5H", (), True),
+            ("1H 2H 3H 4U 5U", (4, 5), [1, 2, 3]),
+            ("1H 2H 3H", (4, 5), [1, 2, 3]),
+            ("1H 2H 3U", (), []),
+            ("1H 2H", (), []),
+            ("1H 2H 2U", (), []),
+            ("1H 2H 2U 3H", (4, 5), [1, 2, 3]),
+            ("1H 2H 3H 4H 5H", (), []),
         ],
     )
-    def test_by_index(self, replicas: str, lost: tuple[int, ...], is_repairable: bool) -> None:
+    def test_by_index(self, replicas: str, rebuilt: tuple[int, ...], sources: list[int]) -> None:
         """
-        What is lost, and whether enough is left, is told by index; unhealthy shards are no source.
+        What is lost is rebuilt by index if enough is left; unhealthy shards are no source.
         """
         placed = [
             Placed(
@@ -392,6 +387,6 @@ class TestShortage:
         ]
         coded = facts_replace(container(), scheme=SCHEME, replication_factor=5)
 
-        found = shortage(Case(coded, tuple(placed)))
+        given = Case(coded, tuple(placed))
 
-        assert (lost, is_repairable) == (found.lost, found.is_repairable)
+        assert (rebuilt, sources) == (lost(given), [index for index, _ in read_from(given)])

@@ -4,20 +4,14 @@ from dataclasses import replace
 
 import pytest
 
+from health.words import Health
 from merkle.replica import ReplicaState
-from scm.counting import Band, Placed, tally
+from scm.case import Case, Placed, neighbours
+from scm.delete_safety import may_remove, unblock_victim
 from scm.placement import misplaced_count
-from scm.replication import (
-    Condition,
-    judge,
-    may_remove,
-    neighbours,
-    sources,
-    unblock_victim,
-    victims,
-)
-from tests.support.replica_words import case, placed
-from tests.support.scm_world import container, replica
+from tests.support.judged_case import counts, health, needs, sources, victims
+from tests.support.replica_words import case, shards
+from tests.support.scm_world import replica
 
 
 def names(chosen: list[Placed]) -> list[str]:
@@ -54,9 +48,7 @@ def names(chosen: list[Placed]) -> list[str]:
 )
 def test_missing_replicas_are_those_of_the_table(row: str, words: str, missing: int) -> None:
     """With two online at least: no maintenance leaves a container without."""
-    counted = tally(container(), placed(words), with_unhealthy=False)
-
-    assert missing == counted.missing_count, row
+    assert missing == counts(case(words))[0], row
 
 
 @pytest.mark.parametrize(
@@ -70,53 +62,48 @@ def test_missing_replicas_are_those_of_the_table(row: str, words: str, missing: 
 )
 def test_pending_adds_are_not_ordered_again(row: str, words: str, adds: int, copies: int) -> None:
     """But the container stays under-replicated until they are there."""
-    judgement = judge(case(words, adds=tuple(f"new{i}" for i in range(adds))))
+    judgement = needs(case(words, adds=tuple(f"new{i}" for i in range(adds))))
 
-    assert (Condition.UNDER_REPLICATED, copies) == (judgement.condition, judgement.copies), row
+    assert (Health.UNDER_REPLICATED, copies) == (judgement.health, judgement.copies), row
 
 
 @pytest.mark.parametrize("minimum", [1, 2, 3])
 def test_maintenance_of_all_keeps_the_minimum_online(minimum: int) -> None:
     """However many copies rest: K5's hole in the documents' function is closed."""
     for resting in range(1, 8):
-        counted = tally(
-            container(),
-            placed(" ".join(["C/m"] * resting)),
-            with_unhealthy=False,
-            maintenance_min_count=minimum,
-        )
-        assert minimum <= counted.missing_count
+        given = case(" ".join(["C/m"] * resting))
+        assert minimum <= counts(given, maintenance_min=minimum)[0]
 
 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("", Condition.MISSING),
-        ("C! C! C!", Condition.MISSING),  # S2.51
-        ("C C C", Condition.HEALTHY),
-        ("C C", Condition.UNDER_REPLICATED),
-        ("C C C C", Condition.OVER_REPLICATED),
-        ("C C C U", Condition.OVER_REPLICATED),
-        ("C C U", Condition.UNDER_REPLICATED),
-        ("U U", Condition.UNHEALTHY_UNDER_REPLICATED),
-        ("U U U", Condition.UNHEALTHY),
-        ("U U U U", Condition.UNHEALTHY_OVER_REPLICATED),
-        ("C C C?", Condition.HEALTHY),
-        ("Q@4 C C C", Condition.OVER_REPLICATED),
+        ("", Health.MISSING),
+        ("C! C! C!", Health.MISSING),  # S2.51
+        ("C C C", Health.HEALTHY),
+        ("C C", Health.UNDER_REPLICATED),
+        ("C C C C", Health.OVER_REPLICATED),
+        ("C C C U", Health.OVER_REPLICATED),
+        ("C C U", Health.UNDER_REPLICATED),
+        ("U U", Health.UNHEALTHY_UNDER_REPLICATED),
+        ("U U U", Health.UNHEALTHY),
+        ("U U U U", Health.UNHEALTHY_OVER_REPLICATED),
+        ("C C C?", Health.HEALTHY),
+        ("Q@4 C C C", Health.OVER_REPLICATED),
     ],
 )
-def test_a_container_is_judged_by_its_replicas(words: str, expected: Condition) -> None:
+def test_a_container_is_judged_by_its_replicas(words: str, expected: Health) -> None:
     """A stale node's replica counts, a dead one's does not."""
-    assert expected is judge(case(words)).condition
+    assert expected is health(case(words))
 
 
 def test_w20_three_on_one_rack_are_misplaced() -> None:
     """One copy elsewhere; while that is pending nothing more is done."""
     crowded = case("C C C", "aaa", cluster_rack_count=3)
-    fixing = replace(crowded, adds=("dn9",), add_racks=("/b",))
+    fixing = replace(crowded, adds=("dn9@/b",))
 
-    assert (Condition.MIS_REPLICATED, 1) == (judge(crowded).condition, judge(crowded).copies)
-    assert (Condition.MIS_REPLICATED, 0) == (judge(fixing).condition, judge(fixing).copies)
+    assert (Health.MIS_REPLICATED, 1) == (needs(crowded).health, needs(crowded).copies)
+    assert (Health.MIS_REPLICATED, 0) == (needs(fixing).health, needs(fixing).copies)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +119,7 @@ class TestUrgency:
     def test_the_last_copy_goes_before_the_second_to_last(self) -> None:
         """And what only leaves its node waits behind both, but before what is misplaced."""
         weights = [
-            judge(case(words, racks, cluster_rack_count=3)).weight
+            needs(case(words, racks, cluster_rack_count=3)).weight
             for words, racks in [("C", "a"), ("C C", "ab"), ("C C C/d", "abc"), ("C C C", "aaa")]
         ]
 
@@ -226,6 +213,25 @@ class TestVictims:
             assert 2 == len(chosen)
             assert f"dn{lonely + 1}" not in names(chosen)
 
+    @pytest.mark.parametrize(
+        "given",
+        [
+            case("C C C C"),
+            case("C C C U"),
+            shards("C#1 C#1 C#2 C#3 C#4 C#5"),
+            shards("C#1 C#2 C#3 C#4 C#5 U#5"),
+        ],
+    )
+    def test_what_is_kept_out_of_orders_stays(self, given: Case) -> None:
+        """A person looks at it first; another goes in its place if there is one."""
+        [first] = victims(given)
+
+        held = replace(given, excluded=frozenset({first.datanode_id}))
+        all_held = replace(given, excluded=frozenset(p.datanode_id for p in given.placed))
+
+        assert first.datanode_id not in names(victims(held))
+        assert [] == victims(all_held)
+
     def test_the_choice_is_the_same_for_everyone(self) -> None:
         """In whatever order the replicas are known (HDDS-4589)."""
         given = case("C C C C")
@@ -291,26 +297,26 @@ def test_an_unhealthy_replica_that_may_be_healed_is_not_replaced_yet() -> None:
     hoping = case("C C U", hopeful=frozenset({"dn3"}))
     lost_one = case("C U", hopeful=frozenset({"dn2"}))
 
-    assert (Condition.UNDER_REPLICATED, 0) == (judge(hoping).condition, judge(hoping).copies)
-    assert 1 == judge(lost_one).copies
+    assert (Health.UNDER_REPLICATED, 0) == (needs(hoping).health, needs(hoping).copies)
+    assert 1 == needs(lost_one).copies
 
 
 @pytest.mark.parametrize(
     ("words", "condition", "copies", "surplus"),
     [
-        ("C", Condition.UNDER_REPLICATED, 1, 0),
-        ("C C", Condition.HEALTHY, 0, 0),
-        ("C C C", Condition.HEALTHY, 0, 0),
-        ("C C C C", Condition.HEALTHY, 0, 0),
-        ("C C C C C", Condition.OVER_REPLICATED, 0, 1),
-        ("C C/d C/d", Condition.UNDER_REPLICATED, 1, 0),
-        ("C C/e C/e C/e", Condition.UNDER_REPLICATED, 1, 0),
+        ("C", Health.UNDER_REPLICATED, 1, 0),
+        ("C C", Health.HEALTHY, 0, 0),
+        ("C C C", Health.HEALTHY, 0, 0),
+        ("C C C C", Health.HEALTHY, 0, 0),
+        ("C C C C C", Health.OVER_REPLICATED, 0, 1),
+        ("C C/d C/d", Health.UNDER_REPLICATED, 1, 0),
+        ("C C/e C/e C/e", Health.UNDER_REPLICATED, 1, 0),
     ],
 )
 def test_inside_a_band_nothing_is_copied_and_nothing_removed(
-    words: str, condition: Condition, copies: int, surplus: int
+    words: str, condition: Health, copies: int, surplus: int
 ) -> None:
     """S5.3, [2, 4] around three: a node that comes and goes costs nothing."""
-    judged = judge(case(words, band=Band(2, 4)))
+    judged = needs(case(words), enough_copies=2, most_copies=4)
 
-    assert (condition, copies, surplus) == (judged.condition, judged.copies, judged.surplus)
+    assert (condition, copies, surplus) == (judged.health, judged.copies, judged.surplus)

@@ -4,20 +4,17 @@ from dataclasses import replace
 
 import pytest
 
+from health.words import Health
 from merkle.checksum import Algorithm
 from merkle.tree import Summary
 from scm.placement import misplaced_count
-from scm.replication import Condition
 from scm.shards import (
-    condition,
     gives_way,
     is_better_rack,
-    may_do_without,
     may_remove_shard,
-    surplus,
-    to_copy,
-    to_move,
 )
+from tests.support.judged_case import copied as to_copy
+from tests.support.judged_case import health, obstacle, victims
 from tests.support.replica_words import shards
 from tests.support.scm_world import summary
 
@@ -43,31 +40,31 @@ def test_what_is_about_to_go_is_copied_once_per_index(
     given = shards(words)
 
     assert copied == [p.replica.replica_index for p in to_copy(given)], row
-    assert may_go is may_do_without(given), row
+    assert may_go is (obstacle(given) is None), row
 
 
 @pytest.mark.parametrize(
     ("row", "words", "expected"),
     [
-        ("whole", "C#1 C#2 C#3 C#4 C#5", Condition.HEALTHY),
-        ("S1.33", "C#1 C#2 C#3 U#4 U#5", Condition.UNDER_REPLICATED),
-        ("S1.34", "C#1 C#2 C#3", Condition.UNDER_REPLICATED),
-        ("S1.35", "C#1 C#2 U#3", Condition.UNHEALTHY),
-        ("S1.36", "C#1 C#2", Condition.MISSING),
-        ("S1.37", "C#1 C#2 U#2", Condition.MISSING),
-        ("S1.38", "C#1 C#2 U#2 C#3", Condition.UNDER_REPLICATED),
-        ("S1.39", "C#1 C#2 C#3 C#4 C#5 U#5", Condition.UNHEALTHY_OVER_REPLICATED),
-        ("V65", "C#1 C#2 U#3 U#4", Condition.UNHEALTHY),
-        ("V67", "C#1 C#2/e", Condition.MISSING_UNDER_REPLICATED),
-        ("V74", "C#1 C#1/m C#2 C#2/m C#3 C#4 C#5", Condition.HEALTHY),
-        ("twice", "C#1 C#1 C#2 C#3 C#4 C#5", Condition.OVER_REPLICATED),
-        ("its node died", "C#1 C#2 C#3 C#4 C#5!", Condition.UNDER_REPLICATED),
-        ("being rebuilt", "C#1 C#2 C#3 C#4 R#5", Condition.UNDER_REPLICATED),
+        ("whole", "C#1 C#2 C#3 C#4 C#5", Health.HEALTHY),
+        ("S1.33", "C#1 C#2 C#3 U#4 U#5", Health.UNDER_REPLICATED),
+        ("S1.34", "C#1 C#2 C#3", Health.UNDER_REPLICATED),
+        ("S1.35", "C#1 C#2 U#3", Health.UNHEALTHY),
+        ("S1.36", "C#1 C#2", Health.MISSING),
+        ("S1.37", "C#1 C#2 U#2", Health.MISSING),
+        ("S1.38", "C#1 C#2 U#2 C#3", Health.UNDER_REPLICATED),
+        ("S1.39", "C#1 C#2 C#3 C#4 C#5 U#5", Health.UNHEALTHY_OVER_REPLICATED),
+        ("V65", "C#1 C#2 U#3 U#4", Health.UNHEALTHY),
+        ("V67", "C#1 C#2/e", Health.MISSING_UNDER_REPLICATED),
+        ("V74", "C#1 C#1/m C#2 C#2/m C#3 C#4 C#5", Health.HEALTHY),
+        ("twice", "C#1 C#1 C#2 C#3 C#4 C#5", Health.OVER_REPLICATED),
+        ("its node died", "C#1 C#2 C#3 C#4 C#5!", Health.UNDER_REPLICATED),
+        ("being rebuilt", "C#1 C#2 C#3 C#4 R#5", Health.UNDER_REPLICATED),
     ],
 )
-def test_index_sets_say_how_a_container_is(row: str, words: str, expected: Condition) -> None:
+def test_index_sets_say_how_a_container_is(row: str, words: str, expected: Health) -> None:
     """Ozone's table, in the words of its code where one of two had to be chosen."""
-    assert expected is condition(shards(words)), row
+    assert expected is health(shards(words)), row
 
 
 @pytest.mark.parametrize(
@@ -89,7 +86,7 @@ def test_what_is_too_much_goes_by_index(row: str, words: str, removed: list[int 
     """One whole shard of each index stays whatever becomes of the deletes."""
     given = shards(words)
 
-    found = surplus(given)
+    found = victims(given)
 
     named = [p.datanode_id if "dn6" in removed else p.replica.replica_index for p in found]
     assert removed == named, row
@@ -104,9 +101,9 @@ def test_of_two_unequal_shards_none_goes() -> None:
 
     unequal = replace(given, placed=placed)
 
-    assert [] == surplus(unequal)
+    assert [] == victims(unequal)
     assert not may_remove_shard(unequal, "dn5")
-    assert Condition.OVER_REPLICATED is condition(unequal)
+    assert Health.OVER_REPLICATED is health(unequal)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +136,7 @@ def test_a_rebuilt_shard_goes_when_its_twin_with_tombstones_is_back(
     )
     unequal = replace(given, placed=(*given.placed[:4], *twins), owes_deletes=owes_deletes)
 
-    assert removed == [p.datanode_id for p in surplus(unequal)], row
+    assert removed == [p.datanode_id for p in victims(unequal)], row
     assert removed == [n for n in ("dn5", "dn6") if may_remove_shard(unequal, n)], row
 
 
@@ -152,8 +149,8 @@ def test_an_excluded_shard_is_neither_copied_nor_moved() -> None:
     assert [5] == [
         p.replica.replica_index for p in to_copy(replace(leaving, excluded=frozenset({"dn4"})))
     ]
-    assert to_move(replace(crowded, cluster_rack_count=5)) is not None
-    assert to_move(replace(crowded, cluster_rack_count=5, excluded=names)) is None
+    assert to_copy(replace(crowded, cluster_rack_count=5), is_move=True)
+    assert not to_copy(replace(crowded, cluster_rack_count=5, excluded=names), is_move=True)
 
 
 def test_a_shard_goes_from_the_fullest_rack() -> None:
@@ -162,7 +159,7 @@ def test_a_shard_goes_from_the_fullest_rack() -> None:
     racks = ["/a", "/b", "/c", "/c", "/c", "/d"]
     placed = tuple(replace(p, rack=rack) for p, rack in zip(given.placed, racks, strict=True))
 
-    assert ["dn5"] == [p.datanode_id for p in surplus(replace(given, placed=placed))]
+    assert ["dn5"] == [p.datanode_id for p in victims(replace(given, placed=placed))]
 
 
 def test_a_delete_is_looked_at_again_when_its_turn_comes() -> None:
@@ -206,16 +203,15 @@ def test_a_shard_that_may_be_healed_does_not_give_way() -> None:
 def test_crowded_shards_are_copied_to_another_rack_and_then_removed() -> None:
     """Five shards, five racks, two on one: copy, then remove the one on the crowded rack."""
     crowded = replace(shards("C#1 C#2 C#3 C#4 C#5", "aabcd"), cluster_rack_count=5)
-    moved = to_move(crowded)
-    assert moved is not None
+    [moved] = to_copy(crowded, is_move=True)
     copy = replace(moved, rack="/e", replica=replace(moved.replica, datanode_id="dn9"))
     copied = replace(crowded, placed=(*crowded.placed, copy))
 
-    assert (Condition.MIS_REPLICATED, "/a") == (condition(crowded), moved.rack)
+    assert (Health.MIS_REPLICATED, "/a") == (health(crowded), moved.rack)
     assert is_better_rack(crowded, moved, "/e")
     assert not is_better_rack(crowded, moved, "/b")
-    assert to_move(replace(crowded, adds=("dn9",))) is None
-    assert [moved.datanode_id] == [p.datanode_id for p in surplus(copied)]
+    assert not to_copy(replace(crowded, adds=("dn9",)), is_move=True)
+    assert [moved.datanode_id] == [p.datanode_id for p in victims(copied)]
 
 
 @pytest.mark.parametrize(

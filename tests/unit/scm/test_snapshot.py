@@ -20,13 +20,14 @@ CONTRACT = {
     "containers": "snapshot_id:string container_id:int64 replication_type:string "
     "replication_factor:int32 ec_data:int32? ec_parity:int32? state:string sequence_id:int64 "
     "acknowledged_bcsid:int64? key_count:int64 used_bytes:int64 state_since_ms:int64 "
-    "pipeline_alive:bool suppressed:bool "
+    "pipeline_alive:bool suppressed:bool owes_deletes:bool "
     "health_state:string?",
     "replicas": "snapshot_id:string container_id:int64 datanode_id:string replica_index:int32 "
     "state:string origin_datanode_id:string bcsid:int64? block_count:int64 used_bytes:int64 "
     "is_empty:bool tree_algorithm:string? root:int64? tombstones_checksum:int64? "
     "tombstone_count:int32? tree_generation:int64? volume_id:string data_scan_at_ms:int64? "
-    "finding_count:int32 is_contradictory:bool load_error:string? reported_at_ms:int64",
+    "finding_count:int32 is_contradictory:bool is_barred:bool "
+    "is_hopeful:bool load_error:string? reported_at_ms:int64",
     "nodes": "snapshot_id:string datanode_id:string address:string rack:string version:string "
     "health:string op_state:string op_expiry_ms:int64? last_heartbeat_at_ms:int64 "
     "has_reported:bool capacity_bytes:int64 available_bytes:int64 queued_replicate:int32 "
@@ -126,12 +127,12 @@ class TestExport:
         manifest = json.loads((exported.path / "manifest.json").read_text())
 
         assert {
-            "schema_version": 3,
+            "schema_version": 4,
             "snapshot_id": exported.snapshot_id,
             "as_of_ms": world.clock.now_ms(),
             "term": 1,
             "cluster_id": world.control.cluster_id,
-            "maintenance_min": 2,
+            "rules": {"maintenance_min": 2, "enough_copies": 0, "most_copies": 0},
             "rows": {"containers": 1, "replicas": 3, "nodes": 3, "pending_ops": 0},
         } == manifest
         for table, count in manifest["rows"].items():

@@ -13,19 +13,18 @@ from dataclasses import replace
 
 import pytest
 
+from health.words import Health
 from merkle.replica import ReplicaState
 from scm.allocate import Candidate
-from scm.coding import shortage
+from scm.case import Case
 from scm.dispatch import drain
 from scm.eligibility import Eligibility, judge
 from scm.facts import Container, ContainerState, Kind, OpState, Replica
-from scm.leaving import Obstacle, obstacle
 from scm.lifecycle import CloseOrder, close_orders, observe
 from scm.loads import DELETE_LIMIT, load
-from scm.replication import Case, Condition, sources, victims
-from scm.replication import judge as judge_case
-from scm.shards import may_do_without, surplus, to_copy
 from scm.views import checksums_hint
+from tests.support.judged_case import copied as to_copy
+from tests.support.judged_case import health, lost, needs, obstacle, sources, victims
 from tests.support.replica_words import case
 from tests.support.scm_world import container, pending, replica
 
@@ -105,7 +104,7 @@ class TestClosing:
 
 
 class TestOver:
-    def test_w23_an_unhealthy_replica_of_its_own_origin_is_not_surplus(self) -> None:
+    def test_w23_an_unhealthy_replica_of_its_own_origin_is_not_victims(self) -> None:
         """Three quasi-closed ones behind, and one that has more but is unhealthy: all stay."""
         given = case("Q@19 Q@19 Q@19 U@20")
         given = replace(given, container=container(QUASI_CLOSED, sequence_id=20))
@@ -141,11 +140,11 @@ class TestOver:
     )
     def test_w40_of_shards_nothing_goes_on_a_guess(self, words: str) -> None:
         """While one index is not known whole, or the twin is none, all stay."""
-        assert [] == surplus(shards(words))
+        assert [] == victims(shards(words))
 
     def test_w22_an_unhealthy_twin_goes(self) -> None:
         """All indexes are whole without it."""
-        assert ["dn6"] == [p.datanode_id for p in surplus(shards("C#1 C#2 C#3 C#4 C#5 U#1"))]
+        assert ["dn6"] == [p.datanode_id for p in victims(shards("C#1 C#2 C#3 C#4 C#5 U#1"))]
 
 
 VULNERABLE = (
@@ -167,14 +166,14 @@ class TestVulnerable:
         """It is copied, as it is, and its node waits for that; three others have less."""
         given = replace(case(words), container=container(QUASI_CLOSED, sequence_id=10))
 
-        found = judge_case(given)
+        found = needs(given)
 
-        assert is_copied == (found.condition is Condition.UNHEALTHY_UNDER_REPLICATED), row
+        assert is_copied == (found.health is Health.UNHEALTHY_UNDER_REPLICATED), row
         if is_copied:
             assert 1 == found.copies
             assert ["dn4"] == [p.datanode_id for p in sources(given)]
-            assert Obstacle.TOO_FEW is obstacle(given)
-            assert 0 == judge_case(replace(given, adds=("dn9",))).copies
+            assert obstacle(given) is not None
+            assert 0 == needs(replace(given, adds=("dn9",))).copies
 
     def test_w19_another_of_the_same_origin_that_stays_is_enough(self) -> None:
         """Its damage is the same: both have what that writer's datanode had."""
@@ -187,17 +186,17 @@ class TestVulnerable:
             else p
             for p in given.placed
         ]
-        alone = judge_case(given).condition
-        together = judge_case(replace(given, placed=tuple(origin))).condition
+        alone = health(given)
+        together = health(replace(given, placed=tuple(origin)))
 
-        assert alone is Condition.UNHEALTHY_UNDER_REPLICATED
-        assert together is not Condition.UNHEALTHY_UNDER_REPLICATED
+        assert alone is Health.UNHEALTHY_UNDER_REPLICATED
+        assert together is not Health.UNHEALTHY_UNDER_REPLICATED
 
 
 class TestShards:
     def test_w37_what_is_lost_is_named_whole(self) -> None:
         """Two of five: how many targets there are is another question."""
-        assert (4, 5) == shortage(shards("C#1 C#2 C#3")).lost
+        assert (4, 5) == lost(shards("C#1 C#2 C#3"))
 
     def test_w38_what_leaves_is_copied_though_nothing_can_be_rebuilt(self) -> None:
         """Two shards and one that leaves: that one is copied, whatever else is lacking."""
@@ -216,8 +215,8 @@ class TestShards:
 
     def test_w64_a_leaving_shard_may_go_only_when_its_index_stays(self) -> None:
         """Index 1 is on another node, too; index 3 is not."""
-        assert not may_do_without(shards("C#1 C#1/d C#2 C#3/d C#4 C#5"))
-        assert may_do_without(shards("C#1 C#1/d C#2 C#3 C#4 C#5"))
+        assert obstacle(shards("C#1 C#1/d C#2 C#3/d C#4 C#5"))
+        assert not obstacle(shards("C#1 C#1/d C#2 C#3 C#4 C#5"))
 
 
 class TestThrottles:

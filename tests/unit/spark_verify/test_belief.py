@@ -10,7 +10,7 @@ from spark_verify.pipeline import REPORTING_MIN_PERCENT, Request, verify
 from spark_verify.snapshot import Manifest, check_age, check_reporting
 
 MANIFEST = {
-    "schema_version": 3,
+    "schema_version": 4,
     "snapshot_id": "s",
     "as_of_ms": 5_000,
     "term": 1,

@@ -10,7 +10,7 @@ from spark_verify.errors import SnapshotRefused
 from spark_verify.snapshot import read_manifest
 
 GOOD = {
-    "schema_version": 3,
+    "schema_version": 4,
     "snapshot_id": "s",
     "as_of_ms": 5,
     "term": 1,

@@ -1,0 +1,292 @@
+"""The judge asked about one container as the control plane sees it (`scm.case.Case`).
+
+What it says comes back as the datanodes it names, so that a test reads like the table it is from.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from health.batch import NO_BCSID, Batch, Containers, Nodes, Ops, Replicas, view
+from health.departure import FREE, HELD_BY, obstacles
+from health.doubts import DOUBTS
+from health.judge import Judgement, diagnose, judge, scene_of
+from health.plan.actions import MISPLACED_PRIORITY
+from health.plan.copies import ratis_sources
+from health.rules import Rules
+from health.segments import Bools, Ints
+from health.words import (
+    CONTAINER_STATES,
+    NODE_HEALTHS,
+    REPLICA_STATES,
+    SERVICE_OF,
+    UNHEALTHY,
+    UNKNOWN,
+    Action,
+    Health,
+    Kind,
+    Op,
+)
+from merkle.checksum import Algorithm
+from scm.case import Case, Placed, present
+from scm.facts import OpState
+from scm.judge import losses
+from scm.leaving import Need as LeavingNeed
+from scm.leaving import need as need_of
+
+ALGORITHMS = list(Algorithm)
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What the judge says of a container."""
+
+    health: Health
+    copies: int
+    surplus: int
+    weight: int
+
+
+def batch_of(case: Case) -> Batch:
+    """Return the container of a case as a batch of one.
+
+    An add may say the rack of its datanode: `dn9@/b`.
+    """
+    placed = sorted(case.placed, key=lambda p: (p.replica.replica_index, p.datanode_id))
+    adds = {name: rack for name, _, rack in (add.partition("@") for add in case.adds) if rack}
+    names = sorted({p.datanode_id for p in placed} | set(adds))
+    origins = sorted({p.replica.origin_datanode_id or p.datanode_id for p in placed})
+    return Batch(
+        containers=_container(case),
+        replicas=_replicas(case, placed, names, origins),
+        ops=_ops(case, names),
+        nodes=_nodes(placed, adds, names),
+        origins=tuple(origins),
+    )
+
+
+def _container(case: Case) -> Containers:
+    box = case.container
+    data = box.data_count if box.scheme else 0
+    return Containers(
+        container_id=longs([box.container_id]),
+        kind=longs([Kind.EC if box.scheme else Kind.RATIS]),
+        factor=longs([box.replication_factor]),
+        data=longs([data]),
+        parity=longs([box.replication_factor - data if box.scheme else 0]),
+        state=longs([CONTAINER_STATES.index(box.state)]),
+        sequence_id=longs([box.sequence_id]),
+        acknowledged_id=longs([NO_BCSID]),
+        key_count=longs([1]),
+        used_bytes=longs([box.committed_bytes]),
+        has_pipeline=flags([True]),
+        is_suppressed=flags([False]),
+        owes_deletes=flags([case.owes_deletes]),
+        is_known=flags([True]),
+    )
+
+
+def _replicas(
+    case: Case, placed: Sequence[Placed], names: Sequence[str], origins: Sequence[str]
+) -> Replicas:
+    held = [p.replica for p in placed]
+    trees = [r.tree for r in held]
+    return Replicas(
+        container=longs([0] * len(placed)),
+        node=longs([names.index(p.datanode_id) for p in placed]),
+        index=longs([r.replica_index for r in held]),
+        state=longs([UNHEALTHY if r.load_error else REPLICA_STATES.index(r.state) for r in held]),
+        is_loaded=flags([not r.load_error for r in held]),
+        origin=longs([origins.index(r.origin_datanode_id or r.datanode_id) for r in held]),
+        bcsid=longs([r.bcsid for r in held]),
+        used_bytes=longs([r.bytes_used for r in held]),
+        is_empty=flags([r.is_empty for r in held]),
+        algorithm=longs([ALGORITHMS.index(t.algorithm) if t else UNKNOWN for t in trees]),
+        root=longs([t.root if t else 0 for t in trees]),
+        has_root=flags([t is not None for t in trees]),
+        tombstones=longs([t.tombstones_checksum if t else 0 for t in trees]),
+        has_tombstones=flags([t is not None for t in trees]),
+        findings=longs([r.finding_count for r in held]),
+        is_contradictory=flags([r.is_contradictory for r in held]),
+        block_count=longs([t.block_count if t else 0 for t in trees]),
+        tombstone_count=longs([t.tombstone_count if t else 0 for t in trees]),
+        is_barred=flags([p.datanode_id in case.excluded for p in placed]),
+        is_hopeful=flags([p.datanode_id in case.hopeful for p in placed]),
+    )
+
+
+def _ops(case: Case, names: Sequence[str]) -> Ops:
+    index = {p.datanode_id: p.replica.replica_index for p in case.placed}
+    adds = [add.partition("@")[0] for add in case.adds]
+    ops = [(Op.ADD, names.index(n) if n in names else UNKNOWN, 0) for n in adds]
+    ops += [(Op.DELETE, names.index(n), index[n]) for n in case.deletes if n in index]
+    return Ops(
+        container=longs([0] * len(ops)),
+        kind=longs([int(kind) for kind, _, _ in ops]),
+        node=longs([node for _, node, _ in ops]),
+        index=longs([index for _, _, index in ops]),
+    )
+
+
+def _nodes(placed: Sequence[Placed], adds: Mapping[str, str], names: Sequence[str]) -> Nodes:
+    at = {p.datanode_id: p for p in placed}
+    racks = {name: at[name].rack if name in at else adds[name] for name in names}
+    numbers = {rack: i for i, rack in enumerate(sorted(set(racks.values())))}
+    return Nodes(
+        names=tuple(names),
+        rack=longs([numbers[racks[name]] for name in names]),
+        health=longs([NODE_HEALTHS.index(at[n].health.value) if n in at else 0 for n in names]),
+        service=longs([SERVICE_OF[at[n].op_state.value] if n in at else 0 for n in names]),
+        is_returning=flags([n in at and at[n].op_state is OpState.IN_MAINTENANCE for n in names]),
+        is_confirmed=flags([n not in at or at[n].is_confirmed for n in names]),
+    )
+
+
+def longs(values: Sequence[int]) -> Ints:
+    """Return numbers as a column."""
+    return np.array(values, dtype=np.int64)
+
+
+def flags(values: Sequence[bool]) -> Bools:
+    """Return truths as a column."""
+    return np.array(values, dtype=np.bool_)
+
+
+def rules_of(case: Case, **numbers: int) -> Rules:
+    """Return the rules of a case, with these numbers changed."""
+    return replace(Rules(rack_count=case.cluster_rack_count), **numbers)
+
+
+def asked(case: Case, **numbers: int) -> Judgement:
+    """Return all that the judge says, by rules with these numbers changed."""
+    return judge(batch_of(case), rules_of(case, **numbers))
+
+
+def counts(case: Case, **numbers: int) -> tuple[int, int, int, int, bool]:
+    """Return what lacks now, what is to be made, what may go, what may still be lost, and whether
+    only nodes out of service are the reason."""
+    found = asked(case, **numbers)
+    n = found.counts.ratis
+    need = int(n.need[0])
+    return (
+        need - int(found.view.deletes_of_healthy[0]),
+        max(0, int(n.need_after[0])),
+        max(0, -need),
+        int(n.redundancy[0]),
+        bool(n.is_due_to_service[0]),
+    )
+
+
+def needs(case: Case, **numbers: int) -> Need:
+    """Return what a container is and lacks, or has too many of."""
+    found = asked(case, **numbers)
+    made = np.isin(found.actions.action, (Action.REPLICATE, Action.RECONSTRUCT))
+    return Need(
+        Health(int(found.verdicts.state[0])),
+        int(found.actions.copies[made].sum()),
+        len(victims(case, **numbers)),
+        int(found.actions.priority[made].min()) if made.any() else 0,
+    )
+
+
+def doubts(case: Case) -> dict[str, str]:
+    """Return what speaks against copying each replica, by datanode."""
+    found = asked(case)
+    names, node = found.view.batch.nodes.names, found.view.batch.replicas.node
+    return {names[node[row]]: DOUBTS[code] for row, code in enumerate(found.doubts) if code}
+
+
+def health(case: Case) -> Health:
+    """Return what a container is."""
+    return needs(case).health
+
+
+def sources(case: Case) -> list[Placed]:
+    """Return the replicas to copy from, whether or not a copy is needed."""
+    found = asked(case)
+    rows = _sources_of(found, Action.REPLICATE)
+    if not rows:
+        rows = np.flatnonzero(ratis_sources(scene_of(diagnose(batch_of(case), rules_of(case))))[0])
+        rows = rows.tolist()
+    chosen = {found.view.batch.nodes.names[found.view.batch.replicas.node[r]] for r in rows}
+    return [p for p in case.placed if p.datanode_id in chosen]
+
+
+def _sources_of(found: Judgement, action: Action) -> list[int]:
+    lists = found.actions.sources
+    return [
+        row
+        for i in np.flatnonzero(found.actions.action == action).tolist()
+        for row in lists.values[lists.starts[i] : lists.starts[i + 1]].tolist()
+    ]
+
+
+def copied(case: Case, *, is_move: bool = False) -> list[Placed]:
+    """Return the shards to copy because they are about to go, or as `is_move` off a full rack."""
+    found = asked(case)
+    moves = found.actions.priority == MISPLACED_PRIORITY
+    lists = found.actions.sources
+    names = [
+        found.view.batch.nodes.names[found.view.batch.replicas.node[lists.values[lists.starts[i]]]]
+        for i in np.flatnonzero(
+            (found.actions.action == Action.REPLICATE) & (moves == is_move)
+        ).tolist()
+    ]
+    return [p for name in names for p in case.placed if p.datanode_id == name]
+
+
+def lost(case: Case) -> tuple[int, ...]:
+    """Return the indexes to compute."""
+    found = asked(case).actions
+    lists = found.indexes
+    return tuple(
+        index
+        for i in np.flatnonzero(found.action == Action.RECONSTRUCT).tolist()
+        for index in lists.values[lists.starts[i] : lists.starts[i + 1]].tolist()
+    )
+
+
+def read_from(case: Case) -> list[tuple[int, str]]:
+    """Return index and datanode of each shard that a reconstruction reads, in its order."""
+    found = asked(case)
+    replicas, names = found.view.batch.replicas, found.view.batch.nodes.names
+    rows = _sources_of(found, Action.RECONSTRUCT)
+    return [(int(replicas.index[row]), names[replicas.node[row]]) for row in rows]
+
+
+def victims(case: Case, **numbers: int) -> list[Placed]:
+    """Return what is deleted one after the other, each while those before are being deleted."""
+    chosen: list[Placed] = []
+    while True:
+        found = asked(case, **numbers)
+        batch, actions = found.view.batch, found.actions
+        rows = np.flatnonzero((actions.action == Action.DELETE) & actions.is_forced)
+        if not len(rows):
+            return chosen
+        place = int(actions.targets.values[actions.targets.starts[int(rows[0])]])
+        name = batch.nodes.names[batch.replicas.node[place]]
+        chosen += [p for p in case.placed if p.datanode_id == name]
+        case = replace(case, deletes=(*case.deletes, name))
+
+
+def obstacle(case: Case, **numbers: int) -> str | None:
+    """Return why the nodes of a container that are to leave are needed; None if they are not."""
+    found = asked(case, **numbers)
+    [held] = obstacles(found.view, found.counts, found.flags).tolist()
+    return None if held == FREE else HELD_BY[held]
+
+
+def need(case: Case, leaving: Collection[str], op_state: OpState) -> LeavingNeed:
+    """Return what a container needs if these nodes leave or rest."""
+    placed = tuple(
+        replace(p, op_state=op_state) if p.datanode_id in leaving else p for p in case.placed
+    )
+    left = tuple(p for p in case.placed if p.datanode_id not in leaving)
+    [loss] = losses(
+        asked(replace(case, placed=placed)),
+        view(batch_of(case)),
+        view(batch_of(replace(case, placed=left))),
+    )
+    size_bytes = max((p.replica.bytes_used for p in present(case.placed)), default=0)
+    return need_of(case.container, loss, op_state, rules_of(case), size_bytes=size_bytes)

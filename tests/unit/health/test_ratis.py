@@ -1,0 +1,107 @@
+"""How many replicas lack, are to be made, may go or may still be lost."""
+
+import pytest
+
+from scm.case import Case
+from tests.support.judged_case import counts
+from tests.support.replica_words import case
+
+
+def counted(
+    *, available: int, leaving: int = 0, resting: int = 0, adds: int = 0, deletes: int = 0
+) -> Case:
+    """Return a container that needs three, two of them online at least."""
+    words = ["C"] * available + ["C/d"] * leaving + ["C/m"] * resting
+    return case(
+        " ".join(words),
+        adds=tuple(f"new{i}" for i in range(adds)),
+        deletes=tuple(f"dn{i + 1}" for i in range(deletes)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "missing", "needed", "excess", "spare"),
+    [
+        (counted(available=3), 0, 0, 0, 2),
+        (counted(available=2), 1, 1, 0, 1),
+        (counted(available=2, adds=1), 1, 0, 0, 1),
+        (counted(available=2, adds=2), 1, 0, 0, 1),
+        (counted(available=3, deletes=1), 0, 1, 0, 1),
+        (counted(available=4), -1, 0, 1, 3),
+        (counted(available=5), -2, 0, 2, 4),
+        (counted(available=4, deletes=1), -1, 0, 0, 2),
+        (counted(available=4, adds=1), -1, 0, 1, 3),
+        (counted(available=1, resting=2), 1, 1, 0, 2),
+        (counted(available=2, resting=1), 0, 0, 0, 2),
+        (counted(available=0, resting=3), 2, 2, 0, 2),
+        (counted(available=0, leaving=3), 3, 3, 0, 2),
+        (counted(available=0), 3, 3, 0, 0),
+        (counted(available=1, deletes=1), 2, 3, 0, 0),
+    ],
+)
+def test_adds_fail_and_deletes_succeed(
+    given: Case, missing: int, needed: int, excess: int, spare: int
+) -> None:
+    """
+    What lacks now, what to make, what may go, and how many may still be lost.
+    """
+    assert (missing, needed, excess, spare) == counts(given)[:4]
+
+
+@pytest.mark.parametrize(
+    ("available", "missing", "excess"), [(5, -1, 1), (4, 0, 0), (2, 0, 0), (1, 1, 0)]
+)
+def test_inside_a_band_nothing_lacks_and_nothing_is_too_much(
+    available: int, missing: int, excess: int
+) -> None:
+    """
+    Two are enough, more than four are too many.
+    """
+    found = counts(counted(available=available), enough_copies=2, most_copies=4)
+
+    assert (missing, max(0, missing), excess, available - 1) == found[:4]
+
+
+@pytest.mark.parametrize(
+    ("enough", "most", "missing_of_two", "excess_of_four"),
+    [(0, 0, 1, 1), (2, 5, 0, 0), (5, 2, 1, 1), (0, 4, 1, 0)],
+)
+def test_a_band_widens_what_is_enough_and_narrows_nothing(
+    enough: int, most: int, missing_of_two: int, excess_of_four: int
+) -> None:
+    """
+    Nought means what is required.
+    """
+    band = {"enough_copies": enough, "most_copies": most}
+
+    assert missing_of_two == counts(counted(available=2), **band)[0]
+    assert excess_of_four == counts(counted(available=4), **band)[2]
+
+
+@pytest.mark.parametrize(
+    ("given", "is_due"),
+    [
+        (counted(available=2, leaving=1), True),
+        (counted(available=0, leaving=3), True),
+        (counted(available=0, leaving=2), False),
+        (counted(available=1, leaving=1), False),
+        (counted(available=0, resting=3), True),
+        (counted(available=3, leaving=1), False),
+        (counted(available=2, leaving=1, adds=1), True),
+    ],
+)
+def test_nothing_is_lost_while_what_lacks_is_on_its_way_out(given: Case, is_due: bool) -> None:
+    """
+    Whether or not a copy is under way already.
+    """
+    assert is_due is counts(given)[4]
+
+
+@pytest.mark.parametrize(("deletes", "need"), [((), 1), (("dn1",), 2), (("dn3",), 1)])
+def test_the_delete_of_what_does_not_count_costs_nothing(
+    deletes: tuple[str, ...], need: int
+) -> None:
+    """
+    The unhealthy one is not counted, so its end changes nothing.
+    """
+    assert need == counts(case("C C U", deletes=deletes))[1]
