@@ -46,21 +46,17 @@ class Healing:
         if not self._is_on:
             return
         now_s = self._clock.monotonic_s()
-        rows = zip(
-            found.view.batch.containers.container_id.tolist(),
-            found.reconciles.is_wanted.tolist(),
-            found.reconciles.reasons.tolist(),
-            strict=True,
-        )
-        for container_id, is_wanted, reasons in rows:
-            if not is_wanted or reasons == _CONTRADICT:
+        ids, reasons = found.view.batch.containers.container_id, found.reconciles.reasons
+        is_due = found.reconciles.is_wanted & (reasons != _CONTRADICT)
+        if self._reasons:  # of nearly all containers there is nothing to forget either
+            for container_id in self._reasons.keys() & set(ids[~is_due].tolist()):
                 self._due_s.pop(container_id, None)
-                self._reasons.pop(container_id, None)
-            elif self._reasons.get(container_id) != reasons:
-                is_late = reasons == _TOMBSTONES
-                self._reasons[container_id] = reasons
+                del self._reasons[container_id]
+        for container_id, mask in zip(ids[is_due].tolist(), reasons[is_due].tolist(), strict=True):
+            if self._reasons.get(container_id) != mask:
+                self._reasons[container_id] = mask
                 self._due_s[container_id] = now_s + (
-                    self._patience_s if is_late else self._settle_s
+                    self._patience_s if mask == _TOMBSTONES else self._settle_s
                 )
 
     def turn(self, change: Change) -> None:
