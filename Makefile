@@ -2,7 +2,7 @@
 #
 #   PYTHON=...      the interpreter to build .venv with (default: the first 3.11 or newer)
 #   DEMO_ARGS=...   more arguments of `suture demo`, for instance a folder to store
-#   TEST_ARGS=...   more arguments of pytest; it runs two processes, unless they name files only
+#   TEST_ARGS=...   more arguments of pytest; it runs three processes, unless they name files only
 #   NAME=...        the benchmarks to run, for instance NAME=tree; the modules to mutate
 #   MUTANTS_ARGS=.. more arguments of `make mutants`, for instance --write
 
@@ -14,6 +14,10 @@ SHELL := /bin/bash
 BIN := .venv/bin
 WITH_PROMTOOL := tools="$$(tools/bootstrap.sh promtool)" && PATH="$$PATH$${tools:+:$$tools}"
 WITH_JAVA := home="$$(tools/bootstrap.sh java)" && JAVA_HOME="$$home"
+
+# Where it is set, as images for containers like to, each of the hundreds of processes that the tests
+# start would compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## Show this.
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16

@@ -1,11 +1,39 @@
-"""One real cluster, shared by the tests that only use it: an SCM and three agents."""
+"""One real cluster, shared by the tests that only use it: an SCM and three agents.
+
+Each test has a directory in memory where there is such a file system. The calls are the same; only
+what they wait for is not. On the disk are that cluster, the files of ON_DISK, and everything in
+tests/fault.
+"""
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
 
 import pytest
 
 from agent.demo.cluster import Cluster
 from tests.support.nursery import forked
+from tests.support.stores import private_directory
+
+ON_DISK: Final = {
+    "test_file_writer",
+    "test_outflow",
+    "test_packs",
+    "test_replicate",
+    "test_scan_damage",
+    "test_scan_reader",
+}
+"""What is about reads and writes that pass the page cache by, which memory has not."""
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A directory of the test's own."""
+    if request.path.stem in ON_DISK:
+        yield tmp_path
+    else:
+        with private_directory() as directory:
+            yield directory
 
 
 @pytest.fixture(scope="session")

@@ -63,7 +63,7 @@ def test_other_files_stay_whole() -> None:
 
 def test_the_longest_start_first() -> None:
     """
-    What takes minutes does not start when the other process has nothing more to do.
+    What takes minutes does not start when the other processes have nothing more to do.
     """
     latest_first = (
         "unit/x",
@@ -83,7 +83,7 @@ def test_the_longest_start_first() -> None:
 
 def test_one_file_waits_for_no_second_process() -> None:
     """
-    A developer who names files gets one process, the whole suite two.
+    A developer who names files gets one process, the whole suite several.
     """
     assert 0 == worker_count(["tests/packaging/test_workers.py::test_a", "tests/conftest.py"])
     assert WORKERS == worker_count(["tests"]) == worker_count(["tests/conftest.py", "tests/unit"])

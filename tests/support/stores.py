@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from merkle.tree import Tree, build_from_rows
 from scanner.finding import Fault, Finding, Verdict
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - only private directories are made in it
+MEMORY_FREE_MIN_BYTES = 2 * 1024**3  # a container may be given 64 MiB of it: that is no place
 CLUSTER = "CID-test"
 DATANODE = "dn-test"
 NOW_MS = 1_700_000_000_000
@@ -45,7 +47,10 @@ def options_of_test(**changes: object) -> StoreOptions:
 @contextmanager
 def private_directory() -> Iterator[Path]:
     """A directory in memory where there is such a file system, else on disk."""
-    parent = MEMORY if os.access(MEMORY, os.W_OK) else None
+    has_room = (
+        os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= MEMORY_FREE_MIN_BYTES
+    )
+    parent = MEMORY if has_room else None
     with tempfile.TemporaryDirectory(prefix="suture-test-", dir=parent) as directory:
         yield Path(directory)
 

@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-WORKERS: Final = 2  # a JVM beside a cluster is what a small machine has memory for
+WORKERS: Final = 3  # one more than a small machine has processors: many tests wait for a deadline
 
 TOGETHER: Final = {
     "one Spark session": (
