@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from merkle.replica import ReplicaState
+from merkle.replica import ID_MAX, ReplicaState
 from scm.options import ScmOptions
 from tests.support.agreement import Agreement, told_and_judged
 from tests.support.booked import enter, sayable
 from tests.support.random_clusters import random_cluster
 from tests.support.random_days import RandomDays
-from tests.support.scm_world import ScmWorld, confirm, pass_time
+from tests.support.scm_world import ScmWorld, confirm, pass_time, replica
 
 OPTIONS = ScmOptions(heartbeat_interval_ms=1_000, check_interval_ms=1_000)
 CONTAINERS = 300
@@ -127,3 +127,17 @@ def test_a_container_that_is_whole_again_is_called_so(tmp_path: Path) -> None:
         assert "UNDER_REPLICATED" == told[1] == judged[1]
         assert judged_again == again
         assert {"HEALTHY"} == set(again.values())
+
+
+def test_a_container_that_nobody_made_costs_nothing(tmp_path: Path) -> None:
+    """
+    Its id may be any number: marks are kept for the ids that were given out here.
+    """
+    with one_rack(tmp_path).running() as world:
+        world.beat("dn1", replica("dn1", container_id=ID_MAX))
+        pass_time(world, 20, "dn2", "dn3")  # all that a stale node has is looked at
+        pass_time(world, 11, "dn1", "dn2", "dn3")
+        told, judged = told_and_judged(world.control.export_snapshot())
+
+        assert judged == told
+        assert ID_MAX not in told
