@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from merkle.replica import ReplicaState
 from scm.departures import Request
 from scm.facts import Kind, OpState, Pending
 from tests.support.coded_world import NODES, OPTIONS, closed
-from tests.support.scm_world import ScmWorld, replica
+from tests.support.scm_world import ScmWorld
 
 
 @pytest.fixture
@@ -35,14 +34,15 @@ def sent_to(world: ScmWorld, command: Pending) -> list[int]:
 
 
 def test_a_shard_that_came_back_is_not_rebuilt_though_another_is_lost(world: ScmWorld) -> None:
-    """What is lost now is not what the command says."""
-    nodes, container_id = closed(world, lost=[1])
+    """Its datanode was silent, and calls again; what is lost now is not what the command says."""
+    nodes, _container_id = closed(world, lost=[])
+    for _ in range(OPTIONS.dead_after_ms // 60_000 + 2):
+        world.clock.advance_s(60)
+        for node in {n.datanode_id for n in world.state.nodes.values()} - {nodes[0]}:
+            world.call(node)
     world.control.tick()
     [command] = waiting(world, Kind.RECONSTRUCT)
-    back = replica(
-        nodes[0], ReplicaState.CLOSED, container_id=container_id, bcsid=1, replica_index=1
-    )
-    world.beat(nodes[0], back, full=True)
+    world.call(nodes[0])
     world.beat(nodes[1], full=True)
 
     assert (1,) == tuple(index for index, _node in command.shards)
@@ -59,6 +59,8 @@ def test_a_shard_whose_node_stays_after_all_is_not_copied(world: ScmWorld) -> No
     world.control.tick()
     copies = waiting(world, Kind.REPLICATE)
     world.control.set_operational_states(Request(leaving[:1], OpState.IN_SERVICE, is_forced=True))
+    also = Request((nodes[2],), OpState.DECOMMISSIONING, is_forced=True)
+    world.control.set_operational_states(also)  # its shard is to be copied, and was not yet
 
     by_source = {copy.datanode_id: copy for copy in copies}
     assert set(leaving) == set(by_source)
