@@ -4,7 +4,7 @@ What follows from that is the judge's to say (`health.judge`); this is what is l
 container is concerned: where a copy may go, and whether a replica may really be removed.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -73,11 +73,11 @@ class Case:
     owes_deletes: bool = False  # blocks are deleted that not every holder knows of yet
 
 
-def neighbours(case: Case, *, to_remove: Collection[str] = ()) -> tuple[set[str], set[str]]:
+def neighbours(case: Case) -> tuple[set[str], set[str]]:
     """Return the nodes that count for racks, and those that do not; no copy goes to either.
 
     The first are good replicas, maintenance ones included, and pending adds; the second are those
-    that are bad, leaving, being deleted or to be removed. What died in maintenance is in neither.
+    that are bad, leaving or being deleted. What died in maintenance is in neither.
     """
     used, excluded = set(case.adds), set[str]()
     for p in case.placed:
@@ -85,7 +85,6 @@ def neighbours(case: Case, *, to_remove: Collection[str] = ()) -> tuple[set[str]
             continue
         is_out = (
             p.datanode_id in case.deletes
-            or p.datanode_id in to_remove
             or p.op_state in LEAVING
             or is_bad(case.container, p.replica)
         )

@@ -8,14 +8,14 @@ the others (Ozone's numbers). A container of one origin needs as many as any oth
 from dataclasses import dataclass, replace
 from typing import Final
 
+from health.rules import Rules
 from merkle.diff import Comparison, compare
 from merkle.replica import ReplicaState
 from scm.case import Case, Placed, present
 from scm.delete_safety import may_remove, stable_order
 from scm.facts import ContainerState, Health, OpState
 
-BEST_COPIES: Final = 3
-OTHER_COPIES: Final = 2
+RULES: Final = Rules()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,9 @@ def origins(case: Case) -> list[Origin]:
     return [
         Origin(
             tuple(held),
-            BEST_COPIES
+            RULES.best_origin_copies
             if any(p in whole and p.replica.bcsid == last for p in held)
-            else OTHER_COPIES,
+            else RULES.other_origin_copies,
         )
         for held in grouped.values()
     ]

@@ -51,25 +51,6 @@ def misplaced_count(
     return max(0, needed - len(counts), crowded)
 
 
-def is_removable(
-    racks: Sequence[str],
-    rack: str,
-    *,
-    cluster_rack_count: int,
-    required_count: int,
-    is_scattered: bool = False,
-) -> bool:
-    """Whether a replica on `rack` may go without the placement getting worse.
-
-    Worse is fewer racks than needed. That others are crowded does not keep it: while there is one
-    too many, nobody sees that they are (`misplaced_count`), and nothing would ever be moved.
-    """
-    needed = required_racks(cluster_rack_count, required_count, is_scattered=is_scattered)
-    after = list(racks)
-    after.remove(rack)
-    return len(set(after)) >= min(needed, len(set(racks)))
-
-
 def choose_targets(
     candidates: Sequence[Candidate],
     *,

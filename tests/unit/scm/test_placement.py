@@ -7,7 +7,6 @@ import pytest
 from scm.allocate import Candidate
 from scm.placement import (
     choose_targets,
-    is_removable,
     misplaced_count,
     per_rack_max,
     required_racks,
@@ -70,28 +69,6 @@ def test_what_stands_on_the_wrong_rack(
         cluster_rack_count=cluster_racks,
         required_count=required,
         is_scattered=is_scattered,
-    )
-
-
-@pytest.mark.parametrize(
-    ("racks", "gone", "is_scattered", "expected"),
-    [
-        ("aab", "a", False, True),
-        ("aab", "b", False, False),
-        ("aaa", "a", False, True),
-        ("abc", "c", False, True),
-        ("abc", "c", True, False),
-        ("abcc", "c", True, True),
-    ],
-)
-def test_a_replica_goes_unless_too_few_racks_stay(
-    racks: str, gone: str, is_scattered: bool, expected: bool
-) -> None:
-    """
-    Fewer than needed, and fewer than there are.
-    """
-    assert expected is is_removable(
-        list(racks), gone, cluster_rack_count=3, required_count=3, is_scattered=is_scattered
     )
 
 
