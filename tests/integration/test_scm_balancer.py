@@ -1,0 +1,86 @@
+"""What the balancer moves: whole replicas of healthy containers, with nothing against them."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from scm.calls import Heartbeat
+from scm.options import ScmOptions
+from tests.support.scm_world import ScmWorld, replica, volume
+
+FULL, EMPTY = ("dn1", "dn2", "dn3"), ("dn4", "dn5")
+CAPACITY = 100_000
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ScmWorld]:
+    """Three full nodes; the empty ones come when their replicas are there."""
+    options = ScmOptions(heal=False, stale_after_ms=1_000_000, dead_after_ms=2_000_000)
+    with ScmWorld(tmp_path, options).running() as made:
+        made.join(*FULL)
+        yield made
+
+
+def moves(world: ScmWorld) -> set[tuple[int, str]]:
+    """Return container and source of what a run would move, once the empty nodes are there."""
+    world.join(*EMPTY)
+    for node in (*FULL, *EMPTY):
+        used = 0 if node in EMPTY else CAPACITY * 9 // 10
+        disk = volume(capacity_bytes=CAPACITY, available_bytes=CAPACITY - used)
+        disk = replace(disk, used_bytes=used)
+        world.control.heartbeat(Heartbeat(node, 1, (disk,), (), (), (), None, 0))
+    shown = world.control.balance(10.0, 10, dry_run=True)
+    return {(move.container_id, move.source_id) for move in shown.moves}
+
+
+def closed(world: ScmWorld, *roots: int) -> int:
+    """Make a closed container on the full nodes, all of which name what they hold."""
+    made = world.made_closed(roots=roots)
+    for node in FULL:
+        held = [r for r in world.state.replicas.values() if r.datanode_id == node]
+        world.beat(node, *held, full=True)
+    return made.container_id
+
+
+def test_a_whole_replica_is_moved_off_a_full_node(world: ScmWorld) -> None:
+    """Whichever of the three."""
+    number = closed(world, 7, 7, 7)
+
+    assert {number} == {container_id for container_id, _source in moves(world)}
+
+
+def test_replicas_that_differ_are_not_moved(world: ScmWorld) -> None:
+    """Nobody knows which is right; the container is healthy as far as numbers go."""
+    closed(world, 7, 8, 9)
+
+    assert set() == moves(world)
+
+
+def test_the_one_that_is_outvoted_stays_where_it_is(world: ScmWorld) -> None:
+    """The two that agree may be moved."""
+    number = closed(world, 7, 7, 9)
+    [odd] = [r.datanode_id for r in world.state.replicas.of(number) if r.tree and r.tree.root == 9]
+
+    found = moves(world)
+
+    assert odd not in {source for _number, source in found}
+    assert found
+
+
+def test_a_container_that_lacks_a_replica_is_not_moved(world: ScmWorld) -> None:
+    """First it is made whole."""
+    number = closed(world, 7, 7, 7)
+    world.beat("dn1", full=True)
+
+    assert number not in {container_id for container_id, _source in moves(world)}
+
+
+def test_a_replica_with_findings_is_not_moved(world: ScmWorld) -> None:
+    """It is repaired where it is."""
+    number = closed(world, 7, 7, 7)
+    for node in FULL:
+        world.beat(node, replica(node, container_id=number, bcsid=1, finding_count=1))
+
+    assert set() == moves(world)
