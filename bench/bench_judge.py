@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from agent.observe import logs
 from bench.bench_scm import CLUSTER_NODES, CONTAINER_COUNT, MAP_BYTES, held_by, write_state
 from bench.measure import Measure, at_least, at_most
 from health.batch import Batch
@@ -60,6 +61,7 @@ RESTED_TURNS: Final = 20
 
 def measures() -> list[Measure]:
     """Measure the judge, then the control plane."""
+    logs.configure("error")
     return [*judge_measures(), *look_measures()]
 
 
