@@ -50,8 +50,15 @@ class Group:
 
 
 JUDGE_LAW = "tests/property/test_judge_reference.py"
+ASKED_BY_SCM = tuple(
+    f"tests/unit/scm/test_{name}.py"
+    for name in ("replication", "shards", "leaving", "vectors", "doubts")
+)
+"""They ask the judge what the control plane's own rules were asked before."""
+
 SCM_RULES = (
-    *("replication", "counting", "shards", "placement", "leaving", "lifecycle", "emptying"),
+    *("case", "delete_safety", "origins", "shards", "closure", "placement", "leaving"),
+    *("lifecycle", "emptying"),
     *("eligibility", "dispatch", "loads", "balance", "allocate", "intake", "nodes", "safemode"),
 )
 SCANNER_RULES = (
@@ -85,7 +92,7 @@ GROUPS = (
     Group(
         "health",
         ("health/*.py", "health/plan/*.py"),
-        ("tests/unit/health", JUDGE_LAW),
+        ("tests/unit/health", *ASKED_BY_SCM, JUDGE_LAW),
         "health",
         shared=("tests/unit/health/", JUDGE_LAW),
         own_budget_s=4 * OWN_BUDGET_S,  # each of them calls every module
