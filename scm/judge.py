@@ -8,19 +8,23 @@ A call costs some milliseconds whatever it is about: who has many questions asks
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Final
 
 import numpy as np
 
 from health.batch import View, view
 from health.departure import FREE, HELD_BY, is_readable, lacking, obstacles
 from health.doubts import DOUBTS, Doubt
-from health.judge import Diagnosis, Judgement, diagnose, judge, scene_of
+from health.judge import Diagnosis, diagnose, scene_of
 from health.plan.actions import Actions, Lists
 from health.plan.copies import ratis_sources
+from health.plan.planner import plan
 from health.rules import Rules
 from health.words import Action, Health
 from scm.batches import Batches
 from scm.facts import OpState
+
+ODD_SHARE: Final = 8  # where more than one of so many is not well, all are planned at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +57,13 @@ class Loss:
     is_locked: bool  # it can be read now, and could not if the nodes were off now
 
 
-def losses(after: Judgement, now: View, off: View) -> list[Loss]:
+def losses(after: Diagnosis, now: View, off: View) -> list[Loss]:
     """Return what containers need, from how they will be `after` nodes began to leave, how they are
     `now`, and how they would be if the nodes were `off`. Pure."""
+    actions = plan(scene_of(after))
     copied, rebuilt = (
-        np.isin(np.arange(after.view.rows.count), after.actions.container[chosen])
-        for chosen in (
-            after.actions.action == Action.REPLICATE,
-            after.actions.action == Action.RECONSTRUCT,
-        )
+        np.isin(np.arange(after.view.rows.count), actions.container[actions.action == action])
+        for action in (Action.REPLICATE, Action.RECONSTRUCT)
     )
     is_lost = after.view.is_ec & (after.counts.erasure.unavailable != 0)
     can_be_made = np.where(is_lost, rebuilt, copied)
@@ -99,14 +101,16 @@ class Judge:
         if not container_ids:
             return {}
         batch = self._batches.of(container_ids, without=without)
-        judged = judge(batch, self._batches.rules())
-        ids = batch.containers.container_id.tolist()
-        found: dict[int, list[Row]] = {}
-        for place, row in _rows(judged.actions, judged):
-            found.setdefault(ids[place], []).append(row)
-        for rows in found.values():
-            rows.sort(key=lambda row: row.priority)
-        return found
+        return _planned(diagnose(batch, self._batches.rules()))
+
+    def look(self, container_ids: Collection[int]) -> tuple[Diagnosis, dict[int, list[Row]]]:
+        """Say of each container, ascending, how it is, and what those need that are not well."""
+        found = self.diagnose(container_ids)
+        ids = found.view.batch.containers.container_id
+        is_odd = found.flags != 0
+        if np.count_nonzero(is_odd) * ODD_SHARE > len(ids):
+            return found, _planned(found)
+        return found, self.rows(ids[is_odd].tolist())
 
     def health_without(self, container_id: int, datanode_id: str) -> Health:
         """Return the health of a container as if a datanode did not hold it."""
@@ -146,7 +150,7 @@ class Judge:
         rules = self._batches.rules()
         service = dict.fromkeys(datanode_ids, op_state)
         gone = {(number, node) for number in container_ids for node in datanode_ids}
-        after = judge(self._batches.of(container_ids, service=service), rules)
+        after = diagnose(self._batches.of(container_ids, service=service), rules)
         now, off = (
             view(self._batches.of(container_ids, gone=missing)) for missing in ((), tuple(gone))
         )
@@ -160,15 +164,17 @@ class Judge:
         if not container_ids:
             return {}
         batch = self._batches.of(container_ids, without=without)
-        found = judge(batch, self._batches.rules())
-        able, order = ratis_sources(scene_of(found))
+        found = diagnose(batch, self._batches.rules())
+        scene = scene_of(found)
+        able, order = ratis_sources(scene)
         own: dict[int, list[int]] = {}
         for row in sorted(able.nonzero()[0].tolist(), key=lambda row: int(order[row])):
             own.setdefault(int(batch.replicas.container[row]), []).append(row)
         needed: dict[int, list[int]] = {}
-        is_copy = (found.actions.action == Action.REPLICATE).tolist()
-        places = zip(is_copy, found.actions.container.tolist(), strict=True)
-        for (is_wanted, place), rows in zip(places, _lists(found.actions.sources), strict=True):
+        actions = plan(scene)
+        is_copy = (actions.action == Action.REPLICATE).tolist()
+        places = zip(is_copy, actions.container.tolist(), strict=True)
+        for (is_wanted, place), rows in zip(places, _lists(actions.sources), strict=True):
             if is_wanted:
                 needed.setdefault(place, []).extend(rows)
         return {
@@ -189,6 +195,17 @@ def _copy(found: Diagnosis, rows: Sequence[int]) -> Row:
         is_forced=False,
         doubts=_doubts(found, rows),
     )
+
+
+def _planned(found: Diagnosis) -> dict[int, list[Row]]:
+    """Return what containers need, the most urgent first; what needs nothing is left out."""
+    ids = found.view.batch.containers.container_id.tolist()
+    needs: dict[int, list[Row]] = {}
+    for place, row in _rows(plan(scene_of(found)), found):
+        needs.setdefault(ids[place], []).append(row)
+    for rows in needs.values():
+        rows.sort(key=lambda row: row.priority)
+    return needs
 
 
 def _rows(actions: Actions, found: Diagnosis) -> list[tuple[int, Row]]:

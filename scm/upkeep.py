@@ -205,10 +205,9 @@ class Upkeep:
 
     def _look_at(self, container_ids: Sequence[int]) -> None:
         """Ask the judge about containers, and put each into the queues it belongs to."""
-        found = self._judge.diagnose(container_ids)
+        found, needs = self._judge.look(container_ids)
         self._healing.note(found)
         ids = found.view.batch.containers.container_id
-        needs = self._judge.rows(ids[found.flags != 0].tolist())
         next_id = self._state.counters["next_container_id"]
         for container_id, state in zip(ids.tolist(), found.verdicts.state.tolist(), strict=True):
             if state:
