@@ -101,6 +101,22 @@ class ControlPlane(Operators):
                 self._struck(change, self._parting.turn(change))
                 self._balancer.turn(change)
 
+    def look_on(self) -> bool:
+        """Look at more of what a tick left; whether anything is left still.
+
+        After a node died all its containers are due: in portions, so that others have the lock
+        in between.
+        """
+        with self._change() as change:
+            if (
+                not self._upkeep.is_behind
+                or not self._safe_mode.look(self._reports.confirmed).is_open
+            ):
+                return False
+            looked_at = dict.fromkeys(self._upkeep.look_on())
+            self._observer.observe(change, self._deletions.tidy(change, looked_at))
+            return self._upkeep.is_behind
+
     def confirm_deletes(
         self, container_id: int, local_ids: Sequence[int]
     ) -> tuple[frozenset[int], frozenset[int]]:

@@ -78,12 +78,24 @@ class Ticker(threading.Thread):
             while not self._stopping.wait(self._interval_s):
                 try:
                     self._control.tick()
+                    self._look_on()
                 except SutureError as error:
                     _log.error("tick_failed", code=error.code, error=str(error))
                 self._ticked_at_s = time.monotonic()
             self.has_failed = False
         finally:
             self._on_death.set()
+
+    def _look_on(self) -> None:
+        """Look at what the tick left, half of the time until the next at most; after each portion
+        as long a pause as it took, because whoever else waits for the lock would not get it."""
+        began_s = time.monotonic()
+        until_s = began_s + self._interval_s / 2
+        while began_s < until_s and self._control.look_on():
+            took_s = time.monotonic() - began_s
+            if self._stopping.wait(took_s):
+                return
+            began_s = time.monotonic()
 
     def stop(self) -> None:
         """End the loop and wait for it."""

@@ -1,0 +1,125 @@
+"""After a node died all its containers are due: they are looked at in portions between ticks."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from agent.stopping import StopRequest
+from health.words import Health
+from scm.control import ControlPlane
+from scm.facts import Kind
+from scm.main import Ticker
+from scm.options import ScmOptions
+from scm.upkeep import LOOKS_PER_TURN
+from tests.support.scm_world import ScmWorld, container, replica
+
+DEADLINE_S = 30.0
+COUNT = 2 * LOOKS_PER_TURN + 10
+NODES = ("dn1", "dn2", "dn3")
+OPTIONS = ScmOptions(heal=False, stale_after_ms=10_000, dead_after_ms=20_000)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ScmWorld]:
+    """More containers on three nodes than two turns look at, all known to be well."""
+    with ScmWorld(tmp_path, OPTIONS).running() as made:
+        made.join(*NODES)
+        with made.state.change() as change:
+            for number in range(1, COUNT + 1):
+                change.put(made.state.containers, container(container_id=number))
+                change.next_id("next_container_id")
+        for node in NODES:
+            made.beat(
+                node, *(replica(node, container_id=n) for n in range(1, COUNT + 1)), full=True
+            )
+        made.control.tick()
+        while made.control.look_on():
+            pass
+        yield made
+
+
+def not_well(world: ScmWorld) -> int:
+    """Return how many containers are found to lack a replica."""
+    states = world.control._upkeep.states()
+    lacks = Health.UNDER_REPLICATED.name
+    return sum(states.of(number) == lacks for number in range(1, COUNT + 1))
+
+
+def let_die(world: ScmWorld, node: str) -> None:
+    """Let a node be silent until it counts as dead, and tick once."""
+    for _ in range(5):
+        world.clock.advance_s(5)
+        for other in set(NODES) - {node}:
+            world.call(other)
+    world.control.tick()
+
+
+def test_what_a_tick_leaves_is_looked_at_before_the_next(world: ScmWorld) -> None:
+    """Each portion in a hold of the lock of its own; at the end nothing is left to look at."""
+    before = not_well(world)
+
+    let_die(world, "dn3")
+    seen = [not_well(world)]
+    while world.control.look_on():
+        seen.append(not_well(world))
+    seen.append(not_well(world))
+
+    assert 0 == before
+    assert [LOOKS_PER_TURN, 2 * LOOKS_PER_TURN, COUNT] == seen
+    assert not world.control.look_on()
+
+
+def test_it_orders_nothing(world: ScmWorld) -> None:
+    """Orders belong to ticks, with their limits."""
+    let_die(world, "dn3")
+    ordered = [c.command_id for c in world.state.commands.values() if c.kind is Kind.REPLICATE]
+
+    world.control.look_on()
+
+    now = [c.command_id for c in world.state.commands.values() if c.kind is Kind.REPLICATE]
+    assert ordered == now
+
+
+def test_in_safe_mode_nothing_is_looked_at(world: ScmWorld) -> None:
+    """What was true before a restart is no reason for anything."""
+    world.restart()
+    world.control._upkeep.look_at(range(1, COUNT + 1))
+
+    assert not world.control.look_on()
+    assert world.control._upkeep.is_behind
+
+
+class Behind:
+    """A control plane that has three portions more to look at after each tick."""
+
+    def __init__(self) -> None:
+        self.left = 0
+        self.looked_on = threading.Event()
+
+    def tick(self) -> None:
+        """Find something."""
+        self.left = 3
+
+    def look_on(self) -> bool:
+        """Look at one portion."""
+        self.left -= 1
+        if not self.left:
+            self.looked_on.set()
+        return self.left > 0
+
+
+def test_the_ticker_looks_on_until_nothing_is_left() -> None:
+    """And not once more."""
+    control = Behind()
+    ticker = Ticker(cast(ControlPlane, control), interval_s=0.2, on_death=StopRequest())
+    ticker.start()
+
+    is_done = control.looked_on.wait(DEADLINE_S)
+    ticker.stop()
+
+    assert is_done
+    assert 0 == control.left
+    assert not ticker.has_failed
