@@ -77,7 +77,7 @@ def delete_excess(scene: Scene) -> Iterable[Actions]:
     last = rows.highest(replicas.bcsid, NO_BCSID, whole)
     able = scene.staying() & ~replicas.is_barred & view.of_container(applies)
     able &= replicas.bcsid <= view.of_container(last)
-    is_spare = view.of_container(count > containers.factor) & _keeps_racks(scene, seen)
+    is_spare = view.of_container(count > containers.factor) & _keeps_racks(scene)
     victims = np.flatnonzero(able & (~whole | is_spare))
     final = view.of_container(containers.sequence_id)
     has = np.where(view.is_bad, replicas.bcsid, final)[victims]
@@ -86,9 +86,13 @@ def delete_excess(scene: Scene) -> Iterable[Actions]:
     )
 
 
-def _keeps_racks(scene: Scene, seen: Bools) -> Bools:
-    """Return whose container stands on enough racks without it, or on no fewer than with it."""
+def _keeps_racks(scene: Scene) -> Bools:
+    """Return whose container stands on enough racks without it, or on no fewer than with it.
+
+    Only good replicas on nodes that answer stand anywhere.
+    """
     view = scene.view
+    seen = view.is_present & ~view.is_bad & view.is_reachable & ~view.is_leaving
     here = np.flatnonzero(seen)
     racks = Groups.of(view.rows.owner[here], view.rack[here])
     used = np.bincount(view.rows.owner[here[racks.first]], minlength=view.rows.count)
@@ -115,7 +119,7 @@ def delete_spare_of_origin(scene: Scene) -> Iterable[Actions]:
     np.minimum.at(earliest, trees.of_row, replicas.bcsid[rows])
     owner = view.rows.owner[rows]
     target = np.where(by_origin[owner], origins.target[origin], containers.factor[owner])
-    is_spare = trees.tally()[trees.of_row] > target
+    is_spare = (trees.tally()[trees.of_row] > target) & _keeps_racks(scene)[rows]
     is_spare &= replicas.bcsid[rows] == earliest[trees.of_row]
     yield _deletes(scene, _first(scene, rows[is_spare]), EXCESS, is_forced=True)
 

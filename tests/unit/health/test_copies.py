@@ -1,6 +1,7 @@
 """Who is copied or rebuilt: from where, how urgently, how much."""
 
 from dataclasses import replace
+from zlib import crc32
 
 import pytest
 
@@ -87,6 +88,8 @@ COPIES: tuple[tuple[str, str, str, list[Copy]], ...] = (
         "",
         [([1, 2, 3], [4, 5], 2, 0, "missing indexes 4, 5")],
     ),
+    ("EC CLOSED", "C#1 C#2 C#3 C#4 R#5", "", []),  # it is just arriving
+    ("EC CLOSED", "C#1 C#2 C#3 C#4 R#5?d", "", [([0, 1, 2, 3], [5], 1, 1, "missing indexes 5")]),
     ("EC CLOSED", "C#1 C#2 C#3 C#4 C#5/d", "", [([4], [5], 1, 5, "node leaves, index 5")]),
     ("EC CLOSED", "C#1 C#2 C#3 C#4 C#5/dx2", "", [([4, 5], [5], 1, 5, "node leaves, index 5")]),
     ("EC CLOSED", "C#1 C#2 C#3 C#4 C#5/d", "+#5", []),
@@ -197,3 +200,46 @@ def test_nothing_is_copied_of_what_an_operator_suppressed() -> None:
     parts = [container(i, *line[:3], suppressed=True) for i, line in enumerate(COPIES)]
 
     assert not any(row.plan for row in judged(parts, rack_count=2).values())
+
+
+CROWD = "too many shards on one rack, index "
+SPREADS = (
+    # replicas on two racks of which one holds four of five; ops; who is copied off it
+    ("C#1&b C#2&a*1 C#3&a C#4&a?s C#5&a", "", {3: 3, 5: 5}),
+    ("C#1&b C#2&a C#3&a C#4&a C#5&a", "+#5", {}),
+    ("C#1&b C#2&a C#3&a C#4&a C#5&a", "-n0", {}),
+    ("C#1&b C#2&a C#3&a C#4&b C#5&a", "", {}),
+)
+
+
+@pytest.mark.parametrize(("words", "ops", "allowed"), SPREADS)
+def test_a_whole_shard_is_copied_off_the_fullest_rack(
+    words: str, ops: str, allowed: dict[int, int]
+) -> None:
+    """
+    Whichever comes last by the checksum; one at a time, and while nothing else is on its way.
+    """
+    found = judged([container(i, "EC CLOSED", words, ops) for i in range(1, 9)], rack_count=2)
+
+    for i, box in found.items():
+        rows = [row for row in box.plan if row.reason.startswith(CROWD)]
+        if not allowed:
+            assert [] == rows
+            continue
+        last = max(allowed, key=lambda n: crc32(f"{i}:dn-{i}-{n - 1}".encode()))
+        [row] = rows
+        assert (
+            (f"dn-{i}-{last - 1}",),
+            (allowed[last],),
+            1,
+            6,
+            f"{CROWD}{allowed[last]}",
+            1000,
+        ) == (
+            row.sources,
+            row.indexes,
+            row.copies,
+            row.priority,
+            row.reason,
+            row.bytes_estimated,
+        )

@@ -33,6 +33,7 @@ CHOICES: tuple[tuple[str, str, tuple[int, ...]], ...] = (
     ("R CLOSED 10", "C=7x4 C=7?s", (0, 1, 2, 3)),
     ("R CLOSED 10", "C=7x4 C=7?r", (0, 1, 2, 3, 4)),
     ("R CLOSED 10", "C=7&ax3 C=7&b", (0, 1, 2)),  # b is the only other rack
+    ("R CLOSED 10", "C=7&a C=7&bx3 C=7&c?s", (1, 2, 3)),  # a rack that is silent is none
     ("R CLOSED 10", "C=7&ax2 C=7&b C=7&c", (0, 1, 2, 3)),  # two racks stay whoever goes
     ("R CLOSED 10", "C=7&a C=7&b C=7&ax2", (0, 2, 3)),
     ("R CLOSED 10", "C=7^ax3 C=7^b", (0, 1, 2, 3)),  # closed: origins have become one
@@ -101,6 +102,7 @@ ROWS: tuple[tuple[str, str, str, list[tuple[tuple[int, ...], tuple[int, ...], st
     ("EC CLOSED", "C#1 C#2 C#3 C#4 C#5 U@11#5", "", []),  # it may have what nobody else has
     ("EC CLOSED", "C#1=7 C#1=7$ C#2 C#3 C#4 C#5", "", []),
     ("EC CLOSED", "C#1 C#2 C#3 C#4 C#5 U#5", "", [((5,), (5,), TWIN)]),
+    ("EC CLOSED", "C#1=7x2 C#2 C#3 C#4 C#5 U#5", "", [((6,), (5,), TWIN)]),  # bad ones first
     ("EC CLOSED", "U#3 C#1 C#2 C#3 C#4 C#5", "", [((0,), (3,), TWIN)]),
     ("EC CLOSED", "C#1 C#2 C#3 C#4 C#5 U#5 U#1", "", [((5, 6), (5, 1), TWIN)]),  # one at a time
     ("EC CLOSED", "C#1 C#2 C#3 C#4 C#5 U#5", "-n5", []),

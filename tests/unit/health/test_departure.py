@@ -28,6 +28,7 @@ LEAVING: tuple[tuple[str, str, str, list[Row]], ...] = (
     ("R CLOSED 10", "C U/d", "", [(1, "too_few", NO, NO)]),
     ("R CLOSED 10", "C C C U/d", "", [(3, "", NO, NO)]),
     ("R CLOSED 10", "U U U/d", "", [(2, "no_good_replica", YES, NO)]),
+    ("R CLOSED 10", "U U U U/d", "", [(3, "", YES, NO)]),  # as many as wanted, and none is whole
     ("R CLOSED 10", "C C O C/d", "", [(3, "unclosed", NO, NO)]),
     ("R CLOSED 10", "C C C U O/d", "", [(4, "", NO, NO)]),  # it is not the node itself that counts
     ("R CLOSED 10", "C C C C?d/d", "", []),  # gone: nothing is left to wait for
@@ -52,6 +53,7 @@ LEAVING: tuple[tuple[str, str, str, list[Row]], ...] = (
     ("EC CLOSED", "C#1 C#2 C#3 C#4/m C#5/m", "", [(i, "too_few", NO, NO) for i in (3, 4)]),
     ("EC CLOSED", "C#1 C#2 C#3/m", "+#4", [(2, "too_few", YES, YES)]),
     ("EC CLOSED", "C#1/d C#2", "", [(0, "no_good_replica", YES, NO)]),
+    ("EC CLOSED", "C#1 C#1/d C#2", "", [(1, "no_good_replica", YES, NO)]),
     ("EC CLOSED", "C#1 C#2 C#3?s C#4/d", "", [(3, "too_few", YES, NO)]),
     ("EC CLOSED", "C#1 C#2 C#3 C#4?s/d", "", [(3, "too_few", NO, NO)]),
     ("EC CLOSED", "C#1/d C#2/d C#3/d C#4/d", "", [(i, "too_few", NO, NO) for i in range(4)]),
