@@ -100,6 +100,8 @@ ROWS: tuple[tuple[str, str, str, list[tuple[tuple[int, ...], tuple[int, ...], st
     ("R CLOSED 10", "C=7x3 C=7$", "", []),
     ("R QUASI_CLOSED 10", "Q=7^ax3 U=7^a", "", []),
     ("EC CLOSED", "C#1 C#2 C#3 C#4 C#5 U@11#5", "", []),  # it may have what nobody else has
+    ("EC CLOSED", "C#1=7 C#1=8 C#2 C#3 C#4 C#5", "", []),  # nobody knows which is right
+    ("EC CLOSED", "C#1=7 C#1=7%5 C#2 C#3 C#4 C#5", "", []),  # nor which blocks are deleted
     ("EC CLOSED", "C#1=7 C#1=7$ C#2 C#3 C#4 C#5", "", []),
     ("EC CLOSED", "C#1 C#2 C#3 C#4 C#5 U#5", "", [((5,), (5,), TWIN)]),
     ("EC CLOSED", "C#1=7x2 C#2 C#3 C#4 C#5 U#5", "", [((6,), (5,), TWIN)]),  # bad ones first

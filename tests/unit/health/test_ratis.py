@@ -3,7 +3,7 @@
 import pytest
 
 from scm.case import Case
-from tests.support.judged_case import counts
+from tests.support.judged_case import counts, needs
 from tests.support.replica_words import case
 
 
@@ -105,3 +105,24 @@ def test_the_delete_of_what_does_not_count_costs_nothing(
     The unhealthy one is not counted, so its end changes nothing.
     """
     assert need == counts(case("C C U", deletes=deletes))[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "adds", "deletes", "copies"),
+    [
+        ("C C U", (), (), 0),
+        ("C U", (), (), 1),
+        ("C U", ("dn9",), (), 0),  # the copy on its way is all that lacks beside it
+        ("C C U", (), ("dn3",), 1),  # it will be gone before it is healed
+        ("C C U/d", (), (), 1),  # healed or not, it leaves
+    ],
+)
+def test_what_may_be_healed_is_not_made_a_second_time(
+    words: str, adds: tuple[str, ...], deletes: tuple[str, ...], copies: int
+) -> None:
+    """
+    The unhealthy one is expected to be healed in place.
+    """
+    bad = frozenset({"dn2" if words == "C U" else "dn3"})
+
+    assert copies == needs(case(words, adds=adds, deletes=deletes, hopeful=bad)).copies
