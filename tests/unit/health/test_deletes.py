@@ -93,6 +93,7 @@ ROWS: tuple[tuple[str, str, str, list[tuple[tuple[int, ...], tuple[int, ...], st
     ("R CLOSED 10", "C=7x3 U@10=7 Q@9=7", "", [((4,), (0,), SPARE)]),
     ("R CLOSED 10", "C=7x3 U@8=7 U@9=7", "-n3", [((4,), (0,), SPARE)]),
     ("R CLOSED 10", "C=7x3 U=7?s", "", []),
+    ("R CLOSED 10", "C=7x3 Q@9=6^ax4", "", [((3, 4, 5, 6), (0,), SPARE)]),  # by one rule only
     ("R CLOSED 10", "C=7x3 U=7/m", "", []),
     ("R CLOSED 10", "C=7x2 C=7/m U=7", "", []),  # two of the three that are left are in service
     ("R CLOSED 10", "C=7x2 U=7x2", "", []),

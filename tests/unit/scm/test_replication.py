@@ -309,6 +309,7 @@ def test_an_unhealthy_replica_that_may_be_healed_is_not_replaced_yet() -> None:
         ("C C C", Health.HEALTHY, 0, 0),
         ("C C C C", Health.HEALTHY, 0, 0),
         ("C C C C C", Health.OVER_REPLICATED, 0, 1),
+        ("C C C C C?", Health.OVER_REPLICATED, 0, 0),  # four answer: who is silent is no witness
         ("C C/d C/d", Health.UNDER_REPLICATED, 1, 0),
         ("C C/e C/e C/e", Health.UNDER_REPLICATED, 1, 0),
     ],
