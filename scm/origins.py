@@ -25,20 +25,9 @@ class Origin:
     replicas: tuple[Placed, ...]
     target_count: int
 
-    @property
-    def _online_count(self) -> int:
-        return sum(p.op_state is OpState.IN_SERVICE for p in self.replicas)
-
-    @property
-    def over_count(self) -> int:
-        """Copies in service beyond the target."""
-        return max(0, self._online_count - self.target_count)
-
 
 def origins(case: Case) -> list[Origin]:
-    """Return the origins of a quasi-closed container; none if it is of shards."""
-    if case.container.state is not ContainerState.QUASI_CLOSED or case.container.scheme:
-        return []
+    """Return the origins of a quasi-closed container that is not erasure-coded."""
     grouped: dict[str, list[Placed]] = {}
     for p in present(case.placed):
         grouped.setdefault(p.replica.origin_datanode_id or p.datanode_id, []).append(p)
@@ -71,8 +60,7 @@ def spare(case: Case) -> list[Placed]:
         found += [
             p
             for p in able
-            if origin.over_count
-            and sum(q is not p and _covers(q, p) for q in able) >= origin.target_count
+            if sum(q is not p and _covers(q, p) for q in able) >= origin.target_count
         ]
     return sorted(found, key=lambda p: stable_order(p.replica))
 
