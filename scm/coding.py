@@ -67,7 +67,7 @@ class Coding:
     def needed(self, commands: Sequence[Pending]) -> set[int]:
         """Return the ids of the commands about shards that are still right, as if none of them were
         pending; and find the sources that they are to read from."""
-        mine = [c for c in commands if c.kind in _ABOUT_SHARDS and self._is_coded(c)]
+        mine = [c for c in commands if c.kind in _ABOUT_SHARDS and self.is_coded(c)]
         rows = self._judge.rows(
             {c.container_id for c in mine}, without={c.command_id for c in mine}
         )
@@ -89,7 +89,8 @@ class Coding:
         self._sources[command.command_id] = tuple((index_of[n], n) for n in lost.sources)
         return all(map(self._nodes.takes_replicas, targets.values()))
 
-    def _is_coded(self, command: Pending) -> bool:
+    def is_coded(self, command: Pending) -> bool:
+        """Whether a command is about an erasure-coded container."""
         container = self._state.containers.get(command.container_id)
         return container is not None and bool(container.scheme)
 

@@ -128,15 +128,11 @@ class Orders:
 
     def _readable(self, commands: Sequence[Pending]) -> set[int]:
         """Return the ids of the copies of whole replicas whose source is still a good one."""
-        copies = [c for c in commands if c.kind is Kind.REPLICATE and not self._is_coded(c)]
+        copies = [c for c in commands if c.kind is Kind.REPLICATE and not self._coding.is_coded(c)]
         able = self._judge.sources(
             {c.container_id for c in copies}, without={c.command_id for c in copies}
         )
         return {c.command_id for c in copies if c.datanode_id in able[c.container_id].sources}
-
-    def _is_coded(self, command: Pending) -> bool:
-        container = self._state.containers.get(command.container_id)
-        return container is not None and bool(container.scheme)
 
     def _objection(self, command: Pending, needed: Collection[int]) -> str:
         match command.kind:

@@ -12,7 +12,7 @@ from health.rules import Rules
 from merkle.diff import Comparison, compare
 from merkle.replica import ReplicaState
 from scm.case import Case, Placed, present
-from scm.delete_safety import may_remove, stable_order
+from scm.delete_safety import may_remove
 from scm.facts import ContainerState, Health, OpState
 
 RULES: Final = Rules()
@@ -47,22 +47,22 @@ def origins(case: Case) -> list[Origin]:
     ]
 
 
-def spare(case: Case) -> list[Placed]:
-    """Return the replicas that are too many of their origin, in the order everyone would choose.
+def spare(case: Case) -> set[str]:
+    """Return the datanodes whose replica is one too many of its origin.
 
     Each only while as many equal ones stay as there should be; none while a delete is pending.
     """
     if case.deletes:
-        return []
-    found = []
+        return set()
+    found: set[str] = set()
     for origin in origins(case):
         able = [p for p in origin.replicas if _is_sound(p) and p.datanode_id not in case.excluded]
-        found += [
-            p
+        found |= {
+            p.datanode_id
             for p in able
             if sum(q is not p and _covers(q, p) for q in able) >= origin.target_count
-        ]
-    return sorted(found, key=lambda p: stable_order(p.replica))
+        }
+    return found
 
 
 def may_be_removed(case: Case, datanode_id: str, *, keep_count: int) -> bool:
@@ -70,7 +70,7 @@ def may_be_removed(case: Case, datanode_id: str, *, keep_count: int) -> bool:
     if case.container.state is not ContainerState.QUASI_CLOSED:
         return may_remove(case, datanode_id, keep_count=keep_count)
     others = tuple(node for node in case.deletes if node != datanode_id)
-    return datanode_id in {p.datanode_id for p in spare(replace(case, deletes=others))}
+    return datanode_id in spare(replace(case, deletes=others))
 
 
 def _is_sound(p: Placed) -> bool:

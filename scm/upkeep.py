@@ -172,7 +172,7 @@ class Upkeep:
         why: str,
         priority: Priority = Priority.NORMAL,
     ) -> int:
-        """Queue a replicate command; return its id. `why` says what speaks against the source."""
+        """Queue a replicate command; return its id. `why` is for the audit log."""
         size_bytes = self.needed_bytes(case)
         self._cases.promise(copy.target_id, size_bytes)
         return self._commands.queue(
