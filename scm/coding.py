@@ -1,10 +1,10 @@
-"""Erasure-coded containers: which shards are lost, and who rebuilds them from the others.
+"""Erasure-coded containers: who rebuilds the shards that are lost.
 
-    index sets ──► lost ──► targets, one a shard ──► one command to the first target
+    the judge's row ──► targets, one a shard ──► one command to the least loaded target
 
 One command rebuilds all shards that are lost: it reads as many as there are data shards,
-whatever the number of targets. An UNHEALTHY shard is no source and counts as lost once a repair in
-place had its time. The rules on index sets are Ozone's; the Spark job has them too.
+whatever the number of targets. Which are lost and which are read is the judge's to say, again when
+the command leaves.
 """
 
 from collections.abc import Sequence

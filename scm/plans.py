@@ -1,7 +1,7 @@
 """Plans of the Spark job, applied row by row as far as they still describe the world.
 
-What a plan says is advice: whether a row is right, and who copies or loses what, is judged by the
-control plane's own rules on the state of now. A row that they do not confirm is a STALE_PLAN.
+What a plan says is advice: a row is right if the judge asks for the same on the state of now. One
+that it does not confirm is a STALE_PLAN.
 """
 
 from collections.abc import Sequence

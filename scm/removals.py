@@ -2,8 +2,8 @@
 
     over queue ──one of each container in a round──► delete ──► looked at again when it leaves
 
-What is chosen is decided by the pure rules; here it is ordered, within the limits of each datanode
-and of the cluster, and never of a replica that is excluded.
+What goes is the judge's to say; here it is ordered, within the limits of each datanode and of the
+cluster, and never of a replica that is excluded.
 """
 
 from collections.abc import Sequence
