@@ -1,4 +1,4 @@
-"""The state as the pure rules see it: a container with its replicas' nodes, and nodes with room."""
+"""Single containers as decisions need them: replicas with their nodes; and nodes with room."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,7 @@
 """The replication manager's report: how many containers are in which state, and which are not well.
 
-It tells what the control plane's own rules see; `suture-verify` tells more, and of all at one
-instant.
+It tells what the control plane found at its last look; `suture-verify` tells more, and of all
+containers at one instant.
 """
 
 from collections import Counter
