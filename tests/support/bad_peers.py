@@ -40,11 +40,18 @@ class Dying(CountingService):
     """Goes away in the middle of the first chunk that is read."""
 
     def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
-        """Send the description, then stop the server."""
+        """Send the description, then stop the server.
+
+        A handler that returned before the call was cut off could still end it in good order,
+        which a process that dies never does: so it waits for the end of the call.
+        """
+        over = Event()
+        assert context.add_callback(over.set)
         for answer in super().ReadChunk(request, context):
             yield answer
             assert self.datanode.built is not None
             self.datanode.built.server.stop(0)
+            assert over.wait(20)
             return
 
 
