@@ -67,19 +67,20 @@ def closure(
     """Return how a container that is not whole anywhere could be closed.
 
     None if it needs no such decision, because a closed replica has all that was committed, or
-    cannot have one, because no replica is left. `awaited` are datanodes that were chosen for it
-    and may still report a replica.
+    cannot have one, because no replica is left, or none but a copy that is being made. `awaited`
+    are datanodes that were chosen for it and may still report a replica.
     """
     here = [p for p in present(placed) if not p.replica.load_error]
-    if container.state not in _UNFINISHED or not here:
-        return None
     closed = [p for p in here if p.replica.state in _CLOSED]
     damaged = [p for p in here if p.replica.state is ReplicaState.UNHEALTHY]
     writable = [p for p in here if p.replica.state in _WRITABLE]
+    held = closed or damaged or writable
+    if container.state not in _UNFINISHED or not held:
+        return None
     if any(p.replica.bcsid >= container.sequence_id for p in closed):
         return None
-    bcsid = _readable_bcsid(container, closed or damaged or writable)
-    holders = [p for p in closed or damaged or writable if p.replica.bcsid >= bcsid]
+    bcsid = _readable_bcsid(container, held)
+    holders = [p for p in held if p.replica.bcsid >= bcsid]
     beyond = [p for p in placed if p.replica.bcsid > bcsid and p not in holders]
     origins = {_origin(container, p) for p in closed + damaged}
     return Closure(
@@ -142,9 +143,9 @@ def _origin(container: Container, p: Placed) -> str:
 
 def _readable_bcsid(container: Container, held: Sequence[Placed]) -> int:
     """Return the last commit that can be read: of shards it takes as many as there is data."""
-    best: dict[str, int] = {}
+    best: dict[int, int] = {}
     for p in held:
-        index = str(p.replica.replica_index) if container.scheme else ""
+        index = p.replica.replica_index  # 0 of a whole copy
         best[index] = max(best.get(index, 0), p.replica.bcsid)
     ranked = sorted(best.values(), reverse=True)
     return ranked[min(container.data_count, len(ranked)) - 1]

@@ -1,6 +1,7 @@
 """Containers and their replicas, read from words such as `C C@4 U/d C/m! C?`."""
 
 from dataclasses import replace
+from typing import Any
 
 from merkle.replica import ReplicaState
 from scm.case import Case, Placed
@@ -41,6 +42,14 @@ def case(words: str, racks: str = "", **more: object) -> Case:
     replicas = placed(words, racks)
     made = Case(container(), replicas, cluster_rack_count=len({p.rack for p in replicas}) or 1)
     return replace(made, **more)  # type: ignore[arg-type]
+
+
+def changed(given: Case, number: int, of_replica: dict[str, Any], **of_place: Any) -> Case:
+    """Return the case with one replica, counted from 1, or its place changed."""
+    held = list(given.placed)
+    p = held[number - 1]
+    held[number - 1] = replace(p, replica=replace(p.replica, **of_replica), **of_place)
+    return replace(given, placed=tuple(held))
 
 
 def shards(words: str, racks: str = "") -> Case:

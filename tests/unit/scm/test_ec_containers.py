@@ -15,6 +15,7 @@ from scm.answers import heartbeat_response
 from scm.case import Case, Placed
 from scm.control import Endpoint, HeartbeatAnswer
 from scm.facts import (
+    ContainerState,
     Health,
     Kind,
     OpState,
@@ -337,6 +338,26 @@ def test_a_rebuilt_shard_goes_when_its_twin_with_tombstones_is_back_and_none_owe
 
     assert [] == while_owed
     assert [spare] == [command.datanode_id for command, _named in after]
+
+
+@pytest.mark.parametrize("state", [ContainerState.CLOSING, ContainerState.QUASI_CLOSED])
+def test_a_shard_that_is_being_rebuilt_while_all_others_died_stops_no_tick(
+    world: ScmWorld, state: ContainerState
+) -> None:
+    """
+    There is no commit in it to close at: the container waits, and a person is told for what.
+    """
+    coded = facts_replace(container(state, replication_factor=5), scheme=SCHEME)
+    with world.state.change() as change:
+        change.put(world.state.containers, coded)
+    for node in NODES:
+        shards = [replica(node, ReplicaState.RECOVERING, replica_index=1)] if node == "dn1" else []
+        world.beat(node, *shards, full=True)
+
+    world.control.tick()
+    [decision] = world.control.close_containers([1], force=True)
+
+    assert decision.message.endswith("nothing is ordered: dn1 is RECOVERING")
 
 
 def test_an_excluded_shard_is_no_source_of_a_reconstruction() -> None:

@@ -1,11 +1,16 @@
 """When a datanode may be switched off: the tables of the documents, and what they leave out."""
 
+from dataclasses import replace
+
 import pytest
 
+from health.rules import Rules
 from scm.allocate import Candidate
 from scm.case import Case
 from scm.facts import ContainerState, OpState
+from scm.judge import Loss
 from scm.leaving import DONE, Need, lock_out, violations
+from scm.leaving import need as need_of
 from tests.support.judged_case import need, obstacle
 from tests.support.replica_words import case, shards
 from tests.support.scm_world import container
@@ -111,6 +116,60 @@ class TestNeeds:
         ), row
 
     @pytest.mark.parametrize(
+        ("op_state", "factor", "scheme", "rules", "expected"),
+        [
+            (LEAVE, 3, "", Rules(), 3),
+            (REST, 3, "", Rules(), 2),
+            (REST, 3, "", Rules(maintenance_min=3), 3),
+            (REST, 3, "", Rules(maintenance_min=4), 3),  # never more than there should be
+            (REST, 1, "", Rules(), 1),
+            (REST, 3, "", Rules(ec_redundancy=2), 2),  # says nothing of whole copies
+            (LEAVE, 9, "rs-6-3-1024k", Rules(), 9),
+            (REST, 9, "rs-6-3-1024k", Rules(), 7),
+            (REST, 9, "rs-6-3-1024k", Rules(ec_redundancy=2), 8),
+            (REST, 9, "rs-6-3-1024k", Rules(ec_redundancy=0), 6),
+            (REST, 9, "rs-6-3-1024k", Rules(ec_redundancy=4), 9),
+            (REST, 9, "rs-6-3-1024k", Rules(maintenance_min=5), 7),  # nor this of shards
+        ],
+    )
+    def test_a_node_that_leaves_asks_for_all_and_one_that_rests_for_fewer(
+        self, op_state: OpState, factor: int, scheme: str, rules: Rules, expected: int
+    ) -> None:
+        """As many as the rules keep online meanwhile."""
+        box = replace(container(replication_factor=factor), scheme=scheme)
+
+        found = need_of(box, Loss(1, 0, False, False), op_state, rules, size_bytes=10)
+
+        assert (expected, scheme or f"{factor} replicas") == (found.online_count, found.scheme)
+
+    @pytest.mark.parametrize(
+        ("state", "is_stuck", "expected"),
+        [
+            (ContainerState.CLOSED, True, True),
+            (ContainerState.QUASI_CLOSED, True, True),
+            (ContainerState.CLOSED, False, False),
+            (ContainerState.OPEN, True, False),  # it is copied once it is closed
+            (ContainerState.CLOSING, True, False),
+            (ContainerState.DELETING, True, False),
+        ],
+    )
+    def test_only_what_is_closed_lacks_what_cannot_be_made(
+        self, state: ContainerState, is_stuck: bool, expected: bool
+    ) -> None:
+        """What is being written or deleted is copied nowhere."""
+        loss = Loss(7, 0, is_stuck, False)
+
+        found = need_of(container(state, container_id=7), loss, LEAVE, Rules(), size_bytes=10)
+
+        assert (7, expected) == (found.container_id, found.is_stuck)
+
+    def test_each_replica_to_make_takes_its_bytes(self) -> None:
+        """And who is locked out is handed on."""
+        found = need_of(container(), Loss(1, 2, False, True), LEAVE, Rules(), size_bytes=10)
+
+        assert (20, True) == (found.copied_bytes, found.is_locked)
+
+    @pytest.mark.parametrize(
         ("words", "locked"), [("C C C", 0), ("C C", 1), ("C C? C", 0), ("C C U", 1)]
     )
     def test_several_nodes_at_once_lock_out_what_one_would_not(
@@ -151,8 +210,54 @@ class TestViolations:
 
         assert [] == violations(needs, self.nodes(5))
 
+    def test_nothing_needs_nothing(self) -> None:
+        """Nodes without containers leave also when they are the last."""
+        assert [] == violations([], [])
+        assert [] == violations([Need(1, "1 replicas", 1)], self.nodes(1))
+
+    def test_only_containers_that_lack_nodes_are_counted(self) -> None:
+        """Those that the nodes that are left are just enough for are not among them."""
+        needs = [Need(1, "3 replicas", 3), Need(2, "3 replicas", 2), Need(3, "3 replicas", 4)]
+
+        assert [
+            "3 replicas: 4 nodes in service are needed for 2 containers, 2 would be left"
+        ] == violations(needs, self.nodes(2))
+
+    def test_room_that_is_promised_is_not_free(self) -> None:
+        """And a node with more promised than free takes nothing from the others."""
+        full = Candidate("full", "/r", GIB, GIB, GIB, 0, 2 * GIB)
+        half = Candidate("half", "/r", GIB, GIB, GIB, 0, GIB // 2)
+        one = [Need(1, "1 replicas", 1, GIB // 2 + 1)]
+
+        assert [] == violations([Need(1, "1 replicas", 1, GIB // 2)], [full, half])
+        [found] = violations(one, [full, half])
+        assert found.endswith("the nodes that are left have 512.0 MiB free")
+
+    def test_a_message_names_five_containers_at_most(self) -> None:
+        """The first by number; how many there are is said."""
+        needs = [
+            Need(number, "1 replicas", 1, is_stuck=True, is_locked=True)
+            for number in range(9, 2, -1)
+        ]
+
+        assert [
+            "1 replicas: 7 containers lack replicas that can be made from nothing: 3, 4, 5, 6, 7"
+        ] == violations(needs, self.nodes(1))
+        assert (
+            "7 containers cannot be read without them until they are copied: 3, 4, 5, 6, 7"
+        ) == lock_out(needs)
+
+    def test_who_locks_nobody_out_says_nothing(self) -> None:
+        """Only those are counted that could be read until then."""
+        free, locked = Need(1, "3 replicas", 3), Need(2, "3 replicas", 3, is_locked=True)
+
+        assert "" == lock_out([free])
+        assert lock_out([free, locked]).startswith("1 containers")
+        assert lock_out([free, locked]).endswith(": 2")
+
 
 def test_each_way_out_has_one_end() -> None:
     """And the ends lead nowhere by themselves."""
-    assert {OpState.DECOMMISSIONED, OpState.IN_MAINTENANCE} == set(DONE.values())
+    assert OpState.DECOMMISSIONED is DONE[LEAVE]
+    assert OpState.IN_MAINTENANCE is DONE[REST]
     assert not set(DONE) & set(DONE.values())

@@ -8,7 +8,7 @@ import pytest
 from scm.case import Case
 from scm.facts import ContainerState, Health, OpState
 from scm.origins import may_be_removed
-from tests.support.replica_words import case
+from tests.support.replica_words import case, changed
 from tests.support.scm_world import container, summary
 
 
@@ -21,14 +21,6 @@ def quasi(words: str, origins: str, **more: Any) -> Case:
     )
     box = container(ContainerState.QUASI_CLOSED, sequence_id=6)
     return replace(plain, container=box, placed=placed, **more)
-
-
-def changed(given: Case, number: int, of_replica: dict[str, Any], **of_place: Any) -> Case:
-    """Return the case with one replica changed."""
-    placed = list(given.placed)
-    p = placed[number - 1]
-    placed[number - 1] = replace(p, replica=replace(p.replica, **of_replica), **of_place)
-    return replace(given, placed=tuple(placed))
 
 
 def removable(given: Case) -> list[int]:

@@ -1,0 +1,216 @@
+"""The last look before a replica goes: who is whole, and who may make room."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from merkle.checksum import Algorithm
+from merkle.replica import ReplicaState
+from merkle.tree import Summary
+from scm.case import Case
+from scm.delete_safety import (
+    good_replicas,
+    has_more,
+    is_whole,
+    may_remove,
+    movable,
+    stable_order,
+    unblock_victim,
+)
+from scm.facts import ContainerState, Health, OpState
+from tests.support.replica_words import case, changed, placed
+from tests.support.scm_world import container, replica, summary
+
+IN_DOUBT: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"state": ReplicaState.UNHEALTHY}, {}),
+    ({"state": ReplicaState.QUASI_CLOSED}, {}),
+    ({"state": ReplicaState.RECOVERING}, {}),
+    ({"bcsid": 4}, {}),  # the container has 5
+    ({"finding_count": 1}, {}),
+    ({"load_error": "no descriptor"}, {}),
+    ({}, {"health": Health.STALE}),
+    ({}, {"health": Health.DEAD}),
+    ({}, {"op_state": OpState.DECOMMISSIONING}),
+    ({}, {"op_state": OpState.ENTERING_MAINTENANCE}),
+    ({}, {"op_state": OpState.IN_MAINTENANCE}),
+    ({}, {"is_confirmed": False}),
+]
+
+
+def good(given: Case) -> list[str]:
+    """Return where replicas are that are known good."""
+    return [p.datanode_id for p in good_replicas(given)]
+
+
+class TestWhole:
+    @pytest.mark.parametrize(("of_replica", "of_place"), IN_DOUBT)
+    def test_one_in_doubt_is_not(
+        self, of_replica: dict[str, Any], of_place: dict[str, Any]
+    ) -> None:
+        """It is neither moved nor counted on; the others are."""
+        given = changed(case("C C C"), 2, of_replica, **of_place)
+
+        assert not is_whole(given, given.placed[1])
+        assert {"dn1", "dn3"} == movable(given)
+        assert ["dn1", "dn3"] == good(given)
+
+    def test_one_that_is_being_deleted_is_not(self) -> None:
+        """It is as good as gone."""
+        given = case("C C C", deletes=("dn2",))
+
+        assert not is_whole(given, given.placed[1])
+        assert ["dn1", "dn3"] == good(given)
+
+    def test_one_that_has_more_than_was_committed_is(self) -> None:
+        """All that was committed is in it."""
+        assert ["dn1", "dn2"] == good(case("C@6 C@5"))
+
+    def test_what_nothing_is_ordered_of_is_not_moved_though_it_is_whole(self) -> None:
+        """It keeps the others company."""
+        given = case("C C C", excluded=frozenset({"dn2", "dn9"}))
+
+        assert {"dn1", "dn3"} == movable(given)
+        assert ["dn1", "dn2", "dn3"] == good(given)
+
+
+class TestEqual:
+    @pytest.mark.parametrize(
+        "tree",
+        [
+            None,
+            summary(8),
+            summary(7, tombstones=3),  # what one deleted the other still has
+            Summary(Algorithm.CRC32C, 7, 1, 1, 0, 0),  # folded otherwise: nothing is known
+        ],
+    )
+    @pytest.mark.parametrize("number", [1, 2, 3])
+    def test_while_any_two_differ_none_is_good(self, tree: Summary | None, number: int) -> None:
+        """Nobody knows who is right; a whole one may be moved all the same."""
+        given = changed(case("C C C"), number, {"tree": tree})
+
+        assert [] == good(given)
+        assert {"dn1", "dn2", "dn3"} == movable(given)
+        assert not may_remove(given, "dn1", keep_count=1)
+
+    def test_what_is_not_whole_may_differ(self) -> None:
+        """It is no witness."""
+        given = changed(case("C C U"), 3, {"tree": summary(8)})
+
+        assert ["dn1", "dn2"] == good(given)
+
+    def test_no_replica_is_no_good_replica(self) -> None:
+        """An empty answer, and no fault."""
+        assert [] == good(case("U"))
+
+
+@pytest.mark.parametrize(
+    ("words", "node", "keep_count", "expected"),
+    [
+        ("C C C", "dn1", 2, True),
+        ("C C C", "dn1", 3, False),
+        ("C C U", "dn3", 2, True),  # it does not count itself
+        ("C C U", "dn3", 3, False),
+        ("C C U", "dn1", 1, True),
+        ("C C U", "dn1", 2, False),
+        ("C C", "dn9", 2, True),  # gone already: nothing is lost
+    ],
+)
+def test_so_many_good_ones_stay_beside_what_goes(
+    words: str, node: str, keep_count: int, expected: bool
+) -> None:
+    """Whatever else there is of the container."""
+    assert expected is may_remove(case(words), node, keep_count=keep_count)
+
+
+@pytest.mark.parametrize(
+    ("bcsid", "others", "expected"),
+    [
+        (6, "C@5 C@4", True),
+        (5, "C@5 C@4", False),
+        (5, "C@4 C@6", False),
+        (1, "", True),
+        (0, "", False),  # it holds nothing that anybody wrote
+    ],
+)
+def test_a_replica_has_more_if_no_other_has_as_much(
+    bcsid: int, others: str, expected: bool
+) -> None:
+    """As much is not more."""
+    [one] = placed(f"U@{bcsid}")
+
+    assert expected is has_more(one, placed(others))
+
+
+def test_the_order_of_victims_is_the_same_for_every_control_plane() -> None:
+    """CRC-32 of container and datanode, as gzip computes it: a restart must not choose anew."""
+    assert [546003713, 3112307387, 3464837677] == [
+        stable_order(replica(node)) for node in ("dn1", "dn2", "dn3")
+    ]
+
+
+class TestUnblock:
+    """No node has room for a copy: an unhealthy replica makes way for one."""
+
+    def victim(self, given: Case) -> str:
+        """Return which one; empty: none."""
+        found = unblock_victim(given)
+        return "" if found is None else found.datanode_id
+
+    @pytest.mark.parametrize(
+        ("words", "expected"),
+        [
+            ("C C U", "dn3"),
+            ("C U U", "dn2"),  # of two alike the first in the stable order
+            ("U U C", "dn1"),
+            ("C U", ""),  # two must stay
+            ("C C! U", ""),  # one died with its node
+            ("C C/m! U", "dn3"),  # in maintenance it is expected back
+            ("U U U", ""),  # one that is as it should be must stay
+            ("C C C", ""),
+            ("C U@5 U@4", "dn3"),  # with the fewest commits
+            ("C U@4 U@5", "dn2"),
+            ("C C U@6", ""),  # it has what nobody else has
+            ("C@6 C U@6", "dn3"),
+            ("C C Q@4", "dn3"),  # the container has 5
+            ("C C Q@5", ""),
+            ("C@7 C Q@6", ""),  # quasi-closed with all that was committed: it may yet close
+        ],
+    )
+    def test_one_goes_while_two_stay_and_one_is_right(self, words: str, expected: str) -> None:
+        """The container has all commits up to 5."""
+        assert expected == self.victim(case(words))
+
+    @pytest.mark.parametrize(
+        "more",
+        [
+            {"adds": ("dn9",)},
+            {"deletes": ("dn1",)},
+            {"hopeful": frozenset({"dn3"})},
+        ],
+    )
+    def test_none_goes_while_something_is_under_way(self, more: dict[str, Any]) -> None:
+        """A copy, a delete, or a repair that may heal it."""
+        assert "" == self.victim(case("C C U", **more))
+
+    @pytest.mark.parametrize(("of_replica", "of_place"), IN_DOUBT[6:])
+    def test_none_goes_from_a_node_that_does_not_answer_for_it(
+        self, of_replica: dict[str, Any], of_place: dict[str, Any]
+    ) -> None:
+        """Silent, not in service, or not heard since the start."""
+        assert "" == self.victim(changed(case("C C U"), 3, of_replica, **of_place))
+
+    def test_what_cannot_be_loaded_is_unhealthy_whatever_it_says(self) -> None:
+        """A quasi-closed one that has all commits is kept all the same."""
+        unloadable = {"load_error": "no descriptor"}
+
+        assert "dn3" == self.victim(changed(case("C C C"), 3, unloadable))
+        assert "dn3" == self.victim(changed(case("C C Q@4"), 3, unloadable))
+        assert "" == self.victim(changed(case("C C Q@5"), 3, unloadable))
+
+    def test_quasi_closed_behind_is_as_it_should_be_until_its_container_is_closed(self) -> None:
+        """Then it is what the container is."""
+        waiting = replace(case("Q@4 Q@4 U@3"), container=container(ContainerState.QUASI_CLOSED))
+
+        assert "dn3" == self.victim(waiting)
+        assert "" == self.victim(replace(waiting, container=container()))
