@@ -10,7 +10,7 @@ from agent.config import TaskConfig
 from agent.errors import Code, Refused
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.clock import Clock, SystemClock
-from agent.runtime.handlers import Handlers, Tools
+from agent.runtime.handlers import Handlers, Tools, threads_for
 from agent.runtime.pool import TaskContext
 from agent.runtime.scanning import scan_container
 from agent.tasks import Task
@@ -119,6 +119,16 @@ def test_a_datanode_that_leaves_works_on_twice_as_much(handlers: Handlers) -> No
     after = running_at_once(handlers, tasks, THREADS)
 
     assert [THREADS, 2 * THREADS, THREADS] == [before, leaving, after]
+
+
+@pytest.mark.parametrize(
+    ("disks", "threads"), [(1, 10), (5, 10), (6, 12), (12, 24), (32, 64), (60, 64)]
+)
+def test_more_disks_do_more_at_once(disks: int, threads: int) -> None:
+    """
+    Two tasks a disk, as disks are what they wait for; ten at least, and no more than 64.
+    """
+    assert threads == threads_for(disks)
 
 
 @pytest.mark.parametrize(("kind", "most"), [("reconcile", 2), ("reconstruct", 1)])

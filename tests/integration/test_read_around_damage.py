@@ -18,7 +18,7 @@ from agent.reconstruct.order import Account
 from agent.reconstruct.sources import SILENT_COUNT_MAX, Reading, Sources
 from agent.rpc.peer import Meter, Peer
 from agent.rpc.v1 import container_pb2, scm_pb2
-from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
+from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
 from tests.integration.test_reconstruct import flip
 from tests.support.datanodes import Datanode
 from tests.support.ec_cluster import CONTAINER as CODED
@@ -82,6 +82,22 @@ def test_each_replica_has_another_bad_chunk(three: list[Datanode]) -> None:
         for number in numbers:
             node.replica.flip(BLOCK, number * CHUNK_BYTES + 77)
 
+    assert content() == read(three)
+
+
+def test_of_unhealthy_replicas_only_what_is_healthy_anywhere_is_read(
+    three: list[Datanode],
+) -> None:
+    """
+    All three are marked after their scans, and everything can be read: each is bad elsewhere.
+    """
+    for number, node in enumerate(three):
+        node.replica.flip(BLOCK, number * CHUNK_BYTES + 77)
+        node.scan()
+
+    states = {node.replica.store.replica(CONTAINER).state for node in three}
+
+    assert {ReplicaState.UNHEALTHY} == states
     assert content() == read(three)
 
 
