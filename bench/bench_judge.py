@@ -25,13 +25,13 @@ from bench.measure import Measure, at_least, at_most
 from health.batch import Batch
 from health.judge import diagnose, judge
 from health.rules import Rules
-from scm.calls import Heartbeat
-from scm.clock import Clock
-from scm.control import ControlPlane
-from scm.facts import Health
-from scm.nodes import Registration
-from scm.options import ScmOptions
-from scm.state import State
+from scm.cluster.nodes import Registration
+from scm.edge.calls import Heartbeat
+from scm.edge.control import ControlPlane
+from scm.state.clock import Clock
+from scm.state.database import State
+from scm.state.facts import Health
+from scm.state.options import ScmOptions
 from tests.support.clock import FakeClock
 from tests.support.judged import cut
 from tests.support.random_clusters import RACK_COUNT, random_cluster

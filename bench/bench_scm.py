@@ -24,11 +24,11 @@ from bench.measure import Measure, at_most, duration_s
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
 from merkle.tree import Summary
-from scm import records
-from scm.facts import Container, ContainerState, Node, OpState, Replica
-from scm.replica_table import ReplicaTable
-from scm.state import State
-from scm.tables import Table
+from scm.state import records
+from scm.state.database import State
+from scm.state.facts import Container, ContainerState, Node, OpState, Replica
+from scm.state.replica_table import ReplicaTable
+from scm.state.tables import Table
 from tests.support.fake_datanode import FakeDatanode
 from tests.support.scm_process import ScmProcess
 

@@ -32,14 +32,14 @@ from agent.rpc.identity import Role, check_own
 from agent.rpc.tls import Material, Security, secured
 from agent.runtime.loop import Loop, LoopSet, Pulse
 from agent.stopping import StopRequest
-from scm import options as scm_options
-from scm.clock import Clock
-from scm.control import ControlPlane
-from scm.options import ScmOptions
-from scm.server import BuiltServer, Limits, ScmService, build_server
-from scm.state import State
-from scm.verifying import Verifier
-from scm.watched import Watched
+from scm.edge.control import ControlPlane
+from scm.edge.http_status import HttpStatus
+from scm.edge.server import BuiltServer, Limits, ScmService, build_server
+from scm.edge.spark_loop import SparkLoop
+from scm.state import options as scm_options
+from scm.state.clock import Clock
+from scm.state.database import State
+from scm.state.options import ScmOptions
 
 STOP_GRACE_S: Final = 5.0  # calls in flight may finish
 TICK_QUIET_S_MIN: Final = 30.0  # without a tick: then time stands still
@@ -143,7 +143,7 @@ def serve(
             loops = LoopSet()
             verifier = _verifier(verify, control, data, options, loops)
             ticker = Ticker(control, interval_s=options.heartbeat_interval_ms / 1000, on_death=stop)
-            watched = Watched(control, executor, loops, ticker.is_ticking)
+            watched = HttpStatus(control, executor, loops, ticker.is_ticking)
             built.health.is_well = lambda: not watched.troubles()
             with _listening(watched, options.observe_listen) as web:
                 loops.start()
@@ -160,12 +160,12 @@ def serve(
 
 def _verifier(
     command: str, control: ControlPlane, data: Path, options: ScmOptions, loops: LoopSet
-) -> Verifier | None:
+) -> SparkLoop | None:
     """Add the loop with Spark, if one is wanted."""
     if not command:
         return None
     pulse = Pulse()
-    verifier = Verifier(
+    verifier = SparkLoop(
         control,
         shlex.split(command),
         data.absolute() / "runs",
@@ -178,7 +178,7 @@ def _verifier(
 
 
 @contextmanager
-def _listening(watched: Watched, address: str) -> Iterator[str]:
+def _listening(watched: HttpStatus, address: str) -> Iterator[str]:
     """Serve the pages, if they are wanted; give the address that was taken, "" for none."""
     if not address:
         yield ""

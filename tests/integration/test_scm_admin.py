@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from merkle.replica import ReplicaState
-from scm.facts import Container, Kind, OpState, Pending
-from scm.intake import Order, PlanRow
-from scm.options import ScmOptions
+from scm.replication.intake import Order, PlanRow
+from scm.state.facts import Container, Kind, OpState, Pending
+from scm.state.options import ScmOptions
 from tests.support.scm_world import ScmWorld, confirm, outcome, replica
 
 NODES = ("dn1", "dn2", "dn3", "dn4")

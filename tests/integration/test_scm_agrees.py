@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from merkle.replica import ID_MAX, ReplicaState
-from scm.options import ScmOptions
+from scm.state.options import ScmOptions
 from tests.support.agreement import Agreement, told_and_judged
 from tests.support.booked import enter, sayable
 from tests.support.random_clusters import random_cluster

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from scm.calls import Heartbeat
-from scm.options import ScmOptions
+from scm.edge.calls import Heartbeat
+from scm.state.options import ScmOptions
 from tests.support.scm_world import ScmWorld, replica, volume
 
 FULL, EMPTY = ("dn1", "dn2", "dn3"), ("dn4", "dn5")

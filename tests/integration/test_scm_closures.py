@@ -9,11 +9,11 @@ import pytest
 
 from agent.cli.output import Exit
 from merkle.replica import ReplicaState
-from scm.clock import Clock
-from scm.facts import Container, ContainerState, Kind
-from scm.intake import PlanRow
-from scm.options import ScmOptions
-from scm.server import ScmService, build_server
+from scm.edge.server import ScmService, build_server
+from scm.replication.intake import PlanRow
+from scm.state.clock import Clock
+from scm.state.facts import Container, ContainerState, Kind
+from scm.state.options import ScmOptions
 from tests.support.command_line import CommandLine
 from tests.support.scm_world import ScmWorld, confirm, key, replica
 

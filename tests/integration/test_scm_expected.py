@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from health.words import Health
-from scm.facts import ContainerState, Kind, OpState, Pending
-from scm.options import ScmOptions
-from scm.report import Verified, rm_report
-from scm.settled import Settled
-from scm.states import States
+from scm.edge.report import Verified, rm_report
+from scm.state.facts import ContainerState, Kind, OpState, Pending
+from scm.state.health_states import States
+from scm.state.options import ScmOptions
+from scm.state.settled import Settled
 from tests.support.coded_world import NODES as CODED_NODES
 from tests.support.coded_world import OPTIONS as CODED_OPTIONS
 from tests.support.coded_world import closed, orders
@@ -140,7 +140,7 @@ def test_a_node_at_its_limit_is_no_target_of_a_rebuild_until_it_says_it_has_room
         coded.call(node)
     excluded = orders(coded)
     case = coded.control._cases.case(coded.control.container(container_id).container)
-    for_copies = coded.control._upkeep.targets(case, len(free))
+    for_copies = coded.control._manager.targets(case, len(free))
     coded.queues[free[0]] = (("replicate", 19),)
 
     [(command, _named)] = orders(coded)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from scm.facts import Container, Kind
-from scm.options import ScmOptions
+from scm.state.facts import Container, Kind
+from scm.state.options import ScmOptions
 from tests.support.scm_world import ScmWorld, confirm, replica
 
 NODES = tuple(f"dn{i}" for i in range(8))

@@ -11,11 +11,11 @@ from agent.cli.output import Exit
 from agent.errors import Code, Refused
 from agent.observe.audit import AuditLog
 from merkle.replica import ReplicaState
-from scm.clock import Clock
-from scm.control import ControlPlane
-from scm.facts import ContainerState, Kind, Pending
-from scm.options import ScmOptions
-from scm.server import ScmService, build_server
+from scm.edge.control import ControlPlane
+from scm.edge.server import ScmService, build_server
+from scm.state.clock import Clock
+from scm.state.facts import ContainerState, Kind, Pending
+from scm.state.options import ScmOptions
 from tests.support.command_line import CommandLine
 from tests.support.scm_world import ScmWorld, confirm, pass_time, replica
 

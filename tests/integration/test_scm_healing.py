@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from merkle.replica import LAYOUT_VERSION, ReplicaState
-from scm import dispatch, healing
-from scm.facts import Container, Kind, Replica
-from scm.options import ScmOptions
+from scm.cluster import dispatch
+from scm.replication import healing
+from scm.state.facts import Container, Kind, Replica
+from scm.state.options import ScmOptions
 from tests.support.scm_world import ScmWorld, container, outcome, pass_time, replica, summary
 
 NODES = ("dn1", "dn2", "dn3")

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from scm.facts import Container, Kind, OutcomeState
-from scm.intake import PlanReplica, PlanRow
-from scm.options import ScmOptions
+from scm.replication.intake import PlanReplica, PlanRow
+from scm.state.facts import Container, Kind, OutcomeState
+from scm.state.options import ScmOptions
 from tests.support.scm_world import ScmWorld, outcome
 
 NODES = ("dn1", "dn2", "dn3", "dn4")

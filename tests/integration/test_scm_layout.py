@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from merkle.replica import LAYOUT_VERSION
-from scm.facts import Container, Kind
-from scm.options import ScmOptions
+from scm.state.facts import Container, Kind
+from scm.state.options import ScmOptions
 from tests.support.scm_world import ScmWorld, replica
 
 NODES = ("dn1", "dn2", "dn3", "dn4", "dn5")

@@ -9,11 +9,11 @@ import pytest
 
 from agent.stopping import StopRequest
 from health.words import Health
-from scm.control import ControlPlane
-from scm.facts import Kind
+from scm.edge.control import ControlPlane
 from scm.main import Ticker
-from scm.options import ScmOptions
-from scm.upkeep import LOOKS_PER_TURN
+from scm.replication.replication_manager import LOOKS_PER_TURN
+from scm.state.facts import Kind
+from scm.state.options import ScmOptions
 from tests.support.scm_world import ScmWorld, container, replica
 
 DEADLINE_S = 30.0
@@ -43,7 +43,7 @@ def world(tmp_path: Path) -> Iterator[ScmWorld]:
 
 def not_well(world: ScmWorld) -> int:
     """Return how many containers are found to lack a replica."""
-    states = world.control._upkeep.states()
+    states = world.control._manager.states()
     lacks = Health.UNDER_REPLICATED.name
     return sum(states.of(number) == lacks for number in range(1, COUNT + 1))
 
@@ -86,10 +86,10 @@ def test_it_orders_nothing(world: ScmWorld) -> None:
 def test_in_safe_mode_nothing_is_looked_at(world: ScmWorld) -> None:
     """What was true before a restart is no reason for anything."""
     world.restart()
-    world.control._upkeep.look_at(range(1, COUNT + 1))
+    world.control._manager.look_at(range(1, COUNT + 1))
 
     assert not world.control.look_on()
-    assert world.control._upkeep.is_behind
+    assert world.control._manager.is_behind
 
 
 class Behind:

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from merkle.replica import ReplicaState
-from scm.calls import PromisedBlock
-from scm.facts import Container, ContainerState
-from scm.options import ScmOptions
+from scm.edge.calls import PromisedBlock
+from scm.state.facts import Container, ContainerState
+from scm.state.options import ScmOptions
 from tests.support.scm_world import ScmWorld, confirm, key, replica
 
 NODES = ("dn1", "dn2", "dn3")

@@ -12,11 +12,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from agent.errors import Code, Refused, SutureError
 from agent.rpc.errors import error_from
 from agent.rpc.v1 import container_pb2, scm_pb2, scm_pb2_grpc
-from scm.clock import Clock
-from scm.control import ControlPlane
-from scm.options import ScmOptions
-from scm.server import ScmService, build_server
-from scm.state import State
+from scm.edge.control import ControlPlane
+from scm.edge.server import ScmService, build_server
+from scm.state.clock import Clock
+from scm.state.database import State
+from scm.state.options import ScmOptions
 from tests.support.fake_datanode import FakeDatanode, report
 
 OPTIONS = ScmOptions(

@@ -10,14 +10,14 @@ import pytest
 from agent.cli.output import Exit
 from agent.errors import Code, Unavailable
 from merkle.replica import LAYOUT_VERSION
-from scm import records
-from scm.clock import Clock
-from scm.departures import Request
-from scm.facts import Kind, Node, OpState
-from scm.options import ScmOptions
-from scm.server import ScmService, build_server
-from scm.state import State
-from scm.tables import id_key
+from scm.administration.decommission import Request
+from scm.edge.server import ScmService, build_server
+from scm.state import records
+from scm.state.clock import Clock
+from scm.state.database import State
+from scm.state.facts import Kind, Node, OpState
+from scm.state.options import ScmOptions
+from scm.state.tables import id_key
 from tests.support.command_line import CommandLine
 from tests.support.scm_world import MAP_BYTES, ScmWorld, confirm, key, pass_time, replica
 

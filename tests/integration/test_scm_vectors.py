@@ -7,10 +7,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from health.judge import diagnose
-from scm.batches import Batches
-from scm.facts import Kind
-from scm.loads import RECONSTRUCT_TYPE
-from scm.options import ScmOptions
+from scm.cluster.loads import RECONSTRUCT_TYPE
+from scm.replication.batches import Batches
+from scm.state.facts import Kind
+from scm.state.options import ScmOptions
 from tests.support.booked import enter, sayable
 from tests.support.judged import need_of, opinion_of
 from tests.support.scm_world import ScmWorld

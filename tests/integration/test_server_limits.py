@@ -18,10 +18,10 @@ from agent.rpc.identity import Role
 from agent.rpc.server import Limits
 from agent.rpc.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import datanode_pb2, datanode_pb2_grpc, scm_pb2, scm_pb2_grpc
-from scm.clock import Clock
-from scm.server import MESSAGE_BYTES_MAX as SCM_MESSAGE_BYTES_MAX
-from scm.server import Limits as ScmLimits
-from scm.server import ScmService, build_server
+from scm.edge.server import MESSAGE_BYTES_MAX as SCM_MESSAGE_BYTES_MAX
+from scm.edge.server import Limits as ScmLimits
+from scm.edge.server import ScmService, build_server
+from scm.state.clock import Clock
 from tests.support.authority import Authority
 from tests.support.datanodes import Datanode
 from tests.support.raw_http2 import (

@@ -17,9 +17,9 @@ from agent.rpc.binding import PATIENCE
 from agent.rpc.server import Limits
 from agent.rpc.v1 import container_pb2, datanode_pb2
 from agent.rpc.waits import Waits
-from scm.clock import Clock
-from scm.server import Limits as ScmLimits
-from scm.server import ScmService, build_server
+from scm.edge.server import Limits as ScmLimits
+from scm.edge.server import ScmService, build_server
+from scm.state.clock import Clock
 from tests.support.clock import FakeClock
 from tests.support.datanodes import Datanode
 from tests.support.raw_http2 import RawHttp2

@@ -23,7 +23,7 @@ def declared() -> set[str]:
     """Return every metric that the agent and the control plane declare."""
     return {
         without_suffix(name)
-        for path in ("agent/observe/metrics.py", "scm/metrics.py")
+        for path in ("agent/observe/metrics.py", "scm/edge/metrics.py")
         for name in METRIC.findall((ROOT / path).read_text())
     }
 

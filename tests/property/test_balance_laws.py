@@ -5,9 +5,17 @@ from collections.abc import Iterator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scm.allocate import Candidate
-from scm.balance import Limits, Movable, Move, average_share, is_balanced, plan, used_share
-from scm.placement import misplaced_count
+from scm.cluster.allocate import Candidate
+from scm.cluster.placement import misplaced_count
+from scm.replication.balance import (
+    Limits,
+    Movable,
+    Move,
+    average_share,
+    is_balanced,
+    plan,
+    used_share,
+)
 
 CAPACITY = 1_000
 LIMITS = Limits(threshold_percent=5, node_percent_max=50, moved_bytes_max=300, node_bytes_max=120)

@@ -7,16 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from merkle.replica import ReplicaState
-from scm.case import Case, Placed
-from scm.delete_safety import is_whole
-from scm.facts import Health, OpState
-from scm.shards import (
+from scm.cluster.case import Case, Placed
+from scm.replication.delete_safety import is_whole
+from scm.replication.shards import (
     gives_way,
     may_lose_shard,
     may_remove_shard,
     operator_keep_count,
     whole_count,
 )
+from scm.state.facts import Health, OpState
 from tests.support.judged_case import victims
 from tests.support.scm_world import container, replica, summary
 

@@ -7,9 +7,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from merkle.replica import ReplicaState
-from scm.departures import Request
-from scm.facts import OpState, Pending
-from scm.options import ScmOptions
+from scm.administration.decommission import Request
+from scm.state.facts import OpState, Pending
+from scm.state.options import ScmOptions
 from tests.support.scm_world import ScmWorld, outcome, replica
 
 NODES = tuple(f"dn{i}" for i in range(6))

@@ -17,10 +17,10 @@ import pytest
 from agent.cli import plan as module
 from agent.cli.main import run
 from agent.cli.output import Exit
-from scm.clock import Clock
-from scm.facts import Kind, Replica
-from scm.options import ScmOptions
-from scm.server import ScmService, build_server
+from scm.edge.server import ScmService, build_server
+from scm.state.clock import Clock
+from scm.state.facts import Kind, Replica
+from scm.state.options import ScmOptions
 from spark_verify.pipeline import Request, verify
 from tests.support.command_line import CommandLine
 from tests.support.scm_world import ScmWorld, replica

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from health.judge import diagnose
 from health.rules import Rules
 from health.words import Health
-from scm.snapshot import Exported
+from scm.edge.snapshot import Exported
 from spark_verify.batches import cut_of, nodes_of
 
 _NAMES: Final = {int(health): health.name for health in Health}

@@ -29,8 +29,8 @@ from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.store.layout import Layout
 from agent.store.store import ReplicaStore
 from merkle.replica import BlockData, BlockId, ContainerId
-from scm import wire
-from scm.facts import Volume
+from scm.edge import wire
+from scm.state.facts import Volume
 from tests.support.eio_disk import EioDisk, forget_mapped, forget_pages, run
 from tests.support.scripted_scm import CLUSTER_ID, ScriptedScm
 from tests.support.stores import chunk_of, closed_replica, content, options_of_test, write_block

@@ -6,8 +6,8 @@ from dataclasses import replace
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
 from merkle.tree import Summary
-from scm import facts
-from scm.facts import (
+from scm.state import facts
+from scm.state.facts import (
     Container,
     ContainerState,
     Hold,

@@ -3,8 +3,8 @@
 from typing import Final
 
 from merkle.replica import ReplicaState
-from scm.facts import ContainerState, Kind, OutcomeState, Pending
-from scm.options import ScmOptions
+from scm.state.facts import ContainerState, Kind, OutcomeState, Pending
+from scm.state.options import ScmOptions
 from tests.support.scm_world import ScmWorld, outcome, replica
 
 MIB: Final = 1024**2

@@ -1,4 +1,4 @@
-"""The judge asked about one container as the control plane sees it (`scm.case.Case`).
+"""The judge asked about one container as the control plane sees it (`scm.cluster.case.Case`).
 
 What it says comes back as the datanodes it names, so that a test reads like the table it is from.
 """
@@ -29,11 +29,11 @@ from health.words import (
     Op,
 )
 from merkle.checksum import Algorithm
-from scm.case import Case, Placed, present
-from scm.facts import OpState
-from scm.judge import losses
-from scm.leaving import Need as LeavingNeed
-from scm.leaving import need as need_of
+from scm.administration.leaving import Need as LeavingNeed
+from scm.administration.leaving import need as need_of
+from scm.cluster.case import Case, Placed, present
+from scm.replication.judge import losses
+from scm.state.facts import OpState
 
 ALGORITHMS = list(Algorithm)
 

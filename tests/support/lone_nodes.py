@@ -11,11 +11,11 @@ import structlog
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
-from scm.clock import Clock
-from scm.facts import Health, Node
-from scm.nodes import Nodes, Registration
-from scm.options import ScmOptions
-from scm.state import State
+from scm.cluster.nodes import Nodes, Registration
+from scm.state.clock import Clock
+from scm.state.database import State
+from scm.state.facts import Health, Node
+from scm.state.options import ScmOptions
 from tests.support.clock import FakeClock
 from tests.support.scm_world import MAP_BYTES, volume
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Final
 
 from merkle.replica import ReplicaState
-from scm.departures import Request
-from scm.facts import Kind, OpState, OutcomeState, Pending, Replica
-from scm.options import ScmOptions
+from scm.administration.decommission import Request
+from scm.state.facts import Kind, OpState, OutcomeState, Pending, Replica
+from scm.state.options import ScmOptions
 from tests.support.booked import enter, sayable
 from tests.support.random_clusters import RACK_COUNT, random_cluster
 from tests.support.scm_world import ScmWorld, outcome, replica, summary

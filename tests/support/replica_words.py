@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from merkle.replica import ReplicaState
-from scm.case import Case, Placed
-from scm.facts import Health, OpState
+from scm.cluster.case import Case, Placed
+from scm.state.facts import Health, OpState
 from tests.support.scm_world import container, replica
 
 OPS = {

@@ -9,10 +9,13 @@ from agent.rpc.access import Audit
 from merkle.checksum import Algorithm
 from merkle.replica import LAYOUT_VERSION, ReplicaState
 from merkle.tree import Summary
-from scm.calls import Heartbeat, HeartbeatAnswer, PromisedBlock
-from scm.clock import Clock
-from scm.control import ControlPlane
-from scm.facts import (
+from scm.cluster.nodes import Registration
+from scm.cluster.replicas import Report
+from scm.edge.calls import Heartbeat, HeartbeatAnswer, PromisedBlock
+from scm.edge.control import ControlPlane
+from scm.state.clock import Clock
+from scm.state.database import State
+from scm.state.facts import (
     Container,
     ContainerState,
     Key,
@@ -25,10 +28,7 @@ from scm.facts import (
     Replica,
     Volume,
 )
-from scm.nodes import Registration
-from scm.options import ScmOptions
-from scm.replicas import Report
-from scm.state import State
+from scm.state.options import ScmOptions
 from tests.support.clock import FakeClock
 
 GIB = 1024**3

@@ -21,8 +21,8 @@ import grpc
 from agent.ec.scheme import parse_scheme
 from agent.rpc.v1 import container_pb2, scm_pb2, scm_pb2_grpc
 from merkle.replica import ReplicaState
-from scm.facts import Container, ContainerState
-from scm.state import State
+from scm.state.database import State
+from scm.state.facts import Container, ContainerState
 from tests.support.simulated_nodes import CAPACITY_BYTES, SimulatedNode
 from tests.support.simulated_scm import SimulatedScm
 from tests.support.simulated_world import World, replica_report

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.observe import logs
-from scm import options as scm_options
-from scm.clock import Clock
-from scm.control import ControlPlane
-from scm.server import ScmService, build_server
-from scm.state import State
+from scm.edge.control import ControlPlane
+from scm.edge.server import ScmService, build_server
+from scm.state import options as scm_options
+from scm.state.clock import Clock
+from scm.state.database import State
 from tests.support.clock import FakeClock
 from tests.support.nursery import Child
 

@@ -97,7 +97,7 @@ GROUPS = (
         shared=("tests/unit/health/", JUDGE_LAW),
         own_budget_s=4 * OWN_BUDGET_S,  # each of them calls every module
     ),
-    Group("scm", tuple(f"scm/{name}.py" for name in SCM_RULES), ("tests/unit/scm",), "scm"),
+    Group("scm", tuple(f"scm/*/{name}.py" for name in SCM_RULES), ("tests/unit/scm",), "scm"),
 )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from scm.delete_safety import stable_order
+from scm.replication.delete_safety import stable_order
 from tests.support.judged import judged
 from tests.support.scm_world import replica
 from tests.support.snapshots import SnapshotRows, container

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scm.case import Case
+from scm.cluster.case import Case
 from tests.support.judged_case import counts, needs
 from tests.support.replica_words import case
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.errors import Code, Unavailable
-from scm.allocate import Candidate, choose_nodes
+from scm.cluster.allocate import Candidate, choose_nodes
 
 GIB = 1024**3
 NEEDED_BYTES = 5 * GIB

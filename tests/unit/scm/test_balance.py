@@ -10,8 +10,8 @@ from itertools import product
 
 import pytest
 
-from scm.allocate import Candidate
-from scm.balance import (
+from scm.cluster.allocate import Candidate
+from scm.replication.balance import (
     GIB,
     MOVES_MAX,
     Limits,

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from merkle.replica import ReplicaState
-from scm.case import is_bad, present
-from scm.facts import ContainerState
+from scm.cluster.case import is_bad, present
+from scm.state.facts import ContainerState
 from tests.support.replica_words import placed
 from tests.support.scm_world import container, replica
 

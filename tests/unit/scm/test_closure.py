@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from merkle.replica import ReplicaState
-from scm.case import Placed
-from scm.closure import Closure, closure, standing
-from scm.facts import Container, ContainerState
+from scm.cluster.case import Placed
+from scm.containers.closure import Closure, closure, standing
+from scm.state.facts import Container, ContainerState
 from tests.support.replica_words import placed, shards
 from tests.support.scm_world import container, replica
 

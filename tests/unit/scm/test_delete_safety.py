@@ -8,8 +8,8 @@ import pytest
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
 from merkle.tree import Summary
-from scm.case import Case
-from scm.delete_safety import (
+from scm.cluster.case import Case
+from scm.replication.delete_safety import (
     good_replicas,
     has_more,
     is_whole,
@@ -18,7 +18,7 @@ from scm.delete_safety import (
     stable_order,
     unblock_victim,
 )
-from scm.facts import ContainerState, Health, OpState
+from scm.state.facts import ContainerState, Health, OpState
 from tests.support.replica_words import case, changed, placed
 from tests.support.scm_world import container, replica, summary
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scm.dispatch import (
+from scm.cluster.dispatch import (
     CLOSE_LIMIT,
     COMMANDS_PER_HEARTBEAT_MAX,
     HARMLESS,
@@ -20,8 +20,8 @@ from scm.dispatch import (
     limit,
     lost,
 )
-from scm.facts import Kind, OpState, Pending, Priority
-from scm.loads import replication_limit
+from scm.cluster.loads import replication_limit
+from scm.state.facts import Kind, OpState, Pending, Priority
 from tests.support.scm_world import pending
 
 IN_SERVICE = OpState.IN_SERVICE

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from scm.case import Case
-from scm.facts import Health, Kind
-from scm.options import ScmOptions
+from scm.cluster.case import Case
+from scm.state.facts import Health, Kind
+from scm.state.options import ScmOptions
 from tests.support.judged_case import copied, doubts, read_from, sources
 from tests.support.replica_words import case, shards
 from tests.support.scm_world import ScmWorld, container, pass_time, replica, summary

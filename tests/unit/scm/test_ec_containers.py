@@ -11,17 +11,17 @@ from agent.errors import Refused, Unavailable
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
 from merkle.tree import Summary
-from scm.answers import heartbeat_response
-from scm.case import Case, Placed
-from scm.control import Endpoint, HeartbeatAnswer
-from scm.facts import (
+from scm.cluster.case import Case, Placed
+from scm.edge.answers import heartbeat_response
+from scm.edge.control import Endpoint, HeartbeatAnswer
+from scm.replication.intake import Decision, PlanRow
+from scm.state.facts import (
     ContainerState,
     Health,
     Kind,
     OpState,
     Transaction,
 )
-from scm.intake import Decision, PlanRow
 from tests.support.coded_world import MIB, NODES, OPTIONS, SCHEME, closed, orders, spoil
 from tests.support.judged_case import lost, read_from
 from tests.support.scm_world import ScmWorld, container, replica, summary

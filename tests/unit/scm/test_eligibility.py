@@ -3,8 +3,8 @@
 import pytest
 
 from merkle.replica import ReplicaState
-from scm.eligibility import Eligibility, Participants, judge
-from scm.facts import Container, ContainerState, Replica
+from scm.replication.eligibility import Eligibility, Participants, judge
+from scm.state.facts import Container, ContainerState, Replica
 from tests.support.scm_world import container, replica
 
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from merkle.replica import ReplicaState
-from scm.emptying import Step, next_step
-from scm.facts import ContainerState, Replica
-from scm.lifecycle import Event, advance
+from scm.cluster.lifecycle import Event, advance
+from scm.containers.emptying import Step, next_step
+from scm.state.facts import ContainerState, Replica
 from tests.support.scm_world import container, replica
 
 CLOSED, QUASI_CLOSED = ContainerState.CLOSED, ContainerState.QUASI_CLOSED

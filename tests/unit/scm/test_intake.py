@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from merkle.replica import ReplicaState
-from scm.eligibility import Eligibility, Participants
-from scm.facts import Container, ContainerState, Kind, Replica
-from scm.intake import Decision, GivenUp, Order, PlanReplica, PlanRow, check
+from scm.replication.eligibility import Eligibility, Participants
+from scm.replication.intake import Decision, GivenUp, Order, PlanReplica, PlanRow, check
+from scm.state.facts import Container, ContainerState, Kind, Replica
 from tests.support.scm_world import container, replica, summary
 
 NODES = ["dn1", "dn2", "dn3", "dn4"]

@@ -8,8 +8,8 @@ import pytest
 
 from agent.errors import Code, Unavailable
 from merkle.replica import ReplicaState
-from scm import last_copies
-from scm.facts import Replica
+from scm.cluster import last_copies
+from scm.state.facts import Replica
 from tests.support.scm_world import ScmWorld, replica, with_whole_replicas
 
 NODES = ("a", "b", "c")

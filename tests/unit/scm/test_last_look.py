@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from scm.departures import Request
-from scm.facts import Kind, OpState, Pending
+from scm.administration.decommission import Request
+from scm.state.facts import Kind, OpState, Pending
 from tests.support.coded_world import NODES, OPTIONS, closed
 from tests.support.scm_world import ScmWorld
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from health.rules import Rules
-from scm.allocate import Candidate
-from scm.case import Case
-from scm.facts import ContainerState, OpState
-from scm.judge import Loss
-from scm.leaving import DONE, Need, lock_out, violations
-from scm.leaving import need as need_of
+from scm.administration.leaving import DONE, Need, lock_out, violations
+from scm.administration.leaving import need as need_of
+from scm.cluster.allocate import Candidate
+from scm.cluster.case import Case
+from scm.replication.judge import Loss
+from scm.state.facts import ContainerState, OpState
 from tests.support.judged_case import need, obstacle
 from tests.support.replica_words import case, shards
 from tests.support.scm_world import container

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from merkle.replica import ReplicaState
-from scm.facts import Container, ContainerState, Replica
-from scm.lifecycle import (
+from scm.cluster.lifecycle import (
     NEXT,
     CloseOrder,
     Event,
@@ -19,6 +18,7 @@ from scm.lifecycle import (
     observe,
     without_replica,
 )
+from scm.state.facts import Container, ContainerState, Replica
 from tests.support.scm_world import container, replica
 
 LETTERS = {

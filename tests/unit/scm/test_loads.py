@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from scm.facts import Kind, OpState, Pending, Priority
-from scm.loads import (
+from scm.cluster.loads import (
     DELETE_LIMIT,
     OUT_OF_SERVICE_LIMIT,
     REPLICATION_LIMIT,
@@ -15,6 +14,7 @@ from scm.loads import (
     replication_limit,
     replication_load,
 )
+from scm.state.facts import Kind, OpState, Pending, Priority
 from tests.support.scm_world import pending
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from agent.errors import Code, Refused
 from merkle.replica import LAYOUT_VERSION
-from scm.facts import Health, Liveness, Node, OpState
-from scm.nodes import Registration, health_of
+from scm.cluster.nodes import Registration, health_of
+from scm.state.facts import Health, Liveness, Node, OpState
 from tests.support.lone_nodes import OPTIONS, Cluster, logged, registration
 from tests.support.scm_world import ScmWorld, replica, volume
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scm.facts import Health
+from scm.state.facts import Health
 from tests.support.lone_nodes import Cluster, logged, registration
 
 

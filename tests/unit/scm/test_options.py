@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Code, Refused
-from scm.options import ScmOptions, explain, load, parse
+from scm.state.options import ScmOptions, explain, load, parse
 
 
 class TestLoad:

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from merkle.replica import ReplicaState
-from scm import dispatch
-from scm.calls import HeartbeatAnswer
-from scm.dispatch import RECONCILE_LIMIT
-from scm.facts import Container, ContainerState, Kind, OutcomeState
-from scm.intake import PlanReplica, PlanRow
-from scm.options import ScmOptions
+from scm.cluster import dispatch
+from scm.cluster.dispatch import RECONCILE_LIMIT
+from scm.edge.calls import HeartbeatAnswer
+from scm.replication.intake import PlanReplica, PlanRow
+from scm.state.facts import Container, ContainerState, Kind, OutcomeState
+from scm.state.options import ScmOptions
 from tests.support.scm_world import ScmWorld, outcome, replica
 
 OPTIONS = ScmOptions(

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from scm.case import Case
-from scm.facts import ContainerState, Health, OpState
-from scm.origins import may_be_removed
+from scm.cluster.case import Case
+from scm.replication.origins import may_be_removed
+from scm.state.facts import ContainerState, Health, OpState
 from tests.support.replica_words import case, changed
 from tests.support.scm_world import container, summary
 

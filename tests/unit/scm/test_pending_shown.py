@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from health.words import OPS, Health
-from scm.batches import Batches
-from scm.facts import Container, Kind, OpState
-from scm.options import ScmOptions
+from scm.replication.batches import Batches
+from scm.state.facts import Container, Kind, OpState
+from scm.state.options import ScmOptions
 from tests.support.scm_world import ScmWorld, replica
 
 NODES = ("dn1", "dn2", "dn3", "dn4")
@@ -76,7 +76,7 @@ def test_a_delete_that_a_report_shows_done_makes_nothing_lack(
 
     assert [("DELETE", spare)] == before
     assert [] == ops(world)
-    assert Health.HEALTHY.name == world.control._upkeep.states().of(1)
+    assert Health.HEALTHY.name == world.control._manager.states().of(1)
     assert not [c for c in world.state.commands.values() if c.kind is Kind.REPLICATE]
 
 

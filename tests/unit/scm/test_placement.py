@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from scm.allocate import Candidate
-from scm.placement import (
+from scm.cluster.allocate import Candidate
+from scm.cluster.placement import (
     choose_targets,
     misplaced_count,
     per_rack_max,

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from merkle.replica import ReplicaState
-from scm.departures import Request
-from scm.facts import Kind, OpState, OutcomeState, Pending
+from scm.administration.decommission import Request
+from scm.state.facts import Kind, OpState, OutcomeState, Pending
 from tests.support.coded_world import NODES, OPTIONS, closed, orders
 from tests.support.scm_world import ScmWorld, outcome, replica
 

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from merkle.replica import ReplicaState
-from scm import records
-from scm.facts import Key, KeyBlock, Replica
+from scm.state import records
+from scm.state.facts import Key, KeyBlock, Replica
 from tests.support.scm_world import summary
 
 U64 = st.integers(0, 2**64 - 1)

@@ -6,8 +6,8 @@ import pytest
 
 from agent.errors import Code, Unavailable
 from merkle.replica import ReplicaState
-from scm.facts import Kind
-from scm.replicas import Report, Reports
+from scm.cluster.replicas import Report, Reports
+from scm.state.facts import Kind
 from tests.support.scm_world import ScmWorld, replica
 
 DELETED = ReplicaState.DELETED

@@ -6,9 +6,9 @@ import pytest
 
 from health.words import Health
 from merkle.replica import ReplicaState
-from scm.case import Case, Placed, neighbours
-from scm.delete_safety import may_remove, unblock_victim
-from scm.placement import misplaced_count
+from scm.cluster.case import Case, Placed, neighbours
+from scm.cluster.placement import misplaced_count
+from scm.replication.delete_safety import may_remove, unblock_victim
 from tests.support.judged_case import counts, health, needs, sources, victims
 from tests.support.replica_words import case, shards
 from tests.support.scm_world import replica

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from scm.clock import Clock
-from scm.facts import Node, OpState
-from scm.options import ScmOptions
-from scm.safemode import Gate, SafeMode, gate
-from scm.state import State
+from scm.cluster.safemode import Gate, SafeMode, gate
+from scm.state.clock import Clock
+from scm.state.database import State
+from scm.state.facts import Node, OpState
+from scm.state.options import ScmOptions
 from tests.support.clock import FakeClock
 from tests.support.scm_world import MAP_BYTES
 

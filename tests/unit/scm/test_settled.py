@@ -3,10 +3,10 @@
 import pytest
 
 from merkle.replica import ReplicaState
-from scm.facts import Allocation, Hold, Key, KeyBlock, Transaction
-from scm.replica_table import ReplicaTable
-from scm.settled import Settled
-from scm.tables import (
+from scm.state.facts import Allocation, Hold, Key, KeyBlock, Transaction
+from scm.state.replica_table import ReplicaTable
+from scm.state.settled import Settled
+from scm.state.tables import (
     AllocationTable,
     ContainerTable,
     HoldTable,

@@ -7,8 +7,8 @@ import pytest
 from health.words import Health
 from merkle.checksum import Algorithm
 from merkle.tree import Summary
-from scm.placement import misplaced_count
-from scm.shards import (
+from scm.cluster.placement import misplaced_count
+from scm.replication.shards import (
     gives_way,
     is_better_rack,
     may_remove_shard,

@@ -10,9 +10,9 @@ import pytest
 
 from agent.errors import Code, Unavailable
 from merkle.replica import ReplicaState
-from scm import snapshot
-from scm.options import ScmOptions
-from scm.snapshot import SCHEMAS, Exported, World, export, signed
+from scm.edge import snapshot
+from scm.edge.snapshot import SCHEMAS, Exported, World, export, signed
+from scm.state.options import ScmOptions
 from tests.support.scm_world import ScmWorld, replica
 
 # The contract, by hand: what the Spark job was promised. Not derived from the code under test.

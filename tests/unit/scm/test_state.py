@@ -7,9 +7,9 @@ import pytest
 
 from agent.errors import Code, Refused, Unavailable
 from merkle.replica import ReplicaState
-from scm import records
-from scm.facts import Allocation, Kind, Node, OpState, Outcome, OutcomeState
-from scm.state import State
+from scm.state import records
+from scm.state.database import State
+from scm.state.facts import Allocation, Kind, Node, OpState, Outcome, OutcomeState
 from tests.support.scm_world import MAP_BYTES, container, key, pending, replica
 
 

@@ -4,9 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from merkle.replica import ReplicaState
-from scm.facts import Key, Kind, Pending, Replica
-from scm.replica_table import UNSETTLED_STATES, ReplicaTable
-from scm.tables import KeyTable, PendingTable
+from scm.state.facts import Key, Kind, Pending, Replica
+from scm.state.replica_table import UNSETTLED_STATES, ReplicaTable
+from scm.state.tables import KeyTable, PendingTable
 from tests.support.scm_world import replica
 
 STEPS = st.lists(

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from merkle.replica import ReplicaState
-from scm import totals
-from scm.facts import Container, ContainerState, Replica
-from scm.totals import Counts, Flag, flags_of
+from scm.edge import totals
+from scm.edge.totals import Counts, Flag, flags_of
+from scm.state.facts import Container, ContainerState, Replica
 from tests.support.scm_world import ScmWorld, container, replica, with_whole_replicas
 
 NODES = ("a", "b", "c")

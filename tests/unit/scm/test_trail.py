@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Code, Unavailable
-from scm import records
-from scm.facts import Kind, OutcomeState
-from scm.options import ScmOptions
-from scm.records import FORMAT_VERSION
+from scm.state import records
+from scm.state.facts import Kind, OutcomeState
+from scm.state.options import ScmOptions
+from scm.state.records import FORMAT_VERSION
 from tests.support.scm_world import ScmWorld, outcome, pending
 
 NODES = ("dn1", "dn2", "dn3", "dn4")

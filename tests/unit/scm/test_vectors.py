@@ -15,14 +15,14 @@ import pytest
 
 from health.words import Health
 from merkle.replica import ReplicaState
-from scm.allocate import Candidate
-from scm.case import Case
-from scm.dispatch import drain
-from scm.eligibility import Eligibility, judge
-from scm.facts import Container, ContainerState, Kind, OpState, Replica
-from scm.lifecycle import CloseOrder, close_orders, observe
-from scm.loads import DELETE_LIMIT, load
-from scm.views import checksums_hint
+from scm.cluster.allocate import Candidate
+from scm.cluster.case import Case
+from scm.cluster.dispatch import drain
+from scm.cluster.lifecycle import CloseOrder, close_orders, observe
+from scm.cluster.loads import DELETE_LIMIT, load
+from scm.edge.views import checksums_hint
+from scm.replication.eligibility import Eligibility, judge
+from scm.state.facts import Container, ContainerState, Kind, OpState, Replica
 from tests.support.judged_case import copied as to_copy
 from tests.support.judged_case import health, lost, needs, obstacle, sources, victims
 from tests.support.replica_words import case

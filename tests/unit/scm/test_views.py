@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from merkle.replica import ReplicaState
-from scm.facts import ContainerState, Key, KeyBlock, Replica
-from scm.views import checksums_hint, shards_hint, used_bytes
+from scm.edge.views import checksums_hint, shards_hint, used_bytes
+from scm.state.facts import ContainerState, Key, KeyBlock, Replica
 from tests.support.scm_world import ScmWorld, container, replica
 
 QUASI_CLOSED, UNHEALTHY = ReplicaState.QUASI_CLOSED, ReplicaState.UNHEALTHY

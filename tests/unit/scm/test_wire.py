@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from agent.errors import Refused, SutureError
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from merkle.replica import ReplicaState
-from scm import wire
+from scm.edge import wire
 
 GOOD_REPLICA = container_pb2.ReplicaReport(container_id=1, state=container_pb2.CLOSED)
 

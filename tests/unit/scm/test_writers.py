@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Code, Refused, Unavailable
-from scm.facts import ContainerState, Key
-from scm.options import ScmOptions
+from scm.state.facts import ContainerState, Key
+from scm.state.options import ScmOptions
 from tests.support.scm_world import ScmWorld, confirm, key, replica
 
 MIB = 1024**2

@@ -1,0 +1,276 @@
+"""Nodes on their way out and back: checked, watched, finished, or called back at any time.
+
+The monitor goes through the containers of each leaving node in small turns. One that needs the node
+is looked at again when something about it changed. One that is safe without the node is not until
+all are; then all are looked at once more, because what was safe then may not be now.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Final
+
+import structlog
+
+from agent.errors import Code
+from scm.administration.admin import NodeDecision
+from scm.administration.leaving import DONE, Need, lock_out, need, violations
+from scm.cluster.basis import Basis
+from scm.replication.judge import Judge
+from scm.state.database import Change
+from scm.state.facts import Container, Health, Kind, Node, OpState, Pending
+
+REQUESTED_STATES: Final = frozenset(
+    {OpState.IN_SERVICE, OpState.DECOMMISSIONING, OpState.ENTERING_MAINTENANCE}
+)
+"""What an operator may ask for; the others follow by themselves."""
+
+VIOLATED: Final = "PRECHECK_FAILED"
+LOOKS_PER_TURN: Final = 2_000  # containers, per leaving node, while the lock is held
+SHOWN_MAX: Final = 20  # containers named in the progress of one node
+
+_log = structlog.get_logger("suture.scm")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What an operator wants of nodes."""
+
+    datanode_ids: tuple[str, ...]
+    op_state: OpState
+    op_expiry_ms: int = 0
+    is_forced: bool = False
+    is_dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """How far a node is that is not in service."""
+
+    node: Node
+    health: Health
+    container_count: int
+    copying_count: int
+    required: tuple[int, ...]  # containers that need it yet; the rest was not looked at or is safe
+    unclosed_count: int
+    locked_count: int  # nobody could read them without it
+    may_be_switched_off: bool
+    is_persisted: bool
+
+
+@dataclass(slots=True)
+class _Watch:
+    """What is known about the containers of a leaving node."""
+
+    todo: set[int]
+    is_last_look: bool = False
+    blocked: dict[int, str] = field(default_factory=dict)  # and why
+
+
+class Decommissioning:
+    """Lets nodes leave and return. Callers hold the control plane's lock."""
+
+    def __init__(self, basis: Basis, judge: Judge) -> None:
+        self._state = basis.state
+        self._nodes = basis.nodes
+        self._commands = basis.commands
+        self._cases = basis.cases
+        self._clock = basis.clock
+        self._options = basis.options
+        self._judge = judge
+        self._watches: dict[str, _Watch] = {}
+        self._told: dict[str, tuple[OpState | None, int]] = {}
+        self._seen = self._state.settled()  # blocked containers about which nothing changed since
+
+    def hear(
+        self, change: Change, datanode_id: str, op_state: OpState | None, op_expiry_ms: int
+    ) -> None:
+        """Compare what a datanode keeps about itself with ours; tell it if that differs."""
+        self._told[datanode_id] = (op_state, op_expiry_ms)
+        node = self._state.nodes.get(datanode_id)
+        if node is None or self._is_persisted(node):
+            return
+        if self._commands.is_cooling(Kind.SET_OPERATIONAL_STATE, 0, datanode_id):
+            return
+        for command in self._state.commands.of_node(datanode_id):
+            if command.kind is Kind.SET_OPERATIONAL_STATE:
+                if (command.op_state, command.op_expiry_ms) == (node.op_state, node.op_expiry_ms):
+                    return
+                change.remove(self._state.commands, command.command_id)  # it says what was before
+        self._commands.queue(
+            change,
+            Kind.SET_OPERATIONAL_STATE,
+            0,
+            datanode_id,
+            why=f"the datanode says {op_state or 'nothing'}, the control plane {node.op_state}",
+            op_state=node.op_state,
+            op_expiry_ms=node.op_expiry_ms,
+        )
+
+    def request(self, change: Change, request: Request) -> list[NodeDecision]:
+        """Set what operators want of nodes; all of them are checked together.
+
+        Unless forced, nothing is changed if the cluster could not do without these nodes.
+        """
+        unknown = [n for n in request.datanode_ids if self._state.nodes.get(n) is None]
+        if unknown:
+            return [NodeDecision(n, Code.WRONG_DATANODE, "never registered") for n in unknown]
+        needs = self._needs(request)
+        leaving = frozenset(request.datanode_ids)
+        remaining = [c for c in self._cases.candidates() if c.datanode_id not in leaving]
+        against = violations(needs, remaining)
+        if against and not request.is_forced:
+            message = "; ".join(against)
+            return [NodeDecision(n, VIOLATED, message) for n in request.datanode_ids]
+        if not request.is_dry_run:
+            for datanode_id in request.datanode_ids:
+                self._set(change, datanode_id, request.op_state, request.op_expiry_ms)
+        notes = ["in spite of: " + "; ".join(against)] if against else []
+        note = "; ".join(filter(None, [*notes, lock_out(needs)]))
+        return [NodeDecision(n, "OK", note) for n in request.datanode_ids]
+
+    def turn(self, change: Change) -> list[str]:
+        """Look after the nodes that are leaving; return those whose state changed."""
+        self._look_again()
+        changed = []
+        now_ms = self._clock.wall_ms()
+        for node in self._state.nodes.values():
+            if node.op_expiry_ms and now_ms >= node.op_expiry_ms:
+                _log.info("maintenance_over", datanode_id=node.datanode_id)
+                self._set(change, node.datanode_id, OpState.IN_SERVICE, 0)
+                changed.append(node.datanode_id)
+            elif node.op_state in DONE and self._is_done(node):
+                self._finish(change, node)
+                changed.append(node.datanode_id)
+        return changed
+
+    def forget(self, datanode_id: str) -> None:
+        """Know nothing of a node any more: it was removed."""
+        self._watches.pop(datanode_id, None)
+        self._told.pop(datanode_id, None)
+
+    def departures(self) -> list[Departure]:
+        """Return the nodes that are not in service, and what they wait for."""
+        return [
+            self._departure(node)
+            for node in sorted(self._state.nodes.values(), key=lambda node: node.datanode_id)
+            if node.op_state is not OpState.IN_SERVICE
+        ]
+
+    def open_containers_on(self, datanode_ids: Sequence[str]) -> list[Container]:
+        """Return the open containers that would be written on these nodes."""
+        wanted = set(datanode_ids)
+        return [c for c in self._state.containers.open_all() if wanted.intersection(c.pipeline)]
+
+    def _set(self, change: Change, datanode_id: str, op_state: OpState, op_expiry_ms: int) -> None:
+        node = self._state.nodes.get(datanode_id)
+        assert node is not None
+        is_there = DONE.get(op_state) is node.op_state  # asked for again: it stays where it is
+        after = node.op_state if is_there else op_state
+        change.put(self._state.nodes, replace(node, op_state=after, op_expiry_ms=op_expiry_ms))
+        self._watches.pop(datanode_id, None)
+        _log.info("node_op_state_changed", datanode_id=datanode_id, op_state=after)
+
+    def _finish(self, change: Change, node: Node) -> None:
+        change.put(self._state.nodes, replace(node, op_state=DONE[node.op_state]))
+        self._watches.pop(node.datanode_id, None)
+        _log.info(
+            "node_may_be_switched_off",
+            datanode_id=node.datanode_id,
+            address=node.address,
+            op_state=DONE[node.op_state],
+        )
+
+    def _is_done(self, node: Node) -> bool:
+        """Look at some of the node's containers; whether all are safe, twice in a row."""
+        watch = self._watches.get(node.datanode_id)
+        if watch is None:
+            watch = _Watch(set(self._state.replicas.on(node.datanode_id)))
+            self._watches[node.datanode_id] = watch
+        due = list(islice(watch.todo, LOOKS_PER_TURN))
+        watch.todo.difference_update(due)
+        blocked = self._judge.obstacles(due)
+        watch.blocked |= blocked
+        watch.is_last_look &= not blocked
+        if watch.todo or watch.blocked:
+            return False
+        is_dead = self._nodes.health(node.datanode_id) is Health.DEAD
+        if not is_dead and not self._is_persisted(node):
+            return False
+        if not watch.is_last_look:
+            watch.is_last_look = True
+            watch.todo = set(self._state.replicas.on(node.datanode_id))
+            return not watch.todo
+        return True
+
+    def _look_again(self) -> None:
+        """Look at the containers that need a node and about which something changed."""
+        stirred = (
+            number
+            for watch in self._watches.values()
+            for number in watch.blocked
+            if number not in self._seen
+        )
+        due = dict.fromkeys(islice(stirred, LOOKS_PER_TURN * len(self._watches)))
+        obstacles = self._judge.obstacles(due)
+        for container_id in due:
+            self._seen.add(container_id)
+            why = obstacles.get(container_id)
+            for watch in self._watches.values():
+                if container_id not in watch.blocked:
+                    continue
+                if why is None:
+                    del watch.blocked[container_id]
+                else:
+                    watch.blocked[container_id] = why
+
+    def _is_persisted(self, node: Node) -> bool:
+        op_state, op_expiry_ms = self._told.get(node.datanode_id, (None, 0))
+        kept = (op_state or OpState.IN_SERVICE, op_expiry_ms)
+        return kept == (node.op_state, node.op_expiry_ms)
+
+    def _needs(self, request: Request) -> list[Need]:
+        """Return what the containers of the nodes need that are to leave, all at once."""
+        if request.op_state is OpState.IN_SERVICE:
+            return []
+        held = {n for node in request.datanode_ids for n in self._state.replicas.on(node)}
+        return self._needs_of(held, request.datanode_ids, request.op_state)
+
+    def _needs_of(
+        self, container_ids: Iterable[int], datanode_ids: Sequence[str], op_state: OpState
+    ) -> list[Need]:
+        known = [n for n in container_ids if self._state.containers.get(n) is not None]
+        found = []
+        for loss in self._judge.leaving(known, datanode_ids, op_state):
+            container = self._state.containers.get(loss.container_id)
+            assert container is not None
+            living = self._cases.living(loss.container_id)
+            size_bytes = max((replica.bytes_used for replica in living), default=0)
+            rules = self._judge.rules()
+            found.append(need(container, loss, op_state, rules, size_bytes=size_bytes))
+        return found
+
+    def _locked_count(self, node: Node, container_ids: Iterable[int]) -> int:
+        """Return how many of these containers nobody could read without the node."""
+        some = list(islice(container_ids, LOOKS_PER_TURN))
+        needs = self._needs_of(some, [node.datanode_id], node.op_state)
+        return sum(one.is_locked for one in needs)
+
+    def _departure(self, node: Node) -> Departure:
+        watch = self._watches.get(node.datanode_id)
+        blocked = {} if watch is None else watch.blocked
+        held = self._state.replicas.on(node.datanode_id)
+        return Departure(
+            node,
+            self._nodes.health(node.datanode_id),
+            len(held),
+            sum(command.container_id in held for command in self._copies()),
+            tuple(sorted(blocked)),
+            list(blocked.values()).count("unclosed"),
+            self._locked_count(node, blocked),
+            may_be_switched_off=node.op_state in DONE.values(),
+            is_persisted=self._is_persisted(node),
+        )
+
+    def _copies(self) -> list[Pending]:
+        return [c for c in self._state.commands.values() if c.kind is Kind.REPLICATE]

@@ -1,0 +1,157 @@
+"""What orders and plans would do, and whether the world is still the one that was shown."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from agent.errors import Code
+from scm.administration.admin import world_of
+from scm.cluster.case import Case
+from scm.cluster.cases import Cases
+from scm.cluster.pending_ops import PendingOps
+from scm.replication.delete_safety import good_replicas
+from scm.replication.eligibility import Eligibility
+from scm.replication.intake import Decision, Order, PlanRow
+from scm.replication.reconciles import Reconciles
+from scm.replication.shards import whole_count
+from scm.state.database import State
+from scm.state.facts import Container, Kind
+
+CHANGED_TOLD_MAX: Final = 5  # containers by which a plan that is refused is told why
+
+
+class Previews:
+    """Decides nothing and changes nothing. Callers hold the control plane's lock."""
+
+    def __init__(
+        self, state: State, cases: Cases, commands: PendingOps, reconciles: Reconciles
+    ) -> None:
+        self._state = state
+        self._cases = cases
+        self._commands = commands
+        self._reconciles = reconciles
+
+    def each(
+        self, container_ids: Sequence[int], worlds: Sequence[int], do: Callable[[int], Decision]
+    ) -> list[Decision]:
+        """Return what `do` decides on each container that is as `worlds` says; none: as it is."""
+        decisions = []
+        for i, container_id in enumerate(container_ids):
+            container = self._state.containers.get(container_id)
+            if worlds and container is not None and worlds[i] != self._world(container):
+                message = "its replicas are not as they were when this was shown"
+                decisions.append(Decision(container_id, Code.STALE_PLAN, message))
+            else:
+                decisions.append(do(container_id))
+        return decisions
+
+    def reconcile(self, container_id: int) -> Decision:
+        """Say what an order to reconcile a container would lead to. How many bytes of chunks it
+        moves is known only when the trees are compared: the bytes given are those that are read
+        again afterwards, if anything had to be repaired."""
+        participants = self._reconciles.participants(container_id)
+        container = self._state.containers.get(container_id)
+        if participants.eligibility is not Eligibility.OK or container is None:
+            return Decision(container_id, participants.eligibility, participants.message)
+        replicas = {r.datanode_id: r for r in self._state.replicas.of(container_id)}
+        orders = tuple(
+            Order(
+                Kind.RECONCILE,
+                node,
+                size_bytes=replicas[node].bytes_used,
+                duration_ms=self._commands.estimate_ms(replicas[node].bytes_used),
+            )
+            for node in participants.targets
+        )
+        return self.shown(container, "fetches what differs, no more", orders, len(orders))
+
+    def aborted(self, rows: Sequence[PlanRow], worlds: Sequence[int]) -> list[Decision]:
+        """Refuse all rows of a plan if one's world is not the one that was shown; empty: go on.
+
+        A person said yes to the whole of what was shown.
+        """
+        changed = {
+            row.container_id
+            for row, world in zip(rows, worlds, strict=bool(worlds))
+            if world != self._world_now(row.container_id)
+        }
+        if not changed:
+            return []
+        told = ", ".join(map(str, sorted(changed)[:CHANGED_TOLD_MAX]))
+        more = ", ..." if len(changed) > CHANGED_TOLD_MAX else ""
+        others = f"not done either: since this was shown changed {told}{more}"
+        mine = "its replicas are not as they were when this was shown"
+        return [
+            Decision(
+                row.container_id, Code.STALE_PLAN, mine if row.container_id in changed else others
+            )
+            for row in rows
+        ]
+
+    def planned(self, row: PlanRow, decision: Decision) -> Decision:
+        """Add to what was decided on a row, without doing it, what the decision itself does not
+        say: copies, bytes, time, and the world it holds for."""
+        container = self._state.containers.get(row.container_id)
+        if container is None or decision.world:
+            return decision
+        case = self._cases.case(container)
+        copies = _whole(case)
+        shown = replace(
+            decision, copies_before=copies, copies_after=copies, world=self._world(container)
+        )
+        if decision.code != "OK":
+            return shown
+        if row.action == Kind.RECONCILE:
+            full = self.reconcile(row.container_id)
+            return full if full.code == "OK" else shown
+        return replace(
+            shown, orders=self._own_orders(row, case), copies_after=_whole_after(case, row)
+        )
+
+    def _own_orders(self, row: PlanRow, case: Case) -> tuple[Order, ...]:
+        """Return what the control plane does about a row by itself, and the plan only confirms."""
+        sizes = {p.datanode_id: p.replica.bytes_used for p in case.placed}
+        if row.action == Kind.DELETE:
+            return tuple(
+                Order(Kind.DELETE, node, size_bytes=sizes.get(node, 0)) for node in row.targets
+            )
+        if row.action == Kind.RECONSTRUCT:
+            read_bytes = max(sizes.values(), default=0) * (len(row.sources) + row.copies)
+            return (self._timed(Order(Kind.RECONSTRUCT, "", size_bytes=read_bytes)),)
+        return tuple(
+            self._timed(Order(Kind.REPLICATE, node, size_bytes=sizes.get(node, 0)))
+            for node in row.sources
+        )
+
+    def _timed(self, order: Order) -> Order:
+        return replace(order, duration_ms=self._commands.estimate_ms(order.size_bytes))
+
+    def _world_now(self, container_id: int) -> int:
+        container = self._state.containers.get(container_id)
+        return 0 if container is None else self._world(container)
+
+    def shown(
+        self, container: Container, message: str, orders: tuple[Order, ...], at_best_count: int
+    ) -> Decision:
+        """Return a decision with the copies there are, there will be, and the world of now."""
+        copies = _whole(self._cases.case(container))
+        shown = Decision(container.container_id, "OK", message, (), orders, copies)
+        after = max(copies, at_best_count)
+        return replace(shown, copies_after=after, world=self._world(container))
+
+    def _world(self, container: Container) -> int:
+        return world_of(self._cases.case(container))
+
+
+def _whole(case: Case) -> int:
+    return whole_count(case) if case.container.scheme else len(good_replicas(case))
+
+
+def _whole_after(case: Case, row: PlanRow) -> int:
+    match row.action:
+        case Kind.DELETE:
+            return _whole(replace(case, deletes=(*case.deletes, *row.targets)))
+        case Kind.RECONSTRUCT:
+            return min(case.container.replication_factor, _whole(case) + row.copies)
+        case _:
+            return _whole(case)

@@ -1,0 +1,186 @@
+"""Single containers as decisions need them: replicas with their nodes; and nodes with room."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from scm.cluster.allocate import Candidate
+from scm.cluster.case import Case, Placed, is_bad, present
+from scm.cluster.nodes import Nodes
+from scm.cluster.replicas import Reports
+from scm.state.clock import Clock
+from scm.state.database import State
+from scm.state.facts import Container, Kind, OpState, Replica
+from scm.state.options import ScmOptions
+
+
+class Cases:
+    """Builds cases and candidates. Callers hold the control plane's lock."""
+
+    def __init__(
+        self, state: State, nodes: Nodes, reports: Reports, clock: Clock, options: ScmOptions
+    ) -> None:
+        self._state = state
+        self._nodes = nodes
+        self._reports = reports
+        self._clock = clock
+        self._options = options
+        self._bad_since_s: dict[int, dict[str, float]] = {}
+        self._turn: dict[str, Candidate] | None = None
+
+    def case(self, container: Container) -> Case:
+        """Return a container with everything that counts for its health."""
+        container_id = container.container_id
+        replicas = self._state.replicas.of(container_id)
+        holders = {replica.datanode_id for replica in replicas}
+        adds, deletes = [], []
+        for command in self._state.commands.of_container(container_id):
+            if command.kind is Kind.REPLICATE and command.target_id not in holders:
+                if self._stays(command.target_id):
+                    adds.append(command.target_id)
+            elif command.kind is Kind.DELETE and command.datanode_id in holders:
+                deletes.append(command.datanode_id)
+        return Case(
+            container,
+            tuple(map(self._placed, replicas)),
+            adds=tuple(adds),
+            deletes=tuple(deletes),
+            hopeful=self._hopeful(container, replicas),
+            cluster_rack_count=self._nodes.rack_count(),
+            excluded=self._excluded(container_id, holders),
+            owes_deletes=self.owes_deletes(container_id),
+        )
+
+    def is_confirmed(self, datanode_id: str) -> bool:
+        """Whether a node has named all it holds since this control plane started."""
+        return datanode_id in self._reports.confirmed
+
+    def places_in_grace(self, container_ids: Sequence[int]) -> list[int]:
+        """Return the places of the containers that had bad replicas when they were last asked."""
+        return [i for i, number in enumerate(container_ids) if number in self._bad_since_s]
+
+    def hopeful(self, container_id: int) -> frozenset[str]:
+        """Return the holders of bad replicas that a repair may heal and that lately became bad."""
+        container = self._state.containers.get(container_id)
+        if container is None:
+            return frozenset()
+        return self._hopeful(container, self._state.replicas.of(container_id))
+
+    def all_hopeful(self) -> frozenset[tuple[int, str]]:
+        """Return the bad replicas that a repair may heal, by container and datanode."""
+        return frozenset(
+            (number, node) for number in list(self._bad_since_s) for node in self.hopeful(number)
+        )
+
+    def owing(self) -> frozenset[int]:
+        """Return the containers with deletes that a node that is not dead is yet to do."""
+        return frozenset(filter(self.owes_deletes, self._state.transactions.container_ids()))
+
+    def living(self, container_id: int) -> list[Replica]:
+        """Return the replicas of a container but those that died with their nodes.
+
+        What a dead node said last is neither waited for nor believed; it speaks when it is back.
+        """
+        held = map(self._placed, self._state.replicas.of(container_id))
+        return [p.replica for p in present(held)]
+
+    def owes_deletes(self, container_id: int) -> bool:
+        """Whether a node that is not dead has blocks to delete yet."""
+        if not self._state.transactions.has_any(container_id):
+            return False
+        living = self._nodes.living(self._state.replicas.of(container_id))
+        holders = {replica.datanode_id for replica in living}
+        transactions = self._state.transactions.of(container_id)
+        return any(not holders.issubset(t.acknowledged_by) for t in transactions)
+
+    def _stays(self, datanode_id: str) -> bool:
+        """Whether a node counts as one that keeps what it gets: it is not told to leave or rest."""
+        node = self._state.nodes.get(datanode_id)
+        return node is None or node.op_state is OpState.IN_SERVICE
+
+    def _excluded(self, container_id: int, holders: Iterable[str]) -> frozenset[str]:
+        strange = frozenset(node for node in holders if not self._nodes.takes_orders(node))
+        if not len(self._state.holds):
+            return strange
+        return strange | {hold.datanode_id for hold in self._state.holds.of(container_id)}
+
+    @contextmanager
+    def one_turn(self) -> Iterator[None]:
+        """Look at the nodes once for many decisions of one moment; see `promise`."""
+        self._turn = {candidate.datanode_id: candidate for candidate in self.candidates()}
+        try:
+            yield
+        finally:
+            self._turn = None
+
+    def promise(self, datanode_id: str, size_bytes: int) -> None:
+        """Count space that was promised in this turn."""
+        if self._turn is not None and datanode_id in self._turn:
+            known = self._turn[datanode_id]
+            scheduled_bytes = known.scheduled_bytes + size_bytes
+            self._turn[datanode_id] = replace(known, scheduled_bytes=scheduled_bytes)
+
+    def candidates(self) -> list[Candidate]:
+        """Return the nodes that may get replicas: answering, in service; with what is promised."""
+        if self._turn is not None:
+            return list(self._turn.values())
+        scheduled: dict[str, int] = {}
+        for container in self._state.containers.open_all():
+            left_bytes = self._options.container_bytes_max - container.committed_bytes
+            for datanode_id in container.pipeline:
+                scheduled[datanode_id] = scheduled.get(datanode_id, 0) + max(0, left_bytes)
+        return [
+            candidate
+            for node in self._state.nodes.values()
+            if (candidate := self._candidate(node.datanode_id, scheduled)) is not None
+        ]
+
+    def _candidate(self, datanode_id: str, scheduled: dict[str, int]) -> Candidate | None:
+        node = self._state.nodes.get(datanode_id)
+        live = self._nodes.liveness(datanode_id)
+        if node is None or live is None or not self._nodes.takes_replicas(datanode_id):
+            return None
+        coming_bytes = sum(
+            command.size_bytes for command in self._state.commands.adds_to(datanode_id)
+        )
+        working = [volume.available_bytes for volume in live.volumes if not volume.failed]
+        return Candidate(
+            datanode_id=datanode_id,
+            rack=node.rack,
+            capacity_bytes=live.capacity_bytes,
+            available_bytes=live.available_bytes,
+            largest_volume_bytes=max(working, default=0),
+            used_bytes=live.used_bytes,
+            scheduled_bytes=scheduled.get(datanode_id, 0) + coming_bytes,
+            has_failed_lately=self._nodes.has_failed_lately(datanode_id),
+        )
+
+    def _placed(self, replica: Replica) -> Placed:
+        node = self._state.nodes.get(replica.datanode_id)
+        return Placed(
+            replica,
+            self._nodes.health(replica.datanode_id),
+            OpState.IN_SERVICE if node is None else node.op_state,
+            "" if node is None else node.rack,
+            is_confirmed=self.is_confirmed(replica.datanode_id),
+        )
+
+    def _hopeful(self, container: Container, replicas: Iterable[Replica]) -> frozenset[str]:
+        """Return the holders of bad replicas that a repair may heal and lately became bad.
+
+        To heal a chunk in place is cheaper and safer than to copy a container; but not for ever.
+        """
+        bad = {
+            replica.datanode_id
+            for replica in replicas
+            if replica.tree is not None and not replica.load_error and is_bad(container, replica)
+        }
+        if not bad:
+            self._bad_since_s.pop(container.container_id, None)
+            return frozenset()
+        now_s = self._clock.monotonic_s()
+        known = self._bad_since_s.get(container.container_id, {})
+        since_s = {node: known.get(node, now_s) for node in bad}
+        self._bad_since_s[container.container_id] = since_s
+        grace_s = self._options.repair_grace_ms / 1000
+        return frozenset(node for node in bad if now_s - since_s[node] < grace_s)

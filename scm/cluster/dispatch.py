@@ -1,0 +1,186 @@
+"""Which commands may leave now, and which have waited too long. Pure.
+
+Loads are counted by `scm.cluster.loads`. Reconcile has a budget of its own and yields to
+replication, so that repairing what differs never delays replacing what is missing: where both take
+from one budget, a long queue of reconciles starves the copies that data is waiting for.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import ceil, inf
+from typing import Final
+
+from scm.cluster.loads import (
+    DEFAULT_LIMITS,
+    RECONSTRUCT_WEIGHT,
+    NodeLimits,
+    busy_count,
+    replication_limit,
+)
+from scm.state.facts import Kind, OpState, Pending, Priority
+
+RECONCILE_LIMIT: Final = 10  # never more than a datanode's pool runs at once
+RECONCILE_WEIGHT: Final = 2  # of the replications' room: it reads its own replica and a peer's
+DELETE_BLOCKS_LIMIT: Final = 1  # one command carries many transactions
+CLOSE_LIMIT: Final = 100  # cheap, and writers wait for them
+
+QUEUE_MAX: Final = 5_000  # commands waiting for one datanode; more are refused
+COMMANDS_PER_HEARTBEAT_MAX: Final = 100
+LOW_DEADLINE_FACTOR: Final = 4  # 48 minutes for a balancer's copy, by the default
+QUEUED_AGE_S_MAX: Final = 1_800  # a plan this old is not this world's any more
+
+assert COMMANDS_PER_HEARTBEAT_MAX <= QUEUE_MAX
+
+# Closing comes first: until a container is closed, nothing else can be done for it.
+_ORDER: Final = (
+    Kind.SET_OPERATIONAL_STATE,
+    Kind.REREGISTER,
+    Kind.REFRESH_VOLUME_USAGE,
+    Kind.CLOSE,
+    Kind.REPLICATE,
+    Kind.RECONSTRUCT,
+    Kind.DELETE,
+    Kind.DELETE_BLOCKS,
+    Kind.RECONCILE,
+)
+assert len(_ORDER) == len(Kind)
+
+OF_THE_NODE: Final = frozenset(
+    {Kind.SET_OPERATIONAL_STATE, Kind.REREGISTER, Kind.REFRESH_VOLUME_USAGE}
+)
+"""What a datanode of another layout may be sent: nothing that touches a replica."""
+
+HARMLESS: Final = OF_THE_NODE | {Kind.CLOSE}
+"""What may be sent in safe mode: nothing that copies, changes or deletes a replica's data."""
+
+
+def limit(
+    kind: Kind,
+    op_state: OpState,
+    replication_count: int,
+    limits: NodeLimits = DEFAULT_LIMITS,
+) -> int:
+    """Return how many urgent commands of a kind a datanode may have at once.
+
+    `replication_count` is its weighted load of replications beside that kind: reconstructions and
+    reconciles take what room that leaves. One that begins below the limit may end above it, so
+    seven reconstructions of weight three fit into twenty.
+    """
+    room = replication_limit(op_state, limits) - replication_count
+    match kind:
+        case Kind.DELETE:
+            return limits.deletes
+        case Kind.REPLICATE:
+            return max(0, room)
+        case Kind.RECONSTRUCT:
+            return max(0, ceil(room / RECONSTRUCT_WEIGHT))
+        case Kind.RECONCILE:
+            return max(0, min(RECONCILE_LIMIT, room // RECONCILE_WEIGHT))
+        case Kind.DELETE_BLOCKS:
+            return DELETE_BLOCKS_LIMIT
+        case _:
+            return CLOSE_LIMIT
+
+
+def drain(
+    pending: Sequence[Pending],
+    *,
+    reported: Mapping[str, int],
+    op_state: OpState,
+    heard_at_s: float = inf,
+    limits: NodeLimits = DEFAULT_LIMITS,
+) -> list[Pending]:
+    """Return the queued commands of one datanode that may be sent now.
+
+    NORMAL before LOW, then oldest first; never above a kind's limit or the size of one answer. LOW
+    ones take no room from others, and only room that others leave. A reconcile that comes second
+    waits for those of its container's minority.
+    """
+    if all(c.sent_at_s is not None or c.is_answered for c in pending):
+        return []  # as with most heartbeats: nothing waits
+    sending: list[Pending] = []
+    busy = {
+        kind: busy_count(kind, pending, reported_count=reported.get(kind, 0), heard_at_s=heard_at_s)
+        for kind in _ORDER
+    }
+    for kind in _ORDER:
+        queued = sorted(
+            (c for c in pending if c.kind is kind and c.sent_at_s is None and not c.is_answered),
+            key=lambda command: command.command_id,
+        )
+        room = limit(kind, op_state, _beside(kind, busy), limits) - busy[kind]
+        room = max(0, min(room, COMMANDS_PER_HEARTBEAT_MAX - len(sending)))
+        urgent = [c for c in queued if c.priority is Priority.NORMAL][:room]
+        low = [c for c in queued if c.priority is Priority.LOW]
+        low_room = room - len(urgent) - _low_count(kind, pending)
+        busy[kind] += len(urgent)
+        sending += urgent + low[: max(0, low_room)]
+    return sending
+
+
+def _beside(kind: Kind, busy: Mapping[Kind, int]) -> int:
+    """Return the weighted replications of a datanode beside those of `kind`."""
+    copies, rebuilds = busy[Kind.REPLICATE], RECONSTRUCT_WEIGHT * busy[Kind.RECONSTRUCT]
+    match kind:
+        case Kind.REPLICATE:
+            return rebuilds
+        case Kind.RECONSTRUCT:
+            return copies
+        case _:
+            return copies + rebuilds
+
+
+def _low_count(kind: Kind, pending: Sequence[Pending]) -> int:
+    """Return the LOW commands of a kind that were sent and are not answered."""
+    return sum(
+        c.kind is kind and c.sent_at_s is not None and not c.is_answered
+        for c in pending
+        if c.priority is Priority.LOW
+    )
+
+
+def lost(
+    pending: Sequence[Pending], *, reported: Mapping[str, int], now_s: float, patience_s: float
+) -> list[Pending]:
+    """Return commands to send again, as queued ones.
+
+    The datanode has called since, says that nothing of that kind waits or runs there, and did not
+    answer: the heartbeat's answer that carried them was lost. A datanode that got them after all
+    drops the repetition by its id.
+    """
+    return [
+        replace(command, sent_at_s=None, deadline_ms=0)
+        for command in pending
+        if command.sent_at_s is not None
+        and not command.is_answered
+        and now_s - command.sent_at_s > patience_s
+        and not reported.get(command.kind, 0)
+    ]
+
+
+def expired(pending: Sequence[Pending], *, now_s: float, deadline_s: float) -> list[Pending]:
+    """Return commands to give up: unanswered for `deadline_s`, or queued until stale."""
+    return [
+        command
+        for command in pending
+        if is_late(command, now_s=now_s, first_s=deadline_s)
+        or (command.sent_at_s is None and now_s - command.queued_at_s > QUEUED_AGE_S_MAX)
+    ]
+
+
+def deadline_s(command: Pending, first_s: float) -> float:
+    """Return how long a command may be unanswered; a LOW one waits for others."""
+    return first_s * (LOW_DEADLINE_FACTOR if command.priority is Priority.LOW else 1)
+
+
+def is_late(command: Pending, *, now_s: float, first_s: float) -> bool:
+    """Whether a command was sent and is not answered in its time."""
+    if command.sent_at_s is None:
+        return False
+    return now_s - command.sent_at_s > deadline_s(command, first_s)
+
+
+def backoff_s(attempts: int, *, first_s: float) -> float:
+    """Return the pause before attempt `attempts` + 1: doubles up to 64 times the first."""
+    assert attempts >= 1
+    return first_s * float(2 ** min(attempts - 1, 6))

@@ -1,0 +1,206 @@
+"""From OPEN to CLOSED: what reports make of a container, and which close commands are due. Pure.
+
+    OPEN ──writes end──► CLOSING ──a replica closed complete──────────► CLOSED
+      └──a replica is no longer open──┘ │                                  ▲
+                                        ├──closed behind, or none open──► QUASI_CLOSED
+                                        └──never written──► DELETED (the row only: there is no data)
+
+The writer knows the last committed bcsid; a replica that has less closes QUASI_CLOSED, is caught
+up by reconcile, and then closes for good once its tree equals that of a CLOSED replica.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from merkle.diff import Comparison, compare
+from merkle.replica import ReplicaState
+from scm.state.facts import Container, ContainerState, Replica
+
+
+class Event(StrEnum):
+    """What can move a container."""
+
+    WRITES_ENDED = "WRITES_ENDED"  # finished, full, idle, or ordered by an operator
+    REPLICA_LEFT_OPEN = "REPLICA_LEFT_OPEN"  # a datanode stopped taking writes on its own
+    CLOSED_BEHIND = "CLOSED_BEHIND"  # a replica is closed without everything that was committed
+    NONE_WRITABLE = "NONE_WRITABLE"  # no replica is open any more and none is known complete
+    CLOSED_COMPLETE = "CLOSED_COMPLETE"  # a replica is CLOSED with everything committed
+    GIVEN_UP = (
+        "GIVEN_UP"  # commits that no closed replica has are given up (`scm.containers.closure`)
+    )
+    NEVER_WRITTEN = "NEVER_WRITTEN"  # no chosen datanode ever had a replica, nothing was committed
+    REPLICA_SEEN = "REPLICA_SEEN"  # of a container thought never written
+    EMPTIED = "EMPTIED"  # every replica is empty, and nothing needs the container
+    CLEANED_UP = "CLEANED_UP"  # the last replica of a container that is deleted is gone
+    RETURNED_CLOSED = "RETURNED_CLOSED"  # a CLOSED replica with data of one thought deleted
+    RETURNED = "RETURNED"  # the same, but the replica is not CLOSED
+
+
+NEXT: Final[Mapping[tuple[ContainerState, Event], ContainerState]] = {
+    (ContainerState.OPEN, Event.WRITES_ENDED): ContainerState.CLOSING,
+    (ContainerState.OPEN, Event.REPLICA_LEFT_OPEN): ContainerState.CLOSING,
+    (ContainerState.CLOSING, Event.CLOSED_BEHIND): ContainerState.QUASI_CLOSED,
+    (ContainerState.CLOSING, Event.NONE_WRITABLE): ContainerState.QUASI_CLOSED,
+    (ContainerState.CLOSING, Event.CLOSED_COMPLETE): ContainerState.CLOSED,
+    (ContainerState.CLOSING, Event.NEVER_WRITTEN): ContainerState.DELETED,
+    (ContainerState.QUASI_CLOSED, Event.CLOSED_COMPLETE): ContainerState.CLOSED,
+    (ContainerState.CLOSING, Event.GIVEN_UP): ContainerState.CLOSED,
+    (ContainerState.QUASI_CLOSED, Event.GIVEN_UP): ContainerState.CLOSED,
+    (ContainerState.DELETED, Event.REPLICA_SEEN): ContainerState.CLOSING,
+    (ContainerState.CLOSED, Event.EMPTIED): ContainerState.DELETING,
+    (ContainerState.QUASI_CLOSED, Event.EMPTIED): ContainerState.DELETING,
+    (ContainerState.DELETING, Event.CLEANED_UP): ContainerState.DELETED,
+    (ContainerState.DELETING, Event.RETURNED_CLOSED): ContainerState.CLOSED,
+    (ContainerState.DELETED, Event.RETURNED_CLOSED): ContainerState.CLOSED,
+    (ContainerState.DELETING, Event.RETURNED): ContainerState.QUASI_CLOSED,
+    (ContainerState.DELETED, Event.RETURNED): ContainerState.QUASI_CLOSED,
+}
+"""Every other pair changes nothing: a state further along stays."""
+
+_WRITABLE: Final = frozenset({ReplicaState.OPEN, ReplicaState.CLOSING})
+_OVER: Final = frozenset({ContainerState.DELETING, ContainerState.DELETED})
+_DECIDED: Final = frozenset({ContainerState.CLOSED, ContainerState.DELETING})
+"""States in which it is settled what was committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class CloseOrder:
+    """A close command that is due for one replica."""
+
+    datanode_id: str
+    bcsid: int
+    force: bool
+
+
+def advance(container: Container, event: Event, *, now_ms: int) -> Container:
+    """Return the container after `event`; unchanged if the event means nothing to its state."""
+    state = NEXT.get((container.state, event))
+    if state is None:
+        return container
+    return replace(container, state=state, state_since_ms=now_ms)
+
+
+def end_writes(container: Container, reason: str, *, now_ms: int) -> Container:
+    """Return the container with its writer's session over; `reason` is for people."""
+    if container.state is not ContainerState.OPEN:
+        return container
+    closing = advance(container, Event.WRITES_ENDED, now_ms=now_ms)
+    return replace(closing, is_sealed=True, close_reason=reason)
+
+
+def close_at(container: Container, bcsid: int, reason: str, *, now_ms: int) -> Container:
+    """Return the container closed at a commit: what lies beyond it is given up.
+
+    Its replicas follow by the close orders that are then due.
+    """
+    closed = advance(container, Event.GIVEN_UP, now_ms=now_ms)
+    return replace(closed, sequence_id=bcsid, is_sealed=True, close_reason=reason)
+
+
+def observe(container: Container, replicas: Sequence[Replica], *, now_ms: int) -> Container:
+    """Return the container as its replicas show it."""
+    if container.state in _OVER and is_written(container):
+        return container  # what becomes of it is decided by `scm.containers.emptying`
+    if container.state not in _DECIDED:
+        sequence_id = _sequence_id(container, replicas)
+        if sequence_id != container.sequence_id:
+            container = replace(container, sequence_id=sequence_id)
+    for event in _events(container, replicas):
+        container = advance(container, event, now_ms=now_ms)
+    if container.state is ContainerState.OPEN or not container.pipeline:
+        return container
+    reported = {replica.datanode_id for replica in replicas}
+    awaited = tuple(node for node in container.pipeline if node not in reported)
+    return replace(container, pipeline=awaited)
+
+
+def without_replica(container: Container, datanode_id: str) -> Container:
+    """Return the container after it is known that a chosen datanode brings no replica."""
+    awaited = tuple(node for node in container.pipeline if node != datanode_id)
+    return replace(container, pipeline=awaited)
+
+
+def is_written(container: Container) -> bool:
+    """Whether a container ever held anything; one that did not is brought back by any replica."""
+    return container.sequence_id > 0 or container.committed_count > 0
+
+
+def is_complete(container: Container, replica: Replica) -> bool:
+    """Whether a replica is CLOSED with everything that was committed."""
+    return replica.state is ReplicaState.CLOSED and replica.bcsid >= container.sequence_id
+
+
+def close_orders(container: Container, replicas: Sequence[Replica]) -> list[CloseOrder]:
+    """Return the close commands that would bring the replicas further, by datanode id."""
+    if container.state not in {
+        ContainerState.CLOSING,
+        ContainerState.QUASI_CLOSED,
+        ContainerState.CLOSED,
+    }:
+        return []
+    bcsid = container.sequence_id
+    orders = {node: CloseOrder(node, bcsid, force=False) for node in container.pipeline}
+    for replica in replicas:
+        orders.pop(replica.datanode_id, None)
+        if replica.load_error:
+            continue
+        if replica.state in _WRITABLE:
+            orders[replica.datanode_id] = CloseOrder(replica.datanode_id, bcsid, force=False)
+        elif replica.state is ReplicaState.QUASI_CLOSED and replica.bcsid >= bcsid:
+            order = _final_close(container, replica, replicas)
+            if order is not None:
+                orders[replica.datanode_id] = order
+    return [orders[node] for node in sorted(orders)]
+
+
+def _final_close(
+    container: Container, replica: Replica, replicas: Sequence[Replica]
+) -> CloseOrder | None:
+    """Return the order that closes a caught-up QUASI_CLOSED replica for good, if that is proven.
+
+    Without a CLOSED replica that has everything committed the bcsid is the only witness, and the
+    datanode judges it again. With one, the trees must say the same: a bcsid alone does not prove
+    the data. Of an erasure-coded container only a shard of the same index can say the same.
+    """
+    closed = [
+        other
+        for other in replicas
+        if is_complete(container, other) and other.replica_index == replica.replica_index
+    ]
+    if not closed:
+        return CloseOrder(replica.datanode_id, container.sequence_id, force=False)
+    tree = replica.tree
+    proven = tree is not None and any(
+        other.tree is not None and compare(tree, other.tree) is Comparison.EQUAL for other in closed
+    )
+    if not proven:
+        return None
+    return CloseOrder(replica.datanode_id, container.sequence_id, force=True)
+
+
+def _sequence_id(container: Container, replicas: Sequence[Replica]) -> int:
+    """Return the highest committed bcsid: the writer's word and what the replicas hold.
+
+    An UNHEALTHY replica does not count: its word about itself is what is in doubt.
+    """
+    held = (r.bcsid for r in replicas if r.state is not ReplicaState.UNHEALTHY)
+    return max(container.sequence_id, *held, 0)
+
+
+def _events(container: Container, replicas: Sequence[Replica]) -> list[Event]:
+    if not replicas:
+        is_unwritten = not container.pipeline and not container.committed_count
+        return [Event.NEVER_WRITTEN] if is_unwritten else []
+    events = [Event.REPLICA_SEEN]
+    states = {replica.state for replica in replicas}
+    if states - {ReplicaState.OPEN, ReplicaState.RECOVERING}:
+        events.append(Event.REPLICA_LEFT_OPEN)
+    if any(is_complete(container, replica) for replica in replicas):
+        events.append(Event.CLOSED_COMPLETE)
+    elif states & {ReplicaState.QUASI_CLOSED, ReplicaState.CLOSED}:
+        events.append(Event.CLOSED_BEHIND)
+    elif not states & _WRITABLE and not container.pipeline:
+        events.append(Event.NONE_WRITABLE)
+    return events

@@ -1,0 +1,98 @@
+"""How much a datanode has to do, and who is given more. Pure.
+
+    load = what it reported + what was sent with the answer to that report + what waits here
+
+or what was sent and is not answered, if that is more. LOW commands are not counted: they wait at
+the datanode while there is anything else. What it reports as running may be LOW ones; those that it
+is known to have are taken off, so that the balancer never stands in the way of what is urgent.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Final
+
+from scm.state.facts import Kind, OpState, Pending, Priority
+
+REPLICATION_LIMIT: Final = 20  # weighted replications and reconstructions at one datanode
+OUT_OF_SERVICE_FACTOR: Final = 2  # a node that serves no writes has that much more to give
+OUT_OF_SERVICE_LIMIT: Final = REPLICATION_LIMIT * OUT_OF_SERVICE_FACTOR
+DELETE_LIMIT: Final = 40  # not scaled: deletes cost the disk the same in any state
+RECONSTRUCT_TYPE: Final = "reconstruct"  # as in `QueueCount.type`
+RECONSTRUCT_WEIGHT: Final = 3  # one reconstruction reads from several sources
+
+assert OUT_OF_SERVICE_LIMIT == 40
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLimits:
+    """How much one datanode is given at a time. `out_of_service_percent`: of its replications,
+    while it is told to leave or rest."""
+
+    replications: int = REPLICATION_LIMIT
+    out_of_service_percent: int = 100 * OUT_OF_SERVICE_FACTOR
+    deletes: int = DELETE_LIMIT
+
+
+DEFAULT_LIMITS: Final = NodeLimits()
+
+
+def replication_limit(op_state: OpState, limits: NodeLimits = DEFAULT_LIMITS) -> int:
+    """Return how many weighted replications a datanode may have."""
+    if op_state is OpState.IN_SERVICE:
+        return limits.replications
+    return limits.replications * limits.out_of_service_percent // 100
+
+
+def replication_load(reported: Mapping[str, int]) -> int:
+    """Return the weighted replications a datanode has queued or running."""
+    return reported.get(Kind.REPLICATE, 0) + RECONSTRUCT_WEIGHT * reported.get(RECONSTRUCT_TYPE, 0)
+
+
+def busy_count(
+    kind: Kind, pending: Sequence[Pending], *, reported_count: int, heard_at_s: float
+) -> int:
+    """Return the urgent commands at a datanode; its report may be older than our answer."""
+    sent, low = (
+        [
+            command.sent_at_s
+            for command in pending
+            if command.kind is kind
+            and command.sent_at_s is not None
+            and not command.is_answered
+            and command.priority is priority
+        ]
+        for priority in (Priority.NORMAL, Priority.LOW)
+    )
+    since = sum(sent_at_s >= heard_at_s for sent_at_s in sent)
+    known_low = sum(sent_at_s < heard_at_s for sent_at_s in low)
+    return max(len(sent), max(0, reported_count - known_low) + since)
+
+
+def load(kind: Kind, pending: Sequence[Pending], *, reported_count: int, heard_at_s: float) -> int:
+    """Return the commands of a kind at a datanode or waiting here for it."""
+    waiting = sum(
+        command.kind is kind
+        and command.sent_at_s is None
+        and not command.is_answered
+        and command.priority is Priority.NORMAL
+        for command in pending
+    )
+    busy = busy_count(kind, pending, reported_count=reported_count, heard_at_s=heard_at_s)
+    return busy + waiting
+
+
+def least_loaded(
+    datanode_ids: Sequence[str], load_of: Callable[[str], int], limit_of: Callable[[str], int]
+) -> str | None:
+    """Return the least loaded datanode below its own limit; None if all are at theirs."""
+    loads = {node: load_of(node) for node in datanode_ids}
+    allowed = [node for node in datanode_ids if loads[node] < limit_of(node)]
+    return min(allowed, key=lambda node: (loads[node], node), default=None)
+
+
+def in_flight_limit(
+    healthy_count: int, factor_percent: int, limits: NodeLimits = DEFAULT_LIMITS
+) -> int:
+    """Return how many replicas may be on their way in the whole cluster; 0: no limit."""
+    return ceil(healthy_count * limits.replications * factor_percent / 100)

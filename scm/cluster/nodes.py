@@ -1,0 +1,295 @@
+"""Who is in the cluster, and who can be relied on now.
+
+A node is HEALTHY, STALE or DEAD by the age of its last heartbeat, measured on the monotonic
+clock. After a restart of the SCM nobody has been heard: such a node is STALE, so nothing is
+placed on it, and becomes DEAD only when it had its full time to call.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+import structlog
+
+from agent.errors import Code, Refused
+from merkle.replica import LAYOUT_VERSION
+from scm.cluster.dispatch import backoff_s
+from scm.state.clock import Clock
+from scm.state.database import Change, State
+from scm.state.facts import Health, Liveness, Node, OpState, Replica, Volume
+from scm.state.options import ScmOptions
+
+AVOIDED_HEARTBEATS: Final = 2  # a node that a writer could not write to, the first time
+
+_log = structlog.get_logger("suture.scm")
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What a datanode says of itself when it joins."""
+
+    datanode_id: str
+    address: str
+    rack: str
+    version: str
+    cluster_id: str  # empty: not joined yet
+    boot_id: int
+    volumes: tuple[Volume, ...]
+    op_state: OpState | None = None  # as the datanode keeps it; None: never told
+    op_expiry_ms: int = 0
+    layout_version: int = LAYOUT_VERSION
+
+
+def health_of(age_s: float, *, has_called: bool, options: ScmOptions) -> Health:
+    """Judge a node by the seconds since its last heartbeat (or since the SCM started)."""
+    if age_s * 1000 > options.dead_after_ms:
+        return Health.DEAD
+    if not has_called or age_s * 1000 > options.stale_after_ms:
+        return Health.STALE
+    return Health.HEALTHY
+
+
+class Nodes:
+    """The registered datanodes. Callers hold the control plane's lock."""
+
+    def __init__(self, state: State, clock: Clock, options: ScmOptions) -> None:
+        self._state = state
+        self._clock = clock
+        self._options = options
+        self._started_at_s = clock.monotonic_s()
+        self._live: dict[str, Liveness] = {}
+        self._registered: set[str] = set()  # with this process
+        self._failed_at_s: dict[str, float] = {}
+        self._failures: dict[str, int] = {}  # of writers, since one succeeded or it registered
+        self._seen_health: dict[str, Health] = {}
+        self._rack_count: int | None = None  # counted when it is asked for
+        self.dead: set[str] = set()
+        """Nodes that were DEAD when health was noted last, and have not called since."""
+
+    def register(self, change: Change, registration: Registration) -> bool:
+        """Record a datanode; return whether it is another process than the one known before.
+
+        Raises Refused(WRONG_CLUSTER) if it belongs to another cluster.
+        """
+        if registration.cluster_id and registration.cluster_id != self._state.cluster_id:
+            raise Refused(
+                Code.WRONG_CLUSTER,
+                f"datanode {registration.datanode_id} belongs to cluster "
+                f"{registration.cluster_id}, this is {self._state.cluster_id}",
+                hint="point it at its own control plane, or give it empty volumes",
+                datanode_id=registration.datanode_id,
+            )
+        known = self._state.nodes.get(registration.datanode_id)
+        now_ms = self._clock.wall_ms()
+        node = Node(
+            datanode_id=registration.datanode_id,
+            address=registration.address,
+            rack=registration.rack,
+            version=registration.version,
+            boot_id=registration.boot_id,
+            op_state=(registration.op_state or OpState.IN_SERVICE)
+            if known is None
+            else known.op_state,
+            op_expiry_ms=registration.op_expiry_ms if known is None else known.op_expiry_ms,
+            registered_at_ms=now_ms if known is None else known.registered_at_ms,
+            last_heartbeat_at_ms=now_ms,
+            layout_version=registration.layout_version,
+        )
+        change.put(self._state.nodes, node)
+        if node.datanode_id not in self._registered:
+            self._registered.add(node.datanode_id)
+            change.on_undo(partial(self._registered.discard, node.datanode_id))
+        self._rack_count = None
+        self._failures.pop(node.datanode_id, None)
+        self.hear(node.datanode_id, registration.volumes, ())
+        _log.info(
+            "node_registered",
+            datanode_id=node.datanode_id,
+            address=node.address,
+            rack=node.rack,
+            is_new=known is None,
+        )
+        if node.is_read_only:
+            _log.warning(
+                "node_read_only",
+                datanode_id=node.datanode_id,
+                layout_version=node.layout_version,
+                layout_version_here=LAYOUT_VERSION,
+            )
+        return known is None or known.boot_id != node.boot_id
+
+    def is_current(self, datanode_id: str, boot_id: int) -> bool:
+        """Whether this heartbeat comes from the process that registered last, and with us.
+
+        One that registered before our own start has to register again: it names all its replicas
+        then, and safe mode need not wait for its next full report, which may be an hour away.
+        """
+        node = self._state.nodes.get(datanode_id)
+        return node is not None and node.boot_id == boot_id and datanode_id in self._registered
+
+    def hear(
+        self,
+        datanode_id: str,
+        volumes: Iterable[Volume],
+        queues: Iterable[tuple[str, int]],
+    ) -> None:
+        """Remember that a node called just now, and what it said about its load."""
+        if self.health(datanode_id) is Health.DEAD:
+            self._rack_count = None
+        self.dead.discard(datanode_id)
+        self._live[datanode_id] = Liveness(
+            heard_at_s=self._clock.monotonic_s(),
+            heartbeat_at_ms=self._clock.wall_ms(),
+            volumes=tuple(volumes),
+            queues=tuple(queues),
+        )
+
+    def health(self, datanode_id: str) -> Health:
+        """Judge a node now; one that never registered is DEAD."""
+        if self._state.nodes.get(datanode_id) is None:
+            return Health.DEAD
+        live = self._live.get(datanode_id)
+        since_s = self._started_at_s if live is None else live.heard_at_s
+        age_s = self._clock.monotonic_s() - since_s
+        return health_of(age_s, has_called=live is not None, options=self._options)
+
+    def is_gone(self, datanode_id: str) -> bool:
+        """Whether a node is DEAD and not expected back, as one in maintenance is."""
+        node = self._state.nodes.get(datanode_id)
+        is_resting = node is not None and node.op_state is OpState.IN_MAINTENANCE
+        return not is_resting and self.health(datanode_id) is Health.DEAD
+
+    def forget(self, datanode_id: str) -> None:
+        """Know nothing of a node any more: it was removed. Not undone: it only has to register."""
+        self.dead.discard(datanode_id)
+        self._registered.discard(datanode_id)
+        self._live.pop(datanode_id, None)
+        self._seen_health.pop(datanode_id, None)
+        self._failed_at_s.pop(datanode_id, None)
+        self._rack_count = None
+
+    def living(self, replicas: Sequence[Replica]) -> Sequence[Replica]:
+        """Return the replicas whose nodes are not DEAD: what a dead node last said blocks nobody.
+
+        A dead node may come back with its replica: nothing is deleted because of what it said
+        either, and what it owed it is told again.
+        """
+        return tuple(r for r in replicas if self.health(r.datanode_id) is not Health.DEAD)
+
+    def takes_replicas(self, datanode_id: str) -> bool:
+        """Whether a node may get a replica: it answers, stays, and is not read-only."""
+        node = self._state.nodes.get(datanode_id)
+        return (
+            node is not None
+            and node.op_state is OpState.IN_SERVICE
+            and not node.is_read_only
+            and self.is_reachable(datanode_id)
+        )
+
+    def takes_orders(self, datanode_id: str) -> bool:
+        """Whether a node may be ordered anything about replicas: its layout is known here."""
+        node = self._state.nodes.get(datanode_id)
+        return node is None or not node.is_read_only
+
+    def is_reachable(self, datanode_id: str) -> bool:
+        """Whether a node may be sent to or named as a peer."""
+        return self.health(datanode_id) is Health.HEALTHY
+
+    def liveness(self, datanode_id: str) -> Liveness | None:
+        """Return what the last heartbeat said; None if there was none since the start."""
+        return self._live.get(datanode_id)
+
+    def heartbeat_at_ms(self, node: Node) -> int:
+        """Return when the node was last heard, on the wall clock."""
+        live = self._live.get(node.datanode_id)
+        return node.last_heartbeat_at_ms if live is None else live.heartbeat_at_ms
+
+    def reported_queues(self, datanode_id: str) -> Mapping[str, int]:
+        """Return the commands queued and running at a node, by type."""
+        live = self._live.get(datanode_id)
+        return {} if live is None else dict(live.queues)
+
+    def heard_at_s(self, datanode_id: str) -> float:
+        """Return when the node was last heard, on the monotonic clock; 0.0 if never."""
+        live = self._live.get(datanode_id)
+        return 0.0 if live is None else live.heard_at_s
+
+    def rack(self, datanode_id: str) -> str:
+        """Return the rack of a node; empty if it never registered."""
+        node = self._state.nodes.get(datanode_id)
+        return "" if node is None else node.rack
+
+    def rack_count(self) -> int:
+        """Return the racks that have a node which was not dead when nodes were looked at last."""
+        if self._rack_count is None:
+            racks = {
+                node.rack
+                for node in self._state.nodes.values()
+                if self.health(node.datanode_id) is not Health.DEAD
+            }
+            self._rack_count = len(racks)
+        return self._rack_count
+
+    def write_failed(self, datanode_id: str) -> None:
+        """Remember that a writer had to leave a replica behind on this node."""
+        self._failed_at_s[datanode_id] = self._clock.monotonic_s()
+        self._failures[datanode_id] = self._failures.get(datanode_id, 0) + 1
+
+    def write_succeeded(self, datanode_id: str) -> None:
+        """Remember that a block was stored on this node."""
+        self._failures.pop(datanode_id, None)
+
+    def is_avoided(self, datanode_id: str) -> bool:
+        """Whether a writer's next try on this node is better made later.
+
+        The pause grows with every failure, and ends when the node registers anew.
+        """
+        count = self._failures.get(datanode_id, 0)
+        if not count:
+            return False
+        first_s = AVOIDED_HEARTBEATS * self._options.heartbeat_interval_ms / 1000
+        pause_s = backoff_s(count, first_s=first_s)
+        return self._clock.monotonic_s() - self._failed_at_s[datanode_id] < pause_s
+
+    def has_failed_lately(self, datanode_id: str) -> bool:
+        """Whether a writer complained about this node within the time that makes a node stale."""
+        failed_at_s = self._failed_at_s.get(datanode_id)
+        if failed_at_s is None:
+            return False
+        return (self._clock.monotonic_s() - failed_at_s) * 1000 < self._options.stale_after_ms
+
+    def unnoted(self) -> list[str]:
+        """Return the nodes whose health has changed since it was noted last."""
+        return [
+            node.datanode_id
+            for node in self._state.nodes.values()
+            if self.health(node.datanode_id) is not self._seen_health.get(node.datanode_id)
+        ]
+
+    def note_health(self, change: Change) -> list[str]:
+        """Log every node whose health changed since the last call; return their ids.
+
+        One that has not called yet is no change: a restart must not go through all replicas for it.
+        """
+        changed = []
+        self._rack_count = None
+        for node in self._state.nodes.values():
+            health = self.health(node.datanode_id)
+            before = self._seen_health.get(node.datanode_id)
+            if health is before:
+                continue
+            self._seen_health[node.datanode_id] = health
+            (self.dead.add if health is Health.DEAD else self.dead.discard)(node.datanode_id)
+            if before is None and health is Health.STALE:
+                continue  # not heard since our own start: as its row has it, nothing has changed
+            changed.append(node.datanode_id)
+            # Keeps the row's idea of "last heard" useful after a restart, at no cost per call.
+            heard_at_ms = self.heartbeat_at_ms(node)
+            is_online = health is not Health.DEAD and (node.was_online or health is Health.HEALTHY)
+            row = replace(node, last_heartbeat_at_ms=heard_at_ms, was_online=is_online)
+            change.put(self._state.nodes, row)
+            level = logging.INFO if health is Health.HEALTHY else logging.WARNING
+            _log.log(level, "node_health_changed", datanode_id=node.datanode_id, health=health)
+        return changed

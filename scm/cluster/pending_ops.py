@@ -1,0 +1,487 @@
+"""PendingOps on their way: queued once, sent within limits, answered, and come true or given up.
+
+    queue ──heartbeat──► datanode ──outcome──► done
+      ▲                     │                    └─ replicas made or removed: when reports show it
+      └── lost, restarted, late delete: again ◄──┘
+
+Every command is durable before anyone is told its id; a command is gone when its outcome is
+durable. Callers hold the control plane's lock.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Final
+
+import structlog
+
+from agent.errors import Code
+from merkle.replica import ReplicaState
+from scm.cluster import dispatch
+from scm.cluster.loads import RECONSTRUCT_WEIGHT, NodeLimits, load, replication_limit
+from scm.cluster.nodes import Nodes
+from scm.state import trail
+from scm.state.clock import Clock
+from scm.state.database import OUTCOMES_MAX, OUTCOMES_SLACK, Change, State
+from scm.state.facts import Hold, Kind, OpState, Outcome, OutcomeState, Pending
+from scm.state.options import ScmOptions
+
+LOST_AFTER_S: Final = 10.0
+LOST_AFTER_HEARTBEATS: Final = 5
+COPY_BYTES_PER_S: Final = 50e6  # what a copy is taken to need before the first was seen
+RATE_WEIGHT: Final = 0.2  # of the newest copy in that estimate
+WHY_CHARACTERS_MAX: Final = 200  # a plan's reasons come from outside
+
+# Words of a datanode that skips a command (`CommandStatus.code`).
+DUPLICATE: Final = "DUPLICATE"
+STALE_TERM: Final = "STALE_TERM"
+
+_REPAIRS: Final = frozenset({Kind.REPLICATE, Kind.RECONSTRUCT, Kind.RECONCILE})
+
+_OF_A_REPLICA: Final = frozenset({Kind.REPLICATE, Kind.DELETE, Kind.RECONCILE})
+
+# Kinds that are over only when reports show what they asked for.
+_SHOWN: Final = frozenset({Kind.REPLICATE, Kind.RECONSTRUCT, Kind.DELETE})
+
+_log = structlog.get_logger("suture.scm")
+
+
+class PendingOps:
+    """The commands of all datanodes."""
+
+    def __init__(self, state: State, nodes: Nodes, clock: Clock, options: ScmOptions) -> None:
+        self._state = state
+        self._nodes = nodes
+        self._clock = clock
+        self._options = options
+        self._limits = NodeLimits(
+            options.replication_limit, options.out_of_service_percent, options.delete_limit
+        )
+        self._failures: dict[tuple[Kind, int, str], tuple[int, float]] = {}
+        self._failed_in_a_row: dict[tuple[int, str], int] = {}
+        self._copy_bytes_per_s = COPY_BYTES_PER_S
+        self._loads: dict[str, int] | None = None  # in a turn: of replications, by datanode
+        self._delete_loads: dict[str, int] = {}  # the same, of deletes
+        for command in state.commands.values():  # of an earlier term: their wait begins anew
+            queued = replace(command, queued_at_s=clock.monotonic_s())
+            state.commands.apply(command.command_id, queued)
+        self._first_id = state.counters["next_command_id"]  # of this term
+        self._earlier_until_s = clock.monotonic_s() + self._lifetime_ms(None) / 1000
+
+    def queue(
+        self,
+        change: Change,
+        kind: Kind,
+        container_id: int,
+        datanode_id: str,
+        *,
+        why: str,
+        is_kept: bool = True,
+        **details: Any,
+    ) -> int:
+        """Queue a command for a datanode; return its id. `details` are fields of `Pending`.
+
+        `why` is for the audit log. One that is not `is_kept` on disk is made again from its cause
+        after a restart.
+        """
+        command = Pending(
+            command_id=change.next_id("next_command_id"),
+            kind=kind,
+            container_id=container_id,
+            datanode_id=datanode_id,
+            created_at_ms=self._clock.wall_ms(),
+            queued_at_s=self._clock.monotonic_s(),
+            why=why[:WHY_CHARACTERS_MAX],
+            **details,
+        )
+        (change.put if is_kept else change.touch)(self._state.commands, command)
+        if self._loads is not None:
+            self._loads.pop(datanode_id, None)
+            self._delete_loads.pop(datanode_id, None)
+        return command.command_id
+
+    def ask_for_all(self, change: Change, datanode_id: str) -> None:
+        """Have a datanode register again, and name all it holds, unless it was asked already."""
+        waiting = self._state.commands.of_node(datanode_id)
+        if not any(command.kind is Kind.REREGISTER for command in waiting):
+            why = "a page of its full report was lost"
+            self.queue(change, Kind.REREGISTER, 0, datanode_id, why=why)
+
+    def has_room(self, datanode_id: str) -> bool:
+        """Whether one more command may wait for this datanode."""
+        return self._state.commands.count_of_node(datanode_id) < dispatch.QUEUE_MAX
+
+    def is_sendable(self, datanode_id: str) -> bool:
+        """Whether a command would leave soon."""
+        return self._nodes.is_reachable(datanode_id) and self.has_room(datanode_id)
+
+    def is_cooling(self, kind: Kind, container_id: int, datanode_id: str = "") -> bool:
+        """Whether commands of this kind about a container failed so lately that it is too soon."""
+        count, at_s = self._failures.get((kind, container_id, datanode_id), (0, 0.0))
+        if not count:
+            return False
+        pause_s = dispatch.backoff_s(count, first_s=self._options.close_retry_ms / 1000)
+        return self._clock.monotonic_s() - at_s < pause_s
+
+    def replication_load(self, datanode_id: str) -> int:
+        """Return the weighted replications at a datanode or waiting for it."""
+        if self._loads is None:
+            return self._replication_load(datanode_id)
+        if datanode_id not in self._loads:
+            self._loads[datanode_id] = self._replication_load(datanode_id)
+        return self._loads[datanode_id]
+
+    def delete_load(self, datanode_id: str) -> int:
+        """Return the deletes at a datanode or waiting for it."""
+        if self._loads is None:
+            return self._delete_load(datanode_id)
+        if datanode_id not in self._delete_loads:
+            self._delete_loads[datanode_id] = self._delete_load(datanode_id)
+        return self._delete_loads[datanode_id]
+
+    def _delete_load(self, datanode_id: str) -> int:
+        reported = self._nodes.reported_queues(datanode_id)
+        return self._load(Kind.DELETE, datanode_id, reported.get(Kind.DELETE, 0))
+
+    def replication_limit(self, datanode_id: str) -> int:
+        """Return how many weighted replications a datanode may have."""
+        node = self._state.nodes.get(datanode_id)
+        op_state = OpState.IN_SERVICE if node is None else node.op_state
+        return replication_limit(op_state, self._limits)
+
+    @property
+    def delete_limit(self) -> int:
+        """How many deletes a datanode may have."""
+        return self._limits.deletes
+
+    @contextmanager
+    def one_turn(self) -> Iterator[None]:
+        """Count each datanode's load once for many decisions of one moment."""
+        self._loads, self._delete_loads = {}, {}
+        try:
+            yield
+        finally:
+            self._loads = None
+
+    def _replication_load(self, datanode_id: str) -> int:
+        reported = self._nodes.reported_queues(datanode_id)
+        copies = self._load(Kind.REPLICATE, datanode_id, reported.get(Kind.REPLICATE, 0))
+        rebuilds = self._load(Kind.RECONSTRUCT, datanode_id, reported.get(Kind.RECONSTRUCT, 0))
+        return copies + RECONSTRUCT_WEIGHT * rebuilds
+
+    def _load(self, kind: Kind, datanode_id: str, reported_count: int) -> int:
+        return load(
+            kind,
+            self._state.commands.of_node(datanode_id),
+            reported_count=reported_count,
+            heard_at_s=self._nodes.heard_at_s(datanode_id),
+        )
+
+    def drain(
+        self,
+        change: Change,
+        datanode_id: str,
+        objections: Callable[[Sequence[Pending]], Mapping[int, str]],
+        kinds: Collection[Kind] = frozenset(Kind),
+    ) -> list[Pending]:
+        """Return the commands that leave with this heartbeat's answer, marked as sent.
+
+        `objections` says what speaks against commands by now, by id; these are dropped. Those of
+        other `kinds` wait.
+        """
+        node = self._state.nodes.get(datanode_id)
+        assert node is not None, "only registered datanodes are answered with commands"
+        self._repeat_lost(change, datanode_id)
+        pending = [
+            c
+            for c in self._state.commands.of_node(datanode_id)
+            if not self._waits(c) and (c.kind in kinds or c.sent_at_s is not None)
+        ]
+        leaving = dispatch.drain(
+            pending,
+            reported=self._nodes.reported_queues(datanode_id),
+            op_state=node.op_state,
+            heard_at_s=self._nodes.heard_at_s(datanode_id),
+            limits=self._limits,
+        )
+        now_s, now_ms = self._clock.monotonic_s(), self._clock.wall_ms()
+        sending = []
+        found = objections(leaving)
+        for command in leaving:
+            reason = found.get(command.command_id, "")
+            if reason and self._is_rebuilding(command):
+                continue
+            if reason:
+                self.drop(change, command, OutcomeState.SKIPPED, Code.INELIGIBLE, reason)
+                continue
+            lifetime_ms = self._lifetime_ms(command)
+            sent = replace(
+                command,
+                sent_at_s=now_s,
+                lifetime_ms=lifetime_ms,
+                deadline_ms=now_ms + lifetime_ms,
+            )
+            change.touch(self._state.commands, sent)
+            change.note(trail.sent(sent))
+            sending.append(sent)
+        return sending
+
+    def _lifetime_ms(self, command: Pending | None) -> int:
+        """Return how long a datanode may be at a command; at one of an earlier term, if None."""
+        first_s = self._options.command_deadline_ms / 1000
+        deadline_s = first_s if command is None else dispatch.deadline_s(command, first_s)
+        return int(deadline_s * 1000) - self._options.datanode_deadline_margin_ms
+
+    def _is_rebuilding(self, command: Pending) -> bool:
+        """Whether a datanode may be rebuilding shards by this command, for all that is known.
+
+        Nobody can call it back. Until it answers, or must have stopped, nothing else rebuilds them.
+        """
+        if command.kind is not Kind.RECONSTRUCT or command.is_answered:
+            return False
+        if command.sent_at_s is None:
+            is_earlier = command.command_id < self._first_id
+            return is_earlier and self._clock.monotonic_s() < self._earlier_until_s
+        return self._clock.monotonic_s() < command.sent_at_s + command.lifetime_ms / 1000
+
+    def _waits(self, command: Pending) -> bool:
+        """Whether a reconcile waits for those of the minority, so that one copy is free."""
+        return command.is_second and any(
+            other.kind is Kind.RECONCILE and not other.is_second
+            for other in self._state.commands.of_container(command.container_id)
+        )
+
+    def settle(self, change: Change, outcome: Outcome) -> Pending | None:
+        """Record what a datanode says became of a command; return the command if that is news."""
+        pending = self._state.commands.get(outcome.command_id)
+        if pending is None or pending.is_answered:
+            self._correct(change, outcome)
+            return None
+        if pending.datanode_id != outcome.datanode_id:
+            _log.warning(
+                "command_answered_by_another",
+                command_id=outcome.command_id,
+                datanode_id=outcome.datanode_id,
+            )
+            return None
+        if outcome.state is OutcomeState.SKIPPED and outcome.code in {DUPLICATE, STALE_TERM}:
+            self._not_ended(change, pending, outcome.code)
+            return None
+        outcome = replace(outcome, kind=pending.kind, container_id=pending.container_id)
+        self._note_failure(pending, outcome)
+        self._note_replica(change, pending, outcome)
+        if outcome.state is OutcomeState.EXECUTED and not self._is_shown(pending):
+            change.put(self._state.outcomes, outcome)
+            change.note(trail.ended(pending, outcome))
+            change.touch(self._state.commands, replace(pending, is_answered=True))
+        else:
+            self._finish(change, pending, outcome)
+        return pending
+
+    def estimate_ms(self, size_bytes: int) -> int:
+        """Return how long a copy of so many bytes takes, by what copies took lately."""
+        return int(size_bytes * 1000 / self._copy_bytes_per_s)
+
+    def waiting_bytes(self, datanode_id: str) -> int:
+        """Return the bytes a datanode has to copy before another command's turn."""
+        return sum(
+            command.size_bytes // 2
+            for command in self._state.commands.of_node(datanode_id)
+            if command.kind is Kind.REPLICATE and not command.is_answered
+        )
+
+    def _note_failure(self, command: Pending, outcome: Outcome) -> None:
+        # A datanode's trouble with itself is its own; that with a container is the container's.
+        key = (
+            command.kind,
+            command.container_id,
+            "" if command.container_id else command.datanode_id,
+        )
+        if outcome.moved_bytes and outcome.duration_ms:
+            rate = outcome.moved_bytes * 1000 / outcome.duration_ms
+            self._copy_bytes_per_s += RATE_WEIGHT * (rate - self._copy_bytes_per_s)
+        if outcome.state is OutcomeState.EXECUTED:
+            self._failures.pop(key, None)
+        elif outcome.state is OutcomeState.FAILED:
+            count, _at_s = self._failures.get(key, (0, 0.0))
+            self._failures[key] = (count + 1, self._clock.monotonic_s())
+
+    def _note_replica(self, change: Change, command: Pending, outcome: Outcome) -> None:
+        """Exclude a replica on which orders fail again and again."""
+        key = (command.container_id, command.datanode_id)
+        if outcome.state is OutcomeState.EXECUTED:
+            self._failed_in_a_row.pop(key, None)
+        if outcome.state is not OutcomeState.FAILED or command.kind not in _OF_A_REPLICA:
+            return
+        count = self._failed_in_a_row[key] = self._failed_in_a_row.get(key, 0) + 1
+        if not 0 < self._options.exclude_failure_count <= count:
+            return
+        reason = f"{count} failures in a row, the last: {outcome.code} {outcome.message}".strip()
+        change.put(self._state.holds, Hold(*key, self._clock.wall_ms(), reason))
+        del self._failed_in_a_row[key]
+        _log.warning("replica_excluded", container_id=key[0], datanode_id=key[1], reason=reason)
+
+    def review(self, change: Change, container_id: int) -> None:
+        """Let go of the answered commands of a container that reports show done."""
+        for command in self._state.commands.of_container(container_id):
+            if command.is_answered and self._is_shown(command):
+                change.remove(self._state.commands, command.command_id)
+
+    def _is_shown(self, command: Pending) -> bool:
+        """Whether the replica map shows what a command asked for; true if it asks for no such."""
+        if command.kind not in _SHOWN:
+            return True
+        if command.kind is Kind.RECONSTRUCT:
+            return all(self._has_shard(command.container_id, *shard) for shard in command.shards)
+        key = (command.container_id, command.subject_id)
+        is_there = self._state.replicas.get(key) is not None
+        return is_there == (command.kind is Kind.REPLICATE)
+
+    def _has_shard(self, container_id: int, index: int, datanode_id: str) -> bool:
+        found = self._state.replicas.get((container_id, datanode_id))
+        if found is None or found.state is ReplicaState.UNHEALTHY:  # in whose place it was made
+            return False
+        return found.replica_index == index
+
+    def expire(self, change: Change) -> list[int]:
+        """Give up what was not answered in time; return the containers it was about.
+
+        A delete that was sent is never given up while the replica is there: it is sent again,
+        because nobody knows whether it is still to be executed.
+        """
+        late = dispatch.expired(
+            self._state.commands.values(),
+            now_s=self._clock.monotonic_s(),
+            deadline_s=self._options.command_deadline_ms / 1000,
+        )
+        for command in late:
+            is_sent_delete = command.kind is Kind.DELETE and command.sent_at_s is not None
+            if is_sent_delete and not self._is_shown(command):
+                again = replace(command, sent_at_s=None, deadline_ms=0, is_answered=False)
+                change.touch(self._state.commands, again)
+            elif command.is_answered:
+                change.remove(self._state.commands, command.command_id)
+            else:
+                self.drop(change, command, OutcomeState.FAILED, Code.DEADLINE_PASSED, "no answer")
+        self._forget_failures()
+        return [command.container_id for command in late]
+
+    def _forget_failures(self) -> None:
+        first_s, now_s = self._options.close_retry_ms / 1000, self._clock.monotonic_s()
+        self._failures = {
+            key: (count, at_s)
+            for key, (count, at_s) in self._failures.items()
+            if now_s - at_s < 2 * dispatch.backoff_s(count, first_s=first_s)
+        }
+
+    def node_restarted(self, change: Change, datanode_id: str) -> None:
+        """Queue again what was sent to a datanode: its memory of it is gone."""
+        for command in self._state.commands.of_node(datanode_id):
+            if command.sent_at_s is not None and not command.is_answered:
+                change.touch(self._state.commands, replace(command, sent_at_s=None, deadline_ms=0))
+
+    def node_died(self, change: Change, datanode_id: str) -> list[int]:
+        """Give up what a dead node was to send, make or get; return the containers.
+
+        What it was to do has passed its lifetime there, as a rule; what another node may still be
+        at is left to it. A delete that was sent stays pending: nobody knows whether it was done.
+        """
+        commands = [
+            *self._state.commands.of_node(datanode_id),
+            *self._state.commands.adds_to(datanode_id),
+        ]
+        given_up = {
+            command.command_id: command
+            for command in commands
+            if (command.kind in _REPAIRS and not self._is_rebuilding(command))
+            or (command.kind is Kind.DELETE and command.sent_at_s is None)
+        }
+        for command in given_up.values():
+            if command.is_answered:  # its outcome is kept; no report will show what came of it
+                change.remove(self._state.commands, command.command_id)
+            else:
+                message = f"{datanode_id} is dead"
+                self.drop(change, command, OutcomeState.FAILED, Code.UNAVAILABLE, message)
+        return [command.container_id for command in given_up.values()]
+
+    def node_leaves(self, change: Change, datanode_id: str) -> list[int]:
+        """Give up what was to bring replicas to a node that is to leave; return the containers.
+
+        They are ordered elsewhere. One that comes nevertheless is one too many, and goes again.
+        Shards that are being rebuilt, or were and are not reported yet, are copied from there.
+        """
+        coming = [
+            command
+            for command in self._state.commands.adds_to(datanode_id)
+            if not self._is_rebuilding(command)
+            and not (command.kind is Kind.RECONSTRUCT and command.is_answered)
+        ]
+        for command in coming:
+            if command.is_answered:
+                change.remove(self._state.commands, command.command_id)
+            else:
+                message = f"{datanode_id} is to leave"
+                self.drop(change, command, OutcomeState.SKIPPED, Code.INELIGIBLE, message)
+        return [command.container_id for command in coming]
+
+    def drop(
+        self, change: Change, command: Pending, state: OutcomeState, code: Code, message: str
+    ) -> None:
+        """End a command without its datanode."""
+        outcome = Outcome(
+            command_id=command.command_id,
+            datanode_id=command.datanode_id,
+            reported_at_ms=self._clock.wall_ms(),
+            state=state,
+            kind=command.kind,
+            container_id=command.container_id,
+            code=code,
+            message=message,
+            detail=b"",
+        )
+        self._finish(change, command, outcome)
+
+    def _repeat_lost(self, change: Change, datanode_id: str) -> None:
+        patience_s = max(
+            LOST_AFTER_S, LOST_AFTER_HEARTBEATS * self._options.heartbeat_interval_ms / 1000
+        )
+        for command in dispatch.lost(
+            self._state.commands.of_node(datanode_id),
+            reported=self._nodes.reported_queues(datanode_id),
+            now_s=self._clock.monotonic_s(),
+            patience_s=patience_s,
+        ):
+            _log.warning(
+                "command_sent_again", command_id=command.command_id, datanode_id=datanode_id
+            )
+            change.touch(self._state.commands, command)
+
+    def _finish(self, change: Change, command: Pending, outcome: Outcome) -> None:
+        change.remove(self._state.commands, command.command_id)
+        change.put(self._state.outcomes, outcome)
+        change.note(trail.ended(command, outcome))
+        surplus = len(self._state.outcomes) - OUTCOMES_MAX
+        if surplus > OUTCOMES_SLACK:
+            for command_id in self._state.outcomes.oldest(surplus):
+                change.remove(self._state.outcomes, command_id)
+
+    def _not_ended(self, change: Change, pending: Pending, code: str) -> None:
+        """Keep a command that was skipped for a reason of ours.
+
+        A duplicate is one we sent again while the first is running: its answer will come. A stale
+        term means that it was sent before this SCM's start: it is sent again under ours.
+        """
+        if code == STALE_TERM and pending.sent_at_s is not None:
+            change.touch(self._state.commands, replace(pending, sent_at_s=None, deadline_ms=0))
+
+    def _correct(self, change: Change, outcome: Outcome) -> None:
+        """Take a later answer over "skipped" and over our own giving up; ignore repetitions."""
+        known = self._state.outcome(outcome.command_id)
+        if known is None or known.datanode_id != outcome.datanode_id:
+            return
+        was_given_up = known.state is OutcomeState.SKIPPED or known.code == Code.DEADLINE_PASSED
+        if was_given_up and outcome.state is not OutcomeState.SKIPPED:
+            change.put(
+                self._state.outcomes,
+                replace(outcome, kind=known.kind, container_id=known.container_id),
+            )

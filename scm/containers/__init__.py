@@ -1,0 +1,1 @@
+"""A container from its first writer to its last delete."""

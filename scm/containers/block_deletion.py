@@ -1,0 +1,267 @@
+"""Keys that are deleted: their blocks, and in the end the containers that they leave empty.
+
+    suture rm ──► transaction per container ──► delete_blocks to every holder ──► acknowledged
+                  (durable, with the key's end)   (again until acknowledged)          │
+    container deleted ◄── every replica empty ◄───────────────────────────────────────┘
+
+A transaction ends when each recorded replica's datanode has acknowledged it and no replica is on
+its way that was copied before. Which blocks it deleted is remembered as long as the container
+lives: a datanode follows a peer's tombstone only if it was ordered (`confirm`). A transaction that
+only dead datanodes owe is in nobody's way: it rests until they are back and told, or until their
+replicas are gone from the books.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, islice
+from typing import Final
+
+import structlog
+
+from agent.errors import Code
+from merkle.replica import TREE_STATES
+from scm.cluster import lifecycle
+from scm.cluster.case import LEAVING
+from scm.cluster.cases import Cases
+from scm.cluster.nodes import Nodes
+from scm.cluster.pending_ops import PendingOps
+from scm.containers.emptying import next_step
+from scm.state.clock import Clock
+from scm.state.database import Change, State
+from scm.state.facts import Container, ContainerState, Deleted, Key, Kind, Outcome, Transaction
+
+TRANSACTIONS_PER_COMMAND: Final = 100
+BLOCKS_PER_COMMAND: Final = 20_000
+BLOCKS_PER_TRANSACTION: Final = 1_000
+LOOKS_PER_TURN: Final = 2_000  # containers that are being deleted, while the lock is held
+
+_DONE: Final = frozenset({ContainerState.CLOSED, ContainerState.QUASI_CLOSED})
+_GONE: Final = frozenset({ContainerState.DELETED})
+
+_log = structlog.get_logger("suture.scm")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyDeletion:
+    """What became of one key that was to be deleted."""
+
+    name: str
+    code: str
+    size_bytes: int = 0
+    transaction_ids: tuple[int, ...] = ()
+
+
+class BlockDeletion:
+    """Deletes keys, blocks and empty containers. Callers hold the control plane's lock."""
+
+    def __init__(
+        self, state: State, nodes: Nodes, cases: Cases, commands: PendingOps, clock: Clock
+    ) -> None:
+        self._state = state
+        self._nodes = nodes
+        self._cases = cases
+        self._commands = commands
+        self._clock = clock
+        self._resting = state.settled()  # containers whose transactions only the dead owe
+        self._unfinished: dict[int, None] = {
+            container.container_id: None
+            for container in state.containers.values()
+            if container.state in {ContainerState.DELETING, ContainerState.DELETED}
+            and state.replicas.of(container.container_id)
+        }
+
+    def delete_keys(
+        self, change: Change, names: Sequence[str], *, dry_run: bool
+    ) -> list[KeyDeletion]:
+        """Delete keys; those that do not exist are named, the others are gone when this returns."""
+        return [self._delete_key(change, name, dry_run=dry_run) for name in names]
+
+    def retire(self, change: Change, key: Key) -> tuple[int, ...]:
+        """Have the blocks of a key that is gone deleted; return the ids of the transactions."""
+        by_container = sorted((block.container_id, block.local_id) for block in key.blocks)
+        return tuple(
+            transaction_id
+            for container_id, blocks in groupby(by_container, key=lambda pair: pair[0])
+            for transaction_id in self._record(change, container_id, [b for _id, b in blocks])
+        )
+
+    def offer(self, change: Change, datanode_id: str) -> None:
+        """Queue what a datanode has to delete, if it has nothing of that kind to do."""
+        if any(c.kind is Kind.DELETE_BLOCKS for c in self._state.commands.of_node(datanode_id)):
+            return
+        owed = self._owed_by(datanode_id)
+        if owed:
+            self._commands.queue(
+                change,
+                Kind.DELETE_BLOCKS,
+                owed[0].container_id,
+                datanode_id,
+                why="keys were deleted",
+                is_kept=False,  # the transactions are
+                transactions=owed,
+            )
+
+    def acknowledge(self, change: Change, outcome: Outcome) -> None:
+        """Record which transactions a datanode has executed."""
+        for key in outcome.acknowledged:
+            transaction = self._state.transactions.get(key)
+            if transaction is None or outcome.datanode_id in transaction.acknowledged_by:
+                continue
+            known_by = (*transaction.acknowledged_by, outcome.datanode_id)
+            change.put(self._state.transactions, replace(transaction, acknowledged_by=known_by))
+            self.finish(change, key[0])
+
+    def finish(self, change: Change, container_id: int) -> None:
+        """End the transactions of a container that nobody owes any more; what they deleted is
+        remembered until the container is gone."""
+        transactions = self._state.transactions.of(container_id)
+        container = self._state.containers.get(container_id)
+        is_gone = container is None or container.state in _GONE
+        if not transactions and not is_gone:
+            return
+        replicas = self._state.replicas.of(container_id)
+        living = {replica.datanode_id for replica in self._nodes.living(replicas)}
+        dead = {replica.datanode_id for replica in replicas} - living
+        is_copied = any(
+            c.kind is Kind.REPLICATE for c in self._state.commands.of_container(container_id)
+        )
+        if is_gone and not replicas and container is not None:
+            for deleted in self._state.deleted_in(container_id):
+                change.remove(self._state.deleted, (container_id, deleted.transaction_id))
+        is_resting = not is_copied
+        for transaction in transactions:
+            is_done = bool(living) and living.issubset(transaction.acknowledged_by)
+            is_resting &= is_done or not living
+            is_owed = not dead.issubset(transaction.acknowledged_by)
+            if ((is_done and not is_copied) or (is_gone and not living)) and not is_owed:
+                key = (container_id, transaction.transaction_id)
+                change.remove(self._state.transactions, key)
+                if not is_gone:
+                    change.put(
+                        self._state.deleted, Deleted(*key, tuple(sorted(transaction.local_ids)))
+                    )
+        if is_resting and self._state.transactions.has_any(container_id):
+            self._resting.add(container_id)
+
+    def being_deleted(self, container_id: int) -> frozenset[int]:
+        """Return the blocks of transactions that are not at their end."""
+        transactions = self._state.transactions.of(container_id)
+        return frozenset(
+            local_id for transaction in transactions for local_id in transaction.local_ids
+        )
+
+    def tidy(self, change: Change, container_ids: Iterable[int]) -> list[int]:
+        """Delete containers that are empty, or let them come back; return those that changed."""
+        changed = []
+        for container_id in container_ids:
+            container = self._state.containers.get(container_id)
+            if container is not None and self._tidy_one(change, container):
+                changed.append(container_id)
+        return changed
+
+    def unfinished(self) -> list[int]:
+        """Return containers whose replicas have yet to go, those first that waited longest."""
+        due = list(islice(self._unfinished, LOOKS_PER_TURN))
+        for container_id in due:
+            self._unfinished[container_id] = self._unfinished.pop(container_id)
+        return due
+
+    def _tidy_one(self, change: Change, container: Container) -> bool:
+        container_id = container.container_id
+        known = self._state.replicas
+        if container.state in _DONE and not known.may_be_empty(container_id, self._nodes.dead):
+            self._unfinished.pop(container_id, None)
+            return False  # as nearly all: they are not even unpacked
+        replicas = self._nodes.living(self._state.replicas.of(container_id))
+        nodes = map(self._state.nodes.get, (r.datanode_id for r in replicas))
+        leaving = {n.datanode_id for n in nodes if n is not None and n.op_state in LEAVING}
+        is_unused = self._is_unused(container)
+        step = next_step(container, replicas, is_unused=is_unused, leaving=leaving)
+        for chosen, force in ((step.deletes, False), (step.forced, True)):
+            for datanode_id in chosen:
+                self._delete_replica(change, container_id, datanode_id, force=force)
+        seen = container
+        if step.event is not None:
+            seen = lifecycle.advance(container, step.event, now_ms=self._clock.wall_ms())
+            change.put(self._state.containers, seen)
+            _log.info("container_state_changed", container_id=container_id, state=seen.state)
+        if replicas and (step.deletes or step.forced):
+            self._unfinished[container_id] = None
+        else:
+            self._unfinished.pop(container_id, None)
+        return step.event is not None
+
+    def _delete_replica(
+        self, change: Change, container_id: int, datanode_id: str, *, force: bool
+    ) -> None:
+        is_pending = self._state.commands.about(Kind.DELETE, container_id, datanode_id) is not None
+        is_cooling = self._commands.is_cooling(Kind.DELETE, container_id)
+        if is_pending or is_cooling or not self._commands.is_sendable(datanode_id):
+            return
+        why = "all blocks of the container are deleted" if force else "the container is empty"
+        self._commands.queue(change, Kind.DELETE, container_id, datanode_id, why=why, force=force)
+
+    def _is_unused(self, container: Container) -> bool:
+        container_id = container.container_id
+        return not (
+            self._state.keys.blocks_in(container_id)
+            or (container.state in _DONE and self._cases.owes_deletes(container_id))
+            or self._state.allocations.has_any(container_id)
+            or any(
+                c.kind is Kind.REPLICATE for c in self._state.commands.of_container(container_id)
+            )
+        )
+
+    def _delete_key(self, change: Change, name: str, *, dry_run: bool) -> KeyDeletion:
+        key = self._state.keys.get(name)
+        if key is None:
+            return KeyDeletion(name, Code.KEY_NOT_FOUND)
+        if dry_run:
+            return KeyDeletion(name, "OK", key.size_bytes)
+        change.remove(self._state.keys, name)
+        return KeyDeletion(name, "OK", key.size_bytes, self.retire(change, key))
+
+    def _record(self, change: Change, container_id: int, local_ids: list[int]) -> list[int]:
+        ids: list[int] = []
+        if self._state.forgotten.get(container_id) is not None:
+            return ids  # nothing of it is deleted if it comes back
+        for first in range(0, len(local_ids), BLOCKS_PER_TRANSACTION):
+            transaction = Transaction(
+                change.next_id("next_transaction_id"),
+                container_id,
+                tuple(local_ids[first : first + BLOCKS_PER_TRANSACTION]),
+                self._clock.wall_ms(),
+            )
+            change.put(self._state.transactions, transaction)
+            ids.append(transaction.transaction_id)
+        return ids
+
+    def _owed_by(self, datanode_id: str) -> tuple[Transaction, ...]:
+        """Return what a datanode has not acknowledged, oldest first, as much as one command takes.
+
+        Only of containers that are closed: an open one is still being written.
+        """
+        owed: list[Transaction] = []
+        blocks_count = 0
+        for container_id in self._state.transactions.container_ids():
+            if container_id in self._resting:
+                continue
+            replica = self._state.replicas.get((container_id, datanode_id))
+            container = self._state.containers.get(container_id)
+            if (
+                replica is None
+                or container is None
+                or container.state not in _DONE
+                or replica.state not in TREE_STATES
+                or replica.load_error
+                or self._commands.is_cooling(Kind.DELETE_BLOCKS, container_id)
+            ):
+                continue
+            for transaction in self._state.transactions.of(container_id):
+                if datanode_id in transaction.acknowledged_by:
+                    continue
+                blocks_count += len(transaction.local_ids)
+                if len(owed) == TRANSACTIONS_PER_COMMAND or blocks_count > BLOCKS_PER_COMMAND:
+                    return tuple(owed)
+                owed.append(transaction)
+        return tuple(owed)

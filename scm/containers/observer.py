@@ -1,0 +1,87 @@
+"""Containers brought to where their replicas show them."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+import structlog
+
+from scm.cluster import lifecycle
+from scm.cluster.cases import Cases
+from scm.cluster.nodes import Nodes
+from scm.cluster.pending_ops import PendingOps
+from scm.containers.block_deletion import BlockDeletion
+from scm.replication.orders import Orders
+from scm.replication.replication_manager import ReplicationManager
+from scm.state.clock import Clock
+from scm.state.database import Change, State
+from scm.state.facts import Container, ContainerState
+
+_COMMIT_OVER: Final = frozenset(
+    {ContainerState.QUASI_CLOSED, ContainerState.CLOSED, ContainerState.DELETED}
+)
+
+_log = structlog.get_logger("suture.scm")
+
+
+class Observer:
+    """Moves containers along their lifecycle. Callers hold the control plane's lock."""
+
+    def __init__(
+        self,
+        state: State,
+        nodes: Nodes,
+        commands: PendingOps,
+        deletions: BlockDeletion,
+        orders: Orders,
+        manager: ReplicationManager,
+        cases: Cases,
+        clock: Clock,
+    ) -> None:
+        self._state = state
+        self._nodes = nodes
+        self._commands = commands
+        self._deletions = deletions
+        self._orders = orders
+        self._manager = manager
+        self._cases = cases
+        self._clock = clock
+
+    def observe(self, change: Change, container_ids: Iterable[int]) -> None:
+        """Bring containers to where their replicas show them, and queue the closes that are due."""
+        now_ms = self._clock.wall_ms()
+        for container_id in container_ids:
+            container = self._state.containers.get(container_id)
+            if container is None:
+                continue  # unknown: recorded, never acted on
+            self._commands.review(change, container_id)
+            self._deletions.finish(change, container_id)
+            self.move(change, container, self._seen(container, now_ms))
+
+    def _seen(self, container: Container, now_ms: int) -> Container:
+        """Return a container as those of its datanodes show it that are not dead.
+
+        A dead one is not waited for. Where nobody else has a replica nothing is concluded: it may
+        come back.
+        """
+        container_id = container.container_id
+        living = self._cases.living(container_id)
+        if self._state.replicas.of(container_id) and not living:
+            return container
+        if container.state is not ContainerState.OPEN and container.pipeline:
+            awaited = tuple(n for n in container.pipeline if not self._nodes.is_gone(n))
+            container = replace(container, pipeline=awaited)
+        return lifecycle.observe(container, living, now_ms=now_ms)
+
+    def move(self, change: Change, before: Container, after: Container) -> None:
+        """Record what a container has become, and queue the closes that are due."""
+        container_id = after.container_id
+        if after != before:
+            change.put(self._state.containers, after)
+        if after.state is not before.state:
+            _log.info("container_state_changed", container_id=container_id, state=after.state)
+            if after.state in _COMMIT_OVER:
+                for allocation in self._state.allocations.of(container_id):
+                    change.remove(self._state.allocations, (container_id, allocation.local_id))
+        self._orders.close(change, after)
+        self._manager.look_at([container_id])

@@ -1,0 +1,379 @@
+"""Writers' sessions: which blocks go into which container, and what has been committed.
+
+A container is open for one session at a time, so that its bcsids are one writer's history and a
+replica with a higher bcsid has everything a lower one has. It takes no more blocks (is sealed)
+when it is full, when one of its datanodes is not well, or when its writer left a replica behind;
+it closes when nothing promised in it is owed any more, when its session says so, or when nobody
+has asked for it for a while. While no other nodes can be had it goes on without the replica that
+was left behind, as long as a majority of its replicas takes writes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import structlog
+
+from agent.ec.scheme import parse_scheme
+from agent.errors import Code, Refused, size_text
+from scm.cluster import lifecycle
+from scm.cluster.allocate import choose_nodes
+from scm.cluster.cases import Cases
+from scm.cluster.nodes import Nodes
+from scm.containers.block_deletion import BlockDeletion
+from scm.state.clock import Clock
+from scm.state.database import Change, State
+from scm.state.facts import Allocation, Container, ContainerState, Key, data_count_of
+from scm.state.options import ScmOptions
+
+BLOCKS_PER_CONTAINER_MAX: Final = 1_000_000
+
+_log = structlog.get_logger("suture.scm")
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """A block promised to a writer, and the datanodes that are to get it."""
+
+    allocation: Allocation
+    datanode_ids: tuple[str, ...]
+
+
+class Writers:
+    """Allocates, commits and ends sessions. Callers hold the control plane's lock.
+
+    Containers that should close are left in state CLOSING; sending commands is not done here.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        nodes: Nodes,
+        cases: Cases,
+        deletions: BlockDeletion,
+        clock: Clock,
+        options: ScmOptions,
+    ) -> None:
+        self._state = state
+        self._deletions = deletions
+        self._nodes = nodes
+        self._cases = cases
+        self._clock = clock
+        self._options = options
+        self._active_at_s: dict[int, float] = {}
+
+    def allocate(
+        self,
+        change: Change,
+        client_id: str,
+        sizes: Sequence[int],
+        names: Sequence[str] = (),
+        *,
+        scheme: str = "",
+    ) -> list[Promise]:
+        """Promise one block per size, in order; all or none.
+
+        With a `scheme` they are block groups of erasure-coded containers. `names` are new keys
+        that the blocks are for. Raises Refused(KEY_EXISTS) if one of them is there, before
+        anything was written for it, Refused(INVALID_WRITE_SIZE) for a block no container can
+        hold, and Unavailable(NOT_ENOUGH_NODES).
+        """
+        for name in names:
+            if self._state.keys.get(name) is not None:
+                raise _key_exists(name)
+        bytes_max = self._options.container_bytes_max * data_count_of(scheme)
+        for size_bytes in sizes:
+            if size_bytes > bytes_max:
+                raise Refused(
+                    Code.INVALID_WRITE_SIZE,
+                    f"block of {size_text(size_bytes)} ({size_bytes} bytes) does not fit "
+                    f"into a container of {size_text(bytes_max)} ({bytes_max} bytes)",
+                    hint="split it into several blocks",
+                )
+        return [self._promise(change, client_id, size_bytes, scheme) for size_bytes in sizes]
+
+    def commit(
+        self,
+        change: Change,
+        client_id: str,
+        keys: Sequence[Key],
+        *,
+        may_replace: bool,
+        failed: Sequence[tuple[int, str]],
+    ) -> list[int]:
+        """Record keys whose blocks are on their datanodes; return the containers to close.
+
+        All or none. The same commit twice is one commit: an answer may be lost. Raises
+        Refused(KEY_EXISTS), Refused(CONTAINER_NOT_OPEN) or Refused(BLOCK_NOT_COMMITTED).
+        """
+        touched: set[int] = set()
+        for container_id, datanode_id in failed:
+            self._leave_behind(change, client_id, container_id, datanode_id)
+            touched.add(container_id)
+        for key in keys:
+            touched |= self._commit_key(change, client_id, key, may_replace=may_replace)
+        self._note_success(touched, {datanode_id for _container_id, datanode_id in failed})
+        return self._close_settled(change, touched)
+
+    def finish(self, change: Change, client_id: str, *, close: bool) -> list[int]:
+        """End a session; return the ids of its open containers.
+
+        With `close`, or if the session owes commits, they close now. Otherwise they are released
+        and the next session goes on with them.
+        """
+        containers = self._state.containers.open_of(client_id)
+        for container in containers:
+            owes = self._state.allocations.has_any(container.container_id)
+            if close or owes or container.is_sealed:
+                self.end(change, container, "writer finished")
+            else:
+                change.put(self._state.containers, replace(container, client_id=""))
+        return [container.container_id for container in containers]
+
+    def end(self, change: Change, container: Container, reason: str) -> None:
+        """Move an open container to CLOSING."""
+        self._active_at_s.pop(container.container_id, None)
+        closing = lifecycle.end_writes(container, reason, now_ms=self._clock.wall_ms())
+        if closing is not container:
+            change.put(self._state.containers, closing)
+            _log.info("container_closing", container_id=container.container_id, reason=reason)
+
+    def end_idle(self, change: Change) -> list[int]:
+        """Close open containers nobody asked about for long; return their ids."""
+        now_s = self._clock.monotonic_s()
+        ended = []
+        containers = self._state.containers.open_all()
+        still_open = {container.container_id for container in containers}
+        for container_id in self._active_at_s.keys() - still_open:
+            del self._active_at_s[container_id]
+        for container in containers:
+            active_at_s = self._active_at_s.setdefault(container.container_id, now_s)
+            is_sealed = container.is_sealed or not self._is_well(container) or _is_short(container)
+            allowed_ms = (
+                self._options.sealed_idle_ms if is_sealed else self._options.session_idle_ms
+            )
+            if (now_s - active_at_s) * 1000 > allowed_ms:
+                self.end(change, container, "no writer asked for it for too long")
+                ended.append(container.container_id)
+        return ended
+
+    def _promise(self, change: Change, client_id: str, size_bytes: int, scheme: str) -> Promise:
+        container = self._container_for(change, client_id, size_bytes, scheme)
+        grown = replace(
+            container,
+            allocated_bytes=container.allocated_bytes + size_bytes,
+            allocated_bcsid=container.allocated_bcsid + 1,
+        )
+        allocation = Allocation(
+            container_id=grown.container_id,
+            local_id=change.next_id("next_local_id"),
+            bcsid=grown.allocated_bcsid,
+            size_bytes=size_bytes,
+            client_id=client_id,
+        )
+        change.put(self._state.containers, grown)
+        change.put(self._state.allocations, allocation)
+        self._active_at_s[grown.container_id] = self._clock.monotonic_s()
+        return Promise(allocation, grown.pipeline)
+
+    def _container_for(
+        self, change: Change, client_id: str, size_bytes: int, scheme: str
+    ) -> Container:
+        for container in self._state.containers.open_of(client_id):
+            if container.is_sealed or container.scheme != scheme:
+                continue
+            if self._takes(container, size_bytes):
+                return container
+            change.put(self._state.containers, replace(container, is_sealed=True))
+            self._close_settled(change, {container.container_id})
+        for container in self._state.containers.open_of(""):  # released by a finished session
+            if _is_short(container) and not self._goes_on(container):
+                self.end(change, container, "a replica was left behind")
+            elif container.scheme == scheme and self._takes(container, size_bytes):
+                return replace(container, client_id=client_id)
+        return self._new_container(change, client_id, scheme)
+
+    def _takes(self, container: Container, size_bytes: int) -> bool:
+        return (
+            container.allocated_bytes + size_bytes
+            <= self._options.container_bytes_max * container.data_count
+            and container.allocated_bcsid < BLOCKS_PER_CONTAINER_MAX
+            and self._is_well(container)
+            and (not _is_short(container) or self._goes_on(container))
+        )
+
+    def _goes_on(self, container: Container) -> bool:
+        """Whether a container takes blocks although one of its replicas was left behind.
+
+        While there is no other choice: a new container would have a replica on a node that writers
+        just failed on, too, and each block of an outage would get a container of its own, to be
+        closed, copied and mended when the node is back.
+        """
+        if container.scheme or not _has_majority(container):
+            return False
+        willing = [c for c in self._cases.candidates() if not self._nodes.is_avoided(c.datanode_id)]
+        return len(willing) < container.replication_factor
+
+    def _note_success(self, container_ids: set[int], failed_ids: set[str]) -> None:
+        for container_id in container_ids:
+            container = self._state.containers.get(container_id)
+            for node in () if container is None else container.pipeline:
+                if node not in failed_ids:
+                    self._nodes.write_succeeded(node)
+
+    def _is_well(self, container: Container) -> bool:
+        return all(self._nodes.is_reachable(node) for node in container.pipeline)
+
+    def _new_container(self, change: Change, client_id: str, scheme: str) -> Container:
+        count = parse_scheme(scheme).shard_count if scheme else self._options.replication_factor
+        container_id = change.next_id("next_container_id")
+        while self._state.replicas.of(container_id):
+            # Somebody has data under this id that this state, restored from a backup perhaps,
+            # knows nothing of. Two containers under one id would be mixed for ever.
+            container_id = change.next_id("next_container_id")
+        pipeline = choose_nodes(
+            self._cases.candidates(),
+            count=count,
+            needed_bytes=self._options.container_bytes_max,
+            container_id=container_id,
+            seed=self._options.seed,
+        )
+        _log.info("container_allocated", container_id=container_id, datanode_ids=pipeline)
+        return Container(
+            container_id=container_id,
+            state=ContainerState.OPEN,
+            replication_factor=count,
+            sequence_id=0,
+            state_since_ms=self._clock.wall_ms(),
+            pipeline=tuple(pipeline),
+            client_id=client_id,
+            scheme=scheme,
+        )
+
+    def _commit_key(
+        self, change: Change, client_id: str, key: Key, *, may_replace: bool
+    ) -> set[int]:
+        known = self._state.keys.get(key.name)
+        if known is not None and known.blocks == key.blocks:
+            return set()
+        if known is not None and not may_replace:
+            raise _key_exists(key.name)
+        for block in key.blocks:
+            allocation = self._allocation(client_id, key.name, block.container_id, block.local_id)
+            if (allocation.bcsid, True) != (
+                block.bcsid,
+                block.length_bytes <= allocation.size_bytes,
+            ):
+                raise Refused(
+                    Code.MALFORMED_REQUEST,
+                    f"block {block.local_id} of key {key.name} has bcsid {block.bcsid} and "
+                    f"{block.length_bytes} bytes, promised were bcsid {allocation.bcsid} and "
+                    f"{allocation.size_bytes} bytes",
+                )
+            self._settle(change, allocation, block.length_bytes)
+        if known is not None:
+            self._deletions.retire(change, known)
+        change.put(self._state.keys, key)
+        return {block.container_id for block in key.blocks}
+
+    def _allocation(
+        self, client_id: str, key_name: str, container_id: int, local_id: int
+    ) -> Allocation:
+        allocation = self._state.allocations.get((container_id, local_id))
+        if allocation is not None and allocation.client_id == client_id:
+            return allocation
+        container = self._state.containers.get(container_id)
+        if container is None:
+            raise Refused(
+                Code.CONTAINER_NOT_FOUND,
+                f"key {key_name}: container {container_id} does not exist",
+                container_id=container_id,
+            )
+        if container.state is not ContainerState.OPEN:
+            raise Refused(
+                Code.CONTAINER_NOT_OPEN,
+                f"key {key_name}: container {container_id} was closed before block {local_id} "
+                f"was committed ({container.close_reason or container.state})",
+                hint="write the key again",
+                container_id=container_id,
+            )
+        raise Refused(
+            Code.BLOCK_NOT_COMMITTED,
+            f"key {key_name}: block {local_id} of container {container_id} is not promised to "
+            f"session {client_id}, or is committed already",
+            container_id=container_id,
+        )
+
+    def _settle(self, change: Change, allocation: Allocation, length_bytes: int) -> None:
+        container = self._state.containers.get(allocation.container_id)
+        assert container is not None, "an allocation never outlives its container"
+        change.put(
+            self._state.containers,
+            replace(
+                container,
+                sequence_id=max(container.sequence_id, allocation.bcsid),
+                committed_bytes=container.committed_bytes + length_bytes,
+                committed_count=container.committed_count + 1,
+            ),
+        )
+        change.remove(self._state.allocations, (allocation.container_id, allocation.local_id))
+        self._active_at_s[container.container_id] = self._clock.monotonic_s()
+
+    def _leave_behind(
+        self, change: Change, client_id: str, container_id: int, datanode_id: str
+    ) -> None:
+        container = self._state.containers.get(container_id)
+        if container is None:
+            raise Refused(
+                Code.CONTAINER_NOT_FOUND,
+                f"container {container_id} with a failed replica does not exist",
+                container_id=container_id,
+            )
+        if container.state is not ContainerState.OPEN or container.client_id != client_id:
+            return  # it is closing already, or is no longer this session's concern
+        if datanode_id not in container.pipeline:
+            if _is_short(container):
+                return  # a session tells all that it left behind, each time
+            raise Refused(
+                Code.MALFORMED_REQUEST,
+                f"container {container_id} has no replica on datanode {datanode_id}",
+                container_id=container_id,
+            )
+        self._nodes.write_failed(datanode_id)
+        _log.warning("replica_left_behind", container_id=container_id, datanode_id=datanode_id)
+        left = tuple(node for node in container.pipeline if node != datanode_id)
+        short = replace(container, pipeline=left)
+        # What was left behind never gets a later block: its commit id would claim those it missed.
+        can_go_on = not container.is_sealed and self._goes_on(short)
+        change.put(
+            self._state.containers, short if can_go_on else replace(container, is_sealed=True)
+        )
+
+    def _close_settled(self, change: Change, container_ids: set[int]) -> list[int]:
+        """Close the sealed ones among the containers that owe no commit; return their ids."""
+        closed = []
+        for container_id in sorted(container_ids):
+            container = self._state.containers.get(container_id)
+            if (
+                container is not None
+                and container.state is ContainerState.OPEN
+                and container.is_sealed
+                and not self._state.allocations.has_any(container_id)
+            ):
+                self.end(change, container, "full, or a replica was left behind")
+                closed.append(container_id)
+        return closed
+
+
+def _has_majority(container: Container) -> bool:
+    """Whether a majority of those that are left, which writers wait for, is one of all replicas."""
+    return len(container.pipeline) // 2 >= container.replication_factor // 2
+
+
+def _is_short(container: Container) -> bool:
+    """Whether an open container goes on without a replica that was left behind."""
+    return not container.scheme and len(container.pipeline) < container.replication_factor
+
+
+def _key_exists(name: str) -> Refused:
+    return Refused(Code.KEY_EXISTS, f"key {name} exists", hint="replace it on purpose")

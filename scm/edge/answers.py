@@ -1,0 +1,461 @@
+"""The control plane's values as answers on the wire."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Final, assert_never
+
+from agent.ec.scheme import parse_scheme
+from agent.rpc.codec import state_number, summary_message
+from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
+from scm.administration.admin import NodeDecision
+from scm.administration.decommission import SHOWN_MAX, Departure
+from scm.administration.forgetting import Fate
+from scm.containers.block_deletion import KeyDeletion
+from scm.edge import wire
+from scm.edge.calls import Endpoint, HeartbeatAnswer, PromisedBlock, Queues
+from scm.edge.report import RmReport
+from scm.edge.totals import Counts
+from scm.edge.views import ContainerView, NodeView, ReplicaView, comparison
+from scm.replication.balancer import Balance
+from scm.replication.intake import Decision, Order
+from scm.state.facts import (
+    Key,
+    Kind,
+    Outcome,
+    OutcomeState,
+    Pending,
+    Priority,
+    Replica,
+    Transaction,
+    Volume,
+)
+
+_OUTCOME_NUMBERS: Final = {
+    OutcomeState.EXECUTED: scm_pb2.CommandStatus.EXECUTED,
+    OutcomeState.FAILED: scm_pb2.CommandStatus.FAILED,
+    OutcomeState.SKIPPED: scm_pb2.CommandStatus.SKIPPED,
+}
+_PRIORITY_NUMBERS: Final = {Priority.NORMAL: scm_pb2.NORMAL, Priority.LOW: scm_pb2.LOW}
+
+
+def heartbeat_response(answer: HeartbeatAnswer, term: int) -> scm_pb2.HeartbeatResponse:
+    """Return what a datanode is told."""
+    return scm_pb2.HeartbeatResponse(
+        term=term,
+        commands=[_command(command, named, term) for command, named in answer.commands],
+        reregister=not answer.is_known,
+        sole_healthy_container_ids=answer.last_copies,
+    )
+
+
+def allocation_response(blocks: Iterable[PromisedBlock]) -> scm_pb2.AllocateBlocksResponse:
+    """Return the blocks promised to a writer."""
+    return scm_pb2.AllocateBlocksResponse(
+        blocks=[
+            scm_pb2.BlockAllocation(
+                block_id=container_pb2.BlockId(
+                    container_id=block.container_id, local_id=block.local_id, bcsid=block.bcsid
+                ),
+                replicas=_endpoints(block.replicas),
+            )
+            for block in blocks
+        ]
+    )
+
+
+def key_message(key: Key, lost: Iterable[int] = ()) -> scm_pb2.KeyInfo:
+    """Return a key; `lost` are the containers of it that were given up."""
+    return scm_pb2.KeyInfo(
+        key=key.name,
+        size=key.size_bytes,
+        created_at_ms=key.created_at_ms,
+        blocks=[
+            scm_pb2.BlockLocation(
+                block_id=container_pb2.BlockId(
+                    container_id=block.container_id, local_id=block.local_id, bcsid=block.bcsid
+                ),
+                length=block.length_bytes,
+            )
+            for block in key.blocks
+        ],
+        lost_container_ids=lost,
+    )
+
+
+def lookup_response(
+    key: Key, containers: Sequence[tuple[int, tuple[Endpoint, ...], str]]
+) -> scm_pb2.LookupKeyResponse:
+    """Return a key and where its containers are."""
+    return scm_pb2.LookupKeyResponse(
+        key=key_message(key),
+        containers=[
+            scm_pb2.ContainerReplicas(
+                container_id=container_id, replicas=_endpoints(endpoints), scheme=scheme
+            )
+            for container_id, endpoints, scheme in containers
+        ],
+    )
+
+
+def node_message(view: NodeView) -> scm_pb2.NodeInfo:
+    """Return a node."""
+    live = view.live
+    return scm_pb2.NodeInfo(
+        datanode_id=view.node.datanode_id,
+        address=view.node.address,
+        rack=view.node.rack,
+        version=view.node.version,
+        health=view.health,
+        op_state=view.node.op_state,
+        last_heartbeat_at_ms=view.heartbeat_at_ms,
+        container_count=view.container_count,
+        volumes=[] if live is None else [_volume(volume) for volume in live.volumes],
+        queues=[] if live is None else _counts(live.queues),
+        layout_version=view.node.layout_version,
+        read_only=view.node.is_read_only,
+    )
+
+
+def container_message(view: ContainerView) -> scm_pb2.ContainerInfo:
+    """Return a container with its replicas."""
+    container = view.container
+    return scm_pb2.ContainerInfo(
+        container_id=view.container_id,
+        state=view.state,
+        replication_factor=0 if container is None else container.replication_factor,
+        sequence_id=0 if container is None else container.sequence_id,
+        used_bytes=view.used_bytes,
+        replicas=[_replica_info(replica) for replica in view.replicas],
+        checksums=comparison(container, [replica.replica for replica in view.replicas]),
+        scheme="" if container is None else container.scheme,
+    )
+
+
+def counts_message(counts: Counts) -> scm_pb2.CountContainersResponse:
+    """Return how many containers are how."""
+    return scm_pb2.CountContainersResponse(**asdict(counts))
+
+
+def decisions_message(decisions: Iterable[Decision]) -> scm_pb2.ContainerDecisions:
+    """Return one decision per container asked about."""
+    return scm_pb2.ContainerDecisions(
+        decisions=[
+            scm_pb2.ContainerDecision(
+                container_id=decision.container_id,
+                code=decision.code,
+                message=decision.message,
+                command_ids=decision.command_ids,
+                orders=map(_order, decision.orders),
+                copies_before=decision.copies_before,
+                copies_after=decision.copies_after,
+                world=decision.world,
+                given_up=[
+                    scm_pb2.GivenUpCommit(bcsid=lost.bcsid, local_id=lost.local_id, key=lost.key)
+                    for lost in decision.given_up
+                ],
+                given_up_count=decision.given_up_count,
+                acknowledged_count=decision.acknowledged_count,
+            )
+            for decision in decisions
+        ]
+    )
+
+
+def forgotten_message(fates: Iterable[Fate]) -> scm_pb2.ForgetContainersResponse:
+    """Return what became of containers to forget."""
+    return scm_pb2.ForgetContainersResponse(
+        containers=[
+            scm_pb2.ForgottenContainer(
+                container_id=fate.container_id,
+                code=fate.code,
+                message=fate.message,
+                world=fate.world,
+                key_count=fate.key_count,
+                keys=fate.keys,
+            )
+            for fate in fates
+        ]
+    )
+
+
+def deletions_message(deletions: Iterable[KeyDeletion]) -> scm_pb2.DeleteKeysResponse:
+    """Return what became of keys to delete."""
+    return scm_pb2.DeleteKeysResponse(
+        deletions=[
+            scm_pb2.KeyDeletion(
+                key=deletion.name,
+                code=deletion.code,
+                size=deletion.size_bytes,
+                transaction_ids=deletion.transaction_ids,
+            )
+            for deletion in deletions
+        ]
+    )
+
+
+def balance_message(balance: Balance) -> scm_pb2.BalanceResponse:
+    """Return how far a balancing is."""
+    return scm_pb2.BalanceResponse(
+        running=balance.is_running,
+        iteration=balance.iteration,
+        iteration_count_max=balance.iteration_count_max,
+        threshold_permille=round(balance.threshold_percent * 10),
+        moves=[
+            scm_pb2.BalanceMove(
+                container_id=move.container_id,
+                source_datanode_id=move.source_id,
+                target_datanode_id=move.target_id,
+                bytes=move.size_bytes,
+            )
+            for move in balance.moves
+        ],
+        moved_count=balance.moved_count,
+        moved_bytes=balance.moved_bytes,
+        message=balance.message,
+        shares=[
+            scm_pb2.NodeShare(datanode_id=node, used_permille=round(share * 1000))
+            for node, share in balance.shares
+        ],
+    )
+
+
+def node_decisions_message(decisions: Iterable[NodeDecision]) -> scm_pb2.NodeDecisions:
+    """Return one decision per datanode."""
+    return scm_pb2.NodeDecisions(
+        decisions=[
+            scm_pb2.NodeDecision(
+                datanode_id=decision.datanode_id,
+                code=decision.code,
+                message=decision.message,
+                command_id=decision.command_id,
+            )
+            for decision in decisions
+        ]
+    )
+
+
+def report_message(report: RmReport) -> scm_pb2.GetReportResponse:
+    """Return the replication manager's report."""
+    return scm_pb2.GetReportResponse(
+        generated_at_ms=report.generated_at_ms,
+        states={str(state): count for state, count in report.states.items()},
+        conditions=[
+            scm_pb2.ConditionSample(condition=condition, count=count, container_ids=ids)
+            for condition, (count, ids) in report.conditions.items()
+        ],
+        verified_at_ms=report.verified.at_ms,
+        decisions=report.verified.decisions,
+        verify_error=report.verified.error,
+    )
+
+
+def departures_message(departures: Iterable[Departure]) -> scm_pb2.ListDeparturesResponse:
+    """Return how far the nodes are that are not in service."""
+    return scm_pb2.ListDeparturesResponse(
+        departures=[
+            scm_pb2.Departure(
+                datanode_id=departure.node.datanode_id,
+                op_state=departure.node.op_state,
+                op_expiry_ms=departure.node.op_expiry_ms,
+                health=departure.health,
+                container_count=departure.container_count,
+                copying_count=departure.copying_count,
+                required_count=len(departure.required),
+                unclosed_count=departure.unclosed_count,
+                locked_count=departure.locked_count,
+                container_ids=departure.required[:SHOWN_MAX],
+                switch_off=departure.may_be_switched_off,
+                persisted=departure.is_persisted,
+            )
+            for departure in departures
+        ]
+    )
+
+
+def queues_message(queues: Queues) -> scm_pb2.GetQueuesResponse:
+    """Return what waits where, and the limits."""
+    return scm_pb2.GetQueuesResponse(
+        nodes=[
+            scm_pb2.QueueInfo(
+                datanode_id=queue.node.datanode_id,
+                op_state=queue.node.op_state,
+                replication_load=queue.replication_load,
+                replication_limit=queue.replication_limit,
+                delete_load=queue.delete_load,
+                delete_limit=queue.delete_limit,
+                excluded=queue.is_excluded,
+                reported=_counts(queue.reported),
+                sent=_counts(queue.sent),
+                waiting=_counts(queue.waiting),
+            )
+            for queue in queues.nodes
+        ],
+        pending_add_count=queues.pending_add_count,
+        pending_add_limit=queues.pending_add_limit,
+        under_replicated_count=queues.under_count,
+        over_replicated_count=queues.over_count,
+        delete_transaction_count=queues.transaction_count,
+        pending_delete_count=queues.delete_count,
+        pending_delete_limit=queues.delete_limit,
+    )
+
+
+def _counts(counts: Iterable[tuple[str, int]]) -> list[scm_pb2.QueueCount]:
+    return [scm_pb2.QueueCount(type=kind, count=count) for kind, count in counts]
+
+
+def _order(order: Order) -> scm_pb2.Order:
+    return scm_pb2.Order(
+        type=order.kind,
+        datanode_id=order.datanode_id,
+        target_datanode_id=order.target_id,
+        bytes=order.size_bytes,
+        duration_ms=order.duration_ms,
+        queued_ms=order.queued_ms,
+    )
+
+
+def outcome_message(outcome: Outcome) -> scm_pb2.Outcome:
+    """Return what became of a command."""
+    status = scm_pb2.CommandStatus(
+        command_id=outcome.command_id,
+        state=_OUTCOME_NUMBERS[outcome.state],
+        type=outcome.kind,
+        container_id=outcome.container_id,
+        code=outcome.code,
+        message=outcome.message,
+    )
+    if outcome.detail and outcome.kind in wire.DETAILED_KINDS:
+        getattr(status, outcome.kind).ParseFromString(outcome.detail)
+    return scm_pb2.Outcome(
+        datanode_id=outcome.datanode_id, status=status, reported_at_ms=outcome.reported_at_ms
+    )
+
+
+def _command(command: Pending, named: Sequence[Endpoint], term: int) -> scm_pb2.Command:
+    message = scm_pb2.Command(
+        command_id=command.command_id,
+        term=term,
+        lifetime_ms=command.lifetime_ms,
+        priority=_PRIORITY_NUMBERS[command.priority],
+    )
+    match command.kind:
+        case Kind.CLOSE:
+            message.close.container_id = command.container_id
+            message.close.bcsid = command.bcsid
+            message.close.force = command.force
+        case Kind.DELETE:
+            message.delete.container_id = command.container_id
+            message.delete.force = command.force
+        case Kind.RECONCILE:
+            message.reconcile.container_id = command.container_id
+            message.reconcile.peers.extend(_endpoints(named))
+            message.reconcile.scheme = command.scheme
+            message.reconcile.holders.extend(map(_holder, command.holders))
+        case Kind.REPLICATE:
+            message.replicate.container_id = command.container_id
+            message.replicate.target.CopyFrom(_endpoints(named)[0])
+        case Kind.RECONSTRUCT:
+            message.reconstruct.CopyFrom(_reconstruct(command, named))
+        case Kind.DELETE_BLOCKS:
+            message.delete_blocks.transactions.extend(map(_transaction, command.transactions))
+        case Kind.SET_OPERATIONAL_STATE:
+            message.set_operational_state.op_state = command.op_state
+            message.set_operational_state.op_expiry_ms = command.op_expiry_ms
+        case Kind.REFRESH_VOLUME_USAGE:
+            message.refresh_volume_usage.SetInParent()
+        case Kind.REREGISTER:
+            message.reregister.SetInParent()
+        case _ as never:
+            assert_never(never)
+    return message
+
+
+def _reconstruct(command: Pending, named: Sequence[Endpoint]) -> scm_pb2.ReconstructCommand:
+    """Return a reconstruction: first its targets are named, then its sources, each in order."""
+    scheme = parse_scheme(command.scheme)
+    places = [
+        scm_pb2.EcShard(datanode=endpoint, replica_index=index)
+        for endpoint, (index, _) in zip(
+            _endpoints(named), (*command.shards, *command.sources), strict=True
+        )
+    ]
+    return scm_pb2.ReconstructCommand(
+        container_id=command.container_id,
+        scheme=scm_pb2.EcScheme(
+            codec=scheme.codec,
+            data=scheme.data_count,
+            parity=scheme.parity_count,
+            cell_bytes=scheme.cell_bytes,
+        ),
+        targets=places[: len(command.shards)],
+        sources=places[len(command.shards) :],
+    )
+
+
+def _transaction(transaction: Transaction) -> scm_pb2.DeleteTransaction:
+    return scm_pb2.DeleteTransaction(
+        transaction_id=transaction.transaction_id,
+        container_id=transaction.container_id,
+        local_ids=transaction.local_ids,
+    )
+
+
+def _endpoints(endpoints: Iterable[Endpoint]) -> list[container_pb2.DatanodeEndpoint]:
+    return [
+        container_pb2.DatanodeEndpoint(datanode_id=e.datanode_id, address=e.address)
+        for e in endpoints
+    ]
+
+
+def _volume(volume: Volume) -> datanode_pb2.VolumeStatus:
+    return datanode_pb2.VolumeStatus(
+        volume_id=volume.volume_id,
+        path=volume.path,
+        capacity_bytes=volume.capacity_bytes,
+        available_bytes=volume.available_bytes,
+        used_bytes=volume.used_bytes,
+        container_count=volume.container_count,
+        failed=volume.failed,
+        scanned_bytes=volume.scanned_bytes,
+        oldest_scan_at_ms=volume.oldest_scan_at_ms,
+        error=volume.error,
+    )
+
+
+def _replica_info(view: ReplicaView) -> scm_pb2.ContainerInfoReplica:
+    return scm_pb2.ContainerInfoReplica(
+        datanode=container_pb2.DatanodeEndpoint(
+            datanode_id=view.replica.datanode_id, address=view.address
+        ),
+        node_health=view.node_health,
+        replica=_replica_report(view.replica),
+        reported_at_ms=view.replica.reported_at_ms,
+    )
+
+
+def _holder(replica: Replica) -> scm_pb2.KnownHolder:
+    return scm_pb2.KnownHolder(
+        datanode_id=replica.datanode_id,
+        tree=None if replica.tree is None else summary_message(replica.tree),
+        is_empty=replica.is_empty,
+    )
+
+
+def _replica_report(replica: Replica) -> container_pb2.ReplicaReport:
+    return container_pb2.ReplicaReport(
+        container_id=replica.container_id,
+        state=state_number(replica.state),
+        bytes_used=replica.bytes_used,
+        block_count=replica.block_count,
+        bcsid=replica.bcsid,
+        origin_datanode_id=replica.origin_datanode_id,
+        replica_index=replica.replica_index,
+        is_empty=replica.is_empty,
+        tree=None if replica.tree is None else summary_message(replica.tree),
+        volume_id=replica.volume_id,
+        data_scan_at_ms=replica.data_scan_at_ms,
+        finding_count=replica.finding_count,
+        load_error=replica.load_error,
+        contradiction_count=int(replica.is_contradictory),
+    )

@@ -1,0 +1,327 @@
+"""What operators ask of the control plane, and the answers."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from agent.errors import Code, Refused, Unavailable
+from scm.administration.admin import NodeDecision
+from scm.administration.decommission import Departure, Request
+from scm.administration.forgetting import Fate
+from scm.cluster.safemode import Gate
+from scm.containers.block_deletion import KeyDeletion
+from scm.edge import snapshot
+from scm.edge.calls import Queues
+from scm.edge.metrics import Figures
+from scm.edge.parts import Parts
+from scm.edge.report import RmReport, rm_report
+from scm.edge.totals import Counts
+from scm.edge.views import ContainerView, NodeView
+from scm.replication.balancer import Balance
+from scm.replication.batches import op_rows
+from scm.replication.intake import Decision, PlanRow
+from scm.state.facts import Hold, Kind, OpState, Outcome
+from scm.state.health_states import NOT_KNOWN
+
+
+class Operators(Parts):
+    """Every call is one locked, atomic, durable change, or one look."""
+
+    def nodes(self) -> list[NodeView]:
+        """Return all nodes by id."""
+        with self._lock:
+            return self._views.nodes()
+
+    def containers(self, start: int, count: int) -> tuple[list[ContainerView], int]:
+        """Return a page of containers and the id to go on from (0: no more)."""
+        with self._lock:
+            return self._views.containers(start, count)
+
+    def container(self, container_id: int) -> ContainerView:
+        """Return one container. Raises Refused(CONTAINER_NOT_FOUND)."""
+        with self._lock:
+            view = self._views.container(container_id)
+        if view is None:
+            raise Refused(
+                Code.CONTAINER_NOT_FOUND,
+                f"no container {container_id}",
+                container_id=container_id,
+            )
+        return view
+
+    def count_containers(self) -> Counts:
+        """Return how many containers are how; what is still to count, a part at a time."""
+        while True:
+            with self._lock:
+                if self._totals.turn():
+                    return self._totals.counts()
+
+    def close_containers(
+        self,
+        container_ids: Sequence[int],
+        *,
+        worlds: Sequence[int] = (),
+        force: bool = False,
+        dry_run: bool = False,
+    ) -> list[Decision]:
+        """Close containers now, whatever their writers have in mind; `worlds` as below.
+
+        With `force` commits are given up that no closed replica has, acknowledged or not.
+        """
+        with self._change() as change:
+            closures = self._closures
+            do = closures.preview if dry_run else partial(closures.close, change)
+            return self._previews.each(container_ids, worlds, partial(do, force=force))
+
+    def reconcile_containers(
+        self, container_ids: Sequence[int], *, worlds: Sequence[int] = (), dry_run: bool = False
+    ) -> list[Decision]:
+        """Order containers reconciled, as far as they are eligible; `worlds` as below."""
+        with self._change() as change:
+            do = self._previews.reconcile if dry_run else partial(self._reconciles.order, change)
+            return self._previews.each(container_ids, worlds, do)
+
+    def apply_plan(
+        self, rows: Sequence[PlanRow], *, worlds: Sequence[int] = (), dry_run: bool
+    ) -> list[Decision]:
+        """Order what a plan asks for, row by row, if the world is still as the plan saw it.
+
+        `worlds` are those of a dry run of the same rows: if any changed since, nothing is ordered.
+        """
+        with self._change() as change:
+            return self._plans.apply_all(change, rows, worlds, dry_run=dry_run)
+
+    def replicate_containers(
+        self, container_ids: Sequence[int], *, target_id: str, worlds: Sequence[int], dry_run: bool
+    ) -> list[Decision]:
+        """Copy containers once more each; the containers' `worlds` are those of a dry run."""
+        with self._change() as change:
+            return self._admin.replicate(
+                change, container_ids, target_id=target_id, worlds=worlds, dry_run=dry_run
+            )
+
+    def delete_replicas(
+        self,
+        container_ids: Sequence[int],
+        *,
+        datanode_id: str,
+        worlds: Sequence[int],
+        dry_run: bool,
+    ) -> list[Decision]:
+        """Remove one datanode's replicas of containers."""
+        with self._change() as change:
+            return self._admin.delete(
+                change, container_ids, datanode_id=datanode_id, worlds=worlds, dry_run=dry_run
+            )
+
+    def order_nodes(self, datanode_ids: Sequence[str], kind: Kind) -> list[NodeDecision]:
+        """Order datanodes to measure their volumes, or to register again."""
+        with self._change() as change:
+            return self._admin.order_nodes(change, datanode_ids, kind)
+
+    def set_operational_states(self, request: Request) -> list[NodeDecision]:
+        """Let nodes leave, rest or return; what is being written on those that go is closed."""
+        with self._change() as change:
+            decisions = self._departures.request(change, request)
+            is_done = not request.is_dry_run and all(d.code == "OK" for d in decisions)
+            if is_done and request.op_state is not OpState.IN_SERVICE:
+                self._end_writes_on(change, request.datanode_ids, "one of its nodes is to leave")
+            for datanode_id in request.datanode_ids if is_done else ():
+                self._manager.look_at_node(datanode_id)
+                if request.op_state is not OpState.IN_SERVICE:
+                    self._manager.look_at(self._commands.node_leaves(change, datanode_id))
+            return decisions
+
+    def remove_nodes(
+        self, datanode_ids: Sequence[str], *, is_forced: bool, is_dry_run: bool
+    ) -> list[NodeDecision]:
+        """Strike dead nodes and all they had off the books, as far as nobody needs that."""
+        with self._change() as change:
+            decisions = self._parting.judge(datanode_ids, is_forced=is_forced)
+            if not is_dry_run and all(d.code == "OK" for d in decisions):
+                self._end_writes_on(change, datanode_ids, "one of its nodes was removed")
+                for datanode_id in datanode_ids:
+                    self._departures.forget(datanode_id)
+                    self._reports.forget(datanode_id)
+                    self._struck(change, self._parting.remove(change, datanode_id))
+            return decisions
+
+    def forget_containers(
+        self, container_ids: Sequence[int], *, worlds: Sequence[int], is_dry_run: bool
+    ) -> list[Fate]:
+        """Give up containers that are missing; the keys in them are lost."""
+        with self._change() as change:
+            fates = self._forgetting.forget(
+                change, container_ids, worlds=worlds, is_dry_run=is_dry_run
+            )
+            self._manager.look_at(container_ids)
+            return fates
+
+    def recall_containers(self, container_ids: Sequence[int], *, is_dry_run: bool) -> list[Fate]:
+        """Take forgotten containers back: a replica has turned up."""
+        with self._change() as change:
+            fates = self._forgetting.recall(change, container_ids, is_dry_run=is_dry_run)
+            self._struck(change, container_ids)
+            return fates
+
+    def departures(self) -> list[Departure]:
+        """Return the nodes that are not in service, and what they wait for."""
+        with self._lock:
+            return self._departures.departures()
+
+    def hold(
+        self, container_ids: Sequence[int], datanode_id: str, *, release: bool
+    ) -> list[Decision]:
+        """Suppress containers or exclude replicas; or release them."""
+        with self._change() as change:
+            do = self._holding.release if release else self._holding.hold
+            return do(change, container_ids, datanode_id)
+
+    def holds(self) -> list[Hold]:
+        """Return what is suppressed or excluded."""
+        with self._lock:
+            return sorted(
+                self._state.holds.values(), key=lambda hold: (hold.container_id, hold.datanode_id)
+            )
+
+    def balance(self, threshold_percent: float, iteration_count: int, *, dry_run: bool) -> Balance:
+        """Begin to move replicas from full nodes to empty ones. Raises Refused."""
+        with self._lock:
+            return self._balancer.start(threshold_percent, iteration_count, dry_run=dry_run)
+
+    def balance_status(self, *, stop: bool = False) -> Balance:
+        """Return how far the balancer is; `stop` ends it."""
+        with self._lock:
+            return self._balancer.stop() if stop else self._balancer.status()
+
+    def report(self) -> RmReport:
+        """Return the replication manager's report of its last round."""
+        with self._lock:
+            return rm_report(
+                self._state.containers.values(),
+                self._manager.states(),
+                self._manager.round_at_ms,
+                self._verified,
+            )
+
+    def queues(self) -> Queues:
+        """Return what waits where."""
+        with self._lock:
+            return Queues(
+                self._admin.queues(),
+                self._state.commands.add_count,
+                self._manager.in_flight_limit(),
+                len(self._manager.under),
+                len(self._removals.over),
+                len(self._state.transactions),
+                self._state.commands.delete_count,
+                self._options.delete_count_max,
+            )
+
+    def figures(self) -> Figures:
+        """Return the control plane in numbers; what takes long is counted without the lock."""
+        with self._lock:
+            views = self._views.nodes()
+            containers = self._state.containers.values()
+            commands = Counter(command.kind for command in self._state.commands.values())
+            counts = self._totals.counts()
+            states = self._manager.states()
+            live = [view.live for view in views if view.live is not None]
+            figures = Figures(
+                term=self._state.term,
+                is_safe_mode=self._safe_mode.is_on,
+                nodes=Counter((view.health, view.node.op_state) for view in views),
+                containers={},
+                unwell={},
+                differ=counts.differ,
+                contradict=counts.contradict,
+                lost=counts.lost,
+                commands=commands,
+                under_replicated=len(self._manager.under),
+                over_replicated=len(self._removals.over),
+                capacity_bytes=sum(node.capacity_bytes for node in live),
+                used_bytes=sum(node.used_bytes for node in live),
+                verified_at_s=self._verified.at_ms / 1000,
+                has_verify_failed=bool(self._verified.error),
+            )
+        return replace(
+            figures,
+            containers=Counter(container.state for container in containers),
+            unwell=Counter(state.name for state in states.unwell.values()),
+        )
+
+    def safe_mode(self) -> Gate:
+        """Say whether decisions are made yet, and whom they wait for."""
+        with self._lock:
+            return self._safe_mode.look(self._reports.confirmed)
+
+    def leave_safe_mode(self) -> Gate:
+        """Begin to decide at once."""
+        with self._lock:
+            return self._safe_mode.leave()
+
+    def delete_keys(self, names: Sequence[str], *, dry_run: bool) -> list[KeyDeletion]:
+        """Delete keys and, as datanodes get to it, their blocks."""
+        with self._change() as change:
+            return self._deletions.delete_keys(change, names, dry_run=dry_run)
+
+    def outcomes(self, command_ids: Sequence[int], count: int) -> tuple[list[Outcome], list[int]]:
+        """Return outcomes (of these commands, or the newest) and what is still pending."""
+        with self._lock:
+            wanted = list(command_ids) or self._state.outcomes.newest(count)
+            found = [self._state.outcome(i) for i in wanted if i in self._state.outcomes]
+            asked = set(command_ids)
+            pending = sorted(
+                command.command_id
+                for command in self._state.commands.values()
+                if not command.is_answered and (not asked or command.command_id in asked)
+            )
+        return [outcome for outcome in found if outcome is not None], pending
+
+    def export_snapshot(self) -> snapshot.Exported:
+        """Write what is known now as Parquet; the lock is held only to take it, not to write.
+
+        Raises Unavailable(BUSY) while another export runs.
+        """
+        if not self._export_lock.acquire(blocking=False):
+            raise Unavailable(Code.BUSY, "another snapshot is being exported")
+        try:
+            with self._lock:
+                world = snapshot.World(
+                    as_of_ms=self._clock.wall_ms(),
+                    term=self._state.term,
+                    cluster_id=self._state.cluster_id,
+                    nodes=self._views.nodes(),
+                    containers=self._state.containers.values(),
+                    replicas=self._state.replicas.values(),
+                    pending=[
+                        snapshot.PendingOp(command, *row)
+                        for command in self._state.commands.values()
+                        for row in op_rows(command, self._state)
+                    ],
+                    suppressed=frozenset(
+                        h.container_id for h in self._state.holds.values() if not h.datanode_id
+                    ),
+                    # What was judged by a health that a node no longer has is not known now.
+                    states=NOT_KNOWN if self._nodes.unnoted() else self._manager.states(),
+                    acknowledged=self._state.keys.last_bcsids(),
+                    rules=self._batches.rules(),
+                    owing=self._cases.owing(),
+                    barred_nodes=frozenset(
+                        node.datanode_id
+                        for node in self._state.nodes.values()
+                        if not self._nodes.takes_orders(node.datanode_id)
+                    ),
+                    barred=frozenset(
+                        (h.container_id, h.datanode_id)
+                        for h in self._state.holds.values()
+                        if h.datanode_id
+                    ),
+                    hopeful=self._cases.all_hopeful(),
+                )
+            return snapshot.export(
+                world, self._snapshots_path, keep_count=self._options.snapshot_keep_count
+            )
+        finally:
+            self._export_lock.release()

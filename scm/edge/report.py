@@ -1,0 +1,54 @@
+"""The replication manager's report: how many containers are in which state, and which are not well.
+
+It tells what the control plane found at its last look; `suture-verify` tells more, and of all
+containers at one instant.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from heapq import nsmallest
+from typing import Final
+
+from scm.state.facts import Container, ContainerState
+from scm.state.health_states import States
+
+SAMPLE_MAX: Final = 100  # containers named of each condition (Ozone's default)
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What the last verification by Spark came to."""
+
+    at_ms: int = 0  # 0: none yet
+    decisions: Mapping[str, int] = field(default_factory=dict)
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RmReport:
+    """Counts of containers, and samples of those that are not well."""
+
+    generated_at_ms: int  # 0: the first round is not over
+    states: Mapping[ContainerState, int]
+    conditions: Mapping[str, tuple[int, tuple[int, ...]]]  # count, and the first ids
+    verified: Verified
+
+
+def rm_report(
+    containers: Iterable[Container], states: States, round_at_ms: int, verified: Verified
+) -> RmReport:
+    """Count. Conditions are those found when each container was looked at last."""
+    counts = Counter(container.state for container in containers)
+    by_condition: dict[str, list[int]] = {}
+    for container_id, condition in states.unwell.items():
+        by_condition.setdefault(condition.name, []).append(container_id)
+    return RmReport(
+        round_at_ms,
+        {state: counts[state] for state in ContainerState},
+        {
+            condition: (len(ids), tuple(nsmallest(SAMPLE_MAX, ids)))
+            for condition, ids in sorted(by_condition.items())
+        },
+        verified,
+    )

@@ -1,0 +1,439 @@
+"""suture.v1.Scm over gRPC: parse, ask the control plane, answer. Nothing is decided here."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+import grpc
+
+from agent.rpc.access import Audit, Gate
+from agent.rpc.binding import PATIENCE, Patience, bind, server_options
+from agent.rpc.codec import parse_container_id, parse_int
+from agent.rpc.errors import ErrorEdge
+from agent.rpc.health import Health
+from agent.rpc.tls import LOOPBACK_ONLY, Security
+from agent.rpc.v1 import scm_pb2, scm_pb2_grpc
+from agent.rpc.waits import Attended, Slots, Unlimited, Waits, share
+from agent.tracing import Traced
+from merkle.replica import ID_MAX
+from scm.edge import answers, wire
+from scm.edge.control import ControlPlane
+from scm.state.clock import Clock
+from scm.state.options import ScmOptions
+
+SERVICE_NAME: Final = "suture.v1.Scm"
+MESSAGE_BYTES_MAX: Final = 32 * 1024**2  # a page of 100,000 replicas, with room
+ANSWER_BYTES_MAX: Final = 8 * 1024**2  # outcomes beyond it are left for the next question
+RPC_COUNT_MAX: Final = 512  # running and waiting; more are refused with RESOURCE_EXHAUSTED
+PAGE_MAX: Final = 1_000
+ITERATIONS_DEFAULT: Final = 10  # of the balancer (Ozone's default)
+assert ANSWER_BYTES_MAX + wire.RECONCILE_BYTES_MAX < MESSAGE_BYTES_MAX
+
+
+class ScmService(scm_pb2_grpc.ScmServicer):
+    """The calls. Errors leave as SutureError; `ErrorEdge` makes statuses of them."""
+
+    def __init__(self, control: ControlPlane, *, clock: Clock, options: ScmOptions) -> None:
+        self._control = control
+        self._clock = clock
+        self._options = options
+
+    # Datanodes.
+
+    def Register(  # noqa: N802
+        self, request: scm_pb2.RegisterRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.RegisterResponse:
+        """Let a datanode in."""
+        self._control.register(wire.registration_from(request))
+        return scm_pb2.RegisterResponse(
+            cluster_id=self._control.cluster_id,
+            term=self._control.term,
+            heartbeat_interval_ms=self._options.heartbeat_interval_ms,
+        )
+
+    def Heartbeat(  # noqa: N802
+        self, request: scm_pb2.HeartbeatRequest, context: grpc.ServicerContext
+    ) -> scm_pb2.HeartbeatResponse:
+        """Take reports in, hand commands out."""
+        call = wire.heartbeat_from(request, now_ms=self._clock.wall_ms())
+        answer = self._control.heartbeat(call, context.is_active)
+        return answers.heartbeat_response(answer, self._control.term)
+
+    def ConfirmDeletes(  # noqa: N802
+        self, request: scm_pb2.ConfirmDeletesRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ConfirmDeletesResponse:
+        """Say which deletes that a peer claims were ordered, and which blocks a key names."""
+        ordered, kept = self._control.confirm_deletes(*wire.claimed_deletes_from(request))
+        return scm_pb2.ConfirmDeletesResponse(
+            ordered_local_ids=sorted(ordered), kept_local_ids=sorted(kept)
+        )
+
+    # Clients.
+
+    def AllocateBlocks(  # noqa: N802
+        self, request: scm_pb2.AllocateBlocksRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.AllocateBlocksResponse:
+        """Promise blocks to a writer."""
+        client_id = wire.client_id_from(request.client_id)
+        return answers.allocation_response(
+            self._control.allocate(
+                client_id,
+                wire.sizes_from(request),
+                wire.new_keys_from(request),
+                scheme=wire.scheme_from(request),
+            )
+        )
+
+    def CommitKey(  # noqa: N802
+        self, request: scm_pb2.CommitKeyRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.CommitKeyResponse:
+        """Record keys, all or none."""
+        self._control.commit(
+            wire.client_id_from(request.client_id),
+            wire.keys_from(request.keys),
+            may_replace=request.replace,
+            failed=wire.failed_from(request.failed),
+        )
+        return scm_pb2.CommitKeyResponse()
+
+    def LookupKey(  # noqa: N802
+        self, request: scm_pb2.LookupKeyRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.LookupKeyResponse:
+        """Say what a key is made of and where that is."""
+        key, containers = self._control.lookup(wire.parse_key(request.key, "key"))
+        return answers.lookup_response(key, containers)
+
+    def ListKeys(  # noqa: N802
+        self, request: scm_pb2.ListKeysRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ListKeysResponse:
+        """Return a page of keys by name."""
+        keys, next_start_after = self._control.list_keys(
+            prefix=wire.cut(request.prefix),
+            start_after=wire.cut(request.start_after),
+            count=_page_size(request.count),
+        )
+        return scm_pb2.ListKeysResponse(
+            keys=[answers.key_message(key, self._control.lost_of(key)) for key in keys],
+            next_start_after=next_start_after,
+        )
+
+    def FinishWrites(  # noqa: N802
+        self, request: scm_pb2.FinishWritesRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.FinishWritesResponse:
+        """End a writer's session."""
+        client_id = wire.client_id_from(request.client_id)
+        return scm_pb2.FinishWritesResponse(
+            container_ids=self._control.finish(client_id, close=request.close)
+        )
+
+    # Operators.
+
+    def ListNodes(  # noqa: N802
+        self, _request: scm_pb2.ListNodesRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ListNodesResponse:
+        """Return every node and its health."""
+        return scm_pb2.ListNodesResponse(
+            nodes=[answers.node_message(view) for view in self._control.nodes()],
+            term=self._control.term,
+            cluster_id=self._control.cluster_id,
+        )
+
+    def ListContainerInfos(  # noqa: N802
+        self, request: scm_pb2.ListContainerInfosRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ListContainerInfosResponse:
+        """Return a page of containers by id."""
+        start = parse_int(request.start_container_id, "start_container_id", low=0, high=ID_MAX)
+        views, next_id = self._control.containers(start, _page_size(request.count))
+        return scm_pb2.ListContainerInfosResponse(
+            containers=[answers.container_message(view) for view in views],
+            next_container_id=next_id,
+        )
+
+    def GetContainerInfo(  # noqa: N802
+        self, request: scm_pb2.GetContainerInfoRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.GetContainerInfoResponse:
+        """Return one container."""
+        view = self._control.container(parse_container_id(request.container_id))
+        return scm_pb2.GetContainerInfoResponse(container=answers.container_message(view))
+
+    def CountContainers(  # noqa: N802
+        self, _request: scm_pb2.CountContainersRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.CountContainersResponse:
+        """Return how many containers are how."""
+        return answers.counts_message(self._control.count_containers())
+
+    def CloseContainers(  # noqa: N802
+        self, request: scm_pb2.CloseContainersRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ContainerDecisions:
+        """Close containers now."""
+        ids = wire.container_ids_from(request.container_ids)
+        worlds = wire.worlds_from(request.worlds, ids)
+        return answers.decisions_message(
+            self._control.close_containers(
+                ids, worlds=worlds, force=request.force, dry_run=request.dry_run
+            )
+        )
+
+    def ReconcileContainers(  # noqa: N802
+        self, request: scm_pb2.ReconcileContainersRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ContainerDecisions:
+        """Order containers reconciled."""
+        ids = wire.container_ids_from(request.container_ids)
+        worlds = wire.worlds_from(request.worlds, ids)
+        return answers.decisions_message(
+            self._control.reconcile_containers(ids, worlds=worlds, dry_run=request.dry_run)
+        )
+
+    def ApplyPlan(  # noqa: N802
+        self, request: scm_pb2.ApplyPlanRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ContainerDecisions:
+        """Order what a plan asks for, as far as it is still true."""
+        rows = wire.plan_rows_from(request)
+        worlds = wire.worlds_from(request.worlds, rows)
+        return answers.decisions_message(
+            self._control.apply_plan(rows, worlds=worlds, dry_run=request.dry_run)
+        )
+
+    def ExportSnapshot(  # noqa: N802
+        self, _request: scm_pb2.ExportSnapshotRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ExportSnapshotResponse:
+        """Write a snapshot for the Spark job."""
+        exported = self._control.export_snapshot()
+        return scm_pb2.ExportSnapshotResponse(
+            snapshot_id=exported.snapshot_id,
+            path=str(exported.path),
+            container_count=exported.rows["containers"],
+            replica_count=exported.rows["replicas"],
+        )
+
+    def ListOutcomes(  # noqa: N802
+        self, request: scm_pb2.ListOutcomesRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ListOutcomesResponse:
+        """Return outcomes of commands and what is pending.
+
+        An answer has a size limit: outcomes beyond it are missing and not pending; ask for them
+        again.
+        """
+        command_ids = wire.command_ids_from(request.command_ids)
+        outcomes, pending = self._control.outcomes(command_ids, _page_size(request.count))
+        response = scm_pb2.ListOutcomesResponse(pending_command_ids=pending)
+        size_bytes = 0
+        for outcome in outcomes:
+            size_bytes += len(outcome.detail) + len(outcome.message)
+            if size_bytes > ANSWER_BYTES_MAX:
+                break
+            response.outcomes.append(answers.outcome_message(outcome))
+        return response
+
+    def DeleteKeys(  # noqa: N802
+        self, request: scm_pb2.DeleteKeysRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.DeleteKeysResponse:
+        """Delete keys and, in time, their blocks."""
+        names = wire.doomed_keys_from(request)
+        return answers.deletions_message(self._control.delete_keys(names, dry_run=request.dry_run))
+
+    def ReplicateContainers(  # noqa: N802
+        self, request: scm_pb2.ReplicateContainersRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ContainerDecisions:
+        """Order one more copy of each container."""
+        ids = wire.container_ids_from(request.container_ids)
+        target = request.target_datanode_id
+        decisions = self._control.replicate_containers(
+            ids,
+            target_id=wire.parse_name(target, "target_datanode_id") if target else "",
+            worlds=wire.worlds_from(request.worlds, ids),
+            dry_run=request.dry_run,
+        )
+        return answers.decisions_message(decisions)
+
+    def DeleteReplicas(  # noqa: N802
+        self, request: scm_pb2.DeleteReplicasRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ContainerDecisions:
+        """Order one datanode's replicas of containers removed."""
+        ids = wire.container_ids_from(request.container_ids)
+        decisions = self._control.delete_replicas(
+            ids,
+            datanode_id=wire.parse_name(request.datanode_id, "datanode_id"),
+            worlds=wire.worlds_from(request.worlds, ids),
+            dry_run=request.dry_run,
+        )
+        return answers.decisions_message(decisions)
+
+    def OrderNodes(  # noqa: N802
+        self, request: scm_pb2.OrderNodesRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.NodeDecisions:
+        """Order datanodes to measure their volumes, or to register again."""
+        return answers.node_decisions_message(
+            self._control.order_nodes(*wire.node_order_from(request))
+        )
+
+    def GetQueues(  # noqa: N802
+        self, _request: scm_pb2.GetQueuesRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.GetQueuesResponse:
+        """Return what waits where, and the limits."""
+        return answers.queues_message(self._control.queues())
+
+    def SafeMode(  # noqa: N802
+        self, request: scm_pb2.SafeModeRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.SafeModeResponse:
+        """Say whether decisions are made yet, or begin with them."""
+        gate = self._control.leave_safe_mode() if request.leave else self._control.safe_mode()
+        return scm_pb2.SafeModeResponse(
+            on=not gate.is_open,
+            reason=gate.reason,
+            missing_datanode_ids=gate.missing,
+            cold_start=gate.is_cold,
+            expected_count=gate.expected_count,
+            left_ms=int(gate.left_s * 1000),
+        )
+
+    def SetOperationalStates(  # noqa: N802
+        self, request: scm_pb2.SetOperationalStatesRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.NodeDecisions:
+        """Let datanodes leave, rest or return."""
+        wanted = wire.node_states_from(request)
+        return answers.node_decisions_message(self._control.set_operational_states(wanted))
+
+    def RemoveNodes(  # noqa: N802
+        self, request: scm_pb2.RemoveNodesRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.NodeDecisions:
+        """Strike dead datanodes off the books."""
+        return answers.node_decisions_message(
+            self._control.remove_nodes(
+                wire.node_ids_from(request.datanode_ids),
+                is_forced=request.force,
+                is_dry_run=request.dry_run,
+            )
+        )
+
+    def ForgetContainers(  # noqa: N802
+        self, request: scm_pb2.ForgetContainersRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ForgetContainersResponse:
+        """Give up missing containers, or take them back."""
+        ids = wire.container_ids_from(request.container_ids)
+        worlds = wire.worlds_from(request.worlds, ids)
+        if request.undo:
+            return answers.forgotten_message(
+                self._control.recall_containers(ids, is_dry_run=request.dry_run)
+            )
+        return answers.forgotten_message(
+            self._control.forget_containers(ids, worlds=worlds, is_dry_run=request.dry_run)
+        )
+
+    def GetReport(  # noqa: N802
+        self, _request: scm_pb2.GetReportRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.GetReportResponse:
+        """Return the replication manager's report."""
+        return answers.report_message(self._control.report())
+
+    def HoldContainers(  # noqa: N802
+        self, request: scm_pb2.HoldContainersRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ContainerDecisions:
+        """Take containers or replicas out of the manager's hands, or back into them."""
+        decisions = self._control.hold(
+            wire.container_ids_from(request.container_ids),
+            wire.parse_name(request.datanode_id, "datanode_id") if request.datanode_id else "",
+            release=request.release,
+        )
+        return answers.decisions_message(decisions)
+
+    def ListHolds(  # noqa: N802
+        self, _request: scm_pb2.ListHoldsRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ListHoldsResponse:
+        """Return what is suppressed or excluded."""
+        return scm_pb2.ListHoldsResponse(
+            holds=[
+                scm_pb2.Hold(
+                    container_id=hold.container_id,
+                    datanode_id=hold.datanode_id,
+                    since_ms=hold.since_ms,
+                    reason=hold.reason,
+                )
+                for hold in self._control.holds()
+            ]
+        )
+
+    def Balance(  # noqa: N802
+        self, request: scm_pb2.BalanceRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.BalanceResponse:
+        """Begin, stop or show the moving of replicas from full nodes to empty ones."""
+        threshold = parse_int(request.threshold_permille, "threshold_permille", low=0, high=1_000)
+        count = parse_int(request.iteration_count, "iteration_count", low=0, high=1_000)
+        if request.stop or not threshold:
+            return answers.balance_message(self._control.balance_status(stop=request.stop))
+        return answers.balance_message(
+            self._control.balance(
+                threshold / 10, count or ITERATIONS_DEFAULT, dry_run=request.dry_run
+            )
+        )
+
+    def ListDepartures(  # noqa: N802
+        self, _request: scm_pb2.ListDeparturesRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ListDeparturesResponse:
+        """Return the datanodes that are not in service, and what they wait for."""
+        return answers.departures_message(self._control.departures())
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of what one connection, and one caller, may ask for."""
+
+    streams_max: int = 128
+    connections_max: int = 10_000
+    calls_per_s_max: int = 0  # 0: no limit
+    patience: Patience = PATIENCE
+    rpc_count_max: int = RPC_COUNT_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltServer:
+    """A server that is bound and not started."""
+
+    server: grpc.Server
+    address: str  # with the port that was chosen
+    health: Health
+    waits: Waits
+
+
+def build_server(
+    service: ScmService,
+    address: str,
+    executor: ThreadPoolExecutor,
+    *,
+    security: Security = LOOPBACK_ONLY,
+    audit: Audit | None = None,
+    limits: Limits | None = None,
+    slots: Slots | None = None,
+) -> BuiltServer:
+    """Bind `address` (port 0: any free one); the caller starts and stops the server.
+
+    Raises Refused(INVALID_CONFIG) if the address cannot be bound, or not without TLS.
+    """
+    limits = limits or Limits()
+    waits = Waits(limits.rpc_count_max, slow_s=limits.patience.slow_s)
+    server = grpc.server(
+        executor,
+        interceptors=[
+            Attended(waits, slots or Unlimited()),
+            Traced(),
+            ErrorEdge(),
+            Gate(audit, calls_per_s_max=limits.calls_per_s_max),
+        ],
+        options=server_options(
+            min(limits.streams_max, share(limits.rpc_count_max)),
+            limits.connections_max,
+            message_bytes_max=MESSAGE_BYTES_MAX,
+            patience=limits.patience,
+        ),
+        maximum_concurrent_rpcs=limits.rpc_count_max,
+    )
+    scm_pb2_grpc.add_ScmServicer_to_server(service, server)  # type: ignore[no-untyped-call]
+    checks = Health([SERVICE_NAME])
+    checks.add_to(server)
+    port = bind(server, address, security)
+    host = address.rpartition(":")[0]
+    return BuiltServer(server, f"{host}:{port}", checks, waits)
+
+
+def _page_size(count: int) -> int:
+    return min(count, PAGE_MAX) or PAGE_MAX

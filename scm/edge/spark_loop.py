@@ -1,0 +1,188 @@
+"""The loop with Spark: snapshot -> suture-verify as its own process -> plan -> orders.
+
+    every interval ──► export ──► suture-verify ──► rows ──► judged and ordered by the control plane
+    a node changed ──► the same, for its containers only
+
+What must happen within seconds (copies of what a dead node had) does not wait for it: that is the
+replication manager's. Spark sees what a look at one container does not: which root is right, which
+node or version makes minorities, what is stuck.
+"""
+
+import json
+import shutil
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from agent.errors import SutureError
+from agent.plan_file import SCAN, read_plan
+from agent.runtime.loop import Pulse, Step, Throttled
+from scm.edge import wire
+from scm.edge.control import ControlPlane
+
+RUNS_KEPT: Final = 10  # of all containers, and as many of a few nodes only
+POLL_S: Final = 1.0
+TOLD_MAX: Final = 500  # characters of what a program said
+LINES_TOLD: Final = 5
+PAUSE_S_MIN: Final = 30.0  # between two runs: a node that comes and goes does not keep Spark busy
+DONE_CODES: Final = frozenset({0, 2, 3})  # clean, work to do, data at risk
+ROWS_PER_CALL: Final = 5_000
+
+_log = structlog.get_logger("suture.scm")
+
+
+class SparkLoop:
+    """Runs `command SNAPSHOT --out DIR --json` when it is due, and applies its plan.
+
+    A worker of a `Loop`, which keeps it going whatever goes wrong.
+    """
+
+    name = "verify"
+
+    def __init__(
+        self,
+        control: ControlPlane,
+        command: Sequence[str],
+        out: Path,
+        *,
+        interval_s: float,
+        deadline_s: float,
+        pulse: Pulse | None = None,
+    ) -> None:
+        self._control = control
+        self._command = list(command)
+        self._out = out
+        self._interval_s = interval_s
+        self._deadline_s = deadline_s
+        self._pulse = pulse or Pulse()
+        self._ran_at_s = time.monotonic()
+        self._is_stopping = False
+        self._process: subprocess.Popen[str] | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def log(self) -> Path:
+        """What the program of the last round wrote on stderr."""
+        return self._out / "verify.log"
+
+    def step(self) -> Step:
+        """Verify, if it is time."""
+        waited_s = time.monotonic() - self._ran_at_s
+        if waited_s >= min(PAUSE_S_MIN, self._interval_s):
+            changed = self._control.take_changed_nodes()
+            if changed or waited_s >= self._interval_s:
+                self._ran_at_s = time.monotonic()
+                self.verify_once(changed if waited_s < self._interval_s else [])
+                self._ran_at_s = time.monotonic()
+        return Throttled(POLL_S)
+
+    def stop(self) -> None:
+        """End the process, if one runs, and start no other."""
+        with self._lock:
+            self._is_stopping = True
+            if self._process is not None:
+                self._process.terminate()
+
+    def verify_once(self, changed: Sequence[str] = ()) -> None:
+        """Do one round; what fails is logged, and the next round is another try."""
+        decisions: Counter[str] = Counter()
+        message = "ended by a defect; the log has it"
+        try:
+            run = self._verify(changed)
+            decisions.update(self._apply(run))
+            message = ""
+            _log.info("plan_applied", run=run.name, decisions=dict(decisions))
+        except (SutureError, OSError, ValueError, KeyError) as error:
+            message = f"{type(error).__name__}: {error}"
+            _log.error("verification_failed", error=message)
+        finally:
+            self._control.note_verified(decisions, message)
+        self._remove_old()
+
+    def _verify(self, changed: Sequence[str]) -> Path:
+        exported = self._control.export_snapshot()
+        nodes = [f"--changed-node={node}" for node in changed]
+        code, out = self._run([str(exported.path), "--out", str(self._out), "--json", *nodes])
+        if code not in DONE_CODES:
+            told = out.strip()[-TOLD_MAX:] or self._last_words()
+            raise ValueError(f"{self._command[0]} ended with {code}: {told}; see {self.log}")
+        answer = json.loads(out)
+        _check_answer(answer, exported.snapshot_id, sorted(changed))
+        return Path(answer["path"])
+
+    def _run(self, arguments: Sequence[str]) -> tuple[int, str]:
+        """Run the program to its end, or to the deadline; return its exit code and stdout."""
+        self._out.mkdir(parents=True, exist_ok=True)
+        with self.log.open("wb") as errors, self._lock:
+            if self._is_stopping:
+                raise ValueError("stopped")
+            process = self._process = subprocess.Popen(  # noqa: S603 -- the operator's own command
+                [*self._command, *arguments], stdout=subprocess.PIPE, stderr=errors, text=True
+            )
+        end_s = time.monotonic() + self._deadline_s
+        try:
+            while True:
+                self._pulse.beat()
+                try:
+                    out, _nothing = process.communicate(timeout=POLL_S)
+                except subprocess.TimeoutExpired:
+                    if time.monotonic() < end_s:
+                        continue
+                    process.kill()
+                    process.communicate()
+                    late = f"{self._command[0]} did not end in {self._deadline_s:.0f} s"
+                    raise ValueError(f"{late} and was killed; see {self.log}") from None
+                return process.returncode, out
+        finally:
+            with self._lock:
+                self._process = None
+
+    def _last_words(self) -> str:
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        return " | ".join(lines[-LINES_TOLD:])[-TOLD_MAX:]
+
+    def _apply(self, run: Path) -> list[str]:
+        request = read_plan(run)
+        rows = [row for row in request.rows if row.action != SCAN]  # the datanode scans by itself
+        codes = []
+        for first in range(0, len(rows), ROWS_PER_CALL):
+            del request.rows[:]
+            request.rows.extend(rows[first : first + ROWS_PER_CALL])
+            decisions = self._control.apply_plan(wire.plan_rows_from(request), dry_run=False)
+            codes += [str(decision.code) for decision in decisions]
+        return codes
+
+    def _remove_old(self) -> None:
+        runs = sorted(self._out.glob("run_id=*"), key=lambda path: path.stat().st_mtime)
+        partial = [run for run in runs if _is_partial(run)]
+        whole = [run for run in runs if run not in partial]
+        for run in partial[:-RUNS_KEPT] + whole[:-RUNS_KEPT]:
+            shutil.rmtree(run, ignore_errors=True)
+
+
+def _check_answer(answer: dict[str, Any], snapshot_id: str, changed: list[str]) -> None:
+    """Refuse the answer to another question: a fixed run id in the command would bring one."""
+    if answer["snapshot_id"] != snapshot_id:
+        raise ValueError(
+            f"{answer['path']} is the run of snapshot {answer['snapshot_id']}, not of {snapshot_id}"
+        )
+    if answer["changed_nodes"] != changed:
+        there, here = (
+            ", ".join(nodes) or "all nodes" for nodes in (answer["changed_nodes"], changed)
+        )
+        raise ValueError(f"{answer['path']} is the run of containers on {there}, not on {here}")
+
+
+def _is_partial(run: Path) -> bool:
+    try:
+        return bool(
+            json.loads((run / "manifest.json").read_text(encoding="utf-8"))["changed_nodes"]
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return False  # not finished, or not ours: it counts as a whole one

@@ -1,0 +1,232 @@
+"""What operators, clients and snapshots are shown: frozen answers about the state."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import merge
+from typing import Final
+
+from merkle.diff import Comparison, compare
+from merkle.replica import TREE_STATES, ReplicaState
+from scm.cluster.lifecycle import is_complete
+from scm.cluster.nodes import Nodes
+from scm.cluster.replicas import Reports
+from scm.state.database import State
+from scm.state.facts import (
+    Container,
+    ContainerState,
+    Health,
+    Key,
+    Liveness,
+    Node,
+    OpState,
+    Replica,
+)
+
+UNKNOWN_STATE: Final = "UNKNOWN"
+"""State shown for a container that datanodes reported and this SCM never made."""
+FORGOTTEN_STATE: Final = "FORGOTTEN"
+"""State shown for a container that an operator gave up, whoever reports a replica of it."""
+
+
+_SILENCE: Final = {Health.HEALTHY: 0, Health.STALE: 1, Health.DEAD: 2}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """One node with its health now."""
+
+    node: Node
+    health: Health
+    heartbeat_at_ms: int
+    live: Liveness | None
+    container_count: int
+    has_reported: bool
+    """It has named all its replicas since it registered with this process."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaView:
+    """One replica with where it is and how its node is."""
+
+    replica: Replica
+    address: str  # empty: the node is not registered
+    node_health: Health
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerView:
+    """One container with its replicas; `container` is None for an unknown one."""
+
+    container_id: int
+    container: Container | None
+    replicas: tuple[ReplicaView, ...]
+    is_forgotten: bool = False
+
+    @property
+    def state(self) -> str:
+        """The container's state as a word."""
+        if self.is_forgotten:
+            return FORGOTTEN_STATE
+        return UNKNOWN_STATE if self.container is None else self.container.state
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the container: the largest replica, or what writers committed so far."""
+        return used_bytes(self.container, [view.replica for view in self.replicas])
+
+
+def used_bytes(container: Container | None, replicas: Sequence[Replica]) -> int:
+    """Return the bytes of a container: the largest replica's, at least what was committed."""
+    committed_bytes = 0 if container is None else container.committed_bytes
+    reported = [r.bytes_used for r in replicas if r.state is not ReplicaState.UNHEALTHY]
+    return max(reported, default=committed_bytes)
+
+
+def block_count(container: Container, replicas: Sequence[Replica]) -> int:
+    """Return the blocks of a container: the fullest replica's, else what was committed."""
+    reported = [r.block_count for r in replicas if r.state is not ReplicaState.UNHEALTHY]
+    return max(reported, default=container.committed_count)
+
+
+def checksums_hint(replicas: Sequence[Replica]) -> str:
+    """Say match, differ or unknown; a hint for people, the Spark job classifies."""
+    trees = [replica.tree for replica in replicas if replica.state in TREE_STATES]
+    known = [tree for tree in trees if tree is not None]
+    answers = {compare(known[0], tree) for tree in known[1:]}
+    if answers & {Comparison.DIFFERENT, Comparison.TOMBSTONES_DIFFER}:
+        return "differ"
+    if not known or len(known) != len(replicas) or Comparison.NOT_COMPARABLE in answers:
+        return "unknown"
+    return "match"
+
+
+def shards_hint(replicas: Sequence[Replica]) -> str:
+    """Say shards, differ or unknown of an erasure-coded container: no two shards are equal.
+
+    Only replicas of one index are compared.
+    """
+    by_index: dict[int, list[Replica]] = {}
+    for replica in replicas:
+        by_index.setdefault(replica.replica_index, []).append(replica)
+    answers = {checksums_hint(twins) for twins in by_index.values()}
+    if "differ" in answers:
+        return "differ"
+    return "unknown" if "unknown" in answers or not answers else "shards"
+
+
+def comparison(container: Container | None, replicas: Sequence[Replica]) -> str:
+    """Say how a container's replicas compare: match, shards, differ or unknown."""
+    is_coded = container is not None and bool(container.scheme)
+    return shards_hint(replicas) if is_coded else checksums_hint(replicas)
+
+
+class Views:
+    """Builds the answers. Callers hold the control plane's lock."""
+
+    def __init__(self, state: State, nodes: Nodes, reports: Reports) -> None:
+        self._state = state
+        self._nodes = nodes
+        self._reports = reports
+
+    def nodes(self) -> list[NodeView]:
+        """Return all nodes by id."""
+        return [
+            NodeView(
+                node=node,
+                health=self._nodes.health(node.datanode_id),
+                heartbeat_at_ms=self._nodes.heartbeat_at_ms(node),
+                live=self._nodes.liveness(node.datanode_id),
+                container_count=self._state.replicas.count_on(node.datanode_id),
+                has_reported=node.datanode_id in self._reports.confirmed,
+            )
+            for node in sorted(self._state.nodes.values(), key=lambda node: node.datanode_id)
+        ]
+
+    def container(self, container_id: int) -> ContainerView | None:
+        """Return one container; also one nobody made, if a datanode reported it."""
+        container = self._state.containers.get(container_id)
+        replicas = self._state.replicas.of(container_id)
+        is_forgotten = self._state.forgotten.get(container_id) is not None
+        if container is None and not replicas and not is_forgotten:
+            return None
+        return ContainerView(
+            container_id,
+            container,
+            tuple(
+                ReplicaView(
+                    replica,
+                    self.address(replica.datanode_id),
+                    self._nodes.health(replica.datanode_id),
+                )
+                for replica in replicas
+            ),
+            is_forgotten,
+        )
+
+    def containers(self, start: int, count: int) -> tuple[list[ContainerView], int]:
+        """Return up to `count` containers from id `start` on, and the next id (0: no more).
+
+        Ids of ours are dense, so a page costs what it shows and not what there is.
+        """
+        first = max(1, start)
+        unknown = sorted(i for i in self._reports.unknown_container_ids if i >= first)
+        page: list[ContainerView] = []
+        for container_id in merge(range(first, self._state.counters["next_container_id"]), unknown):
+            view = self.container(container_id)
+            if view is None or (page and page[-1].container_id == container_id):
+                continue
+            if len(page) == count:
+                return page, container_id
+            page.append(view)
+        return page, 0
+
+    def address(self, datanode_id: str) -> str:
+        """Return where a datanode listens; empty if it never registered."""
+        node = self._state.nodes.get(datanode_id)
+        return "" if node is None else node.address
+
+    def locations(self, container_id: int) -> list[str]:
+        """Return the datanodes to read a container from, most promising first.
+
+        Those that do not answer come last; before them those with a bad replica, with one that is
+        behind, and those that are to leave or rest: they have enough to do with their copies.
+        """
+        container = self._state.containers.get(container_id)
+        if container is None:
+            return []
+        ranked = []
+        replicas = self._state.replicas.of(container_id)
+        for replica in replicas:
+            if replica.load_error:
+                continue
+            ranked.append((self._doubts(container, replica), replica.datanode_id))
+        reported = {replica.datanode_id for replica in replicas}
+        ranked += [
+            ((self._silence(node), False, False, self._is_leaving(node)), node)
+            for node in container.pipeline
+            if node not in reported
+        ]
+        return [node for _doubts, node in sorted(ranked)]
+
+    def _silence(self, datanode_id: str) -> int:
+        return _SILENCE[self._nodes.health(datanode_id)]
+
+    def _is_leaving(self, datanode_id: str) -> bool:
+        node = self._state.nodes.get(datanode_id)
+        return node is not None and node.op_state is not OpState.IN_SERVICE
+
+    def _doubts(self, container: Container, replica: Replica) -> tuple[int, bool, bool, bool]:
+        is_behind = replica.bcsid < container.sequence_id
+        if container.state in {ContainerState.CLOSED, ContainerState.QUASI_CLOSED}:
+            is_behind = not is_complete(container, replica)
+        return (
+            self._silence(replica.datanode_id),
+            replica.state is ReplicaState.UNHEALTHY,
+            is_behind,
+            self._is_leaving(replica.datanode_id),
+        )
+
+
+def key_containers(key: Key) -> list[int]:
+    """Return the ids of the containers a key lies in, ascending."""
+    return sorted({block.container_id for block in key.blocks})

@@ -1,0 +1,477 @@
+"""Protobuf <-> the control plane's values. Every field that comes in is checked here, nowhere else.
+
+Each function raises Refused(MALFORMED_REQUEST) naming the field; nothing has changed by then.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from agent.ec.scheme import parse_scheme
+from agent.errors import Code, Refused
+from agent.rpc.codec import (
+    malformed,
+    parse_bcsid,
+    parse_block_id,
+    parse_container_id,
+    parse_int,
+    parse_replica_index,
+    parse_state,
+    parse_summary,
+)
+from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
+from merkle.replica import BLOCK_BYTES_MAX, ID_MAX
+from scm.administration.decommission import REQUESTED_STATES, Request
+from scm.cluster.nodes import Registration
+from scm.cluster.replicas import Report
+from scm.edge.calls import Heartbeat
+from scm.replication.intake import ACTIONS, PlanReplica, PlanRow
+from scm.state.facts import Key, KeyBlock, Kind, OpState, Outcome, OutcomeState, Replica, Volume
+
+LAYOUT_BEFORE_SAID: Final = 1  # of agents so old that they do not say
+KEY_BYTES_MAX: Final = 1_024
+NAME_CHARS_MAX: Final = 128  # ids of datanodes, volumes, sessions
+TEXT_CHARS_MAX: Final = 1_024  # messages; longer ones are cut
+RECONCILE_BYTES_MAX: Final = 256 * 1024  # one outcome's detail; beyond it the chunk rows are cut
+VOLUMES_MAX: Final = 256
+QUEUES_MAX: Final = 64
+SIZES_MAX: Final = 10_000  # blocks per AllocateBlocks
+KEYS_MAX: Final = 10_000  # keys per CommitKey
+IDS_MAX: Final = 10_000  # containers or commands per call
+LOCAL_IDS_MAX: Final = 65_536  # blocks per ConfirmDeletes
+PLAN_ROWS_MAX: Final = 10_000
+PLAN_REPLICAS_MAX: Final = 64
+TRANSACTIONS_MAX: Final = 1_000  # results of deleted blocks that are kept of one command
+ORPHANS_MAX: Final = 1_000  # of one reconstruction, by name; it says how many there were
+DETAILED_KINDS: Final = ("reconcile", "replicate", "delete_blocks", "reconstruct")
+RACK_DEFAULT: Final = "/default-rack"
+
+_OUTCOME_STATES: Final[dict[int, OutcomeState]] = {
+    scm_pb2.CommandStatus.EXECUTED: OutcomeState.EXECUTED,
+    scm_pb2.CommandStatus.FAILED: OutcomeState.FAILED,
+    scm_pb2.CommandStatus.SKIPPED: OutcomeState.SKIPPED,
+}
+
+
+def registration_from(message: scm_pb2.RegisterRequest) -> Registration:
+    """Check a datanode's registration."""
+    return Registration(
+        datanode_id=parse_name(message.datanode_id, "datanode_id"),
+        address=parse_address(message.address, "address"),
+        rack=parse_name(message.rack or RACK_DEFAULT, "rack"),
+        version=cut(message.version, NAME_CHARS_MAX),
+        cluster_id=message.cluster_id and parse_name(message.cluster_id, "cluster_id"),
+        boot_id=parse_int(message.boot_id, "boot_id", low=1, high=2**64 - 1),
+        volumes=_volumes(message.volumes),
+        op_state=op_state_from(message.op_state, "op_state") if message.op_state else None,
+        op_expiry_ms=parse_int(message.op_expiry_ms, "op_expiry_ms", low=0, high=ID_MAX),
+        layout_version=message.layout_version or LAYOUT_BEFORE_SAID,
+    )
+
+
+def heartbeat_from(message: scm_pb2.HeartbeatRequest, *, now_ms: int) -> Heartbeat:
+    """Check a heartbeat with all its reports."""
+    datanode_id = sys.intern(parse_name(message.datanode_id, "datanode_id"))
+    _parse_count(message.queues, "queues", QUEUES_MAX)
+    _parse_count(message.command_statuses, "command_statuses", IDS_MAX)
+    for i, status in enumerate(message.command_statuses):
+        where = f"command_statuses[{i}].delete_blocks.transactions"
+        _parse_count(status.delete_blocks.transactions, where, IDS_MAX)
+    return Heartbeat(
+        datanode_id=datanode_id,
+        boot_id=message.boot_id,
+        volumes=_volumes(message.volumes),
+        reports=tuple(
+            _report(report, datanode_id, f"reports[{i}]", now_ms)
+            for i, report in enumerate(message.reports)
+        ),
+        outcomes=tuple(
+            _outcome(status, datanode_id, f"command_statuses[{i}]", now_ms)
+            for i, status in enumerate(message.command_statuses)
+        ),
+        queues=tuple((parse_name(q.type, "queues.type"), q.count) for q in message.queues),
+        op_state=op_state_from(message.op_state, "op_state") if message.op_state else None,
+        op_expiry_ms=parse_int(message.op_expiry_ms, "op_expiry_ms", low=0, high=ID_MAX),
+    )
+
+
+def op_state_from(value: str, where: str) -> OpState:
+    """Check an operational state."""
+    if value not in OpState.__members__:
+        raise malformed(where, f"{cut(value, 40)!r} is none of {', '.join(OpState)}")
+    return OpState(value)
+
+
+def node_states_from(message: scm_pb2.SetOperationalStatesRequest) -> Request:
+    """Check what operators want of datanodes."""
+    _parse_count(message.datanode_ids, "datanode_ids", IDS_MAX)
+    if not message.datanode_ids:
+        raise malformed("datanode_ids", "is empty")
+    op_state = op_state_from(message.op_state, "op_state")
+    if op_state not in REQUESTED_STATES:
+        raise malformed("op_state", f"{op_state} follows by itself, ask for the way there")
+    if message.op_expiry_ms and op_state is not OpState.ENTERING_MAINTENANCE:
+        raise malformed("op_expiry_ms", "only maintenance has an end")
+    names = (parse_name(v, f"datanode_ids[{i}]") for i, v in enumerate(message.datanode_ids))
+    return Request(
+        datanode_ids=tuple(dict.fromkeys(names)),
+        op_state=op_state,
+        op_expiry_ms=parse_int(message.op_expiry_ms, "op_expiry_ms", low=0, high=ID_MAX),
+        is_forced=message.force,
+        is_dry_run=message.dry_run,
+    )
+
+
+def claimed_deletes_from(message: scm_pb2.ConfirmDeletesRequest) -> tuple[int, list[int]]:
+    """Check the container and the blocks that a peer claims were deleted."""
+    _parse_count(message.local_ids, "local_ids", LOCAL_IDS_MAX)
+    ids = [parse_block_id(v, f"local_ids[{i}]") for i, v in enumerate(message.local_ids)]
+    return parse_container_id(message.container_id, "container_id"), list(ids)
+
+
+def node_ids_from(names: Sequence[str]) -> list[str]:
+    """Check datanode ids; each is returned once."""
+    _parse_count(names, "datanode_ids", IDS_MAX)
+    if not names:
+        raise malformed("datanode_ids", "is empty")
+    checked = (parse_name(name, f"datanode_ids[{i}]") for i, name in enumerate(names))
+    return list(dict.fromkeys(checked))
+
+
+def sizes_from(message: scm_pb2.AllocateBlocksRequest) -> list[int]:
+    """Check the sizes of blocks to promise."""
+    _parse_count(message.sizes, "sizes", SIZES_MAX)
+    if not message.sizes:
+        raise malformed("sizes", "no block is asked for")
+    return [
+        parse_int(size, f"sizes[{i}]", low=0, high=ID_MAX) for i, size in enumerate(message.sizes)
+    ]
+
+
+def new_keys_from(message: scm_pb2.AllocateBlocksRequest) -> list[str]:
+    """Check the names of new keys that blocks are asked for; none need be given."""
+    _parse_count(message.keys, "keys", KEYS_MAX)
+    return [parse_key(name, f"keys[{i}]") for i, name in enumerate(message.keys)]
+
+
+def scheme_from(message: scm_pb2.AllocateBlocksRequest) -> str:
+    """Check the erasure code of new containers; return its full name, empty for none."""
+    return str(parse_scheme(parse_name(message.scheme, "scheme"))) if message.scheme else ""
+
+
+def client_id_from(value: str) -> str:
+    """Check a writer's session id."""
+    return parse_name(value, "client_id")
+
+
+def keys_from(messages: Sequence[scm_pb2.KeyInfo]) -> list[Key]:
+    """Check keys to commit: names, sizes, and that no block is used twice."""
+    _parse_count(messages, "keys", KEYS_MAX)
+    keys = [_key(message, f"keys[{i}]") for i, message in enumerate(messages)]
+    names: set[str] = set()
+    blocks: set[tuple[int, int]] = set()
+    for i, key in enumerate(keys):
+        if key.name in names:
+            raise malformed(f"keys[{i}].key", f"{key.name} is there twice")
+        names.add(key.name)
+        for block in key.blocks:
+            if (block.container_id, block.local_id) in blocks:
+                raise malformed(f"keys[{i}].blocks", f"block {block.local_id} is there twice")
+            blocks.add((block.container_id, block.local_id))
+    return keys
+
+
+def failed_from(messages: Sequence[scm_pb2.FailedReplica]) -> list[tuple[int, str]]:
+    """Check the replicas a writer left behind."""
+    _parse_count(messages, "failed", IDS_MAX)
+    return [
+        (
+            parse_container_id(message.container_id, f"failed[{i}].container_id"),
+            parse_name(message.datanode_id, f"failed[{i}].datanode_id"),
+        )
+        for i, message in enumerate(messages)
+    ]
+
+
+def parse_key(name: str, where: str) -> str:
+    """Return a key's name if it is one: not empty, not too long, without control characters."""
+    if not name:
+        raise malformed(where, "is empty")
+    size_bytes = len(name.encode())
+    if size_bytes > KEY_BYTES_MAX:
+        raise malformed(where, f"{size_bytes} bytes are more than {KEY_BYTES_MAX}")
+    _refuse_control_characters(name, where)
+    return name
+
+
+def container_ids_from(ids: Sequence[int], where: str = "container_ids") -> list[int]:
+    """Check a list of container ids; repetitions are dropped."""
+    _parse_count(ids, where, IDS_MAX)
+    if not ids:
+        raise malformed(where, "is empty")
+    checked = (parse_container_id(number, f"{where}[{i}]") for i, number in enumerate(ids))
+    return list(dict.fromkeys(checked))
+
+
+def command_ids_from(ids: Sequence[int]) -> list[int]:
+    """Check a list of command ids; it may be empty."""
+    _parse_count(ids, "command_ids", IDS_MAX)
+    return [
+        parse_int(number, f"command_ids[{i}]", low=1, high=ID_MAX) for i, number in enumerate(ids)
+    ]
+
+
+def plan_rows_from(message: scm_pb2.ApplyPlanRequest) -> list[PlanRow]:
+    """Check a plan: what it was made from, and every row."""
+    parse_name(message.snapshot_id, "snapshot_id")
+    parse_name(message.run_id, "run_id")
+    _parse_count(message.rows, "rows", PLAN_ROWS_MAX)
+    return [_plan_row(row, f"rows[{i}]") for i, row in enumerate(message.rows)]
+
+
+def doomed_keys_from(message: scm_pb2.DeleteKeysRequest) -> list[str]:
+    """Check the names of keys to delete; repetitions are dropped."""
+    _parse_count(message.keys, "keys", KEYS_MAX)
+    if not message.keys:
+        raise malformed("keys", "is empty")
+    return list(dict.fromkeys(parse_key(k, f"keys[{i}]") for i, k in enumerate(message.keys)))
+
+
+def worlds_from(worlds: Sequence[int], shown: Sequence[object]) -> list[int]:
+    """Check the fingerprints of a dry run: none, or one for each container or row it showed."""
+    if worlds and len(worlds) != len(shown):
+        raise malformed("worlds", f"{len(worlds)} for {len(shown)} containers or rows")
+    return list(worlds)
+
+
+def node_order_from(message: scm_pb2.OrderNodesRequest) -> tuple[list[str], Kind]:
+    """Check an order to datanodes as such."""
+    _parse_count(message.datanode_ids, "datanode_ids", IDS_MAX)
+    known = (Kind.REFRESH_VOLUME_USAGE, Kind.REREGISTER)
+    if message.type not in known:
+        raise malformed("type", f"{cut(message.type, 40)!r} is none of {', '.join(known)}")
+    ids = [parse_name(value, f"datanode_ids[{i}]") for i, value in enumerate(message.datanode_ids)]
+    return ids, Kind(message.type)
+
+
+def parse_name(value: str, where: str) -> str:
+    """Return an id or word if it is not empty, not long, and printable."""
+    if not value:
+        raise malformed(where, "is empty")
+    if len(value) > NAME_CHARS_MAX:
+        raise malformed(where, f"{len(value)} characters are more than {NAME_CHARS_MAX}")
+    _refuse_control_characters(value, where)
+    return value
+
+
+def parse_address(value: str, where: str) -> str:
+    """Return `host:port` if it is one."""
+    host, colon, port = parse_name(value, where).rpartition(":")
+    if not (host and colon and port.isascii() and port.isdigit() and 1 <= int(port) <= 65_535):
+        raise malformed(where, f"{value!r} is not host:port")
+    return value
+
+
+def cut(text: str, chars_max: int = TEXT_CHARS_MAX) -> str:
+    """Return a text for people, bounded."""
+    return text if len(text) <= chars_max else text[: chars_max - 1] + "…"
+
+
+def _parse_count(items: Sequence[object], where: str, count_max: int) -> None:
+    if len(items) > count_max:
+        raise malformed(where, f"{len(items)} are more than {count_max} in one call")
+
+
+def _refuse_control_characters(value: str, where: str) -> None:
+    for character in value:
+        if ord(character) < 0x20 or 0x7F <= ord(character) < 0xA0:
+            raise malformed(where, f"contains the control character {ord(character):#04x}")
+
+
+def _volumes(messages: Sequence[datanode_pb2.VolumeStatus]) -> tuple[Volume, ...]:
+    _parse_count(messages, "volumes", VOLUMES_MAX)
+    return tuple(
+        Volume(
+            volume_id=_volume_id(message, f"volumes[{i}].volume_id"),
+            path=cut(message.path),
+            capacity_bytes=parse_int(
+                message.capacity_bytes, f"volumes[{i}].capacity_bytes", low=0, high=ID_MAX
+            ),
+            available_bytes=parse_int(
+                message.available_bytes, f"volumes[{i}].available_bytes", low=0, high=ID_MAX
+            ),
+            used_bytes=parse_int(
+                message.used_bytes, f"volumes[{i}].used_bytes", low=0, high=ID_MAX
+            ),
+            container_count=message.container_count,
+            failed=message.failed,
+            scanned_bytes=message.scanned_bytes,
+            oldest_scan_at_ms=message.oldest_scan_at_ms,
+            error=cut(message.error),
+        )
+        for i, message in enumerate(messages)
+    )
+
+
+def _volume_id(message: datanode_pb2.VolumeStatus, where: str) -> str:
+    """Return the id of a volume; one that failed may have none: its VERSION cannot be read."""
+    if message.failed and not message.volume_id:
+        return ""
+    return parse_name(message.volume_id, where)
+
+
+def _report(message: scm_pb2.ContainerReport, datanode_id: str, where: str, now_ms: int) -> Report:
+    return Report(
+        is_full=message.full,
+        report_id=message.report_id,
+        page=message.page,
+        is_last=message.last,
+        replicas=tuple(
+            _replica(replica, datanode_id, f"{where}.replicas[{i}]", now_ms)
+            for i, replica in enumerate(message.replicas)
+        ),
+    )
+
+
+def _replica(
+    message: container_pb2.ReplicaReport, datanode_id: str, where: str, now_ms: int
+) -> Replica:
+    # One that cannot be loaded has no state that could be believed.
+    state = container_pb2.UNHEALTHY if message.load_error else message.state
+    origin = message.origin_datanode_id
+    return Replica(
+        container_id=parse_container_id(message.container_id, f"{where}.container_id"),
+        datanode_id=datanode_id,
+        state=parse_state(state, f"{where}.state"),
+        bytes_used=parse_int(message.bytes_used, f"{where}.bytes_used", low=0, high=ID_MAX),
+        block_count=parse_int(message.block_count, f"{where}.block_count", low=0, high=ID_MAX),
+        bcsid=parse_bcsid(message.bcsid, f"{where}.bcsid"),
+        origin_datanode_id=sys.intern(parse_name(origin, f"{where}.origin_datanode_id"))
+        if origin
+        else datanode_id,
+        replica_index=parse_replica_index(message.replica_index, f"{where}.replica_index"),
+        is_empty=message.is_empty,
+        tree=parse_summary(message.tree, f"{where}.tree") if message.HasField("tree") else None,
+        volume_id=sys.intern(cut(message.volume_id, NAME_CHARS_MAX)),
+        data_scan_at_ms=parse_int(
+            message.data_scan_at_ms, f"{where}.data_scan_at_ms", low=0, high=ID_MAX
+        ),
+        finding_count=parse_int(
+            message.finding_count, f"{where}.finding_count", low=0, high=2**31 - 1
+        ),
+        load_error=cut(message.load_error),
+        reported_at_ms=now_ms,
+        is_contradictory=message.contradiction_count > 0,
+    )
+
+
+def _outcome(message: scm_pb2.CommandStatus, datanode_id: str, where: str, now_ms: int) -> Outcome:
+    state = _OUTCOME_STATES.get(message.state)
+    if state is None:
+        raise malformed(f"{where}.state", f"command state {message.state} is unknown")
+    return Outcome(
+        command_id=parse_int(message.command_id, f"{where}.command_id", low=1, high=ID_MAX),
+        datanode_id=datanode_id,
+        reported_at_ms=now_ms,
+        state=state,
+        kind=cut(message.type, NAME_CHARS_MAX),
+        container_id=message.container_id,
+        code=cut(message.code, NAME_CHARS_MAX),
+        message=cut(message.message),
+        detail=_detail(message),
+        acknowledged=tuple(
+            (result.container_id, result.transaction_id)
+            for result in message.delete_blocks.transactions
+            if result.done
+        ),
+        moved_bytes=message.replicate.bytes_sent,
+        duration_ms=message.replicate.duration_ms,
+    )
+
+
+def _detail(message: scm_pb2.CommandStatus) -> bytes:
+    """Serialise the detail of an outcome, bounded."""
+    if message.HasField("reconcile"):
+        return _reconcile_bytes(message)
+    if message.HasField("replicate"):
+        return message.replicate.SerializeToString()
+    if message.HasField("delete_blocks"):
+        del message.delete_blocks.transactions[TRANSACTIONS_MAX:]
+        return message.delete_blocks.SerializeToString()
+    if message.HasField("reconstruct"):
+        del message.reconstruct.orphan_local_ids[ORPHANS_MAX:]
+        return message.reconstruct.SerializeToString()
+    return b""
+
+
+def _reconcile_bytes(message: scm_pb2.CommandStatus) -> bytes:
+    """Serialise what a reconcile did; a huge one loses its chunk rows, never its counts."""
+    if message.reconcile.ByteSize() <= RECONCILE_BYTES_MAX:
+        return message.reconcile.SerializeToString()
+    short = scm_pb2.ReconcileOutcome()
+    short.CopyFrom(message.reconcile)
+    del short.chunks[:]
+    del short.peers[PLAN_REPLICAS_MAX:]
+    return short.SerializeToString()
+
+
+def _key(message: scm_pb2.KeyInfo, where: str) -> Key:
+    blocks = tuple(
+        KeyBlock(
+            container_id=parse_container_id(
+                block.block_id.container_id, f"{where}.blocks[{i}].container_id"
+            ),
+            local_id=parse_block_id(block.block_id.local_id, f"{where}.blocks[{i}].local_id"),
+            bcsid=parse_bcsid(block.block_id.bcsid, f"{where}.blocks[{i}].bcsid"),
+            length_bytes=parse_int(
+                block.length, f"{where}.blocks[{i}].length", low=0, high=BLOCK_BYTES_MAX
+            ),
+        )
+        for i, block in enumerate(message.blocks)
+    )
+    length_bytes = sum(block.length_bytes for block in blocks)
+    if message.size != length_bytes:
+        raise malformed(
+            f"{where}.size", f"{message.size}, but its blocks have {length_bytes} bytes"
+        )
+    return Key(
+        name=parse_key(message.key, f"{where}.key"),
+        size_bytes=message.size,
+        created_at_ms=parse_int(
+            message.created_at_ms, f"{where}.created_at_ms", low=0, high=ID_MAX
+        ),
+        blocks=blocks,
+    )
+
+
+def _plan_row(message: scm_pb2.PlanRow, where: str) -> PlanRow:
+    if message.action not in ACTIONS:
+        raise Refused(
+            Code.MALFORMED_REQUEST,
+            f"{where}.action: {cut(message.action, 40)!r} is unknown, known are "
+            + ", ".join(ACTIONS),
+        )
+    _parse_count(message.replicas, f"{where}.replicas", PLAN_REPLICAS_MAX)
+    return PlanRow(
+        container_id=parse_container_id(message.container_id, f"{where}.container_id"),
+        replicas=tuple(
+            PlanReplica(
+                datanode_id=parse_name(replica.datanode_id, f"{where}.replicas[{i}].datanode_id"),
+                state=parse_state(replica.state, f"{where}.replicas[{i}].state"),
+                root=replica.root if replica.HasField("root") else None,
+            )
+            for i, replica in enumerate(message.replicas)
+        ),
+        reason=cut(message.reason),
+        action=message.action,
+        sources=_names(message.sources, f"{where}.sources"),
+        targets=_names(message.targets, f"{where}.targets"),
+        copies=message.copies,
+        is_forced=message.forced,
+        expires_at_ms=message.expires_at_ms,
+    )
+
+
+def _names(values: Sequence[str], where: str) -> tuple[str, ...]:
+    _parse_count(values, where, PLAN_REPLICAS_MAX)
+    return tuple(parse_name(value, f"{where}[{i}]") for i, value in enumerate(values))

@@ -1,0 +1,214 @@
+"""The balancer at work: moves as LOW copies, each followed by the removal at its source.
+
+    plan ──► copy, LOW ──a report shows it──► delete the source's, LOW ──► done
+       ▲                                                                    │
+       └───────────────────────── next iteration ◄──────────────────────────┘
+
+It is a run that a person starts and that ends by itself: balanced, nothing helps, or enough
+iterations. It is not kept on disk: after a restart of the control plane nothing is moved until a
+person says so again, and a copy that was made is one too many, which the replication manager
+removes.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Final
+
+import structlog
+
+from agent.errors import Code, Refused
+from health.words import Health
+from scm.cluster.basis import Basis
+from scm.cluster.case import Case
+from scm.cluster.safemode import SafeMode
+from scm.replication.balance import Limits, Movable, Move, is_balanced, plan, used_share
+from scm.replication.delete_safety import movable
+from scm.replication.judge import Judge
+from scm.replication.removals import Removals
+from scm.replication.replication_manager import Copy, ReplicationManager
+from scm.state.database import Change
+from scm.state.facts import ContainerState, Kind, Priority
+
+MOVE_S_MAX: Final = 65 * 60.0  # a move that takes longer is left to itself
+LOOKED_AT_MAX: Final = 5_000  # replicas of one source, in one iteration
+LOOKED_AT_AT_ONCE: Final = 200
+MOVE: Final = "a move of the balancer"
+
+_log = structlog.get_logger("suture.scm")
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """How far a run is."""
+
+    is_running: bool = False
+    iteration: int = 0
+    iteration_count_max: int = 0
+    threshold_percent: float = 0.0
+    moves: tuple[Move, ...] = ()  # under way; of a dry run: those of the first iteration
+    moved_count: int = 0
+    moved_bytes: int = 0
+    message: str = ""
+    shares: tuple[tuple[str, float], ...] = ()  # used share by node
+
+
+class Balancer:
+    """Runs at most one balancing at a time. Callers hold the control plane's lock."""
+
+    def __init__(
+        self,
+        basis: Basis,
+        judge: Judge,
+        manager: ReplicationManager,
+        removals: Removals,
+        safe_mode: SafeMode,
+    ) -> None:
+        self._state = basis.state
+        self._commands = basis.commands
+        self._cases = basis.cases
+        self._clock = basis.clock
+        self._options = basis.options
+        self._judge = judge
+        self._manager = manager
+        self._removals = removals
+        self._safe_mode = safe_mode
+        self._run = Balance()
+        self._moves: dict[int, tuple[Move, float]] = {}  # and when it began
+
+    def status(self) -> Balance:
+        """Return how far the run is, or what the last one came to."""
+        shares = sorted((c.datanode_id, used_share(c)) for c in self._cases.candidates())
+        moves = tuple(move for move, _ in self._moves.values())
+        return replace(self._run, moves=moves, shares=tuple(shares))
+
+    def start(
+        self, threshold_percent: float, iteration_count_max: int, *, dry_run: bool
+    ) -> Balance:
+        """Begin a run, or only say what its first iteration would move.
+
+        Raises Refused(SAFE_MODE), and Refused(BUSY) while one is running.
+        """
+        if self._safe_mode.is_on:
+            raise Refused(Code.SAFE_MODE, "in safe mode nothing is moved")
+        if dry_run:
+            moves = tuple(self._plan(threshold_percent))
+            return replace(self.status(), threshold_percent=threshold_percent, moves=moves)
+        if self._run.is_running:
+            raise Refused(Code.BUSY, "a balancing is running", hint="--stop ends it")
+        self._run = Balance(True, 0, iteration_count_max, threshold_percent)
+        _log.info("balance_started", threshold_percent=threshold_percent)
+        return self.status()
+
+    def stop(self) -> Balance:
+        """Begin no more moves; those that are copied already are finished."""
+        if self._run.is_running:
+            self._end("stopped by an operator")
+        return self.status()
+
+    def turn(self, change: Change) -> None:
+        """Follow the moves, and begin the next iteration when all of this one are over."""
+        for move, began_s in list(self._moves.values()):
+            self._follow(change, move, began_s)
+        if not self._run.is_running or self._moves:
+            return
+        if is_balanced(self._cases.candidates(), self._run.threshold_percent):
+            self._end("balanced")
+        elif self._run.iteration >= self._run.iteration_count_max:
+            self._end(f"{self._run.iteration} iterations are done")
+        else:
+            self._iterate(change)
+
+    def _iterate(self, change: Change) -> None:
+        moves = self._plan(self._run.threshold_percent)
+        if not moves:
+            self._end("no move makes it better")
+            return
+        self._run = replace(self._run, iteration=self._run.iteration + 1)
+        for move in moves:
+            case = self._case(move.container_id)
+            assert case is not None, "it was planned a moment ago"
+            copy = Copy(move.source_id, move.target_id)
+            self._manager.order_copy(change, case, copy, why=MOVE, priority=Priority.LOW)
+            self._moves[move.container_id] = (move, self._clock.monotonic_s())
+            self._manager.moving.add(move.container_id)
+        _log.info("balance_iteration", iteration=self._run.iteration, move_count=len(moves))
+
+    def _follow(self, change: Change, move: Move, began_s: float) -> None:
+        """Take a move to its next step; let it go when it is over or failed."""
+        number = move.container_id
+        is_late = self._clock.monotonic_s() - began_s > MOVE_S_MAX
+        if self._state.commands.of_container(number) and not is_late:
+            return
+        is_copied = self._state.replicas.get((number, move.target_id)) is not None
+        is_left = self._state.replicas.get((number, move.source_id)) is None
+        case = self._case(number)
+        if is_copied and is_left:
+            self._run = replace(
+                self._run,
+                moved_count=self._run.moved_count + 1,
+                moved_bytes=self._run.moved_bytes + move.size_bytes,
+            )
+        elif is_copied and not is_late and case is not None and self._is_well_without(move):
+            keep_count = 1 if case.container.scheme else case.container.replication_factor
+            self._removals.delete(
+                change,
+                case.container,
+                move.source_id,
+                why=MOVE,
+                keep_count=keep_count,
+                priority=Priority.LOW,
+            )
+            return
+        self._moves.pop(number)
+        self._manager.moving.discard(number)
+        self._manager.look_at([number])
+
+    def _is_well_without(self, move: Move) -> bool:
+        left = self._judge.health_without(move.container_id, move.source_id)
+        return left is Health.HEALTHY
+
+    def _plan(self, threshold_percent: float) -> list[Move]:
+        limits = Limits(threshold_percent=threshold_percent)
+        nodes = self._cases.candidates()
+        return plan(nodes, self._movable_on, limits, seed=self._options.seed)
+
+    def _movable_on(self, datanode_id: str) -> Iterator[Movable]:
+        held = iter(sorted(self._state.replicas.on(datanode_id))[:LOOKED_AT_MAX])
+        while numbers := list(islice(held, LOOKED_AT_AT_ONCE)):
+            sound = self._judge.healthy(number for number in numbers if self._is_free(number))
+            for number in (n for n in numbers if datanode_id in sound.get(n, ())):
+                case = self._case(number)
+                if case is None or datanode_id not in movable(case):
+                    continue
+                held_here = next(p for p in case.placed if p.datanode_id == datanode_id)
+                yield Movable(
+                    number,
+                    held_here.replica.bytes_used,
+                    frozenset(p.datanode_id for p in case.placed),
+                    tuple(p.rack for p in case.placed if p.datanode_id != datanode_id),
+                    case.container.replication_factor,
+                    is_scattered=bool(case.container.scheme),
+                )
+
+    def _is_free(self, number: int) -> bool:
+        return (
+            number not in self._moves
+            and not self._state.commands.of_container(number)
+            and not self._commands.is_cooling(Kind.REPLICATE, number)
+        )
+
+    def _case(self, container_id: int) -> Case | None:
+        container = self._state.containers.get(container_id)
+        if container is None or container.state is not ContainerState.CLOSED:
+            return None
+        return self._cases.case(container)
+
+    def _end(self, message: str) -> None:
+        self._run = replace(self._run, is_running=False, message=message)
+        _log.info(
+            "balance_ended",
+            reason=message,
+            moved_count=self._run.moved_count,
+            moved_bytes=self._run.moved_bytes,
+        )

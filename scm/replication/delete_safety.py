@@ -1,0 +1,97 @@
+"""The last look before a replica goes: as many whole and equal ones stay as are required. Pure.
+
+What is too much is the judge's to say. Between its word and the moment a delete leaves, the world
+may have changed: only replicas count here that are seen, on nodes that answer and have reported all
+they hold, and that are whole and equal.
+"""
+
+import zlib
+from collections.abc import Collection
+from typing import Final
+
+from merkle.diff import Comparison, compare
+from merkle.replica import ReplicaState
+from scm.cluster.case import Case, Placed, is_bad, present
+from scm.cluster.lifecycle import is_complete
+from scm.state.facts import Health, OpState, Replica
+
+UNBLOCK_REPLICAS_MIN: Final = 3  # two stay when an unhealthy one makes room for a copy
+
+
+def movable(case: Case) -> set[str]:
+    """Return the datanodes whose replica is whole, so that it may be moved elsewhere."""
+    return {p.datanode_id for p in case.placed if is_whole(case, p)} - case.excluded
+
+
+def good_replicas(case: Case) -> list[Placed]:
+    """Return the replicas that are known whole, equal, and here to stay.
+
+    CLOSED with all that was committed, without findings, on an answering node in service that has
+    confirmed it, not being deleted, and with a tree that equals that of the others; none if any
+    two of them differ, because then nobody knows who is right.
+    """
+    whole = [p for p in case.placed if is_whole(case, p)]
+    trees = [p.replica.tree for p in whole]
+    for tree in trees:
+        if tree is None or trees[0] is None or compare(trees[0], tree) is not Comparison.EQUAL:
+            return []
+    return whole
+
+
+def is_whole(case: Case, p: Placed) -> bool:
+    """Whether a replica has all that was committed, and is seen to, on a node that stays."""
+    return (
+        p.health is Health.HEALTHY
+        and p.op_state is OpState.IN_SERVICE
+        and p.is_confirmed
+        and p.datanode_id not in case.deletes
+        and is_complete(case.container, p.replica)
+        and not p.replica.load_error
+        and not p.replica.finding_count
+    )
+
+
+def has_more(p: Placed, others: Collection[Placed]) -> bool:
+    """Whether a replica has commits that none of the others has.
+
+    Its container was closed without them, because it was not there or is damaged: they may be all
+    that is left of what somebody wrote, and only a person lets go of them.
+    """
+    return p.replica.bcsid > max((other.replica.bcsid for other in others), default=0)
+
+
+def stable_order(replica: Replica) -> int:
+    """Return the place of a replica in an order that every control plane agrees on (HDDS-4589)."""
+    return zlib.crc32(f"{replica.container_id}:{replica.datanode_id}".encode())
+
+
+def unblock_victim(case: Case) -> Placed | None:
+    """Return the unhealthy replica to remove because no node has room for a copy beside it.
+
+    At least two replicas stay, one of them as it should be; nothing is pending; a replica that a
+    repair may heal is not touched.
+    """
+    here = present(case.placed)
+    matching = [p for p in here if not is_bad(case.container, p.replica)]
+    if case.deletes or case.adds or len(here) < UNBLOCK_REPLICAS_MIN or not matching:
+        return None
+    bad = [
+        p
+        for p in here
+        if is_bad(case.container, p.replica)
+        and p.health is Health.HEALTHY
+        and p.op_state is OpState.IN_SERVICE
+        and p.is_confirmed
+        and p.datanode_id not in case.hopeful
+        and not has_more(p, matching)
+        and (
+            p.replica.state is not ReplicaState.QUASI_CLOSED
+            or p.replica.bcsid < case.container.sequence_id
+        )
+    ]
+    return min(bad, key=lambda p: (p.replica.bcsid, stable_order(p.replica)), default=None)
+
+
+def may_remove(case: Case, datanode_id: str, *, keep_count: int) -> bool:
+    """Whether a replica may go now: so many whole ones, equal among each other, stay."""
+    return sum(p.datanode_id != datanode_id for p in good_replicas(case)) >= keep_count

@@ -1,0 +1,233 @@
+"""Orders to reconcile: who, when again, and when not any more.
+
+Reconcile has a budget of its own (`scm.cluster.dispatch`), one order per container and cooldown,
+and a guard against loops: replicas that cannot become equal are not compared for ever. The minority
+goes first: while it is repaired, the replicas it is repaired from are not busy themselves.
+"""
+
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from agent.errors import Code
+from merkle.replica import ReplicaState
+from scm.cluster import dispatch
+from scm.cluster.nodes import Nodes
+from scm.cluster.pending_ops import PendingOps
+from scm.replication.eligibility import Eligibility, Participants, judge
+from scm.replication.intake import ASKED_FOR, Decision, PlanRow
+from scm.state.clock import Clock
+from scm.state.database import Change, State
+from scm.state.facts import Container, Kind, Pending, Replica
+from scm.state.options import ScmOptions
+
+COOLDOWN: Final = "COOLDOWN"
+NO_PROGRESS: Final = "NO_PROGRESS"
+EXCLUDED: Final = "EXCLUDED"
+TRIES_MAX: Final = 3  # orders by plans for replicas that stay as they are
+
+
+@dataclass(frozen=True, slots=True)
+class _Tries:
+    world: int
+    count: int
+    at_s: float
+
+
+class Reconciles:
+    """Decides about reconcile commands. Callers hold the control plane's lock."""
+
+    def __init__(
+        self, state: State, nodes: Nodes, commands: PendingOps, clock: Clock, options: ScmOptions
+    ) -> None:
+        self._state = state
+        self._nodes = nodes
+        self._commands = commands
+        self._clock = clock
+        self._options = options
+        self._ordered_at_s: dict[int, float] = {}
+        self._tries: dict[int, _Tries] = {}
+
+    def order(self, change: Change, container_id: int) -> Decision:
+        """Order a container reconciled because an operator says so; it may be tried anew, too."""
+        participants = self.participants(container_id)
+        if participants.eligibility is not Eligibility.OK:
+            return Decision(container_id, participants.eligibility, participants.message)
+        self._tries.pop(container_id, None)
+        return self._order(change, container_id, participants, ASKED_FOR)
+
+    def order_planned(
+        self,
+        change: Change,
+        row: PlanRow,
+        participants: Participants,
+        *,
+        why: str = "",
+        dry_run: bool,
+    ) -> Decision:
+        """Order a container reconciled because a plan says so, if it is not too soon.
+
+        `why` is another reason than the plan's: the control plane asks by itself.
+
+        An excluded replica gets no order, though others may still read from it what they verify.
+        """
+        container_id = row.container_id
+        left_s = self._cooldown_left_s(container_id)
+        if left_s > 0:
+            return Decision(container_id, COOLDOWN, f"reconciled lately; again in {left_s:.0f} s")
+        world = _fingerprint(self._state.replicas.of(container_id))
+        tries = self._tries.get(container_id)
+        count = 1 if tries is None or tries.world != world else tries.count + 1
+        if count > TRIES_MAX:
+            return Decision(
+                container_id,
+                NO_PROGRESS,
+                f"{TRIES_MAX} times reconciled and nothing changed; an operator may try again",
+            )
+        held = {hold.datanode_id for hold in self._state.holds.of(container_id)}
+        targets = tuple(
+            node
+            for node in participants.targets
+            if node not in held and self._nodes.takes_orders(node)
+        )
+        if not targets:
+            message = "its replicas are excluded until a person releases them"
+            return Decision(container_id, EXCLUDED, message)
+        participants = replace(participants, targets=targets)
+        if dry_run:
+            return Decision(container_id, "OK", "would go to " + ", ".join(participants.targets))
+        decision = self._order(change, container_id, participants, why or row.why)
+        if decision.code == "OK":
+            self._tries[container_id] = _Tries(world, count, self._clock.monotonic_s())
+        return decision
+
+    def peers_of(self, command: Pending) -> tuple[str, ...]:
+        """Return the peers a reconcile command names, as the world is now; none: not eligible."""
+        participants = self.participants(command.container_id)
+        if command.datanode_id not in participants.targets:
+            return ()
+        return participants.peers_of(command.datanode_id)
+
+    def addressed(self, command: Pending) -> Pending:
+        """Return a reconcile command with the holders that are no peers, as it is sent: they could
+        contradict those that are."""
+        if command.kind is not Kind.RECONCILE or command.scheme:
+            return command
+        asked = {command.datanode_id, *self.peers_of(command)}
+        replicas = self._state.replicas.of(command.container_id)
+        return replace(command, holders=tuple(r for r in replicas if r.datanode_id not in asked))
+
+    def participants(self, container_id: int) -> Participants:
+        """Say whether a container may be reconciled now, and by whom.
+
+        A datanode of another layout may be read from; it is ordered nothing.
+        """
+        found = judge(
+            self._state.containers.get(container_id),
+            self._nodes.living(self._state.replicas.of(container_id)),
+            self._nodes.is_reachable,
+        )
+        targets = tuple(node for node in found.targets if self._nodes.takes_orders(node))
+        if found.targets and not targets:
+            message = "every replica that has a peer is on a datanode of another layout"
+            return Participants(Eligibility.NO_REACHABLE_PEER, message)
+        return replace(found, targets=targets)
+
+    def ended(self, command: Pending) -> None:
+        """Remember that a reconcile came to its end just now."""
+        self._ordered_at_s[command.container_id] = self._clock.monotonic_s()
+
+    def forget_old(self) -> None:
+        """Forget what was done so long ago that it does not count any more."""
+        now_s, cooldown_s = self._clock.monotonic_s(), self._options.reconcile_cooldown_ms / 1000
+        self._ordered_at_s = {
+            container_id: at_s
+            for container_id, at_s in self._ordered_at_s.items()
+            if self._cooldown_left_s(container_id) > 0
+        }
+        longest_s = dispatch.backoff_s(TRIES_MAX, first_s=cooldown_s)
+        self._tries = {
+            container_id: tries
+            for container_id, tries in self._tries.items()
+            if tries.count >= TRIES_MAX or now_s - tries.at_s <= 2 * longest_s
+        }
+
+    def _cooldown_left_s(self, container_id: int) -> float:
+        ordered_at_s = self._ordered_at_s.get(container_id)
+        if ordered_at_s is None:
+            return 0.0
+        tries = self._tries.get(container_id)
+        pause_s = dispatch.backoff_s(
+            1 if tries is None else tries.count, first_s=self._options.reconcile_cooldown_ms / 1000
+        )
+        return pause_s - (self._clock.monotonic_s() - ordered_at_s)
+
+    def _order(
+        self, change: Change, container_id: int, participants: Participants, why: str
+    ) -> Decision:
+        full = [node for node in participants.targets if not self._commands.has_room(node)]
+        if full:
+            return Decision(container_id, Code.BUSY, f"the queue of {full[0]} is full")
+        container = self._state.containers.get(container_id)
+        assert container is not None, "an unknown container is not eligible"
+        first = minority(container, self._state.replicas.of(container_id), participants.targets)
+        known, command_ids = 0, []
+        for node in participants.targets:
+            pending = self._state.commands.about(Kind.RECONCILE, container_id, node)
+            known += pending is not None
+            command_ids.append(
+                self._commands.queue(
+                    change,
+                    Kind.RECONCILE,
+                    container_id,
+                    node,
+                    why=why,
+                    is_second=node not in first,
+                )
+                if pending is None
+                else pending.command_id
+            )
+        self._ordered_at_s[container_id] = self._clock.monotonic_s()
+        message = f"{known} of {len(command_ids)} were ordered before" if known else ""
+        return Decision(container_id, "OK", message, tuple(command_ids))
+
+
+def minority(
+    container: Container, replicas: Sequence[Replica], targets: Sequence[str]
+) -> frozenset[str]:
+    """Return the targets to reconcile first: those that differ from most, or are not whole.
+
+    All of them if there is no such difference.
+    """
+    taking_part = [replica for replica in replicas if replica.datanode_id in targets]
+    roots = Counter(r.tree.root for r in taking_part if r.tree is not None)
+    ranked = roots.most_common(2)
+    has_majority = len(ranked) == 1 or (len(ranked) == 2 and ranked[0][1] > ranked[1][1])
+    most = ranked[0][0] if has_majority else None
+    first = frozenset(
+        r.datanode_id
+        for r in taking_part
+        if r.tree is None
+        or (most is not None and r.tree.root != most)
+        or r.state is ReplicaState.UNHEALTHY
+        or r.finding_count
+        or r.bcsid < container.sequence_id
+    )
+    return first or frozenset(targets)
+
+
+def _fingerprint(replicas: Sequence[Replica]) -> int:
+    """Return a number that changes when a reconcile changed anything."""
+    facts = [
+        (
+            r.datanode_id,
+            r.state,
+            r.finding_count,
+            r.is_contradictory,
+            None if r.tree is None else (r.tree.root, r.tree.tombstones_checksum),
+        )
+        for r in replicas
+    ]
+    return zlib.crc32(repr(facts).encode())

@@ -1,0 +1,187 @@
+"""Erasure-coded containers: who rebuilds the shards that are lost.
+
+    the judge's row ──► targets, one a shard ──► one command to the least loaded target
+
+One command rebuilds all shards that are lost: it reads as many as there are data shards,
+whatever the number of targets. Which are lost and which are read is the judge's to say, again when
+the command leaves.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+import structlog
+
+from health.words import Action
+from merkle.replica import ReplicaState
+from scm.cluster.basis import Basis
+from scm.cluster.case import Case, present
+from scm.cluster.placement import choose_targets
+from scm.replication.judge import Judge, Row
+from scm.state.database import Change
+from scm.state.facts import Kind, Pending
+
+QUIET_S: Final = 10.0  # after an order: reports of what it made are on their way
+IMPORT_SPACE_FACTOR: Final = 2
+
+_ABOUT_SHARDS: Final = frozenset({Kind.REPLICATE, Kind.RECONSTRUCT})
+
+_log = structlog.get_logger("suture.scm")
+
+
+class Reconstructor:
+    """Keeps erasure-coded containers whole. Callers hold the control's lock."""
+
+    def __init__(self, basis: Basis, judge: Judge) -> None:
+        self._state = basis.state
+        self._nodes = basis.nodes
+        self._commands = basis.commands
+        self._cases = basis.cases
+        self._clock = basis.clock
+        self._options = basis.options
+        self._judge = judge
+        self._ordered_at_s: dict[int, float] = {}
+        self._sources: dict[int, tuple[tuple[int, str], ...]] = {}  # of commands that leave now
+
+    def rebuild(
+        self,
+        change: Change,
+        case: Case,
+        lost: Row,
+        *,
+        count_max: int,
+        is_in_place: bool = False,
+    ) -> bool:
+        """Order what a container lacks, as far as it can be had now; whether that was all.
+
+        What was ordered before counts as done: it comes back here if it fails. `is_in_place` lets
+        a shard be made anew where a reconstruction left it unfinished.
+        """
+        if self._is_under_way(case):
+            return True
+        if self._is_quiet(case.container.container_id):
+            return False
+        return self._rebuild(change, case, lost, count_max, is_in_place=is_in_place)
+
+    def needed(self, commands: Sequence[Pending]) -> set[int]:
+        """Return the ids of the commands about shards that are still right, as if none of them were
+        pending; and find the sources that they are to read from."""
+        mine = [c for c in commands if c.kind in _ABOUT_SHARDS and self.is_coded(c)]
+        rows = self._judge.rows(
+            {c.container_id for c in mine}, without={c.command_id for c in mine}
+        )
+        self._sources.clear()
+        return {c.command_id for c in mine if self._is_needed(c, rows.get(c.container_id, ()))}
+
+    def _is_needed(self, command: Pending, rows: Sequence[Row]) -> bool:
+        if command.kind is Kind.REPLICATE:
+            return any(
+                row.action is Action.REPLICATE and command.datanode_id in row.sources
+                for row in rows
+            )
+        targets = dict(command.shards)
+        lost = next((row for row in rows if row.action is Action.RECONSTRUCT), None)
+        if lost is None or not set(targets) <= set(lost.indexes):
+            return False
+        held = self._state.replicas.of(command.container_id)
+        index_of = {replica.datanode_id: replica.replica_index for replica in held}
+        self._sources[command.command_id] = tuple((index_of[n], n) for n in lost.sources)
+        return all(map(self._nodes.takes_replicas, targets.values()))
+
+    def is_coded(self, command: Pending) -> bool:
+        """Whether a command is about an erasure-coded container."""
+        container = self._state.containers.get(command.container_id)
+        return container is not None and bool(container.scheme)
+
+    def addressed(self, command: Pending) -> Pending:
+        """Return a command as it is sent: with the code, and a reconstruction's sources as they
+        were found when it was `needed`."""
+        container = self._state.containers.get(command.container_id)
+        if container is None or not container.scheme:
+            return command
+        sources = self._sources.get(command.command_id, ())
+        return replace(command, sources=sources, scheme=container.scheme)
+
+    def _is_under_way(self, case: Case) -> bool:
+        return any(
+            command.kind is Kind.RECONSTRUCT
+            for command in self._state.commands.of_container(case.container.container_id)
+        )
+
+    def _is_quiet(self, container_id: int) -> bool:
+        """Whether something was just ordered, or failed lately."""
+        ordered_at_s = self._ordered_at_s.get(container_id)
+        if ordered_at_s is not None:
+            if self._clock.monotonic_s() - ordered_at_s < QUIET_S:
+                return True
+            del self._ordered_at_s[container_id]
+        return self._commands.is_cooling(Kind.RECONSTRUCT, container_id)
+
+    def _rebuild(
+        self, change: Change, case: Case, lost: Row, count_max: int, *, is_in_place: bool
+    ) -> bool:
+        container = case.container
+        size_bytes = _needed_bytes(case)
+        excluded = {p.datanode_id for p in case.placed}
+        if is_in_place:
+            excluded -= _unfinished(case, lost.indexes)
+        targets = self._targets(case, lost.indexes, size_bytes, excluded)[:count_max]
+        if not targets:
+            return False
+        shards = tuple(zip(lost.indexes, targets, strict=False))
+        command_id = self._commands.queue(
+            change,
+            Kind.RECONSTRUCT,
+            container.container_id,
+            min(targets, key=self._commands.replication_load),
+            why=lost.reason + lost.told(*lost.sources),
+            shards=shards,
+            size_bytes=size_bytes,
+        )
+        for node in targets:
+            self._cases.promise(node, size_bytes)
+        self._ordered_at_s[container.container_id] = self._clock.monotonic_s()
+        _log.info(
+            "reconstruct_ordered",
+            container_id=container.container_id,
+            command_id=command_id,
+            targets=dict(shards),
+        )
+        return len(targets) == len(lost.indexes)
+
+    def _targets(
+        self, case: Case, lost: tuple[int, ...], size_bytes: int, excluded: set[str]
+    ) -> list[str]:
+        """Choose a node for each lost shard, as many as there are."""
+        candidates = [
+            candidate
+            for candidate in self._cases.candidates()
+            if self._commands.replication_load(candidate.datanode_id)
+            < self._commands.replication_limit(candidate.datanode_id)
+        ]
+        return choose_targets(
+            candidates,
+            count=len(lost),
+            needed_bytes=size_bytes,
+            used_racks=[p.rack for p in present(case.placed)],
+            excluded=excluded,
+            container_id=case.container.container_id,
+            seed=self._options.seed,
+        )
+
+
+def _unfinished(case: Case, lost: tuple[int, ...]) -> set[str]:
+    """Return the nodes that may get a bad shard anew in its place.
+
+    They refuse, unless what they have is what an earlier reconstruction left unfinished.
+    """
+    return {
+        p.datanode_id
+        for p in case.placed
+        if p.replica.state is ReplicaState.UNHEALTHY and (p.replica.replica_index,) == lost
+    }
+
+
+def _needed_bytes(case: Case) -> int:
+    return IMPORT_SPACE_FACTOR * max((p.replica.bytes_used for p in case.placed), default=0)

@@ -1,0 +1,157 @@
+"""What goes: replicas beyond their number, and bad ones where there is no other place.
+
+    over queue ──one of each container in a round──► delete ──► looked at again when it leaves
+
+What goes is the judge's to say; here it is ordered, within the limits of each datanode and of the
+cluster, and never of a replica that is excluded.
+"""
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Final
+
+import structlog
+
+from health.words import Action
+from scm.cluster.basis import Basis
+from scm.cluster.case import Case
+from scm.replication.delete_safety import unblock_victim
+from scm.replication.judge import Judge, Row
+from scm.replication.shards import gives_way
+from scm.state.database import Change
+from scm.state.facts import Container, Kind, Priority
+
+ATTEMPTS_PER_TURN: Final = 500
+
+_log = structlog.get_logger("suture.scm")
+
+
+class Removals:
+    """Orders deletes. Callers hold the control plane's lock."""
+
+    def __init__(self, basis: Basis, judge: Judge) -> None:
+        self._state = basis.state
+        self._commands = basis.commands
+        self._cases = basis.cases
+        self._options = basis.options
+        self._judge = judge
+        self.over: dict[int, None] = {}
+        """Containers with too many replicas."""
+        self._busy: dict[int, tuple[str, ...]] = {}  # id -> all had enough to delete
+
+    def forget(self, container_id: int) -> None:
+        """Take a container out: it is looked at anew."""
+        self.over.pop(container_id, None)
+        self._busy.pop(container_id, None)
+
+    def make_room(self, change: Change, case: Case) -> bool:
+        """Remove a bad or double shard where one that lacks can then be made, if there is no node.
+
+        Returns whether one is removed.
+        """
+        victim = gives_way(case)
+        is_ordered = victim is not None and self.delete(
+            change,
+            case.container,
+            victim.datanode_id,
+            why="gives way to a shard that is lost",
+            keep_count=case.container.data_count,
+        )
+        if victim is not None and is_ordered:
+            _log.warning(
+                "shard_gives_way",
+                container_id=case.container.container_id,
+                datanode_id=victim.datanode_id,
+                index=victim.replica.replica_index,
+            )
+        return is_ordered
+
+    def unblock(self, change: Change, case: Case) -> None:
+        """Remove a bad replica that takes the place of a good one, when there is no other place."""
+        victim = unblock_victim(case)
+        if victim is not None and self.delete(
+            change,
+            case.container,
+            victim.datanode_id,
+            why="is damaged and takes the place of a good replica",
+            keep_count=1,
+        ):
+            _log.warning(
+                "unhealthy_replica_gives_way",
+                container_id=case.container.container_id,
+                datanode_id=victim.datanode_id,
+            )
+
+    def serve(self, change: Change) -> None:
+        """Order what is too much removed, one replica of each container in a round."""
+        due = list(islice((n for n in self.over if not self._is_waiting(n)), ATTEMPTS_PER_TURN))
+        while due:
+            needs = self._judge.rows(due)
+            due = [n for n in due if self._remove_one(change, n, needs.get(n, ()))]
+
+    def _remove_one(self, change: Change, container_id: int, rows: Sequence[Row]) -> bool:
+        """Order one replica of a container removed; whether that was done."""
+        self.over.pop(container_id, None)
+        container = self._state.containers.get(container_id)
+        row = next((r for r in rows if r.action is Action.DELETE and r.is_forced), None)
+        if container is None or row is None:
+            return False
+        [datanode_id] = row.targets
+        is_ordered = self.delete(
+            change,
+            container,
+            datanode_id,
+            why=row.reason,
+            keep_count=container.replication_factor,
+        )
+        self.over[container_id] = None  # at the end: others may have less to do, or it has more
+        if not is_ordered:
+            self._busy[container_id] = row.targets
+        return is_ordered
+
+    def _is_waiting(self, container_id: int) -> bool:
+        """Whether the nodes that had enough to delete at the last attempt still have."""
+        nodes = self._busy.get(container_id)
+        limit = self._options.delete_count_max
+        if limit and self._state.commands.delete_count >= limit:
+            return True
+        return nodes is not None and all(
+            self._commands.delete_load(node) >= self._commands.delete_limit for node in nodes
+        )
+
+    def delete(
+        self,
+        change: Change,
+        container: Container,
+        datanode_id: str,
+        *,
+        why: str,
+        keep_count: int,
+        priority: Priority = Priority.NORMAL,
+    ) -> bool:
+        """Order a replica removed; False while its node has enough of that to do."""
+        if self._state.holds.get((container.container_id, datanode_id)) is not None:
+            return True  # nothing is to be done until a person releases it
+        limit = self._options.delete_count_max
+        if limit and self._state.commands.delete_count >= limit:
+            return False
+        is_full = self._commands.delete_load(datanode_id) >= self._commands.delete_limit
+        if is_full or self._commands.is_cooling(Kind.DELETE, container.container_id):
+            return False
+        command_id = self._commands.queue(
+            change,
+            Kind.DELETE,
+            container.container_id,
+            datanode_id,
+            why=why,
+            force=True,
+            keep_count=keep_count,
+            priority=priority,
+        )
+        _log.info(
+            "delete_ordered",
+            container_id=container.container_id,
+            command_id=command_id,
+            datanode_id=datanode_id,
+        )
+        return True

@@ -1,0 +1,386 @@
+"""The replication manager: looks at containers, and orders what they lack or have too much of.
+
+    report, node, time ──► look ──judge──► under queue ──► replicate, reconstruct ──┐
+                                     └───► over queue  ──► delete ──────────────────┴──► commands
+
+Every container is looked at when something about it changed, and again in rounds until it is
+settled (`scm.state.settled`): a cluster at rest costs nothing. A look is one call of the judge for
+all that are due (`health.judge`); only of those against which it has something are orders
+considered. The most urgent goes first; what cannot be done now (no source with room, no target)
+waits in its queue, a little less urgent each time, so that it does not stand in the way of what can
+be done.
+"""
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from math import ceil
+from typing import Final
+
+import structlog
+
+from health.plan.actions import MISPLACED_PRIORITY
+from health.words import Action, Health
+from scm.cluster.basis import Basis
+from scm.cluster.case import Case, neighbours
+from scm.cluster.loads import NodeLimits, in_flight_limit, least_loaded
+from scm.cluster.placement import choose_targets
+from scm.replication.healing import Healing
+from scm.replication.judge import Judge, Row
+from scm.replication.reconstruction import Reconstructor
+from scm.replication.removals import Removals
+from scm.replication.shards import is_better_rack
+from scm.state import facts
+from scm.state.database import Change
+from scm.state.facts import Container, ContainerState, Kind, Priority
+from scm.state.health_states import States
+
+LOOKS_PER_TURN: Final = 1_500  # while the lock is held, some 0.05 s
+ATTEMPTS_PER_TURN: Final = 500
+UNLIMITED: Final = 1_000_000  # replicas on their way, where no limit is set
+IMPORT_SPACE_FACTOR: Final = 2  # a replica needs its size beside itself until it is whole
+
+_MADE: Final = frozenset({Action.REPLICATE, Action.RECONSTRUCT})
+
+_log = structlog.get_logger("suture.scm")
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One copy as it would be ordered."""
+
+    source_id: str
+    target_id: str
+
+
+class ReplicationManager:
+    """Keeps closed containers at their number of replicas. Callers hold the control's lock."""
+
+    def __init__(
+        self,
+        basis: Basis,
+        judge: Judge,
+        coding: Reconstructor,
+        removals: Removals,
+        healing: Healing,
+    ) -> None:
+        self._state = basis.state
+        self._nodes = basis.nodes
+        self._commands = basis.commands
+        self._cases = basis.cases
+        self._clock = basis.clock
+        self._options = basis.options
+        self._judge = judge
+        self._coding = coding
+        self._due: dict[int, None] = {}
+        self._round_at = 1
+        self._settled = self._state.settled()
+        self._rack_count = 0
+        self.under: dict[int, tuple[int, int]] = {}  # id -> weight, times put back
+        self._removals = removals
+        self._healing = healing
+        self._busy_sources: dict[int, tuple[str, ...]] = {}  # id -> all had enough to copy
+        self._judged = self._state.settled()
+        self._states: dict[int, Health] = {}  # of those that are not HEALTHY
+        self.moving: set[int] = set()  # one too many on purpose, until the balancer removes it
+        self.round_at_ms = 0  # when the last round through all containers ended
+
+    def look_at(self, container_ids: Iterable[int]) -> None:
+        """Have containers looked at in the next turn."""
+        self._due.update(dict.fromkeys(container_ids))
+
+    def look_at_node(self, datanode_id: str) -> None:
+        """Have all containers of a node looked at: it came, went, or is to leave."""
+        held = self._state.replicas.on(datanode_id)
+        self._state.stir(held)
+        self.look_at(held)
+
+    def states(self) -> States:
+        """Return the health state of each container as of its last look."""
+        return States(dict(self._states), self._judged.copy())
+
+    def turn(self, change: Change) -> list[int]:
+        """Look at what is due and a part of the rest, and order what can be ordered.
+
+        Returns the containers that were looked at.
+        """
+        looked_at = self._look()
+        if self.under or self._removals.over:
+            with self._cases.one_turn(), self._commands.one_turn():
+                self._serve_under(change)
+                self._removals.serve(change)
+        return looked_at
+
+    def look_on(self) -> list[int]:
+        """Look at more of what is due, and order nothing yet; return what was looked at."""
+        due = self._taken()
+        if due:
+            self._look_at(due)
+        return due
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether more is due than one turn looked at."""
+        return bool(self._due)
+
+    def pairs(self, from_ids: Sequence[str], target_ids: Sequence[str]) -> list[Copy]:
+        """Give each target the least loaded source; fewer pairs if all have enough to do."""
+        extra: dict[str, int] = {}
+
+        def load_of(node: str) -> int:
+            return self._commands.replication_load(node) + extra.get(node, 0)
+
+        chosen = []
+        for target_id in target_ids:
+            source_id = least_loaded(from_ids, load_of, self._commands.replication_limit)
+            if source_id is None:
+                break
+            extra[source_id] = extra.get(source_id, 0) + 1
+            chosen.append(Copy(source_id, target_id))
+        return chosen
+
+    def _useful_targets(self, case: Case, row: Row) -> list[str]:
+        found = self.targets(case, 1)
+        if row.priority != MISPLACED_PRIORITY:
+            return found
+        # A copy on a rack that has one would be removed again, and made again, for ever.
+        if case.container.scheme:
+            [moved] = [p for p in case.placed if p.datanode_id == row.sources[0]]
+            return [n for n in found if is_better_rack(case, moved, self._nodes.rack(n))]
+        racks = {p.rack for p in case.placed}
+        return [node for node in found if self._nodes.rack(node) not in racks]
+
+    def targets(self, case: Case, count: int) -> list[str]:
+        """Choose up to `count` nodes for copies."""
+        used, excluded = neighbours(case)
+        return choose_targets(
+            self._cases.candidates(),
+            count=count,
+            needed_bytes=self.needed_bytes(case),
+            used_racks=[self._nodes.rack(node) for node in sorted(used)],
+            excluded=used | excluded,
+            container_id=case.container.container_id,
+            seed=self._options.seed,
+        )
+
+    def needed_bytes(self, case: Case) -> int:
+        """Return the space a copy needs while it is made."""
+        sizes = [p.replica.bytes_used for p in case.placed]
+        return IMPORT_SPACE_FACTOR * max(sizes, default=0)
+
+    def order_copy(
+        self,
+        change: Change,
+        case: Case,
+        copy: Copy,
+        *,
+        why: str,
+        priority: Priority = Priority.NORMAL,
+    ) -> int:
+        """Queue a replicate command; return its id. `why` is for the audit log."""
+        size_bytes = self.needed_bytes(case)
+        self._cases.promise(copy.target_id, size_bytes)
+        return self._commands.queue(
+            change,
+            Kind.REPLICATE,
+            case.container.container_id,
+            copy.source_id,
+            why=why,
+            target_id=copy.target_id,
+            size_bytes=size_bytes,
+            priority=priority,
+        )
+
+    def in_flight_limit(self) -> int:
+        """Return how many replicas may be on their way; 0: no limit."""
+        healthy = sum(
+            self._nodes.health(node.datanode_id) is facts.Health.HEALTHY
+            for node in self._state.nodes.values()
+        )
+        limits = (
+            in_flight_limit(
+                healthy,
+                self._options.inflight_factor_percent,
+                NodeLimits(self._options.replication_limit),
+            ),
+            self._options.copy_count_max,
+        )
+        return min((limit for limit in limits if limit), default=0)
+
+    def _look(self) -> list[int]:
+        if self._rack_count != self._nodes.rack_count():  # what is spread enough has changed
+            self._rack_count = self._nodes.rack_count()
+            self._settled.clear()
+            self._judged.clear()
+        due = self._taken()
+        self._go_round(due)
+        if due:
+            self._look_at(due)
+        return due
+
+    def _taken(self) -> list[int]:
+        due = list(islice(self._due, LOOKS_PER_TURN))
+        for container_id in due:
+            del self._due[container_id]
+        return due
+
+    def _look_at(self, container_ids: Sequence[int]) -> None:
+        """Ask the judge about containers, and put each into the queues it belongs to."""
+        found, needs = self._judge.look(container_ids)
+        self._healing.note(found)
+        ids = found.view.batch.containers.container_id
+        next_id = self._state.counters["next_container_id"]
+        for container_id, state in zip(ids.tolist(), found.verdicts.state.tolist(), strict=True):
+            if state:
+                self._states[container_id] = Health(state)
+            else:
+                self._states.pop(container_id, None)
+            self._removals.forget(container_id)
+            self._busy_sources.pop(container_id, None)
+            self._put(container_id, needs.get(container_id, ()))
+            if container_id >= next_id:
+                continue
+            self._judged.add(container_id)
+            is_queued = container_id in self.under or container_id in self._removals.over
+            if not state and not is_queued:
+                self._settled.add(container_id)
+
+    def _go_round(self, due: list[int]) -> None:
+        """Add this turn's part of all containers to those that are due, but what is settled."""
+        end = self._state.counters["next_container_id"]
+        stop = min(end, self._round_at + ceil(end / self._turns_per_round()))
+        while self._round_at < stop:
+            self._round_at = self._settled.first_missing(self._round_at, stop)
+            if self._round_at == stop or len(due) >= LOOKS_PER_TURN:
+                break
+            due.append(self._round_at)
+            self._round_at += 1
+        if self._round_at >= end:
+            self._round_at, self.round_at_ms = 1, self._clock.wall_ms()
+
+    def _turns_per_round(self) -> int:
+        return max(1, self._options.check_interval_ms // self._options.heartbeat_interval_ms)
+
+    def _put(self, container_id: int, rows: Sequence[Row]) -> None:
+        """Put a container into the queues that its rows of the plan belong to."""
+        container = self._state.containers.get(container_id)
+        made = [row.priority for row in rows if row.action in _MADE]
+        if made and container is not None and self._is_settled(container):
+            self.under[container_id] = (min(made), self.under.get(container_id, (0, 1))[1])
+        else:
+            self.under.pop(container_id, None)
+        is_over = any(row.action is Action.DELETE and row.is_forced for row in rows)
+        if is_over and container_id not in self.moving:
+            self._removals.over[container_id] = None
+
+    def _is_settled(self, container: Container) -> bool:
+        """Whether a container is closed, or was not closed whole for so long that it may stay so.
+
+        A quasi-closed one is about to be closed for good, as a rule; until that is over, copies
+        would only be too many.
+        """
+        if container.state is ContainerState.CLOSED:
+            return True
+        waited_ms = self._clock.wall_ms() - container.state_since_ms
+        return not container.scheme and waited_ms > self._options.check_interval_ms
+
+    def _serve_under(self, change: Change) -> None:
+        """Order what lacks, the most urgent first, and one copy of each container in a round.
+
+        A container that lacks two gets the second after all others got their first.
+        """
+        again: dict[int, tuple[int, int]] = {}
+        limit = self.in_flight_limit()
+        urgent = heapq.nsmallest(
+            ATTEMPTS_PER_TURN,
+            (
+                (weight + repeat, number)
+                for number, (weight, repeat) in self.under.items()
+                if not self._is_still_waiting(number)
+            ),
+        )
+        is_all = len(urgent) < ATTEMPTS_PER_TURN
+        waiting = [number for _urgency, number in urgent]
+        while waiting:
+            unfinished = []
+            needs = self._judge.rows(waiting)
+            for container_id in waiting:
+                room = limit - self._state.commands.add_count if limit else UNLIMITED
+                if room <= 0:
+                    break
+                if self._is_still_waiting(container_id):
+                    continue  # others took the room of its sources in this turn
+                weight, repeat = self.under.pop(container_id)
+                container = self._state.containers.get(container_id)
+                before = self._state.commands.add_count
+                rows = [row for row in needs.get(container_id, ()) if row.action in _MADE]
+                if container is None or self._make(change, container, rows, room):
+                    continue
+                if self._state.commands.add_count > before:
+                    self.under[container_id] = (weight, repeat + 1)
+                    unfinished.append(container_id)
+                else:
+                    again[container_id] = (weight, repeat + 1)
+            waiting = unfinished if is_all else []
+        self.under.update(again)
+
+    def _make(self, change: Change, container: Container, rows: Sequence[Row], room: int) -> bool:
+        """Order what a container lacks, as things are now; whether that is all of it.
+
+        `room` is how many more replicas may be on their way in the cluster. Of replicas one is
+        ordered at a time; shards are different data: all that lack are ordered together.
+        """
+        if not rows:
+            return True
+        case = self._cases.case(container)
+        lost = next((row for row in rows if row.action is Action.RECONSTRUCT), None)
+        is_rebuilt = lost is None or self._coding.rebuild(change, case, lost, count_max=room)
+        is_cooling = self._commands.is_cooling(Kind.REPLICATE, container.container_id)
+        copied = [row for row in rows if row.action is Action.REPLICATE]
+        ordered, is_put_off = 0, False
+        for row in copied if container.scheme else copied[:1]:
+            is_put_off = is_cooling or ordered >= room or self._is_waiting_for(case, row.sources)
+            if is_put_off:
+                break
+            ordered += self._copy(change, case, row)
+            case = self._cases.case(container)
+        if lost is not None and not is_rebuilt and not case.deletes and not self.targets(case, 1):
+            is_rebuilt = not self._removals.make_room(change, case) and self._coding.rebuild(
+                change, case, lost, count_max=room, is_in_place=True
+            )
+        elif lost is None and not ordered and not is_put_off and not self.targets(case, 1):
+            self._removals.unblock(change, case)
+        return is_rebuilt and ordered == sum(row.copies for row in copied)
+
+    def _copy(self, change: Change, case: Case, row: Row) -> bool:
+        """Order one copy, if there are a source and a target for it."""
+        copies = self.pairs(row.sources, self._useful_targets(case, row))
+        for copy in copies:
+            why = row.reason + row.told(copy.source_id)
+            command_id = self.order_copy(change, case, copy, why=why)
+            _log.info(
+                "replicate_ordered",
+                container_id=case.container.container_id,
+                command_id=command_id,
+                source_id=copy.source_id,
+                target_id=copy.target_id,
+            )
+        return bool(copies)
+
+    def _is_waiting_for(self, case: Case, from_ids: Sequence[str]) -> bool:
+        """Whether all sources have enough to do; then nobody asks again until one has room."""
+        if not from_ids or self._has_room(from_ids):
+            return False
+        self._busy_sources[case.container.container_id] = tuple(from_ids)
+        return True
+
+    def _is_still_waiting(self, container_id: int) -> bool:
+        busy = self._busy_sources.get(container_id)
+        return busy is not None and not self._has_room(busy)
+
+    def _has_room(self, datanode_ids: Iterable[str]) -> bool:
+        return any(
+            self._commands.replication_load(node) < self._commands.replication_limit(node)
+            for node in datanode_ids
+        )

@@ -1,0 +1,178 @@
+"""Shards of erasure-coded containers: which may go, and where one may come. Pure.
+
+What lacks and what is too much is the judge's to say. A delete leaves only while every index has a
+whole shard, or, where an operator or a lack of room asks for it, more than reading needs.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+from merkle.diff import Comparison, compare
+from merkle.replica import ReplicaState
+from scm.cluster.case import Case, Placed, is_bad, present
+from scm.cluster.placement import misplaced_count
+from scm.replication.delete_safety import is_whole, stable_order
+from scm.state.facts import Container, Health, OpState
+
+
+def gives_way(case: Case) -> Placed | None:
+    """Return the replica to remove because no other node has room for what lacks, if any.
+
+    A bad one, only while more whole shards stay than reading needs, nothing else is pending, and
+    nobody expects it to be healed; or one of two of the same index.
+    """
+    whole = _whole(case)
+    indexes = {index for index, found in whole.items() if found}
+    if case.adds or case.deletes or len(indexes) <= case.container.data_count:
+        return None
+    bad = [
+        p
+        for p in _removable(case)
+        if is_bad(case.container, p.replica)
+        and p.datanode_id not in case.hopeful
+        and p.replica.bcsid <= case.container.sequence_id  # else it alone has what it has
+    ]
+    twins = list(_twins(case, {index: found for index, found in whole.items() if found}))
+    return min(
+        bad,
+        key=lambda p: (p.replica.replica_index not in indexes, stable_order(p.replica)),
+        default=twins[0] if twins else None,
+    )
+
+
+def may_remove_shard(case: Case, datanode_id: str) -> bool:
+    """Whether a replica that is to be removed may go, as things are when its turn has come."""
+    held = next((p for p in case.placed if p.datanode_id == datanode_id), None)
+    if held is None:
+        return False
+    whole = {
+        index: [p for p in found if p.datanode_id != datanode_id]
+        for index, found in _whole(case).items()
+    }
+    left_count = sum(bool(found) for found in whole.values())
+    if is_bad(case.container, held.replica):
+        is_beyond = held.replica.bcsid > case.container.sequence_id
+        return left_count > case.container.data_count and not is_beyond
+    twins = whole.get(held.replica.replica_index, [])
+    return left_count >= case.container.data_count and any(_covers(case, p, held) for p in twins)
+
+
+def may_lose_shard(case: Case, datanode_id: str) -> bool:
+    """Whether a replica may be removed although it looks right, because an operator says so.
+
+    More whole shards must stay than reading needs: it is rebuilt from them.
+    """
+    without = replace(case, deletes=(*case.deletes, datanode_id))
+    return whole_count(without) >= operator_keep_count(case.container)
+
+
+def operator_keep_count(container: Container) -> int:
+    """Return how many indexes keep a whole replica when an operator has one removed."""
+    return container.data_count + 1
+
+
+def whole_count(case: Case) -> int:
+    """Return how many indexes have a whole replica that is not being deleted."""
+    return sum(bool(found) for found in _whole(case).values())
+
+
+def is_better_rack(case: Case, moved: Placed, rack: str) -> bool:
+    """Whether the shards are spread better once `moved` is on `rack` instead."""
+    after = _racks(case)
+    after.remove(moved.rack)
+    return _misplaced(case, [*after, rack]) < _misplaced(case, _racks(case))
+
+
+def _good(case: Case) -> list[Placed]:
+    return [
+        p
+        for p in present(case.placed)
+        if p.replica.state is ReplicaState.CLOSED
+        and not is_bad(case.container, p.replica)
+        and p.datanode_id not in case.deletes
+    ]
+
+
+def _racks(case: Case) -> list[str]:
+    return [p.rack for p in _good(case)]
+
+
+def _misplaced(case: Case, racks: list[str]) -> int:
+    return misplaced_count(
+        racks,
+        cluster_rack_count=case.cluster_rack_count,
+        required_count=case.container.replication_factor,
+        is_scattered=True,
+    )
+
+
+def _whole(case: Case) -> dict[int, list[Placed]]:
+    """Return the whole replicas of each index, none of them being deleted."""
+    found: dict[int, list[Placed]] = {
+        index: [] for index in range(1, case.container.replication_factor + 1)
+    }
+    for p in case.placed:
+        if is_whole(case, p) and p.replica.replica_index in found:
+            found[p.replica.replica_index].append(p)
+    return found
+
+
+def _removable(case: Case) -> list[Placed]:
+    """Return the replicas on nodes in service that answer and have named all they hold."""
+    return [
+        p
+        for p in case.placed
+        if p.health is Health.HEALTHY
+        and p.op_state is OpState.IN_SERVICE
+        and p.is_confirmed
+        and p.datanode_id not in case.deletes
+        and p.replica.state is not ReplicaState.RECOVERING
+    ]
+
+
+def _twins(case: Case, whole: dict[int, list[Placed]]) -> Iterator[Placed]:
+    """Yield what is too much of each index: what others cover, then from the fullest racks."""
+    racks = Counter(p.rack for found in whole.values() for p in found)
+    for found in whole.values():
+        left = sorted(found, key=lambda p: stable_order(p.replica))
+        best = max(left, key=_tombstone_count)
+        if not all(_covers(case, best, p) for p in left):
+            continue
+        while len(left) > 1:
+            behind = [p for p in left if not _is_equal(best, p)]
+            victim = max(behind or left, key=lambda p: racks[p.rack])
+            left.remove(victim)
+            racks[victim.rack] -= 1
+            yield victim
+
+
+def _covers(case: Case, one: Placed, other: Placed) -> bool:
+    """Whether `one` makes another whole shard of its index needless.
+
+    Equal trees do. So does a shard that came back beside one that was rebuilt meanwhile: a rebuilt
+    shard has the blocks that live, and no tombstones of those deleted before, hence another root
+    for ever. It holds nothing more once no delete is owed, both hold as many live blocks, and both
+    hold all that was committed (`is_whole`). The one with the tombstones stays: its root is the one
+    that every replica of this index had.
+    """
+    if _is_equal(one, other):
+        return True
+    mine, theirs = one.replica.tree, other.replica.tree
+    return (
+        mine is not None
+        and theirs is not None
+        and not case.owes_deletes
+        and mine.algorithm == theirs.algorithm
+        and mine.block_count == theirs.block_count
+        and mine.tombstone_count > theirs.tombstone_count == 0
+    )
+
+
+def _tombstone_count(p: Placed) -> int:
+    return 0 if p.replica.tree is None else p.replica.tree.tombstone_count
+
+
+def _is_equal(one: Placed, other: Placed) -> bool:
+    mine, theirs = one.replica.tree, other.replica.tree
+    return mine is not None and theirs is not None and compare(mine, theirs) is Comparison.EQUAL

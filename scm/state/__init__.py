@@ -1,0 +1,1 @@
+"""The state: the nouns, their tables in memory, their rows on disk."""

@@ -1,0 +1,406 @@
+"""The control plane's memory: tables in RAM, every change durable in LMDB before it counts.
+
+    with state.change() as change:      memory changes at once, so later steps see earlier ones
+        change.put(state.nodes, node)
+        change.remove(state.replicas, key)
+                                        one synced LMDB transaction; if it fails, memory is undone
+
+Reads never touch the disk, except for outcomes and deleted blocks. One owner at a time: callers
+hold the control plane's lock, and a lock file keeps a second process away. The only file of `scm`
+that imports lmdb.
+"""
+
+import fcntl
+import gc
+import os
+import stat
+import sys
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, Self, TypeVar
+
+import lmdb
+
+from agent.errors import Code, Refused, Unavailable
+from merkle.replica import ID_MAX
+from scm.state import records
+from scm.state.facts import Deleted, OpState, Outcome
+from scm.state.replica_table import ReplicaTable
+from scm.state.settled import Settled
+from scm.state.tables import (
+    AllocationTable,
+    ContainerTable,
+    DeletedTable,
+    ForgottenTable,
+    HoldTable,
+    KeyTable,
+    NodeTable,
+    OutcomeTable,
+    PendingTable,
+    Table,
+    TransactionTable,
+    id_key,
+)
+from scm.state.trail import Note
+
+DIRECTORY_MODE: Final = 0o750
+
+OUTCOMES_MAX: Final = 10_000  # enough for days of questions, small enough to keep
+OUTCOMES_SLACK: Final = 256  # removed in batches, not one by one
+
+_BY_CONTAINER: Final = (4, 5)  # versions of the format in which replicas lay by containers
+
+COUNTERS: Final = (
+    "next_container_id",
+    "next_local_id",
+    "next_command_id",
+    "next_transaction_id",
+    "term",
+)
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Change:
+    """One atomic change of several tables and counters. Made by `State.change`."""
+
+    def __init__(self, state: "State") -> None:
+        self._state = state
+        self._undo: list[Callable[[], object]] = []
+        self.rows: dict[tuple[str, bytes], bytes | None] = {}
+        self.notes: list[Note] = []  # for the audit log, once the change is durable
+
+    def put(self, table: Table[K, V], value: V) -> None:
+        """Set a value, in memory now and on disk with the rest."""
+        key = self._apply(table, table.key_of(value), value)
+        self.rows[(table.name, table.key_bytes(key))] = table.row(value)
+
+    def touch(self, table: Table[K, V], value: V) -> None:
+        """Set a value in memory only: what changed in it need not survive a restart."""
+        self._apply(table, table.key_of(value), value)
+
+    def remove(self, table: Table[K, V], key: K) -> None:
+        """Remove a value, in memory now and on disk with the rest."""
+        self._apply(table, key, None)
+        self.rows[(table.name, table.key_bytes(key))] = None
+
+    def next_id(self, counter: str) -> int:
+        """Take the next number of `counter`; never given twice, also not after a crash."""
+        number = self._state.counters[counter]
+        assert 1 <= number <= ID_MAX, f"{counter} ran out"
+        self._undo.append(lambda: self._state.counters.__setitem__(counter, number))
+        self._state.counters[counter] = number + 1
+        self.rows[("meta", counter.encode())] = records.pack([number + 1])
+        return number
+
+    def note(self, note: Note) -> None:
+        """Have something written to the audit log, if this change comes to something."""
+        self.notes.append(note)
+
+    def on_undo(self, action: Callable[[], object]) -> None:
+        """Call `action` if this change comes to nothing."""
+        self._undo.append(action)
+
+    def undo(self) -> None:
+        """Put memory back to what it was before this change."""
+        while self._undo:
+            self._undo.pop()()
+
+    def _apply(self, table: Table[K, V], key: K, value: V | None) -> K:
+        self._undo.append(table.swap(key, value))
+        return key
+
+
+class State:
+    """Everything the control plane knows and must not forget."""
+
+    def __init__(self, environment: lmdb.Environment, owner: "Ownership") -> None:
+        self._environment = environment
+        self._owner = owner
+        self.nodes: Final = NodeTable()
+        self.containers: Final = ContainerTable()
+        self.replicas: Final = ReplicaTable()
+        self.allocations: Final = AllocationTable()
+        self.keys: Final = KeyTable()
+        self.commands: Final = PendingTable()
+        self.outcomes: Final = OutcomeTable()
+        self.transactions: Final = TransactionTable()
+        self.deleted: Final = DeletedTable()
+        self.holds: Final = HoldTable()
+        self.forgotten: Final = ForgottenTable()
+        self.counters: Final[dict[str, int]] = dict.fromkeys(COUNTERS, 1)
+        self.cluster_id = ""
+        self.is_cold = False
+        self._databases: dict[str, Any] = {"meta": environment.open_db(b"meta")}
+        for table in self._tables():
+            self._databases[table.name] = environment.open_db(table.name.encode())
+
+    @classmethod
+    def open(cls, directory: Path, *, map_bytes: int, is_cold: bool = False) -> Self:
+        """Open or create the state in `directory` and begin a new term.
+
+        A cold start forgets the replicas, which are reported anew, but those on nodes that are in
+        maintenance and cannot report; and the commands, which followed from them.
+
+        Raises Refused(VOLUME_IN_USE) naming the owner if another process has it, and
+        Refused(INCONSISTENT_VOLUME) if others may change it or it holds rows that cannot be
+        understood.
+        """
+        directory.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
+        _check(directory.resolve())
+        _check(directory / "state")
+        owner = Ownership.take(directory / "LOCK")
+        try:
+            state = cls(_environment(directory / "state", map_bytes), owner)
+            with without_collection():
+                state._bring_up()
+                if is_cold:
+                    state._forget()
+                state._load()
+            state._begin_term()
+        except (records.DamagedRow, lmdb.Error) as error:
+            owner.release()
+            raise Refused(Code.INCONSISTENT_VOLUME, f"state in {directory}: {error}") from error
+        _sync_directory(directory)
+        return state
+
+    @property
+    def term(self) -> int:
+        """How often a control plane has started on this state."""
+        return self.counters["term"]
+
+    @contextmanager
+    def change(self) -> Iterator[Change]:
+        """Collect a change and make it durable at the end; undo it if anything fails.
+
+        Raises Unavailable(DISK_OUT_OF_SPACE) or Unavailable(UNAVAILABLE) if it cannot be kept.
+        """
+        change = Change(self)
+        try:
+            yield change
+            self._commit(change)
+        except BaseException:
+            change.undo()
+            raise
+
+    def settled(self) -> Settled:
+        """Return an empty set of containers that loses those about which a row changes."""
+        made = Settled()
+        for table in self._tables():
+            table.settled.append(made)
+        return made
+
+    def stir(self, container_ids: Iterable[int]) -> None:
+        """Note that something about containers changes that no row of theirs shows: a node."""
+        for settled in self.containers.settled:
+            settled.discard_all(container_ids)
+
+    def outcome(self, command_id: int) -> Outcome | None:
+        """Read an outcome from disk."""
+        database = self._databases[self.outcomes.name]
+        with self._environment.begin(db=database) as transaction:
+            row = transaction.get(self.outcomes.key_bytes(command_id))
+        return None if row is None else self.outcomes.value(bytes(row))
+
+    def deleted_in(self, container_id: int) -> list[Deleted]:
+        """Read from disk what was deleted in a container; needs no lock."""
+        prefix = id_key(container_id)
+        found = []
+        database = self._databases[self.deleted.name]
+        with self._environment.begin(db=database) as transaction, transaction.cursor() as cursor:
+            is_there = cursor.set_range(prefix)
+            while is_there and cursor.key().startswith(prefix):
+                found.append(self.deleted.value(bytes(cursor.value())))
+                is_there = cursor.next()
+        return found
+
+    def close(self) -> None:
+        """Let the files go. Nothing is pending: every change was durable when it was made."""
+        self._environment.close()
+        self._owner.release()
+
+    def _tables(self) -> tuple[Table[Any, Any], ...]:
+        return (
+            self.nodes,
+            self.containers,
+            self.replicas,
+            self.allocations,
+            self.keys,
+            self.commands,
+            self.outcomes,
+            self.transactions,
+            self.deleted,
+            self.holds,
+            self.forgotten,
+        )
+
+    def _commit(self, change: Change) -> None:
+        if not change.rows:
+            return
+        try:
+            with self._environment.begin(write=True) as transaction:
+                for (name, key), row in change.rows.items():
+                    if row is None:
+                        transaction.delete(key, db=self._databases[name])
+                    else:
+                        transaction.put(key, row, db=self._databases[name])
+        except lmdb.MapFullError as error:
+            raise Unavailable(
+                Code.DISK_OUT_OF_SPACE,
+                "the state is full",
+                hint="restart with a larger lmdb_map_bytes",
+            ) from error
+        except lmdb.Error as error:
+            raise Unavailable(Code.UNAVAILABLE, f"the state cannot be written: {error}") from error
+
+    def _bring_up(self) -> None:
+        """Bring a state of an earlier version to this one: replicas lie by their datanodes now."""
+        replicas = self._databases[self.replicas.name]
+        meta = self._databases["meta"]
+        with self._environment.begin(write=True) as transaction:
+            version = transaction.get(b"format_version", db=meta)
+            if version is None or records.unpack(bytes(version), 1)[0] not in _BY_CONTAINER:
+                return
+            old = self._environment.open_db(b"replicas", txn=transaction)
+            for key, row in transaction.cursor(db=old):
+                transaction.put(self.replicas.key_since_6(key), row, db=replicas)
+            transaction.drop(old)
+            transaction.put(b"format_version", records.pack([records.FORMAT_VERSION]), db=meta)
+
+    def _forget(self) -> None:
+        """Remove the replicas that can be reported again, and the commands, in one transaction."""
+        self.is_cold = True
+        nodes, replicas = self._databases[self.nodes.name], self._databases[self.replicas.name]
+        with self._environment.begin(write=True) as transaction:
+            resting = {
+                node.datanode_id.encode()
+                for _key, row in transaction.cursor(db=nodes)
+                if (node := self.nodes.value(row)).op_state is OpState.IN_MAINTENANCE
+            }
+            kept = [
+                (key, row)
+                for key, row in transaction.cursor(db=replicas)
+                if resting and self.replicas.node_of_key(key) in resting
+            ]
+            transaction.drop(replicas, delete=False)
+            transaction.drop(self._databases[self.commands.name], delete=False)
+            for key, row in kept:
+                transaction.put(key, row, db=replicas)
+
+    def _load(self) -> None:
+        with self._environment.begin() as transaction:
+            self._load_meta(transaction)
+            for table in self._tables():
+                table.load(iter(transaction.cursor(db=self._databases[table.name])))
+
+    def _load_meta(self, transaction: lmdb.Transaction) -> None:
+        meta = self._databases["meta"]
+        version = transaction.get(b"format_version", db=meta)
+        if version is None:
+            return  # a new state
+        (found,) = records.unpack(bytes(version), 1)
+        if found not in records.FORMAT_VERSIONS_READ:
+            raise records.DamagedRow(
+                f"format version {found}, this program reads {records.FORMAT_VERSION}"
+            )
+        for counter in COUNTERS:
+            row = transaction.get(counter.encode(), db=meta)
+            if row is None:
+                raise records.DamagedRow(f"counter {counter} is missing")
+            (self.counters[counter],) = records.unpack(bytes(row), 1)
+        row = transaction.get(b"cluster_id", db=meta)
+        if row is None:
+            raise records.DamagedRow("the cluster id is missing")
+        (self.cluster_id,) = records.unpack(bytes(row), 1)
+
+    def _begin_term(self) -> None:
+        with self._environment.begin(write=True, db=self._databases["meta"]) as transaction:
+            if not self.cluster_id:
+                self.cluster_id = f"CID-{uuid.uuid4()}"
+                self.counters["term"] = 0
+                transaction.put(b"cluster_id", records.pack([self.cluster_id]))
+            transaction.put(b"format_version", records.pack([records.FORMAT_VERSION]))
+            self.counters["term"] += 1
+            for counter in COUNTERS:
+                transaction.put(counter.encode(), records.pack([self.counters[counter]]))
+
+
+class Ownership:
+    """A lock file: who holds the flock owns the directory; the text inside is for the loser."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    @classmethod
+    def take(cls, path: Path) -> Self:
+        """Take the lock. Raises Refused(VOLUME_IN_USE) naming the process that has it."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            descriptor = os.open(path, flags, 0o640)
+        except OSError as error:
+            raise Refused(Code.INCONSISTENT_VOLUME, f"{path}: {error.strerror}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.read(descriptor, 512).decode(errors="replace").strip() or "unknown"
+            os.close(descriptor)
+            raise Refused(
+                Code.VOLUME_IN_USE,
+                f"{path.parent} is in use by another control plane: {holder}",
+                hint="stop it first, or give this one its own --data directory",
+            ) from error
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"pid {os.getpid()}: {' '.join(sys.argv)}"[:500].encode(), 0)
+        return cls(descriptor)
+
+    def release(self) -> None:
+        """Give the directory back; the kernel does so too when the process dies."""
+        os.close(self._descriptor)
+
+
+def _check(path: Path) -> None:
+    """Refuse a directory that others may change: they could give this process another state."""
+    try:
+        facts = path.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISDIR(facts.st_mode):
+        raise Refused(Code.INCONSISTENT_VOLUME, f"{path} is no directory")
+    if facts.st_mode & stat.S_IWOTH:
+        raise Refused(
+            Code.INCONSISTENT_VOLUME,
+            f"{path} has mode {stat.S_IMODE(facts.st_mode):04o}: every user may change it",
+            hint=f"chmod o-w {path}",
+        )
+    if facts.st_uid not in {0, os.geteuid()}:
+        raise Refused(
+            Code.INCONSISTENT_VOLUME,
+            f"{path} belongs to user {facts.st_uid}, neither to root nor to us",
+        )
+
+
+def _environment(path: Path, map_bytes: int) -> lmdb.Environment:
+    return lmdb.open(str(path), map_size=map_bytes, max_dbs=16, metasync=True, sync=True)
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Look for no garbage while millions of values are made that all stay: it is not linear."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

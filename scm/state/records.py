@@ -1,0 +1,432 @@
+"""Rows of the state: a value as bytes, and back.
+
+    row = CRC32 of the rest, big-endian ‖ UTF-8 JSON array of the value's fields in a fixed order
+
+JSON keeps the state readable with any LMDB tool at three in the morning; only replicas, of which
+there are millions, are packed numbers and strings (`replica_row`). The CRC finds a damaged
+page before a half-true cluster map is acted on. The order of fields is the format: it changes
+only together with `FORMAT_VERSION`.
+"""
+
+import base64
+import json
+import struct
+import sys
+import zlib
+from dataclasses import replace
+from functools import lru_cache
+from itertools import accumulate, pairwise
+from typing import Any, Final
+
+from merkle.checksum import Algorithm
+from merkle.replica import ReplicaState
+from merkle.tree import Summary
+from scm.state.facts import (
+    Allocation,
+    Container,
+    ContainerState,
+    Deleted,
+    Forgotten,
+    Hold,
+    Key,
+    KeyBlock,
+    Kind,
+    Node,
+    OpState,
+    Outcome,
+    OutcomeState,
+    Pending,
+    Priority,
+    Replica,
+    Transaction,
+)
+
+FORMAT_VERSION: Final = 7
+# 4: commands without their cause; 6: without their shards
+FORMAT_VERSIONS_READ: Final = (4, 5, 6, FORMAT_VERSION)
+
+_DECODER: Final = json.JSONDecoder()  # itself: no guess at the encoding, of millions of rows
+_CRC: Final = struct.Struct(">I")
+_ID: Final = struct.Struct(">Q")
+_HEAD: Final = struct.Struct(">IQ")  # of a replica's row: checksum and container id
+_LENGTH: Final = struct.Struct(">H")
+_NAMES: Final = 4
+
+# A packed replica: state, index, flags, algorithm, findings; bytes, blocks, bcsid, scanned at,
+# reported at; then the tree's root, generation, blocks, tombstones and their checksum.
+_NUMBERS: Final = struct.Struct(">BBBB11Q")
+REPLICA_NUMBERS: Final = (
+    *((name, ">u1") for name in ("state", "index", "flags", "algorithm")),
+    *(
+        (name, ">u8")
+        for name in (
+            *("finding_count", "bytes_used", "block_count", "bcsid", "data_scan_at_ms"),
+            *("reported_at_ms", "root", "generation", "tree_block_count", "tombstone_count"),
+            "tombstones_checksum",
+        )
+    ),
+)
+"""The numbers of a packed replica as numpy reads them: name and type."""
+_STATES: Final = tuple(ReplicaState)
+_ALGORITHMS: Final = tuple(Algorithm)
+_NODE_FIELDS: Final = (10, 11)  # of version 5, and of this one
+_PENDING_FIELDS: Final = (13, 14, 15)  # of version 4, of version 6, and of this one
+EMPTY: Final = 1
+HAS_TREE: Final = 2
+CONTRADICTORY: Final = 4
+FLAGS_AT: Final = 2  # in the numbers
+_REPORTED_AT: Final = 4 + 5 * 8  # in the numbers: when it was reported, 8 bytes
+_NAMES_AT: Final = _HEAD.size + _NUMBERS.size
+
+
+class DamagedRow(ValueError):
+    """A row that is not what was written."""
+
+
+def pack(fields: list[Any]) -> bytes:
+    """Return the row of `fields`."""
+    body = json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
+    return _CRC.pack(zlib.crc32(body)) + body
+
+
+def unpack(row: bytes, *field_counts: int) -> list[Any]:
+    """Return the fields of `row`, which are as many as one of `field_counts`. Raises DamagedRow."""
+    body = row[_CRC.size :]
+    if len(row) < _CRC.size or _CRC.unpack_from(row)[0] != zlib.crc32(body):
+        raise DamagedRow(f"row of {len(row)} bytes does not match its checksum")
+    fields = _DECODER.decode(body.decode())
+    if not isinstance(fields, list) or len(fields) not in field_counts:
+        raise DamagedRow(f"row does not have {' or '.join(map(str, field_counts))} fields")
+    return fields
+
+
+def node_row(node: Node) -> bytes:
+    """Encode a node."""
+    return pack(
+        [
+            node.datanode_id,
+            node.address,
+            node.rack,
+            node.version,
+            node.boot_id,
+            node.op_state,
+            node.op_expiry_ms,
+            node.registered_at_ms,
+            node.last_heartbeat_at_ms,
+            node.was_online,
+            node.layout_version,
+        ]
+    )
+
+
+def node_from(row: bytes) -> Node:
+    """Decode a node."""
+    fields = unpack(row, *_NODE_FIELDS)
+    fields[5] = OpState(fields[5])
+    return Node(*fields)
+
+
+def container_row(container: Container) -> bytes:
+    """Encode a container."""
+    return pack(
+        [
+            container.container_id,
+            container.state,
+            container.replication_factor,
+            container.sequence_id,
+            container.state_since_ms,
+            container.pipeline,
+            container.client_id,
+            container.is_sealed,
+            container.allocated_bytes,
+            container.allocated_bcsid,
+            container.committed_bytes,
+            container.committed_count,
+            container.close_reason,
+            container.scheme,
+        ]
+    )
+
+
+def container_from(row: bytes) -> Container:
+    """Decode a container."""
+    fields = unpack(row, 14)
+    fields[1] = ContainerState(fields[1])
+    fields[5] = tuple(fields[5])
+    return Container(*fields)
+
+
+def replica_row(replica: Replica) -> bytes:
+    """Encode a replica: CRC32 ‖ container id ‖ numbers ‖ four strings, each behind its length."""
+    names = _names_bytes(replica_names(replica))
+    body = _ID.pack(replica.container_id) + replica_numbers(replica) + names
+    return _CRC.pack(zlib.crc32(body)) + body
+
+
+@lru_cache(maxsize=65_536)
+def _names_bytes(names: tuple[str, str, str, str]) -> bytes:
+    strings = [name.encode() for name in names]
+    return b"".join(_LENGTH.pack(len(string)) + string for string in strings)
+
+
+def replica_split(row: bytes) -> tuple[int, bytes, bytes]:
+    """Return a replica's container id, numbers and names as they lie. Raises DamagedRow."""
+    if len(row) < _NAMES_AT:
+        raise DamagedRow(f"row of {len(row)} bytes is too short for a replica")
+    checksum, container_id = _HEAD.unpack_from(row)
+    if checksum != zlib.crc32(row[_CRC.size :]):
+        raise DamagedRow(f"row of {len(row)} bytes does not match its checksum")
+    return container_id, row[_HEAD.size : _NAMES_AT], row[_NAMES_AT:]
+
+
+def names_of(data: bytes) -> tuple[str, str, str, str]:
+    """Return the words of a replica. Raises DamagedRow."""
+    names, at = [], 0
+    try:
+        for _ in range(_NAMES):
+            (length,) = _LENGTH.unpack_from(data, at)
+            at += _LENGTH.size + length
+            names.append(sys.intern(data[at - length : at].decode()))
+    except (struct.error, UnicodeDecodeError) as error:
+        raise DamagedRow(f"its names cannot be read: {error}") from error
+    datanode_id, origin_datanode_id, volume_id, load_error = names
+    return datanode_id, origin_datanode_id, volume_id, load_error
+
+
+def replica_from(row: bytes) -> Replica:
+    """Decode a replica."""
+    container_id, numbers, names = replica_split(row)
+    return replica_of(container_id, numbers, names_of(names))
+
+
+def replica_names(replica: Replica) -> tuple[str, str, str, str]:
+    """Return the words of a replica, of which there are few different ones."""
+    return (
+        replica.datanode_id,
+        replica.origin_datanode_id,
+        replica.volume_id,
+        replica.load_error,
+    )
+
+
+def replica_numbers(replica: Replica) -> bytes:
+    """Return all of a replica that is a number, packed: there are millions of them in memory."""
+    tree = replica.tree
+    flags = (EMPTY if replica.is_empty else 0) | (0 if tree is None else HAS_TREE)
+    flags |= CONTRADICTORY if replica.is_contradictory else 0
+    algorithm = 0 if tree is None else _ALGORITHMS.index(tree.algorithm)
+    return _NUMBERS.pack(
+        _STATES.index(replica.state),
+        replica.replica_index,
+        flags,
+        algorithm,
+        replica.finding_count,
+        replica.bytes_used,
+        replica.block_count,
+        replica.bcsid,
+        replica.data_scan_at_ms,
+        replica.reported_at_ms,
+        *(
+            (0, 0, 0, 0, 0)
+            if tree is None
+            else (
+                tree.root,
+                tree.generation,
+                tree.block_count,
+                tree.tombstone_count,
+                tree.tombstones_checksum,
+            )
+        ),
+    )
+
+
+def replica_of(container_id: int, numbers: bytes, names: tuple[str, str, str, str]) -> Replica:
+    """Put a replica together."""
+    state, index, flags, algorithm, findings, used, blocks, bcsid, scanned, reported, *tree = (
+        _NUMBERS.unpack(numbers)
+    )
+    datanode_id, origin_datanode_id, volume_id, load_error = names
+    return Replica(
+        container_id,
+        datanode_id,
+        _STATES[state],
+        used,
+        blocks,
+        bcsid,
+        origin_datanode_id,
+        index,
+        bool(flags & EMPTY),
+        Summary(_ALGORITHMS[algorithm], *tree) if flags & HAS_TREE else None,
+        volume_id,
+        scanned,
+        findings,
+        load_error,
+        reported,
+        bool(flags & CONTRADICTORY),
+    )
+
+
+def replica_state(numbers: bytes) -> ReplicaState:
+    """Return the state of a packed replica."""
+    return _STATES[numbers[0]]
+
+
+def state_byte(state: ReplicaState) -> int:
+    """Return what a packed replica of this state begins with."""
+    return _STATES.index(state)
+
+
+def is_empty_byte(flags: int) -> bool:
+    """Whether the flags of a packed replica say that it holds nothing."""
+    return bool(flags & EMPTY)
+
+
+def is_same_but_for_time(one: bytes, other: bytes, *, first: int) -> bool:
+    """Whether two packed replicas, whose numbers begin at `first`, differ in nothing but when they
+    were reported."""
+    at = first + _REPORTED_AT
+    return one[:at] == other[:at] and one[at + 8 :] == other[at + 8 :]
+
+
+def allocation_row(allocation: Allocation) -> bytes:
+    """Encode an allocation."""
+    return pack(
+        [
+            allocation.container_id,
+            allocation.local_id,
+            allocation.bcsid,
+            allocation.size_bytes,
+            allocation.client_id,
+        ]
+    )
+
+
+def allocation_from(row: bytes) -> Allocation:
+    """Decode an allocation."""
+    return Allocation(*unpack(row, 5))
+
+
+def key_row(key: Key) -> bytes:
+    """Encode a key."""
+    blocks = [[b.container_id, b.local_id, b.bcsid, b.length_bytes] for b in key.blocks]
+    return pack([key.name, key.size_bytes, key.created_at_ms, blocks])
+
+
+def key_from(row: bytes) -> Key:
+    """Decode a key."""
+    name, size_bytes, created_at_ms, blocks = unpack(row, 4)
+    return Key(name, size_bytes, created_at_ms, tuple(KeyBlock(*block) for block in blocks))
+
+
+def pending_row(pending: Pending) -> bytes:
+    """Encode a command; when it was sent is not kept: a restarted SCM sends again."""
+    return pack(
+        [
+            pending.command_id,
+            pending.kind,
+            pending.container_id,
+            pending.datanode_id,
+            pending.priority,
+            pending.bcsid,
+            pending.force,
+            pending.created_at_ms,
+            pending.target_id,
+            pending.size_bytes,
+            pending.keep_count,
+            pending.op_state,
+            pending.op_expiry_ms,
+            pending.why,
+            pending.shards,
+        ]
+    )
+
+
+def pending_from(row: bytes) -> Pending:
+    """Decode a command as a queued one."""
+    fields = unpack(row, *_PENDING_FIELDS)
+    fields[1] = Kind(fields[1])
+    fields[4] = Priority(fields[4])
+    always_count = _PENDING_FIELDS[0]
+    why, shards = fields[always_count:] + ["", []][len(fields) - always_count :]
+    made_of = tuple((index, datanode_id) for index, datanode_id in shards)
+    return replace(Pending(*fields[:always_count]), why=why, shards=made_of)
+
+
+def transaction_row(transaction: Transaction) -> bytes:
+    """Encode a transaction of block deletes."""
+    return pack(
+        [
+            transaction.transaction_id,
+            transaction.container_id,
+            transaction.local_ids,
+            transaction.created_at_ms,
+            transaction.acknowledged_by,
+        ]
+    )
+
+
+def transaction_from(row: bytes) -> Transaction:
+    """Decode a transaction of block deletes."""
+    fields = unpack(row, 5)
+    fields[2] = tuple(fields[2])
+    fields[4] = tuple(fields[4])
+    return Transaction(*fields)
+
+
+def deleted_row(deleted: Deleted) -> bytes:
+    """Encode deleted blocks: each id as what it is beyond the one before it."""
+    steps = [after - before for before, after in pairwise((0, *deleted.local_ids))]
+    return pack([deleted.container_id, deleted.transaction_id, steps])
+
+
+def deleted_from(row: bytes) -> Deleted:
+    """Decode deleted blocks."""
+    container_id, transaction_id, steps = unpack(row, 3)
+    return Deleted(container_id, transaction_id, tuple(accumulate(steps)))
+
+
+def hold_row(hold: Hold) -> bytes:
+    """Encode a hold."""
+    return pack([hold.container_id, hold.datanode_id, hold.since_ms, hold.reason])
+
+
+def hold_from(row: bytes) -> Hold:
+    """Decode a hold."""
+    return Hold(*unpack(row, 4))
+
+
+def forgotten_row(forgotten: Forgotten) -> bytes:
+    """Encode a forgotten container."""
+    container = base64.b64encode(container_row(forgotten.container)).decode("ascii")
+    return pack([container, forgotten.at_ms, forgotten.key_count])
+
+
+def forgotten_from(row: bytes) -> Forgotten:
+    """Decode a forgotten container."""
+    container, at_ms, key_count = unpack(row, 3)
+    return Forgotten(container_from(base64.b64decode(container)), at_ms, key_count)
+
+
+def outcome_row(outcome: Outcome) -> bytes:
+    """Encode an outcome."""
+    return pack(
+        [
+            outcome.command_id,
+            outcome.datanode_id,
+            outcome.reported_at_ms,
+            outcome.state,
+            outcome.kind,
+            outcome.container_id,
+            outcome.code,
+            outcome.message,
+            base64.b64encode(outcome.detail).decode("ascii"),
+        ]
+    )
+
+
+def outcome_from(row: bytes) -> Outcome:
+    """Decode an outcome."""
+    fields = unpack(row, 9)
+    fields[3] = OutcomeState(fields[3])
+    fields[8] = base64.b64decode(fields[8])
+    return Outcome(*fields)

@@ -1,0 +1,500 @@
+"""The state in memory: one table per noun, with the indexes that calls need.
+
+A table knows how its rows lie on disk but never touches it; `scm/state/database.py` does. `apply`
+is the only way to change one, so that an undo is an `apply` of the value before; and it tells those
+who keep count of what is settled (`State.settled`) which container is concerned.
+"""
+
+import hashlib
+import struct
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Hashable, Iterable
+from typing import Final, Generic, TypeVar
+
+from scm.state import records
+from scm.state.facts import (
+    Allocation,
+    Container,
+    ContainerState,
+    Deleted,
+    Forgotten,
+    Hold,
+    Key,
+    KeyBlock,
+    Kind,
+    Node,
+    Outcome,
+    OutcomeState,
+    Pending,
+    Transaction,
+)
+from scm.state.settled import Settled
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+_ID: Final = struct.Struct(">Q")
+_ID_PAIR: Final = struct.Struct(">QQ")
+
+
+def id_key(number: int) -> bytes:
+    """Return the LMDB key of an id; ids sort as numbers."""
+    return _ID.pack(number)
+
+
+class Table(Generic[K, V]):
+    """Rows by key."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        key_bytes: Callable[[K], bytes],
+        key_of: Callable[[V], K],
+        row: Callable[[V], bytes],
+        value: Callable[[bytes], V],
+    ) -> None:
+        self.name: Final = name
+        self.key_bytes: Final = key_bytes
+        self.key_of: Final = key_of
+        self.row: Final = row
+        self.value: Final = value
+        self._rows: dict[K, V] = {}
+        self.settled: list[Settled] = []
+
+    def get(self, key: K) -> V | None:
+        """Return the value under `key`, if any."""
+        return self._rows.get(key)
+
+    def values(self) -> list[V]:
+        """Return a snapshot of all values."""
+        return list(self._rows.values())
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def load(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """Take rows in as they were on disk. Raises DamagedRow."""
+        for key, row in rows:
+            try:
+                value = self.value(row)
+            except (ValueError, TypeError) as error:
+                raise self.damaged(key, error) from error
+            self.apply(self.key_of(value), value)
+
+    def damaged(self, key: bytes, error: Exception) -> records.DamagedRow:
+        """Return what to raise for a row that cannot be understood."""
+        return records.DamagedRow(f"table {self.name}, key {key.hex()}: {error}")
+
+    def apply(self, key: K, value: V | None) -> V | None:
+        """Set or, with None, remove; return what was there before."""
+        before = self._rows.get(key)
+        if value is None:
+            self._rows.pop(key, None)
+        else:
+            self._rows[key] = value
+        return before
+
+    def swap(self, key: K, value: V | None) -> Callable[[], object]:
+        """Set or remove; return what puts back what was there before."""
+        before = self.apply(key, value)
+        return lambda: self.apply(key, before)
+
+    def _stir(self, container_id: int) -> None:
+        """Note that something about a container changes."""
+        for settled in self.settled:
+            settled.discard(container_id)
+
+
+class NodeTable(Table[str, Node]):
+    """Registered datanodes by id."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "nodes",
+            key_bytes=str.encode,
+            key_of=lambda node: node.datanode_id,
+            row=records.node_row,
+            value=records.node_from,
+        )
+
+
+class ContainerTable(Table[int, Container]):
+    """Containers by id; the open ones by writer, the unfinished ones as a set."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "containers",
+            key_bytes=id_key,
+            key_of=lambda container: container.container_id,
+            row=records.container_row,
+            value=records.container_from,
+        )
+        self._open_by_client: dict[str, set[int]] = {}
+        self.closing: set[int] = set()
+        self.touched: set[int] = set()
+        """Containers that were set or removed since `scm.edge.totals` took these."""
+
+    def apply(self, key: int, value: Container | None) -> Container | None:
+        """Set or remove, and keep the indexes."""
+        self.touched.add(key)
+        before = super().apply(key, value)
+        self._stir(key)
+        if before is not None and before.state is ContainerState.OPEN:
+            discard(self._open_by_client, before.client_id, key)
+        if value is not None and value.state is ContainerState.OPEN:
+            self._open_by_client.setdefault(value.client_id, set()).add(key)
+        self.closing.discard(key)
+        if value is not None and value.state in {
+            ContainerState.CLOSING,
+            ContainerState.QUASI_CLOSED,
+        }:
+            self.closing.add(key)
+        return before
+
+    def open_of(self, client_id: str) -> list[Container]:
+        """Return the open containers of one writer's session, oldest first."""
+        return [self._rows[key] for key in sorted(self._open_by_client.get(client_id, ()))]
+
+    def open_all(self) -> list[Container]:
+        """Return all open containers."""
+        return [self._rows[key] for keys in self._open_by_client.values() for key in keys]
+
+
+class PairTable(Table[tuple[int, int], V]):
+    """Rows by a container and a number in it, with the numbers of each container."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        key_of: Callable[[V], tuple[int, int]],
+        row: Callable[[V], bytes],
+        value: Callable[[bytes], V],
+    ) -> None:
+        super().__init__(
+            name, key_bytes=lambda key: _ID_PAIR.pack(*key), key_of=key_of, row=row, value=value
+        )
+        self._by_container: dict[int, set[int]] = {}
+
+    def apply(self, key: tuple[int, int], value: V | None) -> V | None:
+        """Set or remove, and keep the index."""
+        before = super().apply(key, value)
+        self._stir(key[0])
+        if value is not None:
+            self._by_container.setdefault(key[0], set()).add(key[1])
+        else:
+            discard(self._by_container, *key)
+        return before
+
+    def of(self, container_id: int) -> list[V]:
+        """Return the rows of a container, lowest number first."""
+        numbers = sorted(self._by_container.get(container_id, ()))
+        return [self._rows[(container_id, number)] for number in numbers]
+
+    def has_any(self, container_id: int) -> bool:
+        """Whether there is a row of this container."""
+        return container_id in self._by_container
+
+    def container_ids(self) -> list[int]:
+        """Return the containers that have rows."""
+        return list(self._by_container)
+
+
+class AllocationTable(PairTable[Allocation]):
+    """Blocks promised to writers and not committed, by container and block."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "allocations",
+            key_of=lambda allocation: (allocation.container_id, allocation.local_id),
+            row=records.allocation_row,
+            value=records.allocation_from,
+        )
+
+
+class KeyTable(Table[str, Key]):
+    """Keys by name, and the names in order. A name may be longer than an LMDB key."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "keys",
+            key_bytes=lambda name: hashlib.blake2b(name.encode(), digest_size=32).digest(),
+            key_of=lambda key: key.name,
+            row=records.key_row,
+            value=records.key_from,
+        )
+        self._names: list[str] = []
+        self._blocks_in: dict[int, int] = {}
+        self._last_bcsids: dict[int, int] = {}
+
+    def apply(self, key: str, value: Key | None) -> Key | None:
+        """Set or remove, and keep the order."""
+        before = super().apply(key, value)
+        for block in () if value is None else value.blocks:
+            self._blocks_in[block.container_id] = self._blocks_in.get(block.container_id, 0) + 1
+            last_bcsid = self._last_bcsids.get(block.container_id, 0)
+            self._last_bcsids[block.container_id] = max(last_bcsid, block.bcsid)
+            self._stir(block.container_id)
+        for block in () if before is None else before.blocks:
+            self._blocks_in[block.container_id] -= 1
+            self._stir(block.container_id)
+            if not self._blocks_in[block.container_id]:
+                del self._blocks_in[block.container_id]
+                del self._last_bcsids[block.container_id]
+        if before is None and value is not None:
+            insort(self._names, key)
+        elif before is not None and value is None:
+            del self._names[bisect_left(self._names, key)]
+        return before
+
+    def blocks_in(self, container_id: int) -> int:
+        """Return how many blocks of keys are in a container."""
+        return self._blocks_in.get(container_id, 0)
+
+    def last_bcsid_in(self, container_id: int) -> int:
+        """Return the last commit that a key needs of a container, or one that a key needed."""
+        return self._last_bcsids.get(container_id, 0)
+
+    def last_bcsids(self) -> dict[int, int]:
+        """Return `last_bcsid_in` of every container that a key has a block in."""
+        return self._last_bcsids.copy()
+
+    def blocks_behind(self, container_id: int, bcsid: int) -> list[tuple[KeyBlock, str]]:
+        """Return what keys need of a container beyond a commit, with the names of the keys.
+
+        Goes through all keys: for what a person asks about one container, and no more.
+        """
+        return sorted(
+            (
+                (block, key.name)
+                for key in self._rows.values()
+                for block in key.blocks
+                if block.container_id == container_id and block.bcsid > bcsid
+            ),
+            key=lambda found: found[0].bcsid,
+        )
+
+    def page(self, *, prefix: str, start_after: str, count: int) -> list[Key]:
+        """Return up to `count` keys behind `start_after` whose name begins with `prefix`."""
+        first = bisect_left(self._names, prefix)
+        if start_after:
+            first = max(first, bisect_right(self._names, start_after))
+        names = []
+        for name in self._names[first : first + count]:
+            if not name.startswith(prefix):
+                break
+            names.append(name)
+        return [self._rows[name] for name in names]
+
+
+class PendingTable(Table[int, Pending]):
+    """Unanswered commands by id, by datanode in order, and by what they are about."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "commands",
+            key_bytes=id_key,
+            key_of=lambda pending: pending.command_id,
+            row=records.pending_row,
+            value=records.pending_from,
+        )
+        self._by_node: dict[str, dict[int, None]] = {}
+        self._by_target: dict[tuple[Kind, int, str], int] = {}
+        self._by_container: dict[int, set[int]] = {}
+        self._adds: dict[str, set[int]] = {}
+        self.add_count = 0
+        """Replicas on their way in the whole cluster, all targets of a reconstruction counted."""
+        self.delete_count = 0
+        """Replicas that are being removed in the whole cluster."""
+
+    def apply(self, key: int, value: Pending | None) -> Pending | None:
+        """Set or remove, and keep the indexes."""
+        before = super().apply(key, value)
+        pending = value or before
+        if pending is None:
+            return None
+        self._stir(pending.container_id)
+        if pending.kind is Kind.DELETE:
+            self.delete_count += (value is not None) - (before is not None)
+        target = (pending.kind, pending.container_id, pending.subject_id)
+        if value is not None:
+            for node in _targets(value):
+                adds = self._adds.setdefault(node, set())
+                self.add_count += key not in adds
+                adds.add(key)
+            self._by_node.setdefault(value.datanode_id, {})[key] = None
+            self._by_target[target] = key
+            self._by_container.setdefault(value.container_id, set()).add(key)
+        else:
+            ids = self._by_node[pending.datanode_id]
+            del ids[key]
+            if not ids:
+                del self._by_node[pending.datanode_id]
+            self._by_target.pop(target, None)
+            discard(self._by_container, pending.container_id, key)
+            for node in _targets(pending):
+                self.add_count -= key in self._adds.get(node, ())
+                discard(self._adds, node, key)
+        return before
+
+    def of_node(self, datanode_id: str) -> list[Pending]:
+        """Return the commands of one datanode, oldest first."""
+        return [self._rows[key] for key in sorted(self._by_node.get(datanode_id, ()))]
+
+    def count_of_node(self, datanode_id: str) -> int:
+        """Return how many commands one datanode has not answered."""
+        return len(self._by_node.get(datanode_id, ()))
+
+    def adds_to(self, datanode_id: str) -> list[Pending]:
+        """Return the commands that bring replicas to a datanode."""
+        return [self._rows[key] for key in self._adds.get(datanode_id, ())]
+
+    def about(self, kind: Kind, container_id: int, datanode_id: str) -> Pending | None:
+        """Return the unanswered command of this kind for this replica, if any."""
+        key = self._by_target.get((kind, container_id, datanode_id))
+        return None if key is None else self._rows[key]
+
+    def has_any(self, container_id: int) -> bool:
+        """Whether any command about a container is pending."""
+        return container_id in self._by_container
+
+    def of_container(self, container_id: int) -> list[Pending]:
+        """Return the commands about one container, oldest first."""
+        return [self._rows[key] for key in sorted(self._by_container.get(container_id, ()))]
+
+
+def _targets(command: Pending) -> tuple[str, ...]:
+    """Return the datanodes that get a replica by this command."""
+    if command.kind is Kind.REPLICATE:
+        return (command.target_id,)
+    return tuple(dict.fromkeys(node for _index, node in command.shards))
+
+
+class TransactionTable(PairTable[Transaction]):
+    """Block deletes by container and transaction, oldest first."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "transactions",
+            key_of=lambda transaction: (transaction.container_id, transaction.transaction_id),
+            row=records.transaction_row,
+            value=records.transaction_from,
+        )
+
+
+class DeletedTable(Table[tuple[int, int], Deleted]):
+    """Blocks that were deleted, by container and transaction: on disk only, because there may be
+    very many and few ask (`State.deleted_in`)."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "deleted",
+            key_bytes=lambda key: _ID_PAIR.pack(*key),
+            key_of=lambda deleted: (deleted.container_id, deleted.transaction_id),
+            row=records.deleted_row,
+            value=records.deleted_from,
+        )
+
+    def load(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """Leave them where they are."""
+
+    def apply(self, key: tuple[int, int], value: Deleted | None) -> Deleted | None:
+        """Keep nothing in memory."""
+        del key, value
+        return None
+
+
+class HoldTable(Table[tuple[int, str], Hold]):
+    """What nothing is ordered about, by container and datanode; no datanode: all of it."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "holds",
+            key_bytes=lambda key: id_key(key[0]) + key[1].encode(),
+            key_of=lambda hold: (hold.container_id, hold.datanode_id),
+            row=records.hold_row,
+            value=records.hold_from,
+        )
+
+    def apply(self, key: tuple[int, str], value: Hold | None) -> Hold | None:
+        """Set or remove."""
+        self._stir(key[0])
+        return super().apply(key, value)
+
+    def of(self, container_id: int) -> list[Hold]:
+        """Return what is held of a container; there are few holds in all."""
+        return [hold for hold in self._rows.values() if hold.container_id == container_id]
+
+    def is_suppressed(self, container_id: int) -> bool:
+        """Whether a container is left alone as a whole."""
+        return (container_id, "") in self._rows
+
+
+class ForgottenTable(Table[int, Forgotten]):
+    """Containers that were given up, by id."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "forgotten",
+            key_bytes=id_key,
+            key_of=lambda forgotten: forgotten.container.container_id,
+            row=records.forgotten_row,
+            value=records.forgotten_from,
+        )
+
+    def lost_of(self, key: Key) -> list[int]:
+        """Return the forgotten containers in which a key has blocks, ascending."""
+        if not self._rows:
+            return []
+        return sorted({b.container_id for b in key.blocks if b.container_id in self._rows})
+
+
+class OutcomeTable(Table[int, Outcome]):
+    """Which outcomes are on disk, oldest first; their bodies are too large to keep in memory."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "outcomes",
+            key_bytes=id_key,
+            key_of=lambda outcome: outcome.command_id,
+            row=records.outcome_row,
+            value=records.outcome_from,
+        )
+        self._ids: dict[int, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def apply(self, key: int, value: Outcome | None) -> Outcome | None:
+        """Remember or forget the id; nothing but the id can be undone."""
+        was_there = key in self._ids
+        if value is None:
+            self._ids.pop(key, None)
+        else:
+            self._ids[key] = None
+        return _FORGOTTEN if was_there else None
+
+    def __contains__(self, key: int) -> bool:
+        return key in self._ids
+
+    def oldest(self, count: int) -> list[int]:
+        """Return up to `count` ids, oldest first."""
+        return sorted(self._ids)[:count]
+
+    def newest(self, count: int) -> list[int]:
+        """Return up to `count` ids, newest first."""
+        return sorted(self._ids, reverse=True)[:count]
+
+
+_FORGOTTEN: Final = Outcome(0, "", 0, OutcomeState.SKIPPED, "", 0, "", "", b"")
+"""Stands for an outcome whose body is on disk only."""
+
+
+def discard(index: dict[K, set[int]], key: K, member: int) -> None:
+    """Take a member out of an index of sets, and the set with its last."""
+    members = index.get(key)
+    if members is not None:
+        members.discard(member)
+        if not members:
+            del index[key]

@@ -1,0 +1,89 @@
+"""The trail of commands in the audit log: what was sent to which datanode, why, and how it ended.
+
+    sent    when it leaves with a heartbeat's answer; again when it is sent again
+    ended   what the datanode says, or that it was given up or dropped before it was sent
+
+So is a container that is closed without its last commits. A note is written when the change it
+belongs to is durable. Ids and words of ours only: of what a client wrote nothing but the names of
+keys that lose a block, no address, no secret. Pure, but for `write`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from agent.rpc.access import DONE, LISTED_COUNT_MAX, Audit
+from scm.state.facts import Container, Outcome, OutcomeState, Pending
+
+SENT: Final = "SENT"
+WHO: Final = "scm"
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """One line of the audit log."""
+
+    action: str
+    result: str
+    facts: Mapping[str, object]
+
+
+def sent(command: Pending) -> Note:
+    """Return the note of a command that leaves."""
+    facts: dict[str, object] = {"why": command.why, "deadline_ms": command.deadline_ms}
+    for name in ("target_id", "bcsid", "force", "keep_count", "op_state", "op_expiry_ms"):
+        value = getattr(command, name)
+        if value:
+            facts[name] = value
+    if command.shards:
+        facts["shards"] = dict(command.shards)
+    if command.transactions:
+        ids = [transaction.transaction_id for transaction in command.transactions]
+        facts["transaction_ids"] = ids[:LISTED_COUNT_MAX]
+        facts["transaction_count"] = len(ids)
+        facts["block_count"] = sum(len(t.local_ids) for t in command.transactions)
+    return _note(command, SENT, facts)
+
+
+def ended(command: Pending, outcome: Outcome) -> Note:
+    """Return the note of what became of a command."""
+    if outcome.state is OutcomeState.EXECUTED:
+        return _note(command, outcome.code or DONE, {})
+    facts = {"state": outcome.state.value, "message": outcome.message, "why": command.why}
+    return _note(command, outcome.code or outcome.state.value, facts)
+
+
+def closed_short(
+    before: Container, bcsid: int, keys: Sequence[str], *, reason: str, kept: str
+) -> Note:
+    """Return the note of a container that is closed without the last of its commits."""
+    return Note(
+        "close container",
+        DONE,
+        {
+            "who": WHO,
+            "container_id": before.container_id,
+            "bcsid": bcsid,
+            "given_up_to": before.sequence_id,
+            "keys": list(keys[:LISTED_COUNT_MAX]),
+            "key_count": len(keys),
+            "kept": kept,
+            "why": reason,
+        },
+    )
+
+
+def write(audit: Audit, notes: Iterable[Note]) -> None:
+    """Write notes down, in order."""
+    for note in notes:
+        audit.record(note.action, note.result, **note.facts)
+
+
+def _note(command: Pending, result: str, facts: Mapping[str, object]) -> Note:
+    named: dict[str, object] = {
+        "who": WHO,
+        "command_id": command.command_id,
+        "container_id": command.container_id,
+        "datanode_id": command.datanode_id,
+    }
+    return Note(f"command {command.kind}", result, {**named, **facts})

@@ -1,0 +1,240 @@
+"""Keys that are deleted: blocks go on every replica, whatever is lost on the way."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from scm.edge.calls import HeartbeatAnswer
+from scm.state.facts import (
+    Container,
+    ContainerState,
+    Kind,
+    Outcome,
+    OutcomeState,
+    Pending,
+    Replica,
+    Transaction,
+)
+from scm.state.options import ScmOptions
+from tests.support.scm_world import ScmWorld, key, outcome, replica
+
+NODES = ("dn1", "dn2", "dn3")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ScmWorld]:
+    """Three nodes that stay healthy without calling."""
+    options = ScmOptions(stale_after_ms=1_000_000, dead_after_ms=2_000_000, check_interval_ms=1_000)
+    with ScmWorld(tmp_path, options).running() as made:
+        made.join(*NODES)
+        yield made
+
+
+def sent(world: ScmWorld, node: str, *reports: Replica) -> list[Pending]:
+    """Let a node call; return its deletes of blocks."""
+    commands = [command for command, _named in world.beat(node, *reports).commands]
+    return [command for command in commands if command.kind is Kind.DELETE_BLOCKS]
+
+
+def done(command: Pending) -> Outcome:
+    """Answer a command as done."""
+    acknowledged = tuple((t.container_id, t.transaction_id) for t in command.transactions)
+    return replace(outcome(command), acknowledged=acknowledged)
+
+
+def transactions(world: ScmWorld) -> list[Transaction]:
+    """Return what is owed."""
+    return world.state.transactions.values()
+
+
+def name_of(world: ScmWorld) -> str:
+    """Return the only key."""
+    (only,) = world.state.keys.values()
+    return only.name
+
+
+def test_every_holder_is_told_until_it_acknowledges(world: ScmWorld) -> None:
+    """The key is gone at once; the transaction when all three have answered."""
+    made = world.made_closed()
+    (deletion,) = world.control.delete_keys([name_of(world)], dry_run=False)
+    assert ("OK", 10, 1) == (deletion.code, deletion.size_bytes, len(deletion.transaction_ids))
+    assert 0 == len(world.state.keys)
+
+    for left, node in ((1, "dn1"), (1, "dn2"), (0, "dn3")):
+        (command,) = sent(world, node)
+        assert [(1, (1,))] == [(t.container_id, t.local_ids) for t in command.transactions]
+        assert [] == sent(world, node)  # once, while it is at it
+        world.beat(node, outcomes=(done(command),))
+        assert left == len(transactions(world))
+    assert made.container_id == 1
+
+
+def test_what_is_not_acknowledged_is_sent_again_after_a_restart(world: ScmWorld) -> None:
+    """Of the datanode, and of the control plane: the transaction is durable, the command is not."""
+    world.made_closed()
+    world.control.delete_keys([name_of(world)], dry_run=False)
+    sent(world, "dn1")
+    (second,) = sent(world, "dn2")
+    world.beat("dn2", outcomes=(done(second),))
+
+    world.restart()
+    world.join(*NODES, boot_id=2)
+    world.control.leave_safe_mode()
+    again = {node: [c.kind for c, _named in world.call(node, boot_id=2).commands] for node in NODES}
+
+    assert {"dn1": [Kind.DELETE_BLOCKS], "dn2": [], "dn3": [Kind.DELETE_BLOCKS]} == again
+
+
+def test_a_copy_made_meanwhile_is_told_too(world: ScmWorld) -> None:
+    """A replica that was copied before the delete still has the blocks."""
+    made = world.made_closed()
+    world.join("dn4")
+    world.control.delete_keys([name_of(world)], dry_run=False)
+    for node in NODES[:2]:
+        world.beat(node, outcomes=(done(sent(world, node)[0]),))
+    copy = replica("dn4", container_id=made.container_id, bcsid=made.sequence_id)
+    (command,) = sent(world, "dn4", copy)
+    world.beat("dn3", outcomes=(done(sent(world, "dn3")[0]),))
+
+    assert 1 == len(transactions(world))
+    world.beat("dn4", outcomes=(done(command),))
+    assert [] == transactions(world)
+
+
+def test_an_open_container_is_left_alone_until_it_is_closed(world: ScmWorld) -> None:
+    """Its writer is still at it."""
+    world.write("a", "k", 10)
+    world.control.delete_keys(["k"], dry_run=False)
+    before = [sent(world, node) for node in NODES]
+    world.control.finish("a", close=True)
+    closed = [sent(world, node, replica(node, container_id=1, bcsid=1)) for node in NODES]
+
+    assert [[], [], []] == before
+    assert [1, 1, 1] == [len(commands) for commands in closed]
+
+
+def test_a_replaced_key_gives_its_old_blocks_back(world: ScmWorld) -> None:
+    """As if it had been deleted."""
+    world.write("a", "k", 10)
+    blocks = world.control.allocate("a", [20])
+    world.control.commit("a", [key("k", blocks, [20])], may_replace=True, failed=())
+
+    assert [(1, (1,))] == [(t.container_id, t.local_ids) for t in transactions(world)]
+
+
+def test_an_emptied_container_is_deleted_everywhere(world: ScmWorld) -> None:
+    """First its blocks, then each replica, without force; then it is DELETED, and what was deleted
+    in it is forgotten."""
+    made = world.made_closed()
+    world.control.delete_keys([name_of(world)], dry_run=False)
+    for node in NODES:
+        (command,) = sent(world, node)
+        empty = replica(node, container_id=made.container_id, bcsid=made.sequence_id)
+        answer = world.beat(node, replace(empty, is_empty=True), outcomes=(done(command),))
+    states = [state_of(world, made)]
+    remembered = [len(world.state.deleted_in(made.container_id))]
+    for node in reversed(NODES):
+        ((command, _named),) = answer.commands or world.call(node).commands
+        answer = HeartbeatAnswer(is_known=True)
+        assert (Kind.DELETE, False) == (command.kind, command.force)
+        world.beat(node, full=True, outcomes=(outcome(command),))
+    states.append(state_of(world, made))
+    remembered.append(len(world.state.deleted_in(made.container_id)))
+
+    assert [ContainerState.DELETING, ContainerState.DELETED] == states
+    assert [1, 0] == remembered
+    assert 0 == len(world.state.commands)
+    world.control.tick()
+    assert () == world.call("dn1").commands
+
+
+def test_replicas_that_claim_to_be_empty_stay_while_a_key_needs_them(world: ScmWorld) -> None:
+    """All three lost their index, perhaps: nothing of that is deleted."""
+    made = world.made_closed()
+    for node in NODES:
+        lost = replica(node, container_id=made.container_id, bcsid=made.sequence_id)
+        world.beat(node, replace(lost, is_empty=True))
+    world.control.tick()
+
+    assert ContainerState.CLOSED is state_of(world, made)
+    assert [] == [c for c in world.state.commands.values() if c.kind is Kind.DELETE]
+
+
+def fail_deletes(world: ScmWorld, node: str, answer: HeartbeatAnswer) -> int:
+    """Answer that no replica could be deleted; return how many were to be."""
+    deletes = [command for command, _ in answer.commands if command.kind is Kind.DELETE]
+    failed = [outcome(command, OutcomeState.FAILED, code="BUSY") for command in deletes]
+    world.beat(node, outcomes=tuple(failed))
+    return len(deletes)
+
+
+def test_a_delete_of_an_empty_replica_that_failed_is_ordered_again(tmp_path: Path) -> None:
+    """After a pause, also where nothing proves that the container itself is empty."""
+    options = ScmOptions(stale_after_ms=1_000_000, dead_after_ms=2_000_000, close_retry_ms=1_000)
+    with ScmWorld(tmp_path, options).running() as world:
+        world.join(*NODES)
+        made = world.made_closed()
+        world.control.delete_keys([name_of(world)], dry_run=False)
+        for node in NODES:
+            world.beat(node, outcomes=(done(sent(world, node)[0]),))
+            empty = replace(replica(node, bcsid=made.sequence_id + 1), is_empty=True)
+            fail_deletes(world, node, world.beat(node, empty, full=True))
+        counts = dict.fromkeys(NODES, 0)
+        for _second in range(60):
+            world.clock.advance_s(1)
+            world.control.tick()
+            for node in NODES:
+                counts[node] += fail_deletes(world, node, world.call(node))
+
+        assert ContainerState.CLOSED is state_of(world, made)
+        assert min(counts.values()) >= 2
+
+
+def state_of(world: ScmWorld, made: Container) -> ContainerState:
+    """Return a container's state now."""
+    now = world.state.containers.get(made.container_id)
+    assert now is not None
+    return now.state
+
+
+def test_unknown_keys_are_named_and_a_dry_run_changes_nothing(world: ScmWorld) -> None:
+    """One decision per name, in order."""
+    world.write("a", "k", 10)
+
+    trial = world.control.delete_keys(["k", "nope"], dry_run=True)
+
+    assert [("k", "OK"), ("nope", "KEY_NOT_FOUND")] == [(d.name, d.code) for d in trial]
+    assert (1, []) == (len(world.state.keys), transactions(world))
+
+
+class TestConfirming:
+    def delete_everywhere(self, world: ScmWorld) -> None:
+        """Delete the only key, and have all three holders say that they did."""
+        world.control.delete_keys([name_of(world)], dry_run=False)
+        for node in NODES:
+            world.beat(node, outcomes=(done(sent(world, node)[0]),))
+
+    def test_a_delete_that_was_ordered_is_known_while_it_is_owed(self, world: ScmWorld) -> None:
+        """From the moment the key is gone; before it, the key names the block."""
+        world.made_closed()
+        before = world.control.confirm_deletes(1, [1, 2])
+
+        world.control.delete_keys([name_of(world)], dry_run=False)
+
+        assert (frozenset(), {1}) == before
+        assert ({1}, frozenset()) == world.control.confirm_deletes(1, [1, 2])
+
+    def test_it_is_known_after_all_have_acknowledged_it_and_a_restart(
+        self, world: ScmWorld
+    ) -> None:
+        """Whose replica was away may ask a year later."""
+        world.made_closed()
+        self.delete_everywhere(world)
+        assert [] == transactions(world)
+
+        world.restart()
+
+        assert ({1}, frozenset()) == world.control.confirm_deletes(1, [1, 2])
+        assert (frozenset(), frozenset()) == world.control.confirm_deletes(2, [1])

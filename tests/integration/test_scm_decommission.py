@@ -1,0 +1,372 @@
+"""Datanodes leave, rest and return: checked, watched, and never at the price of a replica."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.cli.nodes import progress_text
+from agent.rpc.v1 import scm_pb2
+from merkle.replica import ReplicaState
+from scm.administration.decommission import Request
+from scm.state.facts import Container, Kind, OpState
+from scm.state.options import ScmOptions
+from tests.support.scm_world import ScmWorld, outcome, replica
+
+NODES = ("dn1", "dn2", "dn3", "dn4")
+OPTIONS = ScmOptions(
+    stale_after_ms=1_000_000, dead_after_ms=2_000_000, close_retry_ms=1_000, check_interval_ms=1_000
+)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ScmWorld]:
+    """Four nodes that stay healthy without calling."""
+    with ScmWorld(tmp_path, OPTIONS).running() as made:
+        made.join(*NODES)
+        yield made
+
+
+@pytest.fixture
+def made(world: ScmWorld) -> Container:
+    """A closed container on three of them."""
+    return world.made_closed()
+
+
+def ask(world: ScmWorld, op_state: OpState, *nodes: str, **more: int | bool) -> list[str]:
+    """Ask for a state; return the decisions' codes."""
+    request = Request(tuple(nodes), op_state, **more)  # type: ignore[arg-type]
+    return [d.code for d in world.control.set_operational_states(request)]
+
+
+def run_turns(world: ScmWorld, seconds: int = 3) -> None:
+    """Let nodes call and do what they are told, but make no copies."""
+    for _ in range(seconds):
+        world.clock.advance_s(1)
+        world.control.tick()
+        for node in NODES:
+            for command, _named in world.call(node).commands:
+                if command.kind is Kind.SET_OPERATIONAL_STATE:
+                    world.kept[node] = (OpState(command.op_state), command.op_expiry_ms)
+                    world.beat(node, outcomes=(outcome(command),))
+
+
+def copy_all(world: ScmWorld, made: Container) -> None:
+    """Let every copy that is ordered arrive."""
+    for command in world.state.commands.values():
+        if command.kind is Kind.REPLICATE:
+            world.beat(command.datanode_id, outcomes=(outcome(command),))
+            world.beat(command.target_id, replica(command.target_id, bcsid=made.sequence_id))
+
+
+def state_of(world: ScmWorld, node: str) -> OpState:
+    """Return what the control plane wants of a node."""
+    found = world.state.nodes.get(node)
+    assert found is not None
+    return found.op_state
+
+
+def first_holder(world: ScmWorld, made: Container) -> str:
+    """Return a node with a replica."""
+    return world.state.replicas.of(made.container_id)[0].datanode_id
+
+
+def test_a_node_is_decommissioned_when_all_it_has_is_elsewhere(
+    world: ScmWorld, made: Container
+) -> None:
+    """And when it has written so on its volumes; until then the progress says what lacks."""
+    node = first_holder(world, made)
+    assert ["OK"] == ask(world, OpState.DECOMMISSIONING, node)
+    run_turns(world)
+    (before,) = world.control.departures()
+    copy_all(world, made)
+    run_turns(world)
+    (after,) = world.control.departures()
+
+    assert ((made.container_id,), 1, False) == (
+        before.required,
+        before.copying_count,
+        before.may_be_switched_off,
+    )
+    assert ((), True, True) == (after.required, after.is_persisted, after.may_be_switched_off)
+    assert OpState.DECOMMISSIONED is state_of(world, node)
+    assert (OpState.DECOMMISSIONED, 0) == world.kept[node]
+
+
+def test_it_does_not_end_before_the_datanode_has_kept_it(world: ScmWorld, made: Container) -> None:
+    """A datanode that is started again must know that it is not to serve."""
+    node = first_holder(world, made)
+    ask(world, OpState.DECOMMISSIONING, node)
+    world.control.tick()
+    copy_all(world, made)
+    for _ in range(5):
+        world.control.tick()
+
+    assert OpState.DECOMMISSIONING is state_of(world, node)
+
+
+@pytest.mark.parametrize("stop_at", ["at once", "copied"])
+def test_it_can_be_called_back_at_any_time(world: ScmWorld, made: Container, stop_at: str) -> None:
+    """What was copied meanwhile is removed again, and nothing else."""
+    node = first_holder(world, made)
+    ask(world, OpState.DECOMMISSIONING, node)
+    run_turns(world, 1)
+    if stop_at == "copied":
+        copy_all(world, made)
+        run_turns(world)
+    assert ["OK"] == ask(world, OpState.IN_SERVICE, node)
+    run_turns(world)
+
+    assert OpState.IN_SERVICE is state_of(world, node)
+    assert (OpState.IN_SERVICE, 0) == world.kept[node]
+    assert [] == world.control.departures()
+
+
+def test_a_node_the_cluster_cannot_do_without_is_refused(world: ScmWorld, made: Container) -> None:
+    """With the reason; `force` does it all the same, and a dry run changes nothing."""
+    both = ("dn1", "dn2")
+    request = Request(both, OpState.DECOMMISSIONING)
+    decisions = world.control.set_operational_states(request)
+    assert ["PRECHECK_FAILED"] * 2 == [d.code for d in decisions]
+    assert "3 nodes in service are needed" in decisions[0].message
+    assert OpState.IN_SERVICE is state_of(world, "dn1")
+
+    ask(world, OpState.DECOMMISSIONING, *both, is_forced=True, is_dry_run=True)
+    assert OpState.IN_SERVICE is state_of(world, "dn1")
+    assert ["OK", "OK"] == ask(world, OpState.DECOMMISSIONING, *both, is_forced=True)
+    run_turns(world, 5)
+
+    assert OpState.DECOMMISSIONING is state_of(world, first_holder(world, made))
+
+
+def test_maintenance_begins_when_two_stay_online_and_ends_by_itself(
+    world: ScmWorld, made: Container
+) -> None:
+    """No copy is made; after its end the node is back in service, or dead like any other."""
+    node = first_holder(world, made)
+    end_ms = world.clock.now_ms() + 60_000
+    ask(world, OpState.ENTERING_MAINTENANCE, node, op_expiry_ms=end_ms)
+    run_turns(world, 5)
+    during, kept = state_of(world, node), world.kept[node]
+    copies = [c for c in world.state.commands.values() if c.kind is Kind.REPLICATE]
+    run_turns(world, 60)
+
+    assert (OpState.IN_MAINTENANCE, (OpState.IN_MAINTENANCE, end_ms)) == (during, kept)
+    assert [] == copies
+    assert OpState.IN_SERVICE is state_of(world, node)
+
+
+def test_two_of_three_cannot_rest_without_a_copy(world: ScmWorld, made: Container) -> None:
+    """S2.81: the cluster acts although it was told not to."""
+    two = [r.datanode_id for r in world.state.replicas.of(made.container_id)][:2]
+    ask(world, OpState.ENTERING_MAINTENANCE, *two)
+    run_turns(world)
+    during = [state_of(world, node) for node in two]
+    copy_all(world, made)
+    run_turns(world, 5)
+
+    assert [OpState.ENTERING_MAINTENANCE] * 2 == during
+    assert [OpState.IN_MAINTENANCE] * 2 == [state_of(world, node) for node in two]
+
+
+def test_what_is_being_written_there_is_closed(world: ScmWorld) -> None:
+    """Nothing new is placed on a node that leaves."""
+    world.control.allocate("b", [10])
+    (opened,) = world.state.containers.open_all()
+    ask(world, OpState.ENTERING_MAINTENANCE, opened.pipeline[0])
+
+    closing = world.state.containers.get(opened.container_id)
+    assert closing is not None
+    assert ("CLOSING", "one of its nodes is to leave") == (closing.state, closing.close_reason)
+    blocks = world.control.allocate("c", [10])
+    assert opened.pipeline[0] not in [e.datanode_id for e in blocks[0].replicas]
+
+
+def test_states_survive_both_restarts(world: ScmWorld, made: Container) -> None:
+    """K9: each side reminds the other."""
+    node = first_holder(world, made)
+    ask(world, OpState.ENTERING_MAINTENANCE, node)
+    run_turns(world, 5)
+    world.restart()
+    after_ours = state_of(world, node)
+    world.kept[node] = (OpState.IN_SERVICE, 0)  # its volumes were replaced
+    world.join(*NODES, boot_id=1)
+    run_turns(world)
+
+    assert OpState.IN_MAINTENANCE is after_ours
+    assert (OpState.IN_MAINTENANCE, 0) == world.kept[node]
+
+
+def test_an_unknown_node_is_named_and_nothing_is_done(world: ScmWorld) -> None:
+    """All or none."""
+    assert ["WRONG_DATANODE"] == ask(world, OpState.DECOMMISSIONING, "dn1", "dn9")
+    assert OpState.IN_SERVICE is state_of(world, "dn1")
+
+
+def test_s5_12_what_is_locked_out_is_said_before_and_meanwhile(world: ScmWorld) -> None:
+    """The only whole replicas are on nodes that are to rest together."""
+    made = world.made_closed()
+    two = [r.datanode_id for r in world.state.replicas.of(made.container_id)][:2]
+    third = world.state.replicas.of(made.container_id)[2].datanode_id
+    world.beat(third, full=True)
+    request = Request(tuple(two), OpState.ENTERING_MAINTENANCE, is_dry_run=True)
+
+    before = world.control.set_operational_states(request)
+    one = world.control.set_operational_states(
+        Request((two[0],), OpState.ENTERING_MAINTENANCE, is_dry_run=True)
+    )
+    world.beat(two[1], full=True)
+    ask(world, OpState.ENTERING_MAINTENANCE, two[0], is_forced=True)
+    world.control.tick()
+    (meanwhile,) = world.control.departures()
+
+    locked = f"1 containers cannot be read without them until they are copied: {made.container_id}"
+    assert [("OK", locked)] * 2 == [(d.code, d.message) for d in before]
+    assert [("OK", "")] == [(d.code, d.message) for d in one]
+    assert (1, (made.container_id,)) == (meanwhile.locked_count, meanwhile.required)
+
+
+def test_s2_17_all_holders_may_leave_at_once(tmp_path: Path) -> None:
+    """Three flows; each of the three is only off when three others have copies."""
+    with ScmWorld(tmp_path, OPTIONS).running() as world:
+        world.join(*(f"dn{i}" for i in range(1, 7)))
+        made = world.made_closed()
+        holders = [r.datanode_id for r in world.state.replicas.of(made.container_id)]
+        others = {f"dn{i}" for i in range(1, 7)} - set(holders)
+        assert ["OK"] * 3 == ask(world, OpState.DECOMMISSIONING, *holders)
+        for _ in range(3):
+            world.clock.advance_s(1)
+            world.control.tick()
+        copies = [c for c in world.state.commands.values() if c.kind is Kind.REPLICATE]
+        early = [state_of(world, node) for node in holders]
+        copy_all(world, made)
+        for _ in range(6):
+            for node in holders:
+                world.kept[node] = (state_of(world, node), 0)
+                world.call(node)
+            world.control.tick()
+
+        assert others == {c.target_id for c in copies}
+        assert [OpState.DECOMMISSIONING] * 3 == early
+        assert [OpState.DECOMMISSIONED] * 3 == [state_of(world, node) for node in holders]
+
+
+def test_s2_18_a_decommissioned_node_that_comes_back_is_like_a_new_one(
+    world: ScmWorld, made: Container
+) -> None:
+    """Not by itself: it is taken back by a person; then what it has counts, and is one too many."""
+    node = first_holder(world, made)
+    ask(world, OpState.DECOMMISSIONING, node)
+    run_turns(world)
+    copy_all(world, made)
+    run_turns(world)
+    held = next(r for r in world.state.replicas.of(made.container_id) if r.datanode_id == node)
+    world.join(node, boot_id=2)
+    world.beat(node, held, full=True, boot_id=2)
+    still = state_of(world, node)
+    ask(world, OpState.IN_SERVICE, node)
+    for other in NODES:
+        mine = [r for r in world.state.replicas.values() if r.datanode_id == other]
+        world.beat(other, *mine, full=True, boot_id=2 if other == node else 1)
+    world.clock.advance_s(1)
+    world.control.tick()
+
+    deletes = [c for c in world.state.commands.values() if c.kind is Kind.DELETE]
+    assert OpState.DECOMMISSIONED is still
+    assert OpState.IN_SERVICE is state_of(world, node)
+    assert 4 == len(world.state.replicas.of(made.container_id))
+    assert [made.container_id] == [c.container_id for c in deletes]
+
+
+def test_a_node_waits_until_the_last_commits_it_alone_has_are_elsewhere(world: ScmWorld) -> None:
+    """A damaged replica that is ahead of three others is copied as it is, from its own node."""
+    blocks = world.write("writer", "key", 10, 10)
+    behind, *others = sorted(endpoint.datanode_id for endpoint in blocks[0].replicas)
+    world.control.finish("writer", close=True)
+    (spare,) = set(NODES) - {behind, *others}
+    world.join("dn5")
+    container_id, last = blocks[0].container_id, blocks[-1].bcsid
+    for node in (*others, spare):
+        held = replica(
+            node, ReplicaState.QUASI_CLOSED, container_id=container_id, bcsid=last - 1, root=6
+        )
+        world.beat(node, held, full=True)
+    ahead = replica(behind, ReplicaState.UNHEALTHY, container_id=container_id, bcsid=last)
+    world.beat(behind, ahead, full=True)
+    world.beat("dn5", full=True)
+    ask(world, OpState.DECOMMISSIONING, behind)
+    run_turns(world, 5)
+    (copy,) = [c for c in world.state.commands.values() if c.kind is Kind.REPLICATE]
+    before = state_of(world, behind)
+
+    world.beat(copy.datanode_id, outcomes=(outcome(copy),))
+    copied = replace(ahead, datanode_id="dn5")
+    world.beat("dn5", copied)
+    run_turns(world, 5)
+
+    assert (behind, "dn5") == (copy.datanode_id, copy.target_id)
+    assert OpState.DECOMMISSIONING is before
+    assert OpState.DECOMMISSIONED is state_of(world, behind)
+
+
+def test_progress_is_told_as_what_is_left() -> None:
+    """Of each node, and of the whole cluster: numbers that go down to 0."""
+    going = scm_pb2.Departure(
+        datanode_id="a" * 32, op_state="DECOMMISSIONING", required_count=402, copying_count=12
+    )
+    gone = scm_pb2.Departure(datanode_id="b" * 32, op_state="IN_MAINTENANCE", switch_off=True)
+
+    assert (
+        "may be switched off now: bbbbbbbb\n"
+        "1 datanode not ready: 402 replicas to make elsewhere, 12 under way"
+    ) == progress_text([going, gone])
+
+
+@pytest.mark.parametrize("state", [OpState.DECOMMISSIONING, OpState.ENTERING_MAINTENANCE])
+@pytest.mark.parametrize("is_sent", [False, True])
+def test_a_copy_that_comes_to_a_node_that_leaves_is_ordered_elsewhere(
+    tmp_path: Path, state: OpState, is_sent: bool
+) -> None:
+    """It was counted as if it were there to stay; the one under way is given up."""
+    nodes = (*NODES, "dn5")
+    with ScmWorld(tmp_path, OPTIONS).running() as world:
+        world.join(*nodes)
+        made = world.made_closed()
+        first, *others = [r.datanode_id for r in world.state.replicas.of(made.container_id)]
+        for node in nodes:
+            mine = [r for r in world.state.replicas.values() if r.datanode_id == node]
+            world.beat(node, *(() if node == first else mine), full=True)
+        world.control.tick()
+        (copy,) = [c for c in world.state.commands.values() if c.kind is Kind.REPLICATE]
+        if is_sent:
+            world.call(copy.datanode_id)
+        ask(world, state, copy.target_id, is_forced=True)
+        for _ in range(3):
+            world.clock.advance_s(1)
+            world.control.tick()
+        now = [c for c in world.state.commands.values() if c.kind is Kind.REPLICATE]
+        found, _pending = world.control.outcomes([copy.command_id], 1)
+
+    assert [f"{copy.target_id} is to leave"] == [o.message for o in found]
+    assert 1 == len(now)
+    assert now[0].target_id not in {*others, copy.target_id}
+
+
+def test_readers_are_sent_to_those_that_leave_or_are_silent_last(tmp_path: Path) -> None:
+    """In service first, then what is to leave or rest, then what does not answer."""
+    options = replace(OPTIONS, stale_after_ms=20_000, dead_after_ms=200_000)
+    with ScmWorld(tmp_path, options).running() as world:
+        world.join(*NODES)
+        world.made_closed()
+        for node in NODES:
+            mine = replica(node, bcsid=1)
+            world.beat(node, mine, full=True)
+        ask(world, OpState.DECOMMISSIONING, "dn1", is_forced=True)
+        ask(world, OpState.ENTERING_MAINTENANCE, "dn3", is_forced=True)
+        world.clock.advance_s(21)
+        world.keep_alive("dn1", "dn3", "dn4")
+
+        _key, [(_id, endpoints, _scheme)] = world.control.lookup("setup-1-0")
+
+    assert ["dn4", "dn1", "dn3", "dn2"] == [e.datanode_id for e in endpoints]

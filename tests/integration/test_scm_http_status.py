@@ -1,0 +1,166 @@
+"""What the control plane shows over plain HTTP."""
+
+import re
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from agent.callthreads import LATE_S, CallThreads
+from agent.runtime.loop import Done, Loop, LoopSet, Step
+from scm.edge.http_status import HttpStatus
+from tests.support.clock import FakeClock
+from tests.support.monitoring import without_suffix
+from tests.support.scm_process import ScmProcess, spawn
+from tests.support.scm_world import ScmWorld, replica
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Mortal:
+    """A worker whose thread ends as none may."""
+
+    name = "mortal"
+
+    def step(self) -> Step:
+        """End the thread."""
+        raise SystemExit
+
+
+class Finished(Mortal):
+    """A worker that ends as it should."""
+
+    name = "finished"
+
+    def step(self) -> Step:
+        """Be done."""
+        return Done()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ScmWorld]:
+    """Three nodes."""
+    with ScmWorld(tmp_path / "scm").running() as made:
+        made.join("dn1", "dn2", "dn3")
+        yield made
+
+
+def values(text: str) -> dict[str, float]:
+    """Return the samples of an exposition by name and labels."""
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+
+
+def scraped(world: ScmWorld) -> dict[str, float]:
+    """Return what a scrape of a control plane in this process gives."""
+    with CallThreads(2, 4) as calls:
+        watched = HttpStatus(world.control, calls, LoopSet(), lambda: True)
+        return values(watched.metrics().body.decode())
+
+
+def test_a_scrape_counts_what_is_there(world: ScmWorld) -> None:
+    """Nodes, containers, what is wrong with them, and what is pending."""
+    box = world.made_closed(roots=(7, 7, 8))
+    world.control.reconcile_containers([box.container_id])
+    world.control.tick()
+    world.control.count_containers()
+    world.beat("dn1", replica("dn1", container_id=99))
+
+    found = scraped(world)
+
+    assert 3 == found['suture_scm_nodes{health="HEALTHY",op_state="IN_SERVICE"}']
+    assert 1 == found['suture_scm_containers{state="CLOSED"}']
+    assert 1 == found["suture_scm_containers_differ"]
+    assert 0 == found["suture_scm_containers_lost"]
+    assert 3 == found['suture_scm_commands_pending{type="reconcile"}']
+    assert 0 < found["suture_scm_lock_held_seconds_count"]
+
+
+def test_every_metric_that_is_declared_is_there(world: ScmWorld) -> None:
+    """A name in the code that no scrape shows would be asked for in vain."""
+    declared = set(
+        re.findall(r"\"(suture_\w+)\"", (ROOT / "scm" / "edge" / "metrics.py").read_text())
+    )
+
+    with CallThreads(2, 4) as calls:
+        watched = HttpStatus(world.control, calls, LoopSet([Loop(Finished())]), lambda: True)
+        told = watched.metrics().body.decode()
+
+    names = {without_suffix(n) for n in re.findall(r"^# TYPE (suture_\w+)", told, re.MULTILINE)}
+    assert names >= declared
+    assert len(declared) >= 15
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # as intended
+def test_what_is_wrong_with_the_process_is_said(world: ScmWorld) -> None:
+    """Time that stands still, and a worker whose thread is gone; one that is done is no news."""
+    loops = LoopSet([Loop(Mortal()), Loop(Finished())])
+    loops.start()
+    loops.stop(10)
+
+    with CallThreads(2, 4) as calls:
+        well = HttpStatus(world.control, calls, LoopSet(), lambda: True).healthz()
+        sick = HttpStatus(world.control, calls, loops, lambda: False).healthz()
+
+    assert (200, b"well\n") == (well.status, well.body)
+    assert 503 == sick.status
+    assert [
+        "time stands still: no tick has ended lately",
+        "worker mortal shows no life",
+    ] == sick.body.decode().splitlines()
+
+
+def test_calls_that_find_no_thread_are_said(world: ScmWorld) -> None:
+    """Nothing is answered then: whoever asks for the health must not hear that all is well."""
+    clock = FakeClock()
+    with CallThreads(1, 4, monotonic_s=clock.monotonic_s) as calls:
+        watched = HttpStatus(world.control, calls, LoopSet(), lambda: True)
+        calls.take()
+        waiting = calls.submit(calls.take)
+        deadline_s = time.monotonic() + 30
+        while not calls.waiting_count:
+            assert time.monotonic() < deadline_s, "it found a slot"
+            Event().wait(0.01)
+        early = watched.healthz()
+        clock.advance_s(LATE_S)
+        late, sample = watched.healthz(), values(watched.metrics().body.decode())
+        calls.give()
+        waiting.result(10)
+
+        assert (200, b"well\n") == (early.status, early.body)
+        assert (503, b"1 calls wait for a thread, the first for 5 s\n") == (late.status, late.body)
+        assert 1 == sample["suture_scm_calls_waiting"]
+
+
+def test_a_process_answers_and_stops(tmp_path: Path) -> None:
+    """suture-scm with a listener: both pages, and nothing of it is left after SIGTERM."""
+    scm = ScmProcess.start(tmp_path, observe_listen="127.0.0.1:0")
+    try:
+        pages = {
+            path: urllib.request.urlopen(f"http://{scm.listening['web']}{path}", timeout=30)
+            .read()
+            .decode()
+            for path in ("/healthz", "/metrics")
+        }
+    finally:
+        code = scm.terminate()
+
+    assert 0 == code
+    assert "well\n" == pages["/healthz"]
+    assert 1 == values(pages["/metrics"])["suture_scm_term"]
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(f"http://{scm.listening['web']}/healthz", timeout=5)
+
+
+def test_an_address_that_cannot_be_taken_is_refused(tmp_path: Path) -> None:
+    """Before it serves anybody."""
+    process = spawn(tmp_path, observe_listen="127.0.0.1:99999")
+
+    _out, error = process.communicate(60)
+
+    assert 0 != process.returncode
+    assert "cannot listen on 127.0.0.1:99999 for HTTP" in error

@@ -1,0 +1,345 @@
+"""Replicas are kept at their number: copied when they lack, removed when that is safe."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from scm.state.facts import Container, Kind, OutcomeState, Pending
+from scm.state.options import ScmOptions
+from tests.support.scm_world import ScmWorld, confirm, outcome, pass_time, replica
+
+OPTIONS = ScmOptions(
+    command_deadline_ms=100_000,
+    datanode_deadline_margin_ms=40_000,
+    stale_after_ms=30_000,
+    dead_after_ms=60_000,
+    repair_grace_ms=600_000,
+    check_interval_ms=1_000,
+)
+NODES = ("dn1", "dn2", "dn3", "dn4")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ScmWorld]:
+    """Four nodes on two racks."""
+    with ScmWorld(tmp_path, OPTIONS).running() as made:
+        made.join(*NODES, racks=("/r1", "/r2"))
+        yield made
+
+
+@pytest.fixture
+def rarely_looking(tmp_path: Path) -> Iterator[ScmWorld]:
+    """The same, but rounds are slow: one container a second is looked at unasked, in order."""
+    options = replace(OPTIONS, check_interval_ms=86_400_000)
+    with ScmWorld(tmp_path, options).running() as made:
+        made.join(*NODES, racks=("/r1", "/r2"))
+        yield made
+
+
+def add_others(world: ScmWorld) -> None:
+    """Make more containers than rounds get to while a test lasts."""
+    for _ in range(8):
+        world.made_closed()
+    confirm(world, *NODES)
+
+
+def holders(world: ScmWorld, made: Container) -> list[str]:
+    """Return the nodes with a replica."""
+    return [r.datanode_id for r in world.state.replicas.of(made.container_id)]
+
+
+def spare(world: ScmWorld, made: Container) -> str:
+    """Return the node without one."""
+    (node,) = set(NODES) - set(holders(world, made))
+    return node
+
+
+def queued(world: ScmWorld, kind: Kind) -> list[Pending]:
+    """Return the commands of a kind."""
+    return [c for c in world.state.commands.values() if c.kind is kind]
+
+
+class TestCopies:
+    def test_a_dead_nodes_replicas_are_copied_at_once(self, world: ScmWorld) -> None:
+        """Once, from a node that has one to the node that has none; the address is of now."""
+        made = world.made_closed()
+        _dead, *alive = holders(world, made)
+        target = spare(world, made)
+
+        pass_time(world, 60, *alive, target)
+        before = queued(world, Kind.REPLICATE)
+        pass_time(world, 1, *alive, target)
+        (command,) = queued(world, Kind.REPLICATE)
+        pass_time(world, 30, *alive, target)
+
+        assert [] == before
+        assert command.target_id == target
+        assert command.datanode_id in alive
+        assert command.size_bytes == 2 * 1_000
+        assert [command.command_id] == [c.command_id for c in queued(world, Kind.REPLICATE)]
+
+    def test_the_command_names_target_and_deadline(self, world: ScmWorld) -> None:
+        """W53: the datanode's own deadline is earlier than ours."""
+        self.lost_one(world)
+        world.control.tick()
+        (pending,) = queued(world, Kind.REPLICATE)
+
+        ((command, named),) = world.call(pending.datanode_id).commands
+
+        target = pending.target_id
+        assert [(target, f"{target}:9859")] == [(e.datanode_id, e.address) for e in named]
+        assert 60_000 == command.lifetime_ms
+
+    def test_a_third_replica_that_never_was_is_made(self, world: ScmWorld) -> None:
+        """The writer left it behind; the container closes with two."""
+        (block,) = world.control.allocate("a", [10])
+        nodes = sorted(e.datanode_id for e in block.replicas)
+        world.control.commit("a", [], may_replace=False, failed=[(1, nodes[0])])
+        world.control.finish("a", close=True)
+        for node in nodes[1:]:
+            world.execute(node, world.beat(node, replica(node, container_id=1, bcsid=1)))
+        answer = world.call(nodes[0])
+        lost = outcome(answer.commands[0][0], OutcomeState.FAILED, code="CONTAINER_NOT_FOUND")
+        world.beat(nodes[0], outcomes=(lost,))
+        world.control.tick()
+
+        (command,) = queued(world, Kind.REPLICATE)
+
+        assert command.datanode_id in nodes[1:]
+
+    def test_an_add_is_pending_until_a_report_shows_the_replica(self, world: ScmWorld) -> None:
+        """The source's word is an outcome; the target's report is the proof."""
+        made, _lost = self.lost_one(world)
+        world.control.tick()
+        (command,) = queued(world, Kind.REPLICATE)
+        answer = world.call(command.datanode_id)
+        world.execute(command.datanode_id, answer)
+        pass_time(world, 3, *NODES)
+        waiting = queued(world, Kind.REPLICATE)
+
+        world.beat(command.target_id, replica(command.target_id, bcsid=made.sequence_id))
+        pass_time(world, 3, *NODES)
+
+        assert [command.command_id] == [c.command_id for c in waiting]
+        assert [] == queued(world, Kind.REPLICATE)
+        found, pending = world.control.outcomes([command.command_id], 1)
+        assert [OutcomeState.EXECUTED] == [o.state for o in found]
+        assert [] == pending
+
+    def test_a_failed_copy_is_ordered_again_after_growing_pauses(self, world: ScmWorld) -> None:
+        """A source that cannot do it is not asked every second for ever."""
+        self.lost_one(world)
+        failed_at = []
+        for second in range(20):
+            world.control.tick()
+            for node in NODES:
+                answer = world.call(node)
+                failed = tuple(
+                    outcome(c, OutcomeState.FAILED, code="BUSY") for c, _named in answer.commands
+                )
+                failed_at += [second] * len(failed)
+                world.beat(node, outcomes=failed)
+            world.clock.advance_s(1)
+
+        assert [0, 1, 3, 7, 15] == failed_at
+
+    def test_w49_an_expired_add_is_given_up(self, world: ScmWorld) -> None:
+        """And made anew while it is needed."""
+        self.lost_one(world)
+        world.control.tick()
+        (command,) = queued(world, Kind.REPLICATE)
+        world.queues[command.datanode_id] = (("replicate", 1),)
+        pass_time(world, 102, *NODES)
+
+        (again,) = queued(world, Kind.REPLICATE)
+
+        assert again.command_id > command.command_id
+
+    def test_without_a_target_it_waits_and_is_less_urgent_each_time(self, tmp_path: Path) -> None:
+        """W35: what cannot be done does not stand in the way of what can."""
+        with ScmWorld(tmp_path / "three", OPTIONS).running() as world:
+            world.join("dn1", "dn2", "dn3")
+            made = world.made_closed()
+            world.beat("dn1", replica("dn1", load_error="no such directory", root=None))
+            world.control.tick()
+            weight, repeat = world.control._manager.under[made.container_id]
+            world.control.tick()
+
+            assert [] == queued(world, Kind.REPLICATE) + queued(world, Kind.DELETE)
+            assert (weight, repeat + 1) == world.control._manager.under[made.container_id]
+
+    def test_in_flight_copies_of_the_whole_cluster_are_limited(self, tmp_path: Path) -> None:
+        """Factor 0.75 of 20 for each of six healthy nodes, however many containers lack."""
+        nodes = [f"dn{i}" for i in range(6)]
+        with ScmWorld(tmp_path / "many", OPTIONS).running() as world:
+            world.join(*nodes)
+            confirm(world, *nodes)
+            for i in range(110):
+                made = world.made_closed()
+                victim = holders(world, made)[i % 3]
+                gone = [r for r in world.state.replicas.values() if r.datanode_id == victim]
+                world.beat(
+                    victim, *[r for r in gone if r.container_id != made.container_id], full=True
+                )
+            world.control.tick()
+
+            assert 90 == world.state.commands.add_count == len(queued(world, Kind.REPLICATE))
+            for node in nodes:
+                assert world.control._commands.replication_load(node) <= 20
+                assert len(world.call(node).commands) <= 20
+
+    def test_w41_a_source_is_given_no_more_than_its_limit(self, world: ScmWorld) -> None:
+        """All that lacks has its last replica on one node: 20 copies, the rest waits its turn."""
+        confirm(world, *NODES)
+        for _ in range(30):
+            world.made_closed()
+        for node in ("dn2", "dn3", "dn4"):
+            world.beat(node, full=True)
+        last = len(world.state.replicas.on("dn1"))
+
+        world.control.tick()
+
+        assert last > 20
+        assert 20 == len(queued(world, Kind.REPLICATE)) == len(world.call("dn1").commands)
+        assert {"dn1"} == {c.datanode_id for c in queued(world, Kind.REPLICATE)}
+
+    def test_what_waited_for_a_busy_source_is_copied_when_it_has_room(
+        self, rarely_looking: ScmWorld
+    ) -> None:
+        """Nobody asks for it in between; what was told to wait is not forgotten."""
+        world = rarely_looking
+        made, _victim = self.lost_one(world)
+        add_others(world)
+        for node in holders(world, made):
+            world.queues[node] = (("replicate", 20),)
+        pass_time(world, 3, *NODES)
+        while_busy = queued(world, Kind.REPLICATE)
+
+        world.queues[holders(world, made)[1]] = (("replicate", 19),)
+        pass_time(world, 1, *NODES)
+        (command,) = queued(world, Kind.REPLICATE)
+
+        assert [] == while_busy
+        assert holders(world, made)[1] == command.datanode_id
+
+    @staticmethod
+    def lost_one(world: ScmWorld) -> tuple[Container, str]:
+        """Make a container and let one of its nodes report that the replica is gone."""
+        made = world.made_closed()
+        confirm(world, *NODES)
+        victim = holders(world, made)[0]
+        world.beat(victim, full=True)
+        return made, victim
+
+
+class TestDeletes:
+    def over(self, world: ScmWorld) -> Container:
+        """Make a container with four whole replicas, all confirmed."""
+        made = world.made_closed()
+        node = spare(world, made)
+        world.beat(node, replica(node, bcsid=made.sequence_id))
+        confirm(world, *NODES)
+        return made
+
+    def test_one_too_many_is_removed_by_force_and_only_one(self, world: ScmWorld) -> None:
+        """And the command stays until a report shows that the replica is gone."""
+        self.over(world)
+        pass_time(world, 5, *NODES)
+        (command,) = queued(world, Kind.DELETE)
+        world.beat(command.datanode_id, outcomes=(outcome(command),))
+        pass_time(world, 5, *NODES)
+        still = queued(world, Kind.DELETE)
+
+        world.beat(command.datanode_id, full=True)
+        pass_time(world, 5, *NODES)
+
+        assert (True, 3) == (command.force, command.keep_count)
+        assert [command.command_id] == [c.command_id for c in still]
+        assert [] == queued(world, Kind.DELETE)
+        assert [] == queued(world, Kind.REPLICATE)
+
+    def test_what_waited_for_a_busy_node_is_deleted_when_it_has_room(
+        self, rarely_looking: ScmWorld
+    ) -> None:
+        """Which replica goes does not depend on who is busy; when it goes, does."""
+        world = rarely_looking
+        made = self.over(world)
+        add_others(world)
+        for node in holders(world, made):
+            world.queues[node] = (("delete", 40),)
+        pass_time(world, 3, *NODES)
+        while_busy = queued(world, Kind.DELETE)
+
+        world.queues.clear()
+        pass_time(world, 2, *NODES)
+
+        assert [] == while_busy
+        assert 1 == len(queued(world, Kind.DELETE))
+
+    def test_w49_an_expired_delete_is_sent_again(self, world: ScmWorld) -> None:
+        """The same command with a new deadline: nobody knows whether it will still be executed."""
+        self.over(world)
+        world.control.tick()
+        (command,) = queued(world, Kind.DELETE)
+        world.queues[command.datanode_id] = (("delete", 1),)
+        sent = []
+        for second in range(230):
+            world.clock.advance_s(1)
+            for node in NODES:
+                answer = world.call(node)
+                sent += [(second, c.command_id) for c, _named in answer.commands]
+            world.control.tick()
+
+        assert {command.command_id} == {number for _second, number in sent}
+        assert 2 <= len(sent)
+
+    def test_before_it_leaves_the_world_is_looked_at_again(self, world: ScmWorld) -> None:
+        """Another replica went meanwhile: the delete is dropped, and says why."""
+        made = self.over(world)
+        world.control.tick()
+        (command,) = queued(world, Kind.DELETE)
+        other = next(n for n in holders(world, made) if n != command.datanode_id)
+        world.beat(other, full=True)
+
+        answer = world.call(command.datanode_id)
+
+        assert () == answer.commands
+        found, _pending = world.control.outcomes([command.command_id], 1)
+        assert ["fewer than 3 whole replicas would stay"] == [o.message for o in found]
+
+    @pytest.mark.parametrize("silent", ["dn1", "dn2", "dn3", "dn4"])
+    def test_unconfirmed_replicas_delete_nothing(self, world: ScmWorld, silent: str) -> None:
+        """One of the four was not seen since it registered again: three are left, none is more."""
+        self.over(world)
+        world.join(silent, boot_id=2)
+        for second in range(5):
+            world.clock.advance_s(1)
+            for node in NODES:
+                world.call(node, boot_id=2 if node == silent else 1)
+            world.control.tick()
+            assert [] == queued(world, Kind.DELETE), second
+
+
+class TestStart:
+    def test_after_a_restart_nothing_is_ordered_until_all_that_were_online_report(
+        self, world: ScmWorld
+    ) -> None:
+        """Fewer are enough when the others had their time, but never less than the quorum."""
+        made = world.made_closed()
+        confirm(world, *NODES)
+        world.control.tick()
+        world.restart()
+        dead, *alive = holders(world, made)
+        others = [*alive, spare(world, made)]
+        world.join(*others)
+        confirm(world, *others)
+
+        pass_time(world, 200, *others)
+
+        assert [] == queued(world, Kind.REPLICATE)
+        assert world.control.safe_mode().missing == (dead,)
+        world.control.leave_safe_mode()
+        world.control.tick()
+        assert 1 == len(queued(world, Kind.REPLICATE))

@@ -1,0 +1,373 @@
+"""The loop with Spark, with a small program in Spark's place that writes what Spark would."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event, Thread
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from agent.cli.nodes import report_text
+from agent.rpc.v1 import scm_pb2
+from agent.runtime.loop import Loop, Pulse
+from merkle.replica import ReplicaState
+from scm.edge.spark_loop import PAUSE_S_MIN, RUNS_KEPT, SparkLoop
+from scm.state.facts import Kind
+from scm.state.options import ScmOptions
+from tests.support.scm_world import ScmWorld, replica
+
+PROGRAM = """
+import json, pathlib, shutil, sys
+snapshot, out = pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[4])
+run = out / ("run_id=" + snapshot.name)
+shutil.copytree(sys.argv[1], run)
+manifest = json.loads((snapshot / "manifest.json").read_text())
+ids = {"snapshot_id": manifest["snapshot_id"], "run_id": "r"}
+(run / "manifest.json").write_text(json.dumps(ids))
+(run / "_SUCCESS").touch()
+(out / "arguments.json").write_text(json.dumps(sys.argv[5:]))
+nodes = [word.split("=")[1] for word in sys.argv[6:]]
+answer = {"path": str(run), "snapshot_id": manifest["snapshot_id"], "changed_nodes": nodes}
+print(json.dumps(answer))
+sys.exit(2)
+"""
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ScmWorld]:
+    """Four nodes, a container with two replicas that differ."""
+    options = ScmOptions(stale_after_ms=1_000_000, dead_after_ms=2_000_000)
+    with ScmWorld(tmp_path / "scm", options).running() as made:
+        made.join("dn1", "dn2", "dn3", "dn4")
+        made.made_closed(roots=(7, 7, 8))
+        made.control.tick()
+        yield made
+
+
+def plan(directory: Path, world: ScmWorld) -> Path:
+    """Write a plan: reconcile container 1, and delete a replica that is not to be deleted."""
+    seen = [
+        {
+            "datanode_id": r.datanode_id,
+            "state": str(r.state),
+            "root": None if r.tree is None else r.tree.root,
+        }
+        for r in world.state.replicas.of(1)
+    ]
+    row = {"container_id": 1, "action": "reconcile", "reason": "roots differ", "expires_at_ms": 0}
+    wrong = {
+        **row,
+        "action": "delete",
+        "priority": 0,
+        "sources": [],
+        "targets": [seen[0]["datanode_id"]],
+        "copies": 0,
+        "is_forced": True,
+    }
+    scan = {**wrong, "action": "scan", "is_forced": False}
+    for name, rows in (("reconcile_plan", [{**row, "replicas": seen}]), ("plan", [wrong, scan])):
+        (directory / name).mkdir(parents=True)
+        table = pyarrow.Table.from_pylist(rows)
+        pyarrow.parquet.write_table(table, directory / name / "part-0.parquet")
+    return directory
+
+
+REPORT = """\
+Container Summary Report generated at 1970-01-01T00:00:01Z
+==========================================================
+
+Container State Summary
+OPEN: 1
+CLOSING: 0
+QUASI_CLOSED: 0
+CLOSED: 6
+DELETING: 0
+DELETED: 0
+
+Container Health Summary
+UNDER_REPLICATED: 2
+MIS_REPLICATED: 0
+OVER_REPLICATED: 0
+MISSING: 0
+MISSING_UNDER_REPLICATED: 0
+UNHEALTHY: 0
+UNHEALTHY_UNDER_REPLICATED: 0
+UNHEALTHY_OVER_REPLICATED: 0
+EMPTY: 0
+OPEN_UNHEALTHY: 0
+QUASI_CLOSED_STUCK: 0
+NEW_IN_A_LATER_SCM: 1
+none of these: 4 of 7
+
+First 2 UNDER_REPLICATED containers:
+4, 7
+
+First 1 NEW_IN_A_LATER_SCM containers:
+9
+
+Verification
+rows of the plan: OK: 3, STALE_PLAN: 1"""
+
+
+class Beats(Pulse):
+    """A pulse that is counted."""
+
+    count = 0
+
+    def beat(self) -> None:
+        """Count."""
+        self.count += 1
+        super().beat()
+
+
+def loop(
+    world: ScmWorld,
+    tmp_path: Path,
+    program: str,
+    *,
+    deadline_s: float = 300.0,
+    pulse: Pulse | None = None,
+) -> SparkLoop:
+    """Build the loop around a program."""
+    (tmp_path / "program.py").write_text(program)
+    command = [sys.executable, str(tmp_path / "program.py")]
+    if program == PROGRAM:
+        command.append(str(plan(tmp_path / "plan", world)))
+    (tmp_path / "runs").mkdir()
+    return SparkLoop(
+        world.control,
+        command,
+        tmp_path / "runs",
+        interval_s=300.0,
+        deadline_s=deadline_s,
+        pulse=pulse,
+    )
+
+
+def test_a_round_orders_what_the_plan_says_and_the_rules_confirm(
+    world: ScmWorld, tmp_path: Path
+) -> None:
+    """And the report says how many rows were refused, and why; scans are the datanodes' own."""
+    loop(world, tmp_path, PROGRAM).verify_once(["dn3"])
+
+    report = world.control.report()
+    assert {"OK": 1, "STALE_PLAN": 1} == report.verified.decisions
+    assert {Kind.RECONCILE} == {c.kind for c in world.state.commands.values()}
+    arguments = json.loads((tmp_path / "runs" / "arguments.json").read_text())
+    assert ["--json", "--changed-node=dn3"] == arguments
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('manifest["snapshot_id"], "changed', '"another", "changed', "the run of snapshot another"),
+        ('"changed_nodes": nodes', '"changed_nodes": ["dn1"]', "on dn1, not on dn3"),
+    ],
+)
+def test_a_run_of_something_else_is_not_applied(
+    world: ScmWorld, tmp_path: Path, old: str, new: str, words: str
+) -> None:
+    """A result of another snapshot, or of other nodes, says nothing about what was asked."""
+    made = loop(world, tmp_path, PROGRAM)
+    program = tmp_path / "program.py"
+    assert old in PROGRAM
+    program.write_text(PROGRAM.replace(old, new))
+
+    made.verify_once(["dn3"])
+
+    assert words in world.control.report().verified.error
+    assert 0 == len(world.state.commands)
+
+
+def test_runs_of_a_few_nodes_do_not_push_out_those_of_all(world: ScmWorld, tmp_path: Path) -> None:
+    """What the last full run said is what the next one goes on from."""
+    made = loop(world, tmp_path, PROGRAM)
+    for number in range(RUNS_KEPT + 3):
+        run = tmp_path / "runs" / f"run_id={number}"
+        run.mkdir()
+        nodes = ["dn1"] if number else []
+        (run / "manifest.json").write_text(json.dumps({"changed_nodes": nodes}))
+        os.utime(run, (number, number))
+
+    made.verify_once()
+
+    kept = {path.name for path in (tmp_path / "runs").glob("run_id=*")}
+    assert {"run_id=0"} < kept
+    assert not {"run_id=1", "run_id=2"} & kept
+    assert RUNS_KEPT + 2 == len(kept)
+
+
+def test_a_program_that_fails_changes_nothing_and_is_reported(
+    world: ScmWorld, tmp_path: Path
+) -> None:
+    """The next round is another try."""
+    loop(world, tmp_path, "import sys; print('no java'); sys.exit(1)").verify_once()
+
+    report = world.control.report()
+    assert "no java" in report.verified.error
+    assert 0 == len(world.state.commands)
+
+
+def test_what_a_program_says_last_is_told_and_kept(world: ScmWorld, tmp_path: Path) -> None:
+    """Its stderr is where Java says why it did not start."""
+    words = "import sys; print('one', 'two: no java', sep='\\n', file=sys.stderr); sys.exit(1)"
+    made = loop(world, tmp_path, words)
+
+    made.verify_once()
+
+    assert "one | two: no java" in world.control.report().verified.error
+    assert "one\ntwo: no java\n" == made.log.read_text()
+
+
+LASTS_S = 20
+HANGING = f"""
+import os, pathlib, sys, time
+here = pathlib.Path(__file__).parent
+(here / "pid").write_text(str(os.getpid()))
+time.sleep({LASTS_S})
+(here / "ended").touch()
+"""
+
+
+def test_a_program_that_hangs_is_ended_at_the_deadline(world: ScmWorld, tmp_path: Path) -> None:
+    """Then the next round is another try; nothing of it is left, and it did not end by itself."""
+    made = loop(world, tmp_path, HANGING, deadline_s=2)
+
+    made.verify_once()
+
+    assert "did not end in 2 s and was killed" in world.control.report().verified.error
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+    assert not (tmp_path / "ended").exists()
+
+
+def test_a_stop_ends_the_program_and_begins_no_other(world: ScmWorld, tmp_path: Path) -> None:
+    """The process that stops waits for no Spark, and leaves none behind."""
+    made = loop(world, tmp_path, HANGING)
+    round_ = Thread(target=made.verify_once)
+    round_.start()
+    deadline_s = time.monotonic() + 60
+    while not (tmp_path / "pid").exists():
+        assert time.monotonic() < deadline_s, "it does not begin"
+        Event().wait(0.01)
+
+    made.stop()
+    round_.join(60)
+    first = world.control.report().verified.error
+    (tmp_path / "pid").unlink()
+    made.verify_once()
+
+    assert "ended with -15" in first
+    assert not (tmp_path / "ended").exists()
+    assert "stopped" in world.control.report().verified.error
+    assert not (tmp_path / "pid").exists()
+
+
+def test_it_shows_life_while_the_program_runs(world: ScmWorld, tmp_path: Path) -> None:
+    """A Spark of an hour is no worker that hangs."""
+    pulse = Beats()
+    made = loop(world, tmp_path, HANGING, deadline_s=2, pulse=pulse)
+
+    made.verify_once()
+
+    assert pulse.count >= 2
+
+
+def test_nodes_that_change_keep_it_busy_twice_a_minute_at_most(
+    world: ScmWorld, tmp_path: Path
+) -> None:
+    """What changed meanwhile is verified after the pause, and only that."""
+    made = loop(world, tmp_path, PROGRAM)
+    told = tmp_path / "runs" / "arguments.json"
+    made._ran_at_s = time.monotonic() - PAUSE_S_MIN + 10
+    made.step()
+    early = told.exists()
+    made._ran_at_s = time.monotonic() - PAUSE_S_MIN
+    made.step()
+
+    assert not early
+    nodes = [f"--changed-node=dn{number}" for number in range(1, 5)]
+    assert ["--json", *nodes] == json.loads(told.read_text())
+
+
+def test_a_defect_is_noted_and_does_not_end_the_rounds(world: ScmWorld, tmp_path: Path) -> None:
+    """An error that nobody listed: the loop counts it, and tries again."""
+    made = loop(world, tmp_path, 'print(\'{"snapshot_id": 5, "changed_nodes": null}\')')
+    around = Loop(made)
+    made._ran_at_s = -1e9  # long ago: it is due
+
+    wait_s = around.run_step()
+
+    assert wait_s is not None
+    assert wait_s > 0
+    assert world.control.report().verified.error
+
+
+def test_a_node_that_changed_is_verified_at_once_but_not_while_copies_wait(
+    world: ScmWorld,
+) -> None:
+    """W62: with something in the queues the notice is ignored."""
+    assert ["dn1", "dn2", "dn3", "dn4"] == world.control.take_changed_nodes()
+    assert [] == world.control.take_changed_nodes()
+    for node in ("dn2", "dn3", "dn4"):  # two copies lack, and there is no node for them
+        world.beat(node, full=True)
+        world.control._nodes._live.pop(node)
+    world.control.tick()
+
+    assert [] == world.control.take_changed_nodes()
+
+
+def test_the_report_counts_what_is_not_well(world: ScmWorld) -> None:
+    """Samples name the first; the time is that of the last whole round."""
+    before = world.control.report()
+    world.beat("dn1", full=True)
+    world.beat("dn2", full=True)
+    world.beat("dn3", full=True)
+    world.beat("dn4", full=True)
+    world.control.tick()
+
+    report = world.control.report()
+    assert {} == before.conditions
+    assert {"MISSING": (1, (1,))} == report.conditions
+    assert 1 == sum(report.states.values())
+    assert report.generated_at_ms == world.clock.now_ms()
+
+
+def test_a_container_that_nothing_can_close_is_reported_as_stuck(world: ScmWorld) -> None:
+    """S1.43: none of its replicas has all that was committed; and an open one is no news."""
+    blocks = world.write("a", "behind", 10)
+    number = blocks[0].container_id
+    world.control.finish("a", close=True)
+    for endpoint in blocks[0].replicas:
+        node = endpoint.datanode_id
+        late = replica(node, ReplicaState.QUASI_CLOSED, container_id=number, bcsid=0)
+        world.beat(node, late)
+    world.control.allocate("b", [10])
+    world.clock.advance_s(1)
+    world.control.tick()
+
+    found = world.control.report().conditions
+
+    assert (1, (number,)) == found.get("QUASI_CLOSED_STUCK")
+    assert {"QUASI_CLOSED_STUCK", "MISSING"} >= set(found)
+
+
+def test_the_report_has_the_sections_that_operators_know() -> None:
+    """States, then what is not well with zeros, then the rest, then samples (S1.7 to S1.44)."""
+    answer = scm_pb2.GetReportResponse(
+        generated_at_ms=1_000,
+        states={"CLOSED": 6, "OPEN": 1},
+        conditions=[
+            scm_pb2.ConditionSample(condition="UNDER_REPLICATED", count=2, container_ids=[4, 7]),
+            scm_pb2.ConditionSample(condition="NEW_IN_A_LATER_SCM", count=1, container_ids=[9]),
+        ],
+        verified_at_ms=1,
+        decisions={"OK": 3, "STALE_PLAN": 1},
+    )
+
+    assert REPORT == report_text(answer)
