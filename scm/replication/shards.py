@@ -5,7 +5,6 @@ whole shard, or, where an operator or a lack of room asks for it, more than read
 """
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 
 from merkle.diff import Comparison, compare
@@ -33,11 +32,10 @@ def gives_way(case: Case) -> Placed | None:
         and p.datanode_id not in case.hopeful
         and p.replica.bcsid <= case.container.sequence_id  # else it alone has what it has
     ]
-    twins = list(_twins(case, {index: found for index, found in whole.items() if found}))
     return min(
         bad,
         key=lambda p: (p.replica.replica_index not in indexes, stable_order(p.replica)),
-        default=twins[0] if twins else None,
+        default=_twin(case, whole),
     )
 
 
@@ -131,20 +129,18 @@ def _removable(case: Case) -> list[Placed]:
     ]
 
 
-def _twins(case: Case, whole: dict[int, list[Placed]]) -> Iterator[Placed]:
-    """Yield what is too much of each index: what others cover, then from the fullest racks."""
+def _twin(case: Case, whole: dict[int, list[Placed]]) -> Placed | None:
+    """Return what is too much of an index: what its twin covers, or else from the fuller rack."""
     racks = Counter(p.rack for found in whole.values() for p in found)
     for found in whole.values():
-        left = sorted(found, key=lambda p: stable_order(p.replica))
-        best = max(left, key=_tombstone_count)
-        if not all(_covers(case, best, p) for p in left):
+        if len(found) < 2:
             continue
-        while len(left) > 1:
-            behind = [p for p in left if not _is_equal(best, p)]
-            victim = max(behind or left, key=lambda p: racks[p.rack])
-            left.remove(victim)
-            racks[victim.rack] -= 1
-            yield victim
+        twins = sorted(found, key=lambda p: stable_order(p.replica))
+        best = max(twins, key=_tombstone_count)
+        if all(_covers(case, best, p) for p in twins):
+            behind = [p for p in twins if not _is_equal(best, p)]
+            return max(behind or twins, key=lambda p: racks[p.rack])
+    return None
 
 
 def _covers(case: Case, one: Placed, other: Placed) -> bool:

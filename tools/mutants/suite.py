@@ -270,6 +270,7 @@ def look(items: Sequence[pytest.Item]) -> list[Seen]:
 
 def functions_loaded() -> list[types.FunctionType]:
     """Return every function of ours that exists, wrapped ones too; then keep the heap as it is."""
+    gc.unfreeze()  # what tests/conftest.py froze is not among the objects
     gc.collect()
     found = [
         thing

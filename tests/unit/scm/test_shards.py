@@ -1,22 +1,30 @@
 """Shards by their index sets: how a container is, what is copied, what may go."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from health.words import Health
 from merkle.checksum import Algorithm
+from merkle.replica import ReplicaState
 from merkle.tree import Summary
+from scm.cluster.case import Case
 from scm.cluster.placement import misplaced_count
 from scm.replication.shards import (
     gives_way,
     is_better_rack,
+    may_lose_shard,
     may_remove_shard,
+    operator_keep_count,
+    whole_count,
 )
+from scm.state.facts import Health as NodeHealth
+from scm.state.facts import OpState
 from tests.support.judged_case import copied as to_copy
 from tests.support.judged_case import health, obstacle, victims
-from tests.support.replica_words import shards
-from tests.support.scm_world import summary
+from tests.support.replica_words import changed, shards
+from tests.support.scm_world import container, summary
 
 
 @pytest.mark.parametrize(
@@ -248,3 +256,174 @@ def test_a_double_shard_gives_way_to_one_that_lacks() -> None:
     assert 1 == victim.replica.replica_index
     assert may_remove_shard(given, victim.datanode_id)
     assert gives_way(shards("C#1 C#2 C#3 C#4")) is None
+
+
+def yielding(given: Case) -> str:
+    """Return which replica gives way; empty: none."""
+    found = gives_way(given)
+    return "" if found is None else found.datanode_id
+
+
+@pytest.mark.parametrize(
+    ("row", "words", "racks", "expected"),
+    [
+        ("the bad one of a whole index first", "U#5 C#1 C#2 C#3 C#4 U#4", "", "dn6"),
+        ("of two alike the first in the stable order", "C#1 C#2 C#3 C#4 U#5 U#5", "", "dn5"),
+        ("a bad one rather than a double", "C#1 C#1 C#2 C#3 C#4 U#5", "", "dn6"),
+        ("it has more than was committed", "C#1 C#2 C#3 C#4 U@6#5", "", ""),
+        ("its node leaves", "C#1 C#2 C#3 C#4 U#5/d", "", ""),
+        ("quasi-closed behind", "C#1 C#2 C#3 C#4 Q@4#5", "", "dn5"),
+        ("of two equal ones from the fuller rack", "C#1 C#1 C#2 C#3 C#4", "abbcd", "dn2"),
+        ("the same the other way round", "C#1 C#1 C#2 C#3 C#4", "babcd", "dn1"),
+        ("from racks alike the first in the stable order", "C#1 C#2 C#3 C#4 C#4", "", "dn5"),
+        ("a double, but only three indexes", "C#1 C#1 C#2 C#3", "", ""),
+        ("three of one index", "C#1 C#2 C#3 C#3 C#3 C#4", "abccde", "dn4"),
+        ("an index that the code does not have", "C#1 C#2 C#3 C#6 U#5", "", ""),
+        ("an index below the first", "C#1 C#2 C#3 C#0 U#5", "", ""),
+        ("the last index counts", "C#1 C#2 C#3 C#5 U#4", "", "dn5"),
+    ],
+)
+def test_what_gives_way(row: str, words: str, racks: str, expected: str) -> None:
+    """Four whole indexes stay, one more than reading needs."""
+    assert expected == yielding(shards(words, racks)), row
+
+
+@pytest.mark.parametrize(
+    ("of_replica", "of_place"),
+    [
+        ({}, {"is_confirmed": False}),
+        ({}, {"health": NodeHealth.DEAD}),
+        ({}, {"op_state": OpState.IN_MAINTENANCE}),
+        ({"state": ReplicaState.RECOVERING, "load_error": "not yet"}, {}),
+    ],
+)
+def test_nothing_gives_way_on_a_node_that_does_not_answer_for_it(
+    of_replica: dict[str, Any], of_place: dict[str, Any]
+) -> None:
+    """Nor what is just being rebuilt."""
+    given = shards("C#1 C#2 C#3 C#4 U#5")
+
+    assert "dn5" == yielding(given)
+    assert "" == yielding(changed(given, 5, of_replica, **of_place))
+
+
+def test_nothing_gives_way_while_anything_else_goes() -> None:
+    """One at a time."""
+    given = shards("C#1 C#2 C#3 C#4 U#5 U#5")
+
+    assert "" == yielding(replace(given, deletes=("dn6",)))
+
+
+@pytest.mark.parametrize(
+    ("row", "trees", "owes_deletes", "expected"),
+    [
+        ("rebuilt without tombstones", [(1, 3, 0), (2, 3, 2)], False, "dn4"),
+        ("the same, seen from the other side", [(2, 3, 2), (1, 3, 0)], False, "dn5"),
+        ("a delete is owed", [(1, 3, 0), (2, 3, 2)], True, ""),
+        ("they differ, and nothing explains it", [(1, 3, 0), (2, 3, 0)], False, ""),
+        ("other blocks live", [(1, 2, 0), (2, 3, 2)], False, ""),
+        ("three, of which one is neither", [(1, 3, 0), (2, 3, 2), (3, 3, 1)], False, ""),
+        ("three, two rebuilt", [(1, 3, 0), (2, 3, 2), (1, 3, 0)], False, "dn4"),
+    ],
+)
+def test_of_two_that_differ_one_gives_way_only_if_the_other_covers_it(
+    row: str, trees: list[tuple[int, int, int]], owes_deletes: bool, expected: str
+) -> None:
+    """Root, live blocks and tombstones of each; all else is as it should be."""
+    given = shards("C#1 C#2 C#3 " + "C#4 " * len(trees))
+    for number, (root, block_count, tombs) in enumerate(trees, start=4):
+        tree = Summary(Algorithm.XXH3_64, root, 1, block_count, tombs, tombs)
+        given = changed(given, number, {"tree": tree})
+
+    assert expected == yielding(replace(given, owes_deletes=owes_deletes)), row
+
+
+@pytest.mark.parametrize("number", [4, 5])
+@pytest.mark.parametrize("tree", [None, Summary(Algorithm.CRC32C, 9, 1, 1, 2, 2)])
+def test_what_cannot_be_compared_covers_nothing(number: int, tree: Summary | None) -> None:
+    """No tree, or one of another algorithm: nothing is known."""
+    given = changed(shards("C#1 C#2 C#3 C#4 C#4"), number, {"tree": tree})
+
+    assert "" == yielding(given)
+    assert not may_remove_shard(given, "dn4")
+    assert not may_remove_shard(given, "dn5")
+
+
+@pytest.mark.parametrize(
+    ("row", "words", "node", "expected"),
+    [
+        ("a bad one while four whole stay", "C#1 C#2 C#3 C#4 U#5", "dn5", True),
+        ("three are only just enough", "C#1 C#2 C#3 U#5", "dn4", False),
+        ("it has more than was committed", "C#1 C#2 C#3 C#4 U@6#5", "dn5", False),
+        ("it has just that", "C#1 C#2 C#3 C#4 U@5#5", "dn5", True),
+        ("a double while three stay", "C#1 C#2 C#3 C#3", "dn4", True),
+        ("two are not enough to read", "C#1 C#2 C#2", "dn3", False),
+        ("the only one of its index", "C#1 C#2 C#3 C#4 C#5", "dn5", False),
+        ("an index that the code does not have", "C#1 C#2 C#3 C#4 C#6", "dn5", False),
+        ("nobody has it", "C#1 C#2 C#3 C#4 C#5", "dn9", False),
+        ("its twin is on a silent node", "C#1 C#2 C#3 C#4 C#4?", "dn4", False),
+        ("it is on a silent node itself", "C#1 C#2 C#3 C#4 C#4?", "dn5", True),
+    ],
+)
+def test_what_is_removed_is_needed_by_nobody(
+    row: str, words: str, node: str, expected: bool
+) -> None:
+    """As things are when its turn has come."""
+    assert expected is may_remove_shard(shards(words), node), row
+
+
+@pytest.mark.parametrize(
+    ("words", "node", "deletes", "count", "expected"),
+    [
+        ("C#1 C#2 C#3 C#4 C#5", "dn5", (), 5, True),
+        ("C#1 C#2 C#3 C#4", "dn4", (), 4, False),
+        ("C#1 C#2 C#3 C#4 C#4", "dn4", (), 4, True),
+        ("C#1 C#2 C#3 C#4 U#5", "dn5", (), 4, True),
+        ("C#1 C#2 C#3 C#4 C#5", "dn5", ("dn1",), 4, False),
+        ("C#1 C#2 C#3 C#4 C#5", "dn5", ("dn5",), 4, True),
+        ("C#1 C#2 C#3 C#4? C#5", "dn5", (), 4, False),
+    ],
+)
+def test_an_operator_may_remove_what_can_be_rebuilt(
+    words: str, node: str, deletes: tuple[str, ...], count: int, expected: bool
+) -> None:
+    """One more stays than the three that reading needs; what is being deleted does not count."""
+    given = replace(shards(words), deletes=deletes)
+
+    assert count == whole_count(given)
+    assert expected is may_lose_shard(given, node)
+
+
+def test_how_many_stay_follows_from_the_code() -> None:
+    """One more than it has data shards."""
+    wide = replace(container(replication_factor=9), scheme="rs-6-3-1024k")
+
+    assert [4, 7] == [operator_keep_count(shards("").container), operator_keep_count(wide)]
+
+
+@pytest.mark.parametrize(
+    ("row", "words", "racks", "to", "expected"),
+    [
+        ("off the crowded rack", "C#1 C#2 C#3 C#4 C#5", "abcda", "/e", True),
+        ("to another that then is", "C#1 C#2 C#3 C#4 C#5", "abcda", "/b", False),
+        ("where it is", "C#1 C#2 C#3 C#4 C#5", "abcda", "/a", False),
+        ("spread already", "C#1 C#2 C#3 C#4 C#5", "abcde", "/f", False),
+        ("its neighbour is dead", "C#1! C#2 C#3 C#4 C#5", "abcda", "/e", False),
+        ("its neighbour is bad", "U#1 C#2 C#3 C#4 C#5", "abcda", "/e", False),
+        ("its neighbour is quasi-closed", "Q#1 C#2 C#3 C#4 C#5", "abcda", "/e", False),
+    ],
+)
+def test_a_rack_is_better_if_fewer_shards_share_one(
+    row: str, words: str, racks: str, to: str, expected: bool
+) -> None:
+    """Five racks for five shards; only good ones are counted."""
+    given = replace(shards(words, racks), cluster_rack_count=5)
+
+    assert expected is is_better_rack(given, given.placed[4], to), row
+
+
+def test_a_shard_that_is_being_deleted_crowds_no_rack() -> None:
+    """It is as good as gone."""
+    given = replace(shards("C#1 C#2 C#3 C#4 C#5", "abcda"), cluster_rack_count=5)
+
+    assert not is_better_rack(replace(given, deletes=("dn1",)), given.placed[4], "/e")
