@@ -186,7 +186,7 @@ def _sequence_id(container: Container, replicas: Sequence[Replica]) -> int:
     An UNHEALTHY replica does not count: its word about itself is what is in doubt.
     """
     held = (r.bcsid for r in replicas if r.state is not ReplicaState.UNHEALTHY)
-    return max(container.sequence_id, *held, 0)
+    return max([container.sequence_id, *held])
 
 
 def _events(container: Container, replicas: Sequence[Replica]) -> list[Event]:

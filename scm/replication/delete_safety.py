@@ -31,11 +31,7 @@ def good_replicas(case: Case) -> list[Placed]:
     two of them differ, because then nobody knows who is right.
     """
     whole = [p for p in case.placed if is_whole(case, p)]
-    trees = [p.replica.tree for p in whole]
-    for tree in trees:
-        if tree is None or trees[0] is None or compare(trees[0], tree) is not Comparison.EQUAL:
-            return []
-    return whole
+    return whole if all(is_equal(whole[0], p) for p in whole) else []
 
 
 def is_whole(case: Case, p: Placed) -> bool:
@@ -49,6 +45,12 @@ def is_whole(case: Case, p: Placed) -> bool:
         and not p.replica.load_error
         and not p.replica.finding_count
     )
+
+
+def is_equal(one: Placed, other: Placed) -> bool:
+    """Whether two replicas say that they hold the same; one without a tree says nothing."""
+    mine, theirs = one.replica.tree, other.replica.tree
+    return mine is not None and theirs is not None and compare(mine, theirs) is Comparison.EQUAL
 
 
 def has_more(p: Placed, others: Collection[Placed]) -> bool:

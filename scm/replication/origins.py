@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from health.rules import Rules
-from merkle.diff import Comparison, compare
 from merkle.replica import ReplicaState
 from scm.cluster.case import Case, Placed, present
-from scm.replication.delete_safety import may_remove
+from scm.replication.delete_safety import is_equal, may_remove
 from scm.state.facts import ContainerState, Health, OpState
 
 RULES: Final = Rules()
@@ -85,10 +84,4 @@ def _is_sound(p: Placed) -> bool:
 
 
 def _covers(one: Placed, other: Placed) -> bool:
-    mine, theirs = one.replica.tree, other.replica.tree
-    return (
-        mine is not None
-        and theirs is not None
-        and one.replica.bcsid >= other.replica.bcsid
-        and compare(mine, theirs) is Comparison.EQUAL
-    )
+    return one.replica.bcsid >= other.replica.bcsid and is_equal(one, other)

@@ -7,11 +7,10 @@ whole shard, or, where an operator or a lack of room asks for it, more than read
 from collections import Counter
 from dataclasses import replace
 
-from merkle.diff import Comparison, compare
 from merkle.replica import ReplicaState
 from scm.cluster.case import Case, Placed, is_bad, present
 from scm.cluster.placement import misplaced_count
-from scm.replication.delete_safety import is_whole, stable_order
+from scm.replication.delete_safety import is_equal, is_whole, stable_order
 from scm.state.facts import Container, Health, OpState
 
 
@@ -124,7 +123,6 @@ def _removable(case: Case) -> list[Placed]:
         if p.health is Health.HEALTHY
         and p.op_state is OpState.IN_SERVICE
         and p.is_confirmed
-        and p.datanode_id not in case.deletes
         and p.replica.state is not ReplicaState.RECOVERING
     ]
 
@@ -138,7 +136,7 @@ def _twin(case: Case, whole: dict[int, list[Placed]]) -> Placed | None:
         twins = sorted(found, key=lambda p: stable_order(p.replica))
         best = max(twins, key=_tombstone_count)
         if all(_covers(case, best, p) for p in twins):
-            behind = [p for p in twins if not _is_equal(best, p)]
+            behind = [p for p in twins if not is_equal(best, p)]
             return max(behind or twins, key=lambda p: racks[p.rack])
     return None
 
@@ -152,7 +150,7 @@ def _covers(case: Case, one: Placed, other: Placed) -> bool:
     hold all that was committed (`is_whole`). The one with the tombstones stays: its root is the one
     that every replica of this index had.
     """
-    if _is_equal(one, other):
+    if is_equal(one, other):
         return True
     mine, theirs = one.replica.tree, other.replica.tree
     return (
@@ -167,8 +165,3 @@ def _covers(case: Case, one: Placed, other: Placed) -> bool:
 
 def _tombstone_count(p: Placed) -> int:
     return 0 if p.replica.tree is None else p.replica.tree.tombstone_count
-
-
-def _is_equal(one: Placed, other: Placed) -> bool:
-    mine, theirs = one.replica.tree, other.replica.tree
-    return mine is not None and theirs is not None and compare(mine, theirs) is Comparison.EQUAL

@@ -193,6 +193,8 @@ def test_only_a_person_closes_what_may_lose_something(
         ("Q@8#1 Q@8#2 Q@6#3", 6, "dn1 dn2 dn3", "", 3, ""),
         # Two of one index are one: the better of them is read, whichever comes first.
         ("Q@8#1 Q@6#1 Q@7#2 Q@5#3", 5, "dn1 dn2 dn3 dn4", "", 3, ""),
+        ("Q@8#1 Q@2#1 Q@7#2 Q@6#3", 6, "dn1 dn3 dn4", "", 3, ""),
+        ("Q@1#3 Q@1#4 Q@1#5", 1, "dn1 dn2 dn3", "", 3, ""),
         ("Q@6#1 Q@8#1 Q@7#2 Q@7#3", 7, "dn2 dn3 dn4", "", 3, ""),
         ("Q@8#1 Q@7#2", 7, "dn1 dn2", "", 2, "only 2 of 5 origins are seen"),
         ("Q@6#1 Q@6#2 Q@6#3 U@8#4", 6, "dn1 dn2 dn3", "dn4", 4, "the damaged replica on dn4"),

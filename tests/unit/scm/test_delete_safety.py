@@ -102,6 +102,8 @@ class TestEqual:
     def test_no_replica_is_no_good_replica(self) -> None:
         """An empty answer, and no fault."""
         assert [] == good(case("U"))
+        assert ["dn1"] == good(case("C"))
+        assert [] == good(changed(case("C"), 1, {"tree": None}))
 
 
 @pytest.mark.parametrize(
@@ -167,6 +169,7 @@ class TestUnblock:
             ("C C! U", ""),  # one died with its node
             ("C C/m! U", "dn3"),  # in maintenance it is expected back
             ("U U U", ""),  # one that is as it should be must stay
+            ("U@0 U@0 U@0", ""),
             ("C C C", ""),
             ("C U@5 U@4", "dn3"),  # with the fewest commits
             ("C U@4 U@5", "dn2"),

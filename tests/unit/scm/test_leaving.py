@@ -213,7 +213,8 @@ class TestViolations:
     def test_nothing_needs_nothing(self) -> None:
         """Nodes without containers leave also when they are the last."""
         assert [] == violations([], [])
-        assert [] == violations([Need(1, "1 replicas", 1)], self.nodes(1))
+        full = Candidate("dn1", "/r", GIB, 0, 0, GIB, 0)
+        assert [] == violations([Need(1, "1 replicas", 1)], [full])
 
     def test_only_containers_that_lack_nodes_are_counted(self) -> None:
         """Those that the nodes that are left are just enough for are not among them."""
@@ -222,6 +223,15 @@ class TestViolations:
         assert [
             "3 replicas: 4 nodes in service are needed for 2 containers, 2 would be left"
         ] == violations(needs, self.nodes(2))
+
+    def test_only_schemes_with_something_to_copy_are_named(self) -> None:
+        """Beside what all of it takes."""
+        needs = [Need(1, "1 replicas", 1, 2 * GIB), Need(2, "3 replicas", 1)]
+
+        assert [
+            "2.0 GiB would have to be copied (1 replicas: 2.0 GiB), "
+            "the nodes that are left have 1.0 GiB free"
+        ] == violations(needs, self.nodes(1))
 
     def test_room_that_is_promised_is_not_free(self) -> None:
         """And a node with more promised than free takes nothing from the others."""

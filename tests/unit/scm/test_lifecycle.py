@@ -13,8 +13,11 @@ from scm.cluster.lifecycle import (
     CloseOrder,
     Event,
     advance,
+    close_at,
     close_orders,
     end_writes,
+    is_complete,
+    is_written,
     observe,
     without_replica,
 )
@@ -74,6 +77,8 @@ class TestObserve:
             (CLOSING, "Q4 O5 O5", QUASI_CLOSED),
             (CLOSING, "U5 U5 U5", QUASI_CLOSED),
             (CLOSING, "U5 O5", CLOSING),
+            (CLOSING, "U5 G5", CLOSING),
+            (CLOSING, "R5", QUASI_CLOSED),
             (CLOSING, "C5 Q4 U5", CLOSED),
             (QUASI_CLOSED, "Q4 Q4 Q4", QUASI_CLOSED),
             (QUASI_CLOSED, "C5 Q4", CLOSED),
@@ -129,6 +134,47 @@ class TestObserve:
         assert CLOSING is seen(one_left, "").state
         assert DELETED is seen(none_left, "").state
 
+    def test_while_one_is_awaited_nobody_says_that_none_can_be_written(self) -> None:
+        """It may have everything."""
+        awaiting = container(CLOSING, pipeline=("dn9",))
+
+        assert CLOSING is seen(awaiting, "U5").state
+        assert QUASI_CLOSED is seen(without_replica(awaiting, "dn9"), "U5").state
+
+    @pytest.mark.parametrize(
+        ("sequence_id", "committed_count", "reports", "after"),
+        [
+            (0, 0, "O0", CLOSING),
+            (0, 0, "Q3", QUASI_CLOSED),
+            (0, 0, "C3", CLOSED),
+            (0, 0, "", DELETED),
+            (5, 0, "C5", DELETED),
+            (0, 1, "C5", DELETED),
+        ],
+    )
+    def test_one_thought_never_written_comes_back_with_any_replica(
+        self, sequence_id: int, committed_count: int, reports: str, after: ContainerState
+    ) -> None:
+        """One that was written and deleted does not: that is not decided here."""
+        before = container(DELETED, sequence_id=sequence_id, committed_count=committed_count)
+
+        found = seen(before, reports)
+
+        assert after is found.state
+        assert after is not DELETED or found is before
+
+    def test_one_that_was_never_written_stays_so(self) -> None:
+        """Its commit id does not rise by looking at it."""
+        empty = container(CLOSING, sequence_id=0, pipeline=("dn1",), committed_count=0)
+
+        assert empty == seen(empty, "")
+
+    def test_what_is_being_deleted_is_left_as_it_is(self) -> None:
+        """Whatever its replicas say, and whoever is awaited."""
+        going = container(ContainerState.DELETING, pipeline=("dn1",))
+
+        assert going is seen(going, "C9 Q9")
+
     def test_a_container_with_committed_keys_never_ends_as_unwritten(self) -> None:
         """All replicas missing is a loss to be shown, not an empty container."""
         lost = container(CLOSING, pipeline=(), committed_count=1)
@@ -165,6 +211,44 @@ class TestTable:
 
         assert (CLOSING, True, "idle") == (closing.state, closing.is_sealed, closing.close_reason)
         assert closing is end_writes(closing, "again", now_ms=10)
+        assert 9 == closing.state_since_ms
+
+    @pytest.mark.parametrize("state", [CLOSING, QUASI_CLOSED])
+    def test_what_lies_beyond_a_commit_is_given_up(self, state: ContainerState) -> None:
+        """Closed there, from now on, and it is said why."""
+        found = close_at(container(state), 3, "forced", now_ms=9)
+
+        assert (CLOSED, 9, 3) == (found.state, found.state_since_ms, found.sequence_id)
+        assert (True, "forced") == (found.is_sealed, found.close_reason)
+
+    def test_who_brings_no_replica_is_awaited_no_longer(self) -> None:
+        """The others are."""
+        found = without_replica(container(CLOSING, pipeline=("dn1", "dn2")), "dn1")
+
+        assert ("dn2",) == found.pipeline
+
+    @pytest.mark.parametrize(
+        ("sequence_id", "committed_count", "expected"),
+        [(0, 0, False), (1, 0, True), (0, 1, True), (5, 5, True)],
+    )
+    def test_written_is_what_ever_held_anything(
+        self, sequence_id: int, committed_count: int, expected: bool
+    ) -> None:
+        """A commit that somebody saw, or that a writer was told of."""
+        box = container(sequence_id=sequence_id, committed_count=committed_count)
+
+        assert expected is is_written(box)
+
+    @pytest.mark.parametrize(
+        ("words", "expected"), [("C5", True), ("C6", True), ("C4", False), ("Q5", False)]
+    )
+    def test_complete_is_what_is_closed_with_all_that_was_committed(
+        self, words: str, expected: bool
+    ) -> None:
+        """The container has 5."""
+        [held] = replicas(words)
+
+        assert expected is is_complete(container(), held)
 
 
 class TestCloseOrders:
@@ -204,6 +288,14 @@ class TestCloseOrders:
         orders = close_orders(container(CLOSING, pipeline=("dn9",)), replicas("O5"))
 
         assert ["dn1", "dn9"] == [order.datanode_id for order in orders]
+
+    def test_a_chosen_node_that_reported_is_told_by_what_it_has(self) -> None:
+        """Nothing, if it cannot load its replica, or has closed it behind the others."""
+        awaiting = container(QUASI_CLOSED, pipeline=("dn1", "dn2", "dn3"))
+
+        orders = close_orders(awaiting, replicas("O5! Q4 C5"))
+
+        assert [] == orders
 
     def test_another_tombstone_set_is_not_caught_up(self) -> None:
         """Equal roots with different tombstones are not the same data."""

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from scm.cluster.case import Case
-from scm.replication.origins import may_be_removed
+from scm.replication.origins import may_be_removed, origins
 from scm.state.facts import ContainerState, Health, OpState
 from tests.support.replica_words import case, changed
 from tests.support.scm_world import container, summary
@@ -91,3 +91,51 @@ def test_a_closed_container_is_counted_whole() -> None:
 
     assert [] == removable(closed)
     assert [1, 2, 3, 4] == removable(replace(case("C C C C"), container=container()))
+
+
+@pytest.mark.parametrize(
+    ("words", "of", "expected"),
+    [
+        ("Q@5 Q@5 Q@4", "aab", [("dn1 dn2", 3), ("dn3", 2)]),
+        ("Q@5 Q@4 Q@5", "abc", [("dn1", 3), ("dn2", 2), ("dn3", 3)]),  # two have the last one
+        ("Q@5 Q@4", "ab", [("dn1", 3), ("dn2", 2)]),
+        ("Q@4 Q@5", "aa", [("dn1 dn2", 3)]),  # one origin
+        ("Q@5 Q@4 Q@5!", "abc", [("dn1", 3), ("dn2", 2)]),  # died with its node
+        ("Q@5 Q@4 Q@5/m!", "abc", [("dn1", 3), ("dn2", 2), ("dn3", 3)]),  # expected back
+        ("Q@5 Q@4!", "ab", [("dn1", 3)]),
+        ("Q@4 U@9", "ab", [("dn1", 3), ("dn2", 2)]),  # what is damaged has no last commit
+        ("Q@4 U@4", "ab", [("dn1", 3), ("dn2", 2)]),
+        ("U@5 U@4", "ab", [("dn1", 2), ("dn2", 2)]),
+        ("U@5 Q@5", "aa", [("dn1 dn2", 3)]),
+        ("U@5 Q@5 Q@4", "aab", [("dn1 dn2", 3), ("dn3", 2)]),
+        ("Q@0 Q@0", "ab", [("dn1", 3), ("dn2", 3)]),  # nothing in any: all have the last
+        ("Q@5!", "a", []),
+    ],
+)
+def test_an_origin_with_the_last_commit_has_three_copies_and_another_two(
+    words: str, of: str, expected: list[tuple[str, int]]
+) -> None:
+    """One origin alone has as many as any container."""
+    found = origins(quasi(words, of))
+
+    assert expected == [
+        (" ".join(p.datanode_id for p in each.replicas), each.target_count) for each in found
+    ]
+
+
+def test_a_replica_without_an_origin_is_its_own() -> None:
+    """Nobody said whose writes it took."""
+    given = quasi("Q@5 Q@5", "aa")
+    unnamed = changed(changed(given, 1, {"origin_datanode_id": ""}), 2, {"origin_datanode_id": ""})
+
+    assert 1 == len(origins(given))
+    assert 2 == len(origins(unnamed))
+
+
+def test_a_container_of_one_origin_keeps_as_many_as_it_should_have() -> None:
+    """Two, if two were asked for; one of three is spare then."""
+    given = quasi("Q@5 Q@5 Q@5", "aaa")
+    of_two = replace(given, container=replace(given.container, replication_factor=2))
+
+    assert [] == removable(given)
+    assert [1, 2, 3] == removable(of_two)

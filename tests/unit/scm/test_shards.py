@@ -422,6 +422,15 @@ def test_a_rack_is_better_if_fewer_shards_share_one(
     assert expected is is_better_rack(given, given.placed[4], to), row
 
 
+def test_a_shard_that_cannot_be_loaded_crowds_no_rack() -> None:
+    """It is to be rebuilt elsewhere."""
+    given = replace(shards("C#1 C#2 C#3 C#4 C#5", "abcda"), cluster_rack_count=5)
+
+    assert is_better_rack(given, given.placed[4], "/e")
+    bad = changed(given, 1, {"load_error": "no descriptor"})
+    assert not is_better_rack(bad, given.placed[4], "/e")
+
+
 def test_a_shard_that_is_being_deleted_crowds_no_rack() -> None:
     """It is as good as gone."""
     given = replace(shards("C#1 C#2 C#3 C#4 C#5", "abcda"), cluster_rack_count=5)
