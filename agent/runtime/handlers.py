@@ -45,7 +45,6 @@ from scanner.pacing import PaceLimits
 
 QUICK_THREADS: Final = 3  # close: short, and never behind a reconcile
 REMOVAL_THREADS: Final = 2
-RECONSTRUCT_WEIGHT: Final = 3  # ozone: hdds.scm.replication.datanode.reconstruction.weight
 THREADS_DEFAULT: Final = 10  # ozone: hdds.datanode.replication.streams.limit
 THREADS_PER_VOLUME: Final = 2
 THREADS_DEFAULT_MAX: Final = 64
@@ -140,7 +139,9 @@ class Handlers:
             "replicate": Route(
                 self.work, self._replicate, replicate_key, place_of=self._source_volume
             ),
-            "reconstruct": Route(self.work, self._reconstruct, weight=RECONSTRUCT_WEIGHT),
+            "reconstruct": Route(
+                self.work, self._reconstruct, weight=self._config.reconstruct_weight
+            ),
             "reconcile": Route(self.work, self._reconcile),
             "delete": Route(self.removal, self._delete),
             "delete_blocks": Route(self.removal, self._delete_blocks, transactions_key),
@@ -205,7 +206,11 @@ class Handlers:
         command = order.set_operational_state
         if command.op_state not in OP_STATES:
             raise codec.malformed("set_operational_state.op_state", f"{command.op_state!r}")
+        was_leaving = self._tools.store.node_state().is_out_of_service
         self._tools.store.set_node_state(command.op_state, command.op_expiry_ms)
+        is_leaving = self._tools.store.node_state().is_out_of_service
+        if self._config.leaving_stops_copies and is_leaving and not was_leaving:
+            self.work.call_off("replicate")
         self.follow_node_state()
         self._tools.report_soon()
 

@@ -5,6 +5,7 @@ raises is counted as failed and logged; the thread lives on.
 """
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -38,8 +39,8 @@ log = structlog.get_logger()
 class TaskContext:
     """What a running task must respect: it ends soon after `stop()` turns true.
 
-    That is when the pool shuts down or the task's deadline (`deadline_at_ms`, monotonic, 0: none)
-    passes.
+    That is when the pool shuts down, its type is called off or the task's deadline
+    (`deadline_at_ms`, monotonic, 0: none) passes.
     """
 
     stop: Callable[[], bool]
@@ -54,6 +55,7 @@ OnDrop = Callable[[Refusal], None]
 class _Entry:
     body: TaskBody
     on_drop: OnDrop | None
+    epoch: int  # how often its type had been called off when it came
 
 
 class TaskPool:
@@ -80,6 +82,7 @@ class TaskPool:
         self._entries: dict[tuple[str, Hashable], _Entry] = {}
         self._threads: list[threading.Thread] = []
         self._scale = 1
+        self._called_off: Counter[str] = Counter()  # how often each type was
         self._stopping = threading.Event()
         self._telling_count = 0  # threads that tell of dropped tasks: those are not done with
 
@@ -94,7 +97,9 @@ class TaskPool:
         with self._changed:
             refusal = self._queue.submit(task, monotonic_ms(self._clock))
             if refusal is None:
-                self._entries[task.identity] = _Entry(body, on_drop)
+                self._entries[task.identity] = _Entry(
+                    body, on_drop, self._called_off[task.task_type]
+                )
                 self._add_thread()
                 self._work_came.notify()
         if refusal is not None:
@@ -125,6 +130,11 @@ class TaskPool:
             while self._add_thread():  # for what waits already
                 pass
             self._work_came.notify_all()
+
+    def call_off(self, task_type: str) -> None:
+        """Ask what runs or waits of a type to stop, each as it runs; what comes later goes on."""
+        with self._changed:
+            self._called_off[task_type] += 1
 
     def counts(self) -> dict[str, TaskCounts]:
         """Return the counts of every task type seen so far."""
@@ -193,7 +203,7 @@ class TaskPool:
                 entry = None if taken.task is None else self._entries.pop(taken.task.identity)
             self._tell(dropped)
             if taken.task is not None and entry is not None:
-                outcome = self._run(taken.task, entry.body)
+                outcome = self._run(taken.task, entry)
                 with self._changed:
                     self._queue.finish(taken.task, outcome)
                     self._changed.notify_all()
@@ -229,17 +239,17 @@ class TaskPool:
                 self._telling_count -= 1
                 self._changed.notify_all()  # the last waiting task may have been among them
 
-    def _run(self, task: Task, body: TaskBody) -> TaskOutcome:
+    def _run(self, task: Task, entry: _Entry) -> TaskOutcome:
         ids = dict(task.about)
         with structlog.contextvars.bound_contextvars(**_named(task)), span(task.task_type, **ids):
-            return self._carry_out(task, body)
+            return self._carry_out(task, entry)
 
-    def _carry_out(self, task: Task, body: TaskBody) -> TaskOutcome:
-        context = TaskContext(lambda: self._must_stop(task), task.deadline_at_ms)
+    def _carry_out(self, task: Task, entry: _Entry) -> TaskOutcome:
+        context = TaskContext(lambda: self._must_stop(task, entry.epoch), task.deadline_at_ms)
         if self._turnstile is not None:
             self._stopping.wait(self._turnstile.delay_s())
         try:
-            outcome = body(context)
+            outcome = entry.body(context)
         except SutureError as error:
             log.warning("task_failed", code=error.code.value, error=str(error)[:ERROR_TEXT_MAX])
             return TaskOutcome.FAILED
@@ -249,8 +259,9 @@ class TaskPool:
         log.info("task_finished", outcome=outcome.value)
         return outcome
 
-    def _must_stop(self, task: Task) -> bool:
-        return self._stopping.is_set() or 0 < task.deadline_at_ms <= monotonic_ms(self._clock)
+    def _must_stop(self, task: Task, epoch: int) -> bool:
+        is_late = 0 < task.deadline_at_ms <= monotonic_ms(self._clock)
+        return self._stopping.is_set() or is_late or self._called_off[task.task_type] != epoch
 
 
 def _check_threads(limits: TaskLimits) -> None:

@@ -10,7 +10,7 @@ the next one goes on there.
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import structlog
@@ -46,7 +46,8 @@ class ScanReport:
     """What became of the scan of one container.
 
     `findings` is what this scan found, bounded as `scanner.verify` says; `finding_count` is all of
-    it. When `commit.committed` is False nothing was marked, and `held_because` says why.
+    it. When `committed` is False no tree was taken, and `held_because` says why; damage that a scan
+    had found before it was stopped is marked all the same.
     """
 
     container_id: ContainerId
@@ -237,14 +238,7 @@ def _scan_once(
         reader.close()
     if outcome.stopped_because == STOPPED:
         keeper.keep_last()
-    elif is_lasting(outcome.stopped_because):
-        base.doubts.note(outcome.stopped_because)
-    elif outcome.wavering_count:
-        base.doubts.note(f"{outcome.wavering_count} chunks of which no reads agree")
-    for finding in outcome.findings:
-        if finding.verdict is Verdict.UNREADABLE:
-            tools.on_unreadable(base.facts.volume_id, finding.evidence)
-            break
+    _note_doubts(tools, base, outcome)
     held_because = _held_because(tools, base, outcome)
     if held_because:
         return _held(base.facts, outcome, held_because)
@@ -257,16 +251,33 @@ def _scan_once(
             bytes_read=outcome.bytes_read,
             complete=outcome.complete,
         )
-    if not commit.committed:
-        return _held(base.facts, outcome, CHANGED)
+    held_because = outcome.stopped_because if commit.committed else CHANGED
     return ScanReport(
-        container_id, commit, outcome.bytes_read, outcome.finding_count, outcome.findings
+        container_id,
+        replace(commit, committed=not held_because),
+        outcome.bytes_read,
+        outcome.finding_count,
+        outcome.findings,
+        held_because,
     )
 
 
+def _note_doubts(tools: ScanTools, base: ScanBase, outcome: ScanOutcome) -> None:
+    """Remember what this scan could not decide, and a later one may have to insist on; tell of a
+    volume that did not give its bytes."""
+    if is_lasting(outcome.stopped_because):
+        base.doubts.note(outcome.stopped_because)
+    elif outcome.wavering_count and outcome.stopped_because != STOPPED:
+        base.doubts.note(f"{outcome.wavering_count} chunks of which no reads agree")
+    for finding in outcome.findings:
+        if finding.verdict is Verdict.UNREADABLE:
+            tools.on_unreadable(base.facts.volume_id, finding.evidence)
+            break
+
+
 def _held_because(tools: ScanTools, base: ScanBase, outcome: ScanOutcome) -> str:
-    """Return why nothing of this scan may be committed; "" when it may."""
-    if outcome.stopped_because:
+    """Return why nothing of this scan may be committed; "" when it may, or what it found so far."""
+    if outcome.stopped_because and not outcome.is_damaged:
         return outcome.stopped_because
     if tools.store.generation(base.facts.container_id) != base.generation:
         return CHANGED  # and no reason for the breaker to doubt this host

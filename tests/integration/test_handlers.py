@@ -121,6 +121,37 @@ def test_a_datanode_that_leaves_works_on_twice_as_much(handlers: Handlers) -> No
     assert [THREADS, 2 * THREADS, THREADS] == [before, leaving, after]
 
 
+@pytest.mark.parametrize(("is_stopped", "ended"), [(False, (0, 0)), (True, (THREADS + 1, 0))])
+def test_a_datanode_that_leaves_ends_its_copies_if_it_is_told_to(
+    replica: StoredReplica, is_stopped: bool, ended: tuple[int, int]
+) -> None:
+    """
+    Those that run and those that wait, and no other task; what is ordered later is carried out.
+    """
+    gate, other = Gate(), Gate()
+    config = TaskConfig(threads=THREADS, leaving_stops_copies=is_stopped)
+    with handling(replica, config, SystemClock()) as handlers:
+        handlers.quick.submit(Task("close", 0), other.body)
+        for number in range(THREADS + 1):
+            handlers.work.submit(Task("replicate", number), gate.body)
+        for _ in range(THREADS):
+            assert gate.entered.acquire(timeout=WAIT_S)
+
+        decide(handlers, "DECOMMISSIONING")
+        decide(handlers, "DECOMMISSIONED")
+
+        if is_stopped:
+            assert handlers.work.wait_idle(WAIT_S)
+        counts = handlers.work.counts()["replicate"]
+        assert ended == (counts.skipped, handlers.quick.counts()["close"].skipped)
+        handlers.work.submit(Task("replicate", 99), gate.body)
+        decide(handlers, "DECOMMISSIONED")
+        gate.go_on.set()
+        other.go_on.set()
+        assert handlers.work.wait_idle(WAIT_S)
+        assert THREADS + 2 - ended[0] == handlers.work.counts()["replicate"].done
+
+
 @pytest.mark.parametrize(
     ("disks", "threads"), [(1, 10), (5, 10), (6, 12), (12, 24), (32, 64), (60, 64)]
 )
@@ -143,14 +174,20 @@ def test_a_share_is_all_that_reconcile_and_reconstruct_get(
     assert most == running_before_another(handlers, tasks)
 
 
-def test_a_reconstruction_weighs_three(handlers: Handlers) -> None:
+@pytest.mark.parametrize(("weight", "beside"), [(3, 1), (2, 2), (1, 3)])
+def test_a_reconstruction_weighs_three_or_what_it_is_set_to(
+    replica: StoredReplica, weight: int, beside: int
+) -> None:
     """
     It reads from several datanodes: of four threads it leaves one.
     """
-    [heavy] = tasks_of(handlers, "reconstruct", [scm_pb2.Command()])
-    light = [Task("other", number) for number in range(THREADS)]
+    config = TaskConfig() if weight == 3 else TaskConfig(reconstruct_weight=weight)
+    config = config.model_copy(update={"threads": THREADS})
+    with handling(replica, config, SystemClock()) as handlers:
+        [heavy] = tasks_of(handlers, "reconstruct", [scm_pb2.Command()])
+        light = [Task("other", number) for number in range(THREADS)]
 
-    assert 2 == running_at_once(handlers, [heavy, *light], 2)
+        assert 1 + beside == running_at_once(handlers, [heavy, *light], 1 + beside)
 
 
 def test_a_disk_is_read_by_two_copies_at_once(handlers: Handlers) -> None:

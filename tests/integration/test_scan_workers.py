@@ -96,8 +96,27 @@ class TestMeanwhile:
 
         assert [] == replica.store.findings()
 
+    def test_a_scan_that_is_stopped_tells_the_damage_that_it_found(
+        self, replica: StoredReplica
+    ) -> None:
+        """It is marked and counted at once; of what was not read nothing is said: no tree."""
+        replica.flip(1, 5)
+        replica.flip(3, 5)
+        before = replica.store.replica(CONTAINER)
+        reads: list[int] = []
+
+        report = scan_container(
+            replica.tools, CONTAINER, progress=reads.append, stop=lambda: len(reads) > 2
+        )
+
+        after = replica.store.replica(CONTAINER)
+        assert (False, "stopped") == (report.committed, report.held_because)
+        assert [1] == [finding.block_id for finding in replica.store.findings(CONTAINER)]
+        assert (ReplicaState.UNHEALTHY, 1) == (after.state, after.finding_count)
+        assert (before.tree, before.data_scan_at_ms) == (after.tree, after.data_scan_at_ms)
+
     def test_a_stopped_scan_leaves_everything_as_it_was(self, replica: StoredReplica) -> None:
-        """Neither tree nor findings nor state of half a scan are kept."""
+        """Neither tree nor state of half a scan are kept."""
         replica.flip(1, 5)
         before = replica.store.replica(CONTAINER)
 
