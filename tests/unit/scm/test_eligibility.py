@@ -1,5 +1,7 @@
 """Who may be reconciled, in Ozone's order of checks, and with whom."""
 
+from dataclasses import replace
+
 import pytest
 
 from merkle.replica import ReplicaState
@@ -23,6 +25,7 @@ class TestOrder:
             (container(ContainerState.OPEN), [], Eligibility.INELIGIBLE_CONTAINER_STATE),
             (container(ContainerState.CLOSING), [], Eligibility.INELIGIBLE_CONTAINER_STATE),
             (container(ContainerState.DELETED), [], Eligibility.INELIGIBLE_CONTAINER_STATE),
+            (container(ContainerState.DELETING), [], Eligibility.INELIGIBLE_CONTAINER_STATE),
             (container(replication_factor=1), [], Eligibility.NO_REPLICAS_FOUND),
             (
                 container(replication_factor=1),
@@ -41,6 +44,7 @@ class TestOrder:
             ),
             (container(), [replica("a")], Eligibility.NO_REACHABLE_PEER),
             (container(), [replica("a"), replica("b")], Eligibility.OK),
+            (container(replication_factor=2), [replica("a"), replica("b")], Eligibility.OK),
             (container(ContainerState.QUASI_CLOSED), [replica("a"), replica("b")], Eligibility.OK),
         ],
     )
@@ -49,6 +53,39 @@ class TestOrder:
     ) -> None:
         """Each case also fails the checks behind the one that answers."""
         assert expected is judged(made, *replicas).eligibility
+
+    def test_shards_are_mended_where_their_code_is_known(self) -> None:
+        """And refused where nobody knows how many of them make the data."""
+        shards = [replica("a", replica_index=1), replica("b", replica_index=2)]
+        coded = replace(container(replication_factor=5), scheme="rs-3-2-1024k")
+
+        assert Eligibility.OK is judged(coded, *shards).eligibility
+        assert Eligibility.INELIGIBLE_REPLICATION_TYPE is judged(container(), *shards).eligibility
+
+    @pytest.mark.parametrize(
+        "state",
+        [
+            ReplicaState.OPEN,
+            ReplicaState.CLOSING,
+            ReplicaState.RECOVERING,
+            ReplicaState.DELETED,
+        ],
+    )
+    def test_one_replica_without_a_tree_to_come_holds_up_all(self, state: ReplicaState) -> None:
+        """Wherever it is among the others; it is named."""
+        found = judged(container(), replica("a"), replica("b", state), replica("c"))
+
+        assert Eligibility.INELIGIBLE_REPLICA_STATES is found.eligibility
+        assert f"replica on b is {state}" == found.message
+
+    def test_who_is_refused_reconciles_with_nobody(self) -> None:
+        """And is told why."""
+        found = judged(container(ContainerState.OPEN), replica("a"), replica("b"))
+
+        assert ((), ()) == (found.targets, found.peers)
+        assert "container is OPEN, must be CLOSED or QUASI_CLOSED" == found.message
+        single = judged(container(replication_factor=1), replica("a"))
+        assert "replication factor is 1" == single.message
 
     @pytest.mark.parametrize("state", [ReplicaState.QUASI_CLOSED, ReplicaState.UNHEALTHY])
     def test_damaged_and_late_replicas_take_part(self, state: ReplicaState) -> None:
@@ -81,3 +118,19 @@ class TestPeers:
 
         assert Eligibility.NO_REACHABLE_PEER is found.eligibility
         assert "2 replicas, 1 on reachable nodes" in found.message
+
+    def test_of_two_without_a_tree_none_is_a_peer(self) -> None:
+        """They can be reached, and have nothing to say."""
+        found = judged(container(), replica("a", root=None), replica("b", root=None))
+
+        assert Eligibility.NO_REACHABLE_PEER is found.eligibility
+        assert "2 replicas, 0 on reachable nodes" in found.message
+
+    def test_each_has_all_the_others(self) -> None:
+        """Nobody is a peer of its own."""
+        found = judged(container(), replica("a"), replica("b"), replica("c"))
+
+        assert (Eligibility.OK, "") == (found.eligibility, found.message)
+        assert ("a", "b", "c") == found.targets
+        assert ("a", "c") == found.peers_of("b")
+        assert ("a", "b", "c") == found.peers_of("d")

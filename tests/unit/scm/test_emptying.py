@@ -51,6 +51,18 @@ def replicas(words: str) -> list[Replica]:
         ("closed, newer than known", DELETED, "C@6", Step(Event.RETURNED_CLOSED)),
         ("closed, as known", DELETED, "C! C", Step(None, ("dn1",), ("dn2",))),
         ("still open", ContainerState.OPEN, "C! C! C!", Step()),
+        ("still closing", ContainerState.CLOSING, "C! C! C!", Step()),
+        ("one open", CLOSED, "C! C! O!", Step()),
+        ("the proof is a closed one", CLOSED, "Q! Q! Q!", Step(None, ALL)),
+        ("more than committed proves nothing", CLOSED, "C@6! C@6! C@6!", Step(None, ALL)),
+        ("one proof is enough", CLOSED, "C@4! C! C@4!", Step(Event.EMPTIED, ALL)),
+        ("quasi-closed, one with data", QUASI_CLOSED, "Q! Q! Q", Step()),
+        ("quasi-closed, one open", QUASI_CLOSED, "Q! O! Q@4!", Step(Event.EMPTIED, ("dn1", "dn3"))),
+        ("quasi-closed, no replica", QUASI_CLOSED, "", Step()),
+        ("quasi-closed data, as known", DELETING, "Q@4 C!", Step(None, ("dn2",), ("dn1",))),
+        ("quasi-closed data, newer than known", DELETED, "Q@6", Step(Event.RETURNED)),
+        ("one of two newer than known", DELETED, "C Q@6", Step(Event.RETURNED_CLOSED)),
+        ("the closed one is empty", DELETED, "C! O", Step(Event.RETURNED)),
     ],
 )
 def test_a_container_goes_when_it_is_empty_and_returns_with_data(
@@ -70,6 +82,8 @@ def test_a_container_goes_when_it_is_empty_and_returns_with_data(
         ("C@4! C@4! U!", Step()),  # nobody else had all that was committed
         ("C! C U!", Step()),
         ("U! U! U!", Step()),
+        ("C! C! C", Step()),  # it leaves, but is not damaged
+        ("C! C! O!", Step()),
     ],
 )
 def test_what_is_damaged_and_empty_on_a_node_that_leaves_hinders_nobody(
@@ -80,6 +94,55 @@ def test_what_is_damaged_and_empty_on_a_node_that_leaves_hinders_nobody(
 
     assert expected == next_step(container(), held, is_unused=True, leaving=frozenset({"dn3"}))
     assert Step() == next_step(container(), held, is_unused=True)
+
+
+@pytest.mark.parametrize(
+    ("state", "words", "expected"),
+    [
+        (CLOSED, "C! C! C!", Step()),
+        (QUASI_CLOSED, "C! C! C!", Step()),
+        (DELETED, "C", Step(Event.RETURNED_CLOSED)),
+        (DELETING, "C! C!", Step(None, ("dn2",))),
+        (DELETED, "U", Step(Event.RETURNED)),
+    ],
+)
+def test_what_cannot_be_loaded_says_nothing(
+    state: ContainerState, words: str, expected: Step
+) -> None:
+    """Neither that it is empty nor that its data is what was deleted; the first one here is so."""
+    first, *others = replicas(words)
+    unloadable = replace(first, load_error="no descriptor")
+
+    given = next_step(container(state), [unloadable, *others], is_unused=True)
+    assert expected == given
+
+
+def test_what_cannot_be_loaded_holds_up_an_empty_container_also_where_it_leaves() -> None:
+    """Its own word that it is empty is in doubt."""
+    first, second, third = replicas("C! C! U!")
+    unloadable = replace(third, load_error="no descriptor")
+
+    found = next_step(
+        container(), [first, second, unloadable], is_unused=True, leaving=frozenset({"dn3"})
+    )
+
+    assert Step() == found
+
+
+def test_a_good_replica_goes_with_the_others_also_where_it_leaves() -> None:
+    """It is no obstacle, and no exception."""
+    held = replicas("C! C! C!")
+
+    found = next_step(container(), held, is_unused=True, leaving=frozenset({"dn3"}))
+
+    assert Step(Event.EMPTIED, ALL) == found
+
+
+def test_what_was_never_written_is_not_decided_here() -> None:
+    """Any replica brings it back."""
+    unwritten = container(DELETED, sequence_id=0, committed_count=0)
+
+    assert Step() == next_step(unwritten, replicas("C@0! C@0"), is_unused=True)
 
 
 @pytest.mark.parametrize(
