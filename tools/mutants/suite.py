@@ -101,6 +101,7 @@ def arguments(scratch: Path) -> list[str]:
         "-q",
         "--capture=no",
         "--no-header",
+        "--tb=native",  # nobody reads why a mutant is red, and rendering it takes longer than it
         f"--rootdir={ROOT}",
         f"--basetemp={scratch}",
         "-pno:cacheprovider",
