@@ -96,8 +96,9 @@ def drain(
     ones take no room from others, and only room that others leave. A reconcile that comes second
     waits for those of its container's minority.
     """
-    if all(c.sent_at_s is not None or c.is_answered for c in pending):
-        return []  # as with most heartbeats: nothing waits
+    waiting = [c for c in pending if c.sent_at_s is None and not c.is_answered]
+    if not waiting:
+        return []  # as with most heartbeats
     sending: list[Pending] = []
     busy = {
         kind: busy_count(kind, pending, reported_count=reported.get(kind, 0), heard_at_s=heard_at_s)
@@ -105,7 +106,7 @@ def drain(
     }
     for kind in _ORDER:
         queued = sorted(
-            (c for c in pending if c.kind is kind and c.sent_at_s is None and not c.is_answered),
+            (c for c in waiting if c.kind is kind),
             key=lambda command: command.command_id,
         )
         room = limit(kind, op_state, _beside(kind, busy), limits) - busy[kind]

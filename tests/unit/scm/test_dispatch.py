@@ -185,6 +185,33 @@ class TestDrain:
 
         assert leaving == len(sending)
 
+    def test_reconcile_has_the_room_beside_copies_and_rebuilds(self) -> None:
+        """Ten copies and two rebuilds weigh sixteen: two reconciles fit beside them."""
+        waiting = [pending(i) for i in range(1, 10)]
+        reported = {"replicate": 10, "reconstruct": 2}
+
+        sending = drain(waiting, reported=reported, op_state=IN_SERVICE)
+
+        assert 2 == len(sending)
+
+    @pytest.mark.parametrize(
+        ("beside", "leaving"),
+        [
+            (replace(pending(90, sent_at_s=1.0), priority=Priority.LOW), 9),
+            (replace(pending(90, sent_at_s=1.0), priority=Priority.LOW, is_answered=True), 10),
+            (replace(pending(90, Kind.DELETE, sent_at_s=1.0), priority=Priority.LOW), 10),
+            (pending(90, sent_at_s=1.0), 9),
+            (replace(pending(90, sent_at_s=1.0), is_answered=True), 10),
+        ],
+    )
+    def test_low_ones_have_the_room_that_nobody_uses(self, beside: Pending, leaving: int) -> None:
+        """What is under way takes room of its kind once, urgent or not, until it is answered."""
+        low = [replace(pending(i), priority=Priority.LOW) for i in range(1, 20)]
+
+        sending = drain([beside, *low], reported={}, op_state=IN_SERVICE)
+
+        assert leaving == len(sending)
+
     def test_reconcile_gets_the_room_that_copies_leave_in_the_same_answer(self) -> None:
         """Sixteen copies leave now: two to compare fit beside them."""
         copies = [pending(i, Kind.REPLICATE) for i in range(1, 17)]
@@ -341,6 +368,7 @@ class TestExpired:
             (pending(1, sent_at_s=0.0), 60.0, False),
             (pending(1, sent_at_s=0.0), 60.1, True),
             (pending(1, queued_at_s=0.0), 61.0, False),
+            (pending(1, sent_at_s=2_000.0, queued_at_s=0.0), 2_060.0, False),
             (pending(1, queued_at_s=0.0), QUEUED_AGE_S_MAX + 0.1, True),
             (pending(1, queued_at_s=0.0), 1_800.0, False),
             (pending(1, queued_at_s=0.0), 1_800.1, True),

@@ -82,6 +82,15 @@ def command(command_id: int, *, sent_at_s: float | None = None, low: bool = Fals
         ([command(1, sent_at_s=4.0)], 4, 4),  # before it: the report knows
         ([command(i, sent_at_s=4.0) for i in range(6)], 4, 6),  # the report is behind
         ([command(1, low=True)], 4, 4),
+        ([command(1, sent_at_s=4.0, low=True)], 4, 3),  # the report counts it, we do not
+        ([command(1, sent_at_s=4.0, low=True)], 0, 0),
+        ([command(i, sent_at_s=4.0, low=True) for i in range(2)], 1, 0),
+        ([command(1, sent_at_s=5.0, low=True), command(2, sent_at_s=5.0)], 4, 5),
+        ([replace(command(1), kind=Kind.DELETE)], 4, 4),
+        ([replace(command(1, sent_at_s=5.0), kind=Kind.DELETE)], 4, 4),
+        ([replace(command(1, sent_at_s=5.0), is_answered=True)], 4, 4),
+        ([replace(command(1), is_answered=True)], 4, 4),
+        ([command(1), command(2), command(3, sent_at_s=6.0)], 1, 4),
         ([command(1, sent_at_s=5.0, low=True)], 4, 4),
     ],
 )
