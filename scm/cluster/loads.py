@@ -7,7 +7,7 @@ the datanode while there is anything else. What it reports as running may be LOW
 is known to have are taken off, so that the balancer never stands in the way of what is urgent.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Final
@@ -42,11 +42,6 @@ def replication_limit(op_state: OpState, limits: NodeLimits = DEFAULT_LIMITS) ->
     if op_state is OpState.IN_SERVICE:
         return limits.replications
     return limits.replications * limits.out_of_service_percent // 100
-
-
-def replication_load(reported: Mapping[str, int]) -> int:
-    """Return the weighted replications a datanode has queued or running."""
-    return reported.get(Kind.REPLICATE, 0) + RECONSTRUCT_WEIGHT * reported.get(RECONSTRUCT_TYPE, 0)
 
 
 def busy_count(

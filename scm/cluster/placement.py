@@ -41,7 +41,7 @@ def misplaced_count(
     More replicas than required, while nodes leave or copies are not cleared away yet, never make
     a container look misplaced.
     """
-    if not racks or required_count == 1 or cluster_rack_count <= 1:
+    if not racks or cluster_rack_count <= 1:
         return 0
     surplus = max(0, len(racks) - required_count)
     most = per_rack_max(cluster_rack_count, required_count, is_scattered=is_scattered) + surplus

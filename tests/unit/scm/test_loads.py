@@ -7,12 +7,12 @@ import pytest
 from scm.cluster.loads import (
     DELETE_LIMIT,
     OUT_OF_SERVICE_LIMIT,
+    RECONSTRUCT_WEIGHT,
     REPLICATION_LIMIT,
     in_flight_limit,
     least_loaded,
     load,
     replication_limit,
-    replication_load,
 )
 from scm.state.facts import Kind, OpState, Pending, Priority
 from tests.support.scm_world import pending
@@ -24,7 +24,7 @@ def test_the_numbers_are_ozones() -> None:
     assert 20 == replication_limit(OpState.IN_SERVICE)
     for state in set(OpState) - {OpState.IN_SERVICE}:
         assert 40 == replication_limit(state)
-    assert 5 + 3 * 2 == replication_load({"replicate": 5, "reconstruct": 2, "delete": 9})
+    assert 3 == RECONSTRUCT_WEIGHT
 
 
 def choose(loads: dict[str, int], states: dict[str, OpState] | None = None) -> str | None:
@@ -38,7 +38,7 @@ def choose(loads: dict[str, int], states: dict[str, OpState] | None = None) -> s
 
 def test_w41_seventeen_replicates_and_a_reconstruct_are_too_many() -> None:
     """On all sources: nobody may be given more; one less, and one may."""
-    busy = replication_load({"replicate": 17, "reconstruct": 1})
+    busy = 17 + RECONSTRUCT_WEIGHT
 
     assert choose({"a": busy, "b": busy, "c": busy}) is None
     assert "b" == choose({"a": busy, "b": busy - 1, "c": busy})

@@ -101,6 +101,12 @@ class TestTargets:
             node.rack for node in nodes if node.datanode_id in targets(*nodes, count=3)
         }
 
+    def test_one_just_chosen_counts_once(self) -> None:
+        """Its rack is still the emptier one, though another node has less to do."""
+        nodes = [node("d1", "a"), node("d2", "b"), node("d3", "b", used_bytes=50)]
+
+        assert ["d2", "d3"] == targets(*nodes, count=2, used="aa")
+
     def test_a_node_that_failed_a_writer_comes_last(self) -> None:
         """Also before an emptier rack."""
         nodes = [node("d1", "a", has_failed_lately=True), node("d2", "b")]
