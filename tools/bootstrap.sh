@@ -165,7 +165,7 @@ setup_python() {
     rm -f "$STAMP"
     say "installing Suture and its tools into .venv (Spark is large: minutes on a slow line)"
     pip_install --upgrade pip 9<&-
-    (cd "$ROOT" && pip_install --editable '.[scm,spark]' --group dev 9<&-)
+    (cd "$ROOT" && pip_install --editable '.[ozone,scm,spark]' --group dev 9<&-)
     ensure_native_crcmod
     stamp_text >"$STAMP"
     say "ready"

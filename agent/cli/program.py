@@ -44,6 +44,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 }
 GROUPS: Final[dict[str, tuple[str, str]]] = {
     "scrub": ("agent.cli.scrub", "See, pause and resume the background scans."),
+    "ozone": ("ozone.commands", "Read the volumes of an Apache Ozone datanode."),
     "tls": ("agent.cli.tls", "Make, issue and show certificates: mutual TLS for the cluster."),
     "config": ("agent.cli.config", "Check, show and explain the agent's options."),
     "scm": ("agent.cli.balance", "Ask the control plane, or give it a plan or an order."),

@@ -22,7 +22,7 @@ from agent.runtime.canary import Canary
 from agent.runtime.clock import Clock
 from agent.runtime.loop import Busy, Idle, Pulse, Step, Throttled
 from agent.runtime.pace import ScanPace
-from agent.runtime.scanning import GONE, ScanTools, scan_container
+from agent.runtime.scanning import GONE, ScanKit, scan_container
 from agent.store.columns import ReplicaColumns
 from agent.store.reader import ReadBuffers
 from merkle.replica import TREE_STATES, ContainerId
@@ -123,7 +123,7 @@ class VolumeScanWorker:
 
     def __init__(
         self,
-        tools: ScanTools,
+        tools: ScanKit,
         volume_id: str,
         *,
         policy: RoundPolicy,

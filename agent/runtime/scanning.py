@@ -8,27 +8,29 @@ the next one goes on there.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 
 from agent.errors import BlockFailed, Code, VolumeFailed
 from agent.runtime.clock import Clock, SystemClock
 from agent.runtime.lease import Leases
+from agent.store.columns import ReplicaColumns
 from agent.store.facts import ReplicaFacts, ScanBase, ScanCommit
 from agent.store.reader import DiskReader, ReadBuffers
 from agent.store.rows import ScanCursor
 from agent.store.store import ReplicaStore
 from merkle.checksum import Algorithm
 from merkle.replica import ContainerId
+from merkle.tree import Tree
 from scanner.breaker import Breaker
 from scanner.finding import Finding, Verdict
 from scanner.judge import is_lasting
 from scanner.outcome import ScanOutcome
-from scanner.ports import Pieces
+from scanner.ports import Pieces, ReplicaReader
 from scanner.resume import ScanMark, no_mark
 from scanner.verify import CHANGED, STOPPED, scan_replica
 
@@ -87,10 +89,90 @@ def _no_suspicion(_volume_id: str, _reason: str) -> None:
     pass
 
 
+class ScannedStore(Protocol):
+    """What a scan asks of a store, and leaves in it: as `agent.store.store.ReplicaStore` does."""
+
+    def volume_id(self, container_id: ContainerId, /) -> str:
+        """Return where the replica lies."""
+        ...
+
+    def columns(self, volume_id: str = "", /) -> Iterable[tuple[str, ReplicaColumns]]:
+        """Return the id and all replicas of each volume, or of one."""
+        ...
+
+    def begin_scan(self, container_id: ContainerId, /) -> ScanBase:
+        """Return what a scan starts from. Raise Refused."""
+        ...
+
+    def generation(self, container_id: ContainerId, /) -> int:
+        """Return what changes when the replica is another than before."""
+        ...
+
+    def kept_cursor(self, container_id: ContainerId, /) -> ScanCursor | None:
+        """Return where an unfinished scan goes on."""
+        ...
+
+    def keep_cursor(self, container_id: ContainerId, cursor: ScanCursor, /) -> None:
+        """Remember how far a scan has come."""
+        ...
+
+    def commit_scan(
+        self,
+        container_id: ContainerId,
+        /,
+        *,
+        base_generation: int,
+        tree: Tree,
+        findings: Sequence[Finding],
+        bytes_read: int,
+        complete: bool,
+    ) -> ScanCommit:
+        """Make a scan's outcome durable, if nothing changed since `begin_scan`."""
+        ...
+
+
+class OpenReader(ReplicaReader, Protocol):
+    """A replica that is being read."""
+
+    def close(self) -> None:
+        """Give back what reading took."""
+        ...
+
+
+class ScanKit(Protocol):
+    """What a scan uses, wherever the replica lies; `ScanTools` says what each is."""
+
+    @property
+    def store(self) -> ScannedStore: ...
+    @property
+    def leases(self) -> Leases: ...
+    @property
+    def algorithm(self) -> Algorithm: ...
+    @property
+    def guard(self) -> MarkingGuard: ...
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def lease_wait_s(self) -> float: ...
+    @property
+    def on_unreadable(self) -> Callable[[str, str], None]: ...
+
+    def open_reader(
+        self,
+        base: ScanBase,
+        *,
+        buffers: ReadBuffers | None,
+        pieces: Pieces | None,
+        insists: bool,
+    ) -> OpenReader:
+        """Begin to read the replica whose scan began so. Raise SutureError."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanTools:
-    """What every scan of this process uses. `on_unreadable` is told of a volume that failed to
-    give its bytes, and which."""
+    """What every scan of this process's store uses (`ScanKit`). `on_unreadable` is told of a volume
+    that failed to give its bytes, and which."""
 
     store: ReplicaStore
     leases: Leases
@@ -99,6 +181,24 @@ class ScanTools:
     clock: Clock = field(default_factory=SystemClock)
     lease_wait_s: float = LEASE_WAIT_S
     on_unreadable: Callable[[str, str], None] = _no_suspicion
+
+    def open_reader(
+        self,
+        base: ScanBase,
+        *,
+        buffers: ReadBuffers | None,
+        pieces: Pieces | None,
+        insists: bool,
+    ) -> DiskReader:
+        """Begin to read a replica of the store. Raise VolumeFailed, BlockFailed, Refused."""
+        return DiskReader(
+            self.store,
+            base.facts.container_id,
+            base,
+            buffers=buffers,
+            pieces=pieces,
+            insists=insists,
+        )
 
 
 def _never() -> bool:
@@ -110,7 +210,7 @@ def ignore(_length_bytes: int) -> None:
 
 
 def scan_container(
-    tools: ScanTools,
+    tools: ScanKit,
     container_id: ContainerId,
     *,
     stop: Callable[[], bool] = _never,
@@ -162,7 +262,7 @@ class _Hooks:
 class _CursorKeeper:
     """Puts a scan's marks into the index, not all of them: each is a durable write."""
 
-    def __init__(self, tools: ScanTools, base: ScanBase, resumable_s: float) -> None:
+    def __init__(self, tools: ScanKit, base: ScanBase, resumable_s: float) -> None:
         self._tools = tools
         self._base = base
         cursor = tools.store.kept_cursor(base.facts.container_id) if resumable_s else None
@@ -194,7 +294,7 @@ class _CursorKeeper:
 
 
 def _scan_once(
-    tools: ScanTools,
+    tools: ScanKit,
     container_id: ContainerId,
     hooks: _Hooks,
     buffers: ReadBuffers | None,
@@ -211,14 +311,7 @@ def _scan_once(
     keeper = _CursorKeeper(tools, base, resumable_s)
     insists = base.doubts.are_over()
     try:
-        reader = DiskReader(
-            tools.store,
-            container_id,
-            base,
-            buffers=buffers,
-            pieces=hooks.pieces,
-            insists=insists,
-        )
+        reader = tools.open_reader(base, buffers=buffers, pieces=hooks.pieces, insists=insists)
     except BlockFailed as error:
         base.doubts.note(str(error))
         raise
@@ -262,7 +355,7 @@ def _scan_once(
     )
 
 
-def _note_doubts(tools: ScanTools, base: ScanBase, outcome: ScanOutcome) -> None:
+def _note_doubts(tools: ScanKit, base: ScanBase, outcome: ScanOutcome) -> None:
     """Remember what this scan could not decide, and a later one may have to insist on; tell of a
     volume that did not give its bytes."""
     if is_lasting(outcome.stopped_because):
@@ -275,7 +368,7 @@ def _note_doubts(tools: ScanTools, base: ScanBase, outcome: ScanOutcome) -> None
             break
 
 
-def _held_because(tools: ScanTools, base: ScanBase, outcome: ScanOutcome) -> str:
+def _held_because(tools: ScanKit, base: ScanBase, outcome: ScanOutcome) -> str:
     """Return why nothing of this scan may be committed; "" when it may, or what it found so far."""
     if outcome.stopped_because and not outcome.is_damaged:
         return outcome.stopped_because

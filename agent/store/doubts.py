@@ -7,7 +7,7 @@ then. The count is in the index, so that it does not begin again when the agent 
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from agent.store.index import Change, Index
 from agent.store.rows import ROW_VERSION, seal, unseal
@@ -30,9 +30,21 @@ class Doubt:
     why: str
 
 
+class KeptDoubts(Protocol):
+    """What is kept of one replica, wherever that is."""
+
+    def note(self, why: str) -> None:
+        """Count a scan that ended because something could not be read; durable when it returns."""
+        ...
+
+    def are_over(self) -> bool:
+        """Return whether what fails now is to be called UNREADABLE."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Doubts:
-    """What is kept of one replica."""
+    """What an index keeps of one replica (`KeptDoubts`)."""
 
     index: Index
     container_id: ContainerId
@@ -43,10 +55,7 @@ class Doubts:
 
         def change(rows: Change) -> None:
             had = decode_doubt(rows.doubt_row(self.container_id))
-            if had is None or not 0 <= now_ms - had.last_at_ms <= FORGOTTEN_MS:
-                had = Doubt(0, now_ms, now_ms, "")
-            doubt = Doubt(had.count + 1, had.first_at_ms, now_ms, why[:WHY_CHARS_MAX])
-            rows.put_doubt_row(self.container_id, encode_doubt(doubt))
+            rows.put_doubt_row(self.container_id, encode_doubt(grown(had, now_ms, why)))
 
         self.index.write(change)
 
@@ -54,9 +63,21 @@ class Doubts:
         """Return whether what fails now is to be called UNREADABLE."""
         with self.index.read() as rows:
             doubt = decode_doubt(rows.doubt_row(self.container_id))
-        if doubt is None or doubt.count < TRIES_MIN:
-            return False
-        return self.index.now_ms() - doubt.first_at_ms >= SPAN_MS_MIN
+        return is_over(doubt, self.index.now_ms())
+
+
+def grown(had: Doubt | None, now_ms: int, why: str) -> Doubt:
+    """Return the doubt after one failure more."""
+    if had is None or not 0 <= now_ms - had.last_at_ms <= FORGOTTEN_MS:
+        had = Doubt(0, now_ms, now_ms, "")
+    return Doubt(had.count + 1, had.first_at_ms, now_ms, why[:WHY_CHARS_MAX])
+
+
+def is_over(doubt: Doubt | None, now_ms: int) -> bool:
+    """Return whether failures have become so many, over so long a time, that they do not pass."""
+    if doubt is None or doubt.count < TRIES_MIN:
+        return False
+    return now_ms - doubt.first_at_ms >= SPAN_MS_MIN
 
 
 def encode_doubt(doubt: Doubt) -> bytes:

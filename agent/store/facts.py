@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.store.doubts import Doubts
+from agent.store.doubts import KeptDoubts
 from agent.store.rows import ReplicaRow
 from merkle.replica import TREE_STATES, Bcsid, ContainerId, ReplicaState
 from merkle.tree import Summary
@@ -103,7 +103,7 @@ class ScanBase:
 
     generation: int
     facts: ReplicaFacts
-    doubts: Doubts
+    doubts: KeptDoubts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.Path:
     return zipfile.Path(path)
 
 
-def test_it_ships_the_six_packages_and_nothing_else(wheel: zipfile.Path) -> None:
+def test_it_ships_the_seven_packages_and_nothing_else(wheel: zipfile.Path) -> None:
     """
     No tests, benchmarks, tools, documents or .proto sources reach a storage host.
     """

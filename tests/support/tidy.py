@@ -20,7 +20,7 @@ from typing import TypeVar
 PYTHON_OLDEST = (3, 11)  # pyproject requires-python
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 500
-PRODUCT_PACKAGES = ("agent", "health", "merkle", "scanner", "scm", "spark_verify")
+PRODUCT_PACKAGES = ("agent", "health", "merkle", "ozone", "scanner", "scm", "spark_verify")
 GENERATED_FOLDER = "agent/rpc/v1/"
 BANNED_MODULES = frozenset({"utils", "helpers", "common", "misc", "base", "manager"})
 MEASURED_WORDS = frozenset(

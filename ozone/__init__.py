@@ -1,0 +1,1 @@
+"""Volumes of Apache Ozone datanodes, read as they lie on disk and never written to."""

@@ -1,0 +1,157 @@
+"""One block as Ozone's rows describe it, read into `merkle.replica.BlockData`.
+
+    block_data        ── the chunks of a block; with the key `incremental`, without its last one
+    last_chunk_info   ── that last chunk: of a file that was synced and never closed
+
+Ozone's clients read both tables as one block, and so does this; Ozone's scanner reads the first
+only. Pure: bytes in, values out.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from merkle.blockrow import check_block
+from merkle.checksum import Algorithm, block_checksum, leaf_checksum
+from merkle.damaged import Damaged
+from merkle.replica import (
+    BLOCK_BYTES_MAX,
+    CHUNK_BYTES_MAX,
+    CHUNKS_PER_BLOCK_MAX,
+    ID_MAX,
+    WINDOW_BYTES_MAX,
+    Bcsid,
+    BlockData,
+    BlockId,
+    ChecksumType,
+    ChunkInfo,
+    ContainerId,
+)
+from ozone.messages import BLOCK_DATA, parse
+from ozone.unknown import Unknown
+
+INCREMENTAL: Final = "incremental"  # a key of the block's metadata: its last chunk lies elsewhere
+ROW_BYTES_MAX: Final = 64 * 1024**2  # 65,535 chunks with 256 checksums of 4 bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBlock:
+    """A block, and how many of its last chunks only `last_chunk_info` knows: 0 or 1."""
+
+    block: BlockData
+    tail_count: int
+
+
+def decode_stored(
+    container_id: ContainerId, block_id: BlockId, row: bytes | None, tail: bytes | None
+) -> StoredBlock:
+    """Return the block of these rows of the two tables; one of them may be None.
+
+    Raises Damaged if a row cannot have been written so, Unknown for what we cannot judge.
+    """
+    if row is None:
+        if tail is None:
+            raise ValueError(f"block {block_id} has no row")
+        first = _decode(container_id, block_id, tail)
+        return StoredBlock(_block(block_id, first, _chunks(first)), len(first.chunks))
+    first = _decode(container_id, block_id, row)
+    chunks = _chunks(first)
+    if tail is None or all(item.key != INCREMENTAL for item in first.metadata):
+        return StoredBlock(_block(block_id, first, chunks), 0)
+    second = _decode(container_id, block_id, tail)
+    more = _chunks(second)
+    end = chunks[-1].end if chunks else 0
+    if len(more) != 1 or more[0].offset != end:
+        starts = ", ".join(str(chunk.offset) for chunk in more)
+        raise Unknown(f"block {block_id}: its chunks end at {end}, its last chunk is at {starts}")
+    return StoredBlock(_block(block_id, second, chunks + more), 1)
+
+
+def _decode(container_id: ContainerId, block_id: BlockId, row: bytes) -> Any:
+    if len(row) > ROW_BYTES_MAX:
+        raise Unknown(f"block {block_id}: a row of {len(row)} bytes")
+    message = parse(BLOCK_DATA, row)
+    named = (message.block_id.container_id, message.block_id.local_id)
+    if named != (container_id, block_id):
+        raise Damaged(f"row of block {block_id}: it names container {named[0]}, block {named[1]}")
+    if not 0 <= message.block_id.bcsid <= ID_MAX:
+        raise Damaged(f"row of block {block_id}: BCSID {message.block_id.bcsid}")
+    if len(message.chunks) > CHUNKS_PER_BLOCK_MAX:
+        raise Unknown(f"block {block_id}: {len(message.chunks)} chunks")
+    return message
+
+
+def _chunks(message: Any) -> list[ChunkInfo]:
+    chunks = [_chunk(message.block_id.local_id, chunk) for chunk in message.chunks]
+    return sorted(chunks, key=lambda chunk: chunk.offset)
+
+
+def _chunk(block_id: int, chunk: Any) -> ChunkInfo:
+    where = f"block {block_id}, chunk at {chunk.offset}"
+    if not (chunk.HasField("offset") and chunk.HasField("length")):
+        raise Damaged(f"block {block_id}: a chunk without offset or length")
+    sums = chunk.checksum_data
+    if not sums.HasField("type"):
+        raise Damaged(f"{where}: no checksum type")
+    if sums.type not in set(ChecksumType):
+        raise Unknown(f"{where}: checksum type {sums.type}")
+    if chunk.offset + chunk.length > BLOCK_BYTES_MAX or not 0 < chunk.length <= CHUNK_BYTES_MAX:
+        raise Unknown(f"{where}: a length of {chunk.length} bytes")
+    if sums.bytes_per_checksum > WINDOW_BYTES_MAX:
+        raise Unknown(f"{where}: a window of {sums.bytes_per_checksum} bytes")
+    kind = ChecksumType(sums.type)
+    return ChunkInfo(
+        offset=chunk.offset,
+        length_bytes=chunk.length,
+        checksum_type=kind,
+        bytes_per_checksum=sums.bytes_per_checksum,
+        window_checksums=b"" if kind is ChecksumType.NONE else b"".join(sums.checksums),
+    )
+
+
+def _block(block_id: BlockId, message: Any, chunks: list[ChunkInfo]) -> BlockData:
+    block = BlockData(block_id, Bcsid(message.block_id.bcsid), tuple(chunks))
+    try:
+        check_block(block)
+    except ValueError as error:
+        raise Damaged(f"row of block {block_id}: {error}") from error
+    return block
+
+
+@dataclass(frozen=True, slots=True)
+class Folds:
+    """The checksums that Ozone's tree may have for one undamaged block, and what for.
+
+    `written`: from the rows, last chunk included. `closed`: without that chunk. `scanned`: from
+    what Ozone's scanner reads, which is neither that chunk nor what has no checksums; None where
+    nothing is left to read, for then the block is not in the tree at all.
+    """
+
+    written: int
+    closed: int
+    scanned: int | None
+
+    @property
+    def is_stable(self) -> bool:
+        """Whether it has one checksum, whoever makes the tree."""
+        return self.written == self.closed == self.scanned
+
+
+def folds_of(stored: StoredBlock) -> Folds:
+    """Return what Ozone makes of a block."""
+    block = stored.block
+    leaves = [
+        leaf_checksum(Algorithm.CRC32C, chunk.offset, chunk.length_bytes, chunk.window_checksums)
+        for chunk in block.chunks
+    ]
+    closed = leaves[: len(leaves) - stored.tail_count]
+    read = [
+        leaf
+        for leaf, chunk in zip(closed, block.chunks, strict=False)
+        if chunk.checksum_type is not ChecksumType.NONE
+    ]
+    fold = block_checksum
+    return Folds(
+        written=fold(Algorithm.CRC32C, block.block_id, leaves),
+        closed=fold(Algorithm.CRC32C, block.block_id, closed),
+        scanned=fold(Algorithm.CRC32C, block.block_id, read) if read else None,
+    )

@@ -1,0 +1,184 @@
+"""suture ozone: read the volumes of an Apache Ozone datanode, and never write to them."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from agent.cli.options import JsonFlag
+from agent.cli.output import Exit, bytes_progress, counted, emit, grid, say, show, size
+from merkle.replica import ContainerId
+from ozone.comparison import Agreement, Reason
+from ozone.layout import Volume
+from ozone.result import MEANINGS, ContainerResult, Standing
+from ozone.scrub import ScrubWish, Watched, default_state_dir, scrub
+from scanner.finding import Finding, Forensic
+
+MIB: Final = 1024**2
+FINDINGS_SHOWN_MAX: Final = 100  # of one container; the JSON document has all that are kept
+QUIET: Final = frozenset({Standing.WHOLE, Standing.SKIPPED})
+
+WORDS: Final = {
+    Agreement.EQUAL: "equal to the rows",
+    Agreement.EXPLAINED: "other than the rows for a known reason",
+    Agreement.DAMAGE: "with the damage that was found",
+    Agreement.UNEXPLAINED: "other than the rows for no known reason",
+    Agreement.NO_TREE: "without a tree",
+}
+REASONS: Final = {
+    Reason.NO_CHECKSUMS: "blocks without checksums, which Ozone's scan leaves out",
+    Reason.NO_CHUNKS: "blocks without chunks, which Ozone's scan leaves out",
+    Reason.LAST_CHUNK: "files never closed, whose last chunk Ozone's scan leaves out",
+}
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.callback()
+def ozone() -> None:
+    """Read the volumes of an Apache Ozone datanode."""
+
+
+@app.command("scrub")
+def scrub_command(
+    data_dirs: Annotated[
+        list[Path], typer.Argument(metavar="DATA_DIR", help="Directories of hdds.datanode.dir.")
+    ],
+    state_dir: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where results and places are kept, off Ozone's volumes; default: "
+            "/var/lib/suture-ozone for root, else ~/.local/state/suture-ozone.",
+        ),
+    ] = None,
+    db_dir: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="DIR", help="A directory of hdds.datanode.container.db.dir."),
+    ] = None,
+    container: Annotated[
+        list[int] | None, typer.Option(min=1, metavar="ID", help="Read these containers only.")
+    ] = None,
+    anew: Annotated[
+        bool, typer.Option("--anew", help="Forget how far an unfinished scrub has come.")
+    ] = False,
+    rate: Annotated[
+        float, typer.Option(min=0.0, metavar="MIB_PER_S", help="Read no faster; 0: as disks allow.")
+    ] = 0.0,
+    as_json: JsonFlag = False,
+) -> int:
+    """Read every closed container once and judge every byte. 2: something is to be looked at.
+
+    A running datanode is not disturbed, and nothing on its volumes is changed.
+    """
+    wish = ScrubWish(
+        data_dirs=data_dirs,
+        state_dir=state_dir or default_state_dir(),
+        database_dirs=tuple(db_dir or ()),
+        container_ids=frozenset(map(ContainerId, container or ())),
+        anew=anew,
+        bytes_per_s_max=int(rate * MIB),
+    )
+    volumes: list[tuple[Volume, list[ContainerResult]]] = []
+    with bytes_progress("scrub", 0, quiet=as_json) as progress:
+        total_bytes = 0
+
+        def begun(volume: Volume, _count: int, used_bytes: int) -> None:
+            nonlocal total_bytes
+            total_bytes += used_bytes
+            volumes.append((volume, []))
+            progress.update(progress.task_ids[0], total=total_bytes)
+
+        def read(length_bytes: int) -> None:
+            progress.advance(progress.task_ids[0], length_bytes)
+
+        scrub(wish, Watched(begun, read, lambda result: volumes[-1][1].append(result)))
+    if as_json:
+        emit(document(volumes))
+    else:
+        tell(volumes)
+    results = [result for _, found in volumes for result in found]
+    return Exit.OK if all(result.standing in QUIET for result in results) else Exit.TO_DO
+
+
+def document(volumes: Sequence[tuple[Volume, Sequence[ContainerResult]]]) -> dict[str, Any]:
+    """Return the JSON of a scrub."""
+    results = [result for _, found in volumes for result in found]
+    standings = Counter(result.standing for result in results)
+    return {
+        "volumes": [
+            {
+                "path": str(volume.hdds),
+                "storage_id": volume.storage_id,
+                "cluster_id": volume.cluster_id,
+                "datanode_id": volume.datanode_id,
+                "containers": [result.facts() for result in found],
+            }
+            for volume, found in volumes
+        ],
+        "standings": {standing.value: standings[standing] for standing in Standing},
+    }
+
+
+def tell(volumes: Sequence[tuple[Volume, Sequence[ContainerResult]]]) -> None:
+    """Print what a scrub found: what needs a look first, then one paragraph a volume."""
+    for volume, results in volumes:
+        for result in results:
+            if result.standing not in QUIET or result.findings:
+                tell_container(result)
+        tell_volume(volume, results)
+
+
+def tell_container(result: ContainerResult) -> None:
+    """Print what was found in one container."""
+    index = f", replica index {result.replica_index}" if result.replica_index else ""
+    state = f" ({result.state}{index})" if result.state else ""
+    why = f": {result.why}" if result.why else ""
+    say(f"container {result.container_id}{state}: {result.standing.value}{why}")
+    for doubt in result.doubts():
+        say(f"  {doubt}")
+    if result.findings:
+        columns = ["block", "at#", "bytes#", "verdict", "fault", "looks like", "evidence"]
+        shown = result.findings[:FINDINGS_SHOWN_MAX]
+        show(grid("", columns, map(finding_row, shown)))
+        for fault in dict.fromkeys(finding.fault for finding in shown):
+            if fault in MEANINGS:
+                say(f"  {fault.value}: {MEANINGS[fault]}")
+        if result.finding_count > len(shown):
+            say(f"  and {result.finding_count - len(shown)} more")
+
+
+def finding_row(finding: Finding) -> tuple[object, ...]:
+    """Return one finding's row; what a finding is not about is left empty."""
+    where = (finding.block_id, finding.offset, finding.length_bytes)
+    return (
+        *("" if number < 0 else number for number in where),
+        finding.verdict.value,
+        finding.fault.value,
+        "" if finding.forensic is Forensic.UNKNOWN else finding.forensic.value,
+        finding.evidence,
+    )
+
+
+def tell_volume(volume: Volume, results: Sequence[ContainerResult]) -> None:
+    """Print the sum of a volume."""
+    standings = Counter(result.standing for result in results)
+    said = ", ".join(
+        f"{count} {standing.value}" for standing in Standing if (count := standings[standing])
+    )
+    read_bytes = sum(result.bytes_read for result in results)
+    say(
+        f"{volume.hdds}: {counted(len(results), 'container')}: {said or 'none'}; {size(read_bytes)}"
+    )
+    read = [result.comparison for result in results if result.read_at_ms]
+    agreements = Counter(comparison.agreement for comparison in read)
+    for agreement in Agreement:
+        if agreements[agreement]:
+            say(f"  {counted(agreements[agreement], 'container')} {WORDS[agreement]}")
+    reasons: Counter[Reason] = Counter()
+    for comparison in read:
+        reasons.update(comparison.reasons)
+    for reason, count in reasons.items():
+        say(f"  {count} {REASONS[reason]}")

@@ -1,0 +1,115 @@
+"""Ozone's own tree of a replica against what its rows and its bytes say; every difference has a
+reason, or is shown as one that has none.
+
+Ozone makes a tree twice: from the rows when a container closes, and from the bytes when its
+scanner has read them. The two differ on whole replicas where a block has no checksums, has no
+chunks, or ends in a chunk that only `last_chunk_info` knows: its scanner reads none of these. So
+such a difference is explained, and is no damage. Pure.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from merkle.replica import BlockId, ChecksumType
+from merkle.tree import Tree
+from ozone.blockrow import Folds, StoredBlock, folds_of
+from ozone.treefile import OzoneTree
+
+BLOCKS_NAMED_MAX: Final = 100  # of those without an explanation; their number is always told
+
+
+class Agreement(StrEnum):
+    """How Ozone's tree of a replica and what we read of it fit together."""
+
+    EQUAL = "EQUAL"  # the tree is the fold of the rows
+    EXPLAINED = "EXPLAINED"  # it is what Ozone's scanner makes of the same rows
+    DAMAGE = "DAMAGE"  # it has the damage that was found now: Ozone's scanner saw the same
+    UNEXPLAINED = "UNEXPLAINED"  # some block is neither
+    NO_TREE = "NO_TREE"  # there is none, or none that can be read
+
+
+class Reason(StrEnum):
+    """Why Ozone's scanner has another checksum for a whole block than its rows, or none at all."""
+
+    NO_CHECKSUMS = "NO_CHECKSUMS"  # chunks of checksum type NONE
+    NO_CHUNKS = "NO_CHUNKS"  # a padding block of a small erasure-coded key
+    LAST_CHUNK = "LAST_CHUNK"  # a file that was synced and never closed
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What came of comparing. `reasons`: blocks explained by each; `damaged_count`: blocks whose
+    difference is the damage found now. `unexplained` names some of the blocks of
+    `unexplained_count`. `is_recorded`: the database has the tree's root, too."""
+
+    agreement: Agreement
+    root: int | None = None
+    reasons: Mapping[Reason, int] = field(default_factory=dict)
+    damaged_count: int = 0
+    unexplained: tuple[BlockId, ...] = ()
+    unexplained_count: int = 0
+    is_recorded: bool = True
+
+
+class Ledger:
+    """What the rows of one replica say that Ozone's tree may have: filled while they are read."""
+
+    def __init__(self) -> None:
+        self._written: dict[BlockId, int] = {}
+        self._unstable: dict[BlockId, tuple[Folds, Reason]] = {}
+
+    def add(self, stored: StoredBlock) -> None:
+        """Take in a block."""
+        folds = folds_of(stored)
+        block_id = stored.block.block_id
+        self._written[block_id] = folds.written
+        if not folds.is_stable:
+            self._unstable[block_id] = (folds, _reason(stored))
+
+    def compare(self, tree: OzoneTree | None, recorded: int | None, scanned: Tree) -> Comparison:
+        """Compare with Ozone's tree and the root in its database, after `scanned` was read."""
+        if tree is None or tree.root is None:
+            return Comparison(Agreement.NO_TREE)
+        read = dict(zip(scanned.block_ids.tolist(), scanned.block_checksums.tolist(), strict=True))
+        reasons: Counter[Reason] = Counter()
+        damaged_count = 0
+        unexplained: list[BlockId] = []
+        for block_id in sorted(tree.live.keys() | self._written.keys()):
+            theirs, ours = tree.live.get(block_id), self._written.get(block_id)
+            if theirs == ours or block_id in tree.tombstones:
+                continue
+            folds, reason = self._unstable.get(block_id, (None, None))
+            if reason is not None and folds is not None and theirs in {folds.closed, folds.scanned}:
+                reasons[reason] += 1
+            elif ours is not None and theirs == read.get(block_id):
+                damaged_count += 1
+            else:
+                unexplained.append(block_id)
+        agreement = Agreement.EQUAL
+        if unexplained:
+            agreement = Agreement.UNEXPLAINED
+        elif damaged_count:
+            agreement = Agreement.DAMAGE
+        elif reasons:
+            agreement = Agreement.EXPLAINED
+        return Comparison(
+            agreement,
+            tree.root,
+            dict(reasons),
+            damaged_count,
+            tuple(unexplained[:BLOCKS_NAMED_MAX]),
+            len(unexplained),
+            recorded in {None, tree.root},
+        )
+
+
+def _reason(stored: StoredBlock) -> Reason:
+    if stored.tail_count:
+        return Reason.LAST_CHUNK
+    if not stored.block.chunks:
+        return Reason.NO_CHUNKS
+    assert any(chunk.checksum_type is ChecksumType.NONE for chunk in stored.block.chunks)
+    return Reason.NO_CHECKSUMS

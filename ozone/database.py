@@ -1,0 +1,207 @@
+"""RocksDB as a datanode writes it, read beside the running datanode and without a trace.
+
+Opening a RocksDB writes into its directory, also where it is opened to be read. So what is opened
+is a scratch directory of our own, of symbolic links to the files; it is removed once the database
+is open, because an open database keeps its files open. Compaction may remove a file between
+listing and opening: then the directory is listed again.
+
+A view never changes. Who wants to know how things are now asks for one that is not older than a
+moment; while neither log nor manifest have grown, an old one is as good.
+"""
+
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from agent.errors import Code, Refused, Unavailable
+
+if TYPE_CHECKING:
+    from rocksdict import Rdict
+
+ATTEMPTS_MAX: Final = 8  # compactions in a row between listing and opening: one is rare
+OPENING_THREADS: Final = 4
+SUFFIXES: Final = (".log", ".sst", ".blob")
+GROWING: Final = (".log",)  # what is appended to by every write; the manifest by every flush
+MANIFEST: Final = "MANIFEST-"
+CURRENT: Final = "CURRENT"
+BLOCKS: Final = "block_data"
+LAST_CHUNKS: Final = "last_chunk_info"
+NUMBERS: Final = "metadata"
+DELETES: Final = "delete_txns"
+READ: Final = (BLOCKS, LAST_CHUNKS, NUMBERS, DELETES)
+KNOWN: Final = frozenset({*READ, "default", "finalize_blocks"})
+
+Signature = tuple[tuple[str, int, int, int], ...]
+
+
+def library() -> Any:
+    """Return the module that reads RocksDB. Raises Refused where it is not installed."""
+    try:
+        import rocksdict
+    except ImportError as error:
+        raise Refused(
+            Code.INELIGIBLE,
+            "reading Ozone's volumes needs the package rocksdict, which is not installed",
+            hint="pip install 'suture[ozone]'",
+        ) from error
+    return rocksdict
+
+
+@contextmanager
+def _reading(path: Path, scratch: str | None = None) -> Iterator[None]:
+    """Say what the library cannot do; it has one exception for everything."""
+    try:
+        yield
+    except Exception as error:
+        if type(error) is not Exception:
+            raise
+        why = str(error) if scratch is None else str(error).replace(scratch, str(path))
+        raise Unavailable(Code.UNABLE_TO_READ_METADATA_DB, f"{path}: {why}") from error
+
+
+class View:
+    """One database as it was at `opened_at_s`, on the monotonic clock."""
+
+    def __init__(self, path: Path, database: "Rdict", names: list[str], opened_at_s: float) -> None:
+        self._path = path
+        self._families = {name: database.get_column_family(name) for name in READ if name in names}
+        self.unknown_families = tuple(sorted(set(names) - KNOWN))
+        self.opened_at_s = opened_at_s
+
+    def has(self, family: str) -> bool:
+        """Whether the database has this column family."""
+        return family in self._families
+
+    def value(self, family: str, key: bytes) -> bytes | None:
+        """Return the value of a key; None where there is none. Raises Unavailable."""
+        if family not in self._families:
+            return None
+        with _reading(self._path):
+            found: bytes | None = self._families[family].get(key)
+        return found
+
+    def items(self, family: str, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Yield keys, what follows the prefix, and values, in the order of the keys' bytes."""
+        if family not in self._families:
+            return
+        with _reading(self._path):
+            cursor = self._families[family].iter()
+            cursor.seek(prefix)
+        while True:
+            with _reading(self._path):
+                if not cursor.valid():
+                    cursor.status()  # an end that is none raises
+                    return
+                key: bytes = cursor.key()
+                if not key.startswith(prefix):
+                    return
+                value: bytes = cursor.value()
+                cursor.next()
+            yield key[len(prefix) :], value
+
+
+class Database:
+    """One RocksDB directory of a datanode. One owner; its views may outlive it."""
+
+    def __init__(self, path: Path, scratch: Path) -> None:
+        """`scratch` is a directory of ours, in which scratch directories come and go."""
+        self._path = path
+        self._scratch = scratch
+        self._view: View | None = None
+        self._signature: Signature = ()
+
+    def view(self, since_s: float) -> View:
+        """Return the database as it was at this moment or later. Raises Refused, Unavailable."""
+        if self._view is not None:
+            if self._view.opened_at_s >= since_s:
+                return self._view
+            asked_at_s = time.monotonic()
+            if self._signature and self._signature == signature(self._path):
+                self._view.opened_at_s = asked_at_s
+                return self._view
+        before = signature(self._path)
+        self._view = None
+        self._view = self._open()
+        # Where it grew while it was opened, the next question opens it again.
+        self._signature = before if before == signature(self._path) else ()
+        return self._view
+
+    def _open(self) -> View:
+        failures = []
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                return self._open_once()
+            except Unavailable as error:
+                failures.append(error)
+                if len(failures) > 1 and str(failures[-2]) == str(error):
+                    break  # nothing moved: this will not pass
+        raise failures[-1]
+
+    def _open_once(self) -> View:
+        rocks = library()
+        opened_at_s = time.monotonic()
+        if not self._path.is_dir():
+            raise Unavailable(
+                Code.UNABLE_TO_READ_METADATA_DB,
+                f"{self._path} does not exist",
+                hint="hdds.datanode.container.db.dir may name another place: --db-dir",
+            )
+        with tempfile.TemporaryDirectory(dir=self._scratch, prefix="view-") as scratch:
+            for name in _names(self._path):
+                (Path(scratch) / name).symlink_to(self._path.absolute() / name)
+            with _reading(self._path, scratch):
+                names = rocks.Rdict.list_cf(scratch)
+                families = {name: _options(rocks) for name in READ if name in names}
+                database = rocks.Rdict(
+                    scratch,
+                    _options(rocks),
+                    column_families=families,
+                    access_type=rocks.AccessType.read_only(False),
+                )
+                return View(self._path, database, names, opened_at_s)
+
+
+def _options(rocks: Any) -> Any:
+    options = rocks.Options(raw_mode=True)
+    options.create_if_missing(False)
+    options.set_max_open_files(-1)  # all files are opened at once: what compaction removes stays
+    options.set_max_file_opening_threads(OPENING_THREADS)
+    options.set_skip_stats_update_on_db_open(True)
+    # A log that ends in the middle of an entry is being written; one that is wrong before its end
+    # is damaged, and to pass over what follows would make rows seem lost.
+    options.set_wal_recovery_mode(rocks.DBRecoveryMode.tolerate_corrupted_tail_records())
+    return options
+
+
+def _names(path: Path) -> list[str]:
+    names = (file.name for file in path.iterdir())
+    return [
+        name
+        for name in names
+        if name == CURRENT or name.startswith(MANIFEST) or name.endswith(SUFFIXES)
+    ]
+
+
+def signature(path: Path) -> Signature:
+    """Return what grows with every write to the database; () where that cannot be told."""
+    facts = []
+    try:
+        for name in sorted(_names(path)):
+            if name == CURRENT or name.startswith(MANIFEST) or name.endswith(GROWING):
+                status = (path / name).stat()
+                facts.append((name, status.st_size, status.st_mtime_ns, status.st_ino))
+            else:
+                facts.append((name, 0, 0, 0))
+    except OSError:
+        return ()
+    return tuple(facts)
+
+
+def clear_scratch(scratch: Path) -> None:
+    """Make the scratch directory anew: a process that was killed left links there."""
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,0 +1,126 @@
+"""Ozone's descriptor `<id>.container`: YAML that says what a replica is and where its rows are.
+
+Its checksum is the SHA-256 of the SHA-256 of the same text in which `checksum` is 64 NUL
+characters, as Java's YAML writer puts those: as binary, in base64. The text is judged as it is and
+not written anew, so that nothing depends on how another library would write it.
+"""
+
+import base64
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+import yaml
+
+from merkle.damaged import Damaged
+from merkle.replica import ID_MAX, ContainerId, ReplicaState
+from ozone.unknown import Unknown
+
+DESCRIPTOR_BYTES_MAX: Final = 16 * 1024  # Ozone's have one; YAML takes long over what nests
+TAG: Final = "KeyValueContainerData"
+CONTAINER_TYPE: Final = "KeyValueContainer"
+DATABASE_TYPE: Final = "RocksDB"
+FILE_PER_BLOCK: Final = 2  # layOutVersion of the only layout that Ozone still writes
+SCHEMAS: Final = {"2": 2, "3": 3}
+REPLICA_INDEX_MAX: Final = 64  # more shards than any erasure code of Ozone has
+_CHECKSUM_LINE: Final = re.compile(rb"^checksum: ([0-9a-f]{64})$", re.MULTILINE)
+_UNSUMMED: Final = b"checksum: !!binary |-\n  " + base64.b64encode(bytes(64))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Descriptor:
+    """What the file says. `schema`: 3 is one database a volume, 2 one a container.
+
+    `is_verified`: False where the file has no checksum. `scanned_at_ms` is of Ozone's own scan.
+    """
+
+    container_id: ContainerId
+    state: ReplicaState
+    replica_index: int
+    schema: int
+    origin_node_id: str
+    origin_pipeline_id: str
+    scanned_at_ms: int
+    is_verified: bool
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML's plain types, and the one tag that Ozone writes."""
+
+
+def _mapping(loader: yaml.SafeLoader, node: yaml.Node) -> dict[Any, Any]:
+    if not isinstance(node, yaml.MappingNode):
+        raise yaml.YAMLError(f"{TAG} is no mapping")
+    return loader.construct_mapping(node, deep=True)
+
+
+_Loader.add_constructor(TAG, _mapping)
+
+
+def decode_descriptor(data: bytes, container_id: ContainerId) -> Descriptor:
+    """Read a descriptor. Raises Damaged naming what is wrong, Unknown for another Ozone's."""
+    what = f"descriptor of container {container_id}"
+    fields = _fields(data, what)
+    if fields.get("containerType") != CONTAINER_TYPE:
+        raise Unknown(f"{what}: a container of type {fields.get('containerType')!r}")
+    if fields.get("containerDBType") != DATABASE_TYPE:
+        raise Unknown(f"{what}: rows in {fields.get('containerDBType')!r}")
+    if fields.get("layOutVersion") != FILE_PER_BLOCK:
+        raise Unknown(f"{what}: layOutVersion {fields.get('layOutVersion')!r}")
+    schema = SCHEMAS.get(str(fields.get("schemaVersion")))
+    if schema is None:
+        raise Unknown(f"{what}: schemaVersion {fields.get('schemaVersion')!r}")
+    if fields.get("state") not in set(ReplicaState):
+        raise Unknown(f"{what}: state {fields.get('state')!r}")
+    is_verified = _verify(data, what)
+    if fields.get("containerID") != container_id:
+        raise Damaged(f"{what}: it names container {fields.get('containerID')!r}")
+    return Descriptor(
+        container_id=container_id,
+        state=ReplicaState(fields["state"]),
+        replica_index=_number(fields, "replicaIndex", REPLICA_INDEX_MAX, what),
+        schema=schema,
+        origin_node_id=str(fields.get("originNodeId", "")),
+        origin_pipeline_id=str(fields.get("originPipelineId", "")),
+        scanned_at_ms=_number(fields, "dataScanTimestamp", ID_MAX, what),
+        is_verified=is_verified,
+    )
+
+
+def _fields(data: bytes, what: str) -> dict[Any, Any]:
+    if len(data) > DESCRIPTOR_BYTES_MAX:
+        raise Damaged(f"{what}: {len(data)} bytes")
+    try:
+        fields = yaml.load(data, _Loader)  # noqa: S506 - a SafeLoader with one tag more
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError, OverflowError) as error:
+        raise Damaged(f"{what}: not YAML that Ozone writes") from error
+    if not isinstance(fields, dict):
+        raise Damaged(f"{what}: no fields")
+    try:
+        fields.get("state") in set(ReplicaState)  # noqa: B015 - a list is no value of a field
+    except TypeError as error:
+        raise Damaged(f"{what}: state is no word") from error
+    return fields
+
+
+def _verify(data: bytes, what: str) -> bool:
+    """Compare the checksum in the text with that of the text; return whether it has one."""
+    found = _CHECKSUM_LINE.findall(data)
+    if not found:
+        return False
+    if len(found) > 1:
+        raise Damaged(f"{what}: {len(found)} checksums")
+    text = _CHECKSUM_LINE.sub(lambda _: _UNSUMMED, data)
+    actual = hashlib.sha256(hashlib.sha256(text).digest()).hexdigest()
+    written = found[0].decode()
+    if actual != written:
+        raise Damaged(f"{what}: checksum {actual[:16]}..., the file says {written[:16]}...")
+    return True
+
+
+def _number(fields: dict[Any, Any], name: str, largest: int, what: str) -> int:
+    value = fields.get(name, 0)
+    if not isinstance(value, int) or not 0 <= value <= largest:
+        raise Damaged(f"{what}: {name} {value!r}")
+    return value

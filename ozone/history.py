@@ -1,0 +1,230 @@
+"""What a scrub remembers of one volume, in a directory of its own: never on the volume.
+
+One SQLite file a volume: results and findings of each container, where an unfinished read goes on,
+what could not be read, when the round began. Its forms of findings and cursors are the agent's. A
+history that is damaged or of another version is refused: remove it, and everything is read again.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from agent.errors import Code, Refused
+from agent.store.doubts import Doubt, decode_doubt, encode_doubt
+from agent.store.rows import (
+    ScanCursor,
+    decode_cursor,
+    decode_finding,
+    encode_cursor,
+    encode_finding,
+)
+from merkle.damaged import Damaged
+from merkle.replica import BlockId, ContainerId
+from ozone.comparison import Agreement, Comparison, Reason
+from ozone.result import ContainerResult
+
+FORMAT: Final = 1
+BUSY_S: Final = 10.0  # somebody looks into it with a tool of his own
+SCANS_KEPT: Final = 20  # of each container
+
+_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS results(container_id INTEGER PRIMARY KEY, read_at_ms INTEGER NOT NULL,
+    facts TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS findings(container_id INTEGER, position INTEGER, row BLOB NOT NULL,
+    PRIMARY KEY(container_id, position));
+CREATE TABLE IF NOT EXISTS scans(container_id INTEGER, at_ms INTEGER, standing TEXT NOT NULL,
+    finding_count INTEGER NOT NULL, bytes_read INTEGER NOT NULL, PRIMARY KEY(container_id, at_ms));
+CREATE TABLE IF NOT EXISTS cursors(container_id INTEGER PRIMARY KEY, row BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS doubts(container_id INTEGER PRIMARY KEY, row BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS rounds(begun_at_ms INTEGER PRIMARY KEY, ended_at_ms INTEGER);
+"""
+
+
+class History:
+    """The history of one volume. One owner at a time."""
+
+    def __init__(self, path: Path) -> None:
+        """Open it, or begin one. Raises Refused."""
+        self._path = path
+        with self._told():
+            self._base = sqlite3.connect(
+                path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
+            )
+            self._base.execute("PRAGMA journal_mode=WAL")
+            self._base.execute("PRAGMA synchronous=FULL")
+            version = self._base.execute("PRAGMA user_version").fetchone()[0]
+            if version not in {0, FORMAT}:
+                raise Refused(
+                    Code.INELIGIBLE,
+                    f"{path} has format {version}, this program knows {FORMAT}",
+                    hint="remove it to begin anew",
+                )
+            self._base.executescript(_TABLES)
+            self._base.execute(f"PRAGMA user_version={FORMAT}")
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, Damaged, KeyError, TypeError) as error:
+            raise Refused(
+                Code.IO_EXCEPTION,
+                f"history {self._path}: {error}",
+                hint="remove it to begin anew: what it remembers is then read again",
+            ) from error
+
+    @contextmanager
+    def _change(self) -> Iterator[sqlite3.Connection]:
+        with self._told():
+            self._base.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._base
+            except BaseException:
+                self._base.execute("ROLLBACK")
+                raise
+            self._base.execute("COMMIT")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._base.close()
+
+    # results
+
+    def put(self, result: ContainerResult, *, is_whole: bool) -> None:
+        """Remember what was found in a container, durably, instead of what was known of it.
+
+        With `is_whole` the read is over: its place and what could not be read before are forgotten.
+        """
+        facts, number = json.dumps(_facts(result)), result.container_id
+        rows = [(number, at, encode_finding(item)) for at, item in enumerate(result.findings)]
+        with self._change() as base:
+            base.execute(
+                "INSERT OR REPLACE INTO results VALUES(?,?,?)", (number, result.read_at_ms, facts)
+            )
+            base.execute("DELETE FROM findings WHERE container_id=?", (number,))
+            base.executemany("INSERT INTO findings VALUES(?,?,?)", rows)
+            if is_whole:
+                self._end_read(base, result)
+
+    def _end_read(self, base: sqlite3.Connection, result: ContainerResult) -> None:
+        number = result.container_id
+        self._forget_place(base, number)
+        scan = (number, result.read_at_ms, result.standing.value, result.finding_count)
+        base.execute("INSERT OR REPLACE INTO scans VALUES(?,?,?,?,?)", (*scan, result.bytes_read))
+        base.execute(
+            "DELETE FROM scans WHERE container_id=? AND at_ms NOT IN (SELECT at_ms FROM scans "
+            "WHERE container_id=? ORDER BY at_ms DESC LIMIT ?)",
+            (number, number, SCANS_KEPT),
+        )
+
+    def _forget_place(self, base: sqlite3.Connection, container_id: ContainerId) -> None:
+        base.execute("DELETE FROM cursors WHERE container_id=?", (container_id,))
+        base.execute("DELETE FROM doubts WHERE container_id=?", (container_id,))
+
+    def result(self, container_id: ContainerId) -> ContainerResult | None:
+        """Return what is known of a container; None for nothing."""
+        with self._told():
+            row = self._base.execute(
+                "SELECT facts FROM results WHERE container_id=?", (container_id,)
+            ).fetchone()
+            if row is None:
+                return None
+            found = self._base.execute(
+                "SELECT row FROM findings WHERE container_id=? ORDER BY position", (container_id,)
+            )
+            findings = tuple(decode_finding(container_id, bytes(item[0])) for item in found)
+            return _result(json.loads(row[0]), findings)
+
+    def read_at_ms(self) -> dict[ContainerId, int]:
+        """Return when each container was read whole last."""
+        with self._told():
+            rows = self._base.execute("SELECT container_id, read_at_ms FROM results")
+            return {ContainerId(number): at_ms for number, at_ms in rows}
+
+    def forget(self, container_ids: Sequence[ContainerId]) -> None:
+        """Forget containers that have left the volume."""
+        gone = [(container_id,) for container_id in container_ids]
+        with self._change() as base:
+            for table in ("results", "findings", "scans", "cursors", "doubts"):
+                base.executemany(f"DELETE FROM {table} WHERE container_id=?", gone)  # noqa: S608
+
+    # places and doubts
+
+    def cursor(self, container_id: ContainerId) -> ScanCursor | None:
+        """Return where an unfinished read goes on; a damaged one is none."""
+        with self._told():
+            row = self._base.execute(
+                "SELECT row FROM cursors WHERE container_id=?", (container_id,)
+            ).fetchone()
+        try:
+            return None if row is None else decode_cursor(container_id, bytes(row[0]))
+        except Damaged:
+            return None
+
+    def put_cursor(self, container_id: ContainerId, cursor: ScanCursor) -> None:
+        """Remember how far a read has come, durably."""
+        with self._change() as base:
+            row = (container_id, encode_cursor(cursor))
+            base.execute("INSERT OR REPLACE INTO cursors VALUES(?,?)", row)
+
+    def doubt(self, container_id: ContainerId) -> Doubt | None:
+        """Return what could not be read of a container before."""
+        with self._told():
+            row = self._base.execute(
+                "SELECT row FROM doubts WHERE container_id=?", (container_id,)
+            ).fetchone()
+        return None if row is None else decode_doubt(bytes(row[0]))
+
+    def put_doubt(self, container_id: ContainerId, doubt: Doubt) -> None:
+        """Remember what could not be read, durably."""
+        with self._change() as base:
+            row = (container_id, encode_doubt(doubt))
+            base.execute("INSERT OR REPLACE INTO doubts VALUES(?,?)", row)
+
+    # rounds
+
+    def begin_round(self, now_ms: int, *, anew: bool) -> int:
+        """Return when the round under way began; begin one if there is none, or `anew`."""
+        with self._change() as base:
+            row = base.execute(
+                "SELECT begun_at_ms FROM rounds WHERE ended_at_ms IS NULL "
+                "ORDER BY begun_at_ms DESC LIMIT 1"
+            ).fetchone()
+            if row is not None and not anew and row[0] <= now_ms:
+                begun_at_ms: int = row[0]
+                return begun_at_ms
+            base.execute("DELETE FROM rounds WHERE ended_at_ms IS NULL")
+            base.execute("INSERT OR REPLACE INTO rounds VALUES(?, NULL)", (now_ms,))
+            if anew:
+                base.execute("DELETE FROM cursors")
+        return now_ms
+
+    def end_round(self, now_ms: int) -> None:
+        """Note that everything was read."""
+        with self._change() as base:
+            base.execute("UPDATE rounds SET ended_at_ms=? WHERE ended_at_ms IS NULL", (now_ms,))
+
+
+def _facts(result: ContainerResult) -> dict[str, Any]:
+    facts = asdict(result)
+    del facts["findings"]
+    facts["skipped"] = {str(key): why for key, why in result.skipped.items()}
+    return facts
+
+
+def _result(facts: dict[str, Any], findings: tuple[Any, ...]) -> ContainerResult:
+    comparison = facts.pop("comparison")
+    reasons = {Reason(name): count for name, count in comparison.pop("reasons").items()}
+    agreement = Agreement(comparison.pop("agreement"))
+    unexplained = tuple(map(BlockId, comparison.pop("unexplained")))
+    skipped = {BlockId(int(key)): why for key, why in facts.pop("skipped").items()}
+    return ContainerResult(
+        **facts,
+        findings=findings,
+        skipped=skipped,
+        comparison=Comparison(agreement, reasons=reasons, unexplained=unexplained, **comparison),
+    )

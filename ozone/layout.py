@@ -1,0 +1,135 @@
+"""Where an Ozone datanode keeps what on a volume.
+
+    <data dir>/hdds/VERSION                                      Java properties
+    <data dir>/hdds/<cluster>/current/containerDir<N>/<id>/      metadata/<id>.container, <id>.tree
+                                                                 chunks/<block id>.block
+                                                                 metadata/<id>-dn-container.db (V2)
+    <data dir>/hdds/<cluster>/<storage id>/container.db          one RocksDB a volume (schema V3)
+
+Nothing here writes.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from agent.errors import Code, Refused
+from merkle.replica import ID_MAX, ContainerId
+
+VERSION_NAME: Final = "VERSION"
+VERSION_BYTES_MAX: Final = 64 * 1024
+HDDS: Final = "hdds"
+SUBFOLDERS: Final = 256  # containerDir0 .. containerDir255
+DATABASE: Final = "container.db"
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """One data directory of a datanode, as `hdds.datanode.dir` names it."""
+
+    hdds: Path
+    cluster: Path
+    storage_id: str
+    cluster_id: str
+    datanode_id: str
+
+    @property
+    def database(self) -> Path:
+        """Where the RocksDB of schema V3 lies, unless the datanode was told another place."""
+        return self.cluster / self.storage_id / DATABASE
+
+    def paths(self, container_id: ContainerId) -> "ContainerPaths":
+        """Return where a container lies."""
+        folder = f"containerDir{container_id >> 9 & SUBFOLDERS - 1}"
+        return ContainerPaths(container_id, self.cluster / "current" / folder / str(container_id))
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerPaths:
+    """The files of one container."""
+
+    container_id: ContainerId
+    root: Path
+
+    @property
+    def descriptor(self) -> Path:
+        """The YAML that says what it is."""
+        return self.root / "metadata" / f"{self.container_id}.container"
+
+    @property
+    def tree(self) -> Path:
+        """The tree that Ozone keeps of it."""
+        return self.root / "metadata" / f"{self.container_id}.tree"
+
+    @property
+    def chunks(self) -> Path:
+        """The directory of its block files."""
+        return self.root / "chunks"
+
+    @property
+    def database(self) -> Path:
+        """Its own RocksDB, in schema V2."""
+        return self.root / "metadata" / f"{self.container_id}-dn-container.db"
+
+
+def read_properties(text: str) -> Mapping[str, str]:
+    """Return the entries of a Java properties file as simple as Ozone's VERSION."""
+    pairs = (line.partition("=") for line in text.splitlines() if not line.startswith(("#", "!")))
+    return {name.strip(): value.strip() for name, sign, value in pairs if sign}
+
+
+def find_volume(data_dir: Path) -> Volume:
+    """Return the volume at a data directory, or at the `hdds` below it. Raises Refused, OSError."""
+    hdds = data_dir if (data_dir / VERSION_NAME).is_file() else data_dir / HDDS
+    version = hdds / VERSION_NAME
+    hint = "name a directory of hdds.datanode.dir, as in the datanode's ozone-site.xml"
+    if not version.is_file():
+        raise Refused(
+            Code.INCONSISTENT_VOLUME, f"{data_dir} holds no {HDDS}/{VERSION_NAME}", hint=hint
+        )
+    with version.open("rb") as file:
+        raw = file.read(VERSION_BYTES_MAX)
+    fields = read_properties(raw.decode("utf-8", "replace"))
+    missing = [name for name in ("storageID", "clusterID", "datanodeUuid") if not fields.get(name)]
+    if missing:
+        raise Refused(Code.INCONSISTENT_VOLUME, f"{version} does not say {', '.join(missing)}")
+    storage_id, cluster_id = fields["storageID"], fields["clusterID"]
+    if any("/" in name or name in {".", ".."} for name in (storage_id, cluster_id)):
+        raise Refused(Code.INCONSISTENT_VOLUME, f"{version}: storageID or clusterID is no name")
+    return Volume(hdds, _cluster(hdds, cluster_id), storage_id, cluster_id, fields["datanodeUuid"])
+
+
+def _cluster(hdds: Path, cluster_id: str) -> Path:
+    """Return the directory of the cluster: of its id, or the only one that holds containers."""
+    named = hdds / cluster_id
+    if (named / "current").is_dir():
+        return named
+    others = [path.parent for path in sorted(hdds.glob("*/current")) if path.is_dir()]
+    if len(others) > 1:
+        found = ", ".join(path.name for path in others)
+        raise Refused(Code.INCONSISTENT_VOLUME, f"{hdds} holds several clusters: {found}")
+    return others[0] if others else named
+
+
+def container_ids(volume: Volume) -> Iterator[ContainerId]:
+    """Yield the ids of the containers that have a directory, in no order. Raises OSError."""
+    for number in range(SUBFOLDERS):
+        try:
+            entries = os.scandir(volume.cluster / "current" / f"containerDir{number}")
+        except FileNotFoundError:
+            continue
+        with entries:
+            for entry in entries:
+                container_id = number_of(entry.name)
+                if container_id is not None and entry.is_dir(follow_symlinks=False):
+                    yield ContainerId(container_id)
+
+
+def number_of(text: str) -> int | None:
+    """Return the id that a name is, in decimal and without zeros before it; None for others."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(ID_MAX))):
+        return None
+    number = int(text)
+    return number if number <= ID_MAX and str(number) == text else None

@@ -1,0 +1,345 @@
+"""One replica of Ozone, as the scanner sees it (`scanner.ports.ReplicaReader`).
+
+The rows come from a view of the database that may be minutes old; what looks wrong in it is looked
+up again, in a view that is not older than the look. A block whose row is gone by then, that Ozone
+was told to delete, or whose container has left its place, is no finding.
+"""
+
+import contextlib
+import errno
+import os
+import time
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from agent.errors import Code, Refused
+from agent.store.reader import ABSENT_FD, FOREIGN_NAMES_MAX, BlockFile, ReadBuffers
+from merkle.blockrow import encode_block
+from merkle.checksum import U64s
+from merkle.damaged import Damaged
+from merkle.replica import BlockId, ContainerId
+from merkle.tree import Tree
+from ozone.blockrow import StoredBlock, decode_stored
+from ozone.comparison import Comparison, Ledger
+from ozone.descriptor import DESCRIPTOR_BYTES_MAX, Descriptor, decode_descriptor
+from ozone.layout import ContainerPaths, number_of
+from ozone.rows import RECORDED_ROOT, ContainerRows
+from ozone.treefile import TREE_BYTES_MAX, OzoneTree, decode_tree
+from ozone.unknown import Unknown
+from scanner.finding import Fault, Verdict
+from scanner.judge import name_of, read_failure
+from scanner.ports import Pieces, Structure, StructureFault
+
+SUFFIX: Final = ".block"
+SKIPPED_MAX: Final = 100  # blocks that cannot be judged, by name; their number is always told
+DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
+
+RowsSince = Callable[[float], ContainerRows]
+"""The rows of a container as they were at this monotonic moment or later."""
+
+
+def read_small(path: Path, bytes_max: int) -> bytes:
+    """Return a file whole. Raises Damaged beyond `bytes_max`, OSError."""
+    with path.open("rb") as file:
+        data = file.read(bytes_max + 1)
+    if len(data) > bytes_max:
+        raise Damaged(f"{path.name}: more than {bytes_max} bytes")
+    return data
+
+
+def read_descriptor(paths: ContainerPaths) -> Descriptor:
+    """Return the descriptor of a container. Raises Damaged, Unknown, OSError."""
+    data = read_small(paths.descriptor, DESCRIPTOR_BYTES_MAX)
+    return decode_descriptor(data, paths.container_id)
+
+
+def identity_of(paths: ContainerPaths) -> int:
+    """Return a number that a replica keeps while it stays in its place. Raises OSError."""
+    here, chunks = paths.root.stat(), 0
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        chunks = paths.chunks.stat().st_ino
+    return (here.st_ino << 20 ^ here.st_dev << 8 ^ chunks) & (1 << 63) - 1
+
+
+class _CommittedFile(BlockFile):
+    """A block file as far as its block was committed: what lies behind may be a client's that died
+    between writing and committing, and Ozone leaves it."""
+
+    def __init__(self, name: str, buffers: ReadBuffers, *, directory_fd: int, pieces: Pieces | None,
+                 committed_bytes: int, surplus: Callable[[int], None]) -> None:  # fmt: skip
+        super().__init__(name, buffers, directory_fd=directory_fd, pieces=pieces)
+        self._committed_bytes = committed_bytes
+        self._surplus = surplus
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of the file, and of what was committed if that is less."""
+        size_bytes = super().size_bytes
+        if size_bytes > self._committed_bytes:
+            self._surplus(size_bytes - self._committed_bytes)
+        return min(size_bytes, self._committed_bytes)
+
+
+class OzoneReader:
+    """Reads one replica. Close it: it keeps the chunks directory open."""
+
+    def __init__(
+        self,
+        paths: ContainerPaths,
+        rows_since: RowsSince,
+        began_at_s: float,
+        identity: int,
+        *,
+        buffers: ReadBuffers | None = None,
+        pieces: Pieces | None = None,
+    ) -> None:
+        """Begin to read the replica that had this identity, with rows as of `began_at_s`.
+
+        Raises Refused(CONTAINER_NOT_FOUND), Unavailable, OSError.
+        """
+        self._paths = paths
+        self._identity = identity
+        self._rows_since = rows_since
+        self._rows = rows_since(began_at_s)
+        self._looked_at_s = began_at_s
+        self._buffers = buffers or ReadBuffers()
+        self._pieces = pieces
+        self._tree: OzoneTree | None = None
+        self._tree_faults: list[StructureFault] = []
+        self.ledger = Ledger()
+        self.surplus: dict[BlockId, int] = {}  # bytes behind what was committed
+        self.skipped: dict[BlockId, str] = {}
+        self.skipped_count = 0
+        self._directory_fd = self._opened_directory()
+        self._read_tree()
+
+    def _opened_directory(self) -> int:
+        try:
+            return os.open(self._paths.chunks, DIRECTORY_FLAGS)
+        except (FileNotFoundError, NotADirectoryError):
+            if not self.is_current():
+                raise self._gone() from None
+            return ABSENT_FD
+
+    def _gone(self) -> Refused:
+        return Refused(
+            Code.CONTAINER_NOT_FOUND,
+            f"container {self._paths.container_id} has left {self._paths.root}",
+        )
+
+    def _read_tree(self) -> None:
+        """Read Ozone's tree; again if it is damaged, because Ozone may just have replaced it."""
+        path = self._paths.tree
+        for is_last in (False, True):
+            try:
+                data = read_small(path, TREE_BYTES_MAX)
+                self._tree = decode_tree(data, self._paths.container_id)
+            except FileNotFoundError:
+                fault = StructureFault(Fault.TREE_MISSING, f"{path.name} does not exist")
+            except Damaged as damage:
+                fault = StructureFault(Fault.TREE_DAMAGED, str(damage))
+            except OSError as error:
+                fault = StructureFault(Fault.TREE_DAMAGED, _unreadable(path, error))
+            else:
+                return
+            if is_last:
+                self._tree_faults.append(fault)
+
+    def close(self) -> None:
+        """Close the directory."""
+        if self._directory_fd != ABSENT_FD:
+            os.close(self._directory_fd)
+        self._directory_fd = ABSENT_FD
+
+    @property
+    def container_id(self) -> ContainerId:
+        """Whose replica this is."""
+        return self._paths.container_id
+
+    # rows
+
+    def blocks(self) -> Iterator[tuple[BlockId, bytes]]:
+        """Yield the blocks by ascending id, each as a row of ours (`merkle.blockrow`).
+
+        A row that is damaged is given as it is: nobody can read it. A block that we cannot judge is
+        left out, and named in `skipped`.
+        """
+        self.ledger, self.skipped, self.skipped_count = Ledger(), {}, 0
+        for block_id, row, tail in self._rows.blocks():
+            try:
+                stored = decode_stored(self.container_id, block_id, row, tail)
+            except Damaged:
+                yield block_id, row or tail or b""
+                continue
+            except Unknown as why:
+                self.skipped_count += 1
+                if len(self.skipped) < SKIPPED_MAX:
+                    self.skipped[block_id] = str(why)
+                continue
+            self.ledger.add(stored)
+            yield block_id, encode_block(stored.block)
+
+    def row(self, block_id: BlockId) -> bytes | None:
+        """Return the block's row as it is after the last look at its bytes; None when it is gone,
+        or is to be."""
+        if not self.is_current():
+            return None
+        rows = self._rows_since(self._looked_at_s)
+        row, tail = rows.pair(block_id)
+        if (row is None and tail is None) or block_id in rows.condemned():
+            return None
+        try:
+            return encode_block(decode_stored(self.container_id, block_id, row, tail).block)
+        except (Damaged, Unknown):
+            return row or tail
+
+    def tombstones(self) -> Mapping[BlockId, int]:
+        """Return the deleted blocks and their checksums, of Ozone's tree."""
+        return {} if self._tree is None else self._tree.tombstones
+
+    # bytes
+
+    def open_block(self, block_id: BlockId) -> BlockFile:
+        """Open the block's file; raise FileNotFoundError when there is none."""
+        return _CommittedFile(
+            f"{block_id}{SUFFIX}",
+            self._buffers,
+            directory_fd=self._checked_directory(),
+            pieces=self._pieces,
+            committed_bytes=self._committed_bytes(block_id),
+            surplus=lambda length_bytes: self.surplus.update({block_id: length_bytes}),
+        )
+
+    def _committed_bytes(self, block_id: BlockId) -> int:
+        stored = self._stored(block_id)
+        return 0 if stored is None else stored.block.length_bytes
+
+    def _stored(self, block_id: BlockId) -> StoredBlock | None:
+        row, tail = self._rows.pair(block_id)
+        with contextlib.suppress(Damaged, Unknown):
+            if row is not None or tail is not None:
+                return decode_stored(self.container_id, block_id, row, tail)
+        return None
+
+    def read_whole(self, block_id: BlockId, length_bytes: int) -> memoryview:
+        """Read a small block; one byte more than it has, so that a longer file shows."""
+        file = BlockFile(
+            f"{block_id}{SUFFIX}",
+            self._buffers,
+            directory_fd=self._checked_directory(),
+            pieces=self._pieces,
+        )
+        try:
+            return file.read(0, length_bytes + 1)
+        finally:
+            file.close()
+
+    def _checked_directory(self) -> int:
+        self._looked_at_s = time.monotonic()
+        if self._directory_fd == ABSENT_FD:
+            raise FileNotFoundError(errno.ENOENT, "no chunks directory", str(self._paths.chunks))
+        return self._directory_fd
+
+    def former_bytes(self, block_id: BlockId, offset: int) -> tuple[bytes, ...]:
+        """Return nothing: Ozone keeps nothing of what was here before."""
+        del block_id, offset
+        return ()
+
+    # the rest
+
+    def structure(self) -> Structure:
+        """List the replica's files and judge descriptor, tree file and directories."""
+        faults = [*self._tree_faults]
+        self._looked_at_s = time.monotonic()
+        ids, foreign = np.empty(0, np.uint64), list[str]()
+        if self._directory_fd == ABSENT_FD:
+            missing = f"{self._paths.chunks} does not exist"
+            faults.append(StructureFault(Fault.CHUNKS_DIRECTORY_MISSING, missing))
+        else:
+            try:
+                ids, foreign = self._list()
+            except OSError as error:
+                why = _unreadable(self._paths.chunks, error)
+                fault = StructureFault(Fault.CHUNKS_DIRECTORY_MISSING, why, is_unreadable=True)
+                faults.append(fault)
+        faults.extend(StructureFault(Fault.FOREIGN_FILE, name) for name in sorted(foreign))
+        faults.extend(self._descriptor_faults())
+        return Structure(tuple(faults), ids, self._expected_blocks(ids))
+
+    def _list(self) -> tuple[U64s, list[str]]:
+        """Return the ids of blocks that have a file, ascending, and the names of other files."""
+        ids: array[int] = array("Q")
+        foreign: list[str] = []
+        with os.scandir(self._directory_fd) as entries:
+            for entry in entries:
+                number = number_of(entry.name.removesuffix(SUFFIX))
+                if number is not None and entry.name.endswith(SUFFIX):
+                    if entry.is_file(follow_symlinks=False):
+                        ids.append(number)
+                elif len(foreign) < FOREIGN_NAMES_MAX:
+                    foreign.append(entry.name)
+        return np.unique(np.frombuffer(ids, np.uint64)), foreign
+
+    def _descriptor_faults(self) -> list[StructureFault]:
+        """Judge the descriptor; again if it is damaged, because Ozone may just have replaced it."""
+        fault = self._descriptor_fault()
+        if fault is not None:
+            fault = self._descriptor_fault()
+        return [] if fault is None else [fault]
+
+    def _descriptor_fault(self) -> StructureFault | None:
+        path = self._paths.descriptor
+        try:
+            read_descriptor(self._paths)
+        except FileNotFoundError:
+            if not self.is_current():
+                raise self._gone() from None
+            return StructureFault(Fault.DESCRIPTOR_MISSING, f"{path.name} does not exist")
+        except Damaged as damage:
+            return StructureFault(Fault.DESCRIPTOR_DAMAGED, str(damage))
+        except Unknown:
+            return None
+        except OSError as error:
+            why = _unreadable(path, error)
+            return StructureFault(Fault.DESCRIPTOR_DAMAGED, why, is_unreadable=True)
+        return None
+
+    def _expected_blocks(self, files: U64s) -> U64s:
+        """Return the blocks that Ozone's tree has alive and that have a file: their rows must be
+        there. Ozone's tree is not synced to disk: a block that has neither file nor row may have
+        been deleted shortly before a power failure, so that is no fault; the comparison of the
+        trees shows it."""
+        live = [] if self._tree is None else sorted(self._tree.live)
+        known = np.array(live, dtype=np.uint64)
+        skipped = np.array(sorted(self.skipped), dtype=np.uint64)
+        return np.setdiff1d(np.intersect1d(known, files), skipped)
+
+    def is_current(self) -> bool:
+        """Whether the replica is still in its place."""
+        try:
+            return identity_of(self._paths) == self._identity
+        except OSError:
+            return False
+
+    def recorded_root(self) -> int | None:
+        """Return the root that Ozone keeps in the database; None where it keeps none."""
+        return self._rows.number(RECORDED_ROOT)
+
+    def unknown_row_count(self) -> int:
+        """Return how many keys among the container's rows no block has."""
+        return self._rows.unknown_count
+
+    def compare(self, scanned: Tree) -> Comparison:
+        """Compare Ozone's tree with the rows and with what was read."""
+        return self.ledger.compare(self._tree, self.recorded_root(), scanned)
+
+
+def _unreadable(path: Path, error: OSError) -> str:
+    """Say that a file cannot be read; raise the error again if that is not the file's fault."""
+    if read_failure(error) is Verdict.TRANSIENT:
+        raise error
+    return f"{path.name}: read failed with {name_of(error)}"

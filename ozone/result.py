@@ -1,0 +1,150 @@
+"""What a scrub says of one container: values for a table, a JSON document and the history."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from merkle.replica import BlockId, ContainerId
+from ozone.comparison import Agreement, Comparison
+from scanner.finding import Fault, Finding, Verdict
+
+UNSETTLED: Final = frozenset({Verdict.SUSPECT_HOST, Verdict.TRANSIENT, Verdict.CHANGED})
+"""Verdicts that are neither damage nor harmless."""
+
+
+class Standing(StrEnum):
+    """The one word for a container."""
+
+    WHOLE = "WHOLE"  # every byte was read and is as it was written
+    DAMAGED = "DAMAGED"
+    DOUBTFUL = "DOUBTFUL"  # nothing is damaged, and something needs a person's look
+    NOT_READ = "NOT_READ"  # refused, or no verdict came of it: `why` says the reason
+    SKIPPED = "SKIPPED"  # being written: Ozone has not closed it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerResult:
+    """One container after a scrub.
+
+    `findings` are damage first, bounded; `finding_count` is all of them. `skipped` names blocks
+    that cannot be judged, with the reason, some of `skipped_count`. `unknown_row_count`: keys of
+    the database that no block has. `why`: the reason of NOT_READ and SKIPPED.
+    """
+
+    container_id: ContainerId
+    storage_id: str
+    state: str = ""
+    replica_index: int = 0
+    schema: int = 0
+    read_at_ms: int = 0
+    bytes_read: int = 0
+    block_count: int = 0
+    findings: tuple[Finding, ...] = ()
+    finding_count: int = 0
+    comparison: Comparison = field(default_factory=lambda: Comparison(Agreement.NO_TREE))
+    skipped: Mapping[BlockId, str] = field(default_factory=dict)
+    skipped_count: int = 0
+    unknown_row_count: int = 0
+    why: str = ""
+    is_open: bool = False
+
+    @property
+    def standing(self) -> Standing:
+        """The one word."""
+        if self.is_open:
+            return Standing.SKIPPED
+        if any(finding.is_damage for finding in self.findings):
+            return Standing.DAMAGED
+        if self.why:
+            return Standing.NOT_READ
+        if self.doubts():
+            return Standing.DOUBTFUL
+        return Standing.WHOLE
+
+    def doubts(self) -> tuple[str, ...]:
+        """Return what needs a look although no byte is known to be damaged."""
+        said = []
+        if self.comparison.agreement is Agreement.UNEXPLAINED:
+            named = ", ".join(map(str, self.comparison.unexplained[:3]))
+            said.append(
+                f"Ozone's tree differs in {self.comparison.unexplained_count} blocks for no reason "
+                f"that is known: {named}"
+            )
+        if not self.comparison.is_recorded:
+            said.append("the database has another root than the tree file")
+        if self.skipped_count:
+            first = next(iter(self.skipped.values()), "")
+            said.append(f"{self.skipped_count} blocks cannot be judged: {first}")
+        if self.unknown_row_count:
+            said.append(f"{self.unknown_row_count} rows of a kind that is not known")
+        suspects = [item for item in self.findings if item.verdict in UNSETTLED]
+        if suspects:
+            said.append(f"{len(suspects)} reads came to no verdict: {suspects[0].evidence}")
+        return tuple(said)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the JSON of it."""
+        comparison = self.comparison
+        return {
+            "container_id": self.container_id,
+            "storage_id": self.storage_id,
+            "standing": self.standing.value,
+            "why": self.why,
+            "state": self.state,
+            "replica_index": self.replica_index,
+            "schema": self.schema,
+            "read_at_ms": self.read_at_ms,
+            "bytes_read": self.bytes_read,
+            "block_count": self.block_count,
+            "finding_count": self.finding_count,
+            "findings": [finding_facts(item) for item in self.findings],
+            "doubts": list(self.doubts()),
+            "skipped": {str(key): value for key, value in self.skipped.items()},
+            "tree": {
+                "agreement": comparison.agreement.value,
+                "root": None if comparison.root is None else f"{comparison.root:08x}",
+                "reasons": {key.value: count for key, count in comparison.reasons.items()},
+                "damaged_count": comparison.damaged_count,
+                "unexplained": list(comparison.unexplained),
+                "unexplained_count": comparison.unexplained_count,
+                "is_recorded": comparison.is_recorded,
+            },
+        }
+
+
+def finding_facts(finding: Finding) -> dict[str, Any]:
+    """Return the JSON of one finding."""
+    return {
+        "verdict": finding.verdict.value,
+        "fault": finding.fault.value,
+        "forensic": finding.forensic.value,
+        "block_id": finding.block_id,
+        "offset": finding.offset,
+        "length_bytes": finding.length_bytes,
+        "found_at_ms": finding.found_at_ms,
+        "evidence": finding.evidence,
+        "is_damage": finding.is_damage,
+        "meaning": MEANINGS.get(finding.fault, ""),
+    }
+
+
+_FROM_A_REPLICA: Final = "another replica, or the other shards, have what is needed to repair it"
+MEANINGS: Final = {
+    Fault.CHUNK_CHECKSUM: f"the bytes are not those that the client wrote; {_FROM_A_REPLICA}",
+    Fault.CHUNK_SHORT: f"the file ends inside a chunk; {_FROM_A_REPLICA}",
+    Fault.CHUNK_MISSING: f"the file ends before a chunk; {_FROM_A_REPLICA}",
+    Fault.CHUNK_UNREADABLE: "the device gives an error instead of bytes: look at the disk",
+    Fault.BLOCK_FILE_MISSING: f"there is a row and no file; {_FROM_A_REPLICA}",
+    Fault.BLOCK_ROW_MISSING: "a file without a row: Ozone does not serve it",
+    Fault.BLOCK_ROW_DAMAGED: "the row cannot be read, so the block cannot be served or judged",
+    Fault.TRAILING_BYTES: "bytes behind what was committed, as a client leaves that died while "
+    "it wrote: no key reaches them, and Ozone does not look at them",
+    Fault.FOREIGN_FILE: "something among the block files that is none",
+    Fault.DESCRIPTOR_DAMAGED: "Ozone does not load the container when the datanode starts",
+    Fault.DESCRIPTOR_MISSING: "Ozone does not load the container when the datanode starts",
+    Fault.TREE_DAMAGED: "Ozone makes the tree anew with its next scan of the container",
+    Fault.TREE_MISSING: "Ozone makes the tree with its next scan of the container",
+    Fault.CHUNKS_DIRECTORY_MISSING: "no block of the container has a file",
+}
+"""What a fault means to somebody who runs Ozone."""

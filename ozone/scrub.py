@@ -1,0 +1,266 @@
+"""One scrub: every closed container of the volumes named, read once, one after the other.
+
+A scrub that was cut off goes on where it was: a round ends only when everything was read. Nobody
+else may scrub with the same state directory meanwhile.
+"""
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from agent.errors import Code, Refused, SutureError
+from agent.runtime.clock import Clock, SystemClock
+from agent.runtime.lease import Leases
+from agent.runtime.pace import Pressure, ScanPace
+from agent.runtime.scanning import MarkingGuard, scan_container
+from agent.store.facts import ScanBase
+from agent.store.reader import ReadBuffers
+from merkle.checksum import Algorithm
+from merkle.replica import TREE_STATES, ContainerId
+from ozone.database import clear_scratch, library
+from ozone.history import History
+from ozone.layout import DATABASE, HDDS, Volume, find_volume
+from ozone.reader import OzoneReader
+from ozone.result import ContainerResult
+from ozone.store import OzoneStore, Replica
+from scanner.finding import Finding
+from scanner.pacing import PaceLimits
+from scanner.ports import Pieces
+
+ROOT_STATE: Final = Path("/var/lib/suture-ozone")
+SCRATCH: Final = "views"
+LOCK: Final = "lock"
+BEGIN_BYTES_PER_S: Final = 64 * 1024**2  # slower from there on if somebody waits for the disk
+RESUMABLE_S: Final = 7 * 86_400.0  # what was read of a container before says too little then
+LEASE_WAIT_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OzoneTools:
+    """What the scans of one volume use (`agent.runtime.scanning.ScanKit`)."""
+
+    store: OzoneStore
+    leases: Leases = field(default_factory=Leases)
+    algorithm: Algorithm = Algorithm.CRC32C  # Ozone's: trees can be compared
+    guard: MarkingGuard = field(default_factory=MarkingGuard)
+    clock: Clock = field(default_factory=SystemClock)
+    lease_wait_s: float = LEASE_WAIT_S
+    on_unreadable: Callable[[str, str], None] = lambda _volume_id, _reason: None
+
+    def open_reader(
+        self,
+        base: ScanBase,
+        *,
+        buffers: ReadBuffers | None,
+        pieces: Pieces | None,
+        insists: bool,
+    ) -> OzoneReader:
+        """Begin to read a replica."""
+        del insists  # the reader has no second opinion on what cannot be opened
+        return self.store.open_reader(base, buffers=buffers, pieces=pieces)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScrubWish:
+    """What a scrub is to do. `container_ids`: these only; empty for all. `anew`: begin a round,
+    whatever an unfinished one has read. `bytes_per_s_max`: 0 for as fast as nobody is disturbed."""
+
+    data_dirs: Sequence[Path]
+    state_dir: Path
+    database_dirs: Sequence[Path] = ()
+    container_ids: frozenset[ContainerId] = frozenset()
+    anew: bool = False
+    bytes_per_s_max: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """Who is told how a scrub gets on."""
+
+    begun: Callable[[Volume, int, int], None]  # the volume, containers and bytes to read
+    read: Callable[[int], None]  # bytes, after each read
+    done: Callable[[ContainerResult], None]
+
+
+def default_state_dir() -> Path:
+    """Return where a scrub keeps its state: the system's place for root, else the user's."""
+    if os.geteuid() == 0:
+        return ROOT_STATE
+    home = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(home) / "suture-ozone"
+
+
+def find_volumes(wish: ScrubWish) -> list[Volume]:
+    """Return the volumes that are to be read. Raises Refused where a path cannot be right."""
+    library()
+    volumes = [find_volume(path) for path in wish.data_dirs]
+    seen: set[str] = set()
+    for path, volume in zip(wish.data_dirs, volumes, strict=True):
+        if volume.storage_id in seen:
+            raise Refused(Code.MALFORMED_REQUEST, f"{path}: volume {volume.storage_id} named twice")
+        seen.add(volume.storage_id)
+        if wish.state_dir.resolve().is_relative_to(volume.hdds.resolve()):
+            raise Refused(
+                Code.MALFORMED_REQUEST,
+                f"{wish.state_dir} lies on Ozone's volume, where nothing is ever written",
+                hint="--state-dir says where else",
+            )
+    return volumes
+
+
+def database_of(volume: Volume, others: Sequence[Path]) -> Path:
+    """Return where the volume's RocksDB lies: below one of `others`, or beside its containers."""
+    for other in others:
+        for top in (other / "db", other / HDDS, other):
+            path = top / volume.cluster_id / volume.storage_id / DATABASE
+            if path.is_dir():
+                return path
+    return volume.database
+
+
+@contextmanager
+def state(state_dir: Path) -> Iterator[Path]:
+    """Hold the state directory; give a place for views of databases. Raises Refused, OSError."""
+    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fd = os.open(state_dir / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise Refused(
+                Code.VOLUME_IN_USE,
+                f"another scrub uses {state_dir}",
+                hint="wait for it, or name another --state-dir",
+            ) from error
+        scratch = state_dir / SCRATCH
+        clear_scratch(scratch)
+        yield scratch
+    finally:
+        os.close(fd)
+
+
+def scrub(wish: ScrubWish, watched: Watched, clock: Clock | None = None) -> None:
+    """Read the volumes one after the other and tell of every container. Raises Refused, OSError."""
+    clock = clock or SystemClock()
+    volumes = find_volumes(wish)
+    guard, buffers, pressure = MarkingGuard(clock=clock), ReadBuffers(), Pressure(clock)
+    with state(wish.state_dir) as scratch:
+        for volume in volumes:
+            history = History(wish.state_dir / f"{volume.storage_id}.sqlite")
+            try:
+                store = OzoneStore(
+                    volume,
+                    history,
+                    scratch,
+                    clock,
+                    database=database_of(volume, wish.database_dirs),
+                )
+                tools = OzoneTools(store=store, guard=guard, clock=clock)
+                _VolumeScrub(tools, wish, watched, buffers, pressure).run()
+            finally:
+                history.close()
+
+
+class _VolumeScrub:
+    def __init__(
+        self,
+        tools: OzoneTools,
+        wish: ScrubWish,
+        watched: Watched,
+        buffers: ReadBuffers,
+        pressure: Pressure,
+    ) -> None:
+        self._tools = tools
+        self._store = tools.store
+        self._wish = wish
+        self._watched = watched
+        self._buffers = buffers
+        limits = PaceLimits(ceiling_bytes_per_s=wish.bytes_per_s_max)
+        self._pace = ScanPace(limits, _wait, clock=tools.clock, pressure=pressure)
+        self._pace.begin_at(BEGIN_BYTES_PER_S)
+
+    def run(self) -> None:
+        history, clock = self._store.history, self._tools.clock
+        is_whole = not self._wish.container_ids
+        begun_at_ms = history.begin_round(clock.now_ms(), anew=self._wish.anew) if is_whole else 0
+        listing = self._store.listing()
+        wanted = [item for item in listing.replicas if self._is_wanted(item.paths.container_id)]
+        read_at_ms = history.read_at_ms()
+        fresh = {
+            item.paths.container_id
+            for item in wanted
+            if is_whole and read_at_ms.get(item.paths.container_id, 0) >= begun_at_ms
+        }
+        closed = [item for item in wanted if item.descriptor.state in TREE_STATES]
+        waiting = [item for item in closed if item.paths.container_id not in fresh]
+        used_bytes = sum(item.used_bytes for item in waiting)
+        self._watched.begun(self._store.volume, len(waiting), used_bytes)
+        for result in listing.refused:
+            if self._is_wanted(result.container_id):
+                self._watched.done(result)
+        for item in wanted:
+            self._watched.done(self._one(item, is_fresh=item.paths.container_id in fresh))
+        if is_whole:
+            here = {item.paths.container_id for item in listing.replicas}
+            here |= {result.container_id for result in listing.refused}
+            history.forget(sorted(read_at_ms.keys() - here))
+            history.end_round(clock.now_ms())
+
+    def _is_wanted(self, container_id: ContainerId) -> bool:
+        return not self._wish.container_ids or container_id in self._wish.container_ids
+
+    def _one(self, item: Replica, *, is_fresh: bool) -> ContainerResult:
+        container_id = item.paths.container_id
+        if item.descriptor.state not in TREE_STATES:
+            return self._unread(item, f"{item.descriptor.state}: still being written", is_open=True)
+        if not is_fresh:
+            try:
+                self._pace.begin(lambda: False)
+                report = scan_container(
+                    self._tools,
+                    container_id,
+                    progress=self._watched.read,
+                    pace=self._pace,
+                    pieces=self._pace,
+                    buffers=self._buffers,
+                    resumable_s=RESUMABLE_S,
+                )
+            except SutureError as error:
+                is_gone = error.code is Code.CONTAINER_NOT_FOUND
+                why = f"moved or deleted meanwhile: {error}" if is_gone else str(error)
+                return self._unread(item, why, is_open=is_gone)
+            if not report.committed:
+                return self._unread(item, report.held_because, report.findings)
+        result = self._store.history.result(container_id)
+        assert result is not None, "a committed scan is in the history"
+        return result
+
+    def _unread(
+        self,
+        item: Replica,
+        why: str,
+        findings: tuple[Finding, ...] = (),
+        *,
+        is_open: bool = False,
+    ) -> ContainerResult:
+        return ContainerResult(
+            container_id=item.paths.container_id,
+            storage_id=self._store.volume.storage_id,
+            state=item.descriptor.state.value,
+            replica_index=item.descriptor.replica_index,
+            schema=item.descriptor.schema,
+            findings=findings,
+            finding_count=len(findings),
+            why=why,
+            is_open=is_open,
+        )
+
+
+def _wait(duration_s: float) -> bool:
+    time.sleep(duration_s)
+    return False

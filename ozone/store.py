@@ -1,0 +1,346 @@
+"""One volume of Ozone as a store of replicas that may be scanned, and never changed.
+
+What `agent.runtime.scanning` asks of a store is answered here, so that schedule, pace, resumption
+and judgement are the agent's own: nothing of them is written a second time. What a scan found goes
+into the history, which lies elsewhere.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from agent.errors import Code, Refused, SutureError
+from agent.runtime.clock import Clock
+from agent.store.columns import ReplicaColumns
+from agent.store.doubts import grown, is_over
+from agent.store.facts import ReplicaFacts, ScanBase, ScanCommit
+from agent.store.reader import ReadBuffers
+from agent.store.rows import STATES, ScanCursor
+from merkle.damaged import Damaged
+from merkle.replica import TREE_STATES, Bcsid, ContainerId
+from merkle.tree import Tree
+from ozone.comparison import Agreement, Comparison
+from ozone.database import Database, View
+from ozone.descriptor import Descriptor
+from ozone.history import History
+from ozone.layout import ContainerPaths, Volume, container_ids
+from ozone.reader import OzoneReader, identity_of, read_descriptor
+from ozone.result import ContainerResult
+from ozone.rows import BYTES_USED, ContainerRows
+from ozone.unknown import Unknown
+from scanner.finding import Fault, Finding, Verdict
+from scanner.notebook import NO_BLOCK
+from scanner.ports import Pieces
+
+VIEW_AGE_S: Final = 60.0  # rows as old as this are good to begin with: what differs is looked up
+SURPLUS_MAX: Final = 100  # blocks with bytes behind their end that are named
+NOT_OVER: Final = "not everything in it was read and judged: it is read again"
+SCHEMA_SHARED: Final = 3  # one database for all containers of the volume
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One container directory of the volume and what its descriptor says."""
+
+    paths: ContainerPaths
+    descriptor: Descriptor
+    used_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What lies on a volume. `refused`: containers whose descriptor cannot be used, and why."""
+
+    replicas: tuple[Replica, ...]
+    refused: tuple[ContainerResult, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Doubts:
+    """What could not be read of one container (`agent.store.doubts.KeptDoubts`)."""
+
+    history: History
+    container_id: ContainerId
+    clock: Clock
+
+    def note(self, why: str) -> None:
+        """Count a scan that ended because something could not be read."""
+        had = self.history.doubt(self.container_id)
+        self.history.put_doubt(self.container_id, grown(had, self.clock.now_ms(), why))
+
+    def are_over(self) -> bool:
+        """Return whether what fails now is to be called UNREADABLE."""
+        return is_over(self.history.doubt(self.container_id), self.clock.now_ms())
+
+
+class OzoneStore:
+    """The replicas of one volume. One owner; not for use from several threads at once."""
+
+    def __init__(
+        self, volume: Volume, history: History, scratch: Path, clock: Clock, *, database: Path
+    ) -> None:
+        """`scratch` is a directory of ours; `database` is the volume's RocksDB of schema V3."""
+        self.volume = volume
+        self.history = history
+        self._scratch = scratch
+        self._clock = clock
+        self._database = Database(database, scratch)
+        self._known: dict[ContainerId, tuple[tuple[int, int, int], Descriptor]] = {}
+        self._reading: OzoneReader | None = None
+        self._base: ScanBase | None = None
+
+    # what there is
+
+    def listing(self) -> Listing:
+        """Look at every container's descriptor. Raises OSError."""
+        replicas, refused = [], []
+        for container_id in sorted(container_ids(self.volume)):
+            try:
+                replicas.append(self.replica(container_id))
+            except (Damaged, Unknown) as why:
+                refused.append(self._refused(container_id, why))
+            except FileNotFoundError:
+                if self.volume.paths(container_id).root.is_dir():
+                    missing = Damaged(f"container {container_id} has no descriptor")
+                    refused.append(self._refused(container_id, missing))
+        return Listing(tuple(replicas), tuple(refused))
+
+    def replica(self, container_id: ContainerId) -> Replica:
+        """Return one container. Raises Damaged, Unknown, OSError."""
+        paths = self.volume.paths(container_id)
+        status = paths.descriptor.stat()
+        seen = (status.st_ino, status.st_mtime_ns, status.st_size)
+        known = self._known.get(container_id)
+        if known is None or known[0] != seen:
+            try:
+                descriptor = read_descriptor(paths)
+            except Damaged:
+                descriptor = read_descriptor(paths)  # Ozone may just have replaced it
+            known = self._known[container_id] = (seen, descriptor)
+        return Replica(paths, known[1], self._used_bytes(paths, known[1]))
+
+    def _used_bytes(self, paths: ContainerPaths, descriptor: Descriptor) -> int:
+        """Return about how much there is to read; 0 where nobody says."""
+        if descriptor.schema == SCHEMA_SHARED:
+            try:
+                view = self._database.view(time.monotonic() - VIEW_AGE_S)
+                rows = ContainerRows(view, paths.container_id, descriptor.schema)
+                return max(0, rows.number(BYTES_USED) or 0)
+            except SutureError as error:
+                if isinstance(error, Refused):
+                    raise
+                return 0  # said of each container when it is to be read
+        try:
+            return sum(file.stat().st_size for file in paths.chunks.glob("*.block"))
+        except OSError:
+            return 0
+
+    def _refused(self, container_id: ContainerId, why: Exception) -> ContainerResult:
+        fault = Fault.DESCRIPTOR_DAMAGED
+        if not self.volume.paths(container_id).descriptor.exists():
+            fault = Fault.DESCRIPTOR_MISSING
+        finding = Finding(
+            container_id, Verdict.CORRUPT, fault, NO_BLOCK, -1, -1, self._clock.now_ms(), str(why)
+        )
+        found = (finding,) if isinstance(why, Damaged) else ()
+        return ContainerResult(
+            container_id=container_id,
+            storage_id=self.volume.storage_id,
+            findings=found,
+            finding_count=len(found),
+            why=str(why),
+        )
+
+    # agent.runtime.scanning.ScannedStore
+
+    def volume_id(self, container_id: ContainerId) -> str:
+        """Return the volume's storage id."""
+        del container_id
+        return self.volume.storage_id
+
+    def columns(self, volume_id: str = "") -> Iterator[tuple[str, ReplicaColumns]]:
+        """Yield the replicas that may be scanned as columns."""
+        del volume_id
+        replicas = self.listing().replicas
+        read_at_ms = self.history.read_at_ms()
+        ids = [replica.paths.container_id for replica in replicas]
+        states = [STATES.index(replica.descriptor.state) for replica in replicas]
+        used_bytes = [replica.used_bytes for replica in replicas]
+        read = [read_at_ms.get(container_id, 0) for container_id in ids]
+        none = np.zeros(len(replicas), np.uint32)
+        yield (
+            self.volume.storage_id,
+            ReplicaColumns(
+                np.array(ids, np.uint64),
+                np.array(states, np.uint8),
+                none,
+                np.array(used_bytes, np.uint64),
+                np.array(read, np.uint64),
+                none,
+                none,
+            ),
+        )
+
+    def begin_scan(self, container_id: ContainerId) -> ScanBase:
+        """Return what a scan starts from. Raises Refused for what may not be scanned."""
+        try:
+            replica = self.replica(container_id)
+            generation = identity_of(replica.paths)
+        except FileNotFoundError as error:
+            raise Refused(
+                Code.CONTAINER_NOT_FOUND, f"container {container_id} is not here any more"
+            ) from error
+        except (Damaged, Unknown) as why:
+            raise Refused(Code.INELIGIBLE, str(why)) from why
+        descriptor = replica.descriptor
+        if descriptor.state not in TREE_STATES:
+            raise Refused(
+                Code.UNCLOSED_CONTAINER_IO, f"container {container_id} is {descriptor.state}"
+            )
+        known = self.history.read_at_ms().get(container_id, 0)
+        facts = ReplicaFacts(
+            container_id=container_id,
+            state=descriptor.state,
+            former_state=None,
+            replica_index=descriptor.replica_index,
+            bcsid=Bcsid(0),
+            bytes_used=replica.used_bytes,
+            block_count=0,
+            origin_datanode_id=descriptor.origin_node_id,
+            volume_id=self.volume.storage_id,
+            tree=None,
+            data_scan_at_ms=known,
+            finding_count=0,
+        )
+        return ScanBase(generation, facts, _Doubts(self.history, container_id, self._clock))
+
+    def generation(self, container_id: ContainerId) -> int:
+        """Return what changes when another replica stands in its place; -1 where none does."""
+        try:
+            return identity_of(self.volume.paths(container_id))
+        except OSError:
+            return -1
+
+    def kept_cursor(self, container_id: ContainerId) -> ScanCursor | None:
+        """Return where an unfinished scan goes on."""
+        cursor = self.history.cursor(container_id)
+        if cursor is None or cursor.generation != self.generation(container_id):
+            return None
+        return cursor
+
+    def keep_cursor(self, container_id: ContainerId, cursor: ScanCursor) -> None:
+        """Remember how far a scan has come."""
+        self.history.put_cursor(container_id, cursor)
+
+    def open_reader(
+        self, base: ScanBase, *, buffers: ReadBuffers | None, pieces: Pieces | None
+    ) -> OzoneReader:
+        """Begin to read a replica. Raises Refused, Unavailable, OSError."""
+        container_id = base.facts.container_id
+        replica = self.replica(container_id)
+        changed_s = replica.paths.descriptor.stat().st_mtime
+        is_new = changed_s * 1000 + 2 * VIEW_AGE_S * 1000 > self._clock.now_ms()
+        began_at_s = time.monotonic() - (0.0 if is_new else VIEW_AGE_S)
+        shared = replica.descriptor.schema == SCHEMA_SHARED
+        database = self._database if shared else Database(replica.paths.database, self._scratch)
+        found: dict[View, ContainerRows] = {}
+
+        def rows_since(since_s: float) -> ContainerRows:
+            view = database.view(since_s)
+            if view not in found:
+                found.clear()
+                found[view] = ContainerRows(view, container_id, replica.descriptor.schema)
+            return found[view]
+
+        self._base = base
+        self._reading = OzoneReader(
+            replica.paths, rows_since, began_at_s, base.generation, buffers=buffers, pieces=pieces
+        )
+        return self._reading
+
+    def commit_scan(
+        self,
+        container_id: ContainerId,
+        *,
+        base_generation: int,
+        tree: Tree,
+        findings: Sequence[Finding],
+        bytes_read: int,
+        complete: bool,
+    ) -> ScanCommit:
+        """Put what a scan found into the history, if the replica is still in its place."""
+        assert self._reading is not None
+        assert self._base is not None
+        facts = self._base.facts
+        committed = self.generation(container_id) == base_generation
+        if committed:
+            result = self._result(facts, self._reading, tree, findings, bytes_read)
+            if not complete:
+                result = self._added(result)
+            self.history.put(result, is_whole=complete)
+        return ScanCommit(
+            committed=committed,
+            state_before=facts.state,
+            state_after=facts.state,
+            root_changed=False,
+        )
+
+    def _result(
+        self,
+        facts: ReplicaFacts,
+        reader: OzoneReader,
+        tree: Tree,
+        findings: Sequence[Finding],
+        bytes_read: int,
+    ) -> ContainerResult:
+        """Return what a whole read of a container came to."""
+        now_ms = self._clock.now_ms()
+        surplus = [
+            Finding(
+                facts.container_id,
+                Verdict.OK,
+                Fault.TRAILING_BYTES,
+                block_id,
+                -1,
+                length_bytes,
+                now_ms,
+                f"{length_bytes} bytes behind the last one that was committed",
+            )
+            for block_id, length_bytes in sorted(reader.surplus.items())[:SURPLUS_MAX]
+        ]
+        replica = self.replica(facts.container_id)
+        return ContainerResult(
+            container_id=facts.container_id,
+            storage_id=self.volume.storage_id,
+            state=facts.state.value,
+            replica_index=facts.replica_index,
+            schema=replica.descriptor.schema,
+            read_at_ms=now_ms,
+            bytes_read=bytes_read,
+            block_count=tree.block_count,
+            findings=(*findings, *surplus),
+            finding_count=len(findings) + len(reader.surplus),
+            comparison=reader.compare(tree),
+            skipped=reader.skipped,
+            skipped_count=reader.skipped_count,
+            unknown_row_count=reader.unknown_row_count(),
+        )
+
+    def _added(self, result: ContainerResult) -> ContainerResult:
+        """Return what is known of a container after a read that is not over: what it found is
+        known from now on, what it did not reach is as it was before."""
+        known = self.history.result(result.container_id) or replace(
+            result, read_at_ms=0, findings=(), comparison=Comparison(Agreement.NO_TREE)
+        )
+        places = {(item.fault, item.block_id, item.offset): item for item in known.findings}
+        places.update({(item.fault, item.block_id, item.offset): item for item in result.findings})
+        return replace(
+            known,
+            findings=tuple(sorted(places.values(), key=lambda item: not item.is_damage)),
+            finding_count=len(places),
+            why=NOT_OVER,
+        )

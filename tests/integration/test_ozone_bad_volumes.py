@@ -1,0 +1,212 @@
+"""Volumes of Ozone that are bad, or scrubs that are cut off: refused by name, and gone on with."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.errors import Code, Refused
+from merkle.replica import BlockId, ContainerId
+from ozone.result import Standing
+from ozone.scrub import ScrubWish, state
+from scanner.finding import Fault
+from tests.support.ozone_scrubs import BIG, damage, running_volume, scrubbed
+from tests.support.ozone_volumes import MadeVolume
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[MadeVolume]:
+    """A volume whose datanode runs."""
+    with running_volume(tmp_path / "data") as volume:
+        yield volume
+
+
+# --- bad input -----------------------------------------------------------------------------------
+
+
+def test_bad_containers_are_refused_by_name_and_the_rest_is_read(
+    made: MadeVolume, tmp_path: Path
+) -> None:
+    """
+    Each says what is wrong with it; the good one is read.
+    """
+    made.add_container(2, schemaVersion="'1'")
+    made.add_container(3)
+    made.descriptor(3).write_bytes(b"\x00garbage")
+    made.add_container(4)
+    made.descriptor(4).unlink()
+    made.add_container(5, state="OPEN")
+    made.add_container(6, layOutVersion=1)
+
+    results = scrubbed(ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state"))
+
+    assert {
+        1: Standing.WHOLE,
+        2: Standing.NOT_READ,
+        3: Standing.DAMAGED,
+        4: Standing.DAMAGED,
+        5: Standing.SKIPPED,
+        6: Standing.NOT_READ,
+    } == {number: result.standing for number, result in results.items()}
+    assert "schemaVersion '1'" in results[2].why
+    assert [Fault.DESCRIPTOR_DAMAGED] == [item.fault for item in results[3].findings]
+    assert [Fault.DESCRIPTOR_MISSING] == [item.fault for item in results[4].findings]
+    assert "layOutVersion 1" in results[6].why
+
+
+def test_rows_of_unknown_kinds_are_told_and_the_rest_is_read(
+    made: MadeVolume, tmp_path: Path
+) -> None:
+    """
+    A key that no block has, a checksum type to come and a row of garbage: each in its own way.
+    """
+    made.add_block(1, 20, b"to come", kind=6)
+    made.put_row(1, "key-of-another-kind", b"?")
+    made.put_row(1, 21, b"\xff\xff")
+
+    result = scrubbed(ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state"))[1]
+
+    assert (1, 1) == (result.skipped_count, result.unknown_row_count)
+    assert "checksum type 6" in result.skipped[BlockId(20)]
+    assert [(21, Fault.BLOCK_ROW_DAMAGED)] == damage(result)
+    assert 2 == result.block_count
+
+
+def test_unknown_column_families_do_no_harm(tmp_path: Path) -> None:
+    """
+    A database with one column family more than is known is read.
+    """
+    volume = MadeVolume(tmp_path / "data", names=("block_data", "metadata", "of_a_later_ozone"))
+    volume.add_container(1)
+    volume.add_block(1, 9, b"nine")
+
+    result = scrubbed(ScrubWish(data_dirs=[volume.root], state_dir=tmp_path / "state"))[1]
+
+    volume.close()
+    assert (Standing.WHOLE, 1) == (result.standing, result.block_count)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("CURRENT", b"MANIFEST-999999\n"),
+        ("CURRENT", b"garbage"),
+        ("MANIFEST-*", b"\xff" * 100),
+        ("*.log", b"\xff" * 40_000),
+    ],
+)
+def test_a_database_that_cannot_be_read_is_refused_by_name(
+    made: MadeVolume, tmp_path: Path, name: str, content: bytes
+) -> None:
+    """
+    Its containers are not read, and each says why; another volume is read as ever.
+    """
+    other = MadeVolume(tmp_path / "other")
+    other.close()
+    version = other.root / "hdds" / "VERSION"
+    version.write_text(version.read_text().replace("DS-made", "DS-other"))
+    other.database.parent.rename(other.database.parent.with_name("DS-other"))
+    other.add_container(2)
+    for path in made.database.glob(name):
+        path.write_bytes(content)
+
+    wish = ScrubWish(data_dirs=[made.root, other.root], state_dir=tmp_path / "state")
+    results = scrubbed(wish)
+
+    assert Standing.NOT_READ is results[1].standing
+    assert str(made.database) in results[1].why
+    assert Standing.WHOLE is results[2].standing
+
+
+def test_a_log_that_was_torn_by_a_crash_is_read(made: MadeVolume, tmp_path: Path) -> None:
+    """
+    A log that ends in the middle of an entry has what is before it.
+    """
+    made.put_row(1, 33, b"the last entry, of which only a part arrived")
+    (log,) = made.database.glob("*.log")
+    log.write_bytes(log.read_bytes()[:-10])
+
+    result = scrubbed(ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state"))[1]
+
+    assert (Standing.WHOLE, 2) == (result.standing, result.block_count)
+
+
+def test_what_is_no_volume_is_refused(tmp_path: Path) -> None:
+    """
+    A path that cannot be a data directory is named, before anything is read.
+    """
+    with pytest.raises(Refused, match=r"holds no hdds/VERSION") as refused:
+        scrubbed(ScrubWish(data_dirs=[tmp_path], state_dir=tmp_path / "state"))
+
+    assert Code.INCONSISTENT_VOLUME is refused.value.code
+
+
+# --- going on ------------------------------------------------------------------------------------
+
+
+class CutOffError(Exception):
+    """As Ctrl-C ends a scrub."""
+
+
+def test_a_scrub_that_was_cut_off_goes_on(made: MadeVolume, tmp_path: Path) -> None:
+    """
+    What was read before is not read again; the next round reads everything.
+    """
+    for number in (2, 3):
+        made.add_container(number)
+        made.add_block(number, 1, BIG)
+    wish = ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state")
+    reads: list[int] = []
+
+    def cut_off(length_bytes: int) -> None:
+        reads.append(length_bytes)
+        if sum(reads) > 2 * len(BIG):
+            raise CutOffError
+
+    with pytest.raises(CutOffError):
+        scrubbed(wish, cut_off)
+    rest: list[int] = []
+    results = scrubbed(wish, rest.append)
+    again: list[int] = []
+    scrubbed(wish, again.append)
+
+    assert [Standing.WHOLE] * 3 == [results[number].standing for number in (1, 2, 3)]
+    assert len(BIG) <= sum(rest) < 2 * len(BIG)
+    assert sum(again) > 2 * len(BIG)
+
+
+def test_a_read_goes_on_inside_a_container(made: MadeVolume, tmp_path: Path) -> None:
+    """
+    A container of many chunks that was half read is not begun anew.
+    """
+    made.add_container(2)
+    made.add_block(2, 1, *[BIG] * 80)
+    wish = ScrubWish(
+        data_dirs=[made.root],
+        state_dir=tmp_path / "state",
+        container_ids=frozenset({ContainerId(2)}),
+    )
+    reads: list[int] = []
+
+    def cut_off(length_bytes: int) -> None:
+        reads.append(length_bytes)
+        if sum(reads) >= 70 * len(BIG):
+            raise CutOffError
+
+    with pytest.raises(CutOffError):
+        scrubbed(wish, cut_off)
+    rest: list[int] = []
+    results = scrubbed(wish, rest.append)
+
+    assert Standing.WHOLE is results[2].standing
+    assert sum(rest) <= 48 * len(BIG)
+
+
+def test_two_scrubs_do_not_share_a_state(made: MadeVolume, tmp_path: Path) -> None:
+    """
+    The second is refused while the first runs.
+    """
+    with state(tmp_path / "state"), pytest.raises(Refused, match="another scrub uses") as refused:
+        scrubbed(ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state"))
+
+    assert Code.VOLUME_IN_USE is refused.value.code

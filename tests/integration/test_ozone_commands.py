@@ -1,0 +1,133 @@
+"""`suture ozone scrub` as an operator types it."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from agent.cli.exits import Exit
+from agent.cli.main import run
+from tests.support.ozone_volumes import golden
+
+
+@pytest.fixture(scope="module")
+def volumes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Real volumes."""
+    return golden(tmp_path_factory.mktemp("golden"))
+
+
+def scrub(volume: Path, state: Path, *more: str) -> int:
+    """Run the command in this process; return its exit code."""
+    return run(["ozone", "scrub", str(volume), "--state-dir", str(state), *more])
+
+
+def test_a_whole_volume_is_said_to_be_whole(
+    volumes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    Exit code 0, one paragraph, nothing to look at.
+    """
+    code = scrub(volumes / "dn4", tmp_path / "state")
+
+    assert Exit.OK == code
+    said = capsys.readouterr().out
+    assert "2 containers: 2 WHOLE; 12.1 KiB" in said
+    assert "equal to the rows" in said or "for a known reason" in said
+
+
+def test_damage_is_shown_with_what_it_means(
+    volumes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    Exit code 2; block, place, kind and evidence, and a sentence on each kind.
+    """
+    code = scrub(volumes / "dn0-damaged", tmp_path / "state")
+
+    assert Exit.TO_DO == code
+    said = capsys.readouterr().out
+    assert "container 1 (UNHEALTHY): DAMAGED" in said
+    assert "bit 2 of byte 33548 is flipped" in said
+    assert "CHUNK_CHECKSUM: the bytes are not those that the client wrote" in said
+    assert "3 containers: 1 WHOLE, 2 DAMAGED" in said
+
+
+def test_the_json_document_has_everything(
+    volumes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    One document: each container's standing, findings and tree, and the sums.
+    """
+    code = scrub(volumes / "dn0-damaged", tmp_path / "state", "--json", "--container", "1")
+
+    document = json.loads(capsys.readouterr().out)
+    (volume,) = document["volumes"]
+    (container,) = volume["containers"]
+    assert Exit.TO_DO == code
+    assert {"WHOLE": 0, "DAMAGED": 1, "DOUBTFUL": 0, "NOT_READ": 0, "SKIPPED": 0} == document[
+        "standings"
+    ]
+    assert (1, "DAMAGED", "UNHEALTHY", 3) == (
+        container["container_id"],
+        container["standing"],
+        container["state"],
+        container["schema"],
+    )
+    assert ("DAMAGE", {"LAST_CHUNK": 1}) == (
+        container["tree"]["agreement"],
+        container["tree"]["reasons"],
+    )
+    assert 11 == container["finding_count"] == len(container["findings"])
+
+
+def test_a_second_look_says_the_same(
+    volumes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    What the history gives back is what was found.
+    """
+    scrub(volumes / "dn0-damaged", tmp_path / "state", "--json")
+    first = json.loads(capsys.readouterr().out)
+    scrub(volumes / "dn0-damaged", tmp_path / "state", "--json", "--anew")
+    second = json.loads(capsys.readouterr().out)
+
+    def steady(document: dict[str, object]) -> str:
+        return "".join(
+            line
+            for line in json.dumps(document, indent=1).splitlines(keepends=True)
+            if "_at_ms" not in line
+        )
+
+    assert steady(first) == steady(second)
+
+
+def test_without_the_library_one_line_says_what_to_install(
+    volumes: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    The extra is optional: its absence is no traceback.
+    """
+    monkeypatch.setitem(sys.modules, "rocksdict", None)  # as if it were not installed
+
+    code = scrub(volumes / "dn4", tmp_path / "state")
+
+    assert Exit.FAILED == code
+    assert "pip install 'suture[ozone]'" in capsys.readouterr().err
+    assert not (tmp_path / "state").exists()
+
+
+def test_what_is_no_data_directory_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    Exit code 1, the path and what to name instead.
+    """
+    code = scrub(tmp_path, tmp_path / "state")
+
+    said = capsys.readouterr().err
+    assert Exit.FAILED == code
+    assert "holds no hdds/VERSION [INCONSISTENT_VOLUME]" in said
+    assert "hdds.datanode.dir" in said

@@ -1,0 +1,289 @@
+"""A scrub of volumes of Ozone: what it finds on real ones, and that it leaves no trace."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.errors import Refused
+from ozone.comparison import Agreement, Reason
+from ozone.result import Standing
+from ozone.scrub import ScrubWish
+from scanner.finding import Fault, Forensic
+from tests.support.changes_seen import changes
+from tests.support.ozone_scrubs import BIG, damage, once, running_volume, scrubbed
+from tests.support.ozone_volumes import MadeVolume, golden, snapshot
+
+# what was done to a file -> what is found in its block
+FOUND_OF = {
+    "flip": {Fault.CHUNK_CHECKSUM},
+    "cut_mid": {Fault.CHUNK_SHORT, Fault.CHUNK_MISSING},
+    "cut_zero": {Fault.CHUNK_MISSING},
+    "remove": {Fault.BLOCK_FILE_MISSING},
+    "append": {Fault.TRAILING_BYTES},
+    "zero_page": {Fault.CHUNK_CHECKSUM},
+    "swap": {Fault.CHUNK_CHECKSUM, Fault.CHUNK_SHORT, Fault.TRAILING_BYTES},
+}
+
+
+@pytest.fixture(scope="module")
+def volumes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Real volumes. A test that changes one makes its own."""
+    return golden(tmp_path_factory.mktemp("golden"))
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[MadeVolume]:
+    """A volume whose datanode runs."""
+    with running_volume(tmp_path / "data") as volume:
+        yield volume
+
+
+# --- what is found -------------------------------------------------------------------------------
+
+
+def test_all_damage_of_a_real_volume_is_found_and_nothing_else(
+    volumes: Path, tmp_path: Path
+) -> None:
+    """
+    Each file that was damaged has the finding of its damage; no other block has any.
+    """
+    wish = ScrubWish(data_dirs=[volumes / "dn0-damaged"], state_dir=tmp_path / "state")
+    done = json.loads((volumes / "damage.json").read_text())
+
+    results = scrubbed(wish)
+
+    expected = {}
+    for item in done:
+        for name in filter(None, (item["file"], item.get("with"))):
+            place = (item["container"], int(name.removesuffix(".block")))
+            expected[place] = FOUND_OF[item["kind"]]
+    found: dict[tuple[int, int], set[Fault]] = {}
+    for result in results.values():
+        for finding in result.findings:
+            place = (result.container_id, finding.block_id)
+            found.setdefault(place, set()).add(finding.fault)
+    assert expected.keys() == found.keys()
+    assert all(found[place] <= expected[place] for place in expected)
+    assert {1: Standing.DAMAGED, 2: Standing.DAMAGED, 4: Standing.WHOLE} == {
+        container_id: result.standing for container_id, result in results.items()
+    }
+
+
+def test_damage_is_classed(volumes: Path, tmp_path: Path) -> None:
+    """
+    One flipped bit, a lost page and a cut are called so, with the evidence.
+    """
+    wish = ScrubWish(data_dirs=[volumes / "dn0-damaged"], state_dir=tmp_path / "state")
+
+    findings = scrubbed(wish)[1].findings
+
+    looks = {finding.block_id % 1000: finding for finding in findings if finding.is_damage}
+    assert Forensic.SINGLE_BIT is looks[29].forensic  # in the last chunk, that Ozone does not read
+    assert "byte 33548 is flipped" in looks[29].evidence
+    assert Forensic.ZEROED is looks[17].forensic
+    assert Forensic.TRUNCATED is looks[19].forensic
+
+
+def test_trees_that_ozone_made_of_damage_are_explained(volumes: Path, tmp_path: Path) -> None:
+    """
+    Ozone's scan saw the same damage, and left out what it never reads: both are told apart.
+    """
+    wish = ScrubWish(data_dirs=[volumes / "dn0-damaged"], state_dir=tmp_path / "state")
+
+    results = scrubbed(wish)
+
+    assert [Agreement.DAMAGE, Agreement.DAMAGE, Agreement.EQUAL] == [
+        results[number].comparison.agreement for number in (1, 2, 4)
+    ]
+    assert {Reason.LAST_CHUNK: 1} == results[1].comparison.reasons
+    assert {Reason.NO_CHECKSUMS: 2} == results[2].comparison.reasons
+    assert all(result.comparison.is_recorded for result in results.values())
+
+
+def test_shards_of_erasure_coded_keys_are_read(volumes: Path, tmp_path: Path) -> None:
+    """
+    Shards keep their index; a padding block without chunks is whole.
+    """
+    wish = ScrubWish(data_dirs=[volumes / "dn4" / "hdds"], state_dir=tmp_path / "state")
+
+    results = scrubbed(wish)
+
+    assert {(3, 3, 12345), (4, 2, 0)} == {
+        (result.container_id, result.replica_index, result.bytes_read)
+        for result in results.values()
+    }
+    assert all(result.standing is Standing.WHOLE for result in results.values())
+
+
+def test_a_volume_with_a_database_for_each_container_is_read(volumes: Path, tmp_path: Path) -> None:
+    """
+    Schema V2: what closed is whole, what is open is passed over; a client that died left bytes
+    behind its block, which are told and are no damage.
+    """
+    wish = ScrubWish(data_dirs=[volumes / "v2"], state_dir=tmp_path / "state")
+
+    results = scrubbed(wish)
+
+    assert [Standing.WHOLE, Standing.WHOLE, Standing.SKIPPED] == [
+        results[number].standing for number in (1, 2, 3)
+    ]
+    assert [Agreement.EXPLAINED, Agreement.EQUAL] == [
+        results[number].comparison.agreement for number in (1, 2)
+    ]
+    assert {Reason.NO_CHECKSUMS: 1} == results[1].comparison.reasons
+    assert [(102, Fault.TRAILING_BYTES, 2000)] == [
+        (finding.block_id, finding.fault, finding.length_bytes) for finding in results[1].findings
+    ]
+
+
+def test_a_lost_row_is_found(made: MadeVolume, tmp_path: Path) -> None:
+    """
+    A file that Ozone's tree has alive and no row describes is a loss; one that nobody expected was
+    never committed.
+    """
+    made.put_tree(1, {9: [], 10: [], 11: []})
+    made.file(1, 11).write_bytes(b"its row is gone")
+    made.file(1, 12).write_bytes(b"never committed")
+
+    result = scrubbed(ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state"))[1]
+
+    lost = {item.block_id: item for item in result.findings if item.block_id in {11, 12}}
+    assert [Fault.BLOCK_ROW_MISSING] * 2 == [lost[11].fault, lost[12].fault]
+    assert lost[11].is_damage
+    assert not lost[12].is_damage
+
+
+# --- no trace ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["dn0-damaged", "v2"])
+def test_nothing_on_the_volume_is_changed(volumes: Path, tmp_path: Path, name: str) -> None:
+    """
+    Names, modes, sizes, links, times and checksums are as before, and the kernel saw no change of
+    any kind while it was read.
+    """
+    before = snapshot(volumes / name)
+
+    with changes(volumes / name) as seen:
+        scrubbed(ScrubWish(data_dirs=[volumes / name], state_dir=tmp_path / "state"))
+
+    assert [] == seen
+    assert before == snapshot(volumes / name)
+
+
+def test_a_database_that_is_open_for_writing_is_left_alone(
+    made: MadeVolume, tmp_path: Path
+) -> None:
+    """
+    Beside a running datanode nothing below its directory changes either, and no link is left.
+    """
+    before = snapshot(made.root)
+
+    with changes(made.root) as seen:
+        results = scrubbed(ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state"))
+
+    assert Standing.WHOLE is results[1].standing
+    assert [] == seen
+    assert before == snapshot(made.root)
+    assert [] == list((tmp_path / "state" / "views").iterdir())
+
+
+def test_state_on_the_volume_is_refused(made: MadeVolume) -> None:
+    """
+    Nothing is written below a data directory, not even where the operator asks for it.
+    """
+    before = snapshot(made.root)
+
+    with pytest.raises(Refused, match="lies on Ozone's volume"):
+        scrubbed(ScrubWish(data_dirs=[made.root], state_dir=made.root / "hdds" / "state"))
+
+    assert before == snapshot(made.root)
+
+
+# --- what happens meanwhile ----------------------------------------------------------------------
+
+
+def test_a_block_that_is_deleted_while_it_is_read_is_no_finding(
+    made: MadeVolume, tmp_path: Path
+) -> None:
+    """
+    File and row go between the listing and the read.
+    """
+    made.add_block(1, 11, BIG)
+
+    def delete() -> None:
+        made.file(1, 11).unlink()
+        made.drop_row(1, 11)
+
+    wish = ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state")
+    result = scrubbed(wish, once(delete))[1]
+
+    assert ([], Standing.WHOLE) == (damage(result), result.standing)
+
+
+def test_a_block_that_is_about_to_be_deleted_is_no_finding(
+    made: MadeVolume, tmp_path: Path
+) -> None:
+    """
+    Ozone removes the file first, the row last, and knows meanwhile what it was told to delete.
+    """
+    made.condemn(1, 9)
+    made.file(1, 9).unlink()
+
+    result = scrubbed(ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state"))[1]
+
+    assert [] == damage(result)
+
+
+def test_a_file_that_is_missing_is_found_beside_others_that_go(
+    made: MadeVolume, tmp_path: Path
+) -> None:
+    """
+    What nobody deletes is missed: the forgiveness is for that block only.
+    """
+    made.condemn(1, 9)
+    made.file(1, 10).unlink()
+
+    result = scrubbed(ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state"))[1]
+
+    assert [(10, Fault.BLOCK_FILE_MISSING)] == damage(result)
+
+
+def test_a_container_that_is_moved_while_it_is_read_is_no_finding(
+    made: MadeVolume, tmp_path: Path
+) -> None:
+    """
+    Its directory leaves at the first read; the other container is read as ever.
+    """
+    made.add_block(1, 11, BIG)
+    made.add_container(2)
+    made.add_block(2, 1, b"stays")
+
+    def move() -> None:
+        made.folder(1).rename(tmp_path / "elsewhere")
+
+    wish = ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state")
+    results = scrubbed(wish, once(move))
+
+    assert ((), False) == (results[1].findings, results[1].standing is Standing.DAMAGED)
+    assert Standing.WHOLE is results[2].standing
+
+
+def test_compactions_in_between_are_survived(made: MadeVolume, tmp_path: Path) -> None:
+    """
+    All files of the database are replaced while blocks are read; damage is found all the same.
+    """
+    for block_id in range(11, 40):
+        made.add_block(1, block_id, BIG[: 1000 * block_id])
+    made.compact()
+    made.file(1, 30).write_bytes(BIG[1:30_001])
+    before = {path.name for path in made.database.glob("*.sst")}
+
+    wish = ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state")
+    result = scrubbed(wish, lambda _: made.compact())[1]
+
+    assert not before & {path.name for path in made.database.glob("*.sst")}
+    assert [(30, Fault.CHUNK_CHECKSUM)] == damage(result)
+    assert 31 == result.block_count

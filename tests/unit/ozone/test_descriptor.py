@@ -1,0 +1,102 @@
+"""Ozone's descriptors: read, verified, and refused by name."""
+
+from typing import Any
+
+import pytest
+
+from merkle.damaged import Damaged
+from merkle.replica import ContainerId, ReplicaState
+from ozone.descriptor import decode_descriptor
+from ozone.unknown import Unknown
+from tests.support.ozone_volumes import descriptor_text
+
+HERE = ContainerId(3)
+FIELDS: dict[str, Any] = {
+    "containerDBType": "RocksDB",
+    "containerID": 3,
+    "containerType": "KeyValueContainer",
+    "layOutVersion": 2,
+    "metadata": "{}",
+    "originNodeId": "d53984aa-2ff2-43a5-9dca-7d8a07666af4",
+    "replicaIndex": 5,
+    "schemaVersion": "'3'",
+    "state": "CLOSED",
+}
+
+
+def test_a_descriptor_is_read_and_verified() -> None:
+    """
+    State, replica index and schema are told, and that the checksum fits.
+    """
+    found = decode_descriptor(descriptor_text(FIELDS), HERE)
+
+    assert (ReplicaState.CLOSED, 5, 3, True) == (
+        found.state,
+        found.replica_index,
+        found.schema,
+        found.is_verified,
+    )
+
+
+def test_one_changed_letter_is_seen() -> None:
+    """
+    The checksum covers every field.
+    """
+    text = descriptor_text(FIELDS).replace(b"replicaIndex: 5", b"replicaIndex: 4")
+
+    with pytest.raises(Damaged, match=r"checksum .* the file says"):
+        decode_descriptor(text, HERE)
+
+
+def test_a_descriptor_without_a_checksum_is_not_called_verified() -> None:
+    """
+    Where Ozone wrote none, the fields are taken as they are.
+    """
+    text = b"".join(
+        line
+        for line in descriptor_text(FIELDS).splitlines(keepends=True)
+        if not line.startswith(b"checksum")
+    )
+
+    assert not decode_descriptor(text, HERE).is_verified
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"schemaVersion": "'1'"}, "schemaVersion '1'"),
+        ({"layOutVersion": 1}, "layOutVersion 1"),
+        ({"containerType": "Other"}, "a container of type 'Other'"),
+        ({"containerDBType": "LevelDB"}, "rows in 'LevelDB'"),
+        ({"state": "MELTED"}, "state 'MELTED'"),
+    ],
+)
+def test_what_another_ozone_wrote_is_refused_by_name(changed: dict[str, Any], why: str) -> None:
+    """
+    A sound descriptor of a kind that is not known is no damage.
+    """
+    with pytest.raises(Unknown, match=why):
+        decode_descriptor(descriptor_text({**FIELDS, **changed}), HERE)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (b"", "no fields"),
+        (b"- a list", "no fields"),
+        (b"!<KeyValueContainerData> text", "not YAML"),
+        (b"!<tag:other> {}", "not YAML"),
+        (b"a: [", "not YAML"),
+        (b"[" * 5_000, "not YAML"),
+        (b"x" * 70_000, "70000 bytes"),
+        (b"state: [CLOSED]", "state is no word"),
+        (descriptor_text({**FIELDS, "replicaIndex": -1}), "replicaIndex -1"),
+        (descriptor_text({**FIELDS, "containerID": 4}), "it names container 4"),
+    ],
+)
+def test_what_is_no_descriptor_is_damaged(text: bytes, why: str) -> None:
+    """
+    Anything else is damaged, and the words say how.
+    """
+    with pytest.raises(Damaged, match=why):
+        decode_descriptor(text, HERE)
