@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame
+import pyarrow as pa
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from spark_verify.rows import RESULT_VERSION
+from spark_verify.manifest import Manifest
+from spark_verify.results import Rows
+from spark_verify.rows import DIVERGENT, RESULT_VERSION
 from spark_verify.runs import read_summary
-from spark_verify.snapshot import Manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +50,16 @@ def _version(summary: dict[str, Any]) -> object:
     return inputs.get("result_version") if isinstance(inputs, dict) else None
 
 
-def with_attempts(plan: DataFrame, previous: Previous | None) -> DataFrame:
-    """Add `attempts`, runs that found the same roots before, and `is_backed_off`."""
-    if previous is None:
-        return plan.withColumns({"attempts": f.lit(0), "is_backed_off": f.lit(False)})
-    before = plan.sparkSession.read.parquet(str(previous.directory / "divergent")).select(
+def with_attempts(plan: Rows, previous: Previous, spark: SparkSession) -> Rows:
+    """Fill in `attempts`, runs that found the same roots before, and `is_backed_off`."""
+    if isinstance(plan, pa.Table):
+        joined = with_attempts(spark.createDataFrame(plan, DIVERGENT.spark), previous, spark)
+        return joined.toArrow().cast(plan.schema)
+    before = spark.read.parquet(str(previous.directory / "divergent")).select(
         "container_id", f.col("replicas").alias("before"), f.col("attempts").alias("tried")
     )
-    joined = plan.join(before, "container_id", "left")
+    joined = plan.drop("attempts", "is_backed_off").join(before, "container_id", "left")
     is_same = f.coalesce(f.col("before") == f.col("replicas"), f.lit(False))
     attempts = f.when(is_same, f.col("tried") + 1).otherwise(0)
-    return (
-        joined.withColumn("attempts", attempts)
-        .drop("before", "tried")
-        .withColumn("is_backed_off", f.bit_count("attempts") > 1)
-    )
+    counted = joined.withColumn("attempts", attempts)
+    return counted.withColumn("is_backed_off", f.bit_count("attempts") > 1).select(*plan.columns)

@@ -20,12 +20,12 @@ import typer
 
 from spark_verify.errors import SPARK_ERRORS, VerifyError
 from spark_verify.generate import Shape, generate
+from spark_verify.manifest import read_manifest
 from spark_verify.pipeline import REPORTING_MIN_PERCENT, Request, Result, verify
 from spark_verify.printable import printable
 from spark_verify.report import verdict
 from spark_verify.score import score
 from spark_verify.session import open_session
-from spark_verify.snapshot import read_manifest
 
 ERROR: Final = 1
 FAILURES: Final[tuple[type[Exception], ...]] = (VerifyError, OSError, *SPARK_ERRORS)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -27,16 +28,17 @@ from health.words import QUEUES, Queue
 from spark_verify.batches import nodes_of
 from spark_verify.errors import SnapshotRefused
 from spark_verify.history import Previous, previous_run, with_attempts
-from spark_verify.judging import JUDGED_REPLICA_COLUMNS, judged
-from spark_verify.plans import action_plan, reconcile_plan, replica_classes, scan_plan
+from spark_verify.judging import PARTS, Case, Found, judged, judged_here
+from spark_verify.manifest import Manifest, read_manifest
+from spark_verify.plans import scan_plan, silent_nodes
 from spark_verify.report import render
-from spark_verify.rows import HEALTH, RESULT_VERSION, ROWS_PER_CONTAINER_MAX
+from spark_verify.results import Rows, kept, lowest, ordered, read, split, total, write
+from spark_verify.rows import DIVERGENT, HEALTH, JUDGED, RESULT_VERSION, ROWS_PER_CONTAINER_MAX
 from spark_verify.runs import finished, inputs_of, run_id_of, work_directory
 from spark_verify.screen import screen, screen_clustered
 from spark_verify.session import open_session
 from spark_verify.snapshot import (
     EXAMPLES_MAX,
-    Manifest,
     Snapshot,
     check_age,
     check_changed,
@@ -47,11 +49,13 @@ from spark_verify.snapshot import (
     check_reporting,
     check_rows,
     check_there,
+    checked_ops,
     close_snapshot,
     open_snapshot,
     prove_rows,
-    read_manifest,
+    refuse_rows,
     refuse_twice,
+    whole_table,
 )
 from spark_verify.summary import (
     Kind,
@@ -69,9 +73,14 @@ from spark_verify.summary import (
     verification_ages,
 )
 from spark_verify.tallies import Tallies, collected
+from spark_verify.verdict_rows import Stamp
 
 DIRECT_ROWS: Final = 50_000
 """Replica rows below which the screen costs more than it saves: all are judged."""
+
+HERE_ROWS: Final = 1_000_000
+"""Replica rows of suspects up to which this process judges them: a second for the judge, 200 MB,
+and less than it takes to start Spark's workers."""
 
 REPORTING_MIN_PERCENT: Final = 50
 """Nodes that must answer, of all in service or leaving: else silence would pass for loss."""
@@ -98,6 +107,7 @@ class Request:
     """Of the nodes that should answer; with fewer the snapshot is refused."""
     rules: Rules = field(default_factory=Rules)
     direct_rows: int = DIRECT_ROWS
+    here_rows: int = HERE_ROWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +130,10 @@ class Run:
     say: Progress
     seconds: dict[str, float]
 
-    def stamp(self) -> dict[str, Any]:
-        """Return what every plan row carries."""
-        return {
-            "snapshot_id": self.manifest.snapshot_id,
-            "run_id": self.run_id,
-            "as_of_ms": self.manifest.as_of_ms,
-        }
+    @property
+    def stamp(self) -> Stamp:
+        """What rows of the result say of this run."""
+        return Stamp(self.manifest.snapshot_id, self.run_id, self.manifest.as_of_ms)
 
     def timed(self, phase: str, started_s: float) -> None:
         """Remember how long a phase took."""
@@ -172,29 +179,26 @@ def _run(spark: SparkSession, run: Run) -> dict[str, Any]:
     run.say(f"reading snapshot {manifest.snapshot_id}: {manifest.rows['replicas']:,} replicas")
     snapshot = open_snapshot(spark, run.request.snapshot, manifest)
     check_there(snapshot)
-    nodes = _checked_nodes(snapshot)
-    rows = nodes.to_pylist()
-    check_changed(rows, run.request.changed_nodes)
-    check_reporting(rows, run.request.reporting_min_percent)
-    racks = {node["rack"] for node in rows if node["health"] != "DEAD"}
+    table = whole_table(snapshot, "nodes")
+    nodes = table.to_pylist()
+    check_nodes(nodes)
+    ops = checked_ops(snapshot, nodes)
+    check_changed(nodes, run.request.changed_nodes)
+    check_reporting(nodes, run.request.reporting_min_percent)
+    racks = {node["rack"] for node in nodes if node["health"] != "DEAD"}
     rules = replace(run.request.rules, **manifest.rules | {"rack_count": max(len(racks), 1)})
-    part, plain = _suspects(snapshot, run, rules)
+    case = Case(nodes_of(table), rules, run.stamp, manifest)
+    part, plain = _suspects(snapshot, ops, run, rules)
     started_s = time.monotonic()
-    # Read back: what follows asks several things of it.
-    found = _kept(judged(part.snapshot, nodes_of(nodes), rules), run.work / "judged")
-    for table in (part.snapshot.containers, part.snapshot.replicas) if part.is_cached else ():
-        table.unpersist()
-    tallies = collected(found.filter("container_id IS NULL").select("tallies").collect())
-    _refuse_impossible(tallies)
-    _check_counts(tallies, part)
-    found = found.filter("container_id IS NOT NULL")
-    stamped = found.withColumn("snapshot_id", f.lit(manifest.snapshot_id))
-    _write(stamped.select(*HEALTH), run.work / "health")
+    found = _judged(part, case, run)
+    _refuse_impossible(part, found.tallies)
+    _check_counts(snapshot, part, found.tallies, run)
+    write(found.tables["health"], run.work / "health")
     run.timed("judge", started_s)
     run.say("planning")
     started_s = time.monotonic()
-    kinds = [*judged_kinds(tallies), *plain]
-    summary = _conclude(snapshot, Found(found, tallies, kinds, rows), run)
+    kinds = [*judged_kinds(found.tallies), *plain]
+    summary = _conclude(snapshot, found, kinds, nodes, run)
     run.timed("conclude", started_s)
     summary["rules"] = asdict(rules)
     summary["exit_code"] = exit_code(summary)
@@ -205,56 +209,63 @@ def _run(spark: SparkSession, run: Run) -> dict[str, Any]:
     return summary
 
 
-def _checked_nodes(snapshot: Snapshot) -> pa.Table:
-    """Check nodes and pending ops whole, and return the nodes."""
-    for name, count in check_rows(snapshot, ("nodes", "pending_ops")).items():
-        check_count(snapshot.manifest, name, count)
-    shown = ("datanode_id", "rack", "version", "health", "op_state", "has_reported")
-    nodes: pa.Table = snapshot.nodes.select(*shown).toArrow()
-    check_nodes(nodes.to_pylist())
-    check_crowds(snapshot, ("pending_ops",))
-    check_pending(snapshot)
-    return nodes
-
-
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What of a snapshot must be judged; `rows` is how many containers and replicas that is."""
+    """What of a snapshot must be judged."""
 
     snapshot: Snapshot
-    rows: dict[str, int]
-    is_cached: bool
+    containers: int
+    """Ids of containers, also of those that only replicas name."""
+    replicas: int
+    here: dict[str, pa.Table] | None = None
+    """Its tables where they are so small that this process judges them."""
 
 
-def _suspects(snapshot: Snapshot, run: Run, rules: Rules) -> tuple[Part, list[Kind]]:
+def _suspects(snapshot: Snapshot, ops: pa.Table, run: Run, rules: Rules) -> tuple[Part, list[Kind]]:
     """Return the part of the snapshot that must be judged, and what of it is plain.
 
     The health of all other containers is written.
     """
     started_s = time.monotonic()
-    manifest, changed = run.manifest, run.request.changed_nodes
-    is_direct = not changed and manifest.rows["replicas"] < run.request.direct_rows
-    narrow = snapshot.replicas.select(*JUDGED_REPLICA_COLUMNS)  # the rest need not be decoded
     plain: list[Kind] = []
-    part = snapshot
-    if changed:
-        on_changed = snapshot.replicas.filter(f.col("datanode_id").isin(*changed))
-        part = _only(snapshot, on_changed.select("container_id").distinct(), run)
-    elif not is_direct:
-        ids, plain = _screened(snapshot, run, rules)
-        part = _only(replace(snapshot, replicas=narrow), ids, run)
-    is_proven = not changed and not is_direct
-    if not is_proven:  # the screen has counted them
-        check_crowds(part, ("replicas",))
-    counts = check_rows(part, ("containers", "replicas"), is_proven=is_proven)
-    for name, count in counts.items() if is_direct else ():
-        check_count(manifest, name, count)
+    if run.request.changed_nodes:
+        part = _of_changed_nodes(snapshot, run)
+    elif run.manifest.rows["replicas"] < run.request.direct_rows:
+        part = _whole(snapshot, ops)
+    else:
+        part, plain = _screened(snapshot, run, rules)
+    run.say(f"judging {part.containers:,} containers replica by replica")
     run.timed("screen", started_s)
-    return Part(part, counts, is_cached=not is_direct), plain
+    return part, plain
 
 
-def _screened(snapshot: Snapshot, run: Run, rules: Rules) -> tuple[DataFrame, list[Kind]]:
-    """Screen everything, write the plain containers' health, return the suspects' ids.
+def _whole(snapshot: Snapshot, ops: pa.Table) -> Part:
+    """Return all of a small snapshot."""
+    tables = {name: whole_table(snapshot, name) for name in ("containers", "replicas")}
+    columns = [table["container_id"] for table in tables.values()]
+    ids = pc.unique(pa.chunked_array([chunk for column in columns for chunk in column.chunks]))
+    crowds = pc.value_counts(tables["replicas"]["container_id"]).field("counts")
+    if (pc.max(crowds).as_py() or 0) > ROWS_PER_CONTAINER_MAX:
+        check_crowds(snapshot, ("replicas",))
+    if not pc.all(pc.is_in(ops["container_id"], ids)).as_py():
+        check_pending(snapshot)
+    return Part(snapshot, len(ids), tables["replicas"].num_rows, tables | {"pending_ops": ops})
+
+
+def _of_changed_nodes(snapshot: Snapshot, run: Run) -> Part:
+    """Return the containers with a replica on one of the changed nodes."""
+    prove_rows(snapshot, ("containers", "replicas"))
+    check_pending(snapshot)
+    on_changed = snapshot.replicas.filter(f.col("datanode_id").isin(*run.request.changed_nodes))
+    ids = on_changed.select("container_id").distinct()
+    count = ids.count()
+    part = _only(snapshot, ids, count)
+    check_crowds(part, ("replicas",))
+    return Part(part, count, part.replicas.count())
+
+
+def _screened(snapshot: Snapshot, run: Run, rules: Rules) -> tuple[Part, list[Kind]]:
+    """Screen everything, write the plain containers' health, return what is suspect.
 
     One pass writes both, apart by `tier`: the plain rows are their health/ as they stand.
     """
@@ -275,18 +286,22 @@ def _screened(snapshot: Snapshot, run: Run, rules: Rules) -> tuple[DataFrame, li
             "snapshot_id": f.lit(run.manifest.snapshot_id),
         }
     )
-    plain = plain.select(*HEALTH, "tier")
+    plain = plain.select(*HEALTH.names, "tier")
     plain.write.option("compression", "zstd").partitionBy("tier").parquet(str(path))
-    kinds = _check_screened(snapshot, _read(plain, path), run.manifest)
+    kinds, suspects = _check_screened(snapshot, read(plain, path), run.manifest)
     if (path / "tier=1").is_dir():
         (path / "tier=1").rename(run.work / "health")
-    if not (path / "tier=0").is_dir():
-        return spark.range(0).select(f.col("id").alias("container_id")), kinds
-    return _read(plain.drop("tier"), path / "tier=0").select("container_id"), kinds
+    ids = spark.range(0).withColumnRenamed("id", "container_id")
+    if (path / "tier=0").is_dir():
+        ids = read(plain.drop("tier"), path / "tier=0").select("container_id")
+    return Part(_only(snapshot, ids, suspects[0]), *suspects), kinds
 
 
-def _check_screened(snapshot: Snapshot, screened: DataFrame, manifest: Manifest) -> list[Kind]:
-    """Return how many plain containers there are of each kind; refuse when rows are missing."""
+def _check_screened(
+    snapshot: Snapshot, screened: DataFrame, manifest: Manifest
+) -> tuple[list[Kind], tuple[int, int]]:
+    """Return how many plain containers there are of each kind, and how many containers and replicas
+    are left to the judge; refuse when rows are missing."""
     groups = (
         screened.groupBy("tier", "state", "checksum_class", "is_known")
         .agg(
@@ -309,29 +324,44 @@ def _check_screened(snapshot: Snapshot, screened: DataFrame, manifest: Manifest)
         check_rows(snapshot, ("containers", "replicas"))  # names the rows, if it is they
         for name in rows:
             check_count(manifest, name, snapshot.table(name).count())
-    return [
+    plain = [
         Kind(row["state"], 0, False, 0, row["checksum_class"], True, row["containers"])
         for row in groups
         if row["tier"] == 1
     ]
+    left = [row for row in groups if row["tier"] == 0]
+    return plain, (sum(r["containers"] for r in left), sum(r["replicas"] for r in left))
 
 
-def _only(snapshot: Snapshot, ids: DataFrame, run: Run) -> Snapshot:
-    """Return the rows of the named containers, kept at hand."""
-    count = ids.count()
-    run.say(f"judging {count:,} containers replica by replica")
+def _only(snapshot: Snapshot, ids: DataFrame, count: int) -> Snapshot:
+    """Return the rows of the named containers, and of a replica only what is judged."""
     wanted = f.broadcast(ids) if count <= BROADCAST_IDS_MAX else ids
     containers, replicas, ops = (
-        snapshot.table(name).join(wanted, "container_id", "left_semi")
-        for name in ("containers", "replicas", "pending_ops")
+        snapshot.table(name)
+        .select(*[c.name for c in columns])
+        .join(wanted, "container_id", "left_semi")
+        for name, columns in PARTS.items()
     )
-    return replace(
-        snapshot, containers=containers.cache(), replicas=replicas.cache(), pending_ops=ops
-    )
+    return replace(snapshot, containers=containers, replicas=replicas, pending_ops=ops)
 
 
-def _refuse_impossible(tallies: Tallies) -> None:
-    """Refuse a snapshot whose tables contradict each other."""
+def _judged(part: Part, case: Case, run: Run) -> Found:
+    """Return what the judge finds: in this process if there is little to judge, else in tasks."""
+    if part.here is not None:
+        return judged_here(part.here, case)
+    if part.replicas <= run.request.here_rows:
+        return judged_here({name: part.snapshot.table(name).toArrow() for name in PARTS}, case)
+    # Read back: what follows asks several things of it.
+    rows = kept(judged(part.snapshot, case), run.work / "judged")
+    tallies = collected(rows.filter("tallies IS NOT NULL").select("tallies").collect())
+    tables = {name: rows.filter(f"{name} IS NOT NULL").select(f"{name}.*") for name in JUDGED}
+    return Found(dict(tables), tallies)
+
+
+def _refuse_impossible(part: Part, tallies: Tallies) -> None:
+    """Refuse a snapshot of which a row is impossible, or whose tables contradict each other."""
+    if names := [name for (name,) in tallies.of("impossible")]:
+        refuse_rows(part.snapshot, names, is_proven=True)
     for key in tallies.of("twice"):
         ids = tallies.ids("twice", key)[:EXAMPLES_MAX]
         refuse_twice("containers", [f"container_id {container_id}" for container_id in ids])
@@ -348,44 +378,38 @@ def _refuse_impossible(tallies: Tallies) -> None:
         )
 
 
-def _check_counts(tallies: Tallies, part: Part) -> None:
+def _check_counts(snapshot: Snapshot, part: Part, tallies: Tallies, run: Run) -> None:
     """Refuse when the judge was not shown every row that was to be judged."""
-    containers, replicas, _ = tallies.of("rows").get((), [0, 0, 0])
-    if (containers, replicas) != (part.rows["containers"], part.rows["replicas"]):
+    _, replicas, ops = tallies.of("rows").get((), [0, 0, 0])
+    containers = sum(count for (count,) in tallies.of("health").values())
+    if not run.request.changed_nodes and ops != run.manifest.rows["pending_ops"]:
+        check_pending(snapshot)
+    if (containers, replicas) != (part.containers, part.replicas):
         raise SnapshotRefused(
             f"{containers} containers and {replicas} replicas were judged of "
-            f"{part.rows['containers']} and {part.rows['replicas']}",
+            f"{part.containers} and {part.replicas}",
             hint="did the files of the snapshot change while it was read?",
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What the judge found: its rows, what was counted of them, and the nodes."""
-
-    judged: DataFrame
-    tallies: Tallies
-    kinds: list[Kind]
-    nodes: list[dict[str, Any]]
-
-
-def _conclude(snapshot: Snapshot, found: Found, run: Run) -> dict[str, Any]:
+def _conclude(
+    snapshot: Snapshot, found: Found, kinds: list[Kind], nodes: list[dict[str, Any]], run: Run
+) -> dict[str, Any]:
     """Write what follows from the judged containers, and return the run in numbers."""
     manifest, work, tallies = run.manifest, run.work, found.tallies
     previous = previous_run(run.request.out, manifest, run.run_id)
-    backed_off, reconcile = _write_reconciles(found.judged, previous, run)
-    classes = replica_classes(found.judged, snapshot_id=manifest.snapshot_id)
-    _write(classes, work / "replica_class")
-    _write(action_plan(found.judged, **run.stamp()), work / "plan")
+    backed_off, reconcile = _write_reconciles(snapshot, found.tables["divergent"], previous, run)
+    write(found.tables["replica_class"], work / "replica_class")
+    write(ordered(found.tables["plan"], "priority", "container_id", "action"), work / "plan")
     volumes = count_volumes(snapshot.replicas, manifest.as_of_ms)
-    scan = (0, 0)
-    if not run.request.changed_nodes and any(v["tree_states"] > v["known"] for v in volumes):
-        scans = _kept(scan_plan(snapshot, **run.stamp()), work / "scans")
-        row = scans.agg(f.count(f.lit(1)), f.coalesce(f.sum("bytes_estimated"), f.lit(0))).first()
-        assert row is not None, "an aggregate without groups has one row"
-        scan = (row[0], row[1])
-        _join_files(work / "scans", work / "plan")
-    counts = count_health(found.kinds)
+    silent = silent_nodes(nodes)
+    wanting = [v for v in volumes if v["scans"] and v["datanode_id"] not in silent]
+    if run.request.changed_nodes:
+        wanting = []
+    if wanting:
+        write(scan_plan(snapshot.replicas, silent, run.stamp), work / "plan")
+    scan = (sum(v["scans"] for v in wanting), sum(v["scan_bytes"] for v in wanting))
+    counts = count_health(kinds)
     if not run.request.changed_nodes and counts["containers"] != manifest.rows["containers"]:
         raise SnapshotRefused(
             f"{counts['containers']} containers were judged of {manifest.rows['containers']}",
@@ -393,7 +417,7 @@ def _conclude(snapshot: Snapshot, found: Found, run: Run) -> dict[str, Any]:
         )
     lost = count_lost(tallies)
     return {
-        **run.stamp(),
+        **asdict(run.stamp),
         "cluster_id": manifest.cluster_id,
         "term": manifest.term,
         "rows": manifest.rows,
@@ -401,69 +425,43 @@ def _conclude(snapshot: Snapshot, found: Found, run: Run) -> dict[str, Any]:
         "changed_nodes": run.inputs["changed_nodes"],
         "is_partial": bool(run.request.changed_nodes),
         **counts,
-        "samples": samples(found.kinds),
+        "samples": samples(kinds),
         "no_progress": backed_off,
         "plan": count_plan(tallies, reconcile, scan),
         "verification_age": verification_ages(volumes),
         "lost_by_volume": [
             {"datanode_id": d, "volume_id": v, "count": n} for (d, v), n in sorted(lost.items())
         ],
-        "blame": blame(volumes, lost, found.nodes),
-        "leaving": leaving_nodes(tallies, found.nodes, volumes),
-        "agreement": agreement(tallies, _compared(snapshot, found)),
+        "blame": blame(volumes, lost, nodes),
+        "leaving": leaving_nodes(tallies, nodes, volumes),
+        "agreement": agreement(tallies, _compared(snapshot, tallies, kinds)),
         "previous": previous.facts() if previous else None,
     }
 
 
-def _compared(snapshot: Snapshot, found: Found) -> int:
+def _compared(snapshot: Snapshot, tallies: Tallies, kinds: list[Kind]) -> int:
     """Return of how many containers the control plane said how they are."""
-    if len(found.kinds) == len(judged_kinds(found.tallies)):
-        return found.tallies.of("compared").get((), [0])[0]
+    if len(kinds) == len(judged_kinds(tallies)):
+        return tallies.of("compared").get((), [0])[0]
     # Plain ones were not shown to the judge; that they are HEALTHY is what both said.
     return snapshot.containers.filter(f.col("health_state").isNotNull()).count()
 
 
 def _write_reconciles(
-    judged_rows: DataFrame, previous: Previous | None, run: Run
+    snapshot: Snapshot, divergent: Rows, previous: Previous | None, run: Run
 ) -> tuple[list[int], tuple[int, int] | None]:
     """Write `divergent/` and `reconcile_plan/`; return some that are backed off, and the rows and
     bytes that are left, None when nothing is backed off."""
-    plan = reconcile_plan(judged_rows, **run.stamp())
-    divergent = _kept(with_attempts(plan, previous), run.work / "divergent")
-    wanted = divergent.filter("NOT is_backed_off").drop("attempts", "is_backed_off")
-    _write(
-        wanted.repartition(1).sortWithinPartitions("priority", "container_id"),
-        run.work / "reconcile_plan",
-    )
+    if previous is not None:
+        divergent = with_attempts(divergent, previous, snapshot.nodes.sparkSession)
+    off, wanted = split(kept(divergent, run.work / "divergent"), "is_backed_off")
+    wanted = wanted.select([c for c in DIVERGENT.names if c not in ("attempts", "is_backed_off")])
+    if isinstance(wanted, DataFrame):
+        wanted = wanted.repartition(1)
+    write(ordered(wanted, "priority", "container_id"), run.work / "reconcile_plan")
     if previous is None:
         return [], None
-    off = divergent.filter("is_backed_off").select("container_id")
-    first = off.orderBy("container_id").limit(EXAMPLES_MAX * 20).collect()
-    left = wanted.agg(f.count(f.lit(1)), f.coalesce(f.sum("bytes_estimated"), f.lit(0))).first()
-    assert left is not None, "an aggregate without groups has one row"
-    return [row["container_id"] for row in first], (left[0], left[1])
-
-
-def _join_files(source: Path, target: Path) -> None:
-    """Move the files of one table beside those of another."""
-    for file in source.glob("*.parquet"):
-        file.rename(target / file.name)
-    shutil.rmtree(source)
-
-
-def _write(rows: DataFrame, path: Path) -> None:
-    rows.write.option("compression", "zstd").mode("append").parquet(str(path))
-
-
-def _kept(rows: DataFrame, path: Path) -> DataFrame:
-    """Write rows and return them as they are read from there."""
-    _write(rows, path)
-    return _read(rows, path)
-
-
-def _read(like: DataFrame, path: Path) -> DataFrame:
-    """Return the rows at `path`; told what they look like, Spark need not open a file to see."""
-    return like.sparkSession.read.schema(like.schema).parquet(str(path))
+    return lowest(off, "container_id", EXAMPLES_MAX * 20), total(wanted, "bytes_estimated")
 
 
 def _write_text(path: Path, text: str) -> None:

@@ -8,6 +8,7 @@ two's complement: the same 64 bits, read with a sign. They are only ever compare
 from dataclasses import dataclass
 from typing import Final
 
+import pyarrow as pa
 from pyspark.sql import types as t
 
 from health.words import (
@@ -163,73 +164,153 @@ def spark_schema(columns: tuple[Column, ...]) -> t.StructType:
     return t.StructType([t.StructField(c.name, c.type, c.nullable) for c in columns])
 
 
-PLAN_REPLICA: Final = t.StructType(
-    [
-        t.StructField("datanode_id", t.StringType(), nullable=False),
-        t.StructField("state", t.StringType(), nullable=False),
-        t.StructField("root", t.LongType(), nullable=True),
-        t.StructField("tree_algorithm", t.StringType(), nullable=True),
-    ]
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The columns of a table of the result, or of structs, as Spark and as Arrow know them."""
+
+    spark: t.StructType
+    arrow: pa.StructType
+
+    @property
+    def names(self) -> list[str]:
+        """The names of its columns."""
+        return list(self.spark.fieldNames())
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """The schema of an Arrow table of such rows."""
+        return pa.schema(list(self.arrow))
+
+
+_KINDS: Final[dict[str, tuple[t.DataType, pa.DataType]]] = {
+    "long": (t.LongType(), pa.int64()),
+    "int": (t.IntegerType(), pa.int32()),
+    "string": (t.StringType(), pa.string()),
+    "boolean": (t.BooleanType(), pa.bool_()),
+}
+
+
+def _shape(text: str, **structs: Shape) -> Shape:
+    """Parse `name type` lines: `*` is a list; `structs` are further types."""
+    kinds = _KINDS | {name: (own.spark, own.arrow) for name, own in structs.items()}
+    spark, arrow = [], []
+    for line in text.strip().splitlines():
+        name, kind = line.split()
+        of_spark, of_arrow = kinds[kind.rstrip("*")]
+        if kind.endswith("*"):
+            of_spark, of_arrow = t.ArrayType(of_spark), pa.list_(of_arrow)
+        spark.append(t.StructField(name, of_spark))
+        arrow.append(pa.field(name, of_arrow))
+    return Shape(t.StructType(spark), pa.struct(arrow))
+
+
+HEALTH: Final = _shape(
+    """
+    container_id long
+    state string
+    replication_type string
+    health_state int
+    flags long
+    queue string
+    is_qc_stuck boolean
+    checksum_class string
+    eligibility string
+    remaining_redundancy int
+    replica_count int
+    is_known boolean
+    snapshot_id string
+    """
 )
+"""`health/`: one row per container."""
 
-RECONCILE_PLAN: Final = t.StructType(
-    [
-        t.StructField("container_id", t.LongType(), nullable=False),
-        t.StructField("action", t.StringType(), nullable=False),
-        t.StructField("priority", t.IntegerType(), nullable=False),
-        t.StructField("reason", t.StringType(), nullable=False),
-        t.StructField("checksum_class", t.StringType(), nullable=False),
-        t.StructField("replicas", t.ArrayType(PLAN_REPLICA, containsNull=False), nullable=False),
-        t.StructField("bytes_estimated", t.LongType(), nullable=False),
-        t.StructField("snapshot_id", t.StringType(), nullable=False),
-        t.StructField("run_id", t.StringType(), nullable=False),
-        t.StructField("as_of_ms", t.LongType(), nullable=False),
-        t.StructField("expires_at_ms", t.LongType(), nullable=False),
-    ]
+REPLICA_CLASS: Final = _shape(
+    """
+    container_id long
+    datanode_id string
+    replica_index int
+    volume_id string
+    state string
+    root long
+    tree_algorithm string
+    finding_count int
+    is_reachable boolean
+    role string
+    is_minority boolean
+    checksum_class string
+    snapshot_id string
+    """
 )
-"""What the SCM takes in (`reconcile_plan/`); it re-checks every row on live state."""
+"""`replica_class/`: one row per replica of every judged container."""
 
+PLAN_REPLICA: Final = _shape(
+    """
+    datanode_id string
+    state string
+    root long
+    tree_algorithm string
+    """
+)
+DIVERGENT: Final = _shape(
+    """
+    container_id long
+    action string
+    priority int
+    reason string
+    checksum_class string
+    replicas replica*
+    bytes_estimated long
+    snapshot_id string
+    run_id string
+    as_of_ms long
+    expires_at_ms long
+    attempts int
+    is_backed_off boolean
+    """,
+    replica=PLAN_REPLICA,
+)
+"""`divergent/`. Without the last two columns, and without what is backed off, it is what the SCM
+takes in (`reconcile_plan/`) and checks again on live state, row by row."""
 
-ACTION_PLAN: Final = t.StructType(
-    [
-        t.StructField("container_id", t.LongType(), nullable=False),
-        t.StructField("action", t.StringType(), nullable=False),
-        t.StructField("priority", t.IntegerType(), nullable=False),
-        t.StructField("reason", t.StringType(), nullable=False),
-        t.StructField("sources", t.ArrayType(t.StringType()), nullable=False),
-        t.StructField("doubts", t.ArrayType(t.StringType()), nullable=False),
-        t.StructField("targets", t.ArrayType(t.StringType()), nullable=False),
-        t.StructField("indexes", t.ArrayType(t.IntegerType()), nullable=False),
-        t.StructField("copies", t.IntegerType(), nullable=False),
-        t.StructField("is_forced", t.BooleanType(), nullable=False),
-        t.StructField("bytes_estimated", t.LongType(), nullable=False),
-        t.StructField("snapshot_id", t.StringType(), nullable=False),
-        t.StructField("run_id", t.StringType(), nullable=False),
-        t.StructField("as_of_ms", t.LongType(), nullable=False),
-        t.StructField("expires_at_ms", t.LongType(), nullable=False),
-    ]
+ACTION_PLAN: Final = _shape(
+    """
+    container_id long
+    action string
+    priority int
+    reason string
+    sources string*
+    doubts string*
+    targets string*
+    indexes int*
+    copies int
+    is_forced boolean
+    bytes_estimated long
+    snapshot_id string
+    run_id string
+    as_of_ms long
+    expires_at_ms long
+    """
 )
 """`plan/`: replicate, reconstruct, delete, close and scan. `sources` are datanodes to copy from,
 `doubts` what speaks against those of them that nothing better could be found for (the reason says
 it, too), `targets` datanodes told to act on their own replica, `copies` how many new replicas are
 needed."""
 
-HEALTH: Final = (
-    "container_id",
-    "state",
-    "replication_type",
-    "health_state",
-    "flags",
-    "queue",
-    "is_qc_stuck",
-    "checksum_class",
-    "eligibility",
-    "remaining_redundancy",
-    "replica_count",
-    "is_known",
-    "snapshot_id",
+JUDGED: Final = {
+    "health": HEALTH,
+    "replica_class": REPLICA_CLASS,
+    "divergent": DIVERGENT,
+    "plan": ACTION_PLAN,
+}
+"""The tables that the judge fills."""
+
+TALLY: Final = _shape(
+    """
+    what string
+    key string*
+    numbers long*
+    ids long*
+    """
 )
-"""Columns of `health/`: one row per container."""
 
 
 def root_text(root: int | None) -> str:

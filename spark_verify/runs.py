@@ -24,8 +24,8 @@ from typing import Any, Final
 
 from health.rules import Rules
 from spark_verify.errors import RunConflict
+from spark_verify.manifest import Manifest
 from spark_verify.rows import RESULT_VERSION
-from spark_verify.snapshot import Manifest
 
 LABELS: Final = {
     "snapshot_id": "snapshot",

@@ -26,7 +26,8 @@ from health.words import (
     Service,
 )
 from spark_verify.rows import ROWS_PER_CONTAINER_MAX
-from spark_verify.snapshot import Snapshot, code_violations
+from spark_verify.snapshot import Snapshot
+from spark_verify.violations import code_violations
 
 BITS: Final = 10
 """Of one counter; six of them and the count of container rows share one long.
@@ -207,7 +208,7 @@ def _boxes(snapshot: Snapshot) -> DataFrame:
     trouble = f.col("busy").isNotNull() | f.col("suppressed")
     # What the control plane does not call healthy is for the judge, also if it looks plain.
     trouble = trouble | f.coalesce(f.col("health_state") != Health.HEALTHY.name, f.lit(False))
-    for _, wrong in code_violations():
+    for _, wrong in code_violations(f.col):
         trouble = trouble | f.coalesce(wrong, f.lit(False))
     parity = f.coalesce(f.col("ec_parity"), f.lit(0))
     box = _packed(

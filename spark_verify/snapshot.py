@@ -7,33 +7,24 @@ What one row alone can violate is checked here; what needs a container's rows
 side by side (a duplicate replica, an index outside the code) the judge tells (`health.batch`).
 """
 
-import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from dataclasses import fields as dataclass_fields
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.pandas.types import to_arrow_schema
 
-from health.erasure import INDEX_MAX
-from health.rules import Rules
 from health.words import REACHABLE_HEALTHS
 from spark_verify.errors import SnapshotRefused
-from spark_verify.rows import (
-    AHEAD_MAX_MS,
-    ROWS_PER_CONTAINER_MAX,
-    SCHEMA_VERSION,
-    TABLES,
-    Column,
-    spark_schema,
-)
+from spark_verify.manifest import SCAN_AGAIN, Manifest
+from spark_verify.rows import AHEAD_MAX_MS, ROWS_PER_CONTAINER_MAX, TABLES, spark_schema
+from spark_verify.violations import impossible, numeric_violations, violations
 
 CLUSTERED: Final = ("containers", "replicas")
 """Tables that a clustered snapshot keeps in buckets."""
@@ -46,31 +37,6 @@ REASON_CHARACTERS_MAX: Final = 1500
 
 _TYPE_NAMES: Final = {"int64": "bigint", "int32": "int", "bool": "boolean"}
 """What Spark calls the types that Arrow calls otherwise."""
-
-_INSTANTS: Final = {
-    "containers": "state_since_ms",
-    "replicas": "reported_at_ms",
-    "nodes": "last_heartbeat_at_ms",
-}
-"""Columns that the control plane's own clock filled in."""
-
-_SCAN_AGAIN: Final = "export the snapshot again from the SCM, or fix the program that wrote it"
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """What the writer says about the snapshot."""
-
-    schema_version: int
-    snapshot_id: str
-    as_of_ms: int
-    term: int
-    cluster_id: str
-    rows: dict[str, int]
-    rules: dict[str, int] = field(default_factory=dict)
-    """The control plane's own numbers of `health.rules.Rules`, by name."""
-    buckets: int = 0
-    """Above 0: containers/ and replicas/ lie in so many Spark buckets, sorted by container."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,94 +59,42 @@ class Snapshot:
         }[name]
 
 
-def read_manifest(directory: str) -> Manifest:
-    """Return the validated manifest of the snapshot at `directory`. Needs no Spark."""
-    path = Path(directory) / "manifest.json"
-    if not Path(directory).is_dir():
-        raise SnapshotRefused(f"{directory} is not a directory", hint=_SCAN_AGAIN)
-    if not path.is_file():
-        raise SnapshotRefused(
-            f"{directory} has no manifest.json", hint="is it a snapshot, and is its export over?"
-        )
-    try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise SnapshotRefused(f"{path} is not JSON: {error}", hint=_SCAN_AGAIN) from error
-    return _manifest(path, fields)
-
-
-def _manifest(path: Path, fields: Any) -> Manifest:
-    if not isinstance(fields, dict):
-        raise SnapshotRefused(f"{path} is not a JSON object", hint=_SCAN_AGAIN)
-    version = _field(path, fields, "schema_version", int)
-    if version != SCHEMA_VERSION:
-        raise SnapshotRefused(
-            f"{path} has schema version {version}, this job reads {SCHEMA_VERSION}",
-            hint="use the suture-verify of the same release as the SCM",
-        )
-    rows = _field(path, fields, "rows", dict)
-    return Manifest(
-        schema_version=version,
-        snapshot_id=_field(path, fields, "snapshot_id", str),
-        as_of_ms=_field(path, fields, "as_of_ms", int),
-        term=_field(path, fields, "term", int),
-        cluster_id=_field(path, fields, "cluster_id", str),
-        rows={name: _field(path, rows, name, int) for name in TABLES},
-        rules=_rules(path, _field(path, {"rules": {}} | fields, "rules", dict)),
-        buckets=_field(path, {"buckets": 0} | fields, "buckets", int),
-    )
-
-
-def _rules(path: Path, fields: dict[str, Any]) -> dict[str, int]:
-    strange = sorted(set(fields) - {one.name for one in dataclass_fields(Rules)})
-    if strange:
-        raise SnapshotRefused(f"{path}: unknown rules {', '.join(strange)}", hint=_SCAN_AGAIN)
-    return {name: _field(path, fields, name, int) for name in fields}
-
-
-def _field(path: Path, fields: dict[str, Any], name: str, kind: type) -> Any:
-    value = fields.get(name)
-    if not isinstance(value, kind) or isinstance(value, bool):
-        raise SnapshotRefused(
-            f"{path}: field {name!r} must be {kind.__name__}, is {value!r}", hint=_SCAN_AGAIN
-        )
-    if isinstance(value, int) and value < 0:
-        raise SnapshotRefused(f"{path}: field {name!r} is negative: {value}", hint=_SCAN_AGAIN)
-    return value
-
-
 def open_snapshot(spark: SparkSession, directory: str, manifest: Manifest) -> Snapshot:
     """Return the tables, their columns and types checked, their rows not yet read."""
-    tables = {name: _open_table(spark, directory, name, manifest.buckets) for name in TABLES}
+    tables = {name: _open_table(spark, directory, name, manifest) for name in TABLES}
     return Snapshot(manifest=manifest, **tables)
 
 
-def _open_table(spark: SparkSession, directory: str, name: str, buckets: int) -> DataFrame:
+def _open_table(spark: SparkSession, directory: str, name: str, manifest: Manifest) -> DataFrame:
     path = str(Path(directory) / name)
     columns = TABLES[name]
     if not Path(path).is_dir():
-        raise SnapshotRefused(f"{directory} has no table {name}/", hint=_SCAN_AGAIN)
-    _check_schema(Path(path), name)
-    if buckets and name in CLUSTERED:
-        return _bucketed(spark, Path(path).resolve(), name, buckets)
+        raise SnapshotRefused(f"{directory} has no table {name}/", hint=SCAN_AGAIN)
+    check_count(manifest, name, _checked_files(Path(path), name))
+    if manifest.buckets and name in CLUSTERED:
+        return _bucketed(spark, Path(path).resolve(), name, manifest.buckets)
     return spark.read.schema(spark_schema(columns)).parquet(path).select(*[c.name for c in columns])
 
 
-def _check_schema(path: Path, name: str) -> None:
-    """Refuse a table of which any file lacks a column or has it with another type.
+def _checked_files(path: Path, name: str) -> int:
+    """Return how many rows the files of a table have; refuse it when any of them lacks a column or
+    has it with another type.
 
     Every file is asked: one that an older release wrote must not hide among others.
     """
     files = sorted(p for p in path.rglob("*") if p.is_file() and p.name[0] not in "._")
     if not files:
-        raise SnapshotRefused(f"table {name}/ cannot be read: it has no file", hint=_SCAN_AGAIN)
+        raise SnapshotRefused(f"table {name}/ cannot be read: it has no file", hint=SCAN_AGAIN)
+    rows = 0
     for file in files:
         try:
-            schema = pq.read_schema(file)
+            with pq.ParquetFile(file) as opened:
+                schema = opened.schema_arrow
+                rows += opened.metadata.num_rows
         except (pa.ArrowException, OSError) as error:
             reason = _reason(str(error))
             raise SnapshotRefused(
-                f"table {name}/ cannot be read: {file.name}: {reason}", hint=_SCAN_AGAIN
+                f"table {name}/ cannot be read: {file.name}: {reason}", hint=SCAN_AGAIN
             ) from None
         types = {field.name: _TYPE_NAMES.get(str(field.type), str(field.type)) for field in schema}
         faults = [f"column {c.name} is missing" for c in TABLES[name] if c.name not in types]
@@ -191,8 +105,9 @@ def _check_schema(path: Path, name: str) -> None:
         ]
         if faults:
             raise SnapshotRefused(
-                f"table {name}/, {file.name}: {'; '.join(faults)}", hint=_SCAN_AGAIN
+                f"table {name}/, {file.name}: {'; '.join(faults)}", hint=SCAN_AGAIN
             )
+    return rows
 
 
 def _bucketed(spark: SparkSession, path: Path, name: str, buckets: int) -> DataFrame:
@@ -236,27 +151,47 @@ def check_rows(
     Raises SnapshotRefused when any single row of the tables is impossible. Of rows that
     `prove_rows` let pass (`is_proven`) only what it left open is asked.
     """
-    rules = {name: _violations(name, snapshot.manifest, is_proven=is_proven) for name in names}
+    rules = {
+        name: violations(name, snapshot.manifest, f.col, is_proven=is_proven) for name in names
+    }
     counts = [
         snapshot.table(name).agg(
             f.lit(name).alias("name"),
             f.count(f.lit(1)).alias("rows"),
-            f.array(*[f.count_if(wrong) for _, wrong in violations])
-            .cast("array<long>")
-            .alias("wrong"),
+            f.array(*[f.count_if(wrong) for _, wrong in own]).cast("array<long>").alias("wrong"),
         )
-        for name, violations in rules.items()
+        for name, own in rules.items()
     ]
     found = {row["name"]: row for row in reduce(DataFrame.unionByName, counts).collect()}
-    for name, violations in rules.items():
-        for (what, wrong), count in zip(violations, found[name]["wrong"], strict=True):
+    for name, own in rules.items():
+        for (what, wrong), count in zip(own, found[name]["wrong"], strict=True):
             if count:
                 raise SnapshotRefused(
                     f"table {name}/: {count} row(s) where {what}; "
                     f"first: {_examples(snapshot.table(name).filter(wrong), name)}",
-                    hint=_SCAN_AGAIN,
+                    hint=SCAN_AGAIN,
                 )
     return {name: found[name]["rows"] for name in rules}
+
+
+def whole_table(snapshot: Snapshot, name: str) -> pa.Table:
+    """Return all rows of a table, checked one by one."""
+    manifest = snapshot.manifest
+    if not manifest.rows[name]:  # nor has any of its files one: `open_snapshot` has looked
+        return to_arrow_schema(spark_schema(TABLES[name])).empty_table()
+    table: pa.Table = snapshot.table(name).toArrow()
+    if impossible(name, table, manifest, is_proven=False):
+        refuse_rows(snapshot, (name,), is_proven=False)
+    check_count(manifest, name, table.num_rows)
+    return table
+
+
+def refuse_rows(snapshot: Snapshot, names: Collection[str], *, is_proven: bool) -> NoReturn:
+    """Refuse the snapshot for its impossible rows, by name."""
+    check_rows(snapshot, names, is_proven=is_proven)
+    raise SnapshotRefused(
+        f"tables {', '.join(names)} changed while they were read", hint=SCAN_AGAIN
+    )
 
 
 def prove_rows(snapshot: Snapshot, names: Iterable[str]) -> None:
@@ -267,7 +202,7 @@ def prove_rows(snapshot: Snapshot, names: Iterable[str]) -> None:
     """
     for name in names:
         wrong = f.lit(False)
-        for _, condition in _numeric_violations(name, snapshot.manifest):
+        for _, condition in numeric_violations(name, snapshot.manifest, f.col):
             wrong = wrong | condition  # a bare comparison: what is wrapped is not pushed down
         if not snapshot.table(name).filter(wrong).select(f.lit(1)).isEmpty():
             check_rows(snapshot, (name,))
@@ -345,7 +280,7 @@ def check_crowds(snapshot: Snapshot, names: Iterable[str]) -> None:
             raise SnapshotRefused(
                 f"table {name}/: a container has at most {ROWS_PER_CONTAINER_MAX} rows; "
                 f"first: {', '.join(named)}",
-                hint=_SCAN_AGAIN,
+                hint=SCAN_AGAIN,
             )
 
 
@@ -374,8 +309,21 @@ def check_pending(snapshot: Snapshot) -> None:
             raise SnapshotRefused(
                 f"table pending_ops/: row(s) whose {what} is in no other table; "
                 f"first: {_examples(ops, 'pending_ops')}",
-                hint=_SCAN_AGAIN,
+                hint=SCAN_AGAIN,
             )
+
+
+def checked_ops(snapshot: Snapshot, nodes: Sequence[Any]) -> pa.Table:
+    """Return the pending ops. Raises SnapshotRefused when a row is impossible, a container has too
+    many, or one is about a datanode that is not there."""
+    ops = whole_table(snapshot, "pending_ops")
+    sizes = Counter(ops["container_id"].to_pylist()).values()
+    if max(sizes, default=0) > ROWS_PER_CONTAINER_MAX:
+        check_crowds(snapshot, ("pending_ops",))
+    known = {node["datanode_id"] for node in nodes}
+    if not known.issuperset(ops["datanode_id"].to_pylist()):
+        check_pending(snapshot)
+    return ops
 
 
 def check_reporting(nodes: Sequence[Any], min_percent: int) -> None:
@@ -401,11 +349,6 @@ def check_reporting(nodes: Sequence[Any], min_percent: int) -> None:
         )
 
 
-def _violations(name: str, manifest: Manifest, *, is_proven: bool) -> list[tuple[str, SparkColumn]]:
-    own = word_violations(name)
-    return own if is_proven else _numeric_violations(name, manifest) + own
-
-
 def check_nodes(nodes: Sequence[Any]) -> None:
     """Refuse the snapshot when a node is listed twice. `nodes` are all rows of `nodes/`."""
     counted = Counter(node["datanode_id"] for node in nodes)
@@ -426,57 +369,7 @@ def check_changed(nodes: Sequence[Any], changed_nodes: Iterable[str]) -> None:
 def refuse_twice(name: str, twice: Sequence[str]) -> None:
     """Refuse the snapshot when a table lists any row twice."""
     if twice:
-        raise SnapshotRefused(f"table {name}/ lists twice: {', '.join(twice)}", hint=_SCAN_AGAIN)
-
-
-def _numeric_violations(name: str, manifest: Manifest) -> list[tuple[str, SparkColumn]]:
-    """Return what no row of table `name` may do that minima and maxima of its columns can tell."""
-    columns = TABLES[name]
-    found: list[tuple[str, SparkColumn]] = [
-        (f"{c.name} is null", f.col(c.name).isNull()) for c in columns if not c.nullable
-    ]
-    found += [
-        (f"{c.name} is negative", f.col(c.name) < 0) for c in columns if _must_not_be_negative(c)
-    ]
-    found.append(
-        ("snapshot_id is not the manifest's", f.col("snapshot_id") != manifest.snapshot_id)
-    )
-    if name in _INSTANTS:
-        latest = manifest.as_of_ms + AHEAD_MAX_MS
-        instant = _INSTANTS[name]
-        found.append((f"{instant} is later than the snapshot", f.col(instant) > latest))
-    if name in ("replicas", "pending_ops"):
-        found.append((f"replica_index is above {INDEX_MAX}", f.col("replica_index") > INDEX_MAX))
-    return found
-
-
-def word_violations(name: str) -> list[tuple[str, SparkColumn]]:
-    """Return what else no row may do: say a word nobody knows, name a code that is none."""
-    found: list[tuple[str, SparkColumn]] = [
-        (f"{c.name} is none of {', '.join(c.words)}", ~f.col(c.name).isin(*c.words))
-        for c in TABLES[name]
-        if c.words
-    ]
-    if name != "containers":
-        found.append(("datanode_id is empty", f.col("datanode_id") == ""))
-    return found + (code_violations() if name == "containers" else [])
-
-
-def _must_not_be_negative(column: Column) -> bool:
-    signed = {"root", "tombstones_checksum"}
-    numeric = column.type.simpleString() in ("int", "bigint")
-    return numeric and column.name not in signed
-
-
-def code_violations() -> list[tuple[str, SparkColumn]]:
-    """Return what no container row may say of its replication."""
-    is_ec = f.col("replication_type") == "EC"
-    width = f.coalesce(f.col("ec_data"), f.lit(0)) + f.coalesce(f.col("ec_parity"), f.lit(0))
-    has_code = (f.col("ec_data") >= 1) & (f.col("ec_parity") >= 1) & (width <= INDEX_MAX)
-    return [
-        ("ec_data and ec_parity name no code", is_ec & ~f.coalesce(has_code, f.lit(False))),
-        ("replication_factor is below 1", f.col("replication_factor") < 1),
-    ]
+        raise SnapshotRefused(f"table {name}/ lists twice: {', '.join(twice)}", hint=SCAN_AGAIN)
 
 
 def _examples(wrong: DataFrame, name: str) -> str:

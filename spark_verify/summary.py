@@ -22,6 +22,7 @@ from health.words import (
     states_counted,
 )
 from spark_verify.blame import Tally, suspects
+from spark_verify.plans import wants_scan
 from spark_verify.rows import AHEAD_MAX_MS
 from spark_verify.tallies import SAMPLE_MAX, Tallies
 
@@ -160,6 +161,10 @@ def count_volumes(replicas: DataFrame, as_of_ms: int) -> list[dict[str, Any]]:
             f.count(f.lit(1)).alias("replicas"),
             f.count_if(in_tree).alias("tree_states"),
             f.count_if(in_tree & f.col("root").isNotNull()).alias("known"),
+            f.count_if(wants_scan()).alias("scans"),
+            f.coalesce(f.sum(f.when(wants_scan(), f.col("used_bytes"))), f.lit(0)).alias(
+                "scan_bytes"
+            ),
             *ages,
         )
         .collect()

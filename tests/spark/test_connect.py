@@ -39,7 +39,7 @@ from spark_verify.score import score
 from spark_verify.session import open_session
 
 flat, out = sys.argv[1], Path(sys.argv[2])
-print(verify(Request(flat, out / "flat", direct_rows=0)).directory)
+print(verify(Request(flat, out / "flat", direct_rows=0, here_rows=0)).directory)
 clustered = out / "clustered"
 shape = Shape(300, faults_per_million=200_000, buckets=2)
 generate(open_session(replica_count=1200), shape, clustered)

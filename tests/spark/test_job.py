@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
 from agent.plan_file import read_plan
 from spark_verify.errors import RunConflict
 from spark_verify.pipeline import Request, Result, verify
-from spark_verify.plans import PLAN_LIFE_MS
 from spark_verify.session import QUICK_START
+from spark_verify.verdict_rows import PLAN_LIFE_MS
 from tests.support.snapshots import AS_OF_MS, NodeRow, SnapshotRows, container, gather
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -180,6 +181,26 @@ class TestResult:
 
         assert result.summary["exit_code"] == 0
 
+    def test_a_small_snapshot_costs_few_spark_jobs(
+        self, spark: SparkSession, tmp_path: Path
+    ) -> None:
+        """
+        At most twelve, also with pending ops, scans to order and a run before this one.
+        """
+        rows = divergent()
+        rows.add(container(8, "R CLOSED 10", "C=7x2 C", ops="+"))
+        verify(Request(str(rows.write(tmp_path / "first")), tmp_path / "out", run_id="first"))
+        later = rows.write(tmp_path / "later", manifest={"as_of_ms": AS_OF_MS + 1})
+        before = jobs_of(spark)
+
+        result = verify(Request(str(later), tmp_path / "out", run_id="later"))
+
+        summary = result.summary
+        assert summary["previous"]["run_id"] == "first"
+        assert summary["plan"]["scan"]["rows"] > 0
+        assert summary["rows"]["pending_ops"] == 1
+        assert 0 < jobs_of(spark) - before <= 12
+
     def test_the_report_needs_no_network(self, done: Done) -> None:
         """
         Nothing in the HTML is fetched from anywhere.
@@ -224,6 +245,14 @@ class TestRepeat:
 
         with pytest.raises(RunConflict):
             verify(Request(str(directory), done.out, run_id="r1"))
+
+
+def jobs_of(spark: SparkSession) -> int:
+    """Return how many jobs the session has run so far."""
+    context = spark._jsparkSession.sparkContext()
+    context.listenerBus().waitUntilEmpty()  # its store hears of jobs only later
+    jobs = context.statusStore().jobsList(None)
+    return max((jobs.apply(i).jobId() + 1 for i in range(jobs.size())), default=0)
 
 
 @pytest.mark.slow

@@ -10,10 +10,11 @@ from pyspark.sql import SparkSession
 
 from health.rules import Rules
 from spark_verify.generate import Shape, generate
+from spark_verify.manifest import read_manifest
 from spark_verify.pipeline import Request, verify
 from spark_verify.score import score
 from spark_verify.screen import screen, screen_clustered
-from spark_verify.snapshot import close_snapshot, open_snapshot, read_manifest
+from spark_verify.snapshot import close_snapshot, open_snapshot
 from tests.support.classifier import Case, classify
 from tests.support.random_clusters import random_cluster
 from tests.support.snapshots import OpRow, ReplicaRow, container, gather

@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_verify.errors import SnapshotRefused
+from spark_verify.manifest import read_manifest
 from spark_verify.pipeline import Request, verify
 from spark_verify.rows import AHEAD_MAX_MS, ROWS_PER_CONTAINER_MAX
 from spark_verify.snapshot import (
@@ -20,7 +21,6 @@ from spark_verify.snapshot import (
     check_there,
     open_snapshot,
     prove_rows,
-    read_manifest,
 )
 from tests.support.snapshots import AS_OF_MS, SnapshotRows, container, gather
 

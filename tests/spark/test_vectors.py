@@ -1,5 +1,6 @@
 """The published vectors through Spark: a whole run of the job for all that share the rules."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,11 @@ from pyspark.sql import SparkSession
 from health.rules import Rules
 from health.words import Health, flag_names
 from spark_verify.batches import nodes_of
-from spark_verify.judging import judged
+from spark_verify.judging import Case, judged
+from spark_verify.manifest import read_manifest
 from spark_verify.pipeline import Request, verify
-from spark_verify.snapshot import open_snapshot, read_manifest
+from spark_verify.snapshot import open_snapshot
+from spark_verify.verdict_rows import Stamp
 from tests.support.classifier import Opinion
 from tests.support.vectors import Told, Vector, by_rules, rack_count, told, vectors, world
 from tests.support.verified import opinions
@@ -27,9 +30,8 @@ def test_the_spark_job_finds_what_the_vectors_say(tmp_path: Path) -> None:
     """
     snapshot = world(GROUPS[()]).write(tmp_path / "snapshot")
 
-    result = verify(
-        Request(str(snapshot), tmp_path / "out", direct_rows=0, reporting_min_percent=0)
-    )
+    in_tasks = Request(str(snapshot), tmp_path / "out", direct_rows=0, here_rows=0)
+    result = verify(replace(in_tasks, reporting_min_percent=0))
 
     assert expected(GROUPS[()]) == named(GROUPS[()], opinions(result.directory))
 
@@ -43,10 +45,11 @@ def test_rules_of_their_own_reach_the_judge_on_spark(
     """
     rows = world(GROUPS[own])
     directory = str(rows.write(tmp_path / "snapshot"))
-    snapshot = open_snapshot(spark, directory, read_manifest(directory))
+    manifest = read_manifest(directory)
     rules = Rules(rack_count=rack_count(rows), **dict(own))
+    case = Case(nodes_of(rows.table("nodes")), rules, Stamp("s", "r", 1), manifest)
 
-    answer = judged(snapshot, nodes_of(rows.table("nodes")), rules).toArrow().to_pylist()
+    answer = judged(open_snapshot(spark, directory, manifest), case).select("health.*").toArrow()
 
     found = {
         row["container_id"]: Opinion(
@@ -58,7 +61,7 @@ def test_rules_of_their_own_reach_the_judge_on_spark(
             row["is_qc_stuck"],
             frozenset(flag_names(row["flags"])),
         )
-        for row in answer
+        for row in answer.to_pylist()
         if row["container_id"] is not None
     }
     assert expected(GROUPS[own]) == named(GROUPS[own], found)

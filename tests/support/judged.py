@@ -12,7 +12,7 @@ from health.reconcile import REASONS
 from health.rules import Rules
 from health.words import CLASSES, ELIGIBILITY, QUEUES, Health, flag_names
 from spark_verify.batches import Cut, cut_of, nodes_of
-from spark_verify.verdict_rows import judged_rows
+from spark_verify.verdict_rows import Stamp, judged_tables
 from tests.support.classifier import Opinion
 from tests.support.snapshots import SnapshotRows, gather
 
@@ -108,12 +108,14 @@ def _judged(judgement: Judgement, i: int, plan: list[PlanRow]) -> Judged:
 
 
 def _plans(judgement: Judgement, batch: Cut) -> dict[int, list[PlanRow]]:
-    """Return the rows of the plan by container, as the Arrow rows have them."""
-    table = judged_rows(judgement, batch)
-    return {
-        place: [_plan_row(row) for row in rows]
-        for place, rows in enumerate(table.column("actions").to_pylist())
-    }
+    """Return the rows of the plan by container's place, as the Arrow rows have them."""
+    table = judged_tables(judgement, batch, Stamp("snapshot", "run", 0))["plan"]
+    ids = batch.batch.containers.container_id
+    places = np.searchsorted(ids, table["container_id"].to_numpy()).tolist()
+    found: dict[int, list[PlanRow]] = {}
+    for place, row in zip(places, table.to_pylist(), strict=True):
+        found.setdefault(place, []).append(_plan_row(row))
+    return found
 
 
 def _plan_row(row: dict[str, Any]) -> PlanRow:

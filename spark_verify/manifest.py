@@ -1,0 +1,85 @@
+"""What the writer of a snapshot says about it: read and checked without Spark."""
+
+import json
+from dataclasses import dataclass, field
+from dataclasses import fields as dataclass_fields
+from pathlib import Path
+from typing import Any, Final
+
+from health.rules import Rules
+from spark_verify.errors import SnapshotRefused
+from spark_verify.rows import SCHEMA_VERSION, TABLES
+
+SCAN_AGAIN: Final = "export the snapshot again from the SCM, or fix the program that wrote it"
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What the writer says about the snapshot."""
+
+    schema_version: int
+    snapshot_id: str
+    as_of_ms: int
+    term: int
+    cluster_id: str
+    rows: dict[str, int]
+    rules: dict[str, int] = field(default_factory=dict)
+    """The control plane's own numbers of `health.rules.Rules`, by name."""
+    buckets: int = 0
+    """Above 0: containers/ and replicas/ lie in so many Spark buckets, sorted by container."""
+
+
+def read_manifest(directory: str) -> Manifest:
+    """Return the validated manifest of the snapshot at `directory`. Needs no Spark."""
+    path = Path(directory) / "manifest.json"
+    if not Path(directory).is_dir():
+        raise SnapshotRefused(f"{directory} is not a directory", hint=SCAN_AGAIN)
+    if not path.is_file():
+        raise SnapshotRefused(
+            f"{directory} has no manifest.json", hint="is it a snapshot, and is its export over?"
+        )
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise SnapshotRefused(f"{path} is not JSON: {error}", hint=SCAN_AGAIN) from error
+    return _manifest(path, fields)
+
+
+def _manifest(path: Path, fields: Any) -> Manifest:
+    if not isinstance(fields, dict):
+        raise SnapshotRefused(f"{path} is not a JSON object", hint=SCAN_AGAIN)
+    version = _field(path, fields, "schema_version", int)
+    if version != SCHEMA_VERSION:
+        raise SnapshotRefused(
+            f"{path} has schema version {version}, this job reads {SCHEMA_VERSION}",
+            hint="use the suture-verify of the same release as the SCM",
+        )
+    rows = _field(path, fields, "rows", dict)
+    return Manifest(
+        schema_version=version,
+        snapshot_id=_field(path, fields, "snapshot_id", str),
+        as_of_ms=_field(path, fields, "as_of_ms", int),
+        term=_field(path, fields, "term", int),
+        cluster_id=_field(path, fields, "cluster_id", str),
+        rows={name: _field(path, rows, name, int) for name in TABLES},
+        rules=_rules(path, _field(path, {"rules": {}} | fields, "rules", dict)),
+        buckets=_field(path, {"buckets": 0} | fields, "buckets", int),
+    )
+
+
+def _rules(path: Path, fields: dict[str, Any]) -> dict[str, int]:
+    strange = sorted(set(fields) - {one.name for one in dataclass_fields(Rules)})
+    if strange:
+        raise SnapshotRefused(f"{path}: unknown rules {', '.join(strange)}", hint=SCAN_AGAIN)
+    return {name: _field(path, fields, name, int) for name in fields}
+
+
+def _field(path: Path, fields: dict[str, Any], name: str, kind: type) -> Any:
+    value = fields.get(name)
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise SnapshotRefused(
+            f"{path}: field {name!r} must be {kind.__name__}, is {value!r}", hint=SCAN_AGAIN
+        )
+    if isinstance(value, int) and value < 0:
+        raise SnapshotRefused(f"{path}: field {name!r} is negative: {value}", hint=SCAN_AGAIN)
+    return value
