@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from spark_verify.errors import SnapshotRefused
 from spark_verify.manifest import read_manifest
-from spark_verify.pipeline import Request, verify
+from spark_verify.pipeline import HERE_ROWS, Request, verify
 from spark_verify.rows import AHEAD_MAX_MS, ROWS_PER_CONTAINER_MAX
 from spark_verify.snapshot import (
     Snapshot,
@@ -141,18 +141,34 @@ class TestRefused:
             ("state", "SLEEPY", "state is none of"),
         ],
     )
+    @pytest.mark.parametrize("here_rows", [0, HERE_ROWS])
     def test_a_large_snapshot_is_refused_for_one_row_as_well(
-        self, tmp_path: Path, column: str, value: object, words: str
+        self, tmp_path: Path, column: str, value: object, words: str, here_rows: int
     ) -> None:
         """
-        What is screened by numbers hides no row: a null, a negative number, an unknown word.
+        What is screened by numbers hides no row: a null, a negative number, an unknown word,
+        wherever its container is judged.
         """
         directory = rows().write(tmp_path / "snapshot", change={"replicas": put(column, 1, value)})
 
         with pytest.raises(SnapshotRefused) as raised:
-            verify(Request(str(directory), tmp_path / "out", direct_rows=0))
+            verify(Request(str(directory), tmp_path / "out", direct_rows=0, here_rows=here_rows))
 
         assert words in str(raised.value).replace("; first", "").replace("1 row(s) where ", "")
+
+    @pytest.mark.parametrize("changed", [(), ("dn-1-1",)])
+    def test_a_large_snapshot_is_refused_for_an_op_on_nothing(
+        self, tmp_path: Path, changed: tuple[str, ...]
+    ) -> None:
+        """
+        The op of a container that is nowhere else is missed among the ops that were judged.
+        """
+        directory = rows().write(
+            tmp_path / "snapshot", change={"pending_ops": put("container_id", 0, 9)}
+        )
+
+        with pytest.raises(SnapshotRefused, match="container is in no other table"):
+            verify(Request(str(directory), tmp_path / "out", changed_nodes=changed, direct_rows=0))
 
     def test_rows_are_proven_sound_by_statistics_alone(
         self, spark: SparkSession, tmp_path: Path
