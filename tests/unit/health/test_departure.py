@@ -1,6 +1,6 @@
 """What holds a leaving node back, and what would be locked out with it."""
 
-from health.departure import FREE, HELD_BY
+from health.departure import FREE, HELD_BY, is_readable, lacking
 from health.judge import judge
 from health.rules import Rules
 from tests.support.judged import cut
@@ -30,6 +30,7 @@ LEAVING: tuple[tuple[str, str, str, list[Row]], ...] = (
     ("R CLOSED 10", "U U U/d", "", [(2, "no_good_replica", YES, NO)]),
     ("R CLOSED 10", "U U U U/d", "", [(3, "", YES, NO)]),  # as many as wanted, and none is whole
     ("R CLOSED 10", "C C O C/d", "", [(3, "unclosed", NO, NO)]),
+    ("R CLOSED 10", "C C G C/d", "", [(3, "unclosed", NO, NO)]),
     ("R CLOSED 10", "C C C U O/d", "", [(4, "", NO, NO)]),  # it is not the node itself that counts
     ("R CLOSED 10", "C C C C?d/d", "", []),  # gone: nothing is left to wait for
     ("R CLOSED 10", "C C C?d/m", "", [(2, "", NO, NO)]),  # dead, but it will be back
@@ -87,3 +88,44 @@ def test_each_replica_on_a_leaving_node_says_what_it_waits_for() -> None:
         )
     assert [(*line[:3], sorted(rows[i])) for i, line in enumerate(LEAVING)] == list(LEAVING)
     assert rows[len(LEAVING)] == [], "nobody says how many replicas it should have"
+
+
+STAYING: tuple[tuple[str, str, str, int, bool], ...] = (
+    # container, replicas, ops: how many are to be made, and whether it can be read now
+    ("R CLOSED 10", "C C C", "", 0, YES),
+    ("R CLOSED 10", "C C C C", "", 0, YES),
+    ("R CLOSED 10", "C", "", 2, YES),
+    ("R CLOSED 10", "C", "+", 1, YES),  # one is on its way
+    ("R CLOSED 10", "C C C/d", "", 1, YES),
+    ("R CLOSED 10", "C C C/m", "", 0, YES),
+    ("R CLOSED 10", "C C/m C/m", "", 1, YES),  # two stay online
+    ("R CLOSED 10", "C?s C?s C?s", "", 0, NO),  # nobody answers
+    ("R CLOSED 10", "C?s C C?s", "", 0, YES),
+    ("R CLOSED 10", "C?d U C?d", "", 2, NO),
+    ("EC CLOSED", "C#1 C#2 C#3 C#4 C#5", "", 0, YES),
+    ("EC CLOSED", "C#1 C#2 C#3 C#4", "", 1, YES),
+    ("EC CLOSED", "C#1 C#2 C#3", "", 2, YES),
+    ("EC CLOSED", "C#1 C#2 C#3 C#4/d C#5/d", "", 2, YES),
+    ("EC CLOSED", "C#1 C#2 C#3 C#4 C#5/m", "", 0, YES),
+    ("EC CLOSED", "C#1 C#2 C#3 C#4/m C#5/m", "", 1, YES),  # one more than data stays online
+    ("EC CLOSED", "C#1 C#2 C#3/d C#5/m", "", 2, YES),
+    ("EC CLOSED", "C#1 C#2 C#3 C#4", "+#5", 0, YES),
+    ("EC CLOSED", "C#1 C#2 C#2 C#4?s C#5?s", "", 1, NO),  # two of one index are one
+    ("EC CLOSED", "C#1 C#2 U#3 C#4?s C#5", "", 1, YES),
+)
+
+
+def test_what_is_to_be_made_and_what_can_be_read() -> None:
+    """
+    Of an erasure-coded container as many indexes as there is data; nothing is made of what is
+    suppressed.
+    """
+    parts = [container(i, *line[:3]) for i, line in enumerate(STAYING)]
+    hidden = container(len(STAYING), "R CLOSED 10", "C", suppressed=True)
+
+    found = judge(cut(gather([*parts, hidden])).batch, Rules())
+
+    made = lacking(found.view, found.counts).tolist()
+    readable = is_readable(found.view).tolist()
+    assert [(*line[:3], made[i], readable[i]) for i, line in enumerate(STAYING)] == list(STAYING)
+    assert (0, True) == (made[-1], readable[-1])

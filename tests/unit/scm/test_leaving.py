@@ -116,6 +116,22 @@ class TestNeeds:
         ), row
 
     @pytest.mark.parametrize(
+        ("given", "names", "op_state", "copied_bytes"),
+        [
+            (shards("C#1 C#2 C#3 C#4 C#5"), "dn1 dn2", REST, 1_000),  # one more than data online
+            (shards("C#1 C#2 C#3 C#4 C#5"), "dn1 dn2 dn3", REST, 2_000),
+            (shards("C#1 C#2 C#3 C#4 C#5"), "dn1 dn2", LEAVE, 2_000),
+        ],
+    )
+    def test_what_several_nodes_leave_behind_is_made_elsewhere(
+        self, given: Case, names: str, op_state: OpState, copied_bytes: int
+    ) -> None:
+        """Of nodes that rest only what must stay online meanwhile."""
+        found = need(given, frozenset(names.split()), op_state)
+
+        assert copied_bytes == found.copied_bytes
+
+    @pytest.mark.parametrize(
         ("op_state", "factor", "scheme", "rules", "expected"),
         [
             (LEAVE, 3, "", Rules(), 3),
