@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from merkle.replica import ReplicaState
-from scm.cluster.case import is_bad, present
+from scm.cluster.case import Case, is_bad, neighbours, present
 from scm.state.facts import ContainerState
-from tests.support.replica_words import placed
+from tests.support.replica_words import case, placed
 from tests.support.scm_world import container, replica
 
 
@@ -42,3 +42,37 @@ def test_a_bad_replica_says_so_or_is_behind(
     held = replace(replica("dn1", of_replica, bcsid=bcsid), load_error=load_error)
 
     assert expected is is_bad(box, held)
+
+
+def test_of_a_case_nothing_is_pending_unless_it_says_so() -> None:
+    """
+    Nor is anybody excluded or a delete owed, and all of it is on one rack.
+    """
+    plain = Case(container(), ())
+
+    assert ((), ()) == (plain.adds, plain.deletes)
+    assert (frozenset(), frozenset()) == (plain.hopeful, plain.excluded)
+    assert (1, False) == (plain.cluster_rack_count, plain.owes_deletes)
+
+
+@pytest.mark.parametrize(
+    ("words", "more", "used", "out"),
+    [
+        ("C C C", {}, "dn1 dn2 dn3", ""),
+        ("C C? C", {}, "dn1 dn2 dn3", ""),  # silent, but not gone
+        ("C C! C/m!", {}, "dn1", ""),  # dead nodes are offered to nobody anyway
+        ("C C/m C/e", {}, "dn1 dn2 dn3", ""),  # they come back
+        ("C C/d C/D", {}, "dn1", "dn2 dn3"),
+        ("C U Q@4", {}, "dn1", "dn2 dn3"),
+        ("C C C", {"adds": ("dn9",)}, "dn1 dn2 dn3 dn9", ""),
+        ("C C C", {"deletes": ("dn2",)}, "dn1 dn3", "dn2"),
+        ("C!", {"adds": ("dn9",), "deletes": ("dn1",)}, "dn9", ""),
+    ],
+)
+def test_no_copy_goes_where_one_is_or_was(
+    words: str, more: dict[str, tuple[str, ...]], used: str, out: str
+) -> None:
+    """
+    What is bad, leaves or goes counts for no rack.
+    """
+    assert (set(used.split()), set(out.split())) == neighbours(case(words, **more))
