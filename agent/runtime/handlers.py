@@ -33,7 +33,7 @@ from agent.rpc.v1 import datanode_pb2, scm_pb2
 from agent.runtime.clock import Clock, monotonic_ms
 from agent.runtime.lease import Leases
 from agent.runtime.pace import ScanPace
-from agent.runtime.pool import TaskContext, TaskPool
+from agent.runtime.pool import SCALE_MAX, TaskContext, TaskPool
 from agent.runtime.scanning import ScanReport
 from agent.runtime.turnstile import Turnstile
 from agent.store.nodestate import OP_STATES
@@ -97,6 +97,7 @@ class Handlers:
             threads, config.queue_depth_max, shares, per_place_max=config.streams_per_volume
         )
         starts = Turnstile(tools.clock)
+        self._boost = 1.0
         self.work = TaskPool(limits, name="task", clock=tools.clock, turnstile=starts)
         self.follow_node_state()
         quick = TaskLimits(QUICK_THREADS, config.queue_depth_max)
@@ -224,10 +225,18 @@ class Handlers:
     ) -> None:
         self._tools.reregister()
 
+    def boost(self, percent: int) -> None:
+        """Work with so many percent of the pool, as the control plane says; never with less."""
+        factor = min(max(percent / 100, 1), SCALE_MAX)
+        if factor != self._boost:
+            self._boost = factor
+            self.follow_node_state()
+
     def follow_node_state(self) -> None:
         """Size the pool for what this datanode has to do: much, when its replicas must leave."""
-        state = self._tools.store.node_state()
-        self.work.set_scale(self._config.out_of_service_factor if state.is_out_of_service else 1)
+        is_leaving = self._tools.store.node_state().is_out_of_service
+        own = self._config.out_of_service_factor if is_leaving else 1
+        self.work.set_scale(max(own, self._boost))
 
     def _reconcile(
         self, order: scm_pb2.Command, context: TaskContext, status: scm_pb2.CommandStatus

@@ -133,6 +133,8 @@ class Heartbeat:
         self.wake: Callable[[], None] = lambda: None  # set to the loop's own
         self.on_last_copies: Callable[[Sequence[int]], None] = lambda _: None
         """Told, with each answer, of which containers only we have a healthy copy."""
+        self.on_task_percent: Callable[[int], None] = lambda _: None
+        """Told, with each answer, how much of the threads for copies is to be used."""
 
     @property
     def state(self) -> str:
@@ -261,6 +263,7 @@ class Heartbeat:
         waiting = self._told(statuses)
         if self._leads(answer.term):
             self.on_last_copies(answer.sole_healthy_container_ids[:LAST_COPIES_MAX])
+            self.on_task_percent(answer.task_percent)
         if answer.commands:
             self._on_commands(answer.commands, answer.term)
         return waiting or self._full is not None

@@ -268,6 +268,7 @@ class Host:
         )
         for beat in heartbeats.beats:
             beat.on_last_copies = self._scrub.last_copies
+            beat.on_task_percent = self._handlers.boost
         return heartbeats
 
     def _build_importer(self, who: Who) -> Importer:

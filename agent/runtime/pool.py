@@ -81,7 +81,7 @@ class TaskPool:
         self._queue = TaskQueue(limits)
         self._entries: dict[tuple[str, Hashable], _Entry] = {}
         self._threads: list[threading.Thread] = []
-        self._scale = 1
+        self._scale = 1.0
         self._called_off: Counter[str] = Counter()  # how often each type was
         self._stopping = threading.Event()
         self._telling_count = 0  # threads that tell of dropped tasks: those are not done with
@@ -112,17 +112,17 @@ class TaskPool:
             self._queue.set_term(term)
             self._work_came.notify()
 
-    def set_scale(self, factor: int) -> None:
+    def set_scale(self, factor: float) -> None:
         """Multiply threads, queue and shares: 2 while decommissioning, else 1."""
         if not 1 <= factor <= SCALE_MAX:
             raise ValueError(f"scale {factor} is not within 1..{SCALE_MAX}")
         limits = self._limits
         scaled = replace(
             limits,
-            running_max=min(limits.running_max * factor, THREADS_MAX),
-            queue_depth_max=limits.queue_depth_max * factor,
-            shares={name: share * factor for name, share in limits.shares.items()},
-            per_place_max=limits.per_place_max * factor,
+            running_max=min(int(limits.running_max * factor), THREADS_MAX),
+            queue_depth_max=int(limits.queue_depth_max * factor),
+            shares={name: int(share * factor) for name, share in limits.shares.items()},
+            per_place_max=int(limits.per_place_max * factor),
         )
         with self._changed:
             self._scale = factor
@@ -185,7 +185,7 @@ class TaskPool:
     def _add_thread(self) -> bool:
         """Start one more thread if a task may need it; threads never outnumber the limit."""
         self._threads = [thread for thread in self._threads if thread.is_alive()]
-        allowed = min(self._limits.running_max * self._scale, THREADS_MAX)
+        allowed = min(int(self._limits.running_max * self._scale), THREADS_MAX)
         busy = self._queue.running_count + self._queue.queued_count
         if len(self._threads) >= min(allowed, busy) or self._stopping.is_set():
             return False

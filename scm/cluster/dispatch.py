@@ -12,7 +12,6 @@ from typing import Final
 
 from scm.cluster.loads import (
     DEFAULT_LIMITS,
-    RECONSTRUCT_WEIGHT,
     NodeLimits,
     busy_count,
     replication_limit,
@@ -73,7 +72,7 @@ def limit(
         case Kind.REPLICATE:
             return max(0, room)
         case Kind.RECONSTRUCT:
-            return max(0, ceil(room / RECONSTRUCT_WEIGHT))
+            return max(0, ceil(room / limits.reconstruct_weight))
         case Kind.RECONCILE:
             return max(0, min(RECONCILE_LIMIT, room // RECONCILE_WEIGHT))
         case Kind.DELETE_BLOCKS:
@@ -109,7 +108,7 @@ def drain(
             (c for c in waiting if c.kind is kind),
             key=lambda command: command.command_id,
         )
-        room = limit(kind, op_state, _beside(kind, busy), limits) - busy[kind]
+        room = limit(kind, op_state, _beside(kind, busy, limits), limits) - busy[kind]
         room = max(0, min(room, COMMANDS_PER_HEARTBEAT_MAX - len(sending)))
         urgent = [c for c in queued if c.priority is Priority.NORMAL][:room]
         low = [c for c in queued if c.priority is Priority.LOW]
@@ -119,9 +118,10 @@ def drain(
     return sending
 
 
-def _beside(kind: Kind, busy: Mapping[Kind, int]) -> int:
+def _beside(kind: Kind, busy: Mapping[Kind, int], limits: NodeLimits) -> int:
     """Return the weighted replications of a datanode beside those of `kind`."""
-    copies, rebuilds = busy[Kind.REPLICATE], RECONSTRUCT_WEIGHT * busy[Kind.RECONSTRUCT]
+    copies = busy[Kind.REPLICATE]
+    rebuilds = limits.reconstruct_weight * busy[Kind.RECONSTRUCT]
     match kind:
         case Kind.REPLICATE:
             return rebuilds
@@ -159,26 +159,30 @@ def lost(
     ]
 
 
-def expired(pending: Sequence[Pending], *, now_s: float, deadline_s: float) -> list[Pending]:
-    """Return commands to give up: unanswered for `deadline_s`, or queued until stale."""
+def expired(
+    pending: Sequence[Pending], *, now_s: float, deadline_s: float, bytes_per_s: int = 0
+) -> list[Pending]:
+    """Return commands to give up: unanswered in their time, or queued until stale."""
     return [
         command
         for command in pending
-        if is_late(command, now_s=now_s, first_s=deadline_s)
+        if is_late(command, now_s=now_s, first_s=deadline_s, bytes_per_s=bytes_per_s)
         or (command.sent_at_s is None and now_s - command.queued_at_s > QUEUED_AGE_S_MAX)
     ]
 
 
-def deadline_s(command: Pending, first_s: float) -> float:
-    """Return how long a command may be unanswered; a LOW one waits for others."""
-    return first_s * (LOW_DEADLINE_FACTOR if command.priority is Priority.LOW else 1)
+def deadline_s(command: Pending, first_s: float, bytes_per_s: int = 0) -> float:
+    """Return how long a command may be unanswered: a LOW one waits for others, and a large one has
+    the time its bytes take at this rate, 0: none."""
+    moving_s = command.size_bytes / bytes_per_s if bytes_per_s else 0.0
+    return first_s * (LOW_DEADLINE_FACTOR if command.priority is Priority.LOW else 1) + moving_s
 
 
-def is_late(command: Pending, *, now_s: float, first_s: float) -> bool:
+def is_late(command: Pending, *, now_s: float, first_s: float, bytes_per_s: int = 0) -> bool:
     """Whether a command was sent and is not answered in its time."""
     if command.sent_at_s is None:
         return False
-    return now_s - command.sent_at_s > deadline_s(command, first_s)
+    return now_s - command.sent_at_s > deadline_s(command, first_s, bytes_per_s)
 
 
 def backoff_s(attempts: int, *, first_s: float) -> float:

@@ -8,11 +8,12 @@ is known to have are taken off, so that the balancer never stands in the way of 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Final
 
 from scm.state.facts import Kind, OpState, Pending, Priority
+from scm.state.options import ScmOptions
 
 REPLICATION_LIMIT: Final = 20  # weighted replications and reconstructions at one datanode
 OUT_OF_SERVICE_FACTOR: Final = 2  # a node that serves no writes has that much more to give
@@ -21,20 +22,41 @@ DELETE_LIMIT: Final = 40  # not scaled: deletes cost the disk the same in any st
 RECONSTRUCT_TYPE: Final = "reconstruct"  # as in `QueueCount.type`
 RECONSTRUCT_WEIGHT: Final = 3  # one reconstruction reads from several sources
 
+VOLUME_REPLICATIONS_MAX: Final = 128  # twice the threads that an agent takes at most by itself
+
 assert OUT_OF_SERVICE_LIMIT == 40
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLimits:
     """How much one datanode is given at a time. `out_of_service_percent`: of its replications,
-    while it is told to leave or rest."""
+    while it is told to leave or rest; `volume_replications`: for each volume, if that is more."""
 
     replications: int = REPLICATION_LIMIT
     out_of_service_percent: int = 100 * OUT_OF_SERVICE_FACTOR
     deletes: int = DELETE_LIMIT
+    reconstruct_weight: int = RECONSTRUCT_WEIGHT
+    volume_replications: int = 0
+
+    def of(self, volume_count: int, percent: int) -> "NodeLimits":
+        """Return the limits of a datanode with so many volumes, its replications so many percent
+        of what they are."""
+        by_volumes = min(VOLUME_REPLICATIONS_MAX, volume_count * self.volume_replications)
+        return replace(self, replications=max(self.replications, by_volumes) * percent // 100)
 
 
 DEFAULT_LIMITS: Final = NodeLimits()
+
+
+def node_limits(options: ScmOptions) -> NodeLimits:
+    """Return the limits that an operator has set."""
+    return NodeLimits(
+        options.replication_limit,
+        options.out_of_service_percent,
+        options.delete_limit,
+        options.reconstruct_weight,
+        options.volume_replication_limit,
+    )
 
 
 def replication_limit(op_state: OpState, limits: NodeLimits = DEFAULT_LIMITS) -> int:
@@ -86,8 +108,9 @@ def least_loaded(
     return min(allowed, key=lambda node: (loads[node], node), default=None)
 
 
-def in_flight_limit(
-    healthy_count: int, factor_percent: int, limits: NodeLimits = DEFAULT_LIMITS
-) -> int:
-    """Return how many replicas may be on their way in the whole cluster; 0: no limit."""
-    return ceil(healthy_count * limits.replications * factor_percent / 100)
+def in_flight_limit(limits_total: int, factor_percent: int) -> int:
+    """Return how many replicas may be on their way in the whole cluster; 0: no limit.
+
+    `limits_total` is what all healthy datanodes together may have.
+    """
+    return ceil(limits_total * factor_percent / 100)

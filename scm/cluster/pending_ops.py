@@ -18,7 +18,7 @@ import structlog
 from agent.errors import Code
 from merkle.replica import ReplicaState
 from scm.cluster import dispatch
-from scm.cluster.loads import RECONSTRUCT_WEIGHT, NodeLimits, load, replication_limit
+from scm.cluster.loads import NodeLimits, load, node_limits, replication_limit
 from scm.cluster.nodes import Nodes
 from scm.state import trail
 from scm.state.clock import Clock
@@ -54,9 +54,9 @@ class PendingOps:
         self._nodes = nodes
         self._clock = clock
         self._options = options
-        self._limits = NodeLimits(
-            options.replication_limit, options.out_of_service_percent, options.delete_limit
-        )
+        self._limits = node_limits(options)
+        self.boost_percent = 100
+        """Of their limits and threads, what datanodes get now: more while containers wait."""
         self._failures: dict[tuple[Kind, int, str], tuple[int, float]] = {}
         self._failed_in_a_row: dict[tuple[int, str], int] = {}
         self._copy_bytes_per_s = COPY_BYTES_PER_S
@@ -66,7 +66,7 @@ class PendingOps:
             queued = replace(command, queued_at_s=clock.monotonic_s())
             state.commands.apply(command.command_id, queued)
         self._first_id = state.counters["next_command_id"]  # of this term
-        self._earlier_until_s = clock.monotonic_s() + self._lifetime_ms(None) / 1000
+        self._began_s = clock.monotonic_s()
 
     def queue(
         self,
@@ -147,7 +147,13 @@ class PendingOps:
         """Return how many weighted replications a datanode may have."""
         node = self._state.nodes.get(datanode_id)
         op_state = OpState.IN_SERVICE if node is None else node.op_state
-        return replication_limit(op_state, self._limits)
+        return replication_limit(op_state, self.limits_of(datanode_id))
+
+    def limits_of(self, datanode_id: str) -> NodeLimits:
+        """Return how much a datanode is given, by the volumes that it last said work."""
+        live = self._nodes.liveness(datanode_id)
+        volumes = () if live is None else live.volumes
+        return self._limits.of(sum(not v.failed for v in volumes), self.boost_percent)
 
     @property
     def delete_limit(self) -> int:
@@ -167,7 +173,7 @@ class PendingOps:
         reported = self._nodes.reported_queues(datanode_id)
         copies = self._load(Kind.REPLICATE, datanode_id, reported.get(Kind.REPLICATE, 0))
         rebuilds = self._load(Kind.RECONSTRUCT, datanode_id, reported.get(Kind.RECONSTRUCT, 0))
-        return copies + RECONSTRUCT_WEIGHT * rebuilds
+        return copies + self._limits.reconstruct_weight * rebuilds
 
     def _load(self, kind: Kind, datanode_id: str, reported_count: int) -> int:
         return load(
@@ -202,7 +208,7 @@ class PendingOps:
             reported=self._nodes.reported_queues(datanode_id),
             op_state=node.op_state,
             heard_at_s=self._nodes.heard_at_s(datanode_id),
-            limits=self._limits,
+            limits=self.limits_of(datanode_id),
         )
         now_s, now_ms = self._clock.monotonic_s(), self._clock.wall_ms()
         sending = []
@@ -226,10 +232,10 @@ class PendingOps:
             sending.append(sent)
         return sending
 
-    def _lifetime_ms(self, command: Pending | None) -> int:
-        """Return how long a datanode may be at a command; at one of an earlier term, if None."""
+    def _lifetime_ms(self, command: Pending) -> int:
+        """Return how long a datanode may be at a command."""
         first_s = self._options.command_deadline_ms / 1000
-        deadline_s = first_s if command is None else dispatch.deadline_s(command, first_s)
+        deadline_s = dispatch.deadline_s(command, first_s, self._options.deadline_bytes_per_s)
         return int(deadline_s * 1000) - self._options.datanode_deadline_margin_ms
 
     def _is_rebuilding(self, command: Pending) -> bool:
@@ -241,7 +247,8 @@ class PendingOps:
             return False
         if command.sent_at_s is None:
             is_earlier = command.command_id < self._first_id
-            return is_earlier and self._clock.monotonic_s() < self._earlier_until_s
+            ends_at_s = self._began_s + self._lifetime_ms(command) / 1000
+            return is_earlier and self._clock.monotonic_s() < ends_at_s
         return self._clock.monotonic_s() < command.sent_at_s + command.lifetime_ms / 1000
 
     def _waits(self, command: Pending) -> bool:
@@ -353,6 +360,7 @@ class PendingOps:
             self._state.commands.values(),
             now_s=self._clock.monotonic_s(),
             deadline_s=self._options.command_deadline_ms / 1000,
+            bytes_per_s=self._options.deadline_bytes_per_s,
         )
         for command in late:
             is_sent_delete = command.kind is Kind.DELETE and command.sent_at_s is not None

@@ -45,6 +45,7 @@ def heartbeat_response(answer: HeartbeatAnswer, term: int) -> scm_pb2.HeartbeatR
         commands=[_command(command, named, term) for command, named in answer.commands],
         reregister=not answer.is_known,
         sole_healthy_container_ids=answer.last_copies,
+        task_percent=answer.task_percent,
     )
 
 

@@ -32,12 +32,13 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
-    """What it is told: commands, each with the datanodes it names, and of which containers nobody
-    else has a healthy copy."""
+    """What it is told: commands, each with the datanodes it names, of which containers nobody
+    else has a healthy copy, and how many of its threads it may use for copies, in percent."""
 
     is_known: bool
     commands: tuple[tuple[Pending, tuple[Endpoint, ...]], ...] = ()
     last_copies: tuple[int, ...] = ()
+    task_percent: int = 100
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from scm.edge.calls import Endpoint, Heartbeat, HeartbeatAnswer, PromisedBlock
 from scm.edge.operators import Operators
 from scm.edge.report import Verified
 from scm.edge.views import key_containers
+from scm.state.database import Change
 from scm.state.facts import Health, Key, Kind, Pending
 
 
@@ -70,8 +71,12 @@ class ControlPlane(Operators):
             sending = self._commands.drain(change, call.datanode_id, self._orders.objections, kinds)
             return HeartbeatAnswer(
                 is_known=True,
-                commands=tuple((c, self._named_by(c)) for c in map(self._addressed, sending)),
+                commands=tuple(
+                    (c, self._named_by(c))
+                    for c in [self._addressed(change, one) for one in sending]
+                ),
                 last_copies=self._last_copies.on(call.datanode_id),
+                task_percent=self._commands.boost_percent,
             )
 
     def tick(self) -> None:
@@ -252,9 +257,12 @@ class ControlPlane(Operators):
 
     # Shared steps; the lock is held.
 
-    def _addressed(self, command: Pending) -> Pending:
-        """Return a command with what it says only when it is sent."""
-        return self._reconciles.addressed(self._coding.addressed(command))
+    def _addressed(self, change: Change, command: Pending) -> Pending:
+        """Return a command with what it says only when it is sent; who is read is remembered."""
+        addressed = self._reconciles.addressed(self._coding.addressed(command))
+        if addressed.sources:
+            change.touch(self._state.commands, addressed)
+        return addressed
 
     def _refuse_in_safe_mode(self, what: str) -> None:
         gate = self._safe_mode.look(self._reports.confirmed)

@@ -24,7 +24,7 @@ from health.plan.actions import MISPLACED_PRIORITY
 from health.words import Action, Health
 from scm.cluster.basis import Basis
 from scm.cluster.case import Case, neighbours
-from scm.cluster.loads import NodeLimits, in_flight_limit, least_loaded
+from scm.cluster.loads import in_flight_limit, least_loaded
 from scm.cluster.placement import choose_targets
 from scm.replication.healing import Healing
 from scm.replication.judge import Judge, Row
@@ -106,6 +106,7 @@ class ReplicationManager:
         Returns the containers that were looked at.
         """
         looked_at = self._look()
+        self._commands.boost_percent = self._options.repair_boost_percent if self.under else 100
         if self.under or self._removals.over:
             with self._cases.one_turn(), self._commands.one_turn():
                 self._serve_under(change)
@@ -194,16 +195,13 @@ class ReplicationManager:
 
     def in_flight_limit(self) -> int:
         """Return how many replicas may be on their way; 0: no limit."""
-        healthy = sum(
-            self._nodes.health(node.datanode_id) is facts.Health.HEALTHY
+        total = sum(
+            self._commands.limits_of(node.datanode_id).replications
             for node in self._state.nodes.values()
+            if self._nodes.health(node.datanode_id) is facts.Health.HEALTHY
         )
         limits = (
-            in_flight_limit(
-                healthy,
-                self._options.inflight_factor_percent,
-                NodeLimits(self._options.replication_limit),
-            ),
+            in_flight_limit(total, self._options.inflight_factor_percent),
             self._options.copy_count_max,
         )
         return min((limit for limit in limits if limit), default=0)

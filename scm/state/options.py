@@ -102,6 +102,13 @@ class ScmOptions:
         low=1_000,
         high=43_200_000,
     )
+    deadline_bytes_per_s: int = _option(
+        10 * MIB,
+        "A copy or rebuild has the time more that its bytes, read and written, take at this rate; "
+        "0: none.",
+        low=0,
+        high=2**40,
+    )
     maintenance_replica_min: int = _option(
         2,
         "Replicas of a container that stay online while others are in maintenance.",
@@ -134,13 +141,35 @@ class ScmOptions:
     )
     replication_limit: int = _option(
         20,
-        "Copies a datanode is given at once; a reconstruction counts for three.",
+        "Copies a datanode is given at once.",
         low=1,
         high=10_000,
     )
     out_of_service_percent: int = _option(
         200,
         "Of that, what a datanode that is told to leave or rest is given: it serves no writes.",
+        low=100,
+        high=1_000,
+    )
+    volume_replication_limit: int = _option(
+        0,
+        "The same for each working volume of a datanode, if that is more, up to 128; 0: no more.",
+        low=0,
+        high=128,
+    )
+    reconstruct_weight: int = _option(
+        3, "Copies that one reconstruction counts for.", low=1, high=64
+    )
+    part_limit: int = _option(
+        0,
+        "Copies and rebuilds that a datanode may send, get or be read for at once, and still be "
+        "chosen for another; 0: no limit.",
+        low=0,
+        high=100_000,
+    )
+    repair_boost_percent: int = _option(
+        100,
+        "Of these limits, and of the threads of every datanode, while containers lack replicas.",
         low=100,
         high=1_000,
     )

@@ -121,6 +121,30 @@ def test_a_datanode_that_leaves_works_on_twice_as_much(handlers: Handlers) -> No
     assert [THREADS, 2 * THREADS, THREADS] == [before, leaving, after]
 
 
+@pytest.mark.parametrize(
+    ("percent", "op_state", "most"),
+    [(0, "IN_SERVICE", 4), (150, "IN_SERVICE", 6), (150, "DECOMMISSIONING", 8), (9_999, "", 40)],
+)
+def test_a_datanode_works_more_while_the_control_plane_says_so(
+    handlers: Handlers, percent: int, op_state: str, most: int
+) -> None:
+    """
+    Never with fewer threads than its own, nor ten times as many; what it has as one that leaves
+    does not count twice.
+    """
+    if op_state:
+        decide(handlers, op_state)
+    handlers.boost(percent)
+    tasks = [Task("other", number) for number in range(most + 4)]
+
+    boosted = running_at_once(handlers, tasks, most)
+    handlers.boost(100)
+    decide(handlers, "IN_SERVICE")
+    after = running_at_once(handlers, tasks, THREADS)
+
+    assert (most, THREADS) == (boosted, after)
+
+
 @pytest.mark.parametrize(("is_stopped", "ended"), [(False, (0, 0)), (True, (THREADS + 1, 0))])
 def test_a_datanode_that_leaves_ends_its_copies_if_it_is_told_to(
     replica: StoredReplica, is_stopped: bool, ended: tuple[int, int]

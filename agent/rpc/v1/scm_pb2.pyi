@@ -129,16 +129,18 @@ class HeartbeatRequest(_message.Message):
     def __init__(self, datanode_id: _Optional[str] = ..., boot_id: _Optional[int] = ..., volumes: _Optional[_Iterable[_Union[_datanode_pb2.VolumeStatus, _Mapping]]] = ..., reports: _Optional[_Iterable[_Union[ContainerReport, _Mapping]]] = ..., command_statuses: _Optional[_Iterable[_Union[CommandStatus, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueCount, _Mapping]]] = ..., op_state: _Optional[str] = ..., op_expiry_ms: _Optional[int] = ...) -> None: ...
 
 class HeartbeatResponse(_message.Message):
-    __slots__ = ("term", "commands", "reregister", "sole_healthy_container_ids")
+    __slots__ = ("term", "commands", "reregister", "sole_healthy_container_ids", "task_percent")
     TERM_FIELD_NUMBER: _ClassVar[int]
     COMMANDS_FIELD_NUMBER: _ClassVar[int]
     REREGISTER_FIELD_NUMBER: _ClassVar[int]
     SOLE_HEALTHY_CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
+    TASK_PERCENT_FIELD_NUMBER: _ClassVar[int]
     term: int
     commands: _containers.RepeatedCompositeFieldContainer[Command]
     reregister: bool
     sole_healthy_container_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, term: _Optional[int] = ..., commands: _Optional[_Iterable[_Union[Command, _Mapping]]] = ..., reregister: bool = ..., sole_healthy_container_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    task_percent: int
+    def __init__(self, term: _Optional[int] = ..., commands: _Optional[_Iterable[_Union[Command, _Mapping]]] = ..., reregister: bool = ..., sole_healthy_container_ids: _Optional[_Iterable[int]] = ..., task_percent: _Optional[int] = ...) -> None: ...
 
 class ConfirmDeletesRequest(_message.Message):
     __slots__ = ("container_id", "local_ids")

@@ -59,12 +59,12 @@ def test_w44_a_node_entering_maintenance_may_have_more() -> None:
 @pytest.mark.parametrize(("percent", "expected"), [(0, 0), (100, 200), (75, 150)])
 def test_w47_the_cluster_has_a_limit_of_its_own(percent: int, expected: int) -> None:
     """Ten healthy nodes; 0 means that there is none."""
-    assert expected == in_flight_limit(10, percent)
+    assert expected == in_flight_limit(10 * REPLICATION_LIMIT, percent)
 
 
 def test_the_limit_of_a_small_cluster_is_never_nought() -> None:
     """A share of a copy is a copy: else nothing would ever be mended."""
-    assert (1, 7) == (in_flight_limit(1, 1), in_flight_limit(1, 33))
+    assert (1, 7) == (in_flight_limit(20, 1), in_flight_limit(20, 33))
 
 
 def command(command_id: int, *, sent_at_s: float | None = None, low: bool = False) -> Pending:
