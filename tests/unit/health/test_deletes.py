@@ -28,6 +28,8 @@ CHOICES: tuple[tuple[str, str, tuple[int, ...]], ...] = (
     # container, replicas, which of them may be chosen
     ("R CLOSED 10", "C=7x4", (0, 1, 2, 3)),
     ("R CLOSED 10", "C=7*1 C=7x3", (0,)),  # three whole ones stay, the damaged one goes
+    ("R CLOSED 10", "C@9=7 C=7x3", (0,)),  # the one that lacks a commit
+    ("R CLOSED 10", "C@9=7 C=7x2 C=7?s", ()),  # two whole ones are too few to let it go
     ("R CLOSED 10", "C=7x3 C=7/m C=7", (0, 1, 2, 4)),
     ("R CLOSED 10", "C=7x3 C=7/d C=7", (0, 1, 2, 4)),
     ("R CLOSED 10", "C=7x4 C=7?s", (0, 1, 2, 3)),

@@ -126,3 +126,24 @@ def test_what_may_be_healed_is_not_made_a_second_time(
     bad = frozenset({"dn2" if words == "C U" else "dn3"})
 
     assert copies == needs(case(words, adds=adds, deletes=deletes, hopeful=bad)).copies
+
+
+@pytest.mark.parametrize(
+    ("words", "hopeful", "deletes", "copies"),
+    [
+        ("C U U", ("dn2",), (), 1),
+        ("C U U", ("dn2", "dn3"), (), 0),
+        ("C U U", ("dn2",), ("dn3",), 1),  # nobody counted on the one that goes
+        ("C U U", ("dn2",), ("dn2",), 2),  # it goes before it is healed
+        ("C C U", ("dn3",), ("dn2",), 1),
+    ],
+)
+def test_what_a_repair_may_heal_is_not_copied_unless_it_goes(
+    words: str, hopeful: tuple[str, ...], deletes: tuple[str, ...], copies: int
+) -> None:
+    """
+    Three are required.
+    """
+    given = case(words, hopeful=frozenset(hopeful), deletes=deletes)
+
+    assert copies == needs(given).copies
