@@ -207,6 +207,8 @@ SPREADS = (
     # replicas on two racks of which one holds four of five; ops; who is copied off it
     ("C#1&b C#2&a*1 C#3&a C#4&a?s C#5&a", "", {3: 3, 5: 5}),
     ("C#1&b C#2&a C#3&a C#4&a C#5&a", "+#5", {}),
+    ("C#1&a C#2&a C#3&a C#4&a C#5&a", "", {1: 1, 2: 2, 3: 3, 4: 4, 5: 5}),
+    ("C#1&a C#2&a C#3&a C#4&a C#5&a", "+#5", {}),  # too many though that one is on its way
     ("C#1&b C#2&a C#3&a C#4&a C#5&a", "-n0", {}),
     ("C#1&b C#2&a C#3&a C#4&b C#5&a", "", {}),
 )

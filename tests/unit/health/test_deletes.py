@@ -1,7 +1,12 @@
 """Who is deleted: whom all agree on, and never what somebody may still need."""
 
+from dataclasses import replace
+from typing import Any
 from zlib import crc32
 
+import pytest
+
+from health.rules import Rules
 from tests.support.judged import Judged, PlanRow, judged
 from tests.support.snapshots import container
 
@@ -102,6 +107,11 @@ ROWS: tuple[tuple[str, str, str, list[tuple[tuple[int, ...], tuple[int, ...], st
     ("R CLOSED 10", "C=7x3 C=9", "", []),
     ("R CLOSED 10", "C=7x3 C=7$", "", []),
     ("R QUASI_CLOSED 10", "Q=7^ax3 U=7^a", "", []),
+    ("R QUASI_CLOSED 10", "Q=7^ax4", "", [((0, 1, 2, 3), (0,), SPARE)]),
+    ("R QUASI_CLOSED 10", "Q=7^ax5", "-n0", []),  # one at a time
+    ("R QUASI_CLOSED 10", "Q=7^ax4 O^a", "", []),  # the open one is closed first
+    ("R QUASI_CLOSED 10", "C@9=7^ax4", "", []),  # it is to be closed first
+    ("EC CLOSED", "C#1=7x2 C#2=7 C#3=7 C#4=7 C#5=7", "", [((0, 1), (1,), SPARE)]),
     ("EC CLOSED", "C#1 C#2 C#3 C#4 C#5 U@11#5", "", []),  # it may have what nobody else has
     ("EC CLOSED", "C#1=7 C#1=8 C#2 C#3 C#4 C#5", "", []),  # nobody knows which is right
     ("EC CLOSED", "C#1=7 C#1=7%5 C#2 C#3 C#4 C#5", "", []),  # nor which blocks are deleted
@@ -121,6 +131,7 @@ EMPTY: tuple[tuple[str, str, str, list[int]], ...] = (
     ("R CLOSED 10", "C! C!?s C!?d C!/m", "", [0, 1, 3]),
     ("R CLOSED 10", "C!x3", "-n1", [0, 2]),
     ("R CLOSED 10", "C!x2 C", "", []),
+    ("R CLOSED 10", "C!=7x4", "", [0, 1, 2, 3]),  # all of them, and by this rule only
     ("R QUASI_CLOSED 10", "Q! U!", "", [0]),  # a bad one cannot say that it is empty
     ("R DELETING 10", "C! C U! G!", "", [0, 3]),
     ("R DELETED 10", "C!", "", []),
@@ -165,7 +176,7 @@ def test_what_is_empty_is_deleted_by_all_who_say_so() -> None:
     assert told == list(EMPTY)
     rows = [row for i in range(len(EMPTY)) for row in deletes(found[i])]
     assert {(row.reason, row.is_forced, row.priority) for row in rows} == {("empty", False, 7)}
-    assert found[7].plan[0].indexes == (1, 2)
+    assert found[len(EMPTY) - 1].plan[0].indexes == (1, 2)
 
 
 def test_nothing_is_deleted_of_what_an_operator_suppressed() -> None:
@@ -184,3 +195,63 @@ def test_nothing_is_deleted_of_what_an_operator_suppressed() -> None:
 
     assert all(deletes(row) for row in shown.values())
     assert not any(row.plan for row in hidden.values())
+
+
+@pytest.mark.parametrize(
+    ("words", "ops", "is_one_deleted"),
+    [
+        ("C=7x4", "", False),
+        ("C=7x5", "", True),
+        ("C=7x4 C=7?s", "", False),  # who is silent is no witness
+        ("C=7x4 C=7/m", "", False),
+        ("C=7x5", "-n0", False),  # it is as good as gone
+        ("C=7x4 U=7", "", True),
+    ],
+)
+def test_up_to_the_end_of_a_band_nothing_is_deleted(
+    words: str, ops: str, is_one_deleted: bool
+) -> None:
+    """
+    Four may be there of a container that should have three.
+    """
+    found = judged([container(0, "R CLOSED 10", words, ops)], rules=Rules(most_copies=4))
+
+    assert is_one_deleted is (len(victims(found[0])) == 1)
+    assert is_one_deleted is bool(victims(found[0]))
+
+
+TOMBS: dict[str, Any] = {"tombstones_checksum": 9, "tombstone_count": 1}
+
+
+@pytest.mark.parametrize(
+    ("row", "rebuilt", "returned", "owes_deletes", "is_deleted"),
+    [
+        ("one came back with its tombstones", {}, TOMBS, False, True),
+        ("a delete is owed: each may have what the other has not", {}, TOMBS, True, False),
+        ("other blocks live", {"block_count": 3}, TOMBS, False, False),
+        ("nothing explains why they differ", {}, {}, False, False),
+        ("both know deleted blocks", {"tombstone_count": 1}, TOMBS, False, False),
+        ("folded otherwise", {"tree_algorithm": "crc32c"}, TOMBS, False, False),
+        ("no root", {"root": None}, TOMBS, False, False),
+        ("no root there", {}, {**TOMBS, "root": None}, False, False),
+    ],
+)
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_rebuilt_shard_goes_when_its_twin_is_back(
+    first: int,
+    row: str,
+    rebuilt: dict[str, Any],
+    returned: dict[str, Any],
+    owes_deletes: bool,
+    is_deleted: bool,
+) -> None:
+    """
+    Their roots differ for ever: a rebuilt shard knows no deleted blocks. Whichever is named first.
+    """
+    given = container(0, "EC CLOSED", "C#1=7 C#1=8 C#2 C#3 C#4 C#5", owes_deletes=owes_deletes)
+    for place, changes in ((first, rebuilt), (1 - first, returned)):
+        given.replicas[place] = replace(given.replicas[place], **changes)
+
+    found = judged([given])
+
+    assert ([first] if is_deleted else []) == victims(found[0]), row
