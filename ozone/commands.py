@@ -1,7 +1,8 @@
 """suture ozone: read the volumes of an Apache Ozone datanode, and never write to them."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -9,14 +10,18 @@ import typer
 
 from agent.cli.options import JsonFlag
 from agent.cli.output import Exit, bytes_progress, counted, emit, grid, say, show, size
+from agent.observe import logs
+from agent.quantity import parse_bytes_per_s, parse_duration_s
+from agent.stopping import StopRequest
 from merkle.replica import ContainerId
 from ozone.comparison import Agreement, Reason
 from ozone.layout import Volume
 from ozone.result import MEANINGS, ContainerResult, Standing
 from ozone.scrub import ScrubWish, Watched, default_state_dir, scrub
+from ozone.service import ServiceWish, serve
 from scanner.finding import Finding, Forensic
 
-MIB: Final = 1024**2
+INTERVAL_S_MIN: Final = 60.0
 FINDINGS_SHOWN_MAX: Final = 100  # of one container; the JSON document has all that are kept
 QUIET: Final = frozenset({Standing.WHOLE, Standing.SKIPPED})
 
@@ -33,6 +38,30 @@ REASONS: Final = {
     Reason.LAST_CHUNK: "files never closed, whose last chunk Ozone's scan leaves out",
 }
 
+# Not asked beforehand whether a path can be read: access(2) does not count the capability by which
+# the service may read what belongs to Ozone.
+DataDirs = Annotated[
+    list[Path],
+    typer.Argument(metavar="DATA_DIR", help="Directories of hdds.datanode.dir.", readable=False),
+]
+StateOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Where results and places are kept, off Ozone's volumes; default: "
+        "/var/lib/suture-ozone for root, else ~/.local/state/suture-ozone.",
+    ),
+]
+DatabaseOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="DIR", help="A directory of hdds.datanode.container.db.dir.", readable=False
+    ),
+]
+RateOption = Annotated[
+    str, typer.Option(metavar="SIZE/s", help="Read no faster, as 50MiB/s; default: as disks allow.")
+]
+
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 
@@ -43,43 +72,30 @@ def ozone() -> None:
 
 @app.command("scrub")
 def scrub_command(
-    data_dirs: Annotated[
-        list[Path], typer.Argument(metavar="DATA_DIR", help="Directories of hdds.datanode.dir.")
-    ],
-    state_dir: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Where results and places are kept, off Ozone's volumes; default: "
-            "/var/lib/suture-ozone for root, else ~/.local/state/suture-ozone.",
-        ),
-    ] = None,
-    db_dir: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="DIR", help="A directory of hdds.datanode.container.db.dir."),
-    ] = None,
+    data_dirs: DataDirs,
+    state_dir: StateOption = None,
+    db_dir: DatabaseOption = None,
     container: Annotated[
         list[int] | None, typer.Option(min=1, metavar="ID", help="Read these containers only.")
     ] = None,
     anew: Annotated[
         bool, typer.Option("--anew", help="Forget how far an unfinished scrub has come.")
     ] = False,
-    rate: Annotated[
-        float, typer.Option(min=0.0, metavar="MIB_PER_S", help="Read no faster; 0: as disks allow.")
-    ] = 0.0,
+    rate: RateOption = "",
     as_json: JsonFlag = False,
 ) -> int:
     """Read every closed container once and judge every byte. 2: something is to be looked at.
 
     A running datanode is not disturbed, and nothing on its volumes is changed.
     """
+    logs.configure("error")  # what is found is printed
     wish = ScrubWish(
         data_dirs=data_dirs,
         state_dir=state_dir or default_state_dir(),
         database_dirs=tuple(db_dir or ()),
         container_ids=frozenset(map(ContainerId, container or ())),
         anew=anew,
-        bytes_per_s_max=int(rate * MIB),
+        bytes_per_s_max=_rate(rate),
     )
     volumes: list[tuple[Volume, list[ContainerResult]]] = []
     with bytes_progress("scrub", 0, quiet=as_json) as progress:
@@ -101,6 +117,50 @@ def scrub_command(
         tell(volumes)
     results = [result for _, found in volumes for result in found]
     return Exit.OK if all(result.standing in QUIET for result in results) else Exit.TO_DO
+
+
+@app.command("serve")
+def serve_command(
+    data_dirs: DataDirs,
+    state_dir: StateOption = None,
+    db_dir: DatabaseOption = None,
+    interval: Annotated[
+        str, typer.Option(metavar="TIME", help="Every byte is read once in this time.")
+    ] = "7d",
+    rate: RateOption = "",
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where to show /metrics and /healthz.")
+    ] = "",
+) -> int:
+    """Scrub without end, as the promise wants it and as slowly as it allows, until SIGTERM."""
+    logs.configure("info")
+    stop = StopRequest()
+    stop.on_signals()
+    with _usage("--interval"):
+        interval_s = parse_duration_s(interval)
+    if interval_s < INTERVAL_S_MIN:
+        raise typer.BadParameter(f"--interval {interval}: at least {INTERVAL_S_MIN:g} s")
+    wish = ScrubWish(
+        data_dirs=data_dirs,
+        state_dir=state_dir or default_state_dir(),
+        database_dirs=tuple(db_dir or ()),
+        bytes_per_s_max=_rate(rate),
+    )
+    return serve(ServiceWish(scrub=wish, interval_s=interval_s, listen=listen), stop)
+
+
+def _rate(text: str) -> int:
+    with _usage("--rate"):
+        return parse_bytes_per_s(text) if text else 0
+
+
+@contextmanager
+def _usage(option: str) -> Iterator[None]:
+    """Say of which option a value is wrong."""
+    try:
+        yield
+    except ValueError as error:
+        raise typer.BadParameter(f"{option}: {error}") from error
 
 
 def document(volumes: Sequence[tuple[Volume, Sequence[ContainerResult]]]) -> dict[str, Any]:

@@ -63,8 +63,9 @@ class History:
                     f"{path} has format {version}, this program knows {FORMAT}",
                     hint="remove it to begin anew",
                 )
-            self._base.executescript(_TABLES)
-            self._base.execute(f"PRAGMA user_version={FORMAT}")
+            if version != FORMAT:
+                self._base.executescript(_TABLES)
+                self._base.execute(f"PRAGMA user_version={FORMAT}")
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -138,6 +139,16 @@ class History:
             )
             findings = tuple(decode_finding(container_id, bytes(item[0])) for item in found)
             return _result(json.loads(row[0]), findings)
+
+    def results(self) -> Iterator[ContainerResult]:
+        """Yield what is known of every container, by ascending id."""
+        with self._told():
+            rows = self._base.execute("SELECT container_id FROM results ORDER BY container_id")
+            container_ids = [ContainerId(number) for (number,) in rows]
+        for container_id in container_ids:
+            result = self.result(container_id)
+            if result is not None:
+                yield result
 
     def read_at_ms(self) -> dict[ContainerId, int]:
         """Return when each container was read whole last."""

@@ -110,6 +110,7 @@ class OzoneReader:
         self._pieces = pieces
         self._tree: OzoneTree | None = None
         self._tree_faults: list[StructureFault] = []
+        self._buried: tuple[tuple[int, int, int], Mapping[BlockId, int]] | None = None
         self.ledger = Ledger()
         self.surplus: dict[BlockId, int] = {}  # bytes behind what was committed
         self.skipped: dict[BlockId, str] = {}
@@ -192,10 +193,25 @@ class OzoneReader:
         row, tail = rows.pair(block_id)
         if (row is None and tail is None) or block_id in rows.condemned():
             return None
+        if block_id in self._tombstones_now():
+            return None
         try:
             return encode_block(decode_stored(self.container_id, block_id, row, tail).block)
         except (Damaged, Unknown):
             return row or tail
+
+    def _tombstones_now(self) -> Mapping[BlockId, int]:
+        """Return the tombstones of Ozone's tree as it is now; none where it cannot be read."""
+        try:
+            status = self._paths.tree.stat()
+            version = (status.st_ino, status.st_mtime_ns, status.st_size)
+            if self._buried is None or self._buried[0] != version:
+                data = read_small(self._paths.tree, TREE_BYTES_MAX)
+                tree = decode_tree(data, self.container_id)
+                self._buried = (version, tree.tombstones)
+        except (Damaged, OSError):
+            return {}
+        return self._buried[1]
 
     def tombstones(self) -> Mapping[BlockId, int]:
         """Return the deleted blocks and their checksums, of Ozone's tree."""

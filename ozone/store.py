@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+import structlog
 
 from agent.errors import Code, Refused, SutureError
 from agent.runtime.clock import Clock
@@ -29,7 +30,7 @@ from ozone.descriptor import Descriptor
 from ozone.history import History
 from ozone.layout import ContainerPaths, Volume, container_ids
 from ozone.reader import OzoneReader, identity_of, read_descriptor
-from ozone.result import ContainerResult
+from ozone.result import ContainerResult, Standing
 from ozone.rows import BYTES_USED, ContainerRows
 from ozone.unknown import Unknown
 from scanner.finding import Fault, Finding, Verdict
@@ -38,8 +39,12 @@ from scanner.ports import Pieces
 
 VIEW_AGE_S: Final = 60.0  # rows as old as this are good to begin with: what differs is looked up
 SURPLUS_MAX: Final = 100  # blocks with bytes behind their end that are named
+LOOKED_AT: Final = frozenset({Standing.DAMAGED, Standing.DOUBTFUL})  # by a person, in the end
 NOT_OVER: Final = "not everything in it was read and judged: it is read again"
 SCHEMA_SHARED: Final = 3  # one database for all containers of the volume
+
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +97,7 @@ class OzoneStore:
         self._known: dict[ContainerId, tuple[tuple[int, int, int], Descriptor]] = {}
         self._reading: OzoneReader | None = None
         self._base: ScanBase | None = None
+        self.refused: tuple[ContainerResult, ...] = ()  # of the last listing for a schedule
 
     # what there is
 
@@ -165,8 +171,14 @@ class OzoneStore:
     def columns(self, volume_id: str = "") -> Iterator[tuple[str, ReplicaColumns]]:
         """Yield the replicas that may be scanned as columns."""
         del volume_id
-        replicas = self.listing().replicas
-        read_at_ms = self.history.read_at_ms()
+        listing = self.listing()
+        replicas, read_at_ms = listing.replicas, self.history.read_at_ms()
+        self._tell_of(listing.refused)
+        here = {replica.paths.container_id for replica in replicas}
+        here |= {result.container_id for result in listing.refused}
+        gone = sorted(read_at_ms.keys() - here)
+        if gone:
+            self.history.forget(gone)
         ids = [replica.paths.container_id for replica in replicas]
         states = [STATES.index(replica.descriptor.state) for replica in replicas]
         used_bytes = [replica.used_bytes for replica in replicas]
@@ -184,6 +196,18 @@ class OzoneStore:
                 none,
             ),
         )
+
+    def _tell_of(self, refused: tuple[ContainerResult, ...]) -> None:
+        known = {result.container_id for result in self.refused}
+        for result in refused:
+            if result.container_id not in known:
+                log.warning(
+                    "ozone_container_refused",
+                    container_id=result.container_id,
+                    volume_id=self.volume.storage_id,
+                    why=result.why,
+                )
+        self.refused = refused
 
     def begin_scan(self, container_id: ContainerId) -> ScanBase:
         """Return what a scan starts from. Raises Refused for what may not be scanned."""
@@ -282,6 +306,15 @@ class OzoneStore:
             if not complete:
                 result = self._added(result)
             self.history.put(result, is_whole=complete)
+            if result.standing in LOOKED_AT:
+                log.warning(
+                    "ozone_container_not_whole",
+                    container_id=container_id,
+                    volume_id=self.volume.storage_id,
+                    standing=result.standing.value,
+                    finding_count=result.finding_count,
+                    doubts=list(result.doubts()),
+                )
         return ScanCommit(
             committed=committed,
             state_before=facts.state,

@@ -26,7 +26,7 @@ from tools.man import page  # noqa: E402
 VENV = Path("opt/suture/venv")
 PROGRAMS = ("suture", "suture-agent", "suture-scm", "suture-verify")
 DOCUMENTS = ("README.md", "CHANGELOG.md", "LICENSE", "SECURITY.md", "docs/OPERATIONS.md",
-             "docs/CONFIGURATION.md", "docs/EVENTS.md")  # fmt: skip
+             "docs/CONFIGURATION.md", "docs/EVENTS.md", "docs/OZONE.md")  # fmt: skip
 SHELLS = {"bash": "usr/share/bash-completion/completions/suture",
           "zsh": "usr/share/zsh/vendor-completions/_suture",
           "fish": "usr/share/fish/vendor_completions.d/suture.fish"}  # fmt: skip
@@ -56,7 +56,8 @@ PRERM = """\
 #!/bin/sh
 set -e
 if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
-    systemctl stop suture-verify.timer suture-agent.service suture-scm.service
+    systemctl stop suture-verify.timer suture-agent.service suture-scm.service \\
+        suture-ozone-scrub.service
 fi
 """
 POSTRM = """\
@@ -92,7 +93,7 @@ def build_environment(stage: Path, python: str) -> None:
     subprocess.run([python, "-m", "venv", "--without-pip", environment], check=True)
     subprocess.run(
         [sys.executable, "-m", "pip", "--python", environment / "bin" / "python", "install",
-         "--quiet", "--no-warn-script-location", f"{ROOT}[scm]"],
+         "--quiet", "--no-warn-script-location", f"{ROOT}[ozone,scm]"],
         check=True,
     )  # fmt: skip
     for script in (environment / "bin").iterdir():

@@ -39,6 +39,14 @@ AGENT: Final[Mapping[str, Event]] = {
     "drop_callback_died": Event("A defect: who was to hear of a dropped task failed."),
     "metadata_fault": Event("Descriptor, tree or directories are not well.", (CONTAINER,)),
     "orphan_block": Event("Too few shards know this block group.", (CONTAINER,)),
+    "ozone_container_not_whole": Event(
+        "A read of Ozone's container found damage or doubts.", (CONTAINER, VOLUME)
+    ),
+    "ozone_container_refused": Event(
+        "Ozone's container cannot be read, and why.", (CONTAINER, VOLUME)
+    ),
+    "ozone_metrics_served": Event("Where the scrub of Ozone shows metrics and health."),
+    "ozone_scrub_started": Event("A volume of Ozone is read from now on.", (VOLUME,)),
     "page_failed": Event("A page of the HTTP listener could not be made."),
     "parity_not_verified": Event("Shards could not be read or compared.", (CONTAINER,)),
     "parity_verified": Event("Shards were computed from each other and compared.", (CONTAINER,)),

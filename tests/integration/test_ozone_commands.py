@@ -1,6 +1,9 @@
 """`suture ozone scrub` as an operator types it."""
 
 import json
+import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -131,3 +134,31 @@ def test_what_is_no_data_directory_is_refused(
     assert Exit.FAILED == code
     assert "holds no hdds/VERSION [INCONSISTENT_VOLUME]" in said
     assert "hdds.datanode.dir" in said
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("setpriv") is None,
+    reason="files are given to another user, and a capability to a process: root and setpriv",
+)
+def test_the_capability_of_the_service_is_enough(tmp_path: Path) -> None:
+    """
+    A user who owns nothing reads volumes that only Ozone's user may enter, as the unit has it.
+    """
+    data_dir, state = golden(tmp_path / "golden") / "dn4", tmp_path / "state"
+    state.mkdir()
+    os.chown(state, 65534, 65534)
+    for path in [tmp_path, *tmp_path.parents[:-1]]:
+        path.chmod(path.stat().st_mode | 0o011)
+    for path in [data_dir, *data_dir.rglob("*")]:
+        path.chmod(0o700)
+    only = "-all,+dac_read_search"
+    rights = [f"--inh-caps={only}", f"--ambient-caps={only}", f"--bounding-set={only}"]
+    command = ["setpriv", "--reuid=65534", "--clear-groups", "--no-new-privs", *rights]
+    command += [sys.executable, "-m", "agent.cli.start", "ozone", "scrub", str(data_dir)]
+
+    ended = subprocess.run(
+        [*command, "--state-dir", str(state)], capture_output=True, text=True, timeout=60
+    )
+
+    assert (0, "") == (ended.returncode, ended.stderr)
+    assert "2 containers: 2 WHOLE" in ended.stdout

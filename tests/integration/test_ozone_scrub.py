@@ -237,6 +237,25 @@ def test_a_block_that_is_about_to_be_deleted_is_no_finding(
     assert [] == damage(result)
 
 
+def test_a_block_that_became_a_tombstone_while_it_was_read_is_no_finding(
+    made: MadeVolume, tmp_path: Path
+) -> None:
+    """
+    The tree has it deleted and the file is gone; the row is the last to go.
+    """
+    made.add_block(1, 11, BIG)
+    made.put_tree(1, {9: [], 10: [], 11: []})
+
+    def delete() -> None:
+        made.put_tree(1, {9: [], 10: [], 11: []}, 11)
+        made.file(1, 11).unlink()
+
+    wish = ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state")
+    result = scrubbed(wish, once(delete))[1]
+
+    assert [] == damage(result)
+
+
 def test_a_file_that_is_missing_is_found_beside_others_that_go(
     made: MadeVolume, tmp_path: Path
 ) -> None:

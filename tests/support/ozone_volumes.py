@@ -206,8 +206,8 @@ class MadeVolume:
         message = DELETED_BLOCKS(transaction_id=1, container_id=container_id, local_ids=block_ids)
         self.put_row(container_id, 1, message.SerializeToString(), "delete_txns")
 
-    def put_tree(self, container_id: int, blocks: dict[int, Sequence[int]]) -> None:
-        """Write a tree file of blocks and their leaves."""
+    def put_tree(self, container_id: int, blocks: dict[int, Sequence[int]], *deleted: int) -> None:
+        """Write a tree file of blocks and their leaves; those `deleted` become tombstones."""
         trees, sums = [], b""
         for block_id, leaves in sorted(blocks.items()):
             checksum = crc32c_of(struct.pack(f">{1 + len(leaves)}q", block_id, *leaves))
@@ -216,6 +216,8 @@ class MadeVolume:
                 for at, leaf in enumerate(leaves)
             ]
             trees.append({"block_id": block_id, "checksum": checksum, "chunks": chunks})
+            if block_id in deleted:
+                trees[-1] = {"block_id": block_id, "checksum": checksum, "deleted": True}
             sums += struct.pack(">q", checksum)
         info = CHECKSUM_INFO(
             container_id=container_id, tree={"checksum": crc32c_of(sums), "blocks": trees}

@@ -1,0 +1,149 @@
+"""What the service shows over HTTP: metrics for Prometheus, and whether it is well."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from agent.observe.metrics import CONTENT_TYPE, exposition
+from agent.runtime.loop import Loop
+from agent.runtime.rounds import VolumeScanWorker
+from agent.runtime.web import Page
+from ozone.history import History
+from ozone.layout import Volume
+from ozone.result import Standing
+from ozone.store import OzoneStore
+
+LABELS: Final = ["volume"]
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """One volume of the service, as it is shown."""
+
+    volume: Volume
+    worker: VolumeScanWorker
+    loop: Loop
+    history: Path
+    store: OzoneStore
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a history holds, counted."""
+
+    standings: Counter[Standing]
+    findings: Counter[tuple[str, str]]
+
+
+def _known(path: Path) -> _Known:
+    """Count what is known of a volume; with a connection of our own, beside the worker's."""
+    standings: Counter[Standing] = Counter()
+    findings: Counter[tuple[str, str]] = Counter()
+    with closing(History(path)) as history:
+        for result in history.results():
+            standings[result.standing] += 1
+            findings.update((item.verdict.value, item.fault.value) for item in result.findings)
+    return _Known(standings, findings)
+
+
+class _Collector(Collector):
+    def __init__(self, watched: Sequence[Watched]) -> None:
+        self._watched = watched
+
+    def collect(self) -> Iterator[Metric]:
+        yield from _progress(self._watched)
+        standings = GaugeMetricFamily(
+            "suture_ozone_containers",
+            "Containers by what the last read of each came to.",
+            labels=[*LABELS, "standing"],
+        )
+        findings = GaugeMetricFamily(
+            "suture_ozone_findings",
+            "Findings that are kept, by verdict and fault.",
+            labels=[*LABELS, "verdict", "fault"],
+        )
+        for item in self._watched:
+            path, known = str(item.volume.hdds), _known(item.history)
+            counted = known.standings
+            counted[Standing.NOT_READ] += len(item.store.refused)
+            for standing in (
+                Standing.WHOLE,
+                Standing.DAMAGED,
+                Standing.DOUBTFUL,
+                Standing.NOT_READ,
+            ):
+                standings.add_metric([path, standing.value], counted[standing])
+            for (verdict, fault), count in sorted(known.findings.items()):
+                findings.add_metric([path, verdict, fault], count)
+        yield standings
+        yield findings
+
+
+GAUGES: Final = {
+    "needed_bytes_per_s": ("suture_ozone_scan_needed_bytes_per_second", "What the promise needs."),
+    "speed_bytes_per_s": ("suture_ozone_scan_speed_bytes_per_second", "What was read lately."),
+    "due_bytes": ("suture_ozone_scan_due_bytes", "What is to be read now."),
+    "used_bytes": ("suture_ozone_used_bytes", "What closed containers hold."),
+    "never_read_count": ("suture_ozone_never_read_containers", "Containers not read yet."),
+    "lag_s": ("suture_ozone_scan_lag_seconds", "By how much the promise is broken; 0 is kept."),
+    "oldest_read_at_ms": (
+        "suture_ozone_oldest_read_time_seconds",
+        "When the container was read that was read longest ago; 0 for never.",
+    ),
+}
+
+
+def _progress(watched: Sequence[Watched]) -> Iterator[Metric]:
+    read = CounterMetricFamily(
+        "suture_ozone_scanned_bytes_total", "Bytes read since the start.", labels=LABELS
+    )
+    errors = CounterMetricFamily(
+        "suture_ozone_scan_errors_total", "Steps of the scan that failed.", labels=LABELS
+    )
+    for item in watched:
+        path = str(item.volume.hdds)
+        read.add_metric([path], item.worker.scanned_bytes)
+        errors.add_metric([path], item.loop.status().error_count)
+    yield read
+    yield errors
+    for field, (name, meaning) in GAUGES.items():
+        gauge = GaugeMetricFamily(name, meaning, labels=LABELS)
+        for item in watched:
+            value = float(getattr(item.worker.status(), field))
+            gauge.add_metric(
+                [str(item.volume.hdds)], value / 1000 if field.endswith("_ms") else value
+            )
+        yield gauge
+
+
+def metrics_page(watched: Sequence[Watched]) -> Page:
+    """Return the page of a scrape."""
+    registry = CollectorRegistry()
+    registry.register(_Collector(watched))
+    return Page(exposition(registry), CONTENT_TYPE)
+
+
+def health_page(watched: Sequence[Watched], quiet_max_s: float) -> Page:
+    """Return whether every volume is being read: 200, or 503 with the reason."""
+    volumes = {}
+    for item in watched:
+        status = item.loop.status()
+        volumes[str(item.volume.hdds)] = {
+            "state": item.worker.status().state,
+            "is_stalled": status.is_stalled(quiet_max_s),
+            "last_error": status.last_error,
+            "refused": {str(one.container_id): one.why for one in item.store.refused},
+        }
+    is_well = not any(item.loop.status().is_stalled(quiet_max_s) for item in watched)
+    code = HTTPStatus.OK if is_well else HTTPStatus.SERVICE_UNAVAILABLE
+    body = json.dumps({"volumes": volumes, "is_well": is_well}, indent=2).encode()
+    return Page(body, "application/json", code)

@@ -1,0 +1,151 @@
+"""`suture ozone serve` as systemd runs it: a process that reads, tells, and ends when told to."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from agent.errors import Code, Refused
+from agent.runtime.clock import SystemClock
+from agent.stopping import StopRequest
+from ozone.history import History
+from ozone.layout import find_volume
+from ozone.result import Standing
+from ozone.scrub import ScrubWish
+from ozone.service import ServiceWish, serve
+from ozone.store import OzoneStore
+from tests.support.changes_seen import changes
+from tests.support.ozone_scrubs import running_volume, scrubbed
+from tests.support.ozone_volumes import golden, snapshot
+
+WAIT_S = 60.0
+
+
+@contextmanager
+def service(
+    volume: Path, state: Path, notify: Path, log: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run the service; it is ended, and waited for, at the end of the block."""
+    command = [sys.executable, "-m", "agent.cli.start", "ozone", "serve", str(volume)]
+    command += ["--state-dir", str(state), "--listen", "127.0.0.1:0", "--interval", "1min"]
+    environment = {**os.environ, "NOTIFY_SOCKET": str(notify)}
+    with log.open("wb") as errors:
+        process = subprocess.Popen(command, env=environment, stderr=errors)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(WAIT_S)
+
+
+def until(found: Callable[[], bool]) -> None:
+    """Wait until that is so."""
+    deadline_s = time.monotonic() + WAIT_S
+    while not found():
+        assert time.monotonic() < deadline_s, "it did not come about"
+
+
+def fetched(address: str, path: str) -> tuple[int, str]:
+    """Return status and text of a page."""
+    with closing(HTTPConnection(address, timeout=WAIT_S)) as connection:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+
+def events(log: Path, name: str) -> list[dict[str, object]]:
+    """Return the events of this name."""
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    return [line for line in lines if line["event"] == name]
+
+
+def test_a_service_reads_tells_and_ends(tmp_path: Path) -> None:
+    """
+    It says that it is ready, finds the damage, shows it to Prometheus, changes nothing on the
+    volume, and ends cleanly at SIGTERM.
+    """
+    data_dir, log = golden(tmp_path / "golden") / "dn0-damaged", tmp_path / "log"
+    before = snapshot(data_dir)
+    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    manager.bind(str(tmp_path / "notify"))
+    manager.settimeout(WAIT_S)
+
+    with (
+        closing(manager),
+        changes(data_dir) as seen,
+        service(data_dir, tmp_path / "state", tmp_path / "notify", log) as process,
+    ):
+        ready = manager.recv(1000).decode()
+        until(lambda: len(events(log, "replica_scanned")) == 3)
+        (served,) = events(log, "ozone_metrics_served")
+        health, document = fetched(str(served["address"]), "/healthz")
+        _, text = fetched(str(served["address"]), "/metrics")
+        process.terminate()
+        code = process.wait(WAIT_S)
+
+    metrics = {
+        (sample.name, sample.labels.get("standing") or sample.labels.get("fault")): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    assert ready.startswith("READY=1")
+    assert (200, True) == (health, json.loads(document)["is_well"])
+    assert 2 == metrics["suture_ozone_containers", Standing.DAMAGED.value]
+    assert 1 == metrics["suture_ozone_containers", Standing.WHOLE.value]
+    assert 2 == metrics["suture_ozone_findings", "BLOCK_FILE_MISSING"]
+    assert 3_000_000 < metrics["suture_ozone_scanned_bytes_total", None]
+    assert {1, 2} == {event["container_id"] for event in events(log, "ozone_container_not_whole")}
+    assert 0 == code
+    assert [] == seen
+    assert before == snapshot(data_dir)
+
+
+def test_containers_that_leave_are_forgotten_and_bad_ones_kept_in_mind(tmp_path: Path) -> None:
+    """
+    What a schedule no longer finds is no longer counted; what it cannot read has its reason.
+    """
+    with running_volume(tmp_path / "data") as made:
+        made.add_container(2)
+        made.add_container(3, schemaVersion="'1'")
+        wish = ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state")
+        scrubbed(wish)
+        made.folder(2).rename(tmp_path / "moved")
+        with closing(History(tmp_path / "state" / "DS-made.sqlite")) as history:
+            store = OzoneStore(
+                find_volume(made.root),
+                history,
+                tmp_path / "state" / "views",
+                SystemClock(),
+                database=made.database,
+            )
+            known = [result.container_id for result in history.results()]
+            ((_, columns),) = store.columns()
+
+            assert [1, 2] == known
+            assert [1] == columns.container_ids.tolist()
+            assert [1] == [result.container_id for result in history.results()]
+        assert ["descriptor of container 3: schemaVersion '1'"] == [
+            result.why for result in store.refused
+        ]
+
+
+def test_a_promise_that_cannot_be_kept_is_refused(tmp_path: Path) -> None:
+    """
+    The arithmetic is shown before anything is read.
+    """
+    data_dir = golden(tmp_path / "golden") / "dn0-damaged"
+    scrub = ScrubWish(data_dirs=[data_dir], state_dir=tmp_path / "state", bytes_per_s_max=1000)
+
+    with pytest.raises(Refused, match=r"cannot be kept: volume .* --rate gives") as refused:
+        serve(ServiceWish(scrub=scrub, interval_s=60.0), StopRequest())
+
+    assert Code.INVALID_CONFIG is refused.value.code
