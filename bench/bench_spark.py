@@ -28,10 +28,10 @@ from pyspark.sql import SparkSession
 from bench.measure import Measure, at_least, at_most
 from health.words import flag_bit
 from spark_verify.generate import FAULTS, Shape, generate
+from spark_verify.manifest import read_manifest
 from spark_verify.pipeline import Request, verify
 from spark_verify.score import score
 from spark_verify.session import open_session
-from spark_verify.snapshot import read_manifest
 
 CONTAINERS_DEFAULT = 1_000_000  # some three minutes on two cores
 BUCKETS = {"flat": 0, "clustered": 16}
