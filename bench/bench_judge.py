@@ -10,6 +10,7 @@ lock was held is what its own histogram says; that is time on the wall.
 `SCM_CONTAINERS=100000 make bench NAME=judge` is a smaller cluster; its bound shrinks with it.
 """
 
+import gc
 import random
 import statistics
 import tempfile
@@ -130,6 +131,7 @@ class Cluster:
             )
         self.control.count_containers()  # what pages show of them; nobody is to wait for it later
         self.control.leave_safe_mode()
+        gc.freeze()  # as suture-scm does when it has started
 
     def turn(self, *silent: str) -> float:
         """Let a second pass and the others call; return the processor time of the tick alone."""

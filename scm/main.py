@@ -77,7 +77,7 @@ class Ticker(threading.Thread):
         try:
             while not self._stopping.wait(self._interval_s):
                 try:
-                    self._control.tick()
+                    self._control.tick(self._stopping.wait)
                     self._look_on()
                 except SutureError as error:
                     _log.error("tick_failed", code=error.code, error=str(error))

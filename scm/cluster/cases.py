@@ -16,7 +16,7 @@ from scm.state.facts import Container, Kind, OpState, Replica
 from scm.state.options import ScmOptions
 
 ADDING: Final = frozenset({Kind.REPLICATE, Kind.RECONSTRUCT})
-"""Commands that bring replicas to datanodes."""
+"""PendingOps that bring replicas to datanodes."""
 
 
 class Cases:
@@ -31,6 +31,7 @@ class Cases:
         self._clock = clock
         self._options = options
         self._bad_since_s: dict[int, dict[str, float]] = {}
+        self._is_one_turn = False
         self._turn: dict[str, Candidate] | None = None
 
     def case(self, container: Container) -> Case:
@@ -111,12 +112,12 @@ class Cases:
 
     @contextmanager
     def one_turn(self) -> Iterator[None]:
-        """Look at the nodes once for many decisions of one moment; see `promise`."""
-        self._turn = {candidate.datanode_id: candidate for candidate in self.candidates()}
+        """Look at the nodes once for many decisions of one moment, if one asks; see `promise`."""
+        self._is_one_turn = True
         try:
             yield
         finally:
-            self._turn = None
+            self._is_one_turn, self._turn = False, None
 
     def promise(self, datanode_id: str, size_bytes: int) -> None:
         """Count space that was promised in this turn, and one more copy to a datanode."""
@@ -129,8 +130,11 @@ class Cases:
 
     def candidates(self) -> list[Candidate]:
         """Return the nodes that may get replicas: answering, in service; with what is promised."""
-        if self._turn is not None:
-            return list(self._turn.values())
+        if self._turn is None and self._is_one_turn:
+            self._turn = {found.datanode_id: found for found in self._candidates()}
+        return self._candidates() if self._turn is None else list(self._turn.values())
+
+    def _candidates(self) -> list[Candidate]:
         scheduled: dict[str, int] = {}
         for container in self._state.containers.open_all():
             left_bytes = self._options.container_bytes_max - container.committed_bytes

@@ -18,6 +18,10 @@ from scm.state.database import Change
 from scm.state.facts import Health, Key, Kind, Pending
 
 
+def _no_pause(_took_s: float) -> None:
+    """Go on at once."""
+
+
 class ControlPlane(Operators):
     """Single node, not highly available: the state directory has one owner."""
 
@@ -79,32 +83,50 @@ class ControlPlane(Operators):
                 task_percent=self._commands.boost_percent,
             )
 
-    def tick(self) -> None:
-        """Do what time alone makes necessary; called about every heartbeat interval."""
+    def tick(self, pause: Callable[[float], object] = _no_pause) -> None:
+        """Do what time alone makes necessary; called about every heartbeat interval.
+
+        Orders are made in portions, so that others have the lock in between: after each `pause`
+        is told the seconds it took.
+        """
         with self._change() as change:
-            for datanode_id in self._nodes.note_health(change):
-                self._last_copies.recount(change, self._state.replicas.on(datanode_id))
-                self._changed_nodes.add(datanode_id)
-                self._manager.look_at_node(datanode_id)
-                self._observer.observe(change, self._unsettled_on(datanode_id))
-                if self._nodes.health(datanode_id) is Health.DEAD:
-                    self._manager.look_at(self._commands.node_died(change, datanode_id))
-            self._manager.look_at(self._commands.expire(change))
-            self._totals.turn()
-            self._reconciles.forget_old()
-            self._observer.observe(change, self._writers.end_idle(change))
-            self._orders.close_due(change)
-            if self._safe_mode.look(self._reports.confirmed).is_open:
-                for datanode_id in self._departures.turn(change):
-                    self._changed_nodes.add(datanode_id)
-                    self._manager.look_at_node(datanode_id)
-                self._closures.turn(change)
-                looked_at = self._manager.turn(change)
-                empty = dict.fromkeys([*looked_at, *self._deletions.unfinished()])
-                self._observer.observe(change, self._deletions.tidy(change, empty))
-                self._healing.turn(change)
-                self._struck(change, self._parting.turn(change))
-                self._balancer.turn(change)
+            looked_at = self._begin_tick(change)
+        if looked_at is None:
+            return
+        is_more = True
+        while is_more:
+            began_s = self._clock.monotonic_s()
+            with self._change() as change:
+                is_more = self._manager.serve(change)
+            pause(self._clock.monotonic_s() - began_s)
+        with self._change() as change:
+            empty = dict.fromkeys([*looked_at, *self._deletions.unfinished()])
+            self._observer.observe(change, self._deletions.tidy(change, empty))
+            self._healing.turn(change)
+            self._struck(change, self._parting.turn(change))
+            self._balancer.turn(change)
+
+    def _begin_tick(self, change: Change) -> list[int] | None:
+        """Do what makes no orders; return what was looked at, None in safe mode."""
+        for datanode_id in self._nodes.note_health(change):
+            self._last_copies.recount(change, self._state.replicas.on(datanode_id))
+            self._changed_nodes.add(datanode_id)
+            self._manager.look_at_node(datanode_id)
+            self._observer.observe(change, self._unsettled_on(datanode_id))
+            if self._nodes.health(datanode_id) is Health.DEAD:
+                self._manager.look_at(self._commands.node_died(change, datanode_id))
+        self._manager.look_at(self._commands.expire(change))
+        self._totals.turn()
+        self._reconciles.forget_old()
+        self._observer.observe(change, self._writers.end_idle(change))
+        self._orders.close_due(change)
+        if not self._safe_mode.look(self._reports.confirmed).is_open:
+            return None
+        for datanode_id in self._departures.turn(change):
+            self._changed_nodes.add(datanode_id)
+            self._manager.look_at_node(datanode_id)
+        self._closures.turn(change)
+        return self._manager.begin_turn()
 
     def look_on(self) -> bool:
         """Look at more of what a tick left; whether anything is left still.

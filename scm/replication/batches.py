@@ -51,7 +51,7 @@ OP_WORDS: Final = {
 
 _STATES: Final = {word: code for code, word in enumerate(CONTAINER_STATES)}
 _REPLICA_STATES: Final = np.array([REPLICA_STATES.index(state) for state in ReplicaState])
-_NO_CONTAINER: Final = (UNKNOWN, 0, 0, 0, UNKNOWN, 0, NO_BCSID, 0, 0, False, False, False, False)
+_NOBODY: Final = Container(0, ContainerState.CLOSED, 0, 0, 0, ())  # a container only replicas name
 
 
 def op_rows(pending: Pending, state: Books) -> Iterator[tuple[str, str, int]]:
@@ -261,46 +261,30 @@ class Batches:
         able = _REPLICA_STATES[held["state"]] != UNHEALTHY
         blocks = rows_of.highest(held["block_count"].astype(np.int64), -1, able)
         used = rows_of.highest(held["bytes_used"].astype(np.int64), -1, able)
-        rows = np.array([self._row(number) for number in ids], dtype=np.int64)
-        columns = rows.reshape(len(ids), len(_NO_CONTAINER)).T
-        kind, factor, data, parity, state, sequence, acknowledged, committed, size, *flags = columns
-        has_pipeline, is_suppressed, owes, is_known = (flag.astype(np.bool_) for flag in flags)
+        state, keys = self._state, self._state.keys
+        found = [state.containers.get(number) for number in ids]
+        known = [_NOBODY if container is None else container for container in found]
+        is_known = np.array([container is not None for container in found], dtype=np.bool_)
+        data = _longs(c.data_count if c.scheme else 0 for c in known)
+        factor = _longs([c.replication_factor for c in known])
+        is_ec = data > 0
+        committed = _longs([c.committed_count for c in known])
+        size = _longs([c.committed_bytes for c in known])
         return Containers(
             container_id=np.array(ids, dtype=np.int64),
-            kind=kind,
+            kind=np.where(is_known, np.where(is_ec, Kind.EC, Kind.RATIS), UNKNOWN),
             factor=factor,
             data=data,
-            parity=parity,
-            state=state,
-            sequence_id=sequence,
-            acknowledged_id=acknowledged,
+            parity=np.where(is_ec, factor - data, 0),
+            state=np.where(is_known, _longs([_STATES[c.state] for c in known]), UNKNOWN),
+            sequence_id=_longs([c.sequence_id for c in known]),
+            acknowledged_id=_longs([keys.last_bcsid_in(n) or NO_BCSID for n in ids]),
             key_count=np.where(blocks < 0, committed, blocks),
             used_bytes=np.where(used < 0, size, used),
-            has_pipeline=has_pipeline,
-            is_suppressed=is_suppressed,
-            owes_deletes=owes,
+            has_pipeline=_bools([self._has_pipeline(c) for c in known]),
+            is_suppressed=_bools([state.holds.is_suppressed(n) for n in ids]),
+            owes_deletes=_bools([self._cases.owes_deletes(n) for n in ids]) & is_known,
             is_known=is_known,
-        )
-
-    def _row(self, container_id: int) -> tuple[int, ...]:
-        container = self._state.containers.get(container_id)
-        if container is None:
-            return _NO_CONTAINER
-        data = container.data_count if container.scheme else 0
-        return (
-            Kind.EC if container.scheme else Kind.RATIS,
-            container.replication_factor,
-            data,
-            container.replication_factor - data if container.scheme else 0,
-            _STATES[container.state],
-            container.sequence_id,
-            self._state.keys.last_bcsid_in(container_id) or NO_BCSID,
-            container.committed_count,
-            container.committed_bytes,
-            self._has_pipeline(container),
-            self._state.holds.is_suppressed(container_id),
-            self._cases.owes_deletes(container_id),
-            True,
         )
 
     def _has_pipeline(self, container: Container) -> bool:
@@ -311,3 +295,7 @@ class Batches:
 
 def _longs(values: Any) -> Ints:
     return np.fromiter(values, dtype=np.int64)
+
+
+def _bools(values: Any) -> Bools:
+    return np.fromiter(values, dtype=np.bool_)

@@ -24,6 +24,8 @@ from health.words import Action, Health
 from scm.replication.batches import Batches
 from scm.state.facts import OpState
 
+MADE: Final = (Action.REPLICATE, Action.RECONSTRUCT)
+UNNEEDED: Final = np.iinfo(np.int64).max
 ODD_SHARE: Final = 8  # where more than one of so many is not well, all are planned at once
 
 
@@ -45,6 +47,14 @@ class Row:
         """Say what speaks against some of its sources; empty when nothing does."""
         found = [f"{node}: {self.doubts[node]}" for node in source_ids if node in self.doubts]
         return f"; no better source than {'; '.join(found)}" if found else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Lacks:
+    """Which of some containers lack replicas or shards, and which have too many."""
+
+    under: Mapping[int, int]  # id -> how urgent the most urgent is: the smallest first
+    over: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +113,17 @@ class Judge:
         batch = self._batches.of(container_ids, without=without)
         return _planned(diagnose(batch, self._batches.rules()))
 
-    def look(self, container_ids: Collection[int]) -> tuple[Diagnosis, dict[int, list[Row]]]:
-        """Say of each container, ascending, how it is, and what those need that are not well."""
+    def look(self, container_ids: Collection[int]) -> tuple[Diagnosis, Lacks]:
+        """Say of each container, ascending, how it is, and which lack or have too much."""
         found = self.diagnose(container_ids)
         ids = found.view.batch.containers.container_id
         is_odd = found.flags != 0
-        if np.count_nonzero(is_odd) * ODD_SHARE > len(ids):
-            return found, _planned(found)
-        return found, self.rows(ids[is_odd].tolist())
+        odd_count = np.count_nonzero(is_odd)
+        if not odd_count:
+            return found, Lacks({}, frozenset())
+        if odd_count * ODD_SHARE > len(ids):
+            return found, _lacks(found)
+        return found, _lacks(self.diagnose(ids[is_odd].tolist()))
 
     def health_without(self, container_id: int, datanode_id: str) -> Health:
         """Return the health of a container as if a datanode did not hold it."""
@@ -194,6 +207,21 @@ def _copy(found: Diagnosis, rows: Sequence[int]) -> Row:
         copies=1,
         is_forced=False,
         doubts=_doubts(found, rows),
+    )
+
+
+def _lacks(found: Diagnosis) -> Lacks:
+    """Return what a plan says of containers as a whole: its rows cost more than the plan."""
+    actions = plan(scene_of(found))
+    ids = found.view.batch.containers.container_id
+    is_made = np.isin(actions.action, MADE)
+    urgency = np.full(len(ids), UNNEEDED)
+    np.minimum.at(urgency, actions.container[is_made], actions.priority[is_made])
+    under = (urgency != UNNEEDED).nonzero()[0]
+    over = actions.container[(actions.action == Action.DELETE) & actions.is_forced]
+    return Lacks(
+        dict(zip(ids[under].tolist(), urgency[under].tolist(), strict=True)),
+        frozenset(ids[over].tolist()),
     )
 
 

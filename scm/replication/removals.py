@@ -6,7 +6,7 @@ What goes is the judge's to say; here it is ordered, within the limits of each d
 cluster, and never of a replica that is excluded.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from itertools import islice
 from typing import Final
 
@@ -22,6 +22,7 @@ from scm.state.database import Change
 from scm.state.facts import Container, Kind, Priority
 
 ATTEMPTS_PER_TURN: Final = 500
+ATTEMPTS_AT_ONCE: Final = 100  # while the lock is held
 
 _log = structlog.get_logger("suture.scm")
 
@@ -38,11 +39,14 @@ class Removals:
         self.over: dict[int, None] = {}
         """Containers with too many replicas."""
         self._busy: dict[int, tuple[str, ...]] = {}  # id -> all had enough to delete
+        self._due: list[int] = []  # of this turn: not tried in this round
+        self._next: list[int] = []  # of this turn: may have more to delete
 
-    def forget(self, container_id: int) -> None:
-        """Take a container out: it is looked at anew."""
-        self.over.pop(container_id, None)
-        self._busy.pop(container_id, None)
+    def forget(self, container_ids: Set[int]) -> None:
+        """Take containers out: they are looked at anew."""
+        for known in (self.over, self._busy):
+            for container_id in known.keys() & container_ids:
+                del known[container_id]
 
     def make_room(self, change: Change, case: Case) -> bool:
         """Remove a bad or double shard where one that lacks can then be made, if there is no node.
@@ -82,12 +86,21 @@ class Removals:
                 datanode_id=victim.datanode_id,
             )
 
-    def serve(self, change: Change) -> None:
-        """Order what is too much removed, one replica of each container in a round."""
-        due = list(islice((n for n in self.over if not self._is_waiting(n)), ATTEMPTS_PER_TURN))
-        while due:
-            needs = self._judge.rows(due)
-            due = [n for n in due if self._remove_one(change, n, needs.get(n, ()))]
+    def begin_turn(self) -> None:
+        """Choose what is tried in this turn."""
+        waiting = (number for number in self.over if not self._is_waiting(number))
+        self._due, self._next = list(islice(waiting, ATTEMPTS_PER_TURN)), []
+
+    def serve(self, change: Change) -> bool:
+        """Order what a few containers have too much of removed, one replica of each in a round;
+        False when none is left of this turn."""
+        if not self._due:
+            self._due, self._next = self._next, []
+        portion = self._due[:ATTEMPTS_AT_ONCE]
+        del self._due[:ATTEMPTS_AT_ONCE]
+        needs = self._judge.rows(portion)
+        self._next += [n for n in portion if self._remove_one(change, n, needs.get(n, ()))]
+        return bool(portion)
 
     def _remove_one(self, change: Change, container_id: int, rows: Sequence[Row]) -> bool:
         """Order one replica of a container removed; whether that was done."""

@@ -27,7 +27,7 @@ from scm.cluster.case import Case, neighbours
 from scm.cluster.loads import in_flight_limit, least_loaded
 from scm.cluster.placement import choose_targets
 from scm.replication.healing import Healing
-from scm.replication.judge import Judge, Row
+from scm.replication.judge import MADE, Judge, Lacks, Row
 from scm.replication.reconstruction import Reconstructor
 from scm.replication.removals import Removals
 from scm.replication.shards import is_better_rack
@@ -38,10 +38,9 @@ from scm.state.health_states import States
 
 LOOKS_PER_TURN: Final = 1_500  # while the lock is held, some 0.05 s
 ATTEMPTS_PER_TURN: Final = 500
+ATTEMPTS_AT_ONCE: Final = 25  # while the lock is held, some 0.03 s
 UNLIMITED: Final = 1_000_000  # replicas on their way, where no limit is set
 IMPORT_SPACE_FACTOR: Final = 2  # a replica needs its size beside itself until it is whole
-
-_MADE: Final = frozenset({Action.REPLICATE, Action.RECONSTRUCT})
 
 _log = structlog.get_logger("suture.scm")
 
@@ -78,6 +77,9 @@ class ReplicationManager:
         self._settled = self._state.settled()
         self._rack_count = 0
         self.under: dict[int, tuple[int, int]] = {}  # id -> weight, times put back
+        self._waiting: list[int] = []  # of this turn: not tried yet
+        self._unfinished: list[int] = []  # of this turn: lacks more than was ordered
+        self._is_repeated = False  # whether this turn comes back to what is unfinished
         self._removals = removals
         self._healing = healing
         self._busy_sources: dict[int, tuple[str, ...]] = {}  # id -> all had enough to copy
@@ -100,18 +102,43 @@ class ReplicationManager:
         """Return the health state of each container as of its last look."""
         return States(dict(self._states), self._judged.copy())
 
-    def turn(self, change: Change) -> list[int]:
-        """Look at what is due and a part of the rest, and order what can be ordered.
+    def begin_turn(self) -> list[int]:
+        """Look at what is due and a part of the rest; return the containers looked at.
 
-        Returns the containers that were looked at.
+        What is ordered in this turn is chosen now: see `serve`.
         """
         looked_at = self._look()
         self._commands.boost_percent = self._options.repair_boost_percent if self.under else 100
-        if self.under or self._removals.over:
-            with self._cases.one_turn(), self._commands.one_turn():
-                self._serve_under(change)
-                self._removals.serve(change)
+        with self._commands.one_turn():
+            urgent = heapq.nsmallest(
+                ATTEMPTS_PER_TURN,
+                (
+                    (weight + repeat, number)
+                    for number, (weight, repeat) in self.under.items()
+                    if not self._is_still_waiting(number)
+                ),
+            )
+            self._removals.begin_turn()
+        self._waiting = [number for _urgency, number in urgent]
+        self._is_repeated = len(urgent) < ATTEMPTS_PER_TURN
+        self._unfinished = []
         return looked_at
+
+    def serve(self, change: Change) -> bool:
+        """Order what the next few containers of this turn need; False when there are none.
+
+        The most urgent comes first. A container that lacks two replicas gets the second after all
+        others got their first.
+        """
+        if not self._waiting and self._is_repeated:
+            self._waiting, self._unfinished = self._unfinished, []
+        portion = self._waiting[:ATTEMPTS_AT_ONCE]
+        del self._waiting[:ATTEMPTS_AT_ONCE]
+        with self._cases.one_turn(), self._commands.one_turn():
+            if not portion:
+                return self._removals.serve(change)
+            self._serve_under(change, portion)
+            return True
 
     def look_on(self) -> list[int]:
         """Look at more of what is due, and order nothing yet; return what was looked at."""
@@ -225,24 +252,31 @@ class ReplicationManager:
 
     def _look_at(self, container_ids: Sequence[int]) -> None:
         """Ask the judge about containers, and put each into the queues it belongs to."""
-        found, needs = self._judge.look(container_ids)
+        found, lacks = self._judge.look(container_ids)
         self._healing.note(found)
         ids = found.view.batch.containers.container_id
-        next_id = self._state.counters["next_container_id"]
-        for container_id, state in zip(ids.tolist(), found.verdicts.state.tolist(), strict=True):
-            if state:
-                self._states[container_id] = Health(state)
-            else:
-                self._states.pop(container_id, None)
-            self._removals.forget(container_id)
-            self._busy_sources.pop(container_id, None)
-            self._put(container_id, needs.get(container_id, ()))
-            if container_id >= next_id:
-                continue
-            self._judged.add(container_id)
-            is_queued = container_id in self.under or container_id in self._removals.over
-            if not state and not is_queued:
-                self._settled.add(container_id)
+        states = found.verdicts.state
+        for container_id in self._states.keys() & set(ids[states == 0].tolist()):
+            del self._states[container_id]
+        unwell = states.nonzero()[0]
+        pairs = zip(ids[unwell].tolist(), states[unwell].tolist(), strict=True)
+        self._states.update((number, Health(state)) for number, state in pairs)
+        looked_at = ids.tolist()
+        self._removals.forget(set(looked_at))
+        for container_id in self._busy_sources.keys() & set(looked_at):
+            del self._busy_sources[container_id]
+        for container_id in looked_at:
+            if (
+                container_id in self.under
+                or container_id in lacks.under
+                or container_id in lacks.over
+            ):
+                self._put(container_id, lacks)
+        is_made_here = ids < self._state.counters["next_container_id"]
+        self._judged.add_all(ids[is_made_here].tolist())
+        well = ids[is_made_here & (states == 0)].tolist()
+        over = self._removals.over
+        self._settled.add_all([n for n in well if n not in self.under and n not in over])
 
     def _go_round(self, due: list[int]) -> None:
         """Add this turn's part of all containers to those that are due, but what is settled."""
@@ -260,16 +294,15 @@ class ReplicationManager:
     def _turns_per_round(self) -> int:
         return max(1, self._options.check_interval_ms // self._options.heartbeat_interval_ms)
 
-    def _put(self, container_id: int, rows: Sequence[Row]) -> None:
-        """Put a container into the queues that its rows of the plan belong to."""
+    def _put(self, container_id: int, lacks: Lacks) -> None:
+        """Put a container into the queues that it belongs to."""
         container = self._state.containers.get(container_id)
-        made = [row.priority for row in rows if row.action in _MADE]
-        if made and container is not None and self._is_settled(container):
-            self.under[container_id] = (min(made), self.under.get(container_id, (0, 1))[1])
+        weight = lacks.under.get(container_id)
+        if weight is not None and container is not None and self._is_settled(container):
+            self.under[container_id] = (weight, self.under.get(container_id, (0, 1))[1])
         else:
             self.under.pop(container_id, None)
-        is_over = any(row.action is Action.DELETE and row.is_forced for row in rows)
-        if is_over and container_id not in self.moving:
+        if container_id in lacks.over and container_id not in self.moving:
             self._removals.over[container_id] = None
 
     def _is_settled(self, container: Container) -> bool:
@@ -283,45 +316,26 @@ class ReplicationManager:
         waited_ms = self._clock.wall_ms() - container.state_since_ms
         return not container.scheme and waited_ms > self._options.check_interval_ms
 
-    def _serve_under(self, change: Change) -> None:
-        """Order what lacks, the most urgent first, and one copy of each container in a round.
-
-        A container that lacks two gets the second after all others got their first.
-        """
-        again: dict[int, tuple[int, int]] = {}
+    def _serve_under(self, change: Change, portion: Sequence[int]) -> None:
+        """Order what some containers lack, one copy of each."""
         limit = self.in_flight_limit()
-        urgent = heapq.nsmallest(
-            ATTEMPTS_PER_TURN,
-            (
-                (weight + repeat, number)
-                for number, (weight, repeat) in self.under.items()
-                if not self._is_still_waiting(number)
-            ),
-        )
-        is_all = len(urgent) < ATTEMPTS_PER_TURN
-        waiting = [number for _urgency, number in urgent]
-        while waiting:
-            unfinished = []
-            needs = self._judge.rows(waiting)
-            for container_id in waiting:
-                room = limit - self._state.commands.add_count if limit else UNLIMITED
-                if room <= 0:
-                    break
-                if self._is_still_waiting(container_id):
-                    continue  # others took the room of its sources in this turn
-                weight, repeat = self.under.pop(container_id)
-                container = self._state.containers.get(container_id)
-                before = self._state.commands.add_count
-                rows = [row for row in needs.get(container_id, ()) if row.action in _MADE]
-                if container is None or self._make(change, container, rows, room):
-                    continue
-                if self._state.commands.add_count > before:
-                    self.under[container_id] = (weight, repeat + 1)
-                    unfinished.append(container_id)
-                else:
-                    again[container_id] = (weight, repeat + 1)
-            waiting = unfinished if is_all else []
-        self.under.update(again)
+        needs = self._judge.rows(portion)
+        for container_id in portion:
+            room = limit - self._state.commands.add_count if limit else UNLIMITED
+            if room <= 0:
+                self._waiting, self._unfinished = [], []
+                return
+            if container_id not in self.under or self._is_still_waiting(container_id):
+                continue  # since the turn began it was seen well, or its sources lost their room
+            weight, repeat = self.under.pop(container_id)
+            container = self._state.containers.get(container_id)
+            before = self._state.commands.add_count
+            rows = [row for row in needs.get(container_id, ()) if row.action in MADE]
+            if container is None or self._make(change, container, rows, room):
+                continue
+            self.under[container_id] = (weight, repeat + 1)
+            if self._state.commands.add_count > before:
+                self._unfinished.append(container_id)
 
     def _make(self, change: Change, container: Container, rows: Sequence[Row], room: int) -> bool:
         """Order what a container lacks, as things are now; whether that is all of it.

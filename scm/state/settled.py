@@ -8,7 +8,7 @@ One byte a container, because there are millions of them and all but a few need 
 through a million of them is one search for a zero.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 
 class Settled:
@@ -26,6 +26,14 @@ class Settled:
         if missing_count > 0:
             self._marks.extend(bytes(missing_count))
         self._marks[container_id] = 1
+
+    def add_all(self, container_ids: Collection[int]) -> None:
+        """Mark containers this control plane made."""
+        missing_count = max(container_ids, default=-1) + 1 - len(self._marks)
+        if missing_count > 0:
+            self._marks.extend(bytes(missing_count))
+        for container_id in container_ids:
+            self._marks[container_id] = 1
 
     def discard(self, container_id: int) -> None:
         """Have a container looked at again; any id may be given."""

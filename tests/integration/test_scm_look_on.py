@@ -1,7 +1,8 @@
 """After a node died all its containers are due: they are looked at in portions between ticks."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import cast
 
@@ -11,7 +12,7 @@ from agent.stopping import StopRequest
 from health.words import Health
 from scm.edge.control import ControlPlane
 from scm.main import Ticker
-from scm.replication.replication_manager import LOOKS_PER_TURN
+from scm.replication.replication_manager import ATTEMPTS_AT_ONCE, LOOKS_PER_TURN
 from scm.state.facts import Kind
 from scm.state.options import ScmOptions
 from tests.support.scm_world import ScmWorld, container, replica
@@ -19,7 +20,14 @@ from tests.support.scm_world import ScmWorld, container, replica
 DEADLINE_S = 30.0
 COUNT = 2 * LOOKS_PER_TURN + 10
 NODES = ("dn1", "dn2", "dn3")
-OPTIONS = ScmOptions(heal=False, stale_after_ms=10_000, dead_after_ms=20_000)
+LIMIT = 30  # copies from one node
+OPTIONS = ScmOptions(
+    heal=False,
+    replication_limit=LIMIT,
+    copy_count_max=1_000,
+    stale_after_ms=10_000,
+    dead_after_ms=20_000,
+)
 
 
 @pytest.fixture
@@ -48,13 +56,15 @@ def not_well(world: ScmWorld) -> int:
     return sum(states.of(number) == lacks for number in range(1, COUNT + 1))
 
 
-def let_die(world: ScmWorld, node: str) -> None:
+def let_die(
+    world: ScmWorld, node: str, pause: Callable[[float], object] = lambda _took_s: None
+) -> None:
     """Let a node be silent until it counts as dead, and tick once."""
     for _ in range(5):
         world.clock.advance_s(5)
-        for other in set(NODES) - {node}:
+        for other in {node.datanode_id for node in world.state.nodes.values()} - {node}:
             world.call(other)
-    world.control.tick()
+    world.control.tick(pause)
 
 
 def test_what_a_tick_leaves_is_looked_at_before_the_next(world: ScmWorld) -> None:
@@ -83,6 +93,23 @@ def test_it_orders_nothing(world: ScmWorld) -> None:
     assert ordered == now
 
 
+def test_orders_are_made_in_portions(world: ScmWorld) -> None:
+    """Between two of them others have the lock; at the end each container was tried once."""
+    seen: list[int] = []
+
+    def ordered(_took_s: float) -> None:
+        with world.control._lock:  # nobody else holds it now
+            pending = world.state.commands.values()
+            seen.append(sum(command.kind is Kind.REPLICATE for command in pending))
+
+    world.join("dn4")
+    let_die(world, "dn3", ordered)
+
+    grown = [after - before for before, after in pairwise([0, *seen])]
+    assert 2 * LIMIT == seen[-1]
+    assert ATTEMPTS_AT_ONCE == max(grown)
+
+
 def test_in_safe_mode_nothing_is_looked_at(world: ScmWorld) -> None:
     """What was true before a restart is no reason for anything."""
     world.restart()
@@ -99,7 +126,7 @@ class Behind:
         self.left = 0
         self.looked_on = threading.Event()
 
-    def tick(self) -> None:
+    def tick(self, _pause: object = None) -> None:
         """Find something."""
         self.left = 3
 
