@@ -60,6 +60,11 @@ class Ledger:
     def __init__(self) -> None:
         self._written: dict[BlockId, int] = {}
         self._unstable: dict[BlockId, tuple[Folds, Reason]] = {}
+        self._left_out: set[BlockId] = set()
+
+    def leave_out(self, block_id: BlockId) -> None:
+        """Compare nothing of a block: its row cannot be read, which is told elsewhere."""
+        self._left_out.add(block_id)
 
     def add(self, stored: StoredBlock) -> None:
         """Take in a block."""
@@ -79,7 +84,7 @@ class Ledger:
         unexplained: list[BlockId] = []
         for block_id in sorted(tree.live.keys() | self._written.keys()):
             theirs, ours = tree.live.get(block_id), self._written.get(block_id)
-            if theirs == ours or block_id in tree.tombstones:
+            if theirs == ours or block_id in tree.tombstones or block_id in self._left_out:
                 continue
             folds, reason = self._unstable.get(block_id, (None, None))
             if reason is not None and folds is not None and theirs in {folds.closed, folds.scanned}:

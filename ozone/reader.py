@@ -18,12 +18,12 @@ import numpy as np
 
 from agent.errors import Code, Refused
 from agent.store.reader import ABSENT_FD, FOREIGN_NAMES_MAX, BlockFile, ReadBuffers
-from merkle.blockrow import encode_block
+from merkle.blockrow import ROWS_PER_BATCH, encode_block
 from merkle.checksum import U64s
 from merkle.damaged import Damaged
 from merkle.replica import BlockId, ContainerId
 from merkle.tree import Tree
-from ozone.blockrow import StoredBlock, decode_stored
+from ozone.blockrow import decode_stored
 from ozone.comparison import Comparison, Ledger
 from ozone.descriptor import DESCRIPTOR_BYTES_MAX, Descriptor, decode_descriptor
 from ozone.layout import ContainerPaths, number_of
@@ -36,6 +36,7 @@ from scanner.ports import Pieces, Structure, StructureFault
 
 SUFFIX: Final = ".block"
 SKIPPED_MAX: Final = 100  # blocks that cannot be judged, by name; their number is always told
+LENGTHS_MAX: Final = 4 * ROWS_PER_BATCH  # rows are read a batch ahead of the files
 DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 
 RowsSince = Callable[[float], ContainerRows]
@@ -111,6 +112,7 @@ class OzoneReader:
         self._tree: OzoneTree | None = None
         self._tree_faults: list[StructureFault] = []
         self._buried: tuple[tuple[int, int, int], Mapping[BlockId, int]] | None = None
+        self._lengths_bytes: dict[BlockId, int] = {}
         self.ledger = Ledger()
         self.surplus: dict[BlockId, int] = {}  # bytes behind what was committed
         self.skipped: dict[BlockId, str] = {}
@@ -169,20 +171,27 @@ class OzoneReader:
         A row that is damaged is given as it is: nobody can read it. A block that we cannot judge is
         left out, and named in `skipped`.
         """
-        self.ledger, self.skipped, self.skipped_count = Ledger(), {}, 0
+        ledger, skipped, skipped_count = Ledger(), dict[BlockId, str](), 0
         for block_id, row, tail in self._rows.blocks():
             try:
                 stored = decode_stored(self.container_id, block_id, row, tail)
             except Damaged:
+                ledger.leave_out(block_id)
                 yield block_id, row or tail or b""
                 continue
             except Unknown as why:
-                self.skipped_count += 1
-                if len(self.skipped) < SKIPPED_MAX:
-                    self.skipped[block_id] = str(why)
+                ledger.leave_out(block_id)
+                skipped_count += 1
+                if len(skipped) < SKIPPED_MAX:
+                    skipped[block_id] = str(why)
                 continue
-            self.ledger.add(stored)
+            ledger.add(stored)
+            if len(self._lengths_bytes) >= LENGTHS_MAX:
+                self._lengths_bytes.clear()
+            self._lengths_bytes[block_id] = stored.block.length_bytes
             yield block_id, encode_block(stored.block)
+        # Only who has read all rows knows what they come to.
+        self.ledger, self.skipped, self.skipped_count = ledger, skipped, skipped_count
 
     def row(self, block_id: BlockId) -> bytes | None:
         """Return the block's row as it is after the last look at its bytes; None when it is gone,
@@ -231,15 +240,16 @@ class OzoneReader:
         )
 
     def _committed_bytes(self, block_id: BlockId) -> int:
-        stored = self._stored(block_id)
-        return 0 if stored is None else stored.block.length_bytes
-
-    def _stored(self, block_id: BlockId) -> StoredBlock | None:
+        """Return how long the block is; looked up where it was not read lately."""
+        known = self._lengths_bytes.get(block_id)
+        if known is not None:
+            return known
         row, tail = self._rows.pair(block_id)
         with contextlib.suppress(Damaged, Unknown):
             if row is not None or tail is not None:
-                return decode_stored(self.container_id, block_id, row, tail)
-        return None
+                stored = decode_stored(self.container_id, block_id, row, tail)
+                return stored.block.length_bytes
+        return 0
 
     def read_whole(self, block_id: BlockId, length_bytes: int) -> memoryview:
         """Read a small block; one byte more than it has, so that a longer file shows."""

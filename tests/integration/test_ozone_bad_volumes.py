@@ -200,6 +200,9 @@ def test_a_read_goes_on_inside_a_container(made: MadeVolume, tmp_path: Path) -> 
 
     assert Standing.WHOLE is results[2].standing
     assert sum(rest) <= 48 * len(BIG)
+    again: list[int] = []
+    scrubbed(wish, again.append)
+    assert 80 * len(BIG) == sum(again)  # a place that was reached is forgotten
 
 
 def test_two_scrubs_do_not_share_a_state(made: MadeVolume, tmp_path: Path) -> None:

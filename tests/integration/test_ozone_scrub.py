@@ -274,20 +274,41 @@ def test_a_container_that_is_moved_while_it_is_read_is_no_finding(
     made: MadeVolume, tmp_path: Path
 ) -> None:
     """
-    Its directory leaves at the first read; the other container is read as ever.
+    Its directory leaves at the first read, then its files go; the other container is read as ever.
     """
     made.add_block(1, 11, BIG)
     made.add_container(2)
     made.add_block(2, 1, b"stays")
 
     def move() -> None:
-        made.folder(1).rename(tmp_path / "elsewhere")
+        leave(made.folder(1), tmp_path / "elsewhere")
 
     wish = ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state")
     results = scrubbed(wish, once(move))
 
-    assert ((), False) == (results[1].findings, results[1].standing is Standing.DAMAGED)
+    assert ((), Standing.SKIPPED) == (results[1].findings, results[1].standing)
+    assert "moved or deleted meanwhile" in results[1].why
     assert Standing.WHOLE is results[2].standing
+
+
+def test_a_container_that_is_moved_with_its_database_is_no_finding(tmp_path: Path) -> None:
+    """
+    In schema V2 the rows leave with the files.
+    """
+    data_dir = golden(tmp_path / "golden") / "v2"
+    (folder,) = data_dir.glob("hdds/*/current/containerDir0/1")
+
+    wish = ScrubWish(data_dirs=[data_dir], state_dir=tmp_path / "state")
+    results = scrubbed(wish, once(lambda: leave(folder, tmp_path / "elsewhere")))
+
+    assert [Standing.SKIPPED, Standing.WHOLE] == [results[number].standing for number in (1, 2)]
+
+
+def leave(folder: Path, elsewhere: Path) -> None:
+    """Take a container away as a delete does: its directory first, then its files."""
+    folder.rename(elsewhere)
+    for path in elsewhere.glob("chunks/*"):
+        path.unlink()
 
 
 def test_compactions_in_between_are_survived(made: MadeVolume, tmp_path: Path) -> None:

@@ -1,0 +1,79 @@
+"""Where things lie on a volume, and which paths are no volume."""
+
+from pathlib import Path
+
+import pytest
+
+from agent.errors import Refused
+from merkle.replica import ContainerId
+from ozone.layout import container_ids, find_volume
+
+VERSION = "#Sun Nov 22\nstorageID=DS-1\nclusterID=CID-1\ndatanodeUuid=u\nlayOutVersion=1\n"
+
+
+def volume_at(root: Path, version: str = VERSION, *clusters: str) -> Path:
+    """Make the bones of a data directory."""
+    (root / "hdds").mkdir(parents=True)
+    (root / "hdds" / "VERSION").write_text(version)
+    for name in clusters:
+        (root / "hdds" / name / "current" / "containerDir0" / "7").mkdir(parents=True)
+    return root
+
+
+def test_a_data_directory_and_its_hdds_are_the_same_volume(tmp_path: Path) -> None:
+    """
+    Operators name either.
+    """
+    root = volume_at(tmp_path / "data", VERSION, "CID-1")
+
+    assert find_volume(root) == find_volume(root / "hdds")
+    assert ("DS-1", "CID-1", "u") == (
+        (found := find_volume(root)).storage_id,
+        found.cluster_id,
+        found.datanode_id,
+    )
+
+
+def test_a_cluster_directory_may_have_any_name(tmp_path: Path) -> None:
+    """
+    The only one that holds containers is it; of several the one of the cluster's id.
+    """
+    only = volume_at(tmp_path / "a", VERSION, "SCM-9")
+    both = volume_at(tmp_path / "b", VERSION, "CID-1", "SCM-9")
+
+    assert "SCM-9" == find_volume(only).cluster.name
+    assert "CID-1" == find_volume(both).cluster.name
+
+
+def test_containers_lie_by_the_bits_of_their_ids(tmp_path: Path) -> None:
+    """
+    512 ids in a row share a directory, of 256; what is no id is passed over.
+    """
+    volume = find_volume(volume_at(tmp_path / "data", VERSION, "CID-1"))
+    current = volume.cluster / "current"
+    (current / "containerDir0" / "not-an-id").mkdir()
+    (current / "containerDir0" / "007").mkdir()
+    (current / "containerDir1" / "512").mkdir(parents=True)
+
+    assert [7, 512] == sorted(container_ids(volume))
+    assert current / "containerDir1" / "512" == volume.paths(ContainerId(512)).root
+    assert current / "containerDir0" / "131072" == volume.paths(ContainerId(131072)).root
+
+
+@pytest.mark.parametrize(
+    ("version", "clusters", "why"),
+    [
+        ("storageID=DS-1\n", (), "does not say clusterID, datanodeUuid"),
+        (VERSION.replace("CID-1", "../.."), (), "is no name"),
+        (VERSION.replace("DS-1", ".."), (), "is no name"),
+        (VERSION, ("A", "B"), "several clusters: A, B"),
+    ],
+)
+def test_what_is_no_volume_is_refused(
+    tmp_path: Path, version: str, clusters: tuple[str, ...], why: str
+) -> None:
+    """
+    A VERSION that leads nowhere, or elsewhere, is named.
+    """
+    with pytest.raises(Refused, match=why):
+        find_volume(volume_at(tmp_path / "data", version, *clusters))
