@@ -9,6 +9,7 @@ from scm.cluster.loads import (
     OUT_OF_SERVICE_LIMIT,
     RECONSTRUCT_WEIGHT,
     REPLICATION_LIMIT,
+    NodeLimits,
     in_flight_limit,
     least_loaded,
     load,
@@ -25,6 +26,7 @@ def test_the_numbers_are_ozones() -> None:
     for state in set(OpState) - {OpState.IN_SERVICE}:
         assert 40 == replication_limit(state)
     assert 3 == RECONSTRUCT_WEIGHT
+    assert NodeLimits(20, out_of_service_percent=200, deletes=40) == NodeLimits()
 
 
 def choose(loads: dict[str, int], states: dict[str, OpState] | None = None) -> str | None:
