@@ -400,8 +400,10 @@ def chosen_tests(
             if left_s >= 0 or not result:
                 result.append(seen)
     if is_import:
-        files = list(dict.fromkeys(seen.test.split("::")[0] for seen in result))[:IMPORT_FILES_MAX]
-        result = [seen for seen in result if seen.test.split("::")[0] in files]
+        files = list(dict.fromkeys(seen.test.split("::")[0] for seen in result))
+        files.sort(key=lambda file: stem not in Path(file).stem)  # the module's own first
+        kept = files[:IMPORT_FILES_MAX]
+        result = [seen for seen in result if seen.test.split("::")[0] in kept]
     return result
 
 

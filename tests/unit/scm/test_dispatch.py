@@ -20,7 +20,7 @@ from scm.cluster.dispatch import (
     limit,
     lost,
 )
-from scm.cluster.loads import replication_limit
+from scm.cluster.loads import NodeLimits, replication_limit
 from scm.state.facts import Kind, OpState, Pending, Priority
 from tests.support.scm_world import pending
 
@@ -381,6 +381,49 @@ class TestExpired:
     ) -> None:
         """Waiting in our queue does not use up the datanode's time, but ends too."""
         assert is_expired == bool(expired([command], now_s=now_s, deadline_s=60.0))
+
+    @pytest.mark.parametrize(
+        ("priority", "bytes_per_s", "late_after_s"),
+        [
+            (Priority.NORMAL, 0, 60.0),  # no rate: its size does not count
+            (Priority.NORMAL, 10, 70.0),
+            (Priority.LOW, 10, 250.0),
+            (Priority.NORMAL, 100, 61.0),
+        ],
+    )
+    def test_a_large_one_has_the_time_that_its_bytes_take(
+        self, priority: Priority, bytes_per_s: int, late_after_s: float
+    ) -> None:
+        """A hundred bytes, beside the sixty seconds that each has."""
+        command = replace(pending(1, sent_at_s=0.0), priority=priority, size_bytes=100)
+
+        for now_s, is_late in ((late_after_s, False), (late_after_s + 0.1, True)):
+            found = expired([command], now_s=now_s, deadline_s=60.0, bytes_per_s=bytes_per_s)
+            assert is_late is bool(found)
+
+
+class TestWeight:
+    @pytest.mark.parametrize(("beside", "expected"), [(0, 4), (4, 4), (5, 3), (18, 1), (20, 0)])
+    def test_so_many_rebuilds_as_their_weight_leaves_room_for(
+        self, beside: int, expected: int
+    ) -> None:
+        """Five each, of twenty; the last may end above."""
+        limits = NodeLimits(reconstruct_weight=5)
+
+        assert expected == limit(Kind.RECONSTRUCT, IN_SERVICE, beside, limits)
+
+    def test_copies_have_the_room_that_rebuilds_of_that_weight_leave(self) -> None:
+        """Two of five leave ten of twenty."""
+        copies = [pending(i, Kind.REPLICATE) for i in range(1, 30)]
+
+        sending = drain(
+            copies,
+            reported={"reconstruct": 2},
+            op_state=IN_SERVICE,
+            limits=NodeLimits(reconstruct_weight=5),
+        )
+
+        assert 10 == len(sending)
 
 
 class TestBackoff:

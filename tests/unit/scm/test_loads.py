@@ -13,9 +13,11 @@ from scm.cluster.loads import (
     in_flight_limit,
     least_loaded,
     load,
+    node_limits,
     replication_limit,
 )
 from scm.state.facts import Kind, OpState, Pending, Priority
+from scm.state.options import ScmOptions
 from tests.support.scm_world import pending
 
 
@@ -26,7 +28,51 @@ def test_the_numbers_are_ozones() -> None:
     for state in set(OpState) - {OpState.IN_SERVICE}:
         assert 40 == replication_limit(state)
     assert 3 == RECONSTRUCT_WEIGHT
-    assert NodeLimits(20, out_of_service_percent=200, deletes=40) == NodeLimits()
+    assert NodeLimits(20, 200, 40, 3, 0) == NodeLimits()
+
+
+def test_an_operator_chooses_each_limit() -> None:
+    """And nobody's is taken for another's."""
+    options = ScmOptions(
+        replication_limit=11,
+        out_of_service_percent=150,
+        delete_limit=13,
+        reconstruct_weight=4,
+        volume_replication_limit=5,
+    )
+
+    assert NodeLimits(
+        replications=11,
+        out_of_service_percent=150,
+        deletes=13,
+        reconstruct_weight=4,
+        volume_replications=5,
+    ) == node_limits(options)
+
+
+@pytest.mark.parametrize(
+    ("each", "volume_count", "percent", "expected"),
+    [
+        (0, 12, 100, 20),  # not asked for: the same for every datanode
+        (4, 5, 100, 20),
+        (4, 6, 100, 24),
+        (4, 32, 100, 128),
+        (4, 33, 100, 128),  # more threads than that no agent has
+        (4, 6, 50, 12),
+        (0, 1, 33, 6),  # of 20, without the rest
+        (4, 0, 100, 20),  # it has not told of its volumes yet
+    ],
+)
+def test_a_datanode_with_more_volumes_is_given_more(
+    each: int, volume_count: int, percent: int, expected: int
+) -> None:
+    """Never less than one with few; all else stays."""
+    limits = NodeLimits(volume_replications=each)
+
+    found = limits.of(volume_count, percent)
+
+    assert expected == found.replications
+    assert limits == replace(found, replications=limits.replications)
 
 
 def choose(loads: dict[str, int], states: dict[str, OpState] | None = None) -> str | None:
