@@ -60,9 +60,8 @@ def obstacles(view: View, counts: Counts, flags: Ints) -> Ints:
     at_risk = np.where(only_bad, n.need_with_bad > 0, ~rows.some(online)) & ~is_ec
     at_risk |= is_ec & counts.erasure.is_unrecoverable
     at_risk |= flags & flag_bit("VULNERABLE") != 0
-    is_short = np.where(
-        is_ec, ~counts.erasure.is_sufficient, flags & flag_bit("UNDER_REPLICATED") != 0
-    )
+    too_few = (flags & flag_bit("UNDER_REPLICATED") != 0) & ~n.may_leave
+    is_short = np.where(is_ec, ~counts.erasure.is_sufficient, too_few)
     is_free = (state == ContainerState.DELETING) | (state == ContainerState.DELETED)
     is_free |= counts.is_empty
     return np.select([is_free, ~is_closed, at_risk, is_short], [FREE, 0, 1, 2], FREE)

@@ -38,6 +38,8 @@ class RatisCount:
     excess_with_bad: Ints
     redundancy: Ints
     """Replicas that may be lost before the last one."""
+    may_leave: Bools
+    """As many are in service as nodes that leave for good wait for, and none rests."""
     is_due_to_service: Bools
     """Only because nodes are out of service."""
 
@@ -77,6 +79,9 @@ def count_ratis(view: View, rules: Rules) -> RatisCount:
         excess=-missing,
         excess_with_bad=-missing_with_bad,
         redundancy=np.maximum(0, healthy - view.deletes_of_healthy - 1),
+        may_leave=(rules.leaving_min > 0)
+        & (resting == 0)
+        & (online >= np.minimum(containers.factor, rules.leaving_min)),
         is_due_to_service=(need > 0) & (need <= leaving + resting),
     )
 

@@ -27,5 +27,9 @@ class Rules:
     most_copies: int = 0
     """Ratis replicas above which the surplus is deleted; 0: as many as it should have."""
 
+    leaving_min: int = 0
+    """Ratis replicas in service elsewhere for which a node that leaves for good waits; 0: as many
+    as the container should have."""
+
     rack_count: int = 1
     """Racks of the cluster that have a node which is not dead."""

@@ -6,9 +6,9 @@ import typer
 
 from agent.cli.connection import connect
 from agent.cli.options import SCM_DEFAULT, JsonFlag, ScmOption
-from agent.cli.orders import datanode_id
 from agent.cli.output import emit, grid, short, show
 from agent.cli.scm import Containers, app, facts, show_decisions
+from agent.cli.selection import OnOption, datanode_id, selected
 from agent.rpc.v1 import scm_pb2
 
 ReplicaOption = Annotated[
@@ -50,12 +50,14 @@ def hold(scm: str, ids: list[int], datanode: str, *, release: bool, as_json: boo
 
 
 @app.command("holds")
-def holds(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> None:
+def holds(on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> None:
     """List what is suppressed, and which replicas are excluded and why."""
     with connect(scm) as client:
         answer = client.scm.list_holds(scm_pb2.ListHoldsRequest())
+        is_selected = selected(client, on)
+    shown = [hold for hold in answer.holds if is_selected(hold.datanode_id)]
     if as_json:
-        emit([facts(one) for one in answer.holds])
+        emit([facts(one) for one in shown])
         return
-    rows = [(h.container_id, short(h.datanode_id) or "all of it", h.reason) for h in answer.holds]
+    rows = [(h.container_id, short(h.datanode_id) or "all of it", h.reason) for h in shown]
     show(grid("", ["container#", "replica on", "why"], rows))

@@ -10,10 +10,10 @@ import typer
 
 from agent.cli.connection import connect
 from agent.cli.options import SCM_DEFAULT, JsonFlag, ScmOption
-from agent.cli.orders import DryRunFlag, YesFlag, datanode_id, refuse_unasked
+from agent.cli.orders import DryRunFlag, YesFlag, refuse_unasked
 from agent.cli.output import Exit, counted, emit, grid, remark, say, say_lines, short, show
 from agent.cli.scm import app, facts
-from agent.client import Client
+from agent.cli.selection import OnOption, datanode_ids, selected
 from agent.errors import Code, Refused
 from agent.observe.answer import containers_of, doubts_about, silent_of, unheard
 from agent.printable import printable
@@ -133,15 +133,17 @@ def set_states(
 
 
 @app.command("departures")
-def departures(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
+def departures(on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
     """Show the datanodes that are not in service: what must be done before they may be off.
 
     2: some are not ready to be switched off.
     """
     with connect(scm) as client:
         answer = client.scm.list_departures(scm_pb2.ListDeparturesRequest())
+        is_selected = selected(client, on)
+    shown = [departure for departure in answer.departures if is_selected(departure.datanode_id)]
     if as_json:
-        emit([facts(departure) for departure in answer.departures])
+        emit([facts(departure) for departure in shown])
     else:
         rows = [
             (
@@ -156,13 +158,14 @@ def departures(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
                 "yes" if d.switch_off else "no",
                 until_text(d.op_expiry_ms),
             )
-            for d in answer.departures
+            for d in shown
         ]
         columns = ["datanode", "state", "health", "containers#", "copying#", "required#"]
         show(grid("", [*columns, "unclosed#", "locked#", "switch off", "back in"], rows))
-    waiting = sum(not d.switch_off for d in answer.departures)
+    waiting = sum(not d.switch_off for d in shown)
     if not as_json:
-        say(progress_text(answer.departures))
+        say(progress_text(shown))
+        say(locked_text(answer))
     return Exit.TO_DO if waiting else Exit.OK
 
 
@@ -175,6 +178,14 @@ def progress_text(departures: Sequence[scm_pb2.Departure]) -> str:
     copying = sum(d.copying_count for d in departures)
     lines.append(f"{left} not ready: {required} replicas to make elsewhere, {copying} under way")
     return "\n".join(lines)
+
+
+def locked_text(answer: scm_pb2.ListDeparturesResponse) -> str:
+    """Return what nobody could read if all that leave, or all that rest, were off now."""
+    return (
+        f"containers nobody could read without all that leave: {answer.leaving_locked_count}, "
+        f"without all that rest: {answer.resting_locked_count}"
+    )
 
 
 @app.command("report")
@@ -203,6 +214,7 @@ def report_text(answer: scm_pb2.GetReportResponse) -> str:
     heading = f"Container Summary Report generated at {moment:%Y-%m-%dT%H:%M:%SZ}"
     lines = [heading, "=" * len(heading), "", "Container State Summary"]
     lines += [f"{state}: {answer.states[state]}" for state in STATES]
+    lines.append(f"replicas RECOVERING: {answer.recovering_replica_count}")
     lines += ["", "Container Health Summary"]
     counts = {c.condition: c.count for c in answer.conditions}
     names = [*CONDITIONS, *sorted(set(counts) - set(CONDITIONS))]
@@ -264,18 +276,3 @@ def show_node_decisions(answer: scm_pb2.NodeDecisions, *, as_json: bool) -> int:
         rows = [(short(d.datanode_id), d.code, d.message) for d in answer.decisions]
         show(grid("", ["datanode", "decision", "why"], rows))
     return Exit.OK if all(d.code == "OK" for d in answer.decisions) else Exit.FAILED
-
-
-def datanode_ids(client: Client, given: list[str]) -> list[str]:
-    """Return the datanodes that are named by id, prefix or rack, each once."""
-    nodes = client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes
-    found: list[str] = []
-    for name in given:
-        if not name.startswith("/"):
-            found.append(datanode_id(client, name))
-            continue
-        rack = [node.datanode_id for node in nodes if node.rack == name]
-        if not rack:
-            raise Refused(Code.WRONG_DATANODE, f"no datanode is in rack {name}")
-        found += rack
-    return list(dict.fromkeys(found))

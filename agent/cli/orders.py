@@ -19,6 +19,7 @@ from agent.cli.scm import (
     show_decisions,
     wait_and_show,
 )
+from agent.cli.selection import OnOption, datanode_id, selected
 from agent.cli.trust import trust
 from agent.client import Client
 from agent.errors import Code, Refused
@@ -327,10 +328,14 @@ def order_text(order: scm_pb2.Order) -> str:
 
 
 @app.command("queues")
-def queues(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> None:
+def queues(on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> None:
     """Show what each datanode has to do, what waits for it, and the limits."""
     with connect(scm) as client:
         answer = client.scm.get_queues(scm_pb2.GetQueuesRequest())
+        is_selected = selected(client, on)
+    shown = [queue for queue in answer.nodes if is_selected(queue.datanode_id)]
+    del answer.nodes[:]
+    answer.nodes.extend(shown)
     if as_json:
         emit(facts(answer))
         return
@@ -396,18 +401,6 @@ def safemode(
                 what = "has called, not named all it has" if has_called else "has not called"
                 say(f"  waits for {node.datanode_id} ({node.address}, {node.rack}): {what}")
     return Exit.TO_DO if answer.on else Exit.OK
-
-
-def datanode_id(client: Client, given: str) -> str:
-    """Return the one datanode whose id begins with `given`; refuse none and several."""
-    nodes = client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes
-    found = [node.datanode_id for node in nodes if node.datanode_id.startswith(given)]
-    if len(found) == 1:
-        return found[0]
-    what = "no datanode has" if not found else f"{len(found)} datanodes have"
-    raise Refused(
-        Code.WRONG_DATANODE, f"{what} an id that begins with {given}", hint="suture scm nodes"
-    )
 
 
 def rm(

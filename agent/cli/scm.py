@@ -23,6 +23,7 @@ from agent.cli.output import (
     show,
     size,
 )
+from agent.cli.selection import OnOption, selected
 from agent.client import Client
 from agent.errors import Code, Refused
 from agent.rpc.v1 import container_pb2, scm_pb2
@@ -44,12 +45,14 @@ WaitOption = Annotated[
 
 
 @app.command("nodes")
-def nodes(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> None:
+def nodes(on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> None:
     """List the datanodes: health, space, what they are doing."""
     with connect(scm) as client:
         answer = client.scm.list_nodes(scm_pb2.ListNodesRequest())
+        is_selected = selected(client, on)
+    shown = [node for node in answer.nodes if is_selected(node.datanode_id)]
     if as_json:
-        emit([facts(node) for node in answer.nodes])
+        emit([facts(node) for node in shown])
         return
     now_ms = time.time() * 1000
     rows = [
@@ -64,11 +67,11 @@ def nodes(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> None:
             sum(q.count for q in node.queues),
             f"{max(0.0, now_ms - node.last_heartbeat_at_ms) / 1000:.1f} s ago",
         )
-        for node in answer.nodes
+        for node in shown
     ]
     columns = ["datanode", "address", "rack", "health", "state", "containers#", "free#", "tasks#"]
     show(grid("", [*columns, "heartbeat"], rows))
-    for node in answer.nodes:
+    for node in shown:
         if node.read_only:
             remark(
                 f"{short(node.datanode_id)} is read-only: its layout is version "
@@ -90,10 +93,17 @@ def all_containers(client: Client) -> list[scm_pb2.ContainerInfo]:
 
 
 @app.command("containers")
-def containers(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> None:
+def containers(
+    on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False
+) -> None:
     """List the containers and whether their replicas' checksums agree."""
     with connect(scm) as client:
-        known = all_containers(client)
+        is_selected = selected(client, on)
+        known = [
+            container
+            for container in all_containers(client)
+            if not on or any(is_selected(r.datanode.datanode_id) for r in container.replicas)
+        ]
     if as_json:
         emit([facts(container) for container in known])
         return
@@ -308,12 +318,17 @@ def wait_for_outcomes(
 @app.command("outcomes")
 def outcomes(
     count: Annotated[int, typer.Option(min=1, max=10_000, help="How many, newest first.")] = 20,
+    on: OnOption = None,
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
 ) -> None:
     """Show what became of the newest commands."""
     with connect(scm) as client:
         answer = client.scm.list_outcomes(scm_pb2.ListOutcomesRequest(count=count))
+        is_selected = selected(client, on)
+    shown = [outcome for outcome in answer.outcomes if is_selected(outcome.datanode_id)]
+    del answer.outcomes[:]
+    answer.outcomes.extend(shown)
     if as_json:
         emit(facts(answer))
         return

@@ -98,6 +98,10 @@ SCM: Final[Mapping[str, Event]] = {
     "container_forgotten": Event("A person gave up what nobody has any more.", (CONTAINER,)),
     "container_recalled": Event("It was forgotten, and is a container again.", (CONTAINER,)),
     "container_state_changed": Event("By what the replicas show.", (CONTAINER,)),
+    "delete_given_up": Event(
+        "A datanode failed it too often; it is sent it again when it registers.",
+        (CONTAINER, DATANODE),
+    ),
     "delete_ordered": Event("A replica is to be removed.", (CONTAINER, COMMAND, DATANODE)),
     "maintenance_over": Event("Its time is over; it is in service.", (DATANODE,)),
     "node_health_changed": Event("By the age of its last heartbeat.", (DATANODE,)),

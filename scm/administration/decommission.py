@@ -5,7 +5,7 @@ is looked at again when something about it changed. One that is safe without the
 all are; then all are looked at once more, because what was safe then may not be now.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final
@@ -26,6 +26,8 @@ REQUESTED_STATES: Final = frozenset(
 """What an operator may ask for; the others follow by themselves."""
 
 VIOLATED: Final = "PRECHECK_FAILED"
+LEAVING: Final = frozenset({OpState.DECOMMISSIONING, OpState.DECOMMISSIONED})
+RESTING: Final = frozenset({OpState.ENTERING_MAINTENANCE, OpState.IN_MAINTENANCE})
 LOOKS_PER_TURN: Final = 2_000  # containers, per leaving node, while the lock is held
 SHOWN_MAX: Final = 20  # containers named in the progress of one node
 
@@ -118,7 +120,7 @@ class Decommissioning:
         needs = self._needs(request)
         leaving = frozenset(request.datanode_ids)
         remaining = [c for c in self._cases.candidates() if c.datanode_id not in leaving]
-        against = violations(needs, remaining)
+        against = violations(needs, remaining, self._options)
         if against and not request.is_forced:
             message = "; ".join(against)
             return [NodeDecision(n, VIOLATED, message) for n in request.datanode_ids]
@@ -234,7 +236,8 @@ class Decommissioning:
         if request.op_state is OpState.IN_SERVICE:
             return []
         held = {n for node in request.datanode_ids for n in self._state.replicas.on(node)}
-        return self._needs_of(held, request.datanode_ids, request.op_state)
+        counted = self._nodes.counted(request.op_state, request.op_expiry_ms)
+        return self._needs_of(held, request.datanode_ids, counted)
 
     def _needs_of(
         self, container_ids: Iterable[int], datanode_ids: Sequence[str], op_state: OpState
@@ -252,8 +255,19 @@ class Decommissioning:
 
     def _locked_count(self, node: Node, container_ids: Iterable[int]) -> int:
         """Return how many of these containers nobody could read without the node."""
+        return self._locked([node], container_ids)
+
+    def locked_together(self, states: Collection[OpState]) -> int:
+        """Return how many containers nobody could read without all nodes in these states."""
+        group = [node for node in self._state.nodes.values() if node.op_state in states]
+        watches = (self._watches.get(node.datanode_id) for node in group)
+        return self._locked(group, {n for w in watches if w is not None for n in w.blocked})
+
+    def _locked(self, group: Sequence[Node], container_ids: Iterable[int]) -> int:
+        if not group:
+            return 0
         some = list(islice(container_ids, LOOKS_PER_TURN))
-        needs = self._needs_of(some, [node.datanode_id], node.op_state)
+        needs = self._needs_of(some, [n.datanode_id for n in group], group[0].op_state)
         return sum(one.is_locked for one in needs)
 
     def _departure(self, node: Node) -> Departure:

@@ -19,8 +19,10 @@ from health.rules import Rules
 from scm.cluster.allocate import Candidate
 from scm.replication.judge import Loss
 from scm.state.facts import Container, ContainerState, OpState
+from scm.state.options import ScmOptions
 
 _CLOSED: Final = frozenset({ContainerState.CLOSED, ContainerState.QUASI_CLOSED})
+DEFAULTS: Final = ScmOptions()
 NAMED_MAX: Final = 5  # containers that a message names
 
 DONE: Final = {
@@ -47,7 +49,10 @@ def need(
 ) -> Need:
     """Say what a container needs if nodes leave (DECOMMISSIONING) or rest."""
     online_count = container.replication_factor
-    if op_state is not OpState.DECOMMISSIONING:
+    if op_state is OpState.DECOMMISSIONING:
+        if rules.leaving_min and not container.scheme:
+            online_count = min(online_count, rules.leaving_min)
+    else:
         spare = container.data_count + rules.ec_redundancy
         online_count = min(online_count, spare if container.scheme else rules.maintenance_min)
     return Need(
@@ -60,10 +65,13 @@ def need(
     )
 
 
-def violations(needs: Sequence[Need], remaining: Collection[Candidate]) -> list[str]:
+def violations(
+    needs: Sequence[Need], remaining: Collection[Candidate], options: ScmOptions = DEFAULTS
+) -> list[str]:
     """Name what speaks against letting the nodes leave, for each scheme: nodes, copies, space.
 
-    `remaining` are the nodes in service that answer, without those that leave (S2.76).
+    `remaining` are the nodes in service that answer, without those that leave. Each of the three is
+    asked unless the options say otherwise.
     """
     found = []
     to_copy: dict[str, int] = {}
@@ -71,21 +79,21 @@ def violations(needs: Sequence[Need], remaining: Collection[Candidate]) -> list[
         mine = [n for n in needs if n.scheme == scheme]
         to_copy[scheme] = sum(n.copied_bytes for n in mine)
         needed = max(n.online_count for n in mine)
-        if len(remaining) < needed:
+        if options.check_nodes and len(remaining) < needed:
             tight = sum(n.online_count > len(remaining) for n in mine)
             found.append(
                 f"{scheme}: {needed} nodes in service are needed for {tight} containers, "
                 f"{len(remaining)} would be left"
             )
         stuck = [n.container_id for n in mine if n.is_stuck]
-        if stuck:
+        if options.check_sources and stuck:
             found.append(
                 f"{scheme}: {len(stuck)} containers lack replicas that can be made from nothing: "
                 + ", ".join(map(str, sorted(stuck)[:NAMED_MAX]))
             )
     free_bytes = sum(max(0, c.available_bytes - c.scheduled_bytes) for c in remaining)
     total_bytes = sum(to_copy.values())
-    if total_bytes > free_bytes:
+    if options.check_space and total_bytes > free_bytes:
         parts = ", ".join(f"{name}: {size_text(size)}" for name, size in to_copy.items() if size)
         found.append(
             f"{size_text(total_bytes)} would have to be copied ({parts}), "
@@ -95,7 +103,7 @@ def violations(needs: Sequence[Need], remaining: Collection[Candidate]) -> list[
 
 
 def lock_out(needs: Sequence[Need]) -> str:
-    """Say how many containers nobody could read if the nodes were off now; empty: none (S5.12)."""
+    """Say how many containers nobody could read if the nodes were off now; empty: none."""
     locked = sorted(n.container_id for n in needs if n.is_locked)
     if not locked:
         return ""

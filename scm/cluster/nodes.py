@@ -6,6 +6,7 @@ placed on it, and becomes DEAD only when it had its full time to call.
 """
 
 import logging
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,6 +22,10 @@ from scm.state.database import Change, State
 from scm.state.facts import Health, Liveness, Node, OpState, Replica, Volume
 from scm.state.options import ScmOptions
 
+_AS_LEAVING: Final = {
+    OpState.ENTERING_MAINTENANCE: OpState.DECOMMISSIONING,
+    OpState.IN_MAINTENANCE: OpState.DECOMMISSIONED,
+}
 AVOIDED_HEARTBEATS: Final = 2  # a node that a writer could not write to, the first time
 
 _log = structlog.get_logger("suture.scm")
@@ -58,6 +63,7 @@ class Nodes:
         self._state = state
         self._clock = clock
         self._options = options
+        self._managed_racks = frozenset(re.findall(r"[^,\s]+", options.managed_racks))
         self._started_at_s = clock.monotonic_s()
         self._live: dict[str, Liveness] = {}
         self._registered: set[str] = set()  # with this process
@@ -184,14 +190,31 @@ class Nodes:
         return (
             node is not None
             and node.op_state is OpState.IN_SERVICE
-            and not node.is_read_only
+            and self.takes_orders(datanode_id)
             and self.is_reachable(datanode_id)
         )
 
+    def is_managed(self, datanode_id: str) -> bool:
+        """Whether replicas of a node are managed: those of other racks are left as they are."""
+        return not self._managed_racks or self.rack(datanode_id) in self._managed_racks
+
+    def counted_as(self, node: Node) -> OpState:
+        """Return as what the replicas of a node count."""
+        return self.counted(node.op_state, node.op_expiry_ms)
+
+    def counted(self, op_state: OpState, op_expiry_ms: int) -> OpState:
+        """Return the same of a state: who rests for long is replaced like one that leaves."""
+        limit_ms = self._options.long_maintenance_ms
+        left_ms = op_expiry_ms - self._clock.wall_ms()
+        if not limit_ms or (op_expiry_ms and left_ms <= limit_ms):
+            return op_state
+        return _AS_LEAVING.get(op_state, op_state)
+
     def takes_orders(self, datanode_id: str) -> bool:
-        """Whether a node may be ordered anything about replicas: its layout is known here."""
+        """Whether a node may be ordered anything about replicas: its layout is known here, and it
+        is managed."""
         node = self._state.nodes.get(datanode_id)
-        return node is None or not node.is_read_only
+        return node is None or (not node.is_read_only and self.is_managed(datanode_id))
 
     def is_reachable(self, datanode_id: str) -> bool:
         """Whether a node may be sent to or named as a peer."""

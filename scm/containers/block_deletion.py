@@ -11,6 +11,7 @@ only dead datanodes owe is in nobody's way: it rests until they are back and tol
 replicas are gone from the books.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
@@ -21,14 +22,25 @@ import structlog
 from agent.errors import Code
 from merkle.replica import TREE_STATES
 from scm.cluster import lifecycle
-from scm.cluster.case import LEAVING
+from scm.cluster.case import LEAVING, is_bad
 from scm.cluster.cases import Cases
 from scm.cluster.nodes import Nodes
 from scm.cluster.pending_ops import PendingOps
 from scm.containers.emptying import next_step
 from scm.state.clock import Clock
 from scm.state.database import Change, State
-from scm.state.facts import Container, ContainerState, Deleted, Key, Kind, Outcome, Transaction
+from scm.state.facts import (
+    Container,
+    ContainerState,
+    Deleted,
+    Key,
+    Kind,
+    Outcome,
+    OutcomeState,
+    Pending,
+    Transaction,
+)
+from scm.state.options import ScmOptions
 
 TRANSACTIONS_PER_COMMAND: Final = 100
 BLOCKS_PER_COMMAND: Final = 20_000
@@ -55,13 +67,22 @@ class BlockDeletion:
     """Deletes keys, blocks and empty containers. Callers hold the control plane's lock."""
 
     def __init__(
-        self, state: State, nodes: Nodes, cases: Cases, commands: PendingOps, clock: Clock
+        self,
+        state: State,
+        nodes: Nodes,
+        cases: Cases,
+        commands: PendingOps,
+        clock: Clock,
+        options: ScmOptions,
     ) -> None:
         self._state = state
         self._nodes = nodes
         self._cases = cases
         self._commands = commands
         self._clock = clock
+        self._retry_max = options.delete_blocks_retry_max
+        self._replica_min = options.delete_blocks_replica_min
+        self._failures: defaultdict[str, Counter[int]] = defaultdict(Counter)  # by transaction
         self._resting = state.settled()  # containers whose transactions only the dead owe
         self._unfinished: dict[int, None] = {
             container.container_id: None
@@ -102,7 +123,10 @@ class BlockDeletion:
             )
 
     def acknowledge(self, change: Change, outcome: Outcome) -> None:
-        """Record which transactions a datanode has executed."""
+        """Record which transactions a datanode has executed, and count those that failed."""
+        command = self._state.commands.get(outcome.command_id)
+        if self._retry_max and command and outcome.state is not OutcomeState.SKIPPED:
+            self._count_failures(command, outcome)
         for key in outcome.acknowledged:
             transaction = self._state.transactions.get(key)
             if transaction is None or outcome.datanode_id in transaction.acknowledged_by:
@@ -142,6 +166,34 @@ class BlockDeletion:
                     )
         if is_resting and self._state.transactions.has_any(container_id):
             self._resting.add(container_id)
+
+    def _count_failures(self, command: Pending, outcome: Outcome) -> None:
+        failures = self._failures[outcome.datanode_id]
+        for transaction in command.transactions:
+            number = transaction.transaction_id
+            if (transaction.container_id, number) in outcome.acknowledged:
+                failures.pop(number, None)
+                continue
+            failures[number] += 1
+            if failures[number] == self._retry_max:
+                _log.warning(
+                    "delete_given_up",
+                    container_id=transaction.container_id,
+                    datanode_id=outcome.datanode_id,
+                    transaction_id=number,
+                )
+
+    def registered(self, datanode_id: str) -> None:
+        """Send a datanode anew what it failed to delete."""
+        self._failures.pop(datanode_id, None)
+
+    def _is_short(self, container: Container) -> bool:
+        """Whether fewer good replicas are known than deletes of blocks wait for."""
+        wanted = min(self._replica_min, container.replication_factor)
+        if not wanted:
+            return False
+        living = self._cases.living(container.container_id)
+        return sum(not is_bad(container, replica) for replica in living) < wanted
 
     def being_deleted(self, container_id: int) -> frozenset[int]:
         """Return the blocks of transactions that are not at their end."""
@@ -254,11 +306,13 @@ class BlockDeletion:
                 or container.state not in _DONE
                 or replica.state not in TREE_STATES
                 or replica.load_error
+                or self._is_short(container)
                 or self._commands.is_cooling(Kind.DELETE_BLOCKS, container_id)
             ):
                 continue
             for transaction in self._state.transactions.of(container_id):
-                if datanode_id in transaction.acknowledged_by:
+                tried = self._failures[datanode_id][transaction.transaction_id]
+                if datanode_id in transaction.acknowledged_by or 0 < self._retry_max <= tried:
                     continue
                 blocks_count += len(transaction.local_ids)
                 if len(owed) == TRANSACTIONS_PER_COMMAND or blocks_count > BLOCKS_PER_COMMAND:

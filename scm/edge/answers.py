@@ -247,12 +247,17 @@ def report_message(report: RmReport) -> scm_pb2.GetReportResponse:
         verified_at_ms=report.verified.at_ms,
         decisions=report.verified.decisions,
         verify_error=report.verified.error,
+        recovering_replica_count=report.recovering_count,
     )
 
 
-def departures_message(departures: Iterable[Departure]) -> scm_pb2.ListDeparturesResponse:
+def departures_message(
+    departures: Iterable[Departure], leaving_locked: int, resting_locked: int
+) -> scm_pb2.ListDeparturesResponse:
     """Return how far the nodes are that are not in service."""
     return scm_pb2.ListDeparturesResponse(
+        leaving_locked_count=leaving_locked,
+        resting_locked_count=resting_locked,
         departures=[
             scm_pb2.Departure(
                 datanode_id=departure.node.datanode_id,
@@ -269,7 +274,7 @@ def departures_message(departures: Iterable[Departure]) -> scm_pb2.ListDeparture
                 persisted=departure.is_persisted,
             )
             for departure in departures
-        ]
+        ],
     )
 
 

@@ -30,12 +30,14 @@ class ControlPlane(Operators):
         with self._change() as change:
             is_new_process = self._nodes.register(change, registration)
             self._reports.forget(registration.datanode_id)
+            self._deletions.registered(registration.datanode_id)
             self._state.stir(self._state.replicas.on(registration.datanode_id))  # a new rack?
             if is_new_process:
                 self._commands.node_restarted(change, registration.datanode_id)
             node = self._state.nodes.get(registration.datanode_id)
-            if node is not None and node.is_read_only:
-                self._end_writes_on(change, [node.datanode_id], "one of its nodes is read-only")
+            if node is not None and not self._nodes.takes_orders(node.datanode_id):
+                why = "read-only" if node.is_read_only else "not managed"
+                self._end_writes_on(change, [node.datanode_id], f"one of its nodes is {why}")
 
     def heartbeat(
         self, call: Heartbeat, is_awaited: Callable[[], bool] = lambda: True

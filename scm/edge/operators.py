@@ -7,7 +7,7 @@ from functools import partial
 
 from agent.errors import Code, Refused, Unavailable
 from scm.administration.admin import NodeDecision
-from scm.administration.decommission import Departure, Request
+from scm.administration.decommission import LEAVING, RESTING, Departure, Request
 from scm.administration.forgetting import Fate
 from scm.cluster.safemode import Gate
 from scm.containers.block_deletion import KeyDeletion
@@ -170,6 +170,13 @@ class Operators(Parts):
         with self._lock:
             return self._departures.departures()
 
+    def locked_together(self) -> tuple[int, int]:
+        """Return how many containers nobody could read without all nodes that leave, and without
+        all that rest."""
+        with self._lock:
+            leaving, resting = map(self._departures.locked_together, (LEAVING, RESTING))
+            return leaving, resting
+
     def hold(
         self, container_ids: Sequence[int], datanode_id: str, *, release: bool
     ) -> list[Decision]:
@@ -203,6 +210,7 @@ class Operators(Parts):
                 self._manager.states(),
                 self._manager.round_at_ms,
                 self._verified,
+                self._state.replicas.recovering_count,
             )
 
     def queues(self) -> Queues:
@@ -292,7 +300,10 @@ class Operators(Parts):
                     as_of_ms=self._clock.wall_ms(),
                     term=self._state.term,
                     cluster_id=self._state.cluster_id,
-                    nodes=self._views.nodes(),
+                    nodes=[
+                        replace(v, node=replace(v.node, op_state=self._nodes.counted_as(v.node)))
+                        for v in self._views.nodes()
+                    ],
                     containers=self._state.containers.values(),
                     replicas=self._state.replicas.values(),
                     pending=[

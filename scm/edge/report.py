@@ -33,10 +33,15 @@ class RmReport:
     states: Mapping[ContainerState, int]
     conditions: Mapping[str, tuple[int, tuple[int, ...]]]  # count, and the first ids
     verified: Verified
+    recovering_count: int = 0  # shards that reconstructions are making now
 
 
 def rm_report(
-    containers: Iterable[Container], states: States, round_at_ms: int, verified: Verified
+    containers: Iterable[Container],
+    states: States,
+    round_at_ms: int,
+    verified: Verified,
+    recovering_count: int = 0,
 ) -> RmReport:
     """Count. Conditions are those found when each container was looked at last."""
     counts = Counter(container.state for container in containers)
@@ -51,4 +56,5 @@ def rm_report(
             for condition, ids in sorted(by_condition.items())
         },
         verified,
+        recovering_count,
     )

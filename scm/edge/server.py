@@ -371,7 +371,9 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         self, _request: scm_pb2.ListDeparturesRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ListDeparturesResponse:
         """Return the datanodes that are not in service, and what they wait for."""
-        return answers.departures_message(self._control.departures())
+        return answers.departures_message(
+            self._control.departures(), *self._control.locked_together()
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,16 @@ pa: Any = pyarrow  # compiled code without types
 pq: Any = pyarrow.parquet
 
 SCHEMA_VERSION: Final = 4
-OWN_RULES: Final = ("maintenance_min", "enough_copies", "most_copies")  # options say them
+OWN_RULES: Final = (
+    "maintenance_min",
+    "leaving_min",
+    "best_origin_copies",
+    "other_origin_copies",
+    "enough_copies",
+    "most_copies",
+)
+"""Rules that options say."""
+
 ROWS_PER_GROUP: Final = 100_000  # rows in memory as Python values at once
 ROWS_PER_PART: Final = 2_000_000  # one Spark task's worth
 

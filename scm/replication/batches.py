@@ -90,6 +90,9 @@ class Batches:
         """Return the numbers of the rules as they are now."""
         return Rules(
             maintenance_min=self._options.maintenance_replica_min,
+            leaving_min=self._options.decommission_replica_min,
+            best_origin_copies=self._options.best_origin_copies,
+            other_origin_copies=self._options.other_origin_copies,
             enough_copies=self._options.band_min_count,
             most_copies=self._options.band_max_count,
             rack_count=max(1, self._nodes.rack_count()),
@@ -161,7 +164,7 @@ class Batches:
 
     def _node_columns(self, names: Sequence[str], service: Mapping[str, OpState]) -> Nodes:
         known = [
-            node and replace(node, op_state=service.get(name, node.op_state))
+            node and replace(node, op_state=service.get(name, self._nodes.counted_as(node)))
             for name in names
             for node in [self._state.nodes.get(name)]
         ]

@@ -115,6 +115,38 @@ class ScmOptions:
         low=1,
         high=10,
     )
+    long_maintenance_ms: int = _option(
+        0,
+        "A datanode that rests for longer than this from now, or without an end, is replaced like "
+        "one that leaves; 0: never.",
+        low=0,
+        high=31_536_000_000,
+    )
+    decommission_replica_min: int = _option(
+        0,
+        "Good replicas in service elsewhere for which a datanode that leaves waits; 0: as many as "
+        "were written.",
+        low=0,
+        high=10,
+    )
+    best_origin_copies: int = _option(
+        3,
+        "Of a container that stays quasi-closed: replicas of each origin that has the last commit.",
+        low=1,
+        high=10,
+    )
+    other_origin_copies: int = _option(2, "The same of every other origin.", low=1, high=10)
+    check_nodes: bool = _switch(
+        "Before datanodes leave or rest, enough others must be in service.", default=True
+    )
+    check_sources: bool = _switch(
+        "Before that, there must be something to make from what lacks already.", default=True
+    )
+    check_space: bool = _switch("And the others must have room for the copies.", default=True)
+    managed_racks: str = _path(
+        "Racks, with commas between, whose datanodes are managed; elsewhere nothing is written, "
+        "copied or deleted, and what is there counts; none: all."
+    )
     band_min_count: int = _option(
         0,
         "Copies of a container that are enough, although more are written; 0: what was written.",
@@ -187,6 +219,20 @@ class ScmOptions:
         "An unhealthy replica is left so long to be healed in place before it is replaced.",
         low=0,
         high=86_400_000,
+    )
+    delete_blocks_replica_min: int = _option(
+        0,
+        "Good replicas of a container without which no blocks of it are deleted; at most as many "
+        "as were written; 0: any number.",
+        low=0,
+        high=20,
+    )
+    delete_blocks_retry_max: int = _option(
+        0,
+        "Failures in a row after which a datanode is not sent a delete of blocks any more, until "
+        "it registers again; 0: it is sent again and again.",
+        low=0,
+        high=100_000,
     )
     exclude_failure_count: int = _option(
         20,

@@ -57,6 +57,7 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         self._name_numbers: dict[str, int] = {}
         self._count = 0
         self.unsettled: set[int] = set()
+        self.recovering_count = 0
         self.touched: set[int] = set()
         """Containers whose replicas were set or removed since `scm.edge.totals` took these."""
 
@@ -80,6 +81,7 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         """
         known: dict[bytes, bytes] = {}
         unsettled = {records.state_byte(state) for state in UNSETTLED_STATES}
+        recovering = records.state_byte(ReplicaState.RECOVERING)
         packed = self._packed
         for key, row in rows:
             try:
@@ -94,6 +96,7 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
             packed[container_id] = (*packed.get(container_id, ()), words + numbers)
             if numbers[0] in unsettled:
                 self.unsettled.add(container_id)
+            self.recovering_count += numbers[0] == recovering
             self._count += 1
         held_by: dict[bytes, list[int]] = {}
         for container_id, held in packed.items():  # one int for all of its replicas
@@ -197,6 +200,7 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
             held = tuple(sorted((*others, packed), key=self._node_of))
             self._by_node.setdefault(datanode_id, set()).add(container_id)
         self._count += (packed is not None) - (before is not None)
+        self.recovering_count += _is_recovering(packed) - _is_recovering(before)
         if held:
             self._packed[container_id] = held
         else:
@@ -246,6 +250,12 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         return records.replica_of(
             container_id, packed[_WORDS.size :], (words[a], words[b], words[c], words[d])
         )
+
+
+def _is_recovering(packed: bytes | None) -> bool:
+    """Whether a packed replica, if there is one, is a shard that is being made."""
+    state = None if packed is None else records.replica_state(packed[_WORDS.size :])
+    return state is ReplicaState.RECOVERING
 
 
 class Unpacked(Sequence[Replica]):

@@ -5,6 +5,7 @@ import os
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -217,3 +218,46 @@ def test_the_evidence_is_bundled(suture: CommandLine, damaged: int, tmp_path: Pa
         {chunk["healthy"] for t in trees for b in t["blocks"] for chunk in b["chunks"]}
     )
     assert 1 == sum(len(document["findings"]) for document in found)
+
+
+def test_lists_show_only_what_is_on_some_datanodes(suture: CommandLine, damaged: int) -> None:
+    """
+    By id, a prefix of it, or rack; who is not there is said, so that nothing is taken for empty.
+    """
+    lists = ("nodes", "queues", "departures", "containers", "holds", "outcomes")
+    rack_of = {node["datanode_id"]: node["rack"] for node in suture.json("scm", "nodes")}
+    nodes = list(rack_of)
+    rack = rack_of[nodes[0]]
+    for node in nodes:
+        suture("scm", "suppress", str(damaged), "--datanode", node)
+    suture("scm", "maintenance", *nodes, "--force", "--yes")
+    try:
+        shown = {
+            (what, on): set(node_ids(what, suture.json_any("scm", what, *on)))
+            for what in lists
+            for on in ((), ("--on", nodes[0][:8]), ("--on", rack))
+        }
+        suture("scm", "nodes", "--on", "/nowhere", code=Exit.FAILED)
+    finally:
+        suture("scm", "recommission", *nodes)
+        suture("scm", "release", str(damaged))
+
+    on_rack = {node for node in nodes if rack_of[node] == rack}
+    for (what, on), found in shown.items():
+        expected = set(nodes)
+        if on and what != "containers":  # the container is on all of them
+            expected = on_rack if on[1] == rack else {nodes[0]}
+        assert (what, on, expected) == (what, on, found)
+
+
+def node_ids(what: str, answer: Any) -> list[str]:
+    """Return the datanodes that an answer names."""
+    match what:
+        case "queues":
+            return [queue["datanode_id"] for queue in answer["nodes"]]
+        case "outcomes":
+            return [outcome["datanode_id"] for outcome in answer["outcomes"]]
+        case "containers":
+            return [r["datanode"]["datanode_id"] for c in answer for r in c["replicas"]]
+        case _:
+            return [row["datanode_id"] for row in answer]

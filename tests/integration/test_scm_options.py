@@ -2,18 +2,31 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
+from merkle.replica import ReplicaState
+from scm.administration.decommission import Request
+from scm.administration.leaving import Need, violations
 from scm.edge.calls import Heartbeat
-from scm.state.facts import Container, Kind, Pending
-from scm.state.options import ScmOptions
+from scm.state.facts import Container, ContainerState, Kind, OpState, OutcomeState, Pending
+from scm.state.options import ScmOptions, parse
 from tests.support.coded_world import NODES as CODED_NODES
 from tests.support.coded_world import OPTIONS as CODED_OPTIONS
 from tests.support.coded_world import closed, orders
-from tests.support.scm_world import ScmWorld, confirm, pass_time, pending, replica, volume
+from tests.support.scm_world import (
+    ScmWorld,
+    confirm,
+    container,
+    outcome,
+    pass_time,
+    pending,
+    replica,
+    volume,
+)
 
 NODES = ("dn1", "dn2", "dn3", "dn4")
 
@@ -171,3 +184,216 @@ def test_while_copies_wait_datanodes_get_more_and_are_told_to_work_more(tmp_path
 
     assert [100, 300, 100] == told
     assert [60, 20] == limits
+
+
+class TestDepartures:
+    def test_a_datanode_leaves_when_enough_others_have_what_it_has(self, tmp_path: Path) -> None:
+        """Two of three replicas are enough if an operator says so: no fourth node is needed."""
+        ready = {}
+        for enough, checks in ((0, True), (0, False), (2, True)):
+            options = ScmOptions(
+                decommission_replica_min=enough, check_nodes=checks, check_interval_ms=1_000
+            )
+            path = tmp_path / f"{enough}-{checks}"
+            with cluster(path, options, "dn1", "dn2", "dn3") as world:
+                world.made_closed()
+                request = Request(("dn1",), OpState.DECOMMISSIONING)
+                [answer] = world.control.set_operational_states(request)
+                for _ in range(4):
+                    world.kept["dn1"] = (OpState.DECOMMISSIONING, 0)
+                    pass_time(world, 1, "dn1", "dn2", "dn3")
+                node = world.state.nodes.get("dn1")
+                assert node is not None
+                ready[enough, checks] = answer.code, node.op_state
+
+        assert ("PRECHECK_FAILED", OpState.IN_SERVICE) == ready[0, True]
+        assert ("OK", OpState.DECOMMISSIONED) == ready[2, True]
+        assert ("OK", OpState.DECOMMISSIONING) == ready[0, False]
+
+    def test_resting_replicas_do_not_count_for_who_leaves(self, tmp_path: Path) -> None:
+        """What rests is not in service: one replica would stay."""
+        options = ScmOptions(decommission_replica_min=1, check_interval_ms=1_000)
+        with cluster(tmp_path, options, "dn1", "dn2", "dn3") as world:
+            made = world.made_closed()
+            states = {"dn1": OpState.DECOMMISSIONING, "dn2": OpState.ENTERING_MAINTENANCE}
+            with world.state.change() as change:
+                for name, op_state in states.items():
+                    node = world.state.nodes.get(name)
+                    assert node is not None
+                    change.put(world.state.nodes, replace(node, op_state=op_state))
+
+            obstacles = world.control._judge.obstacles([made.container_id])
+
+        assert {made.container_id: "too_few"} == obstacles
+
+    @pytest.mark.parametrize(
+        ("hours", "copies"),
+        [(1, 0), (23, 0), (25, 1), (0, 1)],
+        ids=["short", "day", "long", "open"],
+    )
+    def test_who_rests_for_long_is_replaced_like_one_that_leaves(
+        self, tmp_path: Path, hours: int, copies: int
+    ) -> None:
+        """The risk grows with the time; one without an end may last for ever."""
+        options = ScmOptions(long_maintenance_ms=86_400_000, check_interval_ms=1_000)
+        with cluster(tmp_path, options) as world:
+            made = world.made_closed()
+            node = world.state.replicas.of(made.container_id)[0].datanode_id
+            ends_ms = world.clock.now_ms() + hours * 3_600_000 if hours else 0
+            request = Request((node,), OpState.ENTERING_MAINTENANCE, ends_ms)
+            world.control.set_operational_states(request)
+            pass_time(world, 2, *NODES)
+            ordered = len(of_kind(world, Kind.REPLICATE))
+            exported = pq.read_table(world.control.export_snapshot().path / "nodes").to_pylist()
+
+        told = {row["datanode_id"]: row["op_state"] for row in exported}[node]
+        assert copies == ordered
+        assert ("DECOMMISSIONING" if copies else "ENTERING_MAINTENANCE") == told[:20]
+
+    @pytest.mark.parametrize(
+        ("option", "said"),
+        [
+            ("check_nodes", "2 nodes in service are needed"),
+            ("check_sources", "made from nothing"),
+            ("check_space", "would have to be copied"),
+        ],
+    )
+    def test_each_check_before_a_departure_can_be_left_out(self, option: str, said: str) -> None:
+        """Alone: the others still speak."""
+        needs = [Need(1, "2 replicas", 2, copied_bytes=10, is_stuck=True)]
+        texts = ("2 nodes in service are needed", "made from nothing", "would have to be copied")
+
+        found = violations(needs, [], ScmOptions(**{option: False}))  # type: ignore[arg-type]
+
+        assert 2 == len(found)
+        assert {text for text in texts if any(text in one for one in found)} == {*texts} - {said}
+        assert 3 == len(violations(needs, []))
+
+    def test_what_all_that_leave_and_all_that_rest_lock_out_is_counted_apart(
+        self, tmp_path: Path
+    ) -> None:
+        """Of three holders two leave and one rests: only if all three were off, or both groups."""
+        options = ScmOptions(check_interval_ms=1_000)
+        with cluster(tmp_path, options, *NODES, "dn5", "dn6") as world:
+            names = {
+                r.datanode_id for r in world.state.replicas.of(world.made_closed().container_id)
+            }
+            first, second, third = sorted(names)
+            locked = []
+            for leaving in ((first,), (first, second), (first, second, third)):
+                request = Request(leaving, OpState.DECOMMISSIONING, is_forced=True)
+                world.control.set_operational_states(request)
+                pass_time(world, 1, *NODES, "dn5", "dn6")
+                locked.append(world.control.locked_together())
+            rest = Request((first, second, third), OpState.ENTERING_MAINTENANCE, is_forced=True)
+            world.control.set_operational_states(rest)
+            pass_time(world, 1, *NODES, "dn5", "dn6")
+            locked.append(world.control.locked_together())
+
+        assert [(0, 0), (0, 0), (1, 0), (0, 1)] == locked
+
+
+class TestDeletesOfBlocks:
+    def test_they_wait_for_enough_good_replicas(self, tmp_path: Path) -> None:
+        """A damaged one is none; nothing is deleted that a repair may need yet."""
+        sent = {}
+        for wanted in (0, 3):
+            options = ScmOptions(delete_blocks_replica_min=wanted, check_interval_ms=1_000)
+            with cluster(tmp_path / str(wanted), options, "dn1", "dn2", "dn3") as world:
+                made = world.made_closed()
+                [key] = world.state.keys.values()
+                (mine, *_others) = world.state.replicas.of(made.container_id)
+                world.beat("dn1", replace(mine, state=ReplicaState.UNHEALTHY, finding_count=1))
+                world.control.delete_keys([key.name], dry_run=False)
+                short = [c.kind for c, _named in world.call("dn2").commands]
+                world.beat("dn1", mine)
+                whole = [c.kind for c, _named in world.call("dn2").commands]
+                sent[wanted] = [Kind.DELETE_BLOCKS in kinds for kinds in (short, whole)]
+
+        assert {0: [True, False], 3: [False, True]} == sent
+
+    def test_who_fails_again_and_again_is_sent_them_no_more_until_it_registers(
+        self, tmp_path: Path
+    ) -> None:
+        """Others are, and nobody else has to wait."""
+        options = ScmOptions(delete_blocks_retry_max=3, close_retry_ms=20)
+        with cluster(tmp_path, options, "dn1", "dn2", "dn3") as world:
+            world.made_closed()
+            [key] = world.state.keys.values()
+            world.control.delete_keys([key.name], dry_run=False)
+            tries = 0
+            for _ in range(10):
+                world.clock.advance_s(5)
+                for command, _named in world.call("dn1").commands:
+                    tries += command.kind is Kind.DELETE_BLOCKS
+                    world.beat("dn1", outcomes=(outcome(command, OutcomeState.FAILED),))
+            other = [c.kind for c, _named in world.call("dn2").commands]
+            world.join("dn1")
+            again = [c.kind for c, _named in world.call("dn1").commands]
+
+        assert 3 == tries
+        assert Kind.DELETE_BLOCKS in other
+        assert Kind.DELETE_BLOCKS in again
+
+
+def test_only_datanodes_of_managed_racks_are_used(tmp_path: Path) -> None:
+    """What is elsewhere counts and stays: no new container, no copy, no delete, no balancing."""
+    options = ScmOptions(managed_racks="/r1, /r3", check_interval_ms=1_000)
+    with ScmWorld(tmp_path, options).running() as world:
+        world.join("dn1", "dn2", "dn3", "dn4", "dn5", racks=("/r1", "/r1", "/r3", "/r1", "/r2"))
+        confirm(world, "dn1", "dn2", "dn3", "dn4", "dn5")
+        made = world.made_closed()
+        written = {r.datanode_id for r in world.state.replicas.of(made.container_id)}
+        world.beat("dn5", replica("dn5", bcsid=made.sequence_id, container_id=made.container_id))
+        lost = min(written)
+        world.beat(lost, full=True)
+        pass_time(world, 2, "dn1", "dn2", "dn3", "dn4", "dn5")
+        while_it_counts = of_kind(world, Kind.REPLICATE)
+        world.beat("dn5", full=True)
+        pass_time(world, 2, "dn1", "dn2", "dn3", "dn4", "dn5")
+        copies = of_kind(world, Kind.REPLICATE)
+        shares = {name for name, _share in world.control.balance_status().shares}
+
+    assert "dn5" not in written
+    assert [] == while_it_counts
+    assert [("dn5" not in (c.datanode_id, c.target_id)) for c in copies] == [True]
+    assert {"dn1", "dn2", "dn3", "dn4"} == shares
+
+
+@pytest.mark.parametrize(
+    ("option", "origin"), [("best_origin_copies", "dn1"), ("other_origin_copies", "dn2")]
+)
+def test_how_many_replicas_each_origin_keeps_can_be_set(
+    tmp_path: Path, option: str, origin: str
+) -> None:
+    """Of a stuck quasi-closed container: of the origin with the last commit, and of each other."""
+    one_each = ScmOptions(check_interval_ms=1_000, best_origin_copies=1, other_origin_copies=1)
+    copies = []
+    for options in (one_each, parse({**asdict(one_each), option: 2})):
+        with cluster(tmp_path / str(len(copies)), options, *NODES, "dn5", "dn6") as world:
+            quasi = container(ContainerState.QUASI_CLOSED, sequence_id=9)
+            with world.state.change() as change:
+                change.put(world.state.containers, quasi)
+            for node, bcsid in (("dn1", 9), ("dn2", 5)):
+                world.beat(node, replica(node, ReplicaState.QUASI_CLOSED, bcsid=bcsid, root=bcsid))
+            pass_time(world, 3, *NODES, "dn5", "dn6")
+            copies.append([c.datanode_id for c in of_kind(world, Kind.REPLICATE)])
+
+    assert [[], [origin]] == copies
+
+
+def test_the_report_counts_shards_that_are_being_made(tmp_path: Path) -> None:
+    """Until they are whole or gone; also of a control plane that was restarted meanwhile."""
+    with cluster(tmp_path, ScmOptions()) as world:
+        counts = []
+        for index in (1, 2):
+            made = replica("dn1", ReplicaState.RECOVERING, container_id=index, replica_index=index)
+            world.beat("dn1", made)
+            counts.append(world.control.report().recovering_count)
+        world.restart()
+        counts.append(world.control.report().recovering_count)
+        world.join("dn1")
+        world.beat("dn1", replica("dn1", container_id=1, replica_index=1), full=True)
+        counts.append(world.control.report().recovering_count)
+
+    assert [1, 2, 2, 0] == counts

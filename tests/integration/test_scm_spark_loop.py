@@ -88,6 +88,7 @@ QUASI_CLOSED: 0
 CLOSED: 6
 DELETING: 0
 DELETED: 0
+replicas RECOVERING: 2
 
 Container Health Summary
 UNDER_REPLICATED: 2
@@ -368,6 +369,7 @@ def test_the_report_has_the_sections_that_operators_know() -> None:
         ],
         verified_at_ms=1,
         decisions={"OK": 3, "STALE_PLAN": 1},
+        recovering_replica_count=2,
     )
 
     assert REPORT == report_text(answer)

@@ -972,7 +972,7 @@ class ConditionSample(_message.Message):
     def __init__(self, condition: _Optional[str] = ..., count: _Optional[int] = ..., container_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class GetReportResponse(_message.Message):
-    __slots__ = ("generated_at_ms", "states", "conditions", "verified_at_ms", "decisions", "verify_error")
+    __slots__ = ("generated_at_ms", "states", "conditions", "verified_at_ms", "decisions", "verify_error", "recovering_replica_count")
     class StatesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -993,13 +993,15 @@ class GetReportResponse(_message.Message):
     VERIFIED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     DECISIONS_FIELD_NUMBER: _ClassVar[int]
     VERIFY_ERROR_FIELD_NUMBER: _ClassVar[int]
+    RECOVERING_REPLICA_COUNT_FIELD_NUMBER: _ClassVar[int]
     generated_at_ms: int
     states: _containers.ScalarMap[str, int]
     conditions: _containers.RepeatedCompositeFieldContainer[ConditionSample]
     verified_at_ms: int
     decisions: _containers.ScalarMap[str, int]
     verify_error: str
-    def __init__(self, generated_at_ms: _Optional[int] = ..., states: _Optional[_Mapping[str, int]] = ..., conditions: _Optional[_Iterable[_Union[ConditionSample, _Mapping]]] = ..., verified_at_ms: _Optional[int] = ..., decisions: _Optional[_Mapping[str, int]] = ..., verify_error: _Optional[str] = ...) -> None: ...
+    recovering_replica_count: int
+    def __init__(self, generated_at_ms: _Optional[int] = ..., states: _Optional[_Mapping[str, int]] = ..., conditions: _Optional[_Iterable[_Union[ConditionSample, _Mapping]]] = ..., verified_at_ms: _Optional[int] = ..., decisions: _Optional[_Mapping[str, int]] = ..., verify_error: _Optional[str] = ..., recovering_replica_count: _Optional[int] = ...) -> None: ...
 
 class SetOperationalStatesRequest(_message.Message):
     __slots__ = ("datanode_ids", "op_state", "op_expiry_ms", "force", "dry_run")
@@ -1048,10 +1050,14 @@ class Departure(_message.Message):
     def __init__(self, datanode_id: _Optional[str] = ..., op_state: _Optional[str] = ..., op_expiry_ms: _Optional[int] = ..., health: _Optional[str] = ..., container_count: _Optional[int] = ..., copying_count: _Optional[int] = ..., required_count: _Optional[int] = ..., unclosed_count: _Optional[int] = ..., container_ids: _Optional[_Iterable[int]] = ..., switch_off: bool = ..., persisted: bool = ..., locked_count: _Optional[int] = ...) -> None: ...
 
 class ListDeparturesResponse(_message.Message):
-    __slots__ = ("departures",)
+    __slots__ = ("departures", "leaving_locked_count", "resting_locked_count")
     DEPARTURES_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_LOCKED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    RESTING_LOCKED_COUNT_FIELD_NUMBER: _ClassVar[int]
     departures: _containers.RepeatedCompositeFieldContainer[Departure]
-    def __init__(self, departures: _Optional[_Iterable[_Union[Departure, _Mapping]]] = ...) -> None: ...
+    leaving_locked_count: int
+    resting_locked_count: int
+    def __init__(self, departures: _Optional[_Iterable[_Union[Departure, _Mapping]]] = ..., leaving_locked_count: _Optional[int] = ..., resting_locked_count: _Optional[int] = ...) -> None: ...
 
 class HoldContainersRequest(_message.Message):
     __slots__ = ("container_ids", "datanode_id", "release")

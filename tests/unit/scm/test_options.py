@@ -117,10 +117,26 @@ class TestLoad:
             ("out_of_service_percent", 200),
             ("delete_limit", 40),
             ("exclude_failure_count", 20),
+            ("decommission_replica_min", 0),
+            ("long_maintenance_ms", 0),
+            ("best_origin_copies", 3),
+            ("other_origin_copies", 2),
+            ("delete_blocks_replica_min", 0),
+            ("delete_blocks_retry_max", 0),
+            ("reconstruct_weight", 3),
+            ("volume_replication_limit", 0),
+            ("repair_boost_percent", 100),
+            ("part_limit", 0),
+            ("managed_racks", ""),
+            ("check_nodes", True),
+            ("check_sources", True),
+            ("check_space", True),
             ("allow_plaintext", False),
         ],
     )
-    def test_without_a_word_safety_has_these_numbers(self, option: str, expected: int) -> None:
+    def test_without_a_word_safety_has_these_numbers(
+        self, option: str, expected: int | str
+    ) -> None:
         """Whoever changes one changes what clusters do that never set it."""
         assert expected == getattr(ScmOptions(), option)
 

@@ -132,7 +132,14 @@ class TestExport:
             "as_of_ms": world.clock.now_ms(),
             "term": 1,
             "cluster_id": world.control.cluster_id,
-            "rules": {"maintenance_min": 2, "enough_copies": 0, "most_copies": 0},
+            "rules": {
+                "maintenance_min": 2,
+                "leaving_min": 0,
+                "best_origin_copies": 3,
+                "other_origin_copies": 2,
+                "enough_copies": 0,
+                "most_copies": 0,
+            },
             "rows": {"containers": 1, "replicas": 3, "nodes": 3, "pending_ops": 0},
         } == manifest
         for table, count in manifest["rows"].items():
