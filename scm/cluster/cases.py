@@ -16,7 +16,7 @@ from scm.state.facts import Container, Kind, OpState, Replica
 from scm.state.options import ScmOptions
 
 ADDING: Final = frozenset({Kind.REPLICATE, Kind.RECONSTRUCT})
-"""PendingOps that bring replicas to datanodes."""
+"""Commands that bring replicas to datanodes."""
 
 
 class Cases:

@@ -1,4 +1,4 @@
-"""PendingOps on their way: queued once, sent within limits, answered, and come true or given up.
+"""Commands on their way: queued once, sent within limits, answered, and come true or given up.
 
     queue ──heartbeat──► datanode ──outcome──► done
       ▲                     │                    └─ replicas made or removed: when reports show it
