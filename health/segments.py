@@ -21,6 +21,9 @@ _SPAN_MAX = 1 << 20
 
 _KEY_MAX = 1 << 62
 
+_DENSE = 8
+"""Keys of which one in so many occurs are counted; others are sorted."""
+
 
 @dataclass(frozen=True, slots=True)
 class Segments:
@@ -95,15 +98,27 @@ class Groups:
     @classmethod
     def of(cls, *keys: NDArray[Any]) -> "Groups":
         """Group rows by their keys, the first of which weighs most."""
-        key = _joined(keys)
+        key, width = _joined(keys)
         if _ascends(key):  # as the rows of a batch mostly do
             is_new = _begins(key)
             return cls(np.cumsum(is_new) - 1, np.flatnonzero(is_new))
+        if width <= _DENSE * len(key):
+            return cls._counted(key, width)
         order = np.argsort(key, kind="stable")
         is_new = _begins(key[order])
         of_row = np.empty(len(key), dtype=np.int64)
         of_row[order] = np.cumsum(is_new) - 1
         return cls(of_row, order[is_new])
+
+    @classmethod
+    def _counted(cls, key: Ints, width: int) -> "Groups":
+        """Group rows by keys below `width`: to mark those that occur is cheaper than to sort."""
+        occurs = np.zeros(width, dtype=np.bool_)
+        occurs[key] = True
+        of_row = (np.cumsum(occurs) - 1)[key]
+        first = np.empty(np.count_nonzero(occurs), dtype=np.int64)
+        first[of_row[::-1]] = np.arange(len(key))[::-1]  # of several the last stays: the first row
+        return cls(of_row, first)
 
     @property
     def count(self) -> int:
@@ -122,11 +137,11 @@ class Groups:
         return found
 
 
-def _joined(keys: tuple[NDArray[Any], ...]) -> Ints:
-    """Return one number per row that orders rows as all keys together do."""
+def _joined(keys: tuple[NDArray[Any], ...]) -> tuple[Ints, int]:
+    """Return a number per row that orders rows as all keys together do, and what all are below."""
     total = np.zeros(len(keys[0]), dtype=np.int64)
     if not len(total):
-        return total
+        return total, 1
     width = 1
     for key in keys:
         low = int(key.min())
@@ -140,7 +155,7 @@ def _joined(keys: tuple[NDArray[Any], ...]) -> Ints:
             width = len(found)
         total = numbers - low if width == 1 else total * span + (numbers - low)
         width *= span
-    return total
+    return total, width
 
 
 def _ranks(total: Ints, key: Ints) -> tuple[Ints, int]:

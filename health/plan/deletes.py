@@ -77,7 +77,7 @@ def delete_excess(scene: Scene) -> Iterable[Actions]:
     last = rows.highest(replicas.bcsid, NO_BCSID, whole)
     able = scene.staying() & ~replicas.is_barred & view.of_container(applies)
     able &= replicas.bcsid <= view.of_container(last)
-    is_spare = view.of_container(count > containers.factor) & _keeps_racks(scene)
+    is_spare = view.of_container(count > containers.factor) & _keeps_racks(scene, applies)
     victims = np.flatnonzero(able & (~whole | is_spare))
     final = view.of_container(containers.sequence_id)
     has = np.where(view.is_bad, replicas.bcsid, final)[victims]
@@ -86,14 +86,14 @@ def delete_excess(scene: Scene) -> Iterable[Actions]:
     )
 
 
-def _keeps_racks(scene: Scene) -> Bools:
-    """Return whose container stands on enough racks without it, or on no fewer than with it.
+def _keeps_racks(scene: Scene, applies: Bools) -> Bools:
+    """Return whose container, of some, stands on enough racks without it, or on no fewer.
 
     Only good replicas on nodes that answer stand anywhere.
     """
     view = scene.view
     seen = view.is_present & ~view.is_bad & view.is_reachable & ~view.is_leaving
-    here = np.flatnonzero(seen)
+    here = np.flatnonzero(seen & view.of_container(applies))
     racks = Groups.of(view.rows.owner[here], view.rack[here])
     used = np.bincount(view.rows.owner[here[racks.first]], minlength=view.rows.count)
     is_alone = np.zeros(len(seen), dtype=np.bool_)
@@ -119,7 +119,7 @@ def delete_spare_of_origin(scene: Scene) -> Iterable[Actions]:
     np.minimum.at(earliest, trees.of_row, replicas.bcsid[rows])
     owner = view.rows.owner[rows]
     target = np.where(by_origin[owner], origins.target[origin], containers.factor[owner])
-    is_spare = (trees.tally()[trees.of_row] > target) & _keeps_racks(scene)[rows]
+    is_spare = (trees.tally()[trees.of_row] > target) & _keeps_racks(scene, applies)[rows]
     is_spare &= replicas.bcsid[rows] == earliest[trees.of_row]
     yield _deletes(scene, _first(scene, rows[is_spare]), EXCESS, is_forced=True)
 
@@ -136,7 +136,7 @@ def delete_spare_shard(scene: Scene) -> Iterable[Actions]:
     applies &= (view.rows.bits(replicas.index, whole) & every) == every
     whole &= view.of_container(applies)
     bad = scene.staying() & view.is_bad & ~replicas.is_barred & view.of_container(applies)
-    bad &= replicas.bcsid <= _last_of_index(scene, whole)
+    bad &= replicas.bcsid <= _last_of_index(scene, whole, bad)
     twins, crowd = _twins(scene, whole)
     rows = np.flatnonzero(bad | (twins & ~replicas.is_barred))
     is_twin = ~bad[rows]
@@ -146,13 +146,17 @@ def delete_spare_shard(scene: Scene) -> Iterable[Actions]:
     yield _deletes(scene, victims, reason, is_forced=True)
 
 
-def _last_of_index(scene: Scene, whole: Bools) -> Ints:
-    """Return for each replica the last commit of the whole ones of its index."""
+def _last_of_index(scene: Scene, whole: Bools, asked: Bools) -> Ints:
+    """Return for each replica asked about the last commit of the whole ones of its index."""
     replicas = scene.view.batch.replicas
-    same = Groups.of(scene.view.rows.owner, replicas.index)
+    rows = np.flatnonzero(whole | asked)
+    same = Groups.of(scene.view.rows.owner[rows], replicas.index[rows])
     last = np.full(same.count, NO_BCSID, dtype=np.int64)
-    np.maximum.at(last, same.of_row[whole], replicas.bcsid[whole])
-    return last[same.of_row]
+    is_whole = whole[rows]
+    np.maximum.at(last, same.of_row[is_whole], replicas.bcsid[rows[is_whole]])
+    found = np.full(len(whole), NO_BCSID, dtype=np.int64)
+    found[rows] = last[same.of_row]
+    return found
 
 
 def _twins(scene: Scene, whole: Bools) -> tuple[Bools, Ints]:

@@ -12,6 +12,7 @@ KEYS: tuple[tuple[tuple[int, ...], ...], ...] = (
     ((),),
     ((5,),),
     ((3, 1, 3, 2, 1),),
+    ((1_000, 0, 500, 0),),  # few of many: sorted, not counted
     ((-1, -1, 0, 0), (5, 4, 5, 5)),
     ((0, 0, 1, 1), (-7, -7, -7, 9), (2, 2, 1, 1)),
     ((HIGH, LOW, 0, HIGH), (1, 0, 0, 1)),  # wider than a word
