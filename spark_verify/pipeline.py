@@ -400,14 +400,20 @@ def _conclude(
     previous = previous_run(run.request.out, manifest, run.run_id)
     backed_off, reconcile = _write_reconciles(snapshot, found.tables["divergent"], previous, run)
     write(found.tables["replica_class"], work / "replica_class")
-    write(ordered(found.tables["plan"], "priority", "container_id", "action"), work / "plan")
     volumes = count_volumes(snapshot.replicas, manifest.as_of_ms)
     silent = silent_nodes(nodes)
     wanting = [v for v in volumes if v["scans"] and v["datanode_id"] not in silent]
     if run.request.changed_nodes:
         wanting = []
+    plan = found.tables["plan"]
     if wanting:
-        write(scan_plan(snapshot.replicas, silent, run.stamp), work / "plan")
+        scans = scan_plan(snapshot.replicas, silent, run.stamp)
+        # A first table that Spark writes costs it a second.
+        if manifest.rows["replicas"] < run.request.direct_rows:
+            plan = pa.concat_tables([plan, scans.toArrow().cast(plan.schema)])
+        else:
+            write(scans, work / "plan")
+    write(ordered(plan, "priority", "container_id", "action"), work / "plan")
     scan = (sum(v["scans"] for v in wanting), sum(v["scan_bytes"] for v in wanting))
     counts = count_health(kinds)
     if not run.request.changed_nodes and counts["containers"] != manifest.rows["containers"]:

@@ -25,9 +25,13 @@ QUICK_START: Final = (
 )
 """For a JVM that lives some seconds: most of its time goes into loading and compiling classes."""
 
-THROUGHPUT: Final = "-XX:+UseParallelGC"
+THROUGHPUT: Final = "-XX:+UseParallelGC -XX:-DontCompileHugeMethods"
 """For a JVM that works through millions of rows: nobody waits for a pause of it, so it need not pay
-for short ones with each reference it writes."""
+for short ones with each reference it writes. What Spark generates for the screen is longer than
+what a JVM compiles unasked."""
+
+LARGE_ROWS: Final = 10_000_000
+"""Below it, too, the second compiler takes more time than its code saves."""
 
 DRIVER_MIB_MIN: Final = 1024
 DRIVER_MIB_MAX: Final = 8192
@@ -62,6 +66,8 @@ def _was_given() -> bool:
 
 def _local_options(replica_count: int) -> dict[str, str]:
     java = QUICK_START if replica_count < SMALL_ROWS else THROUGHPUT
+    if SMALL_ROWS <= replica_count < LARGE_ROWS:
+        java += " -XX:TieredStopAtLevel=1"
     if LOG_PROPERTIES.is_file():  # inside a zip on a cluster it is not, and not needed
         java = f"{java} -Dlog4j2.configurationFile=file:{LOG_PROPERTIES}"
     return {

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from spark_verify.judging import whole_containers
+from spark_verify.judging import ROWS_PER_BATCH, pieces, whole_containers
 from spark_verify.tallies import SAMPLE_MAX, Tallies, collected
 
 IDS = (1, 1, 2, 2, 2, 3, 4, 4, 4, 4, 7)
@@ -38,6 +38,33 @@ def test_a_container_longer_than_a_batch_is_one_table() -> None:
     pieces = [pa.RecordBatch.from_pydict({"container_id": [5] * 100}) for _ in range(100)]
 
     assert [10_000] == [table.num_rows for table in whole_containers(pieces)]
+
+
+def test_tables_are_cut_between_containers() -> None:
+    """
+    Rows in any order: each container is in one piece with all rows of all tables, none is lost, and
+    a container across a cut goes to one side of it.
+    """
+    long_one = [ROWS_PER_BATCH // 3] * 10  # its replicas lie across the first cut
+    replicas = [i // 3 for i in range(ROWS_PER_BATCH * 5 // 2)] + long_one
+    parts = {
+        "containers": list(range(len(replicas) // 3 + 50, 0, -1)),
+        "replicas": replicas[::-1],
+        "pending_ops": [7, 10**6, ROWS_PER_BATCH // 3, ROWS_PER_BATCH // 3 + 1],
+    }
+    tables = {name: pa.table({"container_id": ids}) for name, ids in parts.items()}
+
+    found = list(pieces(tables))
+
+    assert len(found) == 3
+    for name, ids in parts.items():
+        kept = [piece[name]["container_id"].to_pylist() for piece in found]
+        assert sorted(ids) == [i for own in kept for i in own]
+    owned = [
+        {i for table in piece.values() for i in table["container_id"].to_pylist()}
+        for piece in found
+    ]
+    assert sum(map(len, owned)) == len(set.union(*owned))
 
 
 def test_tallies_of_several_tasks_add_up() -> None:
