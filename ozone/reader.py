@@ -10,7 +10,7 @@ import errno
 import os
 import time
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -21,11 +21,12 @@ from agent.store.reader import ABSENT_FD, FOREIGN_NAMES_MAX, BlockFile, ReadBuff
 from merkle.blockrow import ROWS_PER_BATCH, encode_block
 from merkle.checksum import U64s
 from merkle.damaged import Damaged
-from merkle.replica import BlockId, ContainerId
+from merkle.replica import BlockData, BlockId, ContainerId
 from merkle.tree import Tree
 from ozone.blockrow import decode_stored
 from ozone.comparison import Comparison, Ledger
 from ozone.descriptor import DESCRIPTOR_BYTES_MAX, Descriptor, decode_descriptor
+from ozone.exchange import Misplaced, exchanges
 from ozone.layout import ContainerPaths, number_of
 from ozone.rows import RECORDED_ROOT, ContainerRows
 from ozone.treefile import TREE_BYTES_MAX, OzoneTree, decode_tree
@@ -242,14 +243,18 @@ class OzoneReader:
     def _committed_bytes(self, block_id: BlockId) -> int:
         """Return how long the block is; looked up where it was not read lately."""
         known = self._lengths_bytes.get(block_id)
-        if known is not None:
-            return known
+        if known is None:
+            block = self.block(block_id)
+            known = 0 if block is None else block.length_bytes
+        return known
+
+    def block(self, block_id: BlockId) -> BlockData | None:
+        """Return a block as the rows had it when the read began; None where none can be read."""
         row, tail = self._rows.pair(block_id)
         with contextlib.suppress(Damaged, Unknown):
             if row is not None or tail is not None:
-                stored = decode_stored(self.container_id, block_id, row, tail)
-                return stored.block.length_bytes
-        return 0
+                return decode_stored(self.container_id, block_id, row, tail).block
+        return None
 
     def read_whole(self, block_id: BlockId, length_bytes: int) -> memoryview:
         """Read a small block; one byte more than it has, so that a longer file shows."""
@@ -362,6 +367,37 @@ class OzoneReader:
     def compare(self, scanned: Tree) -> Comparison:
         """Compare Ozone's tree with the rows and with what was read."""
         return self.ledger.compare(self._tree, self.recorded_root(), scanned)
+
+
+def misplaced(
+    reader: OzoneReader, paths: ContainerPaths, block_ids: Iterable[BlockId]
+) -> dict[BlockId, BlockId]:
+    """Return of these damaged blocks by block whose file is in its place, where it is another's."""
+    damaged = {}
+    with contextlib.suppress(OSError):  # the disk that is damaged may fail: then nobody knows
+        for block_id in block_ids:
+            block = reader.block(block_id)
+            if block is not None:
+                size_bytes = (paths.chunks / f"{block_id}{SUFFIX}").stat().st_size
+                damaged[block_id] = Misplaced(block, size_bytes)
+    buffers = ReadBuffers()
+    with contextlib.suppress(OSError):
+        fd = os.open(paths.chunks, DIRECTORY_FLAGS)
+        try:
+            return exchanges(damaged, lambda *place: _piece(fd, buffers, *place))
+        finally:
+            os.close(fd)
+    return {}
+
+
+def _piece(
+    directory_fd: int, buffers: ReadBuffers, block_id: BlockId, offset: int, length_bytes: int
+) -> memoryview:
+    file = BlockFile(f"{block_id}{SUFFIX}", buffers, directory_fd=directory_fd)
+    try:
+        return file.read(offset, length_bytes)
+    finally:
+        file.close()
 
 
 def _unreadable(path: Path, error: OSError) -> str:
