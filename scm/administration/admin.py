@@ -12,7 +12,7 @@ from typing import Final
 
 from agent.errors import Code
 from scm.cluster.basis import Basis
-from scm.cluster.case import Case, Placed, neighbours
+from scm.cluster.case import Case, Placed, needed_bytes, neighbours
 from scm.cluster.safemode import SafeMode
 from scm.replication.delete_safety import good_replicas
 from scm.replication.intake import ASKED_FOR, Decision, Order
@@ -312,7 +312,7 @@ class Admin:
             return f"{target_id} has or gets a replica"
         for candidate in self._cases.candidates():
             if candidate.datanode_id == target_id:
-                room = candidate.has_room(self._manager.needed_bytes(case))
+                room = candidate.has_room(needed_bytes(case))
                 return "" if room else f"{target_id} has no room for it"
         return f"{target_id} is not in service or cannot be reached"
 

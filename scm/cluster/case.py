@@ -11,6 +11,7 @@ from typing import Final
 from merkle.replica import ReplicaState
 from scm.state.facts import Container, ContainerState, Health, OpState, Replica
 
+IMPORT_SPACE_FACTOR: Final = 2  # a replica needs its size beside itself until it is whole
 LEAVING: Final = frozenset({OpState.DECOMMISSIONING, OpState.DECOMMISSIONED})
 
 
@@ -71,6 +72,11 @@ class Case:
     cluster_rack_count: int = 1
     excluded: frozenset[str] = frozenset()  # nothing is ordered of these datanodes' replicas
     owes_deletes: bool = False  # blocks are deleted that not every holder knows of yet
+
+
+def needed_bytes(case: Case) -> int:
+    """Return the space that another of its replicas or shards needs while it is made."""
+    return IMPORT_SPACE_FACTOR * max((p.replica.bytes_used for p in case.placed), default=0)
 
 
 def neighbours(case: Case) -> tuple[set[str], set[str]]:

@@ -16,14 +16,13 @@ import structlog
 from health.words import Action
 from merkle.replica import ReplicaState
 from scm.cluster.basis import Basis
-from scm.cluster.case import Case, present
+from scm.cluster.case import Case, needed_bytes, present
 from scm.cluster.placement import choose_targets
 from scm.replication.judge import Judge, Row
 from scm.state.database import Change
 from scm.state.facts import Kind, Pending
 
 QUIET_S: Final = 10.0  # after an order: reports of what it made are on their way
-IMPORT_SPACE_FACTOR: Final = 2
 
 _ABOUT_SHARDS: Final = frozenset({Kind.REPLICATE, Kind.RECONSTRUCT})
 
@@ -132,7 +131,7 @@ class Reconstructor:
         self, change: Change, case: Case, lost: Row, count_max: int, *, is_in_place: bool
     ) -> bool:
         container = case.container
-        size_bytes = _needed_bytes(case)
+        size_bytes = needed_bytes(case)
         excluded = {p.datanode_id for p in case.placed}
         if is_in_place:
             excluded -= _unfinished(case, lost.indexes)
@@ -191,7 +190,3 @@ def _unfinished(case: Case, lost: tuple[int, ...]) -> set[str]:
         for p in case.placed
         if p.replica.state is ReplicaState.UNHEALTHY and (p.replica.replica_index,) == lost
     }
-
-
-def _needed_bytes(case: Case) -> int:
-    return IMPORT_SPACE_FACTOR * max((p.replica.bytes_used for p in case.placed), default=0)

@@ -23,7 +23,7 @@ import structlog
 from health.plan.actions import MISPLACED_PRIORITY
 from health.words import Action, Health
 from scm.cluster.basis import Basis
-from scm.cluster.case import Case, neighbours
+from scm.cluster.case import Case, needed_bytes, neighbours
 from scm.cluster.loads import in_flight_limit, least_loaded
 from scm.cluster.placement import choose_targets
 from scm.replication.healing import Healing
@@ -40,7 +40,6 @@ LOOKS_PER_TURN: Final = 1_500  # while the lock is held, some 0.05 s
 ATTEMPTS_PER_TURN: Final = 500
 ATTEMPTS_AT_ONCE: Final = 25  # while the lock is held, some 0.03 s
 UNLIMITED: Final = 1_000_000  # replicas on their way, where no limit is set
-IMPORT_SPACE_FACTOR: Final = 2  # a replica needs its size beside itself until it is whole
 
 _log = structlog.get_logger("suture.scm")
 
@@ -185,17 +184,12 @@ class ReplicationManager:
         return choose_targets(
             self._cases.candidates(),
             count=count,
-            needed_bytes=self.needed_bytes(case),
+            needed_bytes=needed_bytes(case),
             used_racks=[self._nodes.rack(node) for node in sorted(used)],
             excluded=used | excluded,
             container_id=case.container.container_id,
             seed=self._options.seed,
         )
-
-    def needed_bytes(self, case: Case) -> int:
-        """Return the space a copy needs while it is made."""
-        sizes = [p.replica.bytes_used for p in case.placed]
-        return IMPORT_SPACE_FACTOR * max(sizes, default=0)
 
     def order_copy(
         self,
@@ -207,7 +201,7 @@ class ReplicationManager:
         priority: Priority = Priority.NORMAL,
     ) -> int:
         """Queue a replicate command; return its id. `why` is for the audit log."""
-        size_bytes = self.needed_bytes(case)
+        size_bytes = needed_bytes(case)
         self._cases.promise(copy.target_id, size_bytes)
         return self._commands.queue(
             change,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from merkle.replica import ReplicaState
-from scm.cluster.case import Case, is_bad, neighbours, present
+from scm.cluster.case import Case, is_bad, needed_bytes, neighbours, present
 from scm.state.facts import ContainerState
 from tests.support.replica_words import case, placed
 from tests.support.scm_world import container, replica
@@ -76,3 +76,16 @@ def test_no_copy_goes_where_one_is_or_was(
     What is bad, leaves or goes counts for no rack.
     """
     assert (set(used.split()), set(out.split())) == neighbours(case(words, **more))
+
+
+def test_a_copy_needs_twice_the_space_of_the_largest_replica() -> None:
+    """
+    It is whole beside itself for a moment; nothing is needed where nothing is held.
+    """
+    sizes = [
+        replace(each, replica=replace(each.replica, bytes_used=used))
+        for each, used in zip(placed("C C C"), (7, 30, 11), strict=True)
+    ]
+
+    assert 60 == needed_bytes(Case(container(), tuple(sizes)))
+    assert 0 == needed_bytes(Case(container(), ()))
