@@ -390,7 +390,7 @@ def _explained(
         replace(
             item,
             forensic=Forensic.MISDIRECTED,
-            evidence=f"{item.evidence}; the file in its place is that of block "
+            evidence=f"{item.evidence}; the file in its place has the bytes of block "
             f"{theirs[item.block_id]}",
         )
         if item.fault in OF_BYTES and item.block_id in theirs

@@ -86,7 +86,7 @@ def test_damage_is_classed(volumes: Path, tmp_path: Path) -> None:
     assert Forensic.TRUNCATED is looks[19].forensic
     for block, other in ((10, 16), (16, 10)):  # their files were exchanged
         assert Forensic.MISDIRECTED is looks[block].forensic
-        assert f"is that of block 117883640217600{other:03}" in looks[block].evidence
+        assert f"has the bytes of block 117883640217600{other:03}" in looks[block].evidence
 
 
 def test_trees_that_ozone_made_of_damage_are_explained(volumes: Path, tmp_path: Path) -> None:
