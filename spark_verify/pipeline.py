@@ -198,7 +198,7 @@ def _run(spark: SparkSession, run: Run) -> dict[str, Any]:
     run.say("planning")
     started_s = time.monotonic()
     kinds = [*judged_kinds(found.tallies), *plain]
-    summary = _conclude(snapshot, found, kinds, nodes, run)
+    summary = _conclude(snapshot, part, found, kinds, nodes, run)
     run.timed("conclude", started_s)
     summary["rules"] = asdict(rules)
     summary["exit_code"] = exit_code(summary)
@@ -393,24 +393,24 @@ def _check_counts(snapshot: Snapshot, part: Part, tallies: Tallies, run: Run) ->
 
 
 def _conclude(
-    snapshot: Snapshot, found: Found, kinds: list[Kind], nodes: list[dict[str, Any]], run: Run
+    snapshot: Snapshot, part: Part, found: Found, kinds: list[Kind], nodes: list[Any], run: Run
 ) -> dict[str, Any]:
     """Write what follows from the judged containers, and return the run in numbers."""
     manifest, work, tallies = run.manifest, run.work, found.tallies
+    replicas = snapshot.replicas if part.here is None else part.here["replicas"]
     previous = previous_run(run.request.out, manifest, run.run_id)
     backed_off, reconcile = _write_reconciles(snapshot, found.tables["divergent"], previous, run)
     write(found.tables["replica_class"], work / "replica_class")
-    volumes = count_volumes(snapshot.replicas, manifest.as_of_ms)
+    volumes = count_volumes(replicas, manifest.as_of_ms)
     silent = silent_nodes(nodes)
     wanting = [v for v in volumes if v["scans"] and v["datanode_id"] not in silent]
     if run.request.changed_nodes:
         wanting = []
     plan = found.tables["plan"]
     if wanting:
-        scans = scan_plan(snapshot.replicas, silent, run.stamp)
-        # A first table that Spark writes costs it a second.
-        if manifest.rows["replicas"] < run.request.direct_rows:
-            plan = pa.concat_tables([plan, scans.toArrow().cast(plan.schema)])
+        scans = scan_plan(replicas, silent, run.stamp)
+        if isinstance(scans, pa.Table):
+            plan = pa.concat_tables([plan, scans])
         else:
             write(scans, work / "plan")
     write(ordered(plan, "priority", "container_id", "action"), work / "plan")

@@ -6,6 +6,9 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
@@ -23,8 +26,10 @@ from health.words import (
 )
 from spark_verify.blame import Tally, suspects
 from spark_verify.plans import wants_scan
+from spark_verify.results import Rows
 from spark_verify.rows import AHEAD_MAX_MS
 from spark_verify.tallies import SAMPLE_MAX, Tallies
+from spark_verify.violations import ColumnOf, Condition, is_null
 
 LEAVING_MAX: Final = 500
 """Leaving nodes that are shown."""
@@ -141,35 +146,48 @@ def count_plan(
     }
 
 
-def count_volumes(replicas: DataFrame, as_of_ms: int) -> list[dict[str, Any]]:
-    """Return per node and volume: replicas, known roots, and when they were last verified."""
-    age = f.lit(as_of_ms) - f.col("data_scan_at_ms")
-    in_tree = f.col("state").isin(*TREE_STATES)
-    earliest = f.lit(-AHEAD_MAX_MS - 1).cast("long")
-    ages, lower = [], earliest
-    for i, days in enumerate(AGE_DAYS):
-        upper = f.lit(days * DAY_MS).cast("long")
-        ages.append(f.count_if(in_tree & (age > lower) & (age <= upper)).alias(f"age_{i}"))
-        lower = upper
-    ages.append(f.count_if(in_tree & (age > lower)).alias(f"age_{len(AGE_DAYS)}"))
-    # A datanode whose clock is far ahead says nothing about when it read.
-    never = f.col("data_scan_at_ms").isNull() | (age <= earliest)
-    ages.append(f.count_if(in_tree & never).alias("never"))
-    rows = (
-        replicas.groupBy("datanode_id", "volume_id")
-        .agg(
+def count_volumes(replicas: Rows, as_of_ms: int) -> list[dict[str, Any]]:
+    """Return per node and volume: replicas, known roots, what wants a scan, and when the others
+    were last verified."""
+    if isinstance(replicas, DataFrame):
+        counted = _volume_counts(f.col, as_of_ms)
+        wanting = f.when(counted["scans"], f.col("used_bytes"))
+        rows = replicas.groupBy("datanode_id", "volume_id").agg(
             f.count(f.lit(1)).alias("replicas"),
-            f.count_if(in_tree).alias("tree_states"),
-            f.count_if(in_tree & f.col("root").isNotNull()).alias("known"),
-            f.count_if(wants_scan()).alias("scans"),
-            f.coalesce(f.sum(f.when(wants_scan(), f.col("used_bytes"))), f.lit(0)).alias(
-                "scan_bytes"
-            ),
-            *ages,
+            f.coalesce(f.sum(wanting), f.lit(0)).alias("scan_bytes"),
+            *[f.count_if(condition).alias(name) for name, condition in counted.items()],
         )
-        .collect()
+        return [row.asDict() for row in rows.collect()]
+    counted = _volume_counts(pc.field, as_of_ms)
+    numbers = {name: condition.cast(pa.int64()) for name, condition in counted.items()}
+    numbers["scan_bytes"] = pc.if_else(counted["scans"], pc.field("used_bytes"), 0)
+    keys = {name: pc.field(name) for name in ("datanode_id", "volume_id")}
+    picked = ds.dataset(replicas).to_table(columns=keys | numbers)
+    sums = picked.group_by(list(keys)).aggregate(
+        [([], "count_all"), *[(name, "sum") for name in numbers]]
     )
-    return [row.asDict() for row in rows]
+    names = {"count_all": "replicas"} | {f"{name}_sum": name for name in numbers}
+    renamed = sums.rename_columns([names.get(name, name) for name in sums.column_names])
+    return [{k: 0 if v is None else v for k, v in row.items()} for row in renamed.to_pylist()]
+
+
+def _volume_counts(column: ColumnOf, as_of_ms: int) -> dict[str, Condition]:
+    """Return what is counted of a volume's replicas, by name."""
+    at, in_tree = column("data_scan_at_ms"), column("state").isin(list(TREE_STATES))
+    ahead_ms = as_of_ms + AHEAD_MAX_MS
+    counted = {
+        "tree_states": in_tree,
+        "known": in_tree & ~is_null(column("root")),
+        "scans": wants_scan(column),
+        # A datanode whose clock is far ahead says nothing about when it read.
+        "never": in_tree & (is_null(at) | (at > ahead_ms)),
+    }
+    newest = ahead_ms
+    for i, days in enumerate(AGE_DAYS):
+        oldest = as_of_ms - days * DAY_MS
+        counted[f"age_{i}"] = in_tree & (at <= newest) & (at >= oldest)
+        newest = oldest - 1
+    return counted | {f"age_{len(AGE_DAYS)}": in_tree & (at <= newest)}
 
 
 def verification_ages(volumes: list[dict[str, Any]]) -> dict[str, int]:

@@ -55,18 +55,19 @@ def judged_tables(judgement: Judgement, cut: Cut, stamp: Stamp) -> dict[str, pa.
         "divergent": _divergent(judgement, cut),
         "plan": _plan(judgement),
     }
-    return {name: _table(name, columns[name], stamp) for name in JUDGED}
+    return {name: stamped(name, columns[name], stamp) for name in JUDGED}
 
 
-def _table(name: str, columns: dict[str, pa.Array], stamp: Stamp) -> pa.Table:
+def stamped(name: str, columns: dict[str, pa.Array], stamp: Stamp) -> pa.Table:
+    """Return rows of a table of `rows.JUDGED`, of whose columns the stamp's are missing."""
     schema = JUDGED[name].arrow_schema
     count = len(columns["container_id"])
-    stamped = {
+    same = {
         column: pa.repeat(pa.scalar(value, schema.field(column).type), count)
         for column, value in stamp.columns().items()
         if column in schema.names
     }
-    return pa.table(stamped | columns).select(schema.names).cast(schema)
+    return pa.table(same | columns).select(schema.names).cast(schema)
 
 
 def _health(judgement: Judgement) -> dict[str, pa.Array]:

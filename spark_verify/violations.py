@@ -49,7 +49,7 @@ def numeric_violations(
     """Return what no row of table `name` may do that minima and maxima of its columns can tell."""
     columns = TABLES[name]
     found: list[tuple[str, Condition]] = [
-        (f"{c.name} is null", _is_null(column(c.name))) for c in columns if not c.nullable
+        (f"{c.name} is null", is_null(column(c.name))) for c in columns if not c.nullable
     ]
     found += [
         (f"{c.name} is negative", column(c.name) < 0) for c in columns if _must_not_be_negative(c)
@@ -71,7 +71,7 @@ def word_violations(name: str, column: ColumnOf) -> list[tuple[str, Condition]]:
     found: list[tuple[str, Condition]] = [
         (
             f"{c.name} is none of {', '.join(c.words)}",
-            ~_is_null(column(c.name)) & ~column(c.name).isin(list(c.words)),
+            ~is_null(column(c.name)) & ~column(c.name).isin(list(c.words)),
         )
         for c in TABLES[name]
         if c.words
@@ -90,7 +90,7 @@ def _must_not_be_negative(column: Column) -> bool:
 def code_violations(column: ColumnOf) -> list[tuple[str, Condition]]:
     """Return what no container row may say of its replication."""
     data, parity = column("ec_data"), column("ec_parity")
-    no_code = _is_null(data) | _is_null(parity) | (data < 1) | (parity < 1)
+    no_code = is_null(data) | is_null(parity) | (data < 1) | (parity < 1)
     no_code = no_code | (data + parity > INDEX_MAX)
     return [
         ("ec_data and ec_parity name no code", (column("replication_type") == "EC") & no_code),
@@ -98,5 +98,6 @@ def code_violations(column: ColumnOf) -> list[tuple[str, Condition]]:
     ]
 
 
-def _is_null(value: Condition) -> Condition:
+def is_null(value: Condition) -> Condition:
+    """Return whether a value is missing, as an expression of whichever engine it is one of."""
     return value.isNull() if isinstance(value, SparkColumn) else value.is_null()
