@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -238,6 +239,14 @@ def test_lists_show_only_what_is_on_some_datanodes(suture: CommandLine, damaged:
             for on in ((), ("--on", nodes[0][:8]), ("--on", rack))
         }
         suture("scm", "nodes", "--on", "/nowhere", code=Exit.FAILED)
+        suture.wait_until(
+            lambda: bool(
+                re.search(
+                    r"without all that leave: 0, without all that rest: [1-9]",
+                    suture("scm", "departures", code=Exit.TO_DO),
+                )
+            )
+        )
     finally:
         suture("scm", "recommission", *nodes)
         suture("scm", "release", str(damaged))
