@@ -114,6 +114,8 @@ class OzoneStore:
                 if self.volume.paths(container_id).root.is_dir():
                     missing = Damaged(f"container {container_id} has no descriptor")
                     refused.append(self._refused(container_id, missing))
+            except OSError as error:  # of this one only: the others are read
+                refused.append(self._refused(container_id, error))
         return Listing(tuple(replicas), tuple(refused))
 
     def replica(self, container_id: ContainerId) -> Replica:
@@ -148,7 +150,7 @@ class OzoneStore:
 
     def _refused(self, container_id: ContainerId, why: Exception) -> ContainerResult:
         fault = Fault.DESCRIPTOR_DAMAGED
-        if not self.volume.paths(container_id).descriptor.exists():
+        if isinstance(why, Damaged) and not self.volume.paths(container_id).descriptor.exists():
             fault = Fault.DESCRIPTOR_MISSING
         finding = Finding(
             container_id, Verdict.CORRUPT, fault, NO_BLOCK, -1, -1, self._clock.now_ms(), str(why)

@@ -37,6 +37,9 @@ def test_bad_containers_are_refused_by_name_and_the_rest_is_read(
     made.descriptor(4).unlink()
     made.add_container(5, state="OPEN")
     made.add_container(6, layOutVersion=1)
+    made.add_container(7)
+    made.descriptor(7).unlink()
+    made.descriptor(7).symlink_to(made.descriptor(7).name)  # to itself: the system refuses it
 
     results = scrubbed(ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state"))
 
@@ -47,11 +50,13 @@ def test_bad_containers_are_refused_by_name_and_the_rest_is_read(
         4: Standing.DAMAGED,
         5: Standing.SKIPPED,
         6: Standing.NOT_READ,
+        7: Standing.NOT_READ,
     } == {number: result.standing for number, result in results.items()}
     assert "schemaVersion '1'" in results[2].why
     assert [Fault.DESCRIPTOR_DAMAGED] == [item.fault for item in results[3].findings]
     assert [Fault.DESCRIPTOR_MISSING] == [item.fault for item in results[4].findings]
     assert "layOutVersion 1" in results[6].why
+    assert made.descriptor(7).name in results[7].why
 
 
 def test_rows_of_unknown_kinds_are_told_and_the_rest_is_read(
