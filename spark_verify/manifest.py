@@ -10,6 +10,7 @@ from health.rules import Rules
 from spark_verify.errors import SnapshotRefused
 from spark_verify.rows import SCHEMA_VERSION, TABLES
 
+SAME_RELEASE: Final = "use the suture-verify of the same release as the SCM"
 SCAN_AGAIN: Final = "export the snapshot again from the SCM, or fix the program that wrote it"
 
 
@@ -52,7 +53,7 @@ def _manifest(path: Path, fields: Any) -> Manifest:
     if version != SCHEMA_VERSION:
         raise SnapshotRefused(
             f"{path} has schema version {version}, this job reads {SCHEMA_VERSION}",
-            hint="use the suture-verify of the same release as the SCM",
+            hint=SAME_RELEASE,
         )
     rows = _field(path, fields, "rows", dict)
     return Manifest(
@@ -70,7 +71,7 @@ def _manifest(path: Path, fields: Any) -> Manifest:
 def _rules(path: Path, fields: dict[str, Any]) -> dict[str, int]:
     strange = sorted(set(fields) - {one.name for one in dataclass_fields(Rules)})
     if strange:
-        raise SnapshotRefused(f"{path}: unknown rules {', '.join(strange)}", hint=SCAN_AGAIN)
+        raise SnapshotRefused(f"{path}: unknown rules {', '.join(strange)}", hint=SAME_RELEASE)
     return {name: _field(path, fields, name, int) for name in fields}
 
 

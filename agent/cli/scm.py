@@ -44,6 +44,13 @@ WaitOption = Annotated[
 ]
 
 
+def health_of(node: scm_pb2.NodeInfo) -> str:
+    """Return the health of a datanode, and why it gets no replicas although it is healthy."""
+    if node.read_only:
+        return f"{node.health}, read-only"
+    return f"{node.health}, not managed" if node.unmanaged else node.health
+
+
 @app.command("nodes")
 def nodes(on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> None:
     """List the datanodes: health, space, what they are doing."""
@@ -60,7 +67,7 @@ def nodes(on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag =
             short(node.datanode_id),
             node.address,
             node.rack,
-            node.health + (", read-only" if node.read_only else ""),
+            health_of(node),
             node.op_state,
             node.container_count,
             size(sum(v.available_bytes for v in node.volumes)),

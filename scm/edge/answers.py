@@ -114,6 +114,7 @@ def node_message(view: NodeView) -> scm_pb2.NodeInfo:
         queues=[] if live is None else _counts(live.queues),
         layout_version=view.node.layout_version,
         read_only=view.node.is_read_only,
+        unmanaged=not view.is_managed,
     )
 
 

@@ -42,6 +42,7 @@ class NodeView:
     container_count: int
     has_reported: bool
     """It has named all its replicas since it registered with this process."""
+    is_managed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +139,7 @@ class Views:
                 live=self._nodes.liveness(node.datanode_id),
                 container_count=self._state.replicas.count_on(node.datanode_id),
                 has_reported=node.datanode_id in self._reports.confirmed,
+                is_managed=self._nodes.is_managed(node.datanode_id),
             )
             for node in sorted(self._state.nodes.values(), key=lambda node: node.datanode_id)
         ]

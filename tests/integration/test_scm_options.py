@@ -11,6 +11,7 @@ import pytest
 from merkle.replica import ReplicaState
 from scm.administration.decommission import Request
 from scm.administration.leaving import Need, violations
+from scm.edge.answers import node_message
 from scm.edge.calls import Heartbeat
 from scm.state.facts import Container, ContainerState, Kind, OpState, OutcomeState, Pending
 from scm.state.options import ScmOptions, parse
@@ -353,7 +354,9 @@ def test_only_datanodes_of_managed_racks_are_used(tmp_path: Path) -> None:
         pass_time(world, 2, "dn1", "dn2", "dn3", "dn4", "dn5")
         copies = of_kind(world, Kind.REPLICATE)
         shares = {name for name, _share in world.control.balance_status().shares}
+        told = [n.datanode_id for n in map(node_message, world.control.nodes()) if n.unmanaged]
 
+    assert ["dn5"] == told
     assert "dn5" not in written
     assert [] == while_it_counts
     assert [("dn5" not in (c.datanode_id, c.target_id)) for c in copies] == [True]

@@ -560,7 +560,7 @@ class FinishWritesResponse(_message.Message):
     def __init__(self, container_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class NodeInfo(_message.Message):
-    __slots__ = ("datanode_id", "address", "rack", "version", "health", "op_state", "last_heartbeat_at_ms", "container_count", "volumes", "queues", "layout_version", "read_only")
+    __slots__ = ("datanode_id", "address", "rack", "version", "health", "op_state", "last_heartbeat_at_ms", "container_count", "volumes", "queues", "layout_version", "read_only", "unmanaged")
     DATANODE_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     RACK_FIELD_NUMBER: _ClassVar[int]
@@ -573,6 +573,7 @@ class NodeInfo(_message.Message):
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_VERSION_FIELD_NUMBER: _ClassVar[int]
     READ_ONLY_FIELD_NUMBER: _ClassVar[int]
+    UNMANAGED_FIELD_NUMBER: _ClassVar[int]
     datanode_id: str
     address: str
     rack: str
@@ -585,7 +586,8 @@ class NodeInfo(_message.Message):
     queues: _containers.RepeatedCompositeFieldContainer[QueueCount]
     layout_version: int
     read_only: bool
-    def __init__(self, datanode_id: _Optional[str] = ..., address: _Optional[str] = ..., rack: _Optional[str] = ..., version: _Optional[str] = ..., health: _Optional[str] = ..., op_state: _Optional[str] = ..., last_heartbeat_at_ms: _Optional[int] = ..., container_count: _Optional[int] = ..., volumes: _Optional[_Iterable[_Union[_datanode_pb2.VolumeStatus, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueCount, _Mapping]]] = ..., layout_version: _Optional[int] = ..., read_only: bool = ...) -> None: ...
+    unmanaged: bool
+    def __init__(self, datanode_id: _Optional[str] = ..., address: _Optional[str] = ..., rack: _Optional[str] = ..., version: _Optional[str] = ..., health: _Optional[str] = ..., op_state: _Optional[str] = ..., last_heartbeat_at_ms: _Optional[int] = ..., container_count: _Optional[int] = ..., volumes: _Optional[_Iterable[_Union[_datanode_pb2.VolumeStatus, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueCount, _Mapping]]] = ..., layout_version: _Optional[int] = ..., read_only: bool = ..., unmanaged: bool = ...) -> None: ...
 
 class ListNodesRequest(_message.Message):
     __slots__ = ()

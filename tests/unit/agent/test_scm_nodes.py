@@ -1,0 +1,23 @@
+"""What `suture scm nodes` says of a datanode's health."""
+
+import pytest
+
+from agent.cli.scm import health_of
+from agent.rpc.v1 import scm_pb2
+
+
+@pytest.mark.parametrize(
+    ("node", "expected"),
+    [
+        (scm_pb2.NodeInfo(health="HEALTHY"), "HEALTHY"),
+        (scm_pb2.NodeInfo(health="STALE", unmanaged=True), "STALE, not managed"),
+        (scm_pb2.NodeInfo(health="DEAD", read_only=True, unmanaged=True), "DEAD, read-only"),
+    ],
+)
+def test_what_keeps_replicas_away_stands_beside_the_health(
+    node: scm_pb2.NodeInfo, expected: str
+) -> None:
+    """
+    Nobody should look for the reason why a healthy datanode gets nothing.
+    """
+    assert expected == health_of(node)
