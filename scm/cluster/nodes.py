@@ -174,6 +174,7 @@ class Nodes:
         self._live.pop(datanode_id, None)
         self._seen_health.pop(datanode_id, None)
         self._failed_at_s.pop(datanode_id, None)
+        self._failures.pop(datanode_id, None)
         self._rack_count = None
 
     def living(self, replicas: Sequence[Replica]) -> Sequence[Replica]:

@@ -276,6 +276,16 @@ class TestStandings:
         )
         assert (False, False) == (nodes.is_avoided("dn9"), nodes.has_failed_lately("dn9"))
 
+    def test_a_node_that_was_removed_is_as_one_that_never_was(self, cluster: Cluster) -> None:
+        """Also where writers had failed on it."""
+        cluster.join("dn9")
+        cluster.nodes.write_failed("dn9")
+
+        cluster.nodes.forget("dn9")
+
+        nodes = cluster.nodes
+        assert (False, False) == (nodes.is_avoided("dn9"), nodes.has_failed_lately("dn9"))
+
     def test_only_dead_nodes_replicas_are_left_out(self, cluster: Cluster) -> None:
         """A stale node's word still holds."""
         cluster.join("dead", "stale")
