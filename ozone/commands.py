@@ -15,7 +15,7 @@ from agent.quantity import parse_bytes_per_s, parse_duration_s
 from agent.stopping import StopRequest
 from merkle.replica import ContainerId
 from ozone.comparison import Agreement, Reason
-from ozone.layout import Volume
+from ozone.disk.layout import Volume
 from ozone.result import MEANINGS, ContainerResult, Standing
 from ozone.scrub import ScrubWish, Watched, default_state_dir, scrub
 from ozone.service import ServiceWish, serve

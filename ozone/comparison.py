@@ -15,8 +15,8 @@ from typing import Final
 
 from merkle.replica import BlockId, ChecksumType
 from merkle.tree import Tree
-from ozone.blockrow import Folds, StoredBlock, folds_of
-from ozone.treefile import OzoneTree
+from ozone.disk.blockrow import Folds, StoredBlock, folds_of
+from ozone.disk.treefile import OzoneTree
 
 BLOCKS_NAMED_MAX: Final = 100  # of those without an explanation; their number is always told
 

@@ -17,8 +17,8 @@ from agent.observe.metrics import CONTENT_TYPE, exposition
 from agent.runtime.loop import Loop
 from agent.runtime.rounds import VolumeScanWorker
 from agent.runtime.web import Page
+from ozone.disk.layout import Volume
 from ozone.history import History
-from ozone.layout import Volume
 from ozone.result import Standing
 from ozone.store import OzoneStore
 

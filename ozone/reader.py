@@ -23,14 +23,14 @@ from merkle.checksum import U64s
 from merkle.damaged import Damaged
 from merkle.replica import BlockData, BlockId, ContainerId
 from merkle.tree import Tree
-from ozone.blockrow import decode_stored
 from ozone.comparison import Comparison, Ledger
-from ozone.descriptor import DESCRIPTOR_BYTES_MAX, Descriptor, decode_descriptor
+from ozone.disk.blockrow import decode_stored
+from ozone.disk.descriptor import DESCRIPTOR_BYTES_MAX, Descriptor, decode_descriptor
+from ozone.disk.layout import ContainerPaths, number_of
+from ozone.disk.rows import RECORDED_ROOT, ContainerRows
+from ozone.disk.treefile import TREE_BYTES_MAX, OzoneTree, decode_tree
+from ozone.disk.unknown import Unknown
 from ozone.exchange import Misplaced, exchanges
-from ozone.layout import ContainerPaths, number_of
-from ozone.rows import RECORDED_ROOT, ContainerRows
-from ozone.treefile import TREE_BYTES_MAX, OzoneTree, decode_tree
-from ozone.unknown import Unknown
 from scanner.finding import Fault, Verdict
 from scanner.judge import name_of, read_failure
 from scanner.ports import Pieces, Structure, StructureFault

@@ -22,9 +22,9 @@ from agent.store.facts import ScanBase
 from agent.store.reader import ReadBuffers
 from merkle.checksum import Algorithm
 from merkle.replica import TREE_STATES, ContainerId
-from ozone.database import clear_scratch, library
+from ozone.disk.database import clear_scratch, library
+from ozone.disk.layout import DATABASE, HDDS, Volume, find_volume
 from ozone.history import History
-from ozone.layout import DATABASE, HDDS, Volume, find_volume
 from ozone.reader import OzoneReader
 from ozone.result import ContainerResult
 from ozone.store import OzoneStore, Replica

@@ -22,8 +22,8 @@ from agent.runtime.scanning import MarkingGuard
 from agent.runtime.supervisor import Supervisor, WatchdogWorker
 from agent.runtime.web import WebListener
 from agent.stopping import StopRequest
+from ozone.disk.layout import Volume
 from ozone.history import History
-from ozone.layout import Volume
 from ozone.meters import Watched, health_page, metrics_page
 from ozone.scrub import OzoneTools, ScrubWish, database_of, find_volumes, state
 from ozone.store import OzoneStore

@@ -25,14 +25,14 @@ from merkle.damaged import Damaged
 from merkle.replica import TREE_STATES, Bcsid, ContainerId
 from merkle.tree import Tree
 from ozone.comparison import Agreement, Comparison
-from ozone.database import Database, View
-from ozone.descriptor import Descriptor
+from ozone.disk.database import Database, View
+from ozone.disk.descriptor import Descriptor
+from ozone.disk.layout import ContainerPaths, Volume, container_ids
+from ozone.disk.rows import BYTES_USED, ContainerRows
+from ozone.disk.unknown import Unknown
 from ozone.history import History
-from ozone.layout import ContainerPaths, Volume, container_ids
 from ozone.reader import OzoneReader, identity_of, misplaced, read_descriptor
 from ozone.result import ContainerResult, Standing
-from ozone.rows import BYTES_USED, ContainerRows
-from ozone.unknown import Unknown
 from scanner.finding import Fault, Finding, Forensic, Verdict
 from scanner.notebook import NO_BLOCK
 from scanner.ports import Pieces

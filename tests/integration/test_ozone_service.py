@@ -17,8 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from agent.errors import Code, Refused
 from agent.runtime.clock import SystemClock
 from agent.stopping import StopRequest
+from ozone.disk.layout import find_volume
 from ozone.history import History
-from ozone.layout import find_volume
 from ozone.result import Standing
 from ozone.scrub import ScrubWish
 from ozone.service import ServiceWish, serve

@@ -10,11 +10,11 @@ import pytest
 from agent.errors import Refused, Unavailable
 from agent.runtime.clock import SystemClock
 from merkle.replica import BlockId, ContainerId
-from ozone import database
-from ozone.database import BLOCKS, Database
+from ozone.disk import database
+from ozone.disk.database import BLOCKS, Database
+from ozone.disk.layout import find_volume
+from ozone.disk.rows import ContainerRows
 from ozone.history import History
-from ozone.layout import find_volume
-from ozone.rows import ContainerRows
 from ozone.store import OzoneStore
 from tests.support.ozone_scrubs import running_volume
 from tests.support.ozone_volumes import MadeVolume, key

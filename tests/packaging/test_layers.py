@@ -16,8 +16,12 @@ LINT_IMPORTS = Path(sys.executable).with_name("lint-imports")
 PLANTED = {
     "data flows one way": ("scanner/planted_upward.py", "import agent.errors"),
     "the control plane is built in storeys": ("scm/state/planted_upward.py", "import scm.cluster"),
-    "nobody needs Ozone": ("agent/planted_ozone.py", "import ozone.layout"),
-    "Ozone's formats are read by pure code": ("ozone/treefile.py", "import pathlib"),
+    "nobody needs Ozone": ("agent/planted_ozone.py", "import ozone.disk.layout"),
+    "Ozone's disks are read below what is made of them": (
+        "ozone/disk/planted_upward.py",
+        "import ozone.reader",
+    ),
+    "Ozone's formats are read by pure code": ("ozone/disk/treefile.py", "import pathlib"),
     "merkle is pure": ("merkle/planted_clock.py", "import time"),
     "the judge is pure": ("health/planted_arrow.py", "import pyarrow"),
     "the Spark job needs nothing a datanode has": ("spark_verify/planted_rpc.py", "import grpc"),

@@ -11,12 +11,12 @@ from agent.errors import Refused
 from merkle.blockrow import decode_block, encode_block
 from merkle.damaged import Damaged
 from merkle.replica import BlockId, ContainerId
-from ozone.blockrow import decode_stored, folds_of
-from ozone.descriptor import decode_descriptor
-from ozone.layout import find_volume, number_of, read_properties
-from ozone.messages import BLOCK_DATA, CHECKSUM_INFO
-from ozone.treefile import decode_tree
-from ozone.unknown import Unknown
+from ozone.disk.blockrow import decode_stored, folds_of
+from ozone.disk.descriptor import decode_descriptor
+from ozone.disk.layout import find_volume, number_of, read_properties
+from ozone.disk.messages import BLOCK_DATA, CHECKSUM_INFO
+from ozone.disk.treefile import decode_tree
+from ozone.disk.unknown import Unknown
 from tests.support.ozone_volumes import chunk_message, descriptor_text, golden, lines
 
 HERE, BLOCK = ContainerId(1), BlockId(117883640217600003)

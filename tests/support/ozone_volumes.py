@@ -26,7 +26,7 @@ import pytest
 import zstandard
 from rocksdict import Options, Rdict
 
-from ozone.messages import BLOCK_DATA, CHECKSUM_INFO, DELETED_BLOCKS
+from ozone.disk.messages import BLOCK_DATA, CHECKSUM_INFO, DELETED_BLOCKS
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "ozone" / "volumes.tar.zst"

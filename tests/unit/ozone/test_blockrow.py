@@ -6,9 +6,9 @@ import pytest
 
 from merkle.damaged import Damaged
 from merkle.replica import BlockId, ChecksumType, ContainerId
-from ozone.blockrow import decode_stored, folds_of
-from ozone.messages import BLOCK_DATA
-from ozone.unknown import Unknown
+from ozone.disk.blockrow import decode_stored, folds_of
+from ozone.disk.messages import BLOCK_DATA
+from ozone.disk.unknown import Unknown
 from tests.support.ozone_volumes import NONE, chunk_message, crc32c_of
 
 HERE, BLOCK = ContainerId(1), BlockId(9)

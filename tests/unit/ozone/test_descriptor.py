@@ -6,8 +6,8 @@ import pytest
 
 from merkle.damaged import Damaged
 from merkle.replica import ContainerId, ReplicaState
-from ozone.descriptor import decode_descriptor
-from ozone.unknown import Unknown
+from ozone.disk.descriptor import decode_descriptor
+from ozone.disk.unknown import Unknown
 from tests.support.ozone_volumes import descriptor_text
 
 HERE = ContainerId(3)

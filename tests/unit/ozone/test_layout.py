@@ -6,7 +6,7 @@ import pytest
 
 from agent.errors import Refused
 from merkle.replica import ContainerId
-from ozone.layout import container_ids, find_volume
+from ozone.disk.layout import container_ids, find_volume
 
 VERSION = "#Sun Nov 22\nstorageID=DS-1\nclusterID=CID-1\ndatanodeUuid=u\nlayOutVersion=1\n"
 

@@ -6,8 +6,8 @@ import pytest
 
 from merkle.damaged import Damaged
 from merkle.replica import ContainerId
-from ozone.messages import CHECKSUM_INFO
-from ozone.treefile import decode_tree
+from ozone.disk.messages import CHECKSUM_INFO
+from ozone.disk.treefile import decode_tree
 
 HERE = ContainerId(4)
 # of the format's description, computed there with Java: block 1 without chunks, and its container

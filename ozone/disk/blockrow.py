@@ -26,8 +26,8 @@ from merkle.replica import (
     ChunkInfo,
     ContainerId,
 )
-from ozone.messages import BLOCK_DATA, parse
-from ozone.unknown import Unknown
+from ozone.disk.messages import BLOCK_DATA, parse
+from ozone.disk.unknown import Unknown
 
 INCREMENTAL: Final = "incremental"  # a key of the block's metadata: its last chunk lies elsewhere
 ROW_BYTES_MAX: Final = 64 * 1024**2  # 65,535 chunks with 256 checksums of 4 bytes

@@ -11,7 +11,7 @@ from typing import Final
 from merkle.checksum import Algorithm, block_checksum, container_checksum
 from merkle.damaged import Damaged
 from merkle.replica import ID_MAX, BlockId, ContainerId
-from ozone.messages import CHECKSUM_INFO, parse
+from ozone.disk.messages import CHECKSUM_INFO, parse
 
 TREE_BYTES_MAX: Final = 256 * 1024**2  # ten times the largest tree that Ozone can send
 CHECKSUM_MAX: Final = 2**32 - 1

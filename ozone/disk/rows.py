@@ -13,9 +13,9 @@ from typing import Final
 
 from merkle.damaged import Damaged
 from merkle.replica import BlockId, ContainerId
-from ozone.database import BLOCKS, DELETES, LAST_CHUNKS, NUMBERS, View
-from ozone.layout import number_of
-from ozone.messages import DELETED_BLOCKS, parse
+from ozone.disk.database import BLOCKS, DELETES, LAST_CHUNKS, NUMBERS, View
+from ozone.disk.layout import number_of
+from ozone.disk.messages import DELETED_BLOCKS, parse
 
 SEPARATOR: Final = b"|"
 INTERNAL: Final = b"#"  # what Ozone keeps beside the blocks

@@ -15,7 +15,7 @@ import yaml
 
 from merkle.damaged import Damaged
 from merkle.replica import ID_MAX, ContainerId, ReplicaState
-from ozone.unknown import Unknown
+from ozone.disk.unknown import Unknown
 
 DESCRIPTOR_BYTES_MAX: Final = 16 * 1024  # Ozone's have one; YAML takes long over what nests
 TAG: Final = "KeyValueContainerData"
