@@ -134,13 +134,17 @@ class Cluster:
         gc.freeze()  # as suture-scm does when it has started
 
     def turn(self, *silent: str) -> float:
-        """Let a second pass and the others call; return the processor time of the tick alone."""
+        """Let a second pass and the others call; return the processor time of the tick and of what
+        is looked at between two, for half a second at most, as in `scm.main.Ticker`."""
         self.clock.advance_s(1)
         for node in self.nodes:
             if node not in silent:
                 self.control.heartbeat(Heartbeat(node, 1, (volume(),), (), (), ()))
         began_s = time.process_time()
         self.control.tick()
+        until_s = time.process_time() + OPTIONS.heartbeat_interval_ms / 2_000
+        while time.process_time() < until_s and self.control.look_on():
+            pass
         return time.process_time() - began_s
 
     def is_dead(self) -> bool:
