@@ -55,6 +55,7 @@ class PendingOps:
         self._clock = clock
         self._options = options
         self._limits = node_limits(options)
+        self._limits_of: dict[tuple[int, int], NodeLimits] = {}  # working volumes, percent
         self.boost_percent = 100
         """Of their limits and threads, what datanodes get now: more while containers wait."""
         self._failures: dict[tuple[Kind, int, str], tuple[int, float]] = {}
@@ -153,7 +154,11 @@ class PendingOps:
         """Return how much a datanode is given, by the volumes that it last said work."""
         live = self._nodes.liveness(datanode_id)
         volumes = () if live is None else live.volumes
-        return self._limits.of(sum(not v.failed for v in volumes), self.boost_percent)
+        of_what = (sum(not v.failed for v in volumes), self.boost_percent)
+        found = self._limits_of.get(of_what)
+        if found is None:
+            found = self._limits_of[of_what] = self._limits.of(*of_what)
+        return found
 
     @property
     def delete_limit(self) -> int:
