@@ -36,8 +36,8 @@ from agent.rpc.v1 import scm_pb2
 from agent.runtime.host import Host, Who
 from agent.runtime.supervisor import Supervisor
 from agent.stopping import StopRequest
-from agent.store.identity import remembered
-from agent.store.known import check_first_start
+from agent.store.volumes.identity import remembered
+from agent.store.volumes.known import check_first_start
 from merkle.witness import witness_is_native
 
 RETRY_S: Final = 1.0

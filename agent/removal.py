@@ -19,7 +19,7 @@ from agent.rpc.v1 import scm_pb2
 from merkle.replica import BlockId, ContainerId
 
 if TYPE_CHECKING:
-    from agent.store.store import ReplicaStore
+    from agent.store.replica_store import ReplicaStore
 
 BLOCKS_PER_BATCH: Final = 20_000  # under one lease: what else changes the container waits so long
 BLOCKS_PER_TRANSACTION_MAX: Final = 100_000

@@ -27,11 +27,11 @@ from pathlib import Path
 
 from agent.cli.ask import told
 from agent.rpc.peer import Peer
-from agent.store.index import Change, Index
-from agent.store.layout import Layout
+from agent.store.files.layout import Layout
+from agent.store.index.index import Change, Index
+from agent.store.index.rows import ReplicaRow
 from agent.store.options import StoreOptions
-from agent.store.rows import ReplicaRow
-from agent.store.store import ReplicaStore
+from agent.store.replica_store import ReplicaStore
 from bench.measure import Measure, at_most, duration_s
 from merkle.replica import ContainerId
 from scanner.schedule import PERIOD_SHARE, phase_of

@@ -39,7 +39,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from agent.store.durable import sync_file_system
+from agent.store.files.durable import sync_file_system
 from bench.measure import Measure, at_least, at_most
 from bench.replicate_ends import MIB
 from bench.scan_world import Shape, fill

@@ -28,10 +28,10 @@ from agent.rpc.peer import IMPORT_METHOD, Peer
 from agent.rpc.server import DatanodeService, build_server
 from agent.rpc.v1 import datanode_pb2, datanode_pb2_grpc
 from agent.runtime.lease import Leases
-from agent.store.arrival import ARRIVALS_MAX
+from agent.store.operations.arrival import ARRIVALS_MAX
 from agent.store.options import StoreOptions
-from agent.store.reader import ReadBuffers
-from agent.store.store import ReplicaStore
+from agent.store.replica_store import ReplicaStore
+from agent.store.scan_reader import ReadBuffers
 from agent.transfer.incoming import Importer
 from agent.transfer.parts import PART_BYTES, blocks_part
 from agent.transfer.replicate import Replicator

@@ -11,8 +11,8 @@ import threading
 import time
 from pathlib import Path
 
-from agent.store.reader import DiskReader, ReadBuffers
-from agent.store.store import ReplicaStore
+from agent.store.replica_store import ReplicaStore
+from agent.store.scan_reader import DiskReader, ReadBuffers
 from bench.scan_world import OPTIONS, WARM_UP, open_store
 from merkle.replica import ContainerId
 from scanner.outcome import ScanOutcome

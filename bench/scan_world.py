@@ -13,10 +13,10 @@ from typing import Final
 
 import numpy as np
 
-from agent.store.index import Change
+from agent.store.index.index import Change
 from agent.store.options import StoreOptions
-from agent.store.store import ReplicaStore
-from agent.store.volume import open_volume
+from agent.store.replica_store import ReplicaStore
+from agent.store.volumes.volume import open_volume
 from merkle.blockrow import encode_block
 from merkle.checksum import window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent.errors import Code, Refused
-from agent.store.doubts import Doubt, decode_doubt, encode_doubt
-from agent.store.rows import (
+from agent.store.index.doubts import Doubt, decode_doubt, encode_doubt
+from agent.store.index.rows import (
     ScanCursor,
     decode_cursor,
     decode_finding,

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from agent.errors import Code, Refused
-from agent.store.reader import ABSENT_FD, FOREIGN_NAMES_MAX, BlockFile, ReadBuffers
+from agent.store.scan_reader import ABSENT_FD, FOREIGN_NAMES_MAX, BlockFile, ReadBuffers
 from merkle.blockrow import ROWS_PER_BATCH, encode_block
 from merkle.checksum import U64s
 from merkle.damaged import Damaged

@@ -18,8 +18,8 @@ from agent.runtime.clock import Clock, SystemClock
 from agent.runtime.lease import Leases
 from agent.runtime.pace import Pressure, ScanPace
 from agent.runtime.scanning import MarkingGuard, scan_container
-from agent.store.facts import ScanBase
-from agent.store.reader import ReadBuffers
+from agent.store.index.facts import ScanBase
+from agent.store.scan_reader import ReadBuffers
 from merkle.checksum import Algorithm
 from merkle.replica import TREE_STATES, ContainerId
 from ozone.disk.database import clear_scratch, library

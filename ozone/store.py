@@ -16,11 +16,11 @@ import structlog
 
 from agent.errors import Code, Refused, SutureError
 from agent.runtime.clock import Clock
-from agent.store.columns import ReplicaColumns
-from agent.store.doubts import grown, is_over
-from agent.store.facts import ReplicaFacts, ScanBase, ScanCommit
-from agent.store.reader import ReadBuffers
-from agent.store.rows import STATES, ScanCursor
+from agent.store.index.columns import ReplicaColumns
+from agent.store.index.doubts import grown, is_over
+from agent.store.index.facts import ReplicaFacts, ScanBase, ScanCommit
+from agent.store.index.rows import STATES, ScanCursor
+from agent.store.scan_reader import ReadBuffers
 from merkle.damaged import Damaged
 from merkle.replica import TREE_STATES, Bcsid, ContainerId
 from merkle.tree import Tree
@@ -67,7 +67,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class _Doubts:
-    """What could not be read of one container (`agent.store.doubts.KeptDoubts`)."""
+    """What could not be read of one container (`agent.store.index.doubts.KeptDoubts`)."""
 
     history: History
     container_id: ContainerId

@@ -1,6 +1,6 @@
 """What a scan needs to see of a replica, and nothing more.
 
-The scanner decides; somebody else touches the disk. `agent.store.reader.DiskReader` implements
+The scanner decides; somebody else touches the disk. `agent.store.scan_reader.DiskReader` implements
 these protocols over a volume, tests implement them over damaged or lying ones.
 
 Errors travel as `OSError`: its errno says whether the data, the volume or this process is at

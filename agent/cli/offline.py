@@ -8,9 +8,9 @@ import typer
 
 from agent.cli.options import JsonFlag
 from agent.cli.output import Exit, emit, grid, say, show
-from agent.store.fsck import fsck as check
-from agent.store.known import declare_new
-from agent.store.mounts import FSTAB
+from agent.store.files.mounts import FSTAB
+from agent.store.recovery.fsck import fsck as check
+from agent.store.volumes.known import declare_new
 
 
 def fsck(

@@ -13,9 +13,9 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from agent.store.columns import ReplicaColumns
-from agent.store.facts import ReplicaFacts
-from agent.store.rows import STATES
+from agent.store.index.columns import ReplicaColumns
+from agent.store.index.facts import ReplicaFacts
+from agent.store.index.rows import STATES
 from merkle.replica import TREE_STATES, ContainerId
 
 HOUR_S: Final = 3600

@@ -10,9 +10,9 @@ from agent.observe.census import Census, Summary, VolumeSummary
 from agent.rpc.reports import replica_report, unloadable_report
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.loop import WorkerStatus
-from agent.store.facts import Unloadable, VolumeFacts
-from agent.store.nodestate import NodeState
-from agent.store.store import ReplicaStore
+from agent.store.index.facts import Unloadable, VolumeFacts
+from agent.store.replica_store import ReplicaStore
+from agent.store.volumes.nodestate import NodeState
 from merkle.damaged import Damaged
 from merkle.replica import ContainerId
 from scanner.finding import Finding

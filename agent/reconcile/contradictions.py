@@ -14,7 +14,7 @@ from merkle.replica import ContainerId
 from scanner.finding import Fault, Finding, Verdict
 
 if TYPE_CHECKING:
-    from agent.store.store import ReplicaStore
+    from agent.store.replica_store import ReplicaStore
 
 TOLD_MAX: Final = 1_000  # of one reconcile
 EVIDENCE_COUNT_MAX: Final = 16  # versions that one reconcile fetches and keeps

@@ -16,7 +16,7 @@ from agent.store.trouble import Trouble
 from merkle.replica import ContainerId
 
 if TYPE_CHECKING:
-    from agent.store.store import ReplicaStore
+    from agent.store.replica_store import ReplicaStore
 
 BLOCKS_MAX: Final = 8
 """Changes in a row that fail with the files of their block: one bad block stops nothing, but a disk

@@ -1,8 +1,8 @@
 """Carrying a plan out on one replica: salvage or fetch, repair, complete; step by step.
 
-Every change goes through `agent.store.repair`, which refuses to touch a byte that verifies here,
-and is made under the container's lease, held for that change only: a delete or a close gets its
-turn between two chunks, and a stop is heeded there too.
+Every change goes through `agent.store.operations.repair`, which refuses to touch a byte that
+verifies here, and is made under the container's lease, held for that change only: a delete or a
+close gets its turn between two chunks, and a stop is heeded there too.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,7 +32,7 @@ from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaSt
 from scanner.finding import Finding
 
 if TYPE_CHECKING:
-    from agent.store.store import ReplicaStore
+    from agent.store.replica_store import ReplicaStore
 
 GONE_CODES: Final = frozenset(
     {Code.CONTAINER_NOT_FOUND, Code.UNCLOSED_CONTAINER_IO, Code.INVALID_CONTAINER_STATE}

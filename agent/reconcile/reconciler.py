@@ -37,7 +37,7 @@ from agent.reconcile.survey import (
 )
 from agent.reconcile.trusting import TrustedChange, changes_of
 from agent.rpc.peer import Peer
-from agent.store.facts import ReplicaFacts
+from agent.store.index.facts import ReplicaFacts
 from merkle.codec import encode_tree
 from merkle.damaged import Damaged
 from merkle.diff import REPAIRED_KINDS, BlockRange, DifferenceKind
@@ -46,7 +46,7 @@ from merkle.tree import Tree
 from scanner.finding import Finding
 
 if TYPE_CHECKING:
-    from agent.store.store import ReplicaStore
+    from agent.store.replica_store import ReplicaStore
 
 FRUITLESS_MAX: Final = 2  # repairs of one divergence from which nothing came
 FRUITLESS_MS_MAX: Final = 24 * 3600 * 1000  # after a day, another try

@@ -5,8 +5,9 @@
                 └─ no, whichever shards it is computed from: a contradiction, kept as a finding
 
 The row that the writer left here is the witness: what the others make of the chunk must have its
-checksums, or it is not written. No byte that verifies is overwritten: `agent.store.repair` asks the
-medium right before. The lease is held for one chunk at a time, and not while the shard is copied.
+checksums, or it is not written. No byte that verifies is overwritten:
+`agent.store.operations.repair` asks the medium right before. The lease is held for one chunk at a
+time, and not while the shard is copied.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -40,7 +41,7 @@ from scanner.finding import Fault, Finding, Verdict
 
 if TYPE_CHECKING:
     from agent.ports import Executor
-    from agent.store.store import ReplicaStore
+    from agent.store.replica_store import ReplicaStore
 
 CHUNK_FAULTS: Final = frozenset(
     {

@@ -9,7 +9,7 @@ from agent.rpc.v1 import datanode_pb2 as pb
 from merkle.replica import ContainerId
 
 if TYPE_CHECKING:
-    from agent.store.facts import ReplicaFacts, ScanCommit
+    from agent.store.index.facts import ReplicaFacts, ScanCommit
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from scanner.finding import Finding
 
 if TYPE_CHECKING:
-    from agent.store.facts import ReplicaFacts, Unloadable
-    from agent.store.history import HistoryEntry
+    from agent.store.index.facts import ReplicaFacts, Unloadable
+    from agent.store.index.history import HistoryEntry
 
 CHUNK_OUTCOMES_MAX: Final = 1_000  # in one heartbeat; the count says how many there were
 TEXT_CHARS_MAX: Final = 512

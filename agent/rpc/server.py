@@ -30,7 +30,7 @@ from agent.tracing import Traced
 from merkle.replica import ID_MAX, BlockData, BlockId, ChunkInfo, ContainerId
 
 if TYPE_CHECKING:
-    from agent.store.store import ReplicaStore
+    from agent.store.replica_store import ReplicaStore
 
 SERVICE_NAME: Final = "suture.v1.Datanode"
 IMPORT_METHOD: Final = f"/{SERVICE_NAME}/ImportContainer"

@@ -36,8 +36,8 @@ from agent.runtime.pace import ScanPace
 from agent.runtime.pool import SCALE_MAX, TaskContext, TaskPool
 from agent.runtime.scanning import ScanReport
 from agent.runtime.turnstile import Turnstile
-from agent.store.nodestate import OP_STATES
-from agent.store.store import ReplicaStore
+from agent.store.replica_store import ReplicaStore
+from agent.store.volumes.nodestate import OP_STATES
 from agent.tasks import TaskLimits
 from agent.transfer.replicate import TIMEOUT_S, Replicator
 from merkle.replica import BlockId, ContainerId

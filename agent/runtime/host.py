@@ -42,10 +42,10 @@ from agent.runtime.scanning import ScanReport, ScanTools, scan_container
 from agent.runtime.scrub import Scrub
 from agent.runtime.supervisor import Supervisor, WatchdogWorker
 from agent.runtime.watch import ChangeWatch
-from agent.store.arrival import ARRIVALS_MAX
-from agent.store.facts import RecoveryStep
+from agent.store.index.facts import RecoveryStep
+from agent.store.operations.arrival import ARRIVALS_MAX
 from agent.store.options import StoreOptions
-from agent.store.store import ReplicaStore
+from agent.store.replica_store import ReplicaStore
 from agent.transfer.incoming import Importer
 from merkle.replica import BlockId, ContainerId
 

@@ -14,8 +14,8 @@ from agent.errors import Refused, VolumeFailed
 from agent.memory import give_back
 from agent.runtime.clock import Clock
 from agent.runtime.loop import Busy, Step, Throttled
-from agent.store.glance import glance
-from agent.store.store import ReplicaStore
+from agent.store.replica.glance import glance
+from agent.store.replica_store import ReplicaStore
 from merkle.damaged import Damaged
 from merkle.replica import TREE_STATES, ContainerId
 

@@ -29,7 +29,7 @@ from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.runtime.clock import Clock
 from agent.runtime.loop import Busy, Pulse, Step, Throttled
-from agent.store.store import ReplicaStore
+from agent.store.replica_store import ReplicaStore
 from merkle.checksum import U64s
 from merkle.replica import ContainerId, ReplicaState
 

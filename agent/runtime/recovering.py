@@ -3,7 +3,7 @@
 A RECOVERING replica holds nothing that is not elsewhere, so nothing is lost with it. Nobody counts
 on it, and no second run may write into it. When no write came for a while, its run is over: it
 becomes UNHEALTHY, which it can never leave, and the next run puts its own in its place. (After a
-restart every RECOVERING replica is one of those: `agent.store.recovery`.)
+restart every RECOVERING replica is one of those: `agent.store.recovery.recovery`.)
 """
 
 import threading
@@ -16,7 +16,7 @@ from agent.errors import Code, SutureError, Unavailable
 from agent.runtime.clock import Clock
 from agent.runtime.lease import Leases
 from agent.runtime.loop import Step, Throttled
-from agent.store.store import ReplicaStore
+from agent.store.replica_store import ReplicaStore
 from merkle.replica import ContainerId, ReplicaState
 
 CHECK_S: Final = 60.0  # ozone: hdds.datanode.recovering.container.scrubbing.service.interval

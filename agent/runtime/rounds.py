@@ -23,8 +23,8 @@ from agent.runtime.clock import Clock
 from agent.runtime.loop import Busy, Idle, Pulse, Step, Throttled
 from agent.runtime.pace import ScanPace
 from agent.runtime.scanning import GONE, ScanKit, scan_container
-from agent.store.columns import ReplicaColumns
-from agent.store.reader import ReadBuffers
+from agent.store.index.columns import ReplicaColumns
+from agent.store.scan_reader import ReadBuffers
 from merkle.replica import TREE_STATES, ContainerId
 from scanner.finding import Verdict
 from scanner.pacing import PaceLimits

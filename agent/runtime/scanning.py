@@ -18,11 +18,11 @@ import structlog
 from agent.errors import BlockFailed, Code, VolumeFailed
 from agent.runtime.clock import Clock, SystemClock
 from agent.runtime.lease import Leases
-from agent.store.columns import ReplicaColumns
-from agent.store.facts import ReplicaFacts, ScanBase, ScanCommit
-from agent.store.reader import DiskReader, ReadBuffers
-from agent.store.rows import ScanCursor
-from agent.store.store import ReplicaStore
+from agent.store.index.columns import ReplicaColumns
+from agent.store.index.facts import ReplicaFacts, ScanBase, ScanCommit
+from agent.store.index.rows import ScanCursor
+from agent.store.replica_store import ReplicaStore
+from agent.store.scan_reader import DiskReader, ReadBuffers
 from merkle.checksum import Algorithm
 from merkle.replica import ContainerId
 from merkle.tree import Tree
@@ -90,7 +90,8 @@ def _no_suspicion(_volume_id: str, _reason: str) -> None:
 
 
 class ScannedStore(Protocol):
-    """What a scan asks of a store, and leaves in it: as `agent.store.store.ReplicaStore` does."""
+    """What a scan asks of a store, and leaves in it: as `agent.store.replica_store.ReplicaStore`
+    does."""
 
     def volume_id(self, container_id: ContainerId, /) -> str:
         """Return where the replica lies."""

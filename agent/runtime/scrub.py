@@ -23,7 +23,7 @@ from agent.runtime.pace import Pressure, ScanPace
 from agent.runtime.rounds import RoundPolicy, RoundStatus, VolumeScanWorker
 from agent.runtime.scanning import ScanTools
 from agent.runtime.volume_check import VolumeChecks
-from agent.store.facts import VolumeFacts
+from agent.store.index.facts import VolumeFacts
 from agent.store.speed import measured_bytes_per_s
 from agent.store.trouble import Trouble
 from merkle.replica import ContainerId

@@ -16,8 +16,8 @@ import structlog
 from agent.errors import SutureError
 from agent.runtime.clock import Clock
 from agent.runtime.loop import Step, Throttled
-from agent.store.probe import Probe
-from agent.store.store import ReplicaStore
+from agent.store.replica_store import ReplicaStore
+from agent.store.volumes.probe import Probe
 from merkle.replica import ContainerId
 from scanner.strikes import Strikes
 

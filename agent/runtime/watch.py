@@ -32,8 +32,8 @@ from agent.memory import give_back
 from agent.runtime.lease import Leases
 from agent.runtime.loop import Step, Throttled
 from agent.runtime.ondemand import OnDemandScans
-from agent.store.layout import holds_data
-from agent.store.store import ReplicaStore
+from agent.store.files.layout import holds_data
+from agent.store.replica_store import ReplicaStore
 from merkle.checksum import U64s
 from merkle.replica import TREE_STATES, ContainerId
 

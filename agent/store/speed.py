@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from time import perf_counter
 from typing import Final
 
-from agent.store.blockfile import read_past_cache
-from agent.store.layout import holds_data
-from agent.store.store import ReplicaStore
+from agent.store.files.blockfile import read_past_cache
+from agent.store.files.layout import holds_data
+from agent.store.replica_store import ReplicaStore
 
 MEASURED_S: Final = 0.2  # a host with twelve disks must not start slowly
 PIECE_BYTES: Final = 4 * 1024**2

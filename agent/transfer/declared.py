@@ -11,7 +11,7 @@ from typing import Final
 from agent.rpc import codec
 from agent.rpc.reports import TEXT_CHARS_MAX
 from agent.rpc.v1 import datanode_pb2 as pb
-from agent.store.contradictions import KEPT_MAX
+from agent.store.replica.contradictions import KEPT_MAX
 from merkle.replica import BLOCK_BYTES_MAX, ID_MAX, ContainerId
 from merkle.tree import Tree
 from scanner.finding import CONTRADICTING, Fault, Finding, Verdict

@@ -22,9 +22,9 @@ from agent.memory import give_back
 from agent.ports import Executor, Leases
 from agent.rpc import codec, hashes
 from agent.rpc.v1 import datanode_pb2 as pb
-from agent.store.arrival import Announced, Arrival, Received
-from agent.store.facts import ReplicaFacts
-from agent.store.packformat import PACKED_BYTES_MAX
+from agent.store.index.facts import ReplicaFacts
+from agent.store.index.packformat import PACKED_BYTES_MAX
+from agent.store.operations.arrival import Announced, Arrival, Received
 from agent.transfer.ahead import read_ahead
 from agent.transfer.declared import FINDINGS_MAX, Declared
 from agent.transfer.folding import Folding, folded_anew, plain
@@ -50,7 +50,7 @@ from scanner.batch import FIRST_SUM_END, SIMPLE_TYPE, SUMS_START, SimpleRun, run
 from scanner.finding import Fault, Finding, Verdict
 
 if TYPE_CHECKING:
-    from agent.store.store import ReplicaStore
+    from agent.store.replica_store import ReplicaStore
 
 SMALL_BYTES_MAX: Final = PART_BYTES
 STEP_BYTES: Final = 512 * 1024

@@ -24,12 +24,12 @@ from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.ports import Executor, Future
 from agent.rpc import codec, hashes, reports
 from agent.rpc.v1 import datanode_pb2 as pb
-from agent.store.blockfile import ALIGNMENT_BYTES
-from agent.store.durable import error_of
-from agent.store.facts import ReplicaFacts
-from agent.store.outflow import ABSENT, BlockFiles, ReadsAhead, WholeFiles
-from agent.store.store import ReplicaStore
-from agent.store.writebehind import REFUSED
+from agent.store.files.blockfile import ALIGNMENT_BYTES
+from agent.store.files.durable import error_of
+from agent.store.files.writebehind import REFUSED
+from agent.store.index.facts import ReplicaFacts
+from agent.store.operations.outflow import ABSENT, BlockFiles, ReadsAhead, WholeFiles
+from agent.store.replica_store import ReplicaStore
 from agent.transfer.parts import (
     FINDINGS_PER_PART,
     PART_BYTES,

@@ -21,7 +21,7 @@ import zstandard
 from agent.errors import Refused
 from agent.rpc import codec
 from agent.rpc.v1 import datanode_pb2 as pb
-from agent.store.blockfile import ALIGNMENT_BYTES
+from agent.store.files.blockfile import ALIGNMENT_BYTES
 from merkle.replica import BlockId
 
 PART_BYTES: Final = 1024**2  # of data in one message: the sweet spot of a gRPC stream

@@ -19,7 +19,7 @@ from agent.transfer.outgoing import Export
 from merkle.replica import TREE_STATES, ContainerId
 
 if TYPE_CHECKING:
-    from agent.store.store import ReplicaStore
+    from agent.store.replica_store import ReplicaStore
 
 TIMEOUT_S: Final = 6 * 3600.0  # of one transfer, when its command has no deadline
 LEFT_S_MIN: Final = 0.1  # of a deadline that has passed: the call says so itself

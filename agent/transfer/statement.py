@@ -10,9 +10,9 @@ said, too: nobody would know it of the copy until the next reconcile.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agent.store.facts import ReplicaFacts
-from agent.store.store import ReplicaStore
-from agent.store.trees import whole_rows
+from agent.store.index.facts import ReplicaFacts
+from agent.store.replica.trees import whole_rows
+from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ContainerId
 from merkle.tree import Tree, build_from_rows
 from scanner.finding import Finding

@@ -23,9 +23,9 @@ from agent.rpc.ec import scheme_message
 from agent.rpc.peer import Peer
 from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.runtime.clock import SystemClock
-from agent.store.fsck import fsck
 from agent.store.options import StoreOptions
-from agent.store.store import ReplicaStore
+from agent.store.recovery.fsck import fsck
+from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ReplicaState
 from tests.support.ec_cluster import CONTAINER, EcCluster, ec_cluster, shard_block, write_shard
 from tests.support.scripted_scm import CLUSTER_ID, ScriptedScm

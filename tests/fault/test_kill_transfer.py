@@ -20,9 +20,9 @@ from agent.rpc.peer import Peer
 from agent.rpc.server import DatanodeService, build_server
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.lease import Leases
-from agent.store.fsck import fsck
 from agent.store.options import StoreOptions
-from agent.store.store import ReplicaStore
+from agent.store.recovery.fsck import fsck
+from agent.store.replica_store import ReplicaStore
 from agent.transfer.incoming import Arrived, Importer
 from agent.transfer.parts import Part
 from agent.transfer.replicate import Replicator

@@ -14,7 +14,7 @@ import pytest
 
 from agent.demo.cluster import Process
 from agent.rpc.v1 import scm_pb2
-from agent.store.fsck import fsck
+from agent.store.recovery.fsck import fsck
 from merkle.replica import ContainerId, ReplicaState
 from tests.support.bad_line import BadLine
 from tests.support.nursery import forked

@@ -13,7 +13,7 @@ from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.clock import SystemClock
 from agent.runtime.heartbeat import Heartbeat, Identity
 from agent.runtime.loop import Loop
-from agent.store.nodestate import NodeState
+from agent.store.volumes.nodestate import NodeState
 from merkle.replica import ContainerId
 from tests.support.fake_datanode import report
 from tests.support.scm_process import ScmProcess

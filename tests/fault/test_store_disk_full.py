@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Code, SutureError, Unavailable
-from agent.store.fsck import fsck
-from agent.store.store import ReplicaStore
+from agent.store.recovery.fsck import fsck
+from agent.store.replica_store import ReplicaStore
 from merkle.replica import Bcsid, BlockData, BlockId, ContainerId
 from scanner.finding import Fault
 from tests.support.stores import chunk_of, closed_replica, content, damage, open_store, write_block

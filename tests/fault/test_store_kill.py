@@ -17,10 +17,10 @@ from typing import Any, Final, Self
 import pytest
 
 from agent.errors import Refused
-from agent.store.descriptor import read_descriptor
-from agent.store.fsck import Problem, fsck
-from agent.store.layout import PACK_NAME
-from agent.store.store import ReplicaStore
+from agent.store.files.layout import PACK_NAME
+from agent.store.recovery.fsck import Problem, fsck
+from agent.store.replica.descriptor import read_descriptor
+from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from tests.support.nursery import Child
 from tests.support.store_victim import (

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent.demo.cluster import Cluster
-from agent.store.fsck import fsck
+from agent.store.recovery.fsck import fsck
 
 pytestmark = pytest.mark.slow
 

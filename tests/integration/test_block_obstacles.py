@@ -11,10 +11,12 @@ import pytest
 from agent.errors import BlockFailed, VolumeFailed
 from agent.plan.outcome import ChunkResult, Result
 from agent.reconcile.failures import BLOCKS_MAX
-from agent.store import blockfile, deleting, recovery
-from agent.store.fsck import fsck
-from agent.store.layout import ReplicaPaths
-from agent.store.packformat import PackedBlocks
+from agent.store.files import blockfile
+from agent.store.files.layout import ReplicaPaths
+from agent.store.index.packformat import PackedBlocks
+from agent.store.operations import deleting
+from agent.store.recovery import recovery
+from agent.store.recovery.fsck import fsck
 from agent.store.trouble import Trouble
 from merkle.replica import BlockId, ReplicaState
 from tests.support.datanodes import Datanode
@@ -232,7 +234,7 @@ class TestFsck:
         node.replica.create(CONTAINER + 1)  # type: ignore[arg-type]
         node.replica.flip(1, 5)
         node.replica.close()
-        from agent.store import fsck as module
+        from agent.store.recovery import fsck as module
 
         real = module.data_sizes
 

@@ -7,8 +7,8 @@ import pytest
 
 from agent.runtime import canary as canary_module
 from agent.runtime.canary import Canary
-from agent.store.fsck import fsck
-from agent.store.reader import ReadBuffers
+from agent.store.recovery.fsck import fsck
+from agent.store.scan_reader import ReadBuffers
 from merkle.checksum import Algorithm
 from tests.support.clock import FakeClock
 from tests.support.stored_replica import StoredReplica, opened

@@ -11,7 +11,7 @@ from agent import removal
 from agent.errors import Unavailable
 from agent.removal import delete_blocks
 from agent.rpc.v1 import scm_pb2
-from agent.store import deleting
+from agent.store.operations import deleting
 from agent.store.trouble import Trouble
 from merkle.replica import BlockId, ContainerId
 from tests.support.datanodes import Datanode

@@ -13,8 +13,8 @@ from types import FrameType
 
 import pytest
 
-from agent.store.durable import sync_file_system
-from agent.store.writebehind import (
+from agent.store.files.durable import sync_file_system
+from agent.store.files.writebehind import (
     BUFFER_BYTES,
     BUFFERS_COUNT,
     CACHED_BYTES_MAX,

@@ -9,8 +9,8 @@ import pytest
 from agent.runtime import metadata_scan
 from agent.runtime.loop import Busy, Throttled
 from agent.runtime.metadata_scan import REPLICAS_PER_STEP, MetadataScan
-from agent.store.glance import glance
-from agent.store.layout import ReplicaPaths
+from agent.store.files.layout import ReplicaPaths
+from agent.store.replica.glance import glance
 from merkle.replica import ContainerId, ReplicaState
 from tests.support.clock import FakeClock
 from tests.support.stored_replica import CONTAINER, StoredReplica, opened

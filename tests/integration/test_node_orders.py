@@ -6,8 +6,14 @@ from pathlib import Path
 import pytest
 
 from agent.rpc.v1 import scm_pb2
-from agent.store.layout import Layout
-from agent.store.nodestate import NodeState, encode_state, newest_state, state_path, write_state
+from agent.store.files.layout import Layout
+from agent.store.volumes.nodestate import (
+    NodeState,
+    encode_state,
+    newest_state,
+    state_path,
+    write_state,
+)
 from tests.support.scripted_scm import ScriptedScm
 from tests.support.victim import Zygote, write_config
 

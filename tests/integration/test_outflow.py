@@ -10,12 +10,12 @@ from types import FrameType
 
 import pytest
 
-from agent.store import readqueue
-from agent.store.blockfile import ALIGNMENT_BYTES
-from agent.store.outflow import BlockFiles, ReadsAhead, WholeFiles, spread_bytes
-from agent.store.packformat import PackedBlocks
-from agent.store.readqueue import READS_MAX, Read, ReadQueue, address_of
-from agent.store.writebehind import huge_pages
+from agent.store.files import readqueue
+from agent.store.files.blockfile import ALIGNMENT_BYTES
+from agent.store.files.readqueue import READS_MAX, Read, ReadQueue, address_of
+from agent.store.files.writebehind import huge_pages
+from agent.store.index.packformat import PackedBlocks
+from agent.store.operations.outflow import BlockFiles, ReadsAhead, WholeFiles, spread_bytes
 from merkle.replica import BlockId
 from tests.support.page_cache import cached_pages, drop_pages
 

@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agent.store import blockfile
-from agent.store.layout import PACK_NAME
-from agent.store.packformat import (
+from agent.store.files import blockfile
+from agent.store.files.layout import PACK_NAME
+from agent.store.index.packformat import (
     FOOTER_BYTES,
     PACKED_BYTES_MAX,
     PAGE_BYTES,
     PackedBlocks,
     encode_packed,
 )
-from agent.store.packs import unpack
+from agent.store.replica.packs import unpack
 from merkle.replica import BlockId, ReplicaState
 from scanner.finding import Fault
 from tests.support.packed import (

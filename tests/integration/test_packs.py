@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from agent.errors import SutureError
-from agent.store import arrival, readqueue
-from agent.store.layout import PACK_NAME
-from agent.store.packformat import PAGE_BYTES
-from agent.store.packs import Place, unpack
+from agent.store.files import readqueue
+from agent.store.files.layout import PACK_NAME
+from agent.store.index.packformat import PAGE_BYTES
+from agent.store.operations import arrival
+from agent.store.replica.packs import Place, unpack
 from merkle.replica import BlockId
 from scanner.finding import Fault
 from tests.support.datanodes import Datanode, code_of

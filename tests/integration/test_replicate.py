@@ -8,10 +8,10 @@ import pytest
 
 from agent.errors import Refused, SutureError, Unavailable
 from agent.rpc.v1 import datanode_pb2 as pb
-from agent.store import readqueue
-from agent.store.arrival import Announced, Arrival
-from agent.store.fsck import fsck
-from agent.store.writebehind import LARGE_BYTES_MIN
+from agent.store.files import readqueue
+from agent.store.files.writebehind import LARGE_BYTES_MIN
+from agent.store.operations.arrival import Announced, Arrival
+from agent.store.recovery.fsck import fsck
 from agent.transfer.parts import read_part
 from merkle.checksum import Algorithm
 from merkle.replica import Bcsid, BlockId, ChecksumType, ContainerId, ReplicaState

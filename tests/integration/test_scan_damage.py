@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.store.reader import DiskReader
+from agent.store.scan_reader import DiskReader
 from merkle.checksum import Algorithm
 from merkle.replica import BlockId, ChecksumType, ContainerId, ReplicaState
 from merkle.tree import Tree

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agent.store.reader import BUFFER_BYTES, HUGE_PAGE_BYTES, DiskReader, ReadBuffers
+from agent.store.scan_reader import BUFFER_BYTES, HUGE_PAGE_BYTES, DiskReader, ReadBuffers
 from merkle.checksum import Algorithm
 from merkle.replica import BlockId
 from scanner.finding import Forensic

@@ -16,6 +16,10 @@ LINT_IMPORTS = Path(sys.executable).with_name("lint-imports")
 PLANTED = {
     "data flows one way": ("scanner/planted_upward.py", "import agent.errors"),
     "the control plane is built in storeys": ("scm/state/planted_upward.py", "import scm.cluster"),
+    "the store is built in floors": (
+        "agent/store/files/planted_upward.py",
+        "import agent.store.index",
+    ),
     "nobody needs Ozone": ("agent/planted_ozone.py", "import ozone.disk.layout"),
     "Ozone's disks are read below what is made of them": (
         "ozone/disk/planted_upward.py",

@@ -6,7 +6,12 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agent.store.descriptor import Descriptor, decode_descriptor, encode_descriptor, own_fields
+from agent.store.replica.descriptor import (
+    Descriptor,
+    decode_descriptor,
+    encode_descriptor,
+    own_fields,
+)
 from merkle.replica import ID_MAX, Bcsid, ContainerId, ReplicaState
 
 IDS = st.integers(0, ID_MAX)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.store.packformat import (
+from agent.store.index.packformat import (
     FOOTER_BYTES,
     PACKED_BYTES_MAX,
     PAGE_BYTES,

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.rpc.v1 import datanode_pb2 as pb
-from agent.store.blockfile import ALIGNMENT_BYTES
-from agent.store.readqueue import address_of
+from agent.store.files.blockfile import ALIGNMENT_BYTES
+from agent.store.files.readqueue import address_of
 from agent.transfer.parts import PADDING_TAG, blocks_part, part_with_hole, read_part
 from merkle.replica import BlockId
 

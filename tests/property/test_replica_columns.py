@@ -3,9 +3,9 @@
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from agent.store import columns
-from agent.store.columns import ReplicaColumns, decode_columns
-from agent.store.rows import STATES, ReplicaRow, decode_replica, encode_replica, seal
+from agent.store.index import columns
+from agent.store.index.columns import ReplicaColumns, decode_columns
+from agent.store.index.rows import STATES, ReplicaRow, decode_replica, encode_replica, seal
 from merkle.checksum import Algorithm
 from merkle.damaged import Damaged
 from merkle.replica import Bcsid, ContainerId, ReplicaState

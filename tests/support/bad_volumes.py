@@ -26,8 +26,8 @@ from agent.errors import SutureError
 from agent.rpc import codec
 from agent.rpc.peer import Peer, Timeouts
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
-from agent.store.layout import Layout
-from agent.store.store import ReplicaStore
+from agent.store.files.layout import Layout
+from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockData, BlockId, ContainerId
 from scm.edge import wire
 from scm.state.facts import Volume

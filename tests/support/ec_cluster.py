@@ -20,7 +20,7 @@ from agent.rpc.server import DatanodeService, Limits
 from agent.rpc.v1 import datanode_pb2
 from agent.runtime.clock import SystemClock
 from agent.runtime.recovering import Recoveries
-from agent.store.store import ReplicaStore
+from agent.store.replica_store import ReplicaStore
 from merkle.checksum import window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
 from tests.support.datanodes import QUICK, Datanode, scan_steps

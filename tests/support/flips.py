@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from agent.store.reader import DiskReader
+from agent.store.scan_reader import DiskReader
 from scanner.finding import Finding, Forensic, Verdict
 from tests.support.replica_reader import AlteredReader, MemoryReplica, flipping, noise, scan
 from tests.support.stored_replica import CONTAINER, StoredReplica

@@ -9,9 +9,9 @@ import lmdb
 import pytest
 
 from agent.plan.outcome import Result
-from agent.store.fsck import fsck
-from agent.store.index import Change, Index
-from agent.store.packformat import PAGE_BYTES, Packed
+from agent.store.index.index import Change, Index
+from agent.store.index.packformat import PAGE_BYTES, Packed
+from agent.store.recovery.fsck import fsck
 from merkle.replica import BlockId, ReplicaState
 from scanner.finding import Fault
 from tests.support.datanodes import Datanode

@@ -28,7 +28,7 @@ from agent import removal
 from agent.errors import Code, Refused, SutureError
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.lease import Leases
-from agent.store.store import ReplicaStore
+from agent.store.replica_store import ReplicaStore
 from agent.transfer.incoming import Importer
 from agent.transfer.outgoing import Export
 from agent.transfer.parts import Part, read_part

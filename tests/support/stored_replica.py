@@ -14,7 +14,7 @@ import lmdb
 from agent.runtime.lease import Leases
 from agent.runtime.scanning import MarkingGuard, ScanReport, ScanTools, scan_container
 from agent.store.options import PACKED_COUNT_MIN, StoreOptions
-from agent.store.store import ReplicaStore
+from agent.store.replica_store import ReplicaStore
 from merkle.blockrow import decode_block, encode_block
 from merkle.checksum import Algorithm, window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId

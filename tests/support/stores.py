@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from agent.store.fsck import fsck
 from agent.store.options import StoreOptions
-from agent.store.store import ReplicaStore
+from agent.store.recovery.fsck import fsck
+from agent.store.replica_store import ReplicaStore
 from merkle.checksum import window_checksums
 from merkle.replica import (
     Bcsid,

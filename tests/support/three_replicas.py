@@ -24,7 +24,7 @@ from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.lease import Leases
 from agent.runtime.scanning import ScanTools, scan_container
 from agent.store.options import StoreOptions
-from agent.store.store import ReplicaStore
+from agent.store.replica_store import ReplicaStore
 from merkle.checksum import Algorithm, window_checksums
 from merkle.replica import (
     WINDOW_BYTES_DEFAULT,

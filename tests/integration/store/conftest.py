@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.store.store import ReplicaStore
+from agent.store.replica_store import ReplicaStore
 from merkle.replica import ContainerId
 from tests.support.stores import open_store, private_directory
 

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from agent.observe.census import AGE_BOUNDS_S, Census
-from agent.store.columns import decode_columns
-from agent.store.facts import ReplicaFacts
-from agent.store.rows import ReplicaRow, encode_replica
+from agent.store.index.columns import decode_columns
+from agent.store.index.facts import ReplicaFacts
+from agent.store.index.rows import ReplicaRow, encode_replica
 from merkle.replica import Bcsid, ContainerId, ReplicaState
 
 NOW_MS = 1_000 * 86_400_000

@@ -7,8 +7,8 @@ import pytest
 from agent.errors import Code, VolumeFailed
 from agent.observe.status import About, Observer
 from agent.rpc.v1 import container_pb2
-from agent.store.facts import ReplicaFacts
-from agent.store.store import ReplicaStore
+from agent.store.index.facts import ReplicaFacts
+from agent.store.replica_store import ReplicaStore
 from merkle.replica import ContainerId
 from tests.support.stores import CLUSTER, DATANODE, closed_replica, open_store
 

@@ -10,7 +10,7 @@ from agent.runtime import heartbeat as module
 from agent.runtime.heartbeat import Heartbeat, Identity
 from agent.runtime.heartbeats import Terms
 from agent.runtime.loop import Busy, Throttled
-from agent.store.nodestate import NodeState
+from agent.store.volumes.nodestate import NodeState
 from merkle.replica import LAYOUT_VERSION, ContainerId
 from tests.support.clock import FakeClock
 

@@ -1,0 +1,204 @@
+"""The bytes of blocks: one file per block, each chunk at its own offset.
+
+Bytes behind the last recorded chunk belong to nobody: a write that was cut off before it was
+acknowledged. They are overwritten or cut off by the next write, never read.
+"""
+
+import errno
+import mmap
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from agent.errors import Code, Refused
+from agent.store.files.durable import FILE_MODE, disk_errors, sync_directory, write_all
+
+ALIGNMENT_BYTES: Final = 4096  # of offset, length and memory for O_DIRECT; a multiple of any sector
+ABSENT: Final = -1
+DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
+FILE_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+NO_BLOCK_FILE: Final = frozenset({errno.ELOOP, errno.ENXIO, errno.EISDIR})
+
+
+def size_bytes(path: Path) -> int:
+    """Return the size of a block file, `ABSENT` if there is none."""
+    try:
+        facts = path.lstat()
+    except FileNotFoundError:
+        return ABSENT
+    return facts.st_size if stat.S_ISREG(facts.st_mode) else ABSENT
+
+
+def _open(path: Path, flags: int) -> int:
+    """Open a block's file and follow no link, neither in its place nor in its directory's.
+
+    Raises OSError; what is no regular file is not there: FileNotFoundError.
+    """
+    try:
+        directory_fd = os.open(path.parent, DIRECTORY_FLAGS)
+    except NotADirectoryError as error:  # also of a link to one
+        raise FileNotFoundError(errno.ENOENT, "no directory", str(path.parent)) from error
+    try:
+        fd = os.open(path.name, flags | FILE_FLAGS, FILE_MODE, dir_fd=directory_fd)
+    except OSError as error:
+        if error.errno not in NO_BLOCK_FILE:
+            raise
+        raise FileNotFoundError(errno.ENOENT, "no regular file", str(path)) from error
+    finally:
+        os.close(directory_fd)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise FileNotFoundError(errno.ENOENT, "no regular file", str(path))
+    return fd
+
+
+@contextmanager
+def opened(path: Path, flags: int) -> Iterator[int]:
+    """Open a file of a replica for the length of the body. Raises OSError."""
+    fd = _open(path, flags)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def read(path: Path, offset: int, length_bytes: int) -> bytes:
+    """Return what the file holds there; shorter where the file ends. Raises OSError."""
+    with opened(path, os.O_RDONLY) as fd:
+        return _read(fd, offset, length_bytes)
+
+
+def read_past_cache(path: Path, offset: int, length_bytes: int) -> bytes:
+    """Return what the medium holds there, not what the page cache remembers. Raises OSError.
+
+    A file system without O_DIRECT is asked to drop its pages first.
+    """
+    try:
+        fd = _open(path, os.O_RDONLY | os.O_DIRECT)
+    except OSError:
+        return _read_after_drop(path, offset, length_bytes)
+    try:
+        return _read_aligned(fd, offset, length_bytes)
+    except OSError:
+        return _read_after_drop(path, offset, length_bytes)
+    finally:
+        os.close(fd)
+
+
+def _read_aligned(fd: int, offset: int, length_bytes: int) -> bytes:
+    start = offset - offset % ALIGNMENT_BYTES
+    end = -(-(offset + length_bytes) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    with mmap.mmap(-1, max(end - start, ALIGNMENT_BYTES)) as buffer, memoryview(buffer) as view:
+        filled = 0
+        while filled < end - start:
+            count = os.preadv(fd, [view[filled:]], start + filled)
+            filled += count
+            if count % ALIGNMENT_BYTES or not count:  # the end of the file
+                break
+        return bytes(view[offset - start : min(filled, offset - start + length_bytes)])
+
+
+def _read_after_drop(path: Path, offset: int, length_bytes: int) -> bytes:
+    with opened(path, os.O_RDONLY) as fd:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        return _read(fd, offset, length_bytes)
+
+
+def _read(fd: int, offset: int, length_bytes: int) -> bytes:
+    pieces = []
+    while length_bytes > 0:
+        piece = os.pread(fd, length_bytes, offset)
+        if not piece:
+            break
+        pieces.append(piece)
+        offset += len(piece)
+        length_bytes -= len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def append(path: Path, data: bytes, offset: int) -> None:
+    """Write `data` durably at `offset`, where the recorded part of the block ends.
+
+    Whatever is behind is cut off first. Raises the store's errors; the file is as before then,
+    less what belonged to nobody.
+    """
+    created = False
+    with disk_errors(path):
+        try:
+            fd = _open(path, os.O_RDWR)
+        except FileNotFoundError:
+            fd = _open(path, os.O_RDWR | os.O_CREAT)
+            created = True
+        try:
+            check_single(fd)
+            size = os.fstat(fd).st_size
+            check_reached(path, size, offset)
+            if size > offset:
+                os.ftruncate(fd, offset)
+            write_all(fd, data, offset)
+            os.fdatasync(fd)
+            if offset == 0:  # also if a process that died had created it: was the name synced?
+                sync_directory(path.parent)
+        except BaseException:
+            _take_back(fd, path, offset, created=created)
+            raise
+        finally:
+            os.close(fd)
+
+
+def check_single(fd: int) -> None:
+    """Refuse to write into a file that has other names: they may be what is left of something
+    else. Raises OSError; `agent.store.replica.obstacles` gives a block a file of its own."""
+    names = os.fstat(fd).st_nlink
+    if names > 1:
+        raise OSError(errno.EMLINK, f"the file has {names} names and is not written in place")
+
+
+def forget_tail(path: Path, offset: int) -> None:
+    """Cut off what `append` wrote at `offset`: it could not be recorded. Best effort, because
+    bytes behind the recorded part mean nothing anyway."""
+    with suppress(OSError):
+        if offset == 0:
+            path.unlink()
+        else:
+            truncate(path, offset)
+
+
+def _take_back(fd: int, path: Path, offset: int, *, created: bool) -> None:
+    with suppress(OSError):
+        if created:
+            path.unlink()
+        elif os.fstat(fd).st_size > offset:
+            os.ftruncate(fd, offset)
+
+
+def overwrite(path: Path, data: bytes, offset: int) -> None:
+    """Write `data` durably over what is there, or right behind it. Raises OSError, and
+    `Refused(CHUNK_GAP)` for a hole."""
+    with opened(path, os.O_RDWR | os.O_CREAT) as fd:
+        check_single(fd)
+        check_reached(path, os.fstat(fd).st_size, offset)
+        write_all(fd, data, offset)
+        os.fdatasync(fd)
+    sync_directory(path.parent)
+
+
+def truncate(path: Path, length_bytes: int) -> None:
+    """Cut a file durably. Raises OSError."""
+    with opened(path, os.O_RDWR) as fd:
+        check_single(fd)
+        os.ftruncate(fd, length_bytes)
+        os.fdatasync(fd)
+
+
+def check_reached(path: Path, size_bytes: int, offset: int) -> None:
+    """Refuse to write behind the end of a file: the hole would read as zeros."""
+    if size_bytes < offset:
+        raise Refused(
+            Code.CHUNK_GAP,
+            f"{path}: file ends at byte {max(size_bytes, 0)}, "
+            f"a chunk at {offset} would leave a hole",
+        )

@@ -1,0 +1,293 @@
+"""Writing files past the page cache while more data arrives, through a few aligned buffers.
+
+A replica that is copied is read again by nobody soon: in the page cache it would only push out
+what clients read. Large files are written with O_DIRECT, those between with RWF_DONTCACHE, each
+where the file system takes it. A large one gets its place on the disk first: as long as a file
+grows, file systems write to it in one place at a time. Small ones would each be a request to the
+disk of its own: some thousand go through the page cache, are synced together beside the writing of
+the next, and leave it then. A large file is synced beside, too; the rest is not durable before the
+caller has synced.
+"""
+
+import errno
+import fcntl
+import mmap
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final, Protocol
+
+from agent.store.files.blockfile import ALIGNMENT_BYTES
+from agent.store.files.durable import FILE_MODE, allocate, is_in_memory, sync_file_system, write_all
+
+BUFFER_BYTES: Final = 2 * 1024**2  # in one write: enough for a disk with queues to be busy
+BUFFERS_COUNT: Final = 8  # one is filled, the others are written: a disk does not write evenly
+WRITES_MAX: Final = BUFFERS_COUNT - 1
+SYNCS_MAX: Final = 2
+LARGE_BYTES_MIN: Final = 16 * 1024**2  # of a file worth its place and a flush of its own
+JOBS_MAX: Final = 2  # of whole files: one is done, one waits, as a directory has one lock
+SMALL_BYTES_MAX: Final = 64 * 1024  # of a file that others share a request to the disk with
+CACHED_COUNT_MAX: Final = 4_096  # small files in the page cache before they are synced
+CACHED_BYTES_MAX: Final = 16 * 1024**2
+RWF_DONTCACHE: Final = 0x80  # linux 6.14: pages are dropped once they are written
+CREATE_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+REFUSED: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP})
+
+assert BUFFER_BYTES % ALIGNMENT_BYTES == 0
+
+
+class Pending(Protocol):
+    """Work that was handed to an executor."""
+
+    def result(self) -> object:
+        """Wait for its end; raise what it raised."""
+        ...
+
+
+Submit = Callable[[Callable[[], None]], Pending]
+
+
+class WriteBehind:
+    """Jobs under way, bounded; without `submit` each is done at once."""
+
+    def __init__(self, submit: Submit | None) -> None:
+        self._submit = submit
+        self._pending: deque[Pending] = deque()
+
+    def run(self, job: Callable[[], None], *, others_max: int) -> Pending | None:
+        """Begin `job` when at most `others_max` are left under way; return it while it may not
+        have ended. Raises what one raised."""
+        self.make_room(others_max)
+        if self._submit is None:
+            job()
+            return None
+        self._pending.append(self._submit(job))
+        return self._pending[-1]
+
+    def make_room(self, others_max: int) -> None:
+        """Wait until at most so many are under way. Raises what one raised."""
+        while len(self._pending) > others_max:
+            self._pending.popleft().result()
+
+    def under_way(self) -> list[Pending]:
+        """Return what may not have ended."""
+        return list(self._pending)
+
+    def settle(self) -> None:
+        """Wait for all that is under way; raise what the first failure raised."""
+        self.make_room(0)
+
+    def abandon(self) -> None:
+        """Wait for all that is under way, whatever becomes of it."""
+        while self._pending:
+            with suppress(Exception):  # the caller gives up anyway; OSError and its kin
+                self._pending.popleft().result()
+
+
+class FileWriter:
+    """Creates the files of one directory, one after the other."""
+
+    def __init__(self, directory_fd: int, submit: Submit | None) -> None:
+        self._directory_fd = directory_fd
+        self._behind = WriteBehind(submit)
+        self._syncs = WriteBehind(submit)
+        self.unsynced_count = 0
+        self._cached: list[str] = []  # names of small files, which may not be synced
+        self._cached_bytes = 0
+        self._is_in_memory = is_in_memory(directory_fd)
+        memory = memoryview(huge_pages(BUFFERS_COUNT * BUFFER_BYTES))
+        self._buffers = deque(
+            memory[start : start + BUFFER_BYTES] for start in range(0, len(memory), BUFFER_BYTES)
+        )
+        self._filled = 0
+        self._fd = -1
+        self._written = 0
+        self._flags = RWF_DONTCACHE
+
+    def write_whole(self, files: Sequence[tuple[str, memoryview]]) -> None:
+        """Create small files with these bytes. The views must stay as they are."""
+        self.unsynced_count += len(files)
+        self._behind.make_room(JOBS_MAX - 1)
+        before = self._behind.under_way()
+
+        def write() -> None:
+            for job in before:  # two at once would fight for the directory
+                job.result()
+            self._write_each(files)
+
+        self._behind.run(write, others_max=JOBS_MAX - 1)
+        for name, data in files:
+            if len(data) <= SMALL_BYTES_MAX:
+                self._cached.append(name)
+                self._cached_bytes += len(data)
+        if len(self._cached) >= CACHED_COUNT_MAX or self._cached_bytes >= CACHED_BYTES_MAX:
+            self._sync_cached()
+
+    def _sync_cached(self) -> None:
+        """Sync the small files and let them leave the page cache, soon."""
+        names, self._cached, self._cached_bytes = self._cached, [], 0
+        before = self._behind.under_way()
+
+        def sync() -> None:
+            for job in before:  # all were handed to the executor before this
+                job.result()
+            sync_file_system(self._directory_fd)
+            self._drop_pages(names)
+
+        self._syncs.run(sync, others_max=SYNCS_MAX - 1)
+
+    def drop_cached(self) -> None:
+        """Let what was written leave the page cache, once the caller has synced it."""
+        self._drop_pages(self._cached)
+        self._cached, self._cached_bytes = [], 0
+
+    def _drop_pages(self, names: Sequence[str]) -> None:
+        if self._is_in_memory:  # the kernel would look for each on every processor, in vain
+            return
+        for name in names:
+            fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._directory_fd)
+            try:
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(fd)
+
+    def begin(self, name: str, size_bytes: int) -> int:
+        """Create a file, to which so many bytes will be appended; return how many of them have
+        their place on the disk already. Raises OSError."""
+        assert self._fd < 0, "one file at a time"
+        self._fd = _open_direct(name, self._directory_fd)
+        self._written = self._filled = 0
+        is_worth_it = size_bytes >= LARGE_BYTES_MIN and not self._is_in_memory
+        return size_bytes if is_worth_it and allocate(self._fd, size_bytes) else 0
+
+    def append(self, data: memoryview) -> None:
+        """Add bytes to the file. Raises OSError, also of what was added before."""
+        while data:
+            buffer = self._buffers[0]
+            count = min(len(data), BUFFER_BYTES - self._filled)
+            buffer[self._filled : self._filled + count] = data[:count]
+            self._filled += count
+            data = data[count:]
+            if self._filled == BUFFER_BYTES:
+                self._flush()
+
+    def end(self) -> None:
+        """Write what is left and close the file, soon; a large one is synced before."""
+        self._behind.make_room(WRITES_MAX - 1)  # what fails now leaves the file to `abandon`
+        self._syncs.make_room(SYNCS_MAX - 1)
+        before = self._behind.under_way()
+        fd, buffer, filled, offset = self._fd, self._buffers[0], self._filled, self._written
+        is_synced = offset + filled >= LARGE_BYTES_MIN
+        self.unsynced_count += not is_synced
+        self._fd = -1
+
+        def finish() -> None:
+            is_open = is_synced
+            try:
+                for write in before:  # of this file; all were handed over before this
+                    write.result()
+                if filled:
+                    padded = -(-filled // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+                    buffer[filled:padded] = bytes(padded - filled)
+                    _write_direct(fd, buffer[:padded], offset)
+                    os.ftruncate(fd, offset + filled)
+            except BaseException:
+                is_open = False
+                raise
+            finally:
+                if not is_open:
+                    os.close(fd)
+
+        written = self._behind.run(finish, others_max=WRITES_MAX - 1)
+        self._buffers.rotate(-1)
+        if is_synced:
+            self._sync_behind(fd, written)
+
+    def _sync_behind(self, fd: int, written: Pending | None) -> None:
+        """Sync and close a file once its last bytes are written. The job waits for one that was
+        handed to the executor before it, so two of them never wait for each other."""
+
+        def sync() -> None:
+            if written is not None:
+                written.result()  # which has closed the file if it failed
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+        self._syncs.run(sync, others_max=SYNCS_MAX - 1)
+
+    def settle(self) -> None:
+        """Wait until all is written. Raises OSError. `unsynced_count` files are not durable."""
+        self._behind.settle()
+        self._syncs.settle()
+
+    def abandon(self) -> None:
+        """Stop writing; nothing is under way any more."""
+        self._behind.abandon()
+        self._syncs.abandon()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _flush(self) -> None:
+        fd, buffer, offset = self._fd, self._buffers[0], self._written
+        self._behind.run(lambda: _write_direct(fd, buffer, offset), others_max=WRITES_MAX - 1)
+        self._buffers.rotate(-1)
+        self._written += self._filled
+        self._filled = 0
+
+    def _write_each(self, files: Sequence[tuple[str, memoryview]]) -> None:
+        for name, data in files:
+            fd = os.open(name, CREATE_FLAGS, FILE_MODE, dir_fd=self._directory_fd)
+            try:
+                if len(data) > SMALL_BYTES_MAX:
+                    self._write_uncached(fd, data)
+                elif (written := os.write(fd, data)) < len(data):
+                    write_all(fd, data[written:], written)
+            finally:
+                os.close(fd)
+
+    def _write_uncached(self, fd: int, data: memoryview) -> None:
+        written = 0
+        if self._flags:
+            try:
+                written = os.pwritev(fd, [data], 0, self._flags)
+            except OSError as error:
+                if error.errno not in REFUSED:
+                    raise
+                self._flags = 0
+        write_all(fd, data[written:], written)
+
+
+def huge_pages(size_bytes: int) -> mmap.mmap:
+    """Return zeroed memory, page-aligned, in huge pages where there are some: the kernel pins it
+    for each direct read or write, page by page."""
+    memory = mmap.mmap(-1, size_bytes)
+    with suppress(OSError):  # a kernel without them
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
+
+
+def _open_direct(name: str, directory_fd: int) -> int:
+    try:
+        return os.open(name, CREATE_FLAGS | os.O_DIRECT, FILE_MODE, dir_fd=directory_fd)
+    except OSError as error:
+        if error.errno not in REFUSED:
+            raise
+    with suppress(FileNotFoundError):  # some file systems create it before they refuse
+        os.unlink(name, dir_fd=directory_fd)
+    return os.open(name, CREATE_FLAGS, FILE_MODE, dir_fd=directory_fd)
+
+
+def _write_direct(fd: int, data: memoryview, offset: int) -> None:
+    """Write whole aligned pages; where O_DIRECT is refused only now, through the page cache."""
+    try:
+        write_all(fd, data, offset)
+    except OSError as error:
+        flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+        if error.errno not in REFUSED or not flags & os.O_DIRECT:
+            raise
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags & ~os.O_DIRECT)
+        write_all(fd, data, offset)

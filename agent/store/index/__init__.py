@@ -1,0 +1,1 @@
+"""The metadata of one volume: LMDB, its rows, and the values made of them."""

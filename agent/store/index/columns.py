@@ -1,0 +1,146 @@
+"""Many replica rows at once, as columns of numbers: what is asked of all replicas of a host.
+
+A start, a census and a plan of scans go through a hundred thousand rows. One object for each costs
+ten times what the row's checksum does, so the numbers are taken out of the raw rows side by side.
+Which rows are damaged is judged as `agent.store.index.rows.decode_replica` judges.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, fields
+from itertools import islice
+from typing import Any, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from agent.store.index.rows import (
+    ALGORITHMS,
+    REPLICA_BYTES,
+    ROW_VERSION,
+    SEAL_BYTES,
+    STATES,
+    decode_replica,
+)
+from merkle.checksum import U64s, crc32c
+from merkle.damaged import Damaged
+from merkle.replica import ContainerId, ReplicaState
+
+BATCH_COUNT: Final = 8192  # rows whose bytes are in memory together
+
+_FIXED: Final = np.dtype(
+    [("version", "u1"), ("state", "u1"), ("former_state", "u1"), ("algorithm", "u1"),
+     ("contradiction_count", ">u2"), ("replica_index", ">u2"), ("bcsid", ">u8"),
+     ("bytes_used", ">u8"), ("block_count", ">u8"),
+     ("generation", ">u8"), ("data_scan_at_ms", ">u8"), ("finding_count", ">u4"),
+     ("created_at_ms", ">u8"), ("tree", ">u8", 5)]
+)  # fmt: skip
+assert _FIXED.itemsize == REPLICA_BYTES
+
+Numbers = npt.NDArray[Any]  # of an unsigned type
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaColumns:
+    """Replicas by ascending container id; `states` are positions in `rows.STATES`."""
+
+    container_ids: U64s
+    states: Numbers
+    replica_indexes: Numbers
+    bytes_used: U64s
+    data_scan_at_ms: U64s
+    finding_counts: Numbers
+    contradiction_counts: Numbers
+
+    @classmethod
+    def none(cls) -> Self:
+        """Return no replicas."""
+        return cls(*(np.zeros(0, np.uint64) for _ in fields(cls)))
+
+    def __len__(self) -> int:
+        return len(self.container_ids)
+
+    def are(self, states: Collection[ReplicaState]) -> Mask:
+        """Return which replicas are in one of these states."""
+        wanted = np.array([state in states for state in STATES])
+        return np.asarray(wanted[self.states])
+
+    def where(self, mask: Mask) -> Self:
+        """Return the replicas that `mask` is true for."""
+        return type(self)(*(getattr(self, field.name)[mask] for field in fields(self)))
+
+
+DamagedRows = list[tuple[ContainerId, Damaged]]
+
+
+def decode_columns(
+    items: Iterable[tuple[bytes, bytes]], after_batch: Callable[[], None] = lambda: None
+) -> tuple[ReplicaColumns, DamagedRows]:
+    """Read raw rows by key. The second value are those that `decode_replica` would refuse."""
+    damaged: DamagedRows = []
+    batches = []
+    for batch in _batches(iter(items), damaged):
+        batches.append(batch)
+        after_batch()
+    names = [field.name for field in fields(ReplicaColumns)]
+    columns = ReplicaColumns(
+        *(np.concatenate([getattr(batch, name) for batch in batches]) for name in names)
+    )
+    return columns, damaged
+
+
+def _batches(
+    items: Iterator[tuple[bytes, bytes]], damaged: DamagedRows
+) -> Iterator[ReplicaColumns]:
+    origins: dict[bytes, bool] = {}
+    while True:
+        batch = list(islice(items, BATCH_COUNT))
+        is_whole = [_is_whole(row, origins) for _, row in batch]
+        whole = [item for item, good in zip(batch, is_whole, strict=True) if good]
+        rows = np.frombuffer(b"".join([row[:REPLICA_BYTES] for _, row in whole]), _FIXED)
+        is_known = (
+            (rows["version"] == ROW_VERSION)
+            & (rows["state"] < len(STATES))
+            & (rows["former_state"] <= len(STATES))
+            & (rows["algorithm"] < len(ALGORITHMS))
+        )
+        doubtful = [item for item, good in zip(batch, is_whole, strict=True) if not good]
+        doubtful += [item for item, good in zip(whole, is_known.tolist(), strict=True) if not good]
+        damaged += _judged(doubtful)
+        rows = rows[is_known]
+        keys = np.frombuffer(b"".join([key for key, _ in whole]), ">u8")[is_known]
+        yield ReplicaColumns(
+            keys.astype(np.uint64),
+            rows["state"].copy(),  # a view would keep the rows
+            rows["replica_index"].astype(np.uint32),
+            rows["bytes_used"].astype(np.uint64),
+            rows["data_scan_at_ms"].astype(np.uint64),
+            rows["finding_count"].astype(np.uint32),
+            rows["contradiction_count"].astype(np.uint16),
+        )
+        if len(batch) < BATCH_COUNT:
+            return
+
+
+def _is_whole(row: bytes, origins: dict[bytes, bool]) -> bool:
+    """Return whether a row is complete, has its checksum, and ends in a name."""
+    if len(row) < REPLICA_BYTES + SEAL_BYTES:
+        return False
+    if crc32c(row[:-SEAL_BYTES]) != int.from_bytes(row[-SEAL_BYTES:]):
+        return False
+    origin = row[REPLICA_BYTES:-SEAL_BYTES]
+    known = origins.get(origin)
+    if known is None:
+        known = origins[origin] = origin.decode("utf-8", "replace").encode() == origin
+    return known
+
+
+def _judged(doubtful: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[ContainerId, Damaged]]:
+    for key, row in doubtful:
+        container_id = ContainerId(int.from_bytes(key))
+        try:
+            decode_replica(container_id, row)
+        except Damaged as damage:
+            yield container_id, damage
+        else:
+            raise AssertionError(f"row of container {container_id} is doubtful, and not damaged")

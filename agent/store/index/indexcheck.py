@@ -1,0 +1,242 @@
+"""Whether an index can be opened: its file read, before anything maps it into memory.
+
+LMDB reads its file through a map, where a sector that cannot be read, a file that was cut and a
+page full of garbage do not end a call but the process: the whole host, for one bad disk. Read with
+pread(2) the same faults are an errno or a number that cannot be.
+
+    both meta pages ─ the file has all pages ─ each database from its root: every page read, at its
+    place, reached once ─ free pages are in bounds and in no other use
+
+A small index is checked at each start. A large one is only when its last process did not close it:
+one that died of its map, or was killed. It is read once then, at the speed of the disk.
+"""
+
+import errno
+import os
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from agent.errors import Code, VolumeFailed
+from agent.store.files.durable import open_file
+from agent.store.index.indexerrors import DATA_FILE
+from agent.store.index.indexpages import (
+    BIG_DATA,
+    FIRST_PAGE,
+    HEADER_BYTES,
+    KINDS,
+    META_BYTES,
+    OVERFLOW,
+    SUB_DATABASE,
+    Bytes,
+    Database,
+    Meta,
+    Nodes,
+    Numbers,
+    PageFault,
+    children,
+    decode_database,
+    decode_meta,
+    free_pages,
+    judge_pages,
+    numbers_at,
+)
+
+SMALL_BYTES: Final = 256 * 1024**2  # a disk reads that in two seconds
+BATCH_PAGES: Final = 1024  # read and judged at once
+TRANSACTION_KEY_BYTES: Final = 8  # of the database of free pages
+HINT: Final = (
+    "check the disk and the kernel's log, then restart the agent; if the disk is lost, replace it: "
+    "its replicas are copied from other datanodes"
+)
+
+
+def check_index(directory: Path, *, key_bytes: Mapping[str, int], whole: bool = False) -> int:
+    """Read an index and judge it; return the bytes that were read, 0 for one that is not there yet.
+
+    `key_bytes` is how long a key of each named database is. A file beyond SMALL_BYTES is read only
+    if `whole`; else only where it begins. Raises `VolumeFailed` naming file and page.
+    """
+    file = directory / DATA_FILE
+    try:
+        fd = open_file(file)
+    except FileNotFoundError as error:
+        if os.path.lexists(file):
+            raise _failed(file, error.strerror or "is no file") from error
+        return 0
+    except OSError as error:
+        raise _failed(file, _words(error)) from error
+    try:
+        size_bytes = os.fstat(fd).st_size
+        if not size_bytes:
+            return 0
+        check = _Check(fd, size_bytes)
+        check.run(key_bytes, whole=whole)
+    except PageFault as fault:
+        raise _failed(file, str(fault)) from fault
+    except OSError as error:
+        raise _failed(file, _words(error)) from error
+    finally:
+        os.close(fd)
+    return check.read_bytes
+
+
+def _failed(file: Path, why: str) -> VolumeFailed:
+    return VolumeFailed(Code.UNABLE_TO_READ_METADATA_DB, f"{file}: {why}", hint=HINT)
+
+
+def _words(error: OSError) -> str:
+    return f"{errno.errorcode.get(error.errno or 0, 'unknown')}: {error.strerror or error}"
+
+
+class _Check:
+    """One reading of one file."""
+
+    def __init__(self, fd: int, size_bytes: int) -> None:
+        self.read_bytes = 0
+        self._fd = fd
+        self._meta = self._newest_meta()
+        self._page_bytes = self._meta.free.page_bytes
+        page_count = self._meta.last_page + 1
+        if page_count * self._page_bytes > size_bytes:
+            raise PageFault(
+                f"{size_bytes} bytes, where {page_count} pages of {self._page_bytes} are in use: "
+                "the file was cut short"
+            )
+        self._is_reached = np.zeros(page_count, np.bool_)
+        self._is_reached[:FIRST_PAGE] = True
+        self._free: list[bytes] = []
+
+    def run(self, key_bytes: Mapping[str, int], *, whole: bool) -> None:
+        """Judge it. Raises `PageFault`, OSError."""
+        named = dict(self._named())
+        if not whole and len(self._is_reached) * self._page_bytes > SMALL_BYTES:
+            return
+        for name, database in named.items():
+            if database.flags:
+                raise PageFault(f"database {name!r} has flags {database.flags:#x}")
+            self._walk(database, key_bytes.get(name), node_count_min=2)
+        self._walk(self._meta.free, TRANSACTION_KEY_BYTES, node_count_min=1, keep=self._free)
+        for record in self._free:
+            self._reach(free_pages(record), "is free, and in use")
+
+    def _newest_meta(self) -> Meta:
+        first = decode_meta(self._bytes_at(0, META_BYTES), 0)
+        second = decode_meta(self._bytes_at(first.free.page_bytes, META_BYTES), 1)
+        if first.free.page_bytes != second.free.page_bytes:
+            raise PageFault("the meta pages disagree on the size of a page")
+        return max(first, second, key=lambda meta: meta.transaction)
+
+    def _named(self) -> Iterator[tuple[str, Database]]:
+        for pages, nodes in self._leaves(self._meta.main, None, node_count_min=1):
+            if (nodes.flags != SUB_DATABASE).any():
+                raise PageFault("a named database has no root")
+            flat, data_at = pages.reshape(-1), nodes.data_at
+            for number, at in enumerate(nodes.at.tolist()):
+                begin, size = int(data_at[number]), int(nodes.data_bytes[number])
+                name = flat[at + 8 : begin].tobytes().decode("utf-8", "replace")
+                yield name, decode_database(flat[begin : begin + size].tobytes())
+
+    def _walk(
+        self,
+        database: Database,
+        key_bytes: int | None,
+        *,
+        node_count_min: int,
+        keep: list[bytes] | None = None,
+    ) -> None:
+        """Read a database whole; `keep` takes the data of its nodes."""
+        for pages, nodes in self._leaves(database, key_bytes, node_count_min=node_count_min):
+            if (nodes.flags & ~BIG_DATA).any():
+                raise PageFault("a node has flags that no row of ours has")
+            is_big = (nodes.flags & BIG_DATA) != 0
+            flat, data_at = pages.reshape(-1), nodes.data_at
+            if keep is not None:
+                for number in np.nonzero(~is_big)[0].tolist():
+                    begin = int(data_at[number])
+                    keep.append(flat[begin : begin + int(nodes.data_bytes[number])].tobytes())
+            if is_big.any():
+                starts = numbers_at(pages, data_at[is_big]).astype(np.int64)
+                sizes, in_order = nodes.data_bytes[is_big], np.argsort(starts)
+                for number in in_order.tolist():
+                    data = self._overflow(int(starts[number]), int(sizes[number]))
+                    if keep is not None:
+                        keep.append(data)
+
+    def _leaves(
+        self, database: Database, key_bytes: int | None, *, node_count_min: int
+    ) -> Iterator[tuple[Bytes, Nodes]]:
+        """Yield the leaves of a database, and their nodes, level by level from its root."""
+        level = np.array([database.root] if database.depth else [], np.uint64).astype(np.int64)
+        for depth in range(database.depth):
+            is_leaf = depth == database.depth - 1
+            self._reach(level, "is reached twice")
+            below: list[Numbers] = []
+            for pages, numbers in self._pages(np.sort(level)):
+                nodes = judge_pages(
+                    pages, numbers, is_leaf=is_leaf, node_count_min=1 if is_leaf else node_count_min
+                )
+                is_right = (nodes.key_bytes == key_bytes) | (nodes.is_first & (not is_leaf))
+                if key_bytes is not None and not is_right.all():
+                    raise PageFault(f"a key is not {key_bytes} bytes long")
+                if is_leaf:
+                    yield pages, nodes
+                else:
+                    below.append(children(pages, nodes))
+            level = np.concatenate(below) if below else level
+
+    def _reach(self, numbers: Numbers, what: str) -> None:
+        """Note that these pages are used, each for one thing only."""
+        is_outside = (numbers < FIRST_PAGE) | (numbers >= len(self._is_reached))
+        if is_outside.any():
+            raise PageFault(f"page {numbers[is_outside][0]} is named, and there is none")
+        again = self._is_reached[numbers]
+        if again.any() or len(np.unique(numbers)) != len(numbers):
+            named = numbers[again][0] if again.any() else numbers[0]
+            raise PageFault(f"page {named} {what}")
+        self._is_reached[numbers] = True
+
+    def _pages(self, numbers: Numbers) -> Iterator[tuple[Bytes, Numbers]]:
+        """Read pages, by ascending number, in batches."""
+        for begin in range(0, len(numbers), BATCH_PAGES):
+            batch = numbers[begin : begin + BATCH_PAGES]
+            pages = np.empty((len(batch), self._page_bytes), np.uint8)
+            runs = np.flatnonzero(np.diff(batch) != 1) + 1
+            edges = [0, *runs.tolist(), len(batch)]
+            for first, end in pairwise(edges):
+                self._read_into(pages[first:end], int(batch[first]))
+            yield pages, batch
+
+    def _read_into(self, pages: Bytes, first: int) -> None:
+        view, at = memoryview(pages.data).cast("B"), first * self._page_bytes
+        while view:
+            count = os.preadv(self._fd, [view], at)
+            if not count:
+                raise PageFault(f"page {at // self._page_bytes} is behind the end of the file")
+            view, at = view[count:], at + count
+            self.read_bytes += count
+
+    def _overflow(self, first: int, data_bytes: int) -> bytes:
+        """Read data that has pages of its own."""
+        page_bytes = self._page_bytes
+        needed = -(-(HEADER_BYTES + data_bytes) // page_bytes)
+        if not FIRST_PAGE <= first <= len(self._is_reached) - needed:
+            raise PageFault(f"page {first} is named, and there is none")
+        pages = np.empty((needed, page_bytes), np.uint8)
+        self._read_into(pages, first)
+        kind = int(pages[0].view(np.uint16)[5]) & KINDS
+        count = int(pages[0].view(np.uint32)[3])
+        if kind != OVERFLOW or int(pages[0].view(np.uint64)[0]) != first or count < needed:
+            raise PageFault(f"page {first} does not hold the data that it must")
+        if count > len(self._is_reached) - first:
+            raise PageFault(f"page {first} has {count} pages, and there are not so many")
+        self._reach(np.arange(first, first + count), "is reached twice")
+        return pages.reshape(-1)[HEADER_BYTES : HEADER_BYTES + data_bytes].tobytes()
+
+    def _bytes_at(self, offset: int, length_bytes: int) -> bytes:
+        data = os.pread(self._fd, length_bytes, offset)
+        self.read_bytes += len(data)
+        return data

@@ -1,0 +1,57 @@
+"""What it means that the index fails: a full disk, a busy host, or a volume that is broken."""
+
+import errno
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import lmdb
+
+from agent.errors import Code, SutureError, Unavailable, VolumeFailed
+from agent.store.files.durable import OUT_OF_SPACE, SHORT_OF_RESOURCES
+
+DATA_FILE: Final = "data.mdb"  # LMDB's name for it
+LOCK_FILE: Final = "lock.mdb"
+NEARLY_FULL_BYTES: Final = 4 * 1024**2
+
+
+class MapFull(Exception):
+    """The transaction needs a larger map."""
+
+
+@contextmanager
+def index_errors(path: Path) -> Iterator[None]:
+    """Turn what LMDB raises into the store's errors, or `MapFull`."""
+    try:
+        yield
+    except lmdb.MapFullError as error:
+        raise MapFull from error
+    except lmdb.Error as error:
+        raise _error_of(error, path) from error
+
+
+def _error_of(error: lmdb.Error, path: Path) -> SutureError:
+    message = f"{path}: {error}"
+    if error.code in OUT_OF_SPACE or (error.code == errno.EIO and _is_nearly_full(path)):
+        return Unavailable(
+            Code.DISK_OUT_OF_SPACE, message, hint="free space on the volume or add a volume"
+        )
+    if error.code in SHORT_OF_RESOURCES or isinstance(error, lmdb.ReadersFullError):
+        return Unavailable(Code.BUSY, message)
+    return VolumeFailed(
+        Code.UNABLE_TO_READ_METADATA_DB, message, hint="check the disk, then run suture fsck"
+    )
+
+
+def _is_nearly_full(path: Path) -> bool:
+    """LMDB calls a short write EIO: whether that was a full disk, the disk itself must say."""
+    space = os.statvfs(path)
+    file_bytes_max = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if space.f_bavail * space.f_frsize < NEARLY_FULL_BYTES:
+        return True
+    if file_bytes_max == resource.RLIM_INFINITY:
+        return False
+    return file_bytes_max - (path / DATA_FILE).stat().st_size < NEARLY_FULL_BYTES

@@ -1,0 +1,163 @@
+"""Which small blocks lie in a pack, and where: rows of the index, and the table in the file.
+
+    chunks/small.pack    blocks by ascending id, each at a whole page, zeros up to the next
+                         table: ids, pages, lengths, a column each
+                         footer: magic, version, count, offset and CRC32C of the table; its CRC32C
+
+The rows decide: a block leaves a pack when its row goes, and what is written stays as it was. The
+table is for an index that was lost. Pure; docs/DISK_FORMAT.md has both byte by byte.
+"""
+
+import struct
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from agent.store.index.rows import SEAL_BYTES, seal, unseal
+from merkle.checksum import Algorithm, U64s, crc32c, fold_each
+from merkle.damaged import Damaged
+from merkle.replica import BlockId
+
+PAGE_BYTES: Final = 4096  # where each block begins: read, given back and torn by itself
+PACKED_BYTES_MAX: Final = 64 * 1024  # of a block: a file costs a larger one little
+MAGIC: Final = b"SUTUPACK"
+VERSION: Final = 1
+FOOTER: Final = struct.Struct("<8sIIQI")
+FOOTER_BYTES: Final = FOOTER.size + SEAL_BYTES
+PLACE: Final = np.dtype([("page", "<u4"), ("length", "<u4")])
+ROW: Final = np.dtype([("place", PLACE), ("seal", ">u4")])
+MEMBER_BYTES: Final = 8 + PLACE.itemsize  # of the table
+
+U32s = npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Where a block lies in its pack."""
+
+    offset: int
+    length_bytes: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedBlocks:
+    """Blocks of one pack by ascending id: three columns of one length."""
+
+    block_ids: U64s
+    pages: U32s
+    lengths: U32s
+
+    @classmethod
+    def none(cls) -> Self:
+        """Return no blocks."""
+        return cls(np.empty(0, np.uint64), np.empty(0, np.uint32), np.empty(0, np.uint32))
+
+    @classmethod
+    def side_by_side(cls, block_ids: Sequence[int], lengths: Sequence[int]) -> Self:
+        """Return blocks of ascending ids that follow each other from the first page on."""
+        sizes = np.array(lengths, np.uint32)
+        ends = np.cumsum(-(-sizes.astype(np.int64) // PAGE_BYTES))
+        pages = np.concatenate([np.zeros(1, np.int64), ends])[: len(sizes)]
+        return cls(np.array(block_ids, np.uint64), pages.astype(np.uint32), sizes)
+
+    def __len__(self) -> int:
+        return len(self.block_ids)
+
+    def of(self, block_id: BlockId) -> Packed | None:
+        """Return where a block lies, None when it is not among these."""
+        ids = self.block_ids.data  # a look-up in it costs a third of numpy's
+        index = bisect_left(ids, block_id)
+        if index == len(ids) or ids[index] != block_id:
+            return None
+        return Packed(int(self.pages[index]) * PAGE_BYTES, int(self.lengths[index]))
+
+    def where(self, mask: npt.NDArray[np.bool_]) -> "PackedBlocks":
+        """Return those for which the mask holds."""
+        return PackedBlocks(self.block_ids[mask], self.pages[mask], self.lengths[mask])
+
+    def __iter__(self) -> Iterator[tuple[BlockId, Packed]]:
+        columns = (self.block_ids, self.pages, self.lengths)
+        for block_id, page, length in zip(*(column.tolist() for column in columns), strict=True):
+            yield BlockId(block_id), Packed(page * PAGE_BYTES, length)
+
+
+# -- rows of the index
+
+
+def encode_packed(blocks: PackedBlocks) -> Iterator[tuple[BlockId, bytes]]:
+    """Yield the row of each block."""
+    rows = np.zeros(len(blocks), ROW)
+    rows["place"]["page"], rows["place"]["length"] = blocks.pages, blocks.lengths
+    places = pieces(rows["place"].tobytes(), PLACE.itemsize)
+    rows["seal"] = fold_each(Algorithm.CRC32C, places, len(rows))
+    ids = map(BlockId, blocks.block_ids.tolist())
+    return zip(ids, map(bytes, pieces(rows.tobytes(), ROW.itemsize)), strict=True)
+
+
+def decode_place(row: bytes) -> Packed | None:
+    """Return where one block lies, None when its row is damaged."""
+    try:
+        page, length = struct.unpack("<II", unseal(row, "packed row"))
+    except (Damaged, struct.error):
+        return None
+    return Packed(page * PAGE_BYTES, length)
+
+
+def decode_packed(rows: Iterable[tuple[BlockId, bytes]]) -> PackedBlocks:
+    """Return the blocks of rows by ascending id; those of damaged rows are in no pack."""
+    whole = [(block_id, row) for block_id, row in rows if len(row) == ROW.itemsize]
+    read = np.frombuffer(b"".join([row for _, row in whole]), ROW)
+    seals = fold_each(Algorithm.CRC32C, pieces(read["place"].tobytes(), PLACE.itemsize), len(read))
+    ids = np.array([block_id for block_id, _ in whole], np.uint64)
+    pages, lengths = (read["place"][name].astype(np.uint32) for name in ("page", "length"))
+    found = PackedBlocks(ids, pages, lengths)
+    return found.where(seals == read["seal"])
+
+
+def pieces(data: bytes, size_bytes: int) -> Iterator[memoryview]:
+    """Yield pieces of one size."""
+    view = memoryview(data)
+    return (view[start : start + size_bytes] for start in range(0, len(data), size_bytes))
+
+
+# -- the table behind the blocks
+
+
+def encode_table(blocks: PackedBlocks, offset: int) -> bytes:
+    """Return what follows the blocks of a pack that end at `offset`."""
+    table = b"".join(
+        [
+            blocks.block_ids.astype("<u8").tobytes(),
+            blocks.pages.astype("<u4").tobytes(),
+            blocks.lengths.astype("<u4").tobytes(),
+        ]
+    )
+    return table + seal(FOOTER.pack(MAGIC, VERSION, len(blocks), offset, crc32c(table)))
+
+
+def decode_footer(footer: bytes, file_bytes: int) -> tuple[int, int, int]:
+    """Return how many blocks a pack of this size has, and offset and checksum of its table.
+
+    Raises `Damaged`.
+    """
+    body = unseal(footer, "footer of the pack")
+    magic, version, count, offset, checksum = FOOTER.unpack(body)
+    if magic != MAGIC or version != VERSION:
+        raise Damaged(f"footer of the pack: magic {magic!r}, version {version}")
+    if offset + count * MEMBER_BYTES + FOOTER_BYTES != file_bytes:
+        raise Damaged(f"footer of the pack: {count} blocks, table at {offset} of {file_bytes}")
+    return count, offset, checksum
+
+
+def decode_table(table: bytes, count: int, checksum: int) -> PackedBlocks:
+    """Return the blocks of a table. Raises `Damaged`."""
+    if len(table) != count * MEMBER_BYTES or crc32c(table) != checksum:
+        raise Damaged("table of the pack: its checksum does not match")
+    ids = np.frombuffer(table, "<u8", count)
+    pages = np.frombuffer(table, "<u4", count, 8 * count)
+    lengths = np.frombuffer(table, "<u4", count, 12 * count)
+    return PackedBlocks(ids.astype(np.uint64), pages.astype(np.uint32), lengths.astype(np.uint32))

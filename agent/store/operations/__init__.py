@@ -1,0 +1,1 @@
+"""What is done to a replica: write, read, close, delete, repair, receive, send, record scans."""

@@ -1,0 +1,338 @@
+"""What a client may write: every rule of the write path, checked before anything changes.
+
+A block is a chain of chunks from offset 0 without holes. Committed chunks are final. Behind them
+may be written chunks that no commit has named yet; only those may be written again.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from typing import Final
+
+from agent.errors import Code, Refused
+from agent.store.index.index import Change, Snapshot
+from agent.store.index.rows import ReplicaRow
+from agent.store.options import StoreOptions
+from merkle.blockrow import check_chunk, decode_block, encode_block
+from merkle.checksum import checksum_width_bytes, window_checksums, window_count
+from merkle.damaged import Damaged
+from merkle.replica import (
+    BLOCK_BYTES_MAX,
+    CHUNKS_PER_BLOCK_MAX,
+    ID_MAX,
+    WINDOW_BYTES_DEFAULT,
+    WINDOW_BYTES_MAX,
+    WINDOW_BYTES_MIN,
+    WRITABLE_STATES,
+    Bcsid,
+    BlockData,
+    BlockId,
+    ChecksumType,
+    ChunkInfo,
+    ContainerId,
+    ReplicaState,
+)
+
+REPLICA_INDEX_MAX: Final = 255  # erasure coding has no wider group
+
+
+class Place(Enum):
+    """Where a chunk belongs that a client writes."""
+
+    END = auto()  # right behind what is recorded
+    RECORDED = auto()  # it is there already, byte for byte as its checksums say
+    AGAIN = auto()  # over an uncommitted chunk of the same range
+
+
+@dataclass(frozen=True, slots=True)
+class KnownBlock:
+    """What is recorded of one block. `end` counts uncommitted chunks too."""
+
+    committed: BlockData | None
+    end: int
+
+    @property
+    def chunks(self) -> tuple[ChunkInfo, ...]:
+        """The committed chunks."""
+        return self.committed.chunks if self.committed else ()
+
+    @property
+    def committed_end(self) -> int:
+        """Where the committed chunks end."""
+        return self.committed.length_bytes if self.committed else 0
+
+
+def check_id(value: int, what: str) -> None:
+    """Refuse an id that Ozone could not name."""
+    if not 1 <= value <= ID_MAX:
+        raise Refused(Code.MALFORMED_REQUEST, f"{what} {value} is not within 1..{ID_MAX}")
+
+
+def check_new(container_id: ContainerId, replica_index: int, state: ReplicaState) -> None:
+    """Refuse to create a replica that cannot be."""
+    check_id(container_id, "container id")
+    if not 0 <= replica_index <= REPLICA_INDEX_MAX:
+        raise Refused(Code.MALFORMED_REQUEST, f"replica index {replica_index} is out of range")
+    if state not in {ReplicaState.OPEN, ReplicaState.RECOVERING}:
+        raise Refused(Code.MALFORMED_REQUEST, f"a replica cannot be created {state}")
+
+
+def writable_replica(rows: Snapshot, container_id: ContainerId, block_id: BlockId) -> ReplicaRow:
+    """Return the replica if a client may write this block of it."""
+    row = rows.replica(container_id)
+    if row.state not in WRITABLE_STATES:
+        raise Refused(
+            Code.CONTAINER_NOT_OPEN,
+            f"container {container_id} is {row.state}",
+            container_id=container_id,
+            state=row.state,
+        )
+    if rows.tombstone(container_id, block_id) is not None:
+        raise Refused(
+            Code.NO_SUCH_BLOCK,
+            f"block {block_id} of container {container_id} was deleted",
+            container_id=container_id,
+            block_id=block_id,
+        )
+    return row
+
+
+def known_block(rows: Snapshot, container_id: ContainerId, block_id: BlockId) -> KnownBlock:
+    """Return what is recorded of a block. Raises `Damaged` if its row is."""
+    row = rows.block(container_id, block_id)
+    committed = None if row is None else decode_block(block_id, row)
+    last = rows.last_pending(container_id, block_id)
+    known = KnownBlock(committed, 0)
+    return replace(known, end=known.committed_end if last is None else last.end)
+
+
+def checked_chunk(
+    options: StoreOptions, block_id: BlockId, chunk: ChunkInfo, data: bytes
+) -> ChunkInfo:
+    """Return the chunk as it will be recorded, if `data` is what its writer described.
+
+    A chunk without a checksum type gets CRC32C: what we keep, we must be able to check.
+    """
+    where = f"block {block_id}, chunk at {chunk.offset}"
+    if not 0 < len(data) <= options.chunk_bytes_max or chunk.length_bytes != len(data):
+        raise Refused(
+            Code.INVALID_WRITE_SIZE,
+            f"{where}: {len(data)} bytes for a length of {chunk.length_bytes}, "
+            f"possible are 1..{options.chunk_bytes_max}",
+        )
+    if chunk.offset < 0 or chunk.end > min(BLOCK_BYTES_MAX, options.container_bytes_max):
+        raise Refused(
+            Code.INVALID_WRITE_SIZE,
+            f"{where}: ends at {chunk.end}, a block has at most {BLOCK_BYTES_MAX} bytes",
+        )
+    if chunk.checksum_type is None:
+        return summed_chunk(chunk.offset, data)
+    if chunk.checksum_type not in set(ChecksumType):
+        raise Refused(
+            Code.NO_SUCH_ALGORITHM, f"{where}: checksum type {chunk.checksum_type} is unknown"
+        )
+    check_checksums(where, chunk, data)
+    return chunk
+
+
+def summed_chunk(offset: int, data: bytes) -> ChunkInfo:
+    """Return the chunk that `data` is, with the default checksums."""
+    checksums = window_checksums(ChecksumType.CRC32C, WINDOW_BYTES_DEFAULT, data)
+    return ChunkInfo(offset, len(data), ChecksumType.CRC32C, WINDOW_BYTES_DEFAULT, checksums)
+
+
+def check_checksums(where: str, chunk: ChunkInfo, data: bytes) -> None:
+    """Refuse checksums that do not fit the chunk, or that `data` does not have."""
+    if chunk.checksum_type is ChecksumType.NONE:
+        if chunk.window_checksums:
+            raise Refused(Code.MALFORMED_REQUEST, f"{where}: checksums given for type NONE")
+        if not 0 <= chunk.bytes_per_checksum <= WINDOW_BYTES_MAX:
+            raise Refused(Code.MALFORMED_REQUEST, f"{where}: bytes_per_checksum is out of range")
+        return
+    if not WINDOW_BYTES_MIN <= chunk.bytes_per_checksum <= WINDOW_BYTES_MAX:
+        raise Refused(
+            Code.MALFORMED_REQUEST,
+            f"{where}: bytes_per_checksum {chunk.bytes_per_checksum} is not within "
+            f"{WINDOW_BYTES_MIN}..{WINDOW_BYTES_MAX}",
+        )
+    width = checksum_width_bytes(chunk.checksum_type)
+    count = window_count(chunk.length_bytes, chunk.bytes_per_checksum)
+    if len(chunk.window_checksums) != count * width:
+        raise Refused(
+            Code.MALFORMED_REQUEST,
+            f"{where}: {len(chunk.window_checksums)} bytes of checksums for {count} windows "
+            f"of {width} bytes each",
+        )
+    actual = window_checksums(chunk.checksum_type, chunk.bytes_per_checksum, data)
+    if actual != chunk.window_checksums:
+        window = differing_window(actual, chunk.window_checksums, width)
+        raise Refused(
+            Code.CHECKSUM_MISMATCH,
+            f"{where}: window {window} has {chunk.checksum_type.name} "
+            f"{actual[window * width : (window + 1) * width].hex()}, given was "
+            f"{chunk.window_checksums[window * width : (window + 1) * width].hex()}",
+            hint="the data changed between the client's memory and this host",
+            block_id=block_id_text(where),
+        )
+
+
+def block_id_text(where: str) -> str:
+    """Return the block id that a message's place names."""
+    return where.split()[1].rstrip(",")
+
+
+def differing_window(actual: bytes, given: bytes, width: int) -> int:
+    """Return the first window whose checksums differ."""
+    return next(
+        start // width
+        for start in range(0, len(given), width)
+        if actual[start : start + width] != given[start : start + width]
+    )
+
+
+def place_chunk(
+    rows: Snapshot,
+    container_id: ContainerId,
+    block_id: BlockId,
+    known: KnownBlock,
+    chunk: ChunkInfo,
+    is_there: Callable[[], bool],
+) -> Place:
+    """Return where the chunk belongs. Raises `Refused`: CHUNK_GAP, OVERLAPPING_CHUNK.
+
+    `is_there` says whether the disk holds these very bytes: without checksums nothing else can.
+    """
+    if chunk.offset == known.end:
+        return Place.END
+    where = f"block {block_id} of container {container_id}, chunk at {chunk.offset}"
+    if chunk.offset > known.end:
+        raise Refused(
+            Code.CHUNK_GAP,
+            f"{where}: the block ends at {known.end}, a hole would be left",
+            container_id=container_id,
+            block_id=block_id,
+        )
+    pending = rows.pending_at(container_id, block_id, chunk.offset)
+    recorded = pending or next((had for had in known.chunks if had.offset == chunk.offset), None)
+    if recorded == chunk and (chunk.checksum_type is not ChecksumType.NONE or is_there()):
+        return Place.RECORDED
+    if pending is not None and pending.length_bytes == chunk.length_bytes:
+        return Place.AGAIN
+    raise Refused(
+        Code.OVERLAPPING_CHUNK,
+        f"{where}: overlaps what is {'written' if pending else 'committed'} up to {known.end}",
+        container_id=container_id,
+        block_id=block_id,
+    )
+
+
+def check_room(options: StoreOptions, row: ReplicaRow, chunk: ChunkInfo) -> None:
+    """Refuse a chunk that does not fit into its container any more."""
+    if row.bytes_used + chunk.length_bytes > options.container_bytes_max:
+        raise Refused(
+            Code.INVALID_WRITE_SIZE,
+            f"container holds {row.bytes_used} bytes, {chunk.length_bytes} more exceed its "
+            f"{options.container_bytes_max}",
+            hint="close the container and write to another one",
+        )
+
+
+def resolved_commit(known: KnownBlock, written: list[ChunkInfo], block: BlockData) -> BlockData:
+    """Return the block as its commit records it: every chunk exactly as it was written.
+
+    `written` are the uncommitted chunks by offset. Raises `Refused` naming the first chunk that is
+    out of order, was never written, or was written otherwise.
+    """
+    check_commit(known, block)
+    recorded = {chunk.offset: chunk for chunk in (*known.chunks, *written)}
+    chunks = []
+    end = 0
+    for given in block.chunks:
+        where = f"block {block.block_id}, chunk at {given.offset}"
+        if given.offset != end:
+            code = Code.CHUNK_GAP if given.offset > end else Code.OVERLAPPING_CHUNK
+            raise Refused(code, f"{where}: the chunk before it ends at {end}")
+        chunk = recorded.get(given.offset)
+        if chunk is None or chunk.length_bytes != given.length_bytes:
+            raise Refused(
+                Code.UNABLE_TO_FIND_CHUNK,
+                f"{where}: no chunk of {given.length_bytes} bytes was written there",
+            )
+        if given.checksum_type is not None and given != chunk:
+            raise Refused(
+                Code.CHECKSUM_MISMATCH, f"{where}: checksums differ from those written with it"
+            )
+        chunks.append(chunk)
+        end = chunk.end
+    if end < known.committed_end:
+        raise Refused(
+            Code.OVERLAPPING_CHUNK,
+            f"block {block.block_id}: a commit of {end} bytes, {known.committed_end} are committed",
+        )
+    resolved = replace(block, chunks=tuple(chunks))
+    check_encodable(resolved)
+    return resolved
+
+
+def check_commit(known: KnownBlock, block: BlockData) -> None:
+    """Refuse a commit whose numbers are impossible, or older than what is committed."""
+    check_id(block.block_id, "block id")
+    if not 0 <= block.bcsid <= ID_MAX:
+        raise Refused(Code.MALFORMED_REQUEST, f"bcsid {block.bcsid} is not within 0..{ID_MAX}")
+    if len(block.chunks) > CHUNKS_PER_BLOCK_MAX:
+        raise Refused(
+            Code.INVALID_WRITE_SIZE,
+            f"block {block.block_id}: {len(block.chunks)} chunks, at most {CHUNKS_PER_BLOCK_MAX}",
+        )
+    if known.committed is not None and block.bcsid < known.committed.bcsid:
+        raise Refused(
+            Code.BCSID_MISMATCH,
+            f"block {block.block_id}: a commit of bcsid {block.bcsid}, "
+            f"{known.committed.bcsid} is committed",
+        )
+
+
+def check_encodable(block: BlockData) -> None:
+    """Refuse what a row cannot hold, for instance too much metadata."""
+    try:
+        for chunk in block.chunks:
+            check_chunk(block.block_id, chunk)
+        encode_block(block)
+    except (ValueError, UnicodeEncodeError) as error:
+        raise Refused(Code.MALFORMED_REQUEST, str(error)) from error
+
+
+def recounted(rows: Snapshot, container_id: ContainerId, row: ReplicaRow) -> ReplicaRow:
+    """Return the row with block count, bytes and highest BCSID as the block rows say them.
+
+    A damaged row counts as a block of no bytes.
+    """
+    block_count = bytes_used = bcsid = 0
+    for block_id, raw in rows.blocks(container_id):
+        block_count += 1
+        try:
+            block = decode_block(block_id, raw)
+        except Damaged:
+            continue
+        bytes_used += sum(chunk.length_bytes for chunk in block.chunks)
+        bcsid = max(bcsid, block.bcsid)
+    bytes_used += sum(chunk.length_bytes for _, chunk in rows.pending(container_id))
+    return replace(
+        row, block_count=block_count, bytes_used=bytes_used, bcsid=Bcsid(max(row.bcsid, bcsid))
+    )
+
+
+def commit_block(rows: Change, container_id: ContainerId, block: BlockData) -> None:
+    """Make written chunks a committed block; the bytes are counted already."""
+    row = rows.replica(container_id)
+    is_new = rows.block(container_id, block.block_id) is None
+    rows.put_block(container_id, block.block_id, encode_block(block))
+    rows.delete_pending(container_id, block.block_id, end=block.length_bytes)
+    rows.put_replica(
+        container_id,
+        replace(
+            row,
+            block_count=row.block_count + is_new,
+            bcsid=Bcsid(max(row.bcsid, block.bcsid)),
+        ),
+    )

@@ -1,0 +1,268 @@
+"""Creating and closing replicas, and the descriptor that follows their state.
+
+OPEN ─► CLOSING: no more writes ─ uncommitted bytes to quarantine ─ tree from metadata
+     ─► CLOSED or QUASI_CLOSED, in the commit that puts the tree in place
+"""
+
+import os
+import shutil
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+
+from agent.errors import SutureError
+from agent.store.files import blockfile, extents
+from agent.store.files.durable import (
+    block_errors,
+    disk_errors,
+    make_directories,
+    move,
+    remove_tree,
+    sync_directory,
+)
+from agent.store.files.layout import ReplicaPaths, block_id_of, replica_paths
+from agent.store.index.index import Change, Snapshot
+from agent.store.index.packformat import PackedBlocks
+from agent.store.index.rows import DescriptorEntry, ReplicaRow
+from agent.store.options import StoreOptions
+from agent.store.replica import quarantine
+from agent.store.replica.contradictions import replace_scanned
+from agent.store.replica.descriptor import descriptor_of, write_descriptor
+from agent.store.replica.obstacles import clear_place, make_home
+from agent.store.replica.packs import size_in, unpack
+from agent.store.replica.quarantine import Note
+from agent.store.replica.states import FORMER_STATE, Event, next_state
+from agent.store.replica.trees import commit_tree, rebuilt_tree
+from agent.store.volumes.volume import Volume, check_space_of_block
+from merkle.blockrow import is_intact
+from merkle.replica import BlockId, ContainerId, ReplicaState
+from merkle.tree import Tree
+from scanner.finding import Fault, Finding, Verdict
+
+
+def create_replica(volume: Volume, container_id: ContainerId, row: ReplicaRow) -> None:
+    """Make a new replica durable: built beside, renamed into place, then recorded."""
+    paths = volume.paths(container_id)
+    building = replica_paths(volume.layout.importing / str(container_id), container_id)
+    with disk_errors(paths.root):
+        try:
+            remove_tree(building.root)
+            for directory in (building.root, building.chunks, building.descriptor.parent):
+                make_directories(directory, below=volume.layout.importing)
+            write_descriptor(building.descriptor, descriptor_of(container_id, row))
+            make_directories(paths.root.parent, below=volume.layout.current)
+            move(building.root, paths.root)
+        finally:
+            shutil.rmtree(building.root, ignore_errors=True)
+    try:
+        volume.index.write(lambda rows: rows.put_replica(container_id, row))
+    except SutureError:
+        with suppress(OSError):  # an unrecorded empty replica is recorded at the next start
+            remove_tree(paths.root)
+            sync_directory(paths.root.parent)
+        raise
+
+
+def close_replica(
+    volume: Volume, options: StoreOptions, container_id: ContainerId, *, bcsid: int, force: bool
+) -> None:
+    """Close a replica, from whatever step an earlier attempt has reached.
+
+    Below the BCSID that the control plane names it becomes QUASI_CLOSED, unless forced. Closed,
+    and UNHEALTHY, replicas stay as they are.
+    """
+    with volume.index.read() as rows:
+        row = rows.replica(container_id)
+        lags = any(isinstance(work, DescriptorEntry) for _, work in rows.journal(container_id))
+    if lags:  # an earlier close changed the state and had no room for the descriptor
+        follow_state(volume, container_id)
+    if row.state in {ReplicaState.CLOSED, ReplicaState.UNHEALTHY}:
+        return
+    whole = force or row.bcsid >= bcsid
+    event = Event.CLOSED_WHOLE if whole else Event.CLOSED_SHORT
+    if row.state is ReplicaState.QUASI_CLOSED:
+        if whole:
+            move_state(volume, container_id, event)
+        return
+    if row.state is not ReplicaState.CLOSING:
+        move_state(volume, container_id, Event.CLOSE_BEGAN)
+    put_first_tree(volume, options, container_id, event)
+    follow_state(volume, container_id)
+
+
+def put_first_tree(
+    volume: Volume, options: StoreOptions, container_id: ContainerId, event: Event
+) -> None:
+    """Build the tree from metadata and change the state in the same commit.
+
+    A block row that is damaged cannot be in the tree: then the replica is UNHEALTHY at once.
+    """
+    with volume.index.read() as rows:
+        row = rows.replica(container_id)
+        tree = rebuilt_tree(rows, options.algorithm, container_id, row)
+        findings = []
+        if tree.block_count != row.block_count:
+            findings = damaged_rows(rows, container_id, options.now_ms())
+    quarantine_uncommitted(volume, options, container_id, tree)
+
+    def alter(rows: Change, row: ReplicaRow) -> ReplicaRow:
+        rows.delete_pending(container_id)
+        rows.begin_work(container_id, DescriptorEntry())
+        altered = replace(
+            row,
+            state=next_state(row.state, event, container_id),
+            bytes_used=int(tree.chunk_lengths.sum(dtype=np.uint64)),
+        )
+        if not findings:
+            return altered
+        replace_scanned(rows, container_id, findings)
+        return unhealthy(container_id, altered, finding_count=len(findings))
+
+    commit_tree(volume, container_id, tree, base_generation=row.generation, alter=alter)
+
+
+def damaged_rows(rows: Snapshot, container_id: ContainerId, now_ms: int) -> list[Finding]:
+    """Return a finding for every block row that cannot be read."""
+    return [
+        Finding(
+            container_id=container_id,
+            verdict=Verdict.CORRUPT,
+            fault=Fault.BLOCK_ROW_DAMAGED,
+            block_id=block_id,
+            offset=-1,
+            length_bytes=-1,
+            found_at_ms=now_ms,
+            evidence="the row fails its checksum",
+        )
+        for block_id, row in rows.blocks(container_id)
+        if not is_intact(block_id, row)
+    ]
+
+
+def unhealthy(container_id: ContainerId, row: ReplicaRow, *, finding_count: int) -> ReplicaRow:
+    """Return the row of a replica in which damage was found."""
+    former = row.former_state
+    if row.state is not ReplicaState.UNHEALTHY:
+        former = FORMER_STATE[row.state]
+    return replace(
+        row,
+        state=next_state(row.state, Event.DAMAGE_FOUND, container_id),
+        former_state=former,
+        finding_count=finding_count,
+    )
+
+
+def move_state(volume: Volume, container_id: ContainerId, event: Event) -> None:
+    """Change the state durably; the descriptor follows."""
+
+    def change(rows: Change) -> None:
+        row = rows.replica(container_id)
+        state = next_state(row.state, event, container_id)
+        rows.put_replica(container_id, replace(row, state=state))
+        rows.begin_work(container_id, DescriptorEntry())
+
+    volume.index.write(change)
+    follow_state(volume, container_id)
+
+
+def follow_state(volume: Volume, container_id: ContainerId) -> None:
+    """Write the descriptor that the row calls for, and end the journal entry that asks for it."""
+    with volume.index.read() as rows:
+        row = rows.replica(container_id)
+    paths = volume.paths(container_id)
+    with block_errors(paths.root):
+        make_home(volume, container_id)
+    write_descriptor(paths.descriptor, descriptor_of(container_id, row))
+    volume.index.write(lambda rows: rows.end_work(container_id, DescriptorEntry()))
+
+
+def quarantine_uncommitted(
+    volume: Volume, options: StoreOptions, container_id: ContainerId, tree: Tree
+) -> None:
+    """Take what no commit ever named out of the block files, so that a closed replica holds its
+    blocks and nothing else. A client that died may have left it; it is kept in quarantine.
+
+    A file whose row is damaged is left alone: nobody knows what it must hold.
+    """
+    paths = volume.paths(container_id)
+    with volume.index.read() as rows:
+        packed = rows.packed_blocks(container_id)
+    with disk_errors(paths.chunks):
+        sizes_bytes = data_sizes(paths, packed)
+    ends = block_ends(tree)
+    tails = [block_id for block_id, size in sizes_bytes.items() if size > ends.get(block_id, -1)]
+    with volume.index.read() as rows:
+        known = {block_id for block_id in tails if rows.block(container_id, block_id) is not None}
+    for block_id in tails:
+        if block_id in ends or block_id not in known:
+            end = ends.get(block_id, 0)
+            take_tail(
+                volume,
+                options,
+                container_id,
+                block_id,
+                end,
+                why="never committed",
+                reserve_bytes=0,  # no close waits for room: it is what a client wrote, at most
+            )
+
+
+def block_ends(tree: Tree) -> dict[int, int]:
+    """Return where each live block ends."""
+    counts = tree.chunk_counts
+    ends = np.zeros(len(counts), dtype=np.uint64)
+    last = tree.chunk_starts[1:][counts > 0].astype(np.int64) - 1
+    ends[counts > 0] = tree.chunk_offsets[last] + tree.chunk_lengths[last]
+    live = ~tree.deleted
+    return dict(zip(tree.block_ids[live].tolist(), ends[live].tolist(), strict=True))
+
+
+def data_sizes(paths: ReplicaPaths, packed: PackedBlocks) -> dict[BlockId, int]:
+    """Return how many bytes there are of every block that has a file, or a part of one; foreign
+    files are the scan's to report."""
+    sizes_bytes = {}
+    with suppress(FileNotFoundError), os.scandir(paths.chunks) as entries:
+        for entry in entries:
+            block_id = block_id_of(entry.name)
+            if block_id is not None and entry.is_file(follow_symlinks=False):
+                sizes_bytes[block_id] = entry.stat(follow_symlinks=False).st_size
+    pack_bytes = blockfile.size_bytes(paths.pack)
+    if pack_bytes != blockfile.ABSENT:
+        sizes_bytes.update((block_id, size_in(pack_bytes, place)) for block_id, place in packed)
+    return sizes_bytes
+
+
+def take_tail(
+    volume: Volume,
+    options: StoreOptions,
+    container_id: ContainerId,
+    block_id: BlockId,
+    end: int,
+    *,
+    why: str,
+    reserve_bytes: int,
+) -> int:
+    """Move what a block file holds from `end` on to quarantine; returns how many bytes.
+
+    The copy is durable before the file is cut, and holes take no room in it. A whole file is
+    moved, not copied. Raises `BlockFailed(DISK_OUT_OF_SPACE)` where the copy would leave less free
+    than `reserve_bytes`; nothing is changed then.
+    """
+    path = volume.paths(container_id).block_file(block_id)
+    unpack(volume, container_id, block_id)
+    with block_errors(path):
+        size = blockfile.size_bytes(path)
+        if size <= max(end, blockfile.ABSENT):
+            return 0
+        note = Note(container_id, block_id, end, size - end, options.now_ms(), why)
+        if end == 0:
+            quarantine.keep_file(volume.layout, note, path)
+            return size
+        with blockfile.opened(path, os.O_RDONLY) as fd:
+            tail_bytes = extents.data_bytes(fd, end, size)
+        check_space_of_block(volume, tail_bytes, reserve_bytes=reserve_bytes)
+        quarantine.keep_tail(volume.layout, note, path)
+        clear_place(volume, container_id, block_id, reserve_bytes=reserve_bytes, end=end)
+        blockfile.truncate(path, end)
+    return size - end

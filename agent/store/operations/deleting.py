@@ -1,0 +1,327 @@
+"""Deleting blocks and containers: first what says that they are gone, then what they were.
+
+    blocks      one commit { tree with tombstones; tombstones; rows gone; journal } ─ unlink ─ done
+    container   state DELETED ─ directory renamed away ─ rows gone ─ unlink
+
+So a crash leaves bytes that nobody names, never a name whose bytes are gone. The next start
+finishes what the journal, or the state, says was begun.
+"""
+
+import stat
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from agent.errors import Code, Refused, SutureError
+from agent.store.files.blockfile import ABSENT
+from agent.store.files.durable import (
+    block_errors,
+    disk_errors,
+    move,
+    remove_file,
+    remove_tree,
+    sync_directory,
+)
+from agent.store.index.index import Change, Snapshot
+from agent.store.index.rows import ReplicaRow, UnlinkEntry, moved_on
+from agent.store.options import StoreOptions
+from agent.store.replica import quarantine
+from agent.store.replica.contradictions import without_blocks
+from agent.store.replica.obstacles import has_home, put_aside
+from agent.store.replica.packs import give_back_pages, place_of, remove_spent
+from agent.store.replica.states import Event, next_state
+from agent.store.replica.trees import bury_blocks, commit_tree, load_tree
+from agent.store.volumes.volume import Volume
+from merkle.blockrow import decode_block
+from merkle.damaged import Damaged
+from merkle.replica import TREE_STATES, BlockId, ContainerId, ReplicaState
+from merkle.tree import Tree, build_from_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """What a delete came to: the bytes of each block that was there, and why the files of some,
+    of this delete or of earlier ones, are still to be removed."""
+
+    freed: Mapping[BlockId, int]
+    left: Mapping[BlockId, SutureError]
+
+    def checked(self) -> "Deleted":
+        """Return it if no file is left; else raise the first failure."""
+        for failure in self.left.values():
+            raise failure
+        return self
+
+
+def delete_blocks(
+    volume: Volume, options: StoreOptions, container_id: ContainerId, block_ids: Iterable[BlockId]
+) -> Deleted:
+    """Delete blocks of a closed replica. Repeating it is harmless, and tries again to remove the
+    files that are left."""
+    with volume.index.read() as rows:
+        row = rows.replica(container_id)
+        if row.state not in TREE_STATES:
+            raise Refused(
+                Code.DELETE_ON_OPEN_CONTAINER,
+                f"container {container_id} is {row.state}: its blocks cannot be deleted",
+                container_id=container_id,
+            )
+    tree = load_tree(volume, options, container_id)  # read after the row: never older than it
+    with volume.index.read() as rows:
+        tombstones = fresh_tombstones(rows, container_id, tree, sorted(set(block_ids)))
+        freed = {key: row_bytes(key, rows.block(container_id, key) or b"") for key in tombstones}
+        has_leftover = bool(to_unlink(rows, container_id).block_ids)
+    left: Mapping[BlockId, SutureError] = {}
+    if tombstones:
+        left = bury(volume, options, container_id, row, tree, tombstones)
+    elif has_leftover:  # of an earlier delete whose files could not be removed
+        left = unlink_blocks(volume, options, container_id)
+    return Deleted(freed, left)
+
+
+def fresh_tombstones(
+    rows: Snapshot,
+    container_id: ContainerId,
+    tree: Tree,
+    block_ids: Iterable[BlockId],
+) -> dict[BlockId, int]:
+    """Return the checksum that each live block's tombstone keeps.
+
+    It comes from the metadata, not from what a scan read: so replicas agree on it even where one
+    of them was damaged. Without a readable row it comes from the tree.
+    """
+    tombstones = {}
+    for block_id in block_ids:
+        raw = rows.block(container_id, block_id)
+        index = tree.index_of(block_id)
+        in_tree = index >= 0 and not tree.deleted[index]
+        if raw is None and not in_tree:
+            continue
+        checksum = int(tree.block_checksums[index]) if in_tree else 0
+        if raw is not None:
+            try:
+                alone = build_from_rows([(block_id, raw)], {}, algorithm=tree.algorithm)
+                checksum = int(alone.block_checksums[0])
+            except Damaged:
+                pass
+        tombstones[block_id] = checksum
+    return tombstones
+
+
+def bury(
+    volume: Volume,
+    options: StoreOptions,
+    container_id: ContainerId,
+    row: ReplicaRow,
+    tree: Tree,
+    tombstones: Mapping[BlockId, int],
+    *,
+    is_kept: bool = False,
+) -> Mapping[BlockId, SutureError]:
+    """Turn blocks into tombstones and remove what they were, or keep it in quarantine; returns why
+    the files of some are left. Raises `Refused` if the replica changed meanwhile."""
+
+    def alter(rows: Change, row: ReplicaRow) -> ReplicaRow:
+        return record_tombstones(rows, container_id, row, tombstones, is_kept=is_kept)
+
+    committed = commit_tree(
+        volume,
+        container_id,
+        bury_blocks(tree, tombstones),
+        base_generation=row.generation,
+        alter=alter,
+    )
+    if not committed:
+        raise changed_meanwhile(container_id)
+    return unlink_blocks(volume, options, container_id)
+
+
+def record_tombstones(
+    rows: Change,
+    container_id: ContainerId,
+    row: ReplicaRow,
+    tombstones: Mapping[BlockId, int],
+    *,
+    is_kept: bool = False,
+) -> ReplicaRow:
+    """Put tombstones in the place of rows, with the order to unlink, or to move the files to
+    quarantine; returns the replica's row."""
+    bytes_gone = 0
+    blocks_gone = 0
+    for block_id, checksum in tombstones.items():
+        raw = rows.block(container_id, block_id)
+        if raw is not None:
+            blocks_gone += 1
+            bytes_gone += row_bytes(block_id, raw)
+            rows.delete_block(container_id, block_id)
+        rows.put_tombstone(container_id, block_id, checksum)
+    row = without_blocks(rows, container_id, row, tombstones)
+    unfinished = to_unlink(rows, container_id)  # an earlier unlink may have failed
+    block_ids = sorted(set(unfinished.block_ids) | set(tombstones))
+    kept_ids = sorted(set(unfinished.kept_ids) | set(tombstones if is_kept else ()))
+    rows.begin_work(container_id, UnlinkEntry(tuple(block_ids), tuple(kept_ids)))
+    return replace(
+        row,
+        block_count=max(0, row.block_count - blocks_gone),
+        bytes_used=max(0, row.bytes_used - bytes_gone),
+    )
+
+
+def row_bytes(block_id: BlockId, raw: bytes) -> int:
+    """Return the bytes of a block; 0 when its row is damaged."""
+    try:
+        return sum(chunk.length_bytes for chunk in decode_block(block_id, raw).chunks)
+    except Damaged:
+        return 0
+
+
+def to_unlink(rows: Snapshot, container_id: ContainerId) -> UnlinkEntry:
+    """Return what the journal says of the files to unlink."""
+    for _, entry in rows.journal(container_id):
+        if isinstance(entry, UnlinkEntry):
+            return entry
+    return UnlinkEntry(())
+
+
+def unlink_blocks(
+    volume: Volume, options: StoreOptions, container_id: ContainerId
+) -> Mapping[BlockId, SutureError]:
+    """Remove the bytes of tombstones that the journal names, and the order to do so. Some go to
+    quarantine. The last of a pack takes the pack with it.
+
+    What cannot be removed stays in the order; returns why, by block, after all others have gone.
+    """
+    with volume.index.read() as rows:
+        entry = to_unlink(rows, container_id)
+        packed = [rows.packed(container_id, block_id) for block_id in entry.block_ids]
+        dead = set(entry.block_ids)
+        is_spent = all(block_id in dead for block_id, _ in rows.packed_rows(container_id))
+    gone = [place for place in packed if place is not None]
+    paths = volume.paths(container_id)
+    left: dict[BlockId, SutureError] = {}
+    removed = False
+    for block_id in entry.block_ids if has_home(paths) else ():
+        try:
+            if block_id in entry.kept_ids:
+                keep_block(volume, options, container_id, block_id)
+            removed |= remove_block(volume, container_id, block_id)
+        except SutureError as error:
+            left[block_id] = error
+    with disk_errors(paths.chunks):
+        has_spent = is_spent and remove_spent(paths)
+        if not has_spent:
+            give_back_pages(paths, gone)
+        if removed or has_spent:
+            sync_directory(paths.chunks)
+
+    def change(rows: Change) -> None:
+        rows.delete_packed(container_id, entry.block_ids)
+        rows.end_work(container_id, entry)
+        if left:
+            kept = tuple(block_id for block_id in entry.kept_ids if block_id in left)
+            rows.begin_work(container_id, UnlinkEntry(tuple(left), kept))
+
+    volume.index.write(change)
+    return left
+
+
+def remove_block(volume: Volume, container_id: ContainerId, block_id: BlockId) -> bool:
+    """Remove a block's file; returns whether there was one. A directory in its place is put aside:
+    nobody knows what it holds. Raises `BlockFailed`; the caller syncs the directory."""
+    path = volume.paths(container_id).block_file(block_id)
+    with block_errors(path):
+        try:
+            return remove_file(path)
+        except (IsADirectoryError, PermissionError):
+            if not stat.S_ISDIR(path.lstat().st_mode):
+                raise
+            put_aside(volume, container_id, block_id, path)
+            return True
+
+
+def keep_block(
+    volume: Volume, options: StoreOptions, container_id: ContainerId, block_id: BlockId
+) -> None:
+    """Put what a block was into quarantine: its file is moved, its part of a pack copied. What
+    cannot be read any more is not kept."""
+    with volume.index.read() as rows:
+        place = place_of(rows, volume.paths(container_id), container_id, block_id)
+    with block_errors(place.name):
+        size_bytes = place.size_bytes()
+    if size_bytes == ABSENT:
+        return
+    note = quarantine.Note(
+        container_id, block_id, 0, size_bytes, options.now_ms(), "deleted as at a peer"
+    )
+    if place.packed is None:
+        quarantine.keep_file(volume.layout, note, place.name)
+        return
+    try:
+        data = place.read(0, size_bytes)
+    except OSError:
+        return
+    quarantine.keep(volume.layout, note, data)
+
+
+def delete_replica(volume: Volume, container_id: ContainerId, *, force: bool) -> None:
+    """Delete a replica. Unless forced, an open or non-empty one is refused."""
+    with volume.index.read() as rows:
+        row = rows.replica(container_id)
+        has_rows = next(rows.blocks(container_id), None) is not None
+    if not force:
+        check_deletable(volume, container_id, row, has_rows=has_rows)
+
+    def mark(rows: Change) -> None:
+        current = rows.replica(container_id)
+        state = next_state(current.state, Event.DELETE_BEGAN, container_id)
+        rows.put_replica(container_id, moved_on(replace(current, state=state)))
+
+    volume.index.write(mark)
+    finish_delete(volume, container_id)
+
+
+def check_deletable(
+    volume: Volume, container_id: ContainerId, row: ReplicaRow, *, has_rows: bool
+) -> None:
+    """Refuse to delete what is open, or holds anything: a row, a byte, or a file that no row
+    describes, because a lost index is no proof of emptiness."""
+    if row.state not in TREE_STATES and row.state is not ReplicaState.DELETED:
+        raise Refused(
+            Code.DELETE_ON_OPEN_CONTAINER,
+            f"container {container_id} is {row.state}",
+            hint="close it first, or force",
+            container_id=container_id,
+        )
+    paths = volume.paths(container_id)
+    with disk_errors(paths.chunks):
+        files = paths.chunks.iterdir() if paths.chunks.is_dir() else iter(())
+        leftover = next(files, None)
+    if has_rows or leftover is not None:
+        raise Refused(
+            Code.DELETE_ON_NON_EMPTY_CONTAINER,
+            f"container {container_id} holds {row.block_count} blocks"
+            + (f" and the file {leftover.name}" if leftover is not None else ""),
+            hint="force deletes it with its data",
+            container_id=container_id,
+        )
+
+
+def finish_delete(volume: Volume, container_id: ContainerId) -> None:
+    """Do what state DELETED stands for, from whatever step an earlier attempt has reached."""
+    root = volume.paths(container_id).root
+    grave = volume.layout.deleting / str(container_id)
+    with disk_errors(root):
+        if root.is_dir():
+            remove_tree(grave)
+            move(root, grave)
+    volume.index.write(lambda rows: rows.delete_container(container_id))
+    with disk_errors(grave):
+        remove_tree(grave)
+
+
+def changed_meanwhile(container_id: ContainerId) -> Refused:
+    """Return the refusal of a change whose ground has moved: its caller held no lease."""
+    return Refused(
+        Code.INVALID_CONTAINER_STATE,
+        f"container {container_id} changed while it was being changed",
+        container_id=container_id,
+    )

@@ -1,0 +1,173 @@
+"""Writing over bytes in place so that a crash leaves the old ones or the new ones.
+
+    old bytes to quarantine ─ journal entry ─ pwrite ─ fdatasync ─ read back past the cache
+        ─ one LMDB commit: record, journal entry removed
+
+At the next start an entry that is still there is rolled forward if the new bytes arrived whole,
+else back from quarantine. Ozone overwrites in place without either (its trap 13).
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from agent.errors import BlockFailed, Code, SutureError
+from agent.store.files import blockfile
+from agent.store.files.durable import block_errors, read_file, remove_file, sync_directory
+from agent.store.index.index import Change
+from agent.store.index.rows import InstallEntry, moved_on
+from agent.store.options import StoreOptions
+from agent.store.replica import quarantine
+from agent.store.replica.obstacles import clear_place
+from agent.store.replica.packs import unpack
+from agent.store.replica.quarantine import Note
+from agent.store.volumes.volume import Volume, check_space
+from merkle.checksum import crc32c
+from merkle.replica import BlockId, ChunkInfo, ContainerId
+
+Record: TypeAlias = Callable[[Change], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Old:
+    """What the file held before: its size, and the name of the copy of the bytes."""
+
+    length_bytes: int
+    quarantine: str
+
+
+def overwrite_chunk(
+    volume: Volume,
+    options: StoreOptions,
+    container_id: ContainerId,
+    block_id: BlockId,
+    chunk: ChunkInfo,
+    data: bytes,
+    record: Record,
+    *,
+    pending: bool,
+) -> None:
+    """Put `data` at the chunk's place, verify it there, and `record` it in the same commit that
+    ends the journal entry. Raises the store's errors; the old bytes are back then.
+    """
+    path = volume.paths(container_id).block_file(block_id)
+    clear_place(volume, container_id, block_id, reserve_bytes=options.reserve_bytes)
+    unpack(volume, container_id, block_id)
+    old = _keep_old(volume, options, container_id, block_id, chunk, path, pending=pending)
+    entry = InstallEntry(
+        block_id=block_id,
+        chunk=chunk,
+        data_checksum=crc32c(data),
+        old_length_bytes=old.length_bytes,
+        quarantine=old.quarantine,
+        pending=pending,
+    )
+
+    def begin(rows: Change) -> None:
+        rows.begin_work(container_id, entry)
+        rows.put_replica(container_id, moved_on(rows.replica(container_id)))
+
+    volume.index.write(begin)
+    try:
+        with block_errors(path):
+            blockfile.overwrite(path, data, chunk.offset)
+        check_arrived(path, entry)
+        finish(volume, container_id, entry, record)
+    except BaseException:
+        if is_open(volume, container_id, entry):
+            roll_back(volume, container_id, entry)
+        raise
+
+
+def finish(volume: Volume, container_id: ContainerId, entry: InstallEntry, record: Record) -> None:
+    """Record the new bytes and end the entry, in one commit."""
+
+    def change(rows: Change) -> None:
+        record(rows)
+        rows.end_work(container_id, entry)
+
+    volume.index.write(change)
+    if entry.pending and entry.quarantine:  # the client replaced its own bytes: nobody wants them
+        with suppress(SutureError):  # the write is done, whatever becomes of the copy
+            quarantine.forget(volume.layout, entry.quarantine)
+
+
+def is_open(volume: Volume, container_id: ContainerId, entry: InstallEntry) -> bool:
+    """Return whether the index still has the entry: then nothing of the new bytes is recorded."""
+    with volume.index.read() as rows:
+        return entry in (known for _, known in rows.journal(container_id))
+
+
+def check_arrived(path: Path, entry: InstallEntry) -> None:
+    """Raise `BlockFailed` if the medium does not give back what was written."""
+    if not arrived(path, entry):
+        raise BlockFailed(
+            Code.IO_EXCEPTION,
+            f"{path}: bytes at {entry.chunk.offset} read back otherwise than they were written",
+            hint="check the disk and the kernel's log",
+        )
+
+
+def arrived(path: Path, entry: InstallEntry) -> bool:
+    """Return whether the medium holds the new bytes, all of them."""
+    with block_errors(path):
+        if blockfile.size_bytes(path) < entry.chunk.end:
+            return False
+        data = blockfile.read_past_cache(path, entry.chunk.offset, entry.chunk.length_bytes)
+    return len(data) == entry.chunk.length_bytes and crc32c(data) == entry.data_checksum
+
+
+def roll_back(volume: Volume, container_id: ContainerId, entry: InstallEntry) -> None:
+    """Restore what the file held before, as far as it could be read, and end the entry."""
+    path = volume.paths(container_id).block_file(entry.block_id)
+    if entry.old_length_bytes != blockfile.ABSENT:
+        clear_place(volume, container_id, entry.block_id, reserve_bytes=0)
+    with block_errors(path):
+        if entry.old_length_bytes == blockfile.ABSENT:
+            remove_file(path)
+            sync_directory(path.parent)
+        elif blockfile.size_bytes(path) != blockfile.ABSENT:
+            if entry.quarantine:
+                kept = quarantine.content_path(volume.layout, entry.quarantine)
+                old = read_file(kept, bytes_max=entry.chunk.length_bytes)
+                blockfile.overwrite(path, old, entry.chunk.offset)
+            if blockfile.size_bytes(path) > entry.old_length_bytes:
+                blockfile.truncate(path, entry.old_length_bytes)
+    volume.index.write(lambda rows: rows.end_work(container_id, entry))
+    if entry.quarantine:
+        quarantine.forget(volume.layout, entry.quarantine)
+
+
+def _keep_old(
+    volume: Volume,
+    options: StoreOptions,
+    container_id: ContainerId,
+    block_id: BlockId,
+    chunk: ChunkInfo,
+    path: Path,
+    *,
+    pending: bool,
+) -> _Old:
+    with block_errors(path):
+        size = blockfile.size_bytes(path)
+    blockfile.check_reached(path, max(size, 0), chunk.offset)
+    kept_bytes = max(min(size, chunk.end) - chunk.offset, 0)
+    added_bytes = max(chunk.end - max(size, 0), 0)
+    check_space(volume, kept_bytes + added_bytes, reserve_bytes=options.reserve_bytes)
+    if size <= chunk.offset:
+        return _Old(size, "")
+    try:
+        old = blockfile.read_past_cache(path, chunk.offset, chunk.length_bytes)
+    except OSError:  # the medium does not give them back: that is why they are replaced
+        return _Old(size, "")
+    note = Note(
+        container_id=container_id,
+        block_id=block_id,
+        offset=chunk.offset,
+        length_bytes=len(old),
+        at_ms=options.now_ms(),
+        why="rewritten by its client" if pending else "replaced by a repair",
+    )
+    return _Old(size, quarantine.keep(volume.layout, note, old))

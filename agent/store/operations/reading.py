@@ -1,0 +1,201 @@
+"""Reading blocks and volumes: short snapshots of the index, bytes as the disk has them."""
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Final
+
+import numpy as np
+
+from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.memory import give_back
+from agent.store.files.durable import disk_errors
+from agent.store.index.columns import ReplicaColumns
+from agent.store.index.facts import VolumeFacts
+from agent.store.operations.blocks import known_block
+from agent.store.replica.packs import place_of
+from agent.store.volumes.volume import Counted, Volume
+from merkle.blockrow import decode_block
+from merkle.damaged import Damaged
+from merkle.replica import CHUNK_BYTES_MAX, BlockData, BlockId, ContainerId
+from scanner.finding import Finding
+
+ROWS_PER_READ: Final = 4_096  # bounds how long one read transaction lasts
+USED: Final = "used"
+COUNT_COST_S: Final = 0.02  # below it, counting all rows again is cheap
+FEW_ROWS: Final = 1_000  # so is counting these, however long a busy machine took for it
+COUNTED_FOR: Final = 30.0
+READ_BYTES_MAX: Final = CHUNK_BYTES_MAX
+
+
+def block_rows(
+    volume: Volume, container_id: ContainerId, start: int
+) -> Iterator[tuple[BlockId, bytes]]:
+    """Yield raw block rows from `start` on, in batches of short transactions."""
+    while True:
+        with volume.index.read() as rows:
+            batch = list(islice(rows.blocks(container_id, start), ROWS_PER_READ))
+        yield from batch
+        if len(batch) < ROWS_PER_READ:
+            return
+        start = batch[-1][0] + 1
+
+
+def readable_blocks(rows: Iterable[tuple[BlockId, bytes]]) -> Iterator[BlockData]:
+    """Yield the blocks of rows; the scan reports those that are damaged."""
+    for block_id, row in rows:
+        try:
+            yield decode_block(block_id, row)
+        except Damaged:
+            continue
+
+
+def committed_block(volume: Volume, container_id: ContainerId, block_id: BlockId) -> BlockData:
+    """Return a committed block. Raises `Refused`, and `Unavailable` while its row is damaged."""
+    with volume.index.read() as rows:
+        rows.replica(container_id)
+        row = rows.block(container_id, block_id)
+        if row is None:
+            pending = rows.last_pending(container_id, block_id)
+            raise Refused(
+                Code.NO_SUCH_BLOCK if pending is None else Code.BLOCK_NOT_COMMITTED,
+                f"no committed block {block_id} in container {container_id}",
+                container_id=container_id,
+                block_id=block_id,
+            )
+    try:
+        return decode_block(block_id, row)
+    except Damaged as damage:
+        raise damaged_block(container_id, damage) from damage
+
+
+def read_block(
+    volume: Volume, container_id: ContainerId, block_id: BlockId, offset: int, length_bytes: int
+) -> bytes:
+    """Return bytes of a block, committed or not. The reader verifies them."""
+    with volume.index.read() as rows:
+        rows.replica(container_id)
+        place = place_of(rows, volume.paths(container_id), container_id, block_id)
+        try:
+            end = known_block(rows, container_id, block_id).end
+        except Damaged as damage:
+            raise damaged_block(container_id, damage) from damage
+    if offset < 0 or not 0 < length_bytes <= READ_BYTES_MAX or offset + length_bytes > end:
+        raise Refused(
+            Code.UNABLE_TO_FIND_CHUNK,
+            f"block {block_id} of container {container_id} ends at {end}: "
+            f"no {length_bytes} bytes at {offset}",
+        )
+    with disk_errors(place.name):
+        try:
+            data = place.read(offset, length_bytes)
+        except FileNotFoundError:
+            data = b""
+    if place.packed is not None:
+        with volume.index.read() as rows:
+            if rows.tombstone(container_id, block_id) is not None:
+                data = b""  # its pages may be zeros already
+            elif rows.packed(container_id, block_id) != place.packed:
+                return read_block(volume, container_id, block_id, offset, length_bytes)
+    if len(data) < length_bytes:
+        raise Unavailable(
+            Code.UNAVAILABLE,
+            f"{place.name}: {len(data)} of {length_bytes} bytes at {offset}",
+            hint="another replica has it; reconcile repairs this one",
+        )
+    return data
+
+
+def damaged_block(container_id: ContainerId, damage: Damaged) -> Unavailable:
+    """Return the error for a block whose row is damaged: another replica has it."""
+    return Unavailable(
+        Code.UNAVAILABLE,
+        f"container {container_id}: {damage}",
+        hint="another replica has it; reconcile repairs this one",
+    )
+
+
+def findings_of(
+    volume: Volume, places: Mapping[ContainerId, Volume], *, start: int, count: int
+) -> list[Finding]:
+    """Return unresolved findings of the replicas that a volume serves, from `start` on."""
+    with volume.index.read() as rows:
+        here = (
+            finding
+            for owner in rows.containers_with_findings(start)
+            if places.get(owner) is volume
+            for finding in rows.findings(owner)
+        )
+        return list(islice(here, count))
+
+
+def facts_or_failure(volume: Volume) -> VolumeFacts:
+    """Return the facts of a volume; if its disk does not answer, those of a failed one."""
+    try:
+        return volume_facts(volume)
+    except SutureError as error:
+        return failed_facts(volume, str(error))
+
+
+def failed_facts(volume: Volume, reason: str) -> VolumeFacts:
+    """Return the facts of a volume that failed while it was open."""
+    return VolumeFacts(
+        volume_id=volume.volume_id,
+        path=volume.layout.volume,
+        capacity_bytes=0,
+        available_bytes=0,
+        used_bytes=0,
+        container_count=0,
+        failed=True,
+        error=reason,
+    )
+
+
+def volume_facts(volume: Volume) -> VolumeFacts:
+    """Return the facts of an open volume."""
+    used_bytes, container_count = _used(volume)
+    return VolumeFacts(
+        volume_id=volume.volume_id,
+        path=volume.layout.volume,
+        capacity_bytes=volume.capacity_bytes(),
+        available_bytes=volume.available_bytes(),
+        used_bytes=used_bytes,
+        container_count=container_count,
+    )
+
+
+def served_columns(volume: Volume, places: Mapping[ContainerId, Volume]) -> ReplicaColumns:
+    """Return the replicas that a volume serves as columns."""
+    with volume.index.read() as rows:
+        columns, _ = rows.columns()
+    is_here = (places.get(number) is volume for number in columns.container_ids.tolist())
+    return columns.where(np.fromiter(is_here, np.bool_, len(columns)))
+
+
+def index_version(volume: Volume) -> int:
+    """Return a number that grows with every change of the volume's index."""
+    with volume.index.read() as rows:
+        return rows.version()
+
+
+def _used(volume: Volume) -> tuple[int, int]:
+    """Return the bytes and the number of a volume's replicas.
+
+    All rows are read for it. That is not done again before the index has changed, nor where it took
+    long, again and again while it changes: then what is told is as old as COUNTED_FOR times that.
+    """
+    began_s = time.monotonic()
+    kept = volume.counted.get(USED)
+    with volume.index.read() as rows:
+        version = rows.version()
+        if kept is not None:
+            is_costly = kept.cost_s > COUNT_COST_S and kept.container_count > FEW_ROWS
+            if kept.version == version or (
+                is_costly and began_s - kept.at_s < COUNTED_FOR * kept.cost_s
+            ):
+                return kept.used_bytes, kept.container_count
+        columns, _ = rows.columns()
+    give_back()
+    used_bytes, now_s = int(columns.bytes_used.sum()), time.monotonic()
+    volume.counted[USED] = Counted(version, now_s, now_s - began_s, used_bytes, len(columns))
+    return used_bytes, len(columns)

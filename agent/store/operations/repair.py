@@ -1,0 +1,396 @@
+"""What reconcile may do to a replica, each step journaled and none of it destructive.
+
+No byte that verifies here is ever overwritten: that is asked of the medium, right before, whatever
+the caller believes. Where our own row is intact it has the last word: bytes that do not fit it are
+refused, whoever offers them. Only an operator's order overrules both. What is replaced or cut off
+goes to quarantine first. Every step moves the replica's generation, so that a scan which began
+before it cannot put its tree in place.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from agent.errors import Code, Refused, SutureError
+from agent.store.files import blockfile
+from agent.store.files.durable import block_errors
+from agent.store.index.index import Change, Snapshot
+from agent.store.index.rows import moved_on
+from agent.store.operations.blocks import check_checksums, check_id, recounted
+from agent.store.operations.closing import follow_state, take_tail
+from agent.store.operations.deleting import bury, record_tombstones, unlink_blocks
+from agent.store.operations.overwrite import overwrite_chunk
+from agent.store.options import StoreOptions
+from agent.store.replica.contradictions import note_contradictions
+from agent.store.replica.packs import place_of
+from agent.store.replica.quarantine import Note, keep
+from agent.store.replica.trees import load_tree, tree_replica
+from agent.store.volumes.volume import Volume
+from merkle.blockrow import check_chunk, decode_block, encode_block, is_intact
+from merkle.checksum import window_checksums
+from merkle.damaged import Damaged
+from merkle.replica import (
+    BLOCK_BYTES_MAX,
+    ID_MAX,
+    Bcsid,
+    BlockData,
+    BlockId,
+    ChecksumType,
+    ChunkInfo,
+    ContainerId,
+)
+from scanner.finding import Finding
+
+
+class Repair:
+    """Repair of one replica. The caller holds the container's lease."""
+
+    def __init__(self, volume: Volume, options: StoreOptions, container_id: ContainerId) -> None:
+        self._volume = volume
+        self._options = options
+        self._container_id = container_id
+        self._paths = volume.paths(container_id)
+        with volume.index.read() as rows:
+            tree_replica(rows, container_id)
+
+    def install_chunk(
+        self, block_id: BlockId, chunk: ChunkInfo, data: bytes, *, is_ordered: bool = False
+    ) -> None:
+        """Put a peer's chunk in the place of a missing or damaged one.
+
+        `is_ordered`: an operator wants just these bytes, whatever our row says and though what is
+        there may verify. Raises `Refused`: INELIGIBLE if what is there verifies, OVERLAPPING_CHUNK
+        if the chunk does not fit between those recorded, CHUNK_GAP if it would leave a hole,
+        CHECKSUM_MISMATCH if the data is not what `chunk` says, or not what our row says.
+        `VolumeFailed` if the medium does not keep it.
+        """
+        check_offered(block_id, chunk, data)
+        block = self._fitting_block(block_id, chunk)
+        recorded = chunk_at(block, chunk.offset)
+        if recorded is not None and not is_ordered:
+            if self._verifies(block_id, recorded):
+                raise Refused(
+                    Code.INELIGIBLE,
+                    f"block {block_id}, chunk at {chunk.offset}: what is there verifies",
+                    container_id=self._container_id,
+                )
+            check_recorded(block_id, recorded, chunk)
+        overwrite_chunk(
+            self._volume,
+            self._options,
+            self._container_id,
+            block_id,
+            chunk,
+            data,
+            lambda rows: record_chunk(rows, self._container_id, block_id, chunk),
+            pending=False,
+        )
+
+    def salvage_chunk(
+        self, block_id: BlockId, chunk: ChunkInfo, *, is_ordered: bool = False
+    ) -> bool:
+        """Record a chunk whose bytes are on the medium while its row was lost.
+
+        Returns False if they do not verify, or cannot be verified, or our row is there and says
+        otherwise (unless `is_ordered` by an operator); nothing is changed then.
+        """
+        check_shape(block_id, chunk)
+        block = self._fitting_block(block_id, chunk)
+        if not is_ordered and chunk_at(block, chunk.offset) not in {None, chunk}:
+            return False
+        if chunk.checksum_type is ChecksumType.NONE or not self._verifies(block_id, chunk):
+            return False
+        if chunk_at(block, chunk.offset) != chunk:
+            self._change(lambda rows: record_chunk(rows, self._container_id, block_id, chunk))
+        return True
+
+    def trim(self, block_id: BlockId) -> int:
+        """Move the bytes behind the last recorded chunk to quarantine; returns how many.
+
+        A file without any row is moved whole. A row that cannot be read says nothing about where
+        the block ends: then nothing is trimmed.
+        """
+        check_id(block_id, "block id")
+        with self._volume.index.read() as rows:
+            row = rows.block(self._container_id, block_id)
+        try:
+            end = 0 if row is None else decode_block(block_id, row).length_bytes
+        except Damaged as damage:
+            raise Refused(Code.INELIGIBLE, f"{damage}: nothing is trimmed") from damage
+        return trim_block(self._volume, self._options, self._container_id, block_id, end)
+
+    def adopt_tombstone(self, block_id: BlockId, checksum: int) -> None:
+        """Make a block what it is at a peer: deleted, with the checksum that the peer keeps.
+
+        That the delete is confirmed is the caller's to know; its bytes are kept in quarantine.
+        """
+        check_id(block_id, "block id")
+        if not 0 <= checksum < 2**64:
+            raise Refused(Code.MALFORMED_REQUEST, f"checksum {checksum} is not 64 bits")
+        with self._volume.index.read() as rows:
+            row = tree_replica(rows, self._container_id)
+        if row.tree is None:
+            self._bury_without_tree(block_id, checksum)
+            return
+        tree = load_tree(self._volume, self._options, self._container_id)
+        left = bury(
+            self._volume,
+            self._options,
+            self._container_id,
+            row,
+            tree,
+            {block_id: checksum},
+            is_kept=True,
+        )
+        check_removed(left, block_id)
+
+    def adopt_bcsid(self, block_id: BlockId, bcsid: int) -> None:
+        """Raise a block's BCSID; it is never lowered. Full coverage is the caller's to know."""
+        check_bcsid(bcsid)
+
+        def change(rows: Change) -> None:
+            row = rows.block(self._container_id, block_id)
+            if row is None:
+                raise Refused(
+                    Code.NO_SUCH_BLOCK, f"no block {block_id} in container {self._container_id}"
+                )
+            block = decode_block(block_id, row)
+            raised = replace(block, bcsid=Bcsid(max(block.bcsid, bcsid)))
+            rows.put_block(self._container_id, block_id, encode_block(raised))
+
+        self._volume.index.write(change)
+
+    def adopt_metadata(self, block_id: BlockId, metadata: tuple[tuple[str, str], ...]) -> None:
+        """Give a block without client metadata what a peer's has; what is here stays."""
+
+        def change(rows: Change) -> None:
+            row = rows.block(self._container_id, block_id)
+            if row is None:
+                raise Refused(
+                    Code.NO_SUCH_BLOCK, f"no block {block_id} in container {self._container_id}"
+                )
+            block = decode_block(block_id, row)
+            if not block.metadata:
+                adopted = encode_block(replace(block, metadata=metadata))
+                rows.put_block(self._container_id, block_id, adopted)
+
+        self._volume.index.write(change)
+
+    def install_empty_block(self, block_id: BlockId) -> None:
+        """Record a block that has no chunks at a peer and no row here."""
+        check_id(block_id, "block id")
+
+        def change(rows: Change) -> None:
+            refuse_tombstone(rows, self._container_id, block_id)
+            if rows.block(self._container_id, block_id) is None:
+                put_block(rows, self._container_id, BlockData(block_id, Bcsid(0)), added_bytes=0)
+
+        self._volume.index.write(change)
+
+    def advance_bcsid(self, bcsid: int) -> None:
+        """Raise the container's BCSID: it claims all blocks up to that one."""
+        check_bcsid(bcsid)
+
+        def change(rows: Change) -> None:
+            row = rows.replica(self._container_id)
+            raised = Bcsid(max(row.bcsid, bcsid))
+            rows.put_replica(self._container_id, replace(row, bcsid=raised))
+
+        self._volume.index.write(change)
+
+    def note_contradictions(self, found: Sequence[Finding], *, is_complete: bool) -> bool:
+        """Keep where peers contradict this replica; returns whether that is news."""
+        return self._volume.index.write(
+            lambda rows: note_contradictions(
+                rows, self._container_id, found, is_complete=is_complete
+            )
+        )
+
+    def keep_version(self, block_id: BlockId, offset: int, data: bytes, why: str) -> None:
+        """Keep a peer's version of a chunk in quarantine, if there is room for it."""
+        if self._volume.available_bytes() - len(data) < self._options.reserve_bytes:
+            return
+        at_ms = self._options.now_ms()
+        note = Note(self._container_id, block_id, offset, len(data), at_ms, why)
+        keep(self._volume.layout, note, data)
+
+    def rewrite_descriptor(self) -> None:
+        """Write the descriptor anew from what the index knows."""
+        follow_state(self._volume, self._container_id)
+
+    def _fitting_block(self, block_id: BlockId, chunk: ChunkInfo) -> BlockData | None:
+        with self._volume.index.read() as rows:
+            tree_replica(rows, self._container_id)
+            refuse_tombstone(rows, self._container_id, block_id)
+            block = readable_block(rows, self._container_id, block_id)
+        check_fits(block_id, block, chunk)
+        return block
+
+    def _verifies(self, block_id: BlockId, chunk: ChunkInfo) -> bool:
+        """Whether the medium holds this chunk. One without checksums does if it is all there."""
+        with self._volume.index.read() as rows:
+            place = place_of(rows, self._paths, self._container_id, block_id)
+        try:
+            data = place.read_past_cache(chunk.offset, chunk.length_bytes)
+        except OSError:
+            return False
+        if len(data) < chunk.length_bytes:
+            return False
+        actual = window_checksums(chunk.checksum_type, chunk.bytes_per_checksum, data)
+        return actual == chunk.window_checksums
+
+    def _change(self, change: Callable[[Change], None]) -> None:
+        self._volume.index.write(change)
+
+    def _bury_without_tree(self, block_id: BlockId, checksum: int) -> None:
+        def change(rows: Change) -> None:
+            row = rows.replica(self._container_id)
+            after = record_tombstones(
+                rows, self._container_id, row, {block_id: checksum}, is_kept=True
+            )
+            rows.put_replica(self._container_id, moved_on(after))
+
+        self._volume.index.write(change)
+        check_removed(unlink_blocks(self._volume, self._options, self._container_id), block_id)
+
+
+def check_removed(left: Mapping[BlockId, SutureError], block_id: BlockId) -> None:
+    """Raise why the files of this block are left; those of others are not its failure."""
+    if block_id in left:
+        raise left[block_id]
+
+
+def check_offered(block_id: BlockId, chunk: ChunkInfo, data: bytes) -> None:
+    """Refuse data that is not the chunk it is offered as."""
+    check_shape(block_id, chunk)
+    if len(data) != chunk.length_bytes:
+        raise Refused(
+            Code.INVALID_WRITE_SIZE,
+            f"block {block_id}, chunk at {chunk.offset}: {len(data)} bytes for a length of "
+            f"{chunk.length_bytes}",
+        )
+    check_checksums(f"block {block_id}, chunk at {chunk.offset}", chunk, data)
+
+
+def check_recorded(block_id: BlockId, recorded: ChunkInfo, chunk: ChunkInfo) -> None:
+    """Refuse a chunk that is not the one that our own row says was written here."""
+    if chunk != recorded:
+        raise Refused(
+            Code.CHECKSUM_MISMATCH,
+            f"block {block_id}, chunk at {chunk.offset}: what is offered is not what the row here "
+            "says was written",
+            hint="the replicas contradict each other; `suture reconcile --trust` decides",
+        )
+
+
+def check_shape(block_id: BlockId, chunk: ChunkInfo) -> None:
+    """Refuse a chunk that cannot exist."""
+    check_id(block_id, "block id")
+    try:
+        check_chunk(block_id, chunk)
+    except ValueError as error:
+        raise Refused(Code.MALFORMED_REQUEST, str(error)) from error
+    if chunk.length_bytes == 0 or chunk.end > BLOCK_BYTES_MAX:
+        raise Refused(
+            Code.INVALID_WRITE_SIZE, f"block {block_id}, chunk at {chunk.offset}: impossible length"
+        )
+
+
+def check_bcsid(bcsid: int) -> None:
+    """Refuse an impossible BCSID."""
+    if not 0 <= bcsid <= ID_MAX:
+        raise Refused(Code.MALFORMED_REQUEST, f"bcsid {bcsid} is not within 0..{ID_MAX}")
+
+
+def refuse_tombstone(rows: Snapshot, container_id: ContainerId, block_id: BlockId) -> None:
+    """Refuse to bring a deleted block back."""
+    if rows.tombstone(container_id, block_id) is not None:
+        raise Refused(
+            Code.NO_SUCH_BLOCK,
+            f"block {block_id} of container {container_id} was deleted",
+            container_id=container_id,
+        )
+
+
+def readable_block(
+    rows: Snapshot, container_id: ContainerId, block_id: BlockId
+) -> BlockData | None:
+    """Return the block if its row can be read: a damaged row is as good as none, and replaced."""
+    row = rows.block(container_id, block_id)
+    try:
+        return None if row is None else decode_block(block_id, row)
+    except Damaged:
+        return None
+
+
+def chunk_at(block: BlockData | None, offset: int) -> ChunkInfo | None:
+    """Return the chunk that begins at `offset`."""
+    chunks = block.chunks if block else ()
+    return next((chunk for chunk in chunks if chunk.offset == offset), None)
+
+
+def check_fits(block_id: BlockId, block: BlockData | None, chunk: ChunkInfo) -> None:
+    """Refuse a chunk that is neither exactly a recorded one nor right behind the last."""
+    end = block.length_bytes if block else 0
+    recorded = chunk_at(block, chunk.offset)
+    if chunk.offset > end:
+        raise Refused(
+            Code.CHUNK_GAP,
+            f"block {block_id}, chunk at {chunk.offset}: the block ends at {end}",
+        )
+    if chunk.offset < end and (recorded is None or recorded.length_bytes != chunk.length_bytes):
+        raise Refused(
+            Code.OVERLAPPING_CHUNK,
+            f"block {block_id}, chunk at {chunk.offset}: overlaps chunks recorded otherwise",
+        )
+
+
+def record_chunk(
+    rows: Change, container_id: ContainerId, block_id: BlockId, chunk: ChunkInfo
+) -> None:
+    """Record a chunk whose bytes are durable, new or in the place of a damaged one."""
+    block = readable_block(rows, container_id, block_id) or BlockData(block_id, Bcsid(0))
+    others = [had for had in block.chunks if had.offset != chunk.offset]
+    added_bytes = chunk.length_bytes if len(others) == len(block.chunks) else 0
+    chunks = tuple(sorted([*others, chunk], key=lambda had: had.offset))
+    put_block(rows, container_id, replace(block, chunks=chunks), added_bytes=added_bytes)
+
+
+def put_block(
+    rows: Change, container_id: ContainerId, block: BlockData, *, added_bytes: int
+) -> None:
+    """Set a block's row and what the replica's row counts."""
+    before = rows.block(container_id, block.block_id)
+    rows.put_block(container_id, block.block_id, encode_block(block))
+    row = rows.replica(container_id)
+    if before is None:
+        row = replace(row, block_count=row.block_count + 1, bytes_used=row.bytes_used + added_bytes)
+    elif is_intact(block.block_id, before):
+        row = replace(row, bytes_used=row.bytes_used + added_bytes)
+    else:  # nobody knows what the damaged row had added
+        row = recounted(rows, container_id, row)
+    rows.put_replica(container_id, moved_on(row))
+
+
+def trim_block(
+    volume: Volume, options: StoreOptions, container_id: ContainerId, block_id: BlockId, end: int
+) -> int:
+    """Cut a block file to `end`. No journal: the copy in quarantine is durable before the cut, so
+    a crash between them leaves the file as it was, and a second copy when it is trimmed again."""
+    with volume.index.read() as rows:
+        place = place_of(rows, volume.paths(container_id), container_id, block_id)
+    with block_errors(place.name):
+        size = place.size_bytes()
+    if size <= max(end, blockfile.ABSENT):
+        return 0
+    volume.index.write(
+        lambda rows: rows.put_replica(container_id, moved_on(rows.replica(container_id)))
+    )
+    return take_tail(
+        volume,
+        options,
+        container_id,
+        block_id,
+        end,
+        why="behind the last chunk",
+        reserve_bytes=options.reserve_bytes,
+    )

@@ -1,0 +1,182 @@
+"""What a scan leaves behind: its tree, its findings and the state that follows from them."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+from agent.errors import BlockFailed
+from agent.store.index.doubts import Doubts
+from agent.store.index.facts import ScanBase, ScanCommit, facts_of
+from agent.store.index.index import Change
+from agent.store.index.rows import DescriptorEntry, ReplicaRow, ScanCursor
+from agent.store.operations.blocks import recounted
+from agent.store.operations.closing import follow_state, unhealthy
+from agent.store.options import StoreOptions
+from agent.store.replica.contradictions import place_of, replace_scanned
+from agent.store.replica.states import healing_event, next_state
+from agent.store.replica.trees import commit_tree, sticky, tree_replica
+from agent.store.volumes.volume import Volume
+from merkle.replica import ContainerId, ReplicaState
+from merkle.tree import Summary, Tree
+from scanner.finding import Finding, Verdict
+
+NO_DOUBT: Final = frozenset({Verdict.OK, Verdict.GONE})
+"""Verdicts that do not stand against calling a replica clean."""
+
+
+def begin_scan(volume: Volume, container_id: ContainerId) -> ScanBase:
+    """Return what a scan starts from. Refuses a replica that has no tree to scan."""
+    with volume.index.read() as rows:
+        row = tree_replica(rows, container_id)
+    facts = facts_of(container_id, volume.volume_id, row)
+    return ScanBase(row.generation, facts, Doubts(volume.index, container_id))
+
+
+def keep_cursor(volume: Volume, container_id: ContainerId, cursor: ScanCursor) -> None:
+    """Remember how far a scan has come, durably, if the replica is still what it reads."""
+
+    def change(rows: Change) -> None:
+        if rows.replica(container_id).generation == cursor.generation:
+            rows.put_cursor(container_id, cursor)
+
+    volume.index.write(change)
+
+
+def kept_cursor(volume: Volume, container_id: ContainerId) -> ScanCursor | None:
+    """Return where to go on reading; None when nothing was read, or the replica has changed."""
+    with volume.index.read() as rows:
+        cursor = rows.cursor(container_id)
+        if cursor is None or rows.replica(container_id).generation != cursor.generation:
+            return None
+    return cursor
+
+
+def commit_scan(
+    volume: Volume,
+    options: StoreOptions,
+    container_id: ContainerId,
+    *,
+    base_generation: int,
+    tree: Tree,
+    findings: Sequence[Finding],
+    complete: bool,
+) -> ScanCommit:
+    """Make the outcome of a scan durable, if the replica is still what the scan began with.
+
+    A complete scan replaces tree and findings. One that was stopped only adds its findings: what
+    it did not read, it knows nothing of. Damage is recorded also where there is no place for a
+    tree any more.
+    """
+    with volume.index.read() as rows:
+        before = tree_replica(rows, container_id)
+        merged = sticky(rows, container_id, tree) if complete else tree
+
+    def alter(rows: Change, row: ReplicaRow) -> ReplicaRow:
+        row = counted(rows, container_id, row)
+        after = judged(options, container_id, row, findings, complete=complete)
+        replace_scanned(rows, container_id, findings)
+        rows.delete_cursor(container_id)
+        rows.put_doubt_row(container_id, None)
+        if after.state is not row.state:
+            rows.begin_work(container_id, DescriptorEntry())
+        return after
+
+    if complete:
+        try:
+            committed = commit_tree(
+                volume, container_id, merged, base_generation=base_generation, alter=alter
+            )
+        except BlockFailed:
+            if not any(finding.is_damage for finding in findings):
+                raise
+            committed = _add_findings(volume, options, container_id, base_generation, findings)
+    else:
+        committed = _add_findings(volume, options, container_id, base_generation, findings)
+    if not committed:
+        return _unchanged(before)
+    with volume.index.read() as rows:
+        after = rows.replica(container_id)
+    if after.state is not before.state:
+        with suppress(BlockFailed):  # the journal has it written when there is a place for it
+            follow_state(volume, container_id)
+    return ScanCommit(
+        committed=True,
+        state_before=before.state,
+        state_after=after.state,
+        root_changed=differs(before.tree, after.tree),
+    )
+
+
+def judged(
+    options: StoreOptions,
+    container_id: ContainerId,
+    row: ReplicaRow,
+    findings: Sequence[Finding],
+    *,
+    complete: bool,
+) -> ReplicaRow:
+    """Return the row after a scan with these findings: UNHEALTHY, healed, or in the same state."""
+    damage_count = sum(finding.is_damage for finding in findings)
+    if complete:
+        row = replace(row, data_scan_at_ms=options.now_ms())
+    if damage_count:
+        return unhealthy(container_id, row, finding_count=damage_count)
+    row = replace(row, finding_count=0)
+    is_clean = complete and all(finding.verdict in NO_DOUBT for finding in findings)
+    event = healing_event(row.former_state)
+    if row.state is not ReplicaState.UNHEALTHY or not is_clean or event is None:
+        return row
+    if not options.heal_unhealthy:
+        return row
+    state = next_state(row.state, event, container_id)
+    return replace(row, state=state, former_state=None)
+
+
+def counted(rows: Change, container_id: ContainerId, row: ReplicaRow) -> ReplicaRow:
+    """Return the row with counts that its block rows bear out.
+
+    Rows that were lost, and found again by a repair, leave the counts behind. The BCSID is not
+    touched: it claims that every block up to it is here, which a count does not show.
+    """
+    if row.block_count == sum(1 for _ in rows.blocks(container_id)):
+        return row
+    true = recounted(rows, container_id, row)
+    return replace(row, block_count=true.block_count, bytes_used=true.bytes_used)
+
+
+def differs(before: Summary | None, after: Summary | None) -> bool:
+    """Return whether a report would say another root, algorithm or set of tombstones."""
+    if before is None or after is None:
+        return before is not after
+    return replace(before, generation=0) != replace(after, generation=0)
+
+
+def _add_findings(
+    volume: Volume,
+    options: StoreOptions,
+    container_id: ContainerId,
+    base_generation: int,
+    findings: Sequence[Finding],
+) -> bool:
+    def change(rows: Change) -> bool:
+        row = rows.replica(container_id)
+        if row.generation != base_generation:
+            return False
+        known = {place_of(finding): finding for finding in rows.findings(container_id)}
+        known.update({place_of(finding): finding for finding in findings})
+        together = sorted(known.values(), key=place_of)
+        replace_scanned(rows, container_id, together)
+        after = judged(options, container_id, row, together, complete=False)
+        rows.put_replica(container_id, after)
+        if after.state is not row.state:
+            rows.begin_work(container_id, DescriptorEntry())
+        return True
+
+    return volume.index.write(change)
+
+
+def _unchanged(row: ReplicaRow) -> ScanCommit:
+    return ScanCommit(
+        committed=False, state_before=row.state, state_after=row.state, root_changed=False
+    )

@@ -1,0 +1,120 @@
+"""Replicas that lost a part of what describes them: their row, or their directory.
+
+The files of one without a row are never touched: it is UNHEALTHY with what rows are left, its
+bytes may be salvaged by reconcile against a peer's metadata, and it cannot be deleted as empty.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from agent.store.files.durable import disk_errors, make_directories
+from agent.store.index.index import Change
+from agent.store.index.rows import DescriptorEntry, ReplicaRow
+from agent.store.operations.blocks import recounted
+from agent.store.operations.closing import follow_state, unhealthy
+from agent.store.options import StoreOptions
+from agent.store.replica.contradictions import replace_scanned
+from agent.store.replica.descriptor import Descriptor, read_descriptor
+from agent.store.replica.packs import recall
+from agent.store.replica.trees import read_tree
+from agent.store.volumes.volume import Volume
+from merkle.replica import BlockId, ContainerId, ReplicaState
+from scanner.finding import Fault, Finding, Verdict
+
+
+def adopt_directory(volume: Volume, options: StoreOptions, container_id: ContainerId) -> str:
+    """Record a replica that the index does not know, from its descriptor. Returns what was done.
+
+    Raises `Damaged` or OSError, with nothing changed, when the descriptor cannot be read.
+    """
+    paths = volume.paths(container_id)
+    descriptor = read_descriptor(paths.descriptor, container_id)
+    with volume.index.read() as rows:
+        has_rows = next(rows.blocks(container_id), None) is not None
+    has_files = not paths.chunks.is_dir() or next(paths.chunks.iterdir(), None) is not None
+    if descriptor.state is ReplicaState.OPEN and not has_rows and not has_files:
+        row = _row_of(descriptor, ReplicaState.OPEN, None)
+        volume.index.write(lambda rows: rows.put_replica(container_id, row))
+        return "creation finished"
+    former = None if descriptor.state is ReplicaState.RECOVERING else ReplicaState.QUASI_CLOSED
+    row = _row_of(descriptor, ReplicaState.UNHEALTHY, former)
+    finding = finding_of(
+        container_id,
+        Fault.BLOCK_ROW_MISSING,
+        options.now_ms(),
+        "the index lost this replica; it was loaded from its descriptor, "
+        f"which says {descriptor.state} with bcsid {descriptor.bcsid}",
+    )
+    tree = read_tree(volume, container_id)
+    dead_ids = np.empty(0, np.uint64) if tree is None else tree.block_ids[tree.deleted]
+    recalled = recall(volume, container_id, dead_ids)
+
+    def change(rows: Change) -> None:
+        rows.put_packed(container_id, recalled)
+        if tree is not None:
+            dead = tree.block_ids[tree.deleted].tolist()
+            checksums = tree.block_checksums[tree.deleted].tolist()
+            for block_id, checksum in zip(dead, checksums, strict=True):
+                rows.put_tombstone(container_id, BlockId(block_id), checksum)
+        rows.put_replica(container_id, recounted(rows, container_id, row))
+        rows.replace_findings(container_id, [finding])
+        rows.begin_work(container_id, DescriptorEntry())
+
+    volume.index.write(change)
+    follow_state(volume, container_id)
+    return "index row is lost: loaded from its descriptor as UNHEALTHY"
+
+
+def lost_directory(volume: Volume, options: StoreOptions, container_id: ContainerId) -> None:
+    """Make a replica UNHEALTHY whose directory is gone, with an empty place for its repair."""
+    finding = finding_of(
+        container_id,
+        Fault.CHUNKS_DIRECTORY_MISSING,
+        options.now_ms(),
+        f"{volume.paths(container_id).root} does not exist",
+    )
+
+    def change(rows: Change) -> None:
+        row = rows.replica(container_id)
+        altered = unhealthy(container_id, row, finding_count=1)
+        # Never read since: the next scan takes it first and finds what exactly is lost.
+        rows.put_replica(
+            container_id, replace(altered, data_scan_at_ms=0, generation=row.generation + 1)
+        )
+        replace_scanned(rows, container_id, [finding])
+        rows.begin_work(container_id, DescriptorEntry())
+
+    volume.index.write(change)
+    paths = volume.paths(container_id)
+    with disk_errors(paths.root):
+        make_directories(paths.chunks, below=volume.layout.current)
+        make_directories(paths.descriptor.parent, below=volume.layout.current)
+    follow_state(volume, container_id)
+
+
+def finding_of(container_id: ContainerId, fault: Fault, now_ms: int, evidence: str) -> Finding:
+    """Return a finding about a replica as a whole."""
+    return Finding(
+        container_id=container_id,
+        verdict=Verdict.CORRUPT,
+        fault=fault,
+        block_id=BlockId(-1),
+        offset=-1,
+        length_bytes=-1,
+        found_at_ms=now_ms,
+        evidence=evidence,
+    )
+
+
+def _row_of(
+    descriptor: Descriptor, state: ReplicaState, former_state: ReplicaState | None
+) -> ReplicaRow:
+    return ReplicaRow(
+        state=state,
+        former_state=former_state,
+        replica_index=descriptor.replica_index,
+        origin_datanode_id=descriptor.origin_datanode_id,
+        created_at_ms=descriptor.created_at_ms,
+        finding_count=0 if state is ReplicaState.OPEN else 1,
+    )

@@ -1,0 +1,107 @@
+"""Opening all volumes of a datanode: the working ones recovered, the others told of."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.errors import Code, Refused, SutureError
+from agent.store.files.durable import error_of
+from agent.store.files.layout import Layout, VolumeVersion
+from agent.store.index.facts import VolumeFacts
+from agent.store.options import StoreOptions
+from agent.store.recovery.recovery import Shelf, recover
+from agent.store.volumes.identity import read_versions
+from agent.store.volumes.known import newest_known, remember
+from agent.store.volumes.volume import (
+    Volume,
+    check_any_opened,
+    check_volume_paths,
+    failed_volume,
+    open_volume,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What a start has found."""
+
+    volumes: Sequence[Volume]
+    shelf: Shelf
+    failed: Sequence[VolumeFacts]
+
+
+def open_volumes(
+    volume_paths: Sequence[Path], *, cluster_id: str, datanode_id: str, options: StoreOptions
+) -> Opened:
+    """Open and recover volumes. One that does not work, or is not ours, is left out as it is.
+
+    If none is left, none stays open, and what is wrong with the first is raised. So is
+    `Refused(VOLUME_IN_USE)`: two agents must not share the volumes of a host between them.
+    """
+    check_volume_paths(volume_paths)
+    versions = read_versions(volume_paths)
+    layouts = {path: Layout(Path(os.path.realpath(path)), cluster_id) for path in volume_paths}
+    known = newest_known(list(layouts.values()))
+    ids = {path: one.volume_id for path, one in versions.items() if isinstance(one, VolumeVersion)}
+    opened: dict[Path, Volume] = {}
+    failed: dict[Path, SutureError] = {}
+    try:
+        for path in volume_paths:
+            expected = known.at(path)
+            try:
+                check_single(layouts[path], ids.get(path, ""), list(opened.values()))
+                opened[path] = open_volume(
+                    path,
+                    cluster_id=cluster_id,
+                    datanode_id=datanode_id,
+                    options=options,
+                    expected="" if expected in ids.values() else expected,
+                )
+            except SutureError as error:
+                if error.code is Code.VOLUME_IN_USE:
+                    raise
+                failed[path] = error
+        shelf = recover(list(opened.values()), options)
+        for volume, failure in shelf.failed:
+            path = next(path for path, one in opened.items() if one is volume)
+            del opened[path]
+            volume.close(is_well=False)
+            failed[path] = failure
+        check_any_opened(list(opened.values()), list(failed.items()))
+    except BaseException:
+        for volume in opened.values():
+            volume.close(is_well=False)
+        raise
+    today = {path: ids.get(path) or known.at(path) for path in failed}
+    out = [failed_volume(path, error, today[path]) for path, error in failed.items()]
+    today |= {path: volume.volume_id for path, volume in opened.items()}
+    remember(
+        [volume.layout for volume in opened.values()],
+        known,
+        {path: volume_id for path, volume_id in today.items() if volume_id},
+    )
+    return Opened(list(opened.values()), shelf, out)
+
+
+def check_single(layout: Layout, volume_id: str, opened: Sequence[Volume]) -> None:
+    """Refuse a directory that is open under another path, and the copy of a disk."""
+    for other in opened:
+        try:
+            is_same = layout.hdds.samefile(other.layout.hdds)
+        except FileNotFoundError:
+            is_same = False
+        except OSError as error:
+            raise error_of(error, layout.hdds) from error
+        if is_same:
+            raise Refused(
+                Code.INCONSISTENT_VOLUME,
+                f"{layout.volume} is the same directory as {other.layout.volume}",
+                hint="name each disk once in storage.volumes",
+            )
+        if volume_id == other.volume_id:
+            raise Refused(
+                Code.INCONSISTENT_VOLUME,
+                f"{layout.volume} has the id of {other.layout.volume}, {volume_id}: one is a copy",
+                hint="unmount the copy; nothing was changed on it",
+            )

@@ -1,0 +1,1 @@
+"""What a replica is made of on its volume: descriptor, tree, packs, what is kept aside."""

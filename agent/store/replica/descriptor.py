@@ -1,0 +1,169 @@
+"""The descriptor `<id>.container`: what a replica is, for people and for a lost index.
+
+YAML with sorted keys and Ozone's names. `checksum` is the SHA-256 of the same document with
+`checksum` set to 64 zeros. The index decides where they differ: the descriptor follows it.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from agent.store.files.durable import TooLarge, read_file, replace_file
+from agent.store.files.layout import LAYOUT_VERSION
+from agent.store.index.rows import ReplicaRow
+from merkle.damaged import Damaged
+from merkle.replica import ID_MAX, Bcsid, ContainerId, ReplicaState
+
+UNSUMMED: Final = "0" * 64
+_UNSUMMED_TEXT: Final = f"'{UNSUMMED}'".encode()
+DESCRIPTOR_BYTES_MAX: Final = 64 * 1024
+CONTAINER_TYPE: Final = "KeyValueContainer"
+
+# What we write ourselves, but for names that YAML may put between quotes. To parse it as YAML takes
+# half a millisecond, and every descriptor of a host is looked at every few hours.
+_NUMBER: Final = rb"(0|[1-9][0-9]{0,18})"
+_WORD: Final = rb"(?!(?i:yes|no|on|off|true|false|null)\n)[A-Za-z][A-Za-z0-9-]{0,63}"
+_NAME: Final = rb"(%b|[0-9a-f]{8}-[0-9a-f-]{27})" % _WORD
+_OURS: Final = re.compile(
+    rb"bcsId: %b\nchecksum: ([0-9a-f]{64})\n"
+    rb"containerID: %b\ncontainerType: KeyValueContainer\n"
+    rb"createdAtMs: %b\nlayOutVersion: %b\noriginNodeId: %b\n"
+    rb"replicaIndex: %b\nstate: ([A-Z_]+)\n" % (_NUMBER, _NUMBER, _NUMBER, _NUMBER, _NAME, _NUMBER)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Descriptor:
+    """What the file says. `bcsid` is that of the last state change."""
+
+    container_id: ContainerId
+    state: ReplicaState
+    replica_index: int
+    bcsid: Bcsid
+    origin_datanode_id: str
+    created_at_ms: int
+
+
+def descriptor_of(container_id: ContainerId, row: ReplicaRow) -> Descriptor:
+    """Return the descriptor that a replica's row calls for."""
+    return Descriptor(
+        container_id=container_id,
+        state=row.state,
+        replica_index=row.replica_index,
+        bcsid=row.bcsid,
+        origin_datanode_id=row.origin_datanode_id,
+        created_at_ms=row.created_at_ms,
+    )
+
+
+def encode_descriptor(descriptor: Descriptor) -> bytes:
+    """Return the file's content."""
+    fields: dict[str, Any] = {
+        "bcsId": descriptor.bcsid,
+        "containerID": descriptor.container_id,
+        "containerType": CONTAINER_TYPE,
+        "createdAtMs": descriptor.created_at_ms,
+        "layOutVersion": LAYOUT_VERSION,
+        "originNodeId": descriptor.origin_datanode_id,
+        "replicaIndex": descriptor.replica_index,
+        "state": str(descriptor.state),
+    }
+    return _dump({**fields, "checksum": _checksum(fields)})
+
+
+def decode_descriptor(data: bytes, container_id: ContainerId) -> Descriptor:
+    """Read a descriptor. Raises `Damaged` naming what is wrong with it."""
+    what = f"descriptor of container {container_id}"
+    if len(data) > DESCRIPTOR_BYTES_MAX:
+        raise Damaged(f"{what}: {len(data)} bytes")
+    ours = own_fields(data)
+    if ours is not None:
+        return _descriptor(ours, container_id, what)
+    try:
+        fields = yaml.safe_load(data)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise Damaged(f"{what}: not YAML") from error
+    if not isinstance(fields, dict) or "checksum" not in fields:
+        raise Damaged(f"{what}: no checksum")
+    written = fields.pop("checksum")
+    try:
+        actual = _checksum(fields)
+    except (TypeError, ValueError, yaml.YAMLError) as error:
+        raise Damaged(f"{what}: no such fields can have been written") from error
+    if written != actual:
+        raise Damaged(f"{what}: checksum {actual}, the file says {written}")
+    return _descriptor(fields, container_id, what)
+
+
+def own_fields(data: bytes) -> dict[str, Any] | None:
+    """Return the fields of a file as we write it, with the checksum that it names; None for every
+    other: YAML tells what it says, or what is wrong with it."""
+    match = _OURS.fullmatch(data)
+    if match is None:
+        return None
+    bcsid, checksum, container_id, created_at_ms, layout, origin, index, state = match.groups()
+    before, behind = data[: match.start(2)], data[match.end(2) :]
+    if hashlib.sha256(before + _UNSUMMED_TEXT + behind).hexdigest().encode() != checksum:
+        return None
+    return {
+        "bcsId": int(bcsid),
+        "containerID": int(container_id),
+        "containerType": CONTAINER_TYPE,
+        "createdAtMs": int(created_at_ms),
+        "layOutVersion": int(layout),
+        "originNodeId": origin.decode(),
+        "replicaIndex": int(index),
+        "state": state.decode(),
+    }
+
+
+def _descriptor(fields: dict[str, Any], container_id: ContainerId, what: str) -> Descriptor:
+    if fields.get("layOutVersion") != LAYOUT_VERSION:
+        raise Damaged(f"{what}: layout version {fields.get('layOutVersion')}")
+    if fields.get("containerID") != container_id:
+        raise Damaged(f"{what}: it says it is of container {fields.get('containerID')}")
+    try:
+        descriptor = Descriptor(
+            container_id=container_id,
+            state=ReplicaState(fields["state"]),
+            replica_index=int(fields["replicaIndex"]),
+            bcsid=Bcsid(int(fields["bcsId"])),
+            origin_datanode_id=str(fields["originNodeId"]),
+            created_at_ms=int(fields["createdAtMs"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise Damaged(f"{what}: {error}") from error
+    if not 0 <= descriptor.bcsid <= ID_MAX:
+        raise Damaged(f"{what}: bcsId {descriptor.bcsid}")
+    return descriptor
+
+
+def read_descriptor(
+    path: Path,
+    container_id: ContainerId,
+    read: Callable[[Path, int, int], bytes] | None = None,
+) -> Descriptor:
+    """Read a descriptor file. Raises `Damaged`, and OSError where there is none to read."""
+    try:
+        data = read_file(path, bytes_max=DESCRIPTOR_BYTES_MAX, read=read)
+    except TooLarge as error:
+        raise Damaged(f"descriptor of container {container_id}: {error.strerror}") from error
+    return decode_descriptor(data, container_id)
+
+
+def write_descriptor(path: Path, descriptor: Descriptor) -> None:
+    """Replace a descriptor file durably."""
+    replace_file(path, encode_descriptor(descriptor))
+
+
+def _dump(fields: dict[str, Any]) -> bytes:
+    return yaml.safe_dump(fields, sort_keys=True, default_flow_style=False).encode()
+
+
+def _checksum(fields: dict[str, Any]) -> str:
+    return hashlib.sha256(_dump({**fields, "checksum": UNSUMMED})).hexdigest()

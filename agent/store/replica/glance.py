@@ -1,0 +1,52 @@
+"""A quick look at a replica's files: are they there, and do they begin as they should.
+
+Reads the descriptor and the head of the tree file, no data and no index: a whole host in minutes.
+What it sees is a reason to scan, never a verdict.
+"""
+
+import os
+from collections.abc import Iterator
+
+from agent.store.files.durable import open_file
+from agent.store.files.layout import ReplicaPaths
+from agent.store.replica.descriptor import read_descriptor
+from merkle.codec import MAGIC
+from merkle.damaged import Damaged
+from merkle.replica import ContainerId
+
+HEAD_BYTES = 24  # magic, version, algorithm, zero, container id
+
+
+def glance(paths: ReplicaPaths, container_id: ContainerId, *, has_tree: bool) -> list[str]:
+    """Return what looks wrong. Raises OSError for what is no fault of the files."""
+    return list(_faults(paths, container_id, has_tree=has_tree))
+
+
+def _faults(paths: ReplicaPaths, container_id: ContainerId, *, has_tree: bool) -> Iterator[str]:
+    for directory in (paths.root, paths.chunks, paths.descriptor.parent):
+        if not directory.is_dir():
+            yield f"{directory.name} is no directory"
+    try:
+        read_descriptor(paths.descriptor, container_id)
+    except (FileNotFoundError, NotADirectoryError):
+        yield f"{paths.descriptor.name} does not exist"
+    except Damaged as damage:
+        yield str(damage)
+    if has_tree:
+        yield from _tree_faults(paths, container_id)
+
+
+def _tree_faults(paths: ReplicaPaths, container_id: ContainerId) -> Iterator[str]:
+    try:
+        fd = open_file(paths.tree)
+    except (FileNotFoundError, NotADirectoryError):
+        yield f"{paths.tree.name} does not exist"
+        return
+    try:
+        head = os.pread(fd, HEAD_BYTES, 0)
+    finally:
+        os.close(fd)
+    if head[: len(MAGIC)] != MAGIC:
+        yield f"{paths.tree.name} does not begin as a tree"
+    elif int.from_bytes(head[16:HEAD_BYTES], "little") != container_id:
+        yield f"{paths.tree.name} is of another container"

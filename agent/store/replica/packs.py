@@ -1,0 +1,273 @@
+"""Small blocks that lie side by side in one file, and the ways of their bytes in and out.
+
+A replica that arrives with thousands of small blocks gets one file for them: creating, reading and
+deleting a file for each costs the file system several times what is done with their bytes
+(Beaver et al., "Finding a needle in Haystack", OSDI 2010; Swift keeps small objects so, too).
+A client's own writes make a file for each block, and so does a repair:
+
+    arrival ─► pack ─ row of the index      read, scanned, sent away where it lies
+    repair, trim ─► own file ─ row goes
+    delete ─► its pages given back ─ row goes
+
+A block is where its row says, else in its own file: so a crash between two steps leaves a file
+that nobody asks for, until the step is done again.
+"""
+
+import os
+from array import array
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from agent.store.files import blockfile
+from agent.store.files.durable import (
+    block_errors,
+    make_directories,
+    punch,
+    remove_file,
+    sync_directory,
+    write_all,
+)
+from agent.store.files.layout import PACK_NAME, ReplicaPaths
+from agent.store.files.writebehind import FileWriter, Submit
+from agent.store.index.index import Index, Snapshot
+from agent.store.index.packformat import (
+    FOOTER_BYTES,
+    PAGE_BYTES,
+    Packed,
+    PackedBlocks,
+    decode_footer,
+    decode_table,
+    encode_table,
+)
+from agent.store.volumes.volume import Volume
+from merkle.checksum import U64s
+from merkle.damaged import Damaged
+from merkle.replica import BlockId, ContainerId
+
+TABLE_BYTES_MAX: Final = 128 * 1024**2  # of eight million blocks: no container has so many
+ZEROS: Final = memoryview(bytes(PAGE_BYTES))
+
+assert PAGE_BYTES == blockfile.ALIGNMENT_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the bytes of one block are: its own file, or (`packed`) a part of the pack."""
+
+    paths: ReplicaPaths
+    block_id: BlockId
+    packed: Packed | None
+
+    @property
+    def name(self) -> Path:
+        """What to call it in a message."""
+        own = self.paths.block_file(self.block_id)
+        return own if self.packed is None else self.paths.pack / own.name
+
+    def size_bytes(self) -> int:
+        """Return how many bytes there are, `blockfile.ABSENT` without a file. Raises OSError."""
+        if self.packed is None:
+            return blockfile.size_bytes(self.paths.block_file(self.block_id))
+        return size_in(blockfile.size_bytes(self.paths.pack), self.packed)
+
+    def read(self, offset: int, length_bytes: int) -> bytes:
+        """Return what is there; shorter where it ends. Raises OSError."""
+        path, start, length_bytes = self._range(offset, length_bytes)
+        return blockfile.read(path, start, length_bytes)
+
+    def read_past_cache(self, offset: int, length_bytes: int) -> bytes:
+        """Return what the medium holds there; shorter where it ends. Raises OSError."""
+        path, start, length_bytes = self._range(offset, length_bytes)
+        return blockfile.read_past_cache(path, start, length_bytes)
+
+    def _range(self, offset: int, length_bytes: int) -> tuple[Path, int, int]:
+        if self.packed is None:
+            return self.paths.block_file(self.block_id), offset, length_bytes
+        left = max(self.packed.length_bytes - offset, 0)
+        return self.paths.pack, self.packed.offset + offset, min(length_bytes, left)
+
+
+def size_in(pack_bytes: int, packed: Packed) -> int:
+    """Return how much of a block is in a pack of this size."""
+    if pack_bytes == blockfile.ABSENT:
+        return blockfile.ABSENT
+    return max(0, min(packed.length_bytes, pack_bytes - packed.offset))
+
+
+def place_of(
+    rows: Snapshot, paths: ReplicaPaths, container_id: ContainerId, block_id: BlockId
+) -> Place:
+    """Return where the bytes of a block are now."""
+    return Place(paths, block_id, rows.packed(container_id, block_id))
+
+
+@dataclass(frozen=True, slots=True)
+class PackIndex:
+    """What the index knows of one replica's pack."""
+
+    index: Index
+    container_id: ContainerId
+
+    def of(self, block_id: BlockId) -> Packed | None:
+        """Return where a block lies now, None when it is not in the pack."""
+        with self.index.read() as rows:
+            return rows.packed(self.container_id, block_id)
+
+    def blocks(self) -> PackedBlocks:
+        """Return all blocks of the pack."""
+        with self.index.read() as rows:
+            return rows.packed_blocks(self.container_id)
+
+
+class PackWriter:
+    """Writes a pack past the page cache while more arrives."""
+
+    def __init__(self, directory_fd: int, submit: Submit | None) -> None:
+        """Make a pack in this directory with its first block."""
+        self._files = FileWriter(directory_fd, submit)
+        self._block_ids = array("Q")
+        self._lengths = array("I")
+        self._has_begun = False
+
+    @property
+    def unsynced_count(self) -> int:
+        """How many files are not durable once all is settled."""
+        return self._files.unsynced_count
+
+    def add(self, blocks: Sequence[tuple[BlockId, memoryview]]) -> None:
+        """Add blocks by ascending id. Raises OSError, also of what was added before."""
+        if not blocks:
+            return
+        if not self._has_begun:
+            self._files.begin(PACK_NAME, 0)
+            self._has_begun = True
+        views = [view for _, view in blocks]
+        lengths = list(map(len, views))
+        gaps = [ZEROS[: -length % PAGE_BYTES] for length in lengths]
+        self._files.append(memoryview(b"".join(chain.from_iterable(zip(views, gaps, strict=True)))))
+        self._block_ids.extend(block_id for block_id, _ in blocks)
+        self._lengths.extend(lengths)
+
+    def end(self) -> PackedBlocks:
+        """Write the table, and wait until all is written; return the blocks. Raises OSError."""
+        if not self._has_begun:
+            return PackedBlocks.none()
+        blocks = PackedBlocks.side_by_side(self._block_ids, self._lengths)
+        pages = int(blocks.pages[-1]) + -(-self._lengths[-1] // PAGE_BYTES)
+        self._files.append(memoryview(encode_table(blocks, pages * PAGE_BYTES)))
+        self._files.end()
+        self._files.settle()
+        return blocks
+
+    def abandon(self) -> None:
+        """Stop writing; nothing is under way any more."""
+        self._files.abandon()
+
+
+def read_table(paths: ReplicaPaths) -> PackedBlocks:
+    """Return the blocks that a pack was made of, none without a pack. Raises `Damaged`, OSError."""
+    size = blockfile.size_bytes(paths.pack)
+    if size == blockfile.ABSENT:
+        return PackedBlocks.none()
+    footer = blockfile.read(paths.pack, max(size - FOOTER_BYTES, 0), FOOTER_BYTES)
+    count, offset, checksum = decode_footer(footer, size)
+    if size - offset > TABLE_BYTES_MAX:
+        raise Damaged(f"table of the pack: {size - offset} bytes, {TABLE_BYTES_MAX} are possible")
+    table = blockfile.read(paths.pack, offset, size - FOOTER_BYTES - offset)
+    return decode_table(table, count, checksum)
+
+
+def recall(volume: Volume, container_id: ContainerId, dead_ids: U64s) -> PackedBlocks:
+    """Return the blocks that lie in a pack as far as its table can tell, for an index that lost
+    the replica: with the rows that are left, and without blocks that are dead or have a file of
+    their own since. Where the table cannot be read, that is those with rows."""
+    paths = volume.paths(container_id)
+    with volume.index.read() as rows:
+        known = rows.packed_blocks(container_id)
+        gone = np.union1d(dead_ids, np.array(list(rows.tombstones(container_id)), np.uint64))
+    try:
+        found = read_table(paths)
+    except (Damaged, OSError):
+        return known
+    has_own = [
+        blockfile.size_bytes(paths.block_file(block_id)) != blockfile.ABSENT
+        for block_id, _ in found
+    ]
+    is_known = np.isin(found.block_ids, known.block_ids)
+    is_gone = np.isin(found.block_ids, gone) | np.array(has_own, np.bool_)
+    return found.where(is_known | ~is_gone)
+
+
+def unpack(volume: Volume, container_id: ContainerId, block_id: BlockId) -> None:
+    """Give a block that lies in a pack a file of its own, durably: what is written to a block is
+    written there. Harmless for any other. The caller holds the container's lease. Raises the
+    store's errors; the block is still in the pack then.
+
+    The file ends before a page that cannot be read: zeros could pass for data. The pages in the
+    pack stay as they are, because somebody may be reading there.
+    """
+    paths = volume.paths(container_id)
+    with volume.index.read() as rows:
+        place = place_of(rows, paths, container_id, block_id)
+    if place.packed is None:
+        return
+    own = paths.block_file(block_id)
+    with block_errors(own):  # a replica can lose the directory with all its files
+        make_directories(paths.chunks, below=volume.layout.current)
+        if place.size_bytes() != blockfile.ABSENT:
+            _copy_out(place, own)
+
+    volume.index.write(lambda rows: rows.delete_packed(container_id, [block_id]))
+
+
+def _copy_out(place: Place, own: Path) -> None:
+    """Make a block's own file, durably. It may be there from an attempt that was cut off."""
+    with suppress(FileNotFoundError):
+        own.unlink()
+    with blockfile.opened(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
+        write_all(fd, _readable(place), 0)
+        os.fsync(fd)
+    sync_directory(own.parent)
+
+
+def remove_spent(paths: ReplicaPaths) -> bool:
+    """Remove a pack in which no block is left; returns whether it was there. One whose table cannot
+    be read stays: nobody knows what it holds. Raises OSError."""
+    try:
+        read_table(paths)
+    except (Damaged, OSError):
+        return False
+    return remove_file(paths.pack)
+
+
+def _readable(place: Place) -> bytes:
+    """Return the bytes of a packed block up to the first that cannot be read."""
+    found = []
+    assert place.packed is not None
+    for offset in range(0, place.packed.length_bytes, PAGE_BYTES):
+        try:
+            found.append(place.read_past_cache(offset, PAGE_BYTES))
+        except OSError:
+            break
+    return b"".join(found)
+
+
+def give_back_pages(paths: ReplicaPaths, gone: Iterable[Packed]) -> None:
+    """Give the pages of blocks back to the file system, where it takes them. A pack that has other
+    names keeps them: whoever made those wants the bytes. Raises OSError."""
+    with suppress(FileNotFoundError), blockfile.opened(paths.pack, os.O_RDWR) as fd:
+        if os.fstat(fd).st_nlink > 1:
+            return
+        start = end = 0
+        for packed in sorted(gone, key=lambda packed: packed.offset):
+            if packed.offset != end:
+                punch(fd, start, end - start)
+                start = packed.offset
+            end = packed.offset + -(-packed.length_bytes // PAGE_BYTES) * PAGE_BYTES
+        punch(fd, start, end - start)

@@ -1,0 +1,175 @@
+"""Bytes that were taken out of a replica, kept for a time because somebody may want them back.
+
+    quarantine/<container>-<block>-<offset>-<ms>.bytes     what was there
+    quarantine/<container>-<block>-<offset>-<ms>.aside     what was no file of ours: moved as it was
+    quarantine/<container>-<block>-<offset>-<ms>.json      whose it was, when and why
+
+A copy is durable before the original is touched. Only age removes it.
+"""
+
+import json
+import os
+import re
+import stat
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from agent.store.files import blockfile, extents
+from agent.store.files.durable import (
+    TEMPORARY_SUFFIX,
+    block_errors,
+    disk_errors,
+    move,
+    open_new,
+    remove_file,
+    remove_tree,
+    replace_file,
+)
+from agent.store.files.layout import Layout
+from merkle.replica import BlockId, ContainerId
+
+BYTES_SUFFIX: Final = ".bytes"
+ASIDE_SUFFIX: Final = ".aside"
+NOTE_SUFFIX: Final = ".json"
+_NAME: Final = re.compile(r"\d+-\d+-\d+-(\d+)(?:-\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What a quarantined piece was."""
+
+    container_id: ContainerId
+    block_id: BlockId
+    offset: int
+    length_bytes: int
+    at_ms: int
+    why: str
+
+
+def keep(layout: Layout, note: Note, data: bytes) -> str:
+    """Keep a durable copy of `data`; returns its name. Raises the store's errors."""
+    name = free_name(layout, note)
+    _write_note(layout, name, note)
+    replace_file(layout.quarantine / (name + BYTES_SUFFIX), data)
+    return name
+
+
+def keep_tail(layout: Layout, note: Note, path: Path) -> str:
+    """Keep a durable copy of the end of a block file, with its holes; returns its name."""
+    name = free_name(layout, note)
+    _write_note(layout, name, note)
+    target = content_path(layout, name)
+    temporary = target.with_name(target.name + TEMPORARY_SUFFIX)
+    with block_errors(target):
+        try:
+            with blockfile.opened(path, os.O_RDONLY) as fd:
+                copy_fd = open_new(temporary)
+                try:
+                    extents.copy(fd, copy_fd, note.offset, note.offset + note.length_bytes)
+                finally:
+                    os.close(copy_fd)
+            move(temporary, target)
+        finally:
+            temporary.unlink(missing_ok=True)
+    return name
+
+
+def keep_file(layout: Layout, note: Note, path: Path) -> str:
+    """Move a whole file into quarantine; returns its name."""
+    name = free_name(layout, note)
+    _write_note(layout, name, note)
+    with block_errors(path):
+        move(path, content_path(layout, name))
+    return name
+
+
+def keep_aside(layout: Layout, note: Note, path: Path) -> str:
+    """Move what is no file of ours into quarantine, whatever it is; returns its name. Raises
+    OSError, with nothing changed."""
+    name = free_name(layout, note)
+    _write_note(layout, name, note)
+    try:
+        move(path, layout.quarantine / (name + ASIDE_SUFFIX))
+    except OSError:
+        remove_file(layout.quarantine / (name + NOTE_SUFFIX))
+        raise
+    return name
+
+
+def _write_note(layout: Layout, name: str, note: Note) -> None:
+    content = json.dumps(asdict(note), indent=1).encode()
+    replace_file(layout.quarantine / (name + NOTE_SUFFIX), content)
+
+
+def free_name(layout: Layout, note: Note) -> str:
+    """Return a name that nothing in quarantine has: the same place may be replaced twice a ms."""
+    name = f"{note.container_id}-{note.block_id}-{note.offset}-{note.at_ms}"
+    number = 0
+    while (layout.quarantine / (name + NOTE_SUFFIX)).exists():
+        number += 1
+        name = f"{note.container_id}-{note.block_id}-{note.offset}-{note.at_ms}-{number}"
+    return name
+
+
+def content_path(layout: Layout, name: str) -> Path:
+    """Return the file with the bytes of a quarantined piece."""
+    return layout.quarantine / (name + BYTES_SUFFIX)
+
+
+def forget(layout: Layout, name: str) -> None:
+    """Remove one piece."""
+    with disk_errors(layout.quarantine):
+        remove_file(content_path(layout, name))
+        remove_file(layout.quarantine / (name + NOTE_SUFFIX))
+
+
+def remove_cut_off(layout: Layout) -> int:
+    """Remove copies that a crash cut off: their originals were not touched yet. Returns how many.
+
+    Only at the start, before anybody can be writing one.
+    """
+    with disk_errors(layout.quarantine):
+        cut_off = [path for path in layout.quarantine.iterdir() if is_cut_off(path.name)]
+        for path in cut_off:
+            remove_file(path)
+    return len(cut_off)
+
+
+def is_cut_off(name: str) -> bool:
+    """Return whether a file in quarantine is one of our copies, unfinished."""
+    stem = name.removesuffix(TEMPORARY_SUFFIX)
+    ours = stem.removesuffix(BYTES_SUFFIX).removesuffix(NOTE_SUFFIX)
+    return stem != name and ours != stem and _NAME.fullmatch(ours) is not None
+
+
+def purge(layout: Layout, *, before_ms: int, in_use: frozenset[str]) -> int:
+    """Remove what was quarantined before `before_ms`, except what the journal may need back.
+
+    Returns how many pieces went. Files that are not ours are left alone, and what was put aside
+    and cannot be removed stays until it can.
+    """
+    purged = set()
+    with disk_errors(layout.quarantine):
+        for path in list(layout.quarantine.iterdir()):
+            stem = path.name.removesuffix(TEMPORARY_SUFFIX)
+            for suffix in (BYTES_SUFFIX, NOTE_SUFFIX, ASIDE_SUFFIX):
+                stem = stem.removesuffix(suffix)
+            match = _NAME.fullmatch(stem)
+            if match and int(match[1]) < before_ms and stem not in in_use and _remove(path):
+                purged.add(stem)
+    return len(purged)
+
+
+def _remove(path: Path) -> bool:
+    """Remove a piece; return whether it has gone. Raises OSError for a file of ours."""
+    if not path.name.endswith(ASIDE_SUFFIX):
+        return remove_file(path)
+    try:
+        if stat.S_ISDIR(path.lstat().st_mode):
+            remove_tree(path)
+        else:
+            path.unlink()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,216 @@
+"""Trees on disk: read, rebuilt when they cannot be, replaced only by who saw the latest.
+
+    stage the file ─ LMDB: intent ─ LMDB transaction { generation as expected? rename; replica row }
+
+The comparison and the rename are in one write transaction, so no older tree is put over a newer
+one (Ozone's open race HDDS-14908). A crash between rename and commit leaves an intent and a file
+one generation ahead: the next start adopts it (recovery.py).
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from agent.errors import Code, Refused, SutureError
+from agent.store.files.durable import TooLarge, block_errors, read_file, stage
+from agent.store.index.index import Change, Snapshot
+from agent.store.index.rows import ReplicaRow, TreeEntry
+from agent.store.options import StoreOptions
+from agent.store.replica.obstacles import make_home
+from agent.store.volumes.volume import Volume
+from merkle.blockrow import decode_block, encode_block, is_intact
+from merkle.checksum import Algorithm
+from merkle.codec import decode_tree, encode_tree, stored_bytes
+from merkle.damaged import Damaged
+from merkle.replica import TREE_STATES, BlockId, ContainerId
+from merkle.tree import Summary, Tree, build_from_rows, with_tombstones
+from scanner.finding import Fault, Finding
+
+TREE_BYTES_MAX: Final = 256 * 1024**2  # of seven million blocks: no container has so many
+READ_ATTEMPTS_MAX: Final = 4  # a scan may commit between our two reads; not four times in a row
+
+Alter: TypeAlias = Callable[[Change, ReplicaRow], ReplicaRow]
+
+
+def load_tree(volume: Volume, options: StoreOptions, container_id: ContainerId) -> Tree:
+    """Return the tree of a replica: its file, or one rebuilt when the file is not what the index
+    remembers. Nothing is written: the next scan finds and replaces a bad file.
+
+    Raises `Refused(UNCLOSED_CONTAINER_IO)` while the replica has no tree to have.
+    """
+    with volume.index.read() as rows:
+        row = tree_replica(rows, container_id)
+    for _ in range(READ_ATTEMPTS_MAX):
+        seen = row
+        tree = read_tree(volume, container_id)
+        if tree is not None and is_current(tree, seen.tree):
+            return tree
+        with volume.index.read() as rows:
+            row = tree_replica(rows, container_id)
+            if row.tree == seen.tree:
+                return rebuilt_tree(rows, options.algorithm, container_id, row)
+    raise Refused(Code.INVALID_CONTAINER_STATE, f"tree of container {container_id} keeps changing")
+
+
+def tree_replica(rows: Snapshot, container_id: ContainerId) -> ReplicaRow:
+    """Return the replica if it is in a state that has a tree."""
+    row = rows.replica(container_id)
+    if row.state not in TREE_STATES:
+        raise Refused(
+            Code.UNCLOSED_CONTAINER_IO,
+            f"container {container_id} is {row.state}: it has no tree before it is closed",
+            container_id=container_id,
+            state=row.state,
+        )
+    return row
+
+
+def read_tree(volume: Volume, container_id: ContainerId) -> Tree | None:
+    """Return the tree in the file, None if there is none that can be believed."""
+    try:
+        return read_tree_file(volume.paths(container_id).tree, container_id)
+    except (OSError, Damaged):
+        return None
+
+
+def read_tree_file(
+    path: Path,
+    container_id: ContainerId,
+    read: Callable[[Path, int, int], bytes] | None = None,
+) -> Tree:
+    """Return the tree in a file, of which no more is read than its head says that it has. Raises
+    OSError, `Damaged`."""
+    try:
+        data = read_file(
+            path,
+            bytes_max=TREE_BYTES_MAX,
+            expected_bytes=lambda head: stored_bytes(head, container_id),
+            read=read,
+        )
+    except TooLarge as error:
+        raise Damaged(f"{path.name}: {error.strerror}") from error
+    return decode_tree(data, container_id)
+
+
+def is_current(tree: Tree, summary: Summary | None) -> bool:
+    """Return whether a tree is the one that the index remembers."""
+    return summary is not None and tree.summary() == summary
+
+
+def rebuilt_tree(
+    rows: Snapshot, algorithm: Algorithm, container_id: ContainerId, row: ReplicaRow
+) -> Tree:
+    """Return the tree that the index knows of: block rows and tombstones, without what findings
+    call damaged, so that a rebuilt tree never claims more than the scan saw."""
+    tombstones = rows.tombstones(container_id)
+    damage = [finding for finding in rows.findings(container_id) if finding.is_damage]
+    blocks: Iterator[tuple[BlockId, bytes]] = iter(())
+    if all(finding.fault is not Fault.CHUNKS_DIRECTORY_MISSING for finding in damage):
+        blocks = rows.blocks(container_id)
+    try:
+        return build_from_rows(
+            whole_rows(blocks, damage) if damage else blocks,
+            tombstones,
+            algorithm=algorithm,
+            generation=row.generation,
+        )
+    except Damaged:
+        return build_from_rows(
+            whole_rows(rows.blocks(container_id), damage),
+            tombstones,
+            algorithm=algorithm,
+            generation=row.generation,
+        )
+
+
+def whole_rows(
+    blocks: Iterator[tuple[BlockId, bytes]], damage: list[Finding]
+) -> Iterator[tuple[BlockId, bytes]]:
+    """Yield the rows that are intact, without the blocks and chunks that findings name."""
+    lost = {finding.block_id for finding in damage if finding.fault is Fault.BLOCK_FILE_MISSING}
+    chunks: dict[BlockId, set[int]] = {}
+    for finding in damage:
+        if finding.offset >= 0:
+            chunks.setdefault(finding.block_id, set()).add(finding.offset)
+    for block_id, row in blocks:
+        if block_id in lost or not is_intact(block_id, row):
+            continue
+        yield block_id, _without(block_id, row, chunks.get(block_id))
+
+
+def _without(block_id: BlockId, row: bytes, offsets: set[int] | None) -> bytes:
+    if not offsets:
+        return row
+    block = decode_block(block_id, row)
+    kept = tuple(chunk for chunk in block.chunks if chunk.offset not in offsets)
+    return encode_block(replace(block, chunks=kept))
+
+
+def bury_blocks(tree: Tree, tombstones: Mapping[BlockId, int]) -> Tree:
+    """Return the tree with these blocks deleted, whatever it said of them."""
+    ids = np.fromiter(tombstones.keys(), dtype=np.uint64, count=len(tombstones))
+    checksums = np.fromiter(tombstones.values(), dtype=np.uint64, count=len(tombstones))
+    return with_tombstones(tree, ids, checksums)
+
+
+def sticky(rows: Snapshot, container_id: ContainerId, tree: Tree) -> Tree:
+    """Return the tree with every tombstone of the index that it does not have as one."""
+    known = rows.tombstones(container_id)
+    dead = set(tree.block_ids[tree.deleted].tolist())
+    missing = {block_id: known[block_id] for block_id in known if block_id not in dead}
+    return bury_blocks(tree, missing)
+
+
+def commit_tree(
+    volume: Volume,
+    container_id: ContainerId,
+    tree: Tree,
+    *,
+    base_generation: int,
+    alter: Alter,
+) -> bool:
+    """Put `tree` in place as the successor of `base_generation`; `alter` changes the replica row
+    and whatever else belongs to the same commit. Returns False, with nothing changed, if the
+    replica has moved on.
+    """
+    numbered = tree.with_generation(base_generation + 1)
+    entry = TreeEntry(numbered.generation)
+    path = volume.paths(container_id).tree
+    with block_errors(path):
+        make_home(volume, container_id)  # lost directories must not stop a new tree
+        staged = stage(path, encode_tree(numbered, container_id))
+
+    def intend(rows: Change) -> bool:
+        if rows.replica(container_id).generation != base_generation:
+            return False
+        rows.begin_work(container_id, entry)
+        return True
+
+    def change(rows: Change) -> bool:
+        row = rows.replica(container_id)
+        if row.generation != base_generation:
+            rows.end_work(container_id, entry)
+            return False
+        with block_errors(path):
+            staged.publish()
+        altered = alter(rows, row)
+        rows.put_replica(
+            container_id,
+            replace(altered, generation=numbered.generation, tree=numbered.summary()),
+        )
+        rows.end_work(container_id, entry)
+        return True
+
+    try:
+        return volume.index.write(intend) and volume.index.write(change)
+    except SutureError:
+        if not staged.ended:
+            with suppress(SutureError):  # an intent without its file is dropped at the next start
+                volume.index.write(lambda rows: rows.end_work(container_id, entry))
+        raise
+    finally:
+        staged.discard()

@@ -1,0 +1,499 @@
+"""The store of one datanode: every replica on its volumes, behind one interface.
+
+    clients ──► create, write_chunk, put_block, close          scans ──► begin_scan, commit_scan
+    readers ──► block, blocks, read, tree, findings            reconcile ──► repair
+
+Only `agent/store` touches volumes. Nothing here locks: who changes a replica holds its lease
+(agent/runtime/lease.py), LMDB admits one writer at a time, and reading needs neither.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Final, Self
+
+from agent.errors import Code, Refused, Unavailable, VolumeFailed
+from agent.store.files.layout import ReplicaPaths
+from agent.store.files.writebehind import Submit
+from agent.store.index.columns import ReplicaColumns
+from agent.store.index.facts import (
+    RecoveryReport,
+    ReplicaFacts,
+    ScanBase,
+    ScanCommit,
+    Unloadable,
+    VolumeFacts,
+    facts_of,
+)
+from agent.store.index.history import HistoryEntry
+from agent.store.index.rows import ReplicaRow, ScanCursor, not_found
+from agent.store.operations.arrival import Announced, Arrival, Arrivals, Received
+from agent.store.operations.blocks import check_id, check_new
+from agent.store.operations.closing import close_replica, create_replica, move_state
+from agent.store.operations.deleting import Deleted, delete_blocks, delete_replica
+from agent.store.operations.reading import (
+    block_rows,
+    committed_block,
+    facts_or_failure,
+    failed_facts,
+    findings_of,
+    index_version,
+    read_block,
+    readable_blocks,
+    served_columns,
+)
+from agent.store.operations.repair import Repair
+from agent.store.operations.scans import begin_scan, commit_scan, keep_cursor, kept_cursor
+from agent.store.operations.writing import put_block, write_chunk
+from agent.store.options import StoreOptions
+from agent.store.recovery.opening import open_volumes
+from agent.store.recovery.recovery import Shelf
+from agent.store.replica.evidence import keep_evidence, purge_quarantine
+from agent.store.replica.packs import PackIndex
+from agent.store.replica.states import Event
+from agent.store.replica.trees import load_tree
+from agent.store.trouble import Trouble, noticed
+from agent.store.volumes.nodestate import NodeState, newest_state, write_state
+from agent.store.volumes.probe import Probe, probe
+from agent.store.volumes.volume import Volume, roomiest
+from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
+from merkle.tree import Tree
+from scanner.finding import Finding
+
+BLOCKS_MAX: Final = 10_000
+FINDINGS_MAX: Final = 10_000
+
+
+class ReplicaStore:
+    """All replicas of one datanode."""
+
+    def __init__(
+        self,
+        volumes: Sequence[Volume],
+        options: StoreOptions,
+        shelf: Shelf,
+        failed: Sequence[VolumeFacts],
+    ) -> None:
+        """Use `open`: it recovers what a crash left."""
+        self._volumes = tuple(volumes)
+        self._options = options
+        self._places = shelf.places
+        self._unloadable = {entry.container_id: entry for entry in shelf.unloadable}
+        self._failed = tuple(failed)
+        self._fenced: tuple[Volume, ...] = ()
+        self._lost: Mapping[ContainerId, str] = {}
+        self._arrivals = Arrivals(options)
+        self.recovery = RecoveryReport(tuple(shelf.steps), tuple(shelf.unloadable))
+        self.on_change: Callable[[ContainerId], None] = lambda _: None
+        """Told of every change that a report shows; set once, before others call the store."""
+        self.on_trouble: Callable[[Trouble], None] = lambda _: None
+        """Told of every call of a client that the disk failed; set like it."""
+
+    @classmethod
+    def open(
+        cls,
+        volume_paths: Sequence[Path],
+        *,
+        cluster_id: str,
+        datanode_id: str,
+        options: StoreOptions | None = None,
+    ) -> Self:
+        """Open the volumes of a datanode, format empty ones, and recover.
+
+        A volume that does not work, or is not ours, is left out and shown as failed by `volumes`;
+        if none works, or one is in use (`Refused`), nothing is opened.
+        """
+        chosen = options or StoreOptions()
+        opened = open_volumes(
+            volume_paths, cluster_id=cluster_id, datanode_id=datanode_id, options=chosen
+        )
+        return cls(opened.volumes, chosen, opened.shelf, opened.failed)
+
+    def close(self) -> None:
+        """Close all volumes. No other call may be running."""
+        for volume in (*self._volumes, *self._fenced):
+            volume.close(is_well=volume not in self._fenced)
+        self._volumes = self._fenced = ()
+        self._places = {}
+
+    # -- what there is
+
+    def volumes(self) -> tuple[VolumeFacts, ...]:
+        """Return the facts of every volume, failed ones last."""
+        return (*(facts_or_failure(volume) for volume in self._volumes), *self._failed)
+
+    def version(self) -> tuple[tuple[str, int], ...]:
+        """Return a value that is another one after every change of what the indexes hold."""
+        return tuple((volume.volume_id, index_version(volume)) for volume in self._volumes)
+
+    def probe(self, volume_id: str) -> Probe:
+        """Try whether a volume works: write, sync, read, remove. May hang as its disk does."""
+        return probe(self._by_id(volume_id).layout)
+
+    def canary_directory(self, volume_id: str) -> Path:
+        """Return where a volume keeps the fault that its scan has to find; it need not exist."""
+        return self._by_id(volume_id).layout.canary
+
+    def fail_volume(self, volume_id: str, reason: str) -> tuple[ContainerId, ...]:
+        """Fence a volume until the next start: its replicas are refused and no longer reported.
+
+        Returns the containers that were on it. Nothing on the volume is touched.
+        """
+        volume = self._by_id(volume_id)
+        lost = tuple(key for key, place in dict(self._places).items() if place is volume)
+        self._lost = {**self._lost, **dict.fromkeys(lost, f"{volume.layout.volume}: {reason}")}
+        self._volumes = tuple(other for other in self._volumes if other is not volume)
+        self._fenced = (*self._fenced, volume)
+        self._failed = (*self._failed, failed_facts(volume, reason))
+        for container_id in lost:
+            self._places.pop(container_id, None)
+        return lost
+
+    def is_lost(self, container_id: ContainerId) -> bool:
+        """Return whether the replica was on a volume that is fenced: gone until the next start."""
+        return container_id in self._lost
+
+    def unloadable(self) -> tuple[Unloadable, ...]:
+        """Return the replicas whose files are here and cannot be served."""
+        return self.recovery.unloadable
+
+    def replica(self, container_id: ContainerId) -> ReplicaFacts:
+        """Return the facts of one replica. Raises `Refused(CONTAINER_NOT_FOUND)`."""
+        volume = self._volume(container_id)
+        with volume.index.read() as rows:
+            return facts_of(container_id, volume.volume_id, rows.replica(container_id))
+
+    def replicas(
+        self, start: int = 0, count: int | None = None, *, volume_id: str = ""
+    ) -> list[ReplicaFacts]:
+        """Return replicas from container `start` on, by ascending id, at most `count`; of one
+        volume or, without `volume_id`, of all."""
+        here = (v for v in self._volumes if volume_id in {"", v.volume_id})
+        facts = [one for v in here for one in islice(self._replicas_on(v, start), count)]
+        return sorted(facts, key=lambda fact: fact.container_id)[:count]
+
+    def columns(self, volume_id: str = "") -> Iterator[tuple[str, ReplicaColumns]]:
+        """Yield the id and all replicas of each volume, or of one."""
+        here = (v for v in self._volumes if volume_id in {"", v.volume_id})
+        return ((volume.volume_id, served_columns(volume, self._places)) for volume in here)
+
+    def let_go_of_pages(self) -> None:
+        """Take the indexes' pages out of this process's memory: after work on all replicas."""
+        for volume in self._volumes:
+            with volume.index.read() as rows:
+                rows.let_go_of_pages()
+
+    def _replicas_on(self, volume: Volume, start: int = 0) -> Iterator[ReplicaFacts]:
+        with volume.index.read() as rows:
+            for container_id, row in rows.replicas(start):
+                if isinstance(row, ReplicaRow) and self._places.get(container_id) is volume:
+                    yield facts_of(container_id, volume.volume_id, row)
+
+    def replica_ids(self) -> list[ContainerId]:
+        """Return the ids of all replicas here, also of one whose row cannot be read any more."""
+        return sorted(self._places.copy())
+
+    def paths(self, container_id: ContainerId) -> ReplicaPaths:
+        """Return where a replica's files are."""
+        return self._volume(container_id).paths(container_id)
+
+    def pack(self, container_id: ContainerId) -> PackIndex:
+        """Return what is known of the file that small blocks of a replica share."""
+        return PackIndex(self._volume(container_id).index, container_id)
+
+    def generation(self, container_id: ContainerId) -> int:
+        """Return the replica's generation: it grows with every change that a tree depends on."""
+        with self._volume(container_id).index.read() as rows:
+            return rows.replica(container_id).generation
+
+    # -- writing
+
+    def create_container(
+        self,
+        container_id: ContainerId,
+        *,
+        replica_index: int = 0,
+        origin_datanode_id: str = "",
+        state: ReplicaState = ReplicaState.OPEN,
+    ) -> ReplicaFacts:
+        """Create a replica on the volume with most free space. Repeating it is harmless while the
+        replica is open. A reconstruction creates it RECOVERING."""
+        check_new(container_id, replica_index, state)
+        if container_id in self._places or container_id in self._lost:
+            return self._existing(container_id, replica_index, state)
+        self._check_absent(container_id)
+        volume = roomiest(self._volumes, self._options.reserve_bytes)
+        row = ReplicaRow(
+            state=state,
+            replica_index=replica_index,
+            origin_datanode_id=origin_datanode_id or volume.version.datanode_id,
+            created_at_ms=self._options.now_ms(),
+        )
+        create_replica(volume, container_id, row)
+        return self._appear(container_id, volume, row)
+
+    def begin_arrival(self, announced: Announced, submit: Submit | None = None) -> Arrival:
+        """Reserve room for a replica that another datanode sends. The caller ends it, with
+        `finish_arrival` and with `discard`; `submit` has work done beside the caller's.
+
+        Raises `Refused(CONTAINER_EXISTS)`; `Unavailable`: BUSY, DISK_OUT_OF_SPACE.
+        """
+        check_id(announced.container_id, "container id")
+        self._check_absent(announced.container_id)
+        return self._arrivals.begin(announced, self._volumes, submit)
+
+    def finish_arrival(self, arrival: Arrival, received: Received) -> ReplicaFacts:
+        """Put a replica that has arrived in place: durable, and served from now on."""
+        container_id = arrival.announced.container_id
+        self._check_absent(container_id, arriving=True)
+        return self._appear(container_id, arrival.volume, arrival.publish(received))
+
+    @noticed
+    def write_chunk(
+        self,
+        container_id: ContainerId,
+        block_id: BlockId,
+        chunk: ChunkInfo,
+        data: bytes,
+        *,
+        commit: BlockData | None = None,
+    ) -> ChunkInfo:
+        """Write a chunk durably and return it as recorded; with `commit`, commit its block too.
+
+        A chunk whose `checksum_type` is None gets CRC32C. A refusal changes nothing.
+        """
+        volume = self._volume(container_id)
+        return write_chunk(volume, self._options, container_id, block_id, chunk, data, commit)
+
+    @noticed
+    def put_block(self, container_id: ContainerId, block: BlockData) -> int:
+        """Commit a block whose chunks are written; returns its length. Durable when it returns."""
+        return put_block(self._volume(container_id), container_id, block)
+
+    def close_container(
+        self, container_id: ContainerId, *, bcsid: int = 0, force: bool = False
+    ) -> ReplicaFacts:
+        """Close a replica: CLOSED if it has reached `bcsid` or is forced, else QUASI_CLOSED."""
+        volume = self._volume(container_id)
+        close_replica(volume, self._options, container_id, bcsid=bcsid, force=force)
+        self.on_change(container_id)
+        return self.replica(container_id)
+
+    def expire_recovery(self, container_id: ContainerId) -> None:
+        """Make a RECOVERING replica, which nobody completes, UNHEALTHY for good."""
+        move_state(self._volume(container_id), container_id, Event.EXPIRED)
+        self.on_change(container_id)
+
+    def delete_container(self, container_id: ContainerId, *, force: bool = False) -> None:
+        """Delete a replica; an open or non-empty one only by force."""
+        delete_replica(self._volume(container_id), container_id, force=force)
+        self._places.pop(container_id, None)
+        self.on_change(container_id)
+
+    def delete_blocks(self, container_id: ContainerId, block_ids: Iterable[BlockId]) -> int:
+        """Delete blocks of a closed replica; returns how many were there."""
+        return len(self.free_blocks(container_id, block_ids).checked().freed)
+
+    def free_blocks(self, container_id: ContainerId, block_ids: Iterable[BlockId]) -> Deleted:
+        """Delete blocks of a closed replica; the volume of files that are left is looked at."""
+        deleted = delete_blocks(self._volume(container_id), self._options, container_id, block_ids)
+        if deleted.freed:
+            self.on_change(container_id)
+        for error in islice(deleted.left.values(), 1):
+            self.on_trouble(Trouble(container_id, is_disk=True, reason=str(error)))
+        return deleted
+
+    # -- reading
+
+    @noticed
+    def block(self, container_id: ContainerId, block_id: BlockId) -> BlockData:
+        """Return a committed block. Raises `Refused`: NO_SUCH_BLOCK, BLOCK_NOT_COMMITTED."""
+        return committed_block(self._volume(container_id), container_id, block_id)
+
+    @noticed
+    def blocks(
+        self, container_id: ContainerId, *, start: int = 0, count: int = BLOCKS_MAX
+    ) -> list[BlockData]:
+        """Return committed blocks from `start` on, at most `count`; damaged rows are left out."""
+        rows = block_rows(self._volume(container_id), container_id, start)
+        return list(islice(readable_blocks(rows), min(count, BLOCKS_MAX)))
+
+    @noticed
+    def read(
+        self, container_id: ContainerId, block_id: BlockId, offset: int, length_bytes: int
+    ) -> bytes:
+        """Return bytes of a block, committed or not, as the disk has them: the reader verifies.
+
+        Raises `Refused`: NO_SUCH_BLOCK, UNABLE_TO_FIND_CHUNK; `VolumeFailed` for a read error.
+        """
+        return read_block(self._volume(container_id), container_id, block_id, offset, length_bytes)
+
+    @noticed
+    def tree(self, container_id: ContainerId) -> Tree:
+        """Return the replica's tree, rebuilt if its file is absent, damaged or stale.
+
+        Raises `Refused(UNCLOSED_CONTAINER_IO)` before it is closed.
+        """
+        return load_tree(self._volume(container_id), self._options, container_id)
+
+    def block_rows(self, container_id: ContainerId) -> Iterator[tuple[BlockId, bytes]]:
+        """Yield all raw block rows by ascending id. Blocks deleted meanwhile may be missing."""
+        return block_rows(self._volume(container_id), container_id, 0)
+
+    def block_row(self, container_id: ContainerId, block_id: BlockId) -> bytes | None:
+        """Return the raw row of a block, None if it has none."""
+        with self._volume(container_id).index.read() as rows:
+            return rows.block(container_id, block_id)
+
+    def tombstones(self, container_id: ContainerId) -> Mapping[BlockId, int]:
+        """Return the checksums of deleted blocks."""
+        with self._volume(container_id).index.read() as rows:
+            return rows.tombstones(container_id)
+
+    def history(self, container_id: ContainerId) -> list[HistoryEntry]:
+        """Return what the replica was, the oldest first, and why it changed."""
+        with self._volume(container_id).index.read() as rows:
+            return list(rows.history(container_id))
+
+    # -- this datanode
+
+    def node_state(self) -> NodeState:
+        """Return what the SCM has decided about this datanode."""
+        return newest_state([volume.layout for volume in self._volumes])
+
+    def set_node_state(self, op_state: str, op_expiry_ms: int) -> None:
+        """Keep what the SCM has decided, durably, on every volume that works."""
+        layouts = [volume.layout for volume in self._volumes]
+        write_state(layouts, NodeState(op_state, op_expiry_ms, newest_state(layouts).version + 1))
+
+    # -- judging and repairing
+
+    def begin_scan(self, container_id: ContainerId) -> ScanBase:
+        """Return what a scan starts from."""
+        return begin_scan(self._volume(container_id), container_id)
+
+    def keep_cursor(self, container_id: ContainerId, cursor: ScanCursor) -> None:
+        """Remember how far a scan has come. It is forgotten with the commit of a whole scan."""
+        keep_cursor(self._volume(container_id), container_id, cursor)
+
+    def kept_cursor(self, container_id: ContainerId) -> ScanCursor | None:
+        """Return where a scan that was cut off may go on, None for at the start."""
+        return kept_cursor(self._volume(container_id), container_id)
+
+    def commit_scan(
+        self,
+        container_id: ContainerId,
+        *,
+        base_generation: int,
+        tree: Tree,
+        findings: Sequence[Finding],
+        bytes_read: int,
+        complete: bool,
+    ) -> ScanCommit:
+        """Make a scan's outcome durable, if nothing changed since `begin_scan`."""
+        assert bytes_read >= 0
+        commit = commit_scan(
+            self._volume(container_id),
+            self._options,
+            container_id,
+            base_generation=base_generation,
+            tree=tree,
+            findings=findings,
+            complete=complete,
+        )
+        if commit.committed:
+            self.on_change(container_id)
+        return commit
+
+    def findings(
+        self, container_id: ContainerId | None = None, *, start: int = 0, count: int = FINDINGS_MAX
+    ) -> list[Finding]:
+        """Return unresolved findings: of one container, or of all from container `start` on."""
+        bound = min(count, FINDINGS_MAX)
+        if container_id is not None:
+            with self._volume(container_id).index.read() as rows:
+                return list(islice(rows.findings(container_id), bound))
+        found = (
+            finding
+            for volume in self._volumes
+            for finding in findings_of(volume, self._places, start=start, count=bound)
+        )
+        return sorted(found, key=lambda finding: finding.container_id)[:bound]
+
+    def repair(self, container_id: ContainerId) -> Repair:
+        """Return the repair of one replica. The caller holds its lease until done with it."""
+        return Repair(self._volume(container_id), self._options, container_id)
+
+    def keep_evidence(self, container_id: ContainerId, pieces: Mapping[str, bytes]) -> None:
+        """Keep bytes about a replica in its volume's quarantine, each under what it is."""
+        keep_evidence(self._volume(container_id), self._options, container_id, pieces)
+
+    def purge_quarantine(self, older_than_s: float) -> int:
+        """Remove what was quarantined longer ago; returns how many pieces went."""
+        return purge_quarantine(self._volumes, self._options, older_than_s)
+
+    def volume_id(self, container_id: ContainerId) -> str:
+        """Return the volume that a replica is on, "" when none that works has it. Reads nothing."""
+        volume = self._places.get(container_id)
+        return "" if volume is None else volume.volume_id
+
+    # -- what the above calls
+
+    def _appear(self, container_id: ContainerId, volume: Volume, row: ReplicaRow) -> ReplicaFacts:
+        """Serve a replica that was made on `volume`."""
+        self._places[container_id] = volume
+        if volume not in self._volumes:  # fenced while we made it
+            self._places.pop(container_id, None)
+            raise VolumeFailed(Code.IO_EXCEPTION, f"volume {volume.volume_id} does not serve")
+        self.on_change(container_id)
+        return facts_of(container_id, volume.volume_id, row)
+
+    def _check_absent(self, container_id: ContainerId, *, arriving: bool = False) -> None:
+        """Refuse to make a replica that is here, in whatever condition."""
+        why = ""
+        if container_id in self._places:
+            why = f"is here, {self.replica(container_id).state}"
+        elif container_id in self._lost:
+            why = "was on a volume that failed"
+        elif container_id in self._unloadable:
+            reason = self._unloadable[container_id].reason
+            why = f"has files here that cannot be loaded: {reason}"
+        if why:
+            raise Refused(
+                Code.CONTAINER_EXISTS, f"container {container_id} {why}", container_id=container_id
+            )
+        if container_id in self._arrivals and not arriving:
+            raise Unavailable(
+                Code.BUSY, f"container {container_id} is arriving", container_id=container_id
+            )
+
+    def _volume(self, container_id: ContainerId) -> Volume:
+        volume = self._places.get(container_id)
+        if volume is not None:
+            return volume
+        if container_id in self._lost:
+            raise VolumeFailed(
+                Code.IO_EXCEPTION,
+                f"container {container_id} was on a volume that failed: {self._lost[container_id]}",
+                hint="replace the disk, then restart the agent",
+                container_id=container_id,
+            )
+        raise not_found(container_id)
+
+    def _by_id(self, volume_id: str) -> Volume:
+        for volume in self._volumes:
+            if volume.volume_id == volume_id:
+                return volume
+        raise VolumeFailed(Code.IO_EXCEPTION, f"volume {volume_id} does not serve")
+
+    def _existing(
+        self, container_id: ContainerId, replica_index: int, state: ReplicaState
+    ) -> ReplicaFacts:
+        facts = self.replica(container_id)
+        if facts.state is state and facts.replica_index == replica_index:
+            return facts
+        raise Refused(
+            Code.CONTAINER_EXISTS,
+            f"container {container_id} is {facts.state} here with index {facts.replica_index}",
+            container_id=container_id,
+        )

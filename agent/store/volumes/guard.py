@@ -1,0 +1,64 @@
+"""Whether the directories of a volume are only ours: no links, no strangers.
+
+Who may write into a volume's directories could put a link into the place of one, and have this
+process read or write files elsewhere with its own rights. Replicas and block files are opened
+without following links; what lies above them is looked at when a volume is opened.
+"""
+
+import os
+import stat
+from pathlib import Path
+
+from agent.errors import Code, Refused
+from agent.store.files.durable import disk_errors
+from agent.store.files.layout import Layout
+
+
+def check_volume(layout: Layout) -> None:
+    """Refuse a volume that others may write, or whose directories are links or another's.
+
+    Directories that are not there yet are none of its business. Raise Refused(INCONSISTENT_VOLUME).
+    """
+    with disk_errors(layout.volume):
+        if layout.volume.exists():
+            _check_writers(layout.volume, layout.volume.stat())
+    made = (layout.hdds, layout.cluster, layout.cluster / "tmp", layout.probes, layout.canary)
+    for path in (*made, *layout.directories()):
+        _check(path)
+
+
+def _check(path: Path) -> None:
+    with disk_errors(path):
+        try:
+            facts = path.lstat()
+        except FileNotFoundError:
+            return
+    if stat.S_ISLNK(facts.st_mode):
+        raise linked(path)
+    _check_writers(path, facts)
+    if facts.st_uid not in {0, os.geteuid()}:
+        raise Refused(
+            Code.INCONSISTENT_VOLUME,
+            f"{path} belongs to user {facts.st_uid}, neither to root nor to the agent's user "
+            f"{os.geteuid()}",
+            hint=f"chown -R it to the agent's user: {path}",
+        )
+
+
+def _check_writers(path: Path, facts: os.stat_result) -> None:
+    if facts.st_mode & stat.S_IWOTH:
+        raise Refused(
+            Code.INCONSISTENT_VOLUME,
+            f"{path} has mode {stat.S_IMODE(facts.st_mode):04o}: every user may change what is in "
+            "it",
+            hint=f"chmod o-w {path}",
+        )
+
+
+def linked(path: Path) -> Refused:
+    """Return the refusal of a link where a directory must be."""
+    return Refused(
+        Code.INCONSISTENT_VOLUME,
+        f"{path} is a symbolic link, where this agent makes only directories",
+        hint="put the directory itself in its place; only a whole volume may be a link",
+    )

@@ -1,0 +1,63 @@
+"""Who this datanode is, as its volumes remember it."""
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from agent.errors import Code, Refused, SutureError
+from agent.store.files.durable import error_of, read_head
+from agent.store.files.layout import VERSION_BYTES_MAX, Layout, VolumeVersion, decode_version
+
+
+def read_versions(volumes: Sequence[Path]) -> Mapping[Path, VolumeVersion | SutureError | None]:
+    """Return what VERSION says on each volume: what is wrong with it where it cannot be read, and
+    None where there is none."""
+    return {path: _read_version(path) for path in volumes}
+
+
+def _read_version(path: Path) -> VolumeVersion | SutureError | None:
+    file = Layout(Path(os.path.realpath(path)), "").version
+    try:
+        return decode_version(read_head(file, VERSION_BYTES_MAX), file)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if not os.path.lexists(file):
+            return None
+        return Refused(Code.INCONSISTENT_VOLUME, f"{file} {error.strerror}")
+    except OSError as error:
+        return error_of(error, file)
+    except SutureError as error:
+        return error
+
+
+def remembered(volumes: Sequence[Path]) -> VolumeVersion | None:
+    """Return what the formatted volumes say of cluster and datanode; None if none is formatted.
+
+    One that cannot be read, or says what most others do not, is left out by the store. Refuses
+    volumes of which as many say one thing as another: a disk of another host was put in, and
+    nobody can say which. Raises what is wrong with the first if none can be read.
+    """
+    found = read_versions(volumes)
+    readable = {path: one for path, one in found.items() if isinstance(one, VolumeVersion)}
+    if not readable:
+        for error in found.values():
+            if isinstance(error, SutureError):
+                raise error
+        return None
+    votes = Counter((one.cluster_id, one.datanode_id) for one in readable.values()).most_common()
+    if len(votes) > 1 and votes[0][1] == votes[1][1]:
+        (one, other) = (
+            next(path for path, version in readable.items() if _names(version) == names)
+            for names, _ in votes[:2]
+        )
+        raise Refused(
+            Code.INCONSISTENT_VOLUME,
+            f"{other}: datanode {votes[1][0][1]} of cluster {votes[1][0][0]}, while {one} says "
+            f"{votes[0][0][1]} of {votes[0][0][0]}, and as many volumes say the one as the other",
+            hint="was a disk of another host put in? Take it out of storage.volumes",
+        )
+    return next(one for one in readable.values() if _names(one) == votes[0][0])
+
+
+def _names(version: VolumeVersion) -> tuple[str, str]:
+    return version.cluster_id, version.datanode_id

@@ -1,0 +1,198 @@
+"""Which volumes a datanode has: each of them remembers all, so that one that is gone is missed.
+
+A mount point whose disk is not mounted is an empty directory, as that of a new disk is. What was a
+volume is not formatted because it is empty now: the disk will come back, and until then its
+replicas would be written beside it, to the disk of the system.
+
+    <volume>/hdds/<cluster>/VOLUMES      one line of JSON, and one with its CRC32C
+
+Of files that differ, because a volume was away, the one with the highest version counts.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from agent.errors import Code, Refused, SutureError
+from agent.store.files.durable import TEMPORARY_SUFFIX, disk_errors, read_head, replace_file
+from agent.store.files.layout import VERSION_BYTES_MAX, Layout, decode_version
+from agent.store.files.mounts import unmounted
+from agent.store.index.indexerrors import DATA_FILE
+from merkle.checksum import crc32c
+
+NAME: Final = "VOLUMES"
+FILE_BYTES_MAX: Final = 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The id of the volume at each path of the config. `version` 0: nobody remembers any."""
+
+    version: int = 0
+    volumes: Mapping[str, str] = field(default_factory=dict)
+
+    def at(self, path: Path) -> str:
+        """Return the id of the volume that was at `path`, "" for none."""
+        return self.volumes.get(str(path.absolute()), "")
+
+
+def newest_known(layouts: Sequence[Layout]) -> Known:
+    """Return what was written last. A file that cannot be read or believed says nothing."""
+    known = [one for one in map(_read, layouts) if one is not None]
+    return max(known, key=lambda one: one.version, default=Known())
+
+
+def remember(layouts: Sequence[Layout], known: Known, volumes: Mapping[Path, str]) -> None:
+    """Write the volumes of today to each volume that has not just them."""
+    named = {str(path.absolute()): volume_id for path, volume_id in sorted(volumes.items())}
+    if named != known.volumes:
+        known = Known(known.version + 1, named)
+    for layout in layouts:
+        if _read(layout) != known:
+            try:
+                replace_file(layout.cluster / NAME, _encode(known))
+            except SutureError:  # the volume check deals with it; the others remember, too
+                continue
+
+
+def check_new(layout: Layout, expected: str, *, fstab: Path) -> None:
+    """Refuse to make a volume of what may be the place of one that is not mounted; or of a
+    directory that holds anything. `expected`: the volume that was here and is nowhere now.
+
+    Raises `Refused(INCONSISTENT_VOLUME)`. An operator who says NEW is believed.
+    """
+    foreign = _foreign(layout)
+    if foreign:
+        raise Refused(
+            Code.INCONSISTENT_VOLUME,
+            f"{layout.hdds}: no VERSION, yet it holds {foreign!r}",
+            hint="restore VERSION, or empty the directory to format it",
+        )
+    mount = unmounted(layout.volume, fstab=fstab)
+    if mount is not None:
+        raise Refused(
+            Code.INCONSISTENT_VOLUME,
+            f"{layout.volume} is empty, and {mount}, which {fstab} names, is not mounted",
+            hint=f"mount {mount}, then restart the agent",
+        )
+    if expected and not layout.new.is_file():
+        raise Refused(
+            Code.INCONSISTENT_VOLUME,
+            f"{layout.volume} is empty, and was volume {expected}: is its disk mounted?",
+            hint="mount the disk, then restart the agent; if this is a new disk: "
+            f"suture new-volume {layout.volume}, then restart the agent",
+        )
+
+
+def check_kept(layout: Layout) -> None:
+    """Refuse a volume whose VERSION is there, while its index and all of its replicas are not.
+
+    It was served once: the format keeps NEW until there is an index. Raises
+    `Refused(INCONSISTENT_VOLUME)`. An operator who says NEW is believed.
+    """
+    if is_lost(layout) and not layout.new.is_file():
+        raise Refused(
+            Code.INCONSISTENT_VOLUME,
+            f"{layout.cluster}: the index and all replicas of this volume are gone",
+            hint=f"put the directory back; if it is lost for good: suture new-volume "
+            f"{layout.volume}, then restart the agent",
+        )
+
+
+def is_lost(layout: Layout) -> bool:
+    """Whether there is neither an index nor the directory of any replica."""
+    with disk_errors(layout.cluster):
+        if os.path.lexists(layout.database / DATA_FILE):
+            return False
+        return not any(_names(group) for group in _names(layout.current))
+
+
+def check_first_start(volumes: Sequence[Path], elsewhere: str) -> None:
+    """Refuse a first start where all volumes are empty, and `elsewhere` says what was on them.
+
+    Raises `Refused(INCONSISTENT_VOLUME)`, unless an operator says NEW of each.
+    """
+    old = [path for path in volumes if not Layout(Path(os.path.realpath(path)), "").new.is_file()]
+    if elsewhere and old:
+        raise Refused(
+            Code.INCONSISTENT_VOLUME,
+            f"no volume of this host is formatted, and the control plane knows better: {elsewhere}",
+            hint="mount the disks, then start the agent; if they are new: suture new-volume "
+            + " ".join(map(str, old)),
+        )
+
+
+def declare_new(path: Path, *, fstab: Path) -> Path:
+    """Write down that an empty directory is a new disk, to be formatted by the next start.
+
+    So is a volume that has lost its index and all of its replicas: it begins again, empty, with
+    the id that it had. Raises `Refused(INCONSISTENT_VOLUME)` if it is none, or not empty.
+    """
+    layout = Layout(Path(os.path.realpath(path)), "")
+    with disk_errors(path):
+        if not layout.volume.is_dir():
+            raise Refused(Code.INCONSISTENT_VOLUME, f"{path} is no directory")
+        if os.path.lexists(layout.version):
+            _check_lost(layout)
+        else:
+            check_new(layout, "", fstab=fstab)
+        owner = layout.volume.stat()
+        layout.hdds.mkdir(exist_ok=True, mode=0o750)
+        os.chown(layout.hdds, owner.st_uid, owner.st_gid)
+    replace_file(layout.new, b"new\n")
+    with disk_errors(layout.new):
+        os.chown(layout.new, owner.st_uid, owner.st_gid)
+    return layout.new
+
+
+def _names(directory: Path) -> list[Path]:
+    """Return what a directory holds; nothing if it is none."""
+    try:
+        return list(directory.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _check_lost(layout: Layout) -> None:
+    """Refuse to begin again what still is a volume, or was never one."""
+    version = decode_version(read_head(layout.version, VERSION_BYTES_MAX), layout.version)
+    if not is_lost(Layout(layout.volume, version.cluster_id)):
+        raise Refused(
+            Code.INCONSISTENT_VOLUME,
+            f"{layout.version} is there: this is a volume",
+            hint="start the agent; to use the disk for another, empty it yourself",
+        )
+
+
+def _foreign(layout: Layout) -> str:
+    """Return the name of anything in hdds/ that the first steps of a format do not make."""
+    files = (layout.new, layout.version)
+    ours = {layout.lock.name, layout.new.name}
+    ours |= {file.name + TEMPORARY_SUFFIX for file in files}
+    with disk_errors(layout.hdds):
+        try:
+            names = sorted(entry.name for entry in layout.hdds.iterdir())
+        except FileNotFoundError:
+            return ""
+    return next((name for name in names if name not in ours), "")
+
+
+def _encode(known: Known) -> bytes:
+    fields = {"version": known.version, "volumes": dict(known.volumes)}
+    body = json.dumps(fields, sort_keys=True).encode()
+    return body + b"\n" + f"{crc32c(body):08x}\n".encode()
+
+
+def _read(layout: Layout) -> Known | None:
+    try:
+        data = read_head(layout.cluster / NAME, FILE_BYTES_MAX)
+    except OSError:
+        return None
+    body, _, seal = data.partition(b"\n")
+    if seal != f"{crc32c(body):08x}\n".encode():
+        return None
+    fields = json.loads(body)
+    return Known(fields["version"], fields["volumes"])

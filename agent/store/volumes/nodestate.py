@@ -1,0 +1,84 @@
+"""What the SCM has decided about this datanode, kept on every volume.
+
+The SCM may be replaced or lose its memory: the datanode then tells it at registration. Of files
+that differ, because a volume could not be written then, the one with the highest version counts.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from agent.errors import SutureError
+from agent.store.files.durable import read_head, replace_file
+from agent.store.files.layout import Layout
+from merkle.checksum import crc32c
+
+NAME: Final = "NODE_STATE"
+FILE_BYTES_MAX: Final = 4_096
+IN_SERVICE: Final = "IN_SERVICE"
+OP_STATES: Final = frozenset(
+    {IN_SERVICE, "ENTERING_MAINTENANCE", "IN_MAINTENANCE", "DECOMMISSIONING", "DECOMMISSIONED"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """The operational state; `op_state` is "" while nobody has told one. Expiry: wall clock, 0:
+    none."""
+
+    op_state: str = ""
+    op_expiry_ms: int = 0
+    version: int = 0
+
+    @property
+    def is_out_of_service(self) -> bool:
+        """Whether this datanode is leaving, or away, so that its replicas must go elsewhere."""
+        return self.op_state not in {"", IN_SERVICE}
+
+
+def state_path(layout: Layout) -> Path:
+    """Return the file of one volume."""
+    return layout.cluster / NAME
+
+
+def encode_state(state: NodeState) -> bytes:
+    """Return the file's content: JSON, and a line with the CRC32C of it."""
+    body = json.dumps(asdict(state), sort_keys=True).encode()
+    return body + b"\n" + f"{crc32c(body):08x}\n".encode()
+
+
+def read_state(layout: Layout) -> NodeState | None:
+    """Return what a volume remembers; None when it has no file, or none that can be believed."""
+    try:
+        data = read_head(state_path(layout), FILE_BYTES_MAX)
+    except OSError:
+        return None
+    body, _, seal = data.partition(b"\n")
+    if seal != f"{crc32c(body):08x}\n".encode():
+        return None
+    fields = json.loads(body)
+    if fields["op_state"] not in OP_STATES:
+        return None
+    return NodeState(fields["op_state"], fields["op_expiry_ms"], fields["version"])
+
+
+def newest_state(layouts: Sequence[Layout]) -> NodeState:
+    """Return the state that was decided last."""
+    known = [state for state in map(read_state, layouts) if state is not None]
+    return max(known, key=lambda state: state.version, default=NodeState())
+
+
+def write_state(layouts: Sequence[Layout], state: NodeState) -> None:
+    """Write the state durably to every volume. Raises what the last failure was if none took it."""
+    failure: SutureError | None = None
+    written_count = 0
+    for layout in layouts:
+        try:
+            replace_file(state_path(layout), encode_state(state))
+            written_count += 1
+        except SutureError as error:  # the volume check deals with it; one copy is enough
+            failure = error
+    if failure is not None and not written_count:
+        raise failure

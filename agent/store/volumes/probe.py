@@ -1,0 +1,67 @@
+"""Whether a volume works: the directories are there, and what is written is what is read.
+
+    directory and VERSION ─ gone: failed at once
+    write, fsync, read past the cache, compare, remove ─ a failure counts; a full disk is none
+
+The caller decides how many failures are too many, and lets the probe run where it may hang.
+"""
+
+import errno
+import os
+import secrets
+from dataclasses import dataclass
+from typing import Final
+
+from agent.store.files.blockfile import read_past_cache
+from agent.store.files.durable import DIRECTORY_MODE, OUT_OF_SPACE, open_new, write_all
+from agent.store.files.layout import Layout
+
+PROBE_BYTES: Final = 4096
+GONE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EROFS, errno.EACCES, errno.EPERM})
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What a probe learned. `error` is empty when the volume works; `is_final`: it will not get
+    better by trying again."""
+
+    error: str = ""
+    is_final: bool = False
+
+
+def probe(layout: Layout) -> Probe:
+    """Try the volume. Never raises for what the volume does."""
+    try:
+        for directory in (layout.hdds, layout.current, layout.database):
+            if not directory.is_dir():
+                return Probe(f"{directory} is gone", is_final=True)
+        layout.version.stat()
+    except OSError as error:
+        return _failure(layout, "looking", error)
+    path = layout.probes / "probe"  # one of a kill is overwritten by the next
+    data = secrets.token_bytes(PROBE_BYTES)
+    doing = "writing"
+    try:
+        layout.probes.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
+        fd = open_new(path)
+        try:
+            write_all(fd, data, 0)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        doing = "reading"
+        found = read_past_cache(path, 0, PROBE_BYTES)
+        doing = "removing"
+        path.unlink()
+    except OSError as error:
+        if error.errno in OUT_OF_SPACE:
+            return Probe()  # a full disk is no broken one
+        return _failure(layout, doing, error)
+    if found != data:
+        return Probe(f"{layout.volume}: what was read is not what was written")
+    return Probe()
+
+
+def _failure(layout: Layout, doing: str, error: OSError) -> Probe:
+    name = errno.errorcode.get(error.errno or 0, "unknown")
+    return Probe(f"{layout.volume}: {doing} failed with {name}", is_final=error.errno in GONE)

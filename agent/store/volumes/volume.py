@@ -1,0 +1,317 @@
+"""One volume: formatted once, served by one process at a time.
+
+The lock is the kernel's (flock), so it ends with its process however that ends. The lock file says
+who holds it, for the message to the second one.
+"""
+
+import fcntl
+import os
+import sys
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from agent.errors import BlockFailed, Code, Refused, SutureError, Unavailable
+from agent.store.files.durable import (
+    DIRECTORY_MODE,
+    FILE_MODE,
+    disk_errors,
+    make_directories,
+    read_head,
+    remove_file,
+    replace_file,
+    sync_directory,
+    write_all,
+)
+from agent.store.files.layout import (
+    LAYOUT_VERSION,
+    VERSION_BYTES_MAX,
+    Layout,
+    ReplicaPaths,
+    VolumeVersion,
+    check_name,
+    decode_version,
+)
+from agent.store.index.facts import VolumeFacts
+from agent.store.index.index import Index
+from agent.store.options import StoreOptions
+from agent.store.volumes.guard import check_volume
+from agent.store.volumes.known import check_kept, check_new
+from merkle.replica import ContainerId
+
+COMMAND_CHARS_MAX: Final = 200
+ROOMY: Final = 0.9  # of the most free space: of about equal volumes, the one with fewest replicas
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What all replicas of a volume sum up to: at which version of the index, when, how dear."""
+
+    version: int
+    at_s: float
+    cost_s: float
+    used_bytes: int
+    container_count: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Volume:
+    """An open volume. `counted` keeps sums over its rows, so that they are not read for nothing."""
+
+    layout: Layout
+    version: VolumeVersion
+    index: Index
+    lock: "VolumeLock"
+    counted: dict[str, Counted] = field(default_factory=dict)
+
+    @property
+    def volume_id(self) -> str:
+        """The id that reports name."""
+        return self.version.volume_id
+
+    def paths(self, container_id: ContainerId) -> ReplicaPaths:
+        """Return where a replica's files are."""
+        return self.layout.replica(container_id)
+
+    def available_bytes(self) -> int:
+        """Return the free space that this process may use."""
+        with disk_errors(self.layout.volume):
+            space = os.statvfs(self.layout.volume)
+        return space.f_bavail * space.f_frsize
+
+    def capacity_bytes(self) -> int:
+        """Return the size of the file system."""
+        with disk_errors(self.layout.volume):
+            space = os.statvfs(self.layout.volume)
+        return space.f_blocks * space.f_frsize
+
+    def close(self, *, is_well: bool = True) -> None:
+        """Close the index and let the next process in; it looks closer unless all `is_well`."""
+        self.index.close()
+        if is_well:
+            self.lock.release()
+        else:
+            self.lock.leave()
+
+
+def open_volume(
+    path: Path,
+    *,
+    cluster_id: str,
+    datanode_id: str,
+    options: StoreOptions,
+    expected: str = "",
+) -> Volume:
+    """Open a volume, formatting an empty one. Recovery is the caller's next step.
+
+    `expected` is the id of the volume that was at this path and is nowhere now: an empty directory
+    is not formatted then. Raises `Refused`: VOLUME_IN_USE, WRONG_CLUSTER, WRONG_DATANODE,
+    INCONSISTENT_VOLUME; `VolumeFailed` when the disk or its index does not work.
+    """
+    check_name(cluster_id, "cluster id")
+    check_name(datanode_id, "datanode id")
+    layout = Layout(Path(os.path.realpath(path)), cluster_id)
+    with disk_errors(path):
+        check_volume(layout)
+        try:
+            layout.version.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            check_new(layout, expected, fstab=options.fstab)
+        for directory in (layout.volume, layout.hdds):
+            if not directory.is_dir():
+                directory.mkdir(DIRECTORY_MODE)
+                sync_directory(directory.parent)
+    lock = lock_volume(layout)
+    try:
+        version = _version(layout, datanode_id, options)
+        check_kept(layout)
+        with disk_errors(path):
+            for directory in layout.directories():
+                make_directories(directory, below=layout.hdds)
+        index = Index(
+            layout.database,
+            map_bytes=options.lmdb_map_bytes,
+            check_whole=lock.was_left,
+            now_ms=options.now_ms,
+        )
+        with disk_errors(layout.new):
+            remove_file(layout.new)
+    except BaseException:
+        lock.leave()
+        raise
+    return Volume(layout, version, index, lock)
+
+
+def _version(layout: Layout, datanode_id: str, options: StoreOptions) -> VolumeVersion:
+    with disk_errors(layout.version):
+        try:
+            data = read_head(layout.version, VERSION_BYTES_MAX)
+        except FileNotFoundError as error:
+            if os.path.lexists(layout.version):
+                raise Refused(
+                    Code.INCONSISTENT_VOLUME, f"{layout.version} {error.strerror}"
+                ) from error
+            return _format(layout, datanode_id, options)
+    version = decode_version(data, layout.version)
+    check_owner(version, layout, datanode_id)
+    return version
+
+
+def check_owner(version: VolumeVersion, layout: Layout, datanode_id: str) -> None:
+    """Refuse a volume that belongs to another cluster or datanode."""
+    if version.cluster_id != layout.cluster_id:
+        raise Refused(
+            Code.WRONG_CLUSTER,
+            f"{layout.version}: volume of cluster {version.cluster_id}, not of {layout.cluster_id}",
+        )
+    if version.datanode_id != datanode_id:
+        raise Refused(
+            Code.WRONG_DATANODE,
+            f"{layout.version}: volume of datanode {version.datanode_id}, not of {datanode_id}",
+            hint="was the disk moved, or the datanode id lost?",
+        )
+
+
+def _format(layout: Layout, datanode_id: str, options: StoreOptions) -> VolumeVersion:
+    version = VolumeVersion(
+        layout_version=LAYOUT_VERSION,
+        cluster_id=layout.cluster_id,
+        datanode_id=datanode_id,
+        volume_id=f"DS-{uuid.uuid4()}",
+        created_at_ms=options.now_ms(),
+    )
+    replace_file(layout.new, b"new\n")  # until there is an index: see known.check_kept
+    replace_file(layout.version, version.encode())
+    return version
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeLock:
+    """A lock that is held. `was_left`: the last process that had it did not release it, because it
+    was killed, or died of what is on the volume."""
+
+    fd: int
+    was_left: bool
+
+    def release(self) -> None:
+        """Let the next process in, and let it know that all is well."""
+        with suppress(OSError):  # then it looks closer, and finds out why
+            if os.fstat(self.fd).st_nlink == 1:
+                os.ftruncate(self.fd, 0)
+        self.leave()
+
+    def leave(self) -> None:
+        """Let the next process in, and let it look closer."""
+        os.close(self.fd)
+
+
+def lock_volume(layout: Layout) -> VolumeLock:
+    """Take the volume's lock. Raises `Refused(VOLUME_IN_USE)` naming the process that has it."""
+    with disk_errors(layout.lock):
+        fd = os.open(layout.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+        try:
+            return _locked(layout, fd)
+        except BaseException:
+            os.close(fd)
+            raise
+
+
+def _locked(layout: Layout, fd: int) -> VolumeLock:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise _in_use(layout, os.pread(fd, 4096, 0).decode("utf-8", "replace")) from error
+    facts = os.fstat(fd)
+    if facts.st_nlink == 1:  # else the lock holds, but what else would be written there?
+        _sign(fd)
+    return VolumeLock(fd, was_left=facts.st_size > 0)
+
+
+def _sign(fd: int) -> None:
+    command = " ".join(sys.orig_argv)[:COMMAND_CHARS_MAX].replace("\n", " ")
+    os.ftruncate(fd, 0)
+    write_all(fd, f"{os.getpid()}\n{command}\n".encode(), 0)
+
+
+def _in_use(layout: Layout, holder: str) -> Refused:
+    pid, _, command = holder.partition("\n")
+    return Refused(
+        Code.VOLUME_IN_USE,
+        f"volume {layout.volume} is held by pid {pid or 'unknown'} ({command.strip()})",
+        hint="stop that process, or give this one its own volumes",
+        pid=pid,
+        volume=layout.volume,
+    )
+
+
+def replica_count(volume: Volume) -> int:
+    """Return how many replicas a volume holds."""
+    with volume.index.read() as rows:
+        return rows.replica_count()
+
+
+def roomiest(volumes: Sequence[Volume], reserve_bytes: int) -> Volume:
+    """Return where a new replica goes. Raises `Unavailable(DISK_OUT_OF_SPACE)`."""
+    available_bytes = {volume: volume.available_bytes() for volume in volumes}
+    most_bytes = max(available_bytes.values(), default=-1)
+    if most_bytes < reserve_bytes:
+        raise Unavailable(
+            Code.DISK_OUT_OF_SPACE,
+            "no volume has more free space than its reserve",
+            hint="free space or add a volume",
+        )
+    roomy = [volume for volume in volumes if available_bytes[volume] >= most_bytes * ROOMY]
+    return min(roomy, key=replica_count)
+
+
+def check_space(volume: Volume, length_bytes: int, *, reserve_bytes: int) -> None:
+    """Refuse data for which the volume has no room beside its reserve."""
+    available_bytes = volume.available_bytes()
+    if available_bytes - length_bytes < reserve_bytes:
+        raise Unavailable(
+            Code.DISK_OUT_OF_SPACE,
+            f"volume {volume.layout.volume}: {available_bytes} bytes free, {reserve_bytes} "
+            f"are kept in reserve, {length_bytes} more are needed",
+            hint="free space on the volume or add a volume",
+        )
+
+
+def check_space_of_block(volume: Volume, length_bytes: int, *, reserve_bytes: int) -> None:
+    """As `check_space`, where one block needs more than a chunk: others may be done meanwhile."""
+    try:
+        check_space(volume, length_bytes, reserve_bytes=reserve_bytes)
+    except Unavailable as error:
+        raise BlockFailed(error.code, str(error), hint=error.hint) from error
+
+
+def check_volume_paths(paths: Sequence[Path]) -> None:
+    """Refuse no volume at all, and one that is named twice."""
+    if not paths:
+        raise Refused(Code.INVALID_CONFIG, "no volume is configured")
+    resolved = [os.path.realpath(path) for path in paths]
+    twice = next((path for path in resolved if resolved.count(path) > 1), None)
+    if twice is not None:
+        raise Refused(Code.INVALID_CONFIG, f"volume {twice} is configured twice")
+
+
+def check_any_opened(opened: Sequence[Volume], failed: Sequence[tuple[Path, SutureError]]) -> None:
+    """Raise the first failure if no volume works."""
+    if not opened:
+        raise failed[0][1]
+
+
+def failed_volume(path: Path, error: SutureError, volume_id: str) -> VolumeFacts:
+    """Return the facts of a volume that could not be opened; its id may be "": nobody knows it."""
+    return VolumeFacts(
+        volume_id=volume_id,
+        path=path,
+        capacity_bytes=0,
+        available_bytes=0,
+        used_bytes=0,
+        container_count=0,
+        failed=True,
+        error=f"{error} ({error.hint})" if error.hint else str(error),
+    )

@@ -1,0 +1,149 @@
+"""What a replica was, and why: told by whoever changes it, bounded, and never made up."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from agent.store.index.history import KEPT_COUNT, decode_entry, encode_entry
+from agent.store.index.index import Change
+from agent.store.index.rows import ReplicaRow, seal
+from agent.store.recovery.fsck import fsck
+from merkle.damaged import Damaged
+from merkle.replica import BlockId, ContainerId, ReplicaState
+from tests.support.stored_replica import (
+    CHUNK_BYTES,
+    CLUSTER,
+    CONTAINER,
+    MAP_BYTES,
+    StoredReplica,
+    noise,
+    opened,
+)
+
+
+@pytest.fixture
+def replica(tmp_path: Path) -> Iterator[StoredReplica]:
+    """Return a store whose container 1 is closed and whole, with three blocks."""
+    yield from opened(tmp_path)
+
+
+def told(replica: StoredReplica) -> list[tuple[ReplicaState, str]]:
+    """Return state and reason of every entry, the oldest first."""
+    return [(entry.state, entry.why) for entry in replica.store.history(CONTAINER)]
+
+
+def repaired(replica: StoredReplica, block_id: int) -> None:
+    """Put the first chunk of a block back, as reconcile does with a peer's."""
+    chunk = replica.store.block(CONTAINER, BlockId(block_id)).chunks[0]
+    data = noise(CHUNK_BYTES, block_id * 1_000)
+    replica.store.repair(CONTAINER).install_chunk(BlockId(block_id), chunk, data)
+
+
+def test_damage_and_its_repair_are_told(replica: StoredReplica) -> None:
+    """
+    Closed, damaged, whole again: three entries, the first and the last with the same root.
+    """
+    replica.flip(2, 10)
+    replica.scan()
+    repaired(replica, 2)
+    replica.scan()
+
+    assert [
+        (ReplicaState.CLOSED, "closed with 3 blocks"),
+        (ReplicaState.UNHEALTHY, "damaged: 1 CHUNK_CHECKSUM"),
+        (ReplicaState.CLOSED, "repaired; a whole read found no damage"),
+    ] == told(replica)
+    first, second, third = replica.store.history(CONTAINER)
+    assert first.root == third.root == replica.store.tree(CONTAINER).root
+    assert first.root != second.root
+    assert first.at_ms <= second.at_ms <= third.at_ms
+
+
+def test_a_scan_that_finds_nothing_new_is_no_entry(replica: StoredReplica) -> None:
+    """
+    Another generation of the same tree is no change.
+    """
+    replica.scan()
+    replica.scan()
+
+    assert 1 == len(told(replica))
+
+
+def test_deleted_blocks_are_told(replica: StoredReplica) -> None:
+    """
+    The root stays when blocks are deleted; the tombstones are the change.
+    """
+    replica.store.delete_blocks(CONTAINER, [BlockId(1), BlockId(3)])
+
+    first, second = replica.store.history(CONTAINER)
+    assert first.root == second.root
+    assert (2, "2 blocks deleted") == (second.tombstone_count, second.why)
+
+
+def test_history_survives_a_restart_and_ends_with_the_replica(replica: StoredReplica) -> None:
+    """
+    It is on the disk; a container that is deleted and made again begins anew.
+    """
+    replica.store.close()
+    replica.reopen()
+    assert 1 == len(told(replica))
+
+    replica.store.delete_container(CONTAINER, force=True)
+    replica.create(blocks=1)
+
+    assert [(ReplicaState.CLOSED, "closed with 1 block")] == told(replica)
+
+
+def test_only_the_newest_entries_are_kept(replica: StoredReplica) -> None:
+    """
+    A replica that flaps for years fills no index; its neighbour loses nothing.
+    """
+    replica.create(ContainerId(2), blocks=1)
+    index = replica.store._places[CONTAINER].index
+    for number in range(KEPT_COUNT + 10):
+        state = (ReplicaState.UNHEALTHY, ReplicaState.CLOSED)[number % 2]
+
+        def change(rows: Change, state: ReplicaState = state) -> None:
+            tree = rows.replica(CONTAINER).tree
+            rows.put_replica(CONTAINER, ReplicaRow(state=state, tree=tree))
+
+        index.write(change)
+
+    entries = replica.store.history(CONTAINER)
+    assert KEPT_COUNT == len(entries)
+    assert "closed with 3 blocks" not in {entry.why for entry in entries}
+    assert 1 == len(replica.store.history(ContainerId(2)))
+
+
+def test_a_volume_from_before_there_was_a_history_can_be_checked(tmp_path: Path) -> None:
+    """
+    fsck, which writes nothing, reads an index without the database; the agent makes it.
+    """
+    replica = StoredReplica(tmp_path)
+    replica.create()
+    replica.store.close()
+    database = tmp_path / "hdds" / CLUSTER / "db"
+    with lmdb.open(str(database), max_dbs=16, map_size=MAP_BYTES) as environment:
+        history = environment.open_db(b"history", create=False)
+        with environment.begin(write=True) as transaction:
+            transaction.drop(history, delete=True)
+
+    assert () == fsck(tmp_path, read_data=False).problems
+    replica.reopen()
+    assert [] == told(replica)
+    replica.close()
+
+
+def test_a_damaged_entry_is_passed_over(replica: StoredReplica) -> None:
+    """
+    An entry whose checksum fails, or of another version, tells nothing.
+    """
+    (entry,) = replica.store.history(CONTAINER)
+    row = encode_entry(entry)
+
+    assert entry == decode_entry(CONTAINER, row)
+    for damaged in (row[:-1] + b"\0", row[4:], seal(b'{"version":2}')):
+        with pytest.raises(Damaged):
+            decode_entry(CONTAINER, damaged)

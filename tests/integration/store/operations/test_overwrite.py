@@ -1,0 +1,105 @@
+"""What a repair must never do, however the medium, the index or a peer behaves."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from agent.errors import Code, Refused, Unavailable, VolumeFailed
+from agent.store.files import blockfile
+from agent.store.operations import repair
+from agent.store.operations.repair import Repair
+from agent.store.replica_store import ReplicaStore
+from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
+from tests.support.stores import CHUNK_BYTES, closed_replica, content, flip_bit
+
+ONE = ContainerId(1)
+BLOCK = BlockId(2)
+FIRST, SECOND = content((2, 0)), content((2, 1))
+
+
+def journal(store: ReplicaStore) -> list[object]:
+    """Return the unfinished work of container 1."""
+    with store._places[ONE].index.read() as rows:
+        return list(rows.journal(ONE))
+
+
+@pytest.fixture
+def blocks(store: ReplicaStore) -> dict[int, BlockData]:
+    """The blocks of a closed container 1: 1, 2 and 3, of two chunks each."""
+    return closed_replica(store)
+
+
+def forgetful(path: Path, data: bytes, offset: int) -> None:
+    """Write as a medium does that loses the end of what it acknowledged."""
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(data[:-1] + bytes([data[-1] ^ 1]))
+
+
+def test_bytes_that_do_not_arrive_are_taken_back(
+    store: ReplicaStore, blocks: dict[int, BlockData], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    What the medium gives back is compared with what was written; the old bytes are there again.
+    """
+    path = store.paths(ONE).block_file(BLOCK)
+    flip_bit(path, CHUNK_BYTES + 5)
+    before = path.read_bytes()
+    real, writes = blockfile.overwrite, [forgetful]
+    monkeypatch.setattr(
+        blockfile, "overwrite", lambda *given: (writes.pop() if writes else real)(*given)
+    )
+
+    with pytest.raises(VolumeFailed, match="read back otherwise"):
+        store.repair(ONE).install_chunk(BLOCK, blocks[2].chunks[1], SECOND)
+
+    assert before == path.read_bytes()
+    assert [] == journal(store)
+
+
+def test_an_index_that_cannot_record_the_new_bytes_gets_the_old_ones_back(
+    store: ReplicaStore, blocks: dict[int, BlockData], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    A refused write changes nothing, not even until the next start.
+    """
+    path = store.paths(ONE).block_file(BLOCK)
+    flip_bit(path, CHUNK_BYTES + 5)
+    before = path.read_bytes()
+
+    def full(*_: object) -> None:
+        raise Unavailable(Code.DISK_OUT_OF_SPACE, "no room in the index")
+
+    monkeypatch.setattr(repair, "record_chunk", full)
+    with pytest.raises(Unavailable):
+        store.repair(ONE).install_chunk(BLOCK, blocks[2].chunks[1], SECOND)
+
+    assert before == path.read_bytes()
+    assert [] == journal(store)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda mend, chunk: mend.install_chunk(BLOCK, chunk, FIRST),
+        lambda mend, chunk: mend.salvage_chunk(BLOCK, chunk),
+        lambda mend, _chunk: mend.install_empty_block(BLOCK),
+    ],
+    ids=["install", "salvage", "empty"],
+)
+def test_a_deleted_block_is_not_brought_back(
+    store: ReplicaStore,
+    blocks: dict[int, BlockData],
+    step: Callable[[Repair, ChunkInfo], object],
+) -> None:
+    """
+    Whatever a peer that has not heard of the delete offers.
+    """
+    store.delete_blocks(ONE, [BLOCK])
+
+    with pytest.raises(Refused) as caught:
+        step(store.repair(ONE), blocks[2].chunks[0])
+
+    assert Code.NO_SUCH_BLOCK == caught.value.code
+    assert BLOCK not in [block.block_id for block in store.blocks(ONE)]

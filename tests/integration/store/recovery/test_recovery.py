@@ -1,0 +1,356 @@
+"""The start: finish, take back, load, or say why not. Unknown never leads to deletion."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.errors import Refused
+from agent.store.files import blockfile
+from agent.store.index.rows import (
+    DescriptorEntry,
+    InstallEntry,
+    JournalEntry,
+    TreeEntry,
+    UnlinkEntry,
+)
+from agent.store.recovery.fsck import fsck
+from agent.store.replica.descriptor import read_descriptor, write_descriptor
+from agent.store.replica_store import ReplicaStore
+from merkle.checksum import crc32c
+from merkle.codec import encode_tree
+from merkle.replica import BlockId, ContainerId, ReplicaState
+from merkle.tree import bury
+from tests.support.stores import (
+    CHUNK_BYTES,
+    CLUSTER,
+    check_clean,
+    chunk_of,
+    closed_replica,
+    content,
+    open_store,
+    reopened,
+    write_block,
+)
+
+ONE = ContainerId(1)
+BLOCK = BlockId(2)
+
+
+def journal(store: ReplicaStore, entry: JournalEntry) -> None:
+    """Write a journal entry as an interrupted process would have left it."""
+    store._places[ONE].index.write(lambda rows: rows.begin_work(ONE, entry))
+
+
+def steps(store: ReplicaStore) -> list[str]:
+    """What the start says that it did."""
+    return [step.what for step in store.recovery.steps]
+
+
+def test_a_clean_stop_needs_no_recovery(tmp_path: Path) -> None:
+    """
+    Facts, blocks and trees are what they were; the start did nothing.
+    """
+    store = open_store(tmp_path)
+    closed_replica(store)
+    store.create_container(ContainerId(2))
+    before = store.replicas(), store.blocks(ONE), store.tree(ONE)
+
+    store = reopened(store, tmp_path)
+
+    assert before == (store.replicas(), store.blocks(ONE), store.tree(ONE))
+    assert ([], ()) == (steps(store), store.unloadable())
+    store.close()
+
+
+def test_what_was_being_built_or_deleted_is_removed(tmp_path: Path) -> None:
+    """
+    Temporary directories are emptied, whatever is in them.
+    """
+    store = open_store(tmp_path)
+    temporary = tmp_path / "v0" / "hdds" / CLUSTER / "tmp"
+    (temporary / "importing" / "7" / "chunks").mkdir(parents=True)
+    (temporary / "importing" / "7" / "chunks" / "1.block").write_bytes(b"x")
+    (temporary / "deleting" / "file").write_bytes(b"x")
+
+    store = reopened(store, tmp_path)
+
+    assert [] == [path for path in temporary.rglob("*") if path.parent != temporary]
+    store.close()
+
+
+class TestInterruptedWrites:
+    """Install entries in the journal."""
+
+    def entry(self, store: ReplicaStore, new: bytes, quarantine: str = "") -> InstallEntry:
+        """The journal entry of a repair of block 2's first chunk."""
+        return InstallEntry(
+            block_id=BLOCK,
+            chunk=chunk_of(new),
+            data_checksum=crc32c(new),
+            old_length_bytes=blockfile.size_bytes(store.paths(ONE).block_file(BLOCK)),
+            quarantine=quarantine,
+            pending=False,
+        )
+
+    def test_bytes_that_arrived_are_kept(self, tmp_path: Path) -> None:
+        """
+        The write was whole: the row is recorded, the entry ends.
+        """
+        store = open_store(tmp_path)
+        closed_replica(store)
+        new = content("new")
+        journal(store, self.entry(store, new))
+        blockfile.overwrite(store.paths(ONE).block_file(BLOCK), new, 0)
+
+        store = reopened(store, tmp_path)
+
+        assert chunk_of(new) == store.block(ONE, BLOCK).chunks[0]
+        assert ["block 2, chunk at 0: interrupted write finished"] == steps(store)
+        check_clean(store, tmp_path)
+
+    def test_bytes_that_did_not_arrive_whole_are_taken_back(self, tmp_path: Path) -> None:
+        """
+        The old bytes come back from quarantine, to the last one.
+        """
+        store = open_store(tmp_path)
+        closed_replica(store)
+        path = store.paths(ONE).block_file(BLOCK)
+        old = path.read_bytes()
+        new = content("new")
+        quarantined = tmp_path / "v0" / "hdds" / CLUSTER / "quarantine" / "1-2-0-5.bytes"
+        quarantined.write_bytes(old[:CHUNK_BYTES])
+        journal(store, self.entry(store, new, "1-2-0-5"))
+        blockfile.overwrite(path, new[:777], 0)
+
+        store = reopened(store, tmp_path)
+
+        assert old == path.read_bytes()
+        assert ["block 2, chunk at 0: interrupted write taken back"] == steps(store)
+        check_clean(store, tmp_path)
+
+    def test_a_file_that_was_not_there_is_not_there_again(self, tmp_path: Path) -> None:
+        """
+        Half of a first chunk is no block.
+        """
+        store = open_store(tmp_path)
+        closed_replica(store)
+        new = content("new")
+        entry = replace(self.entry(store, new), block_id=BlockId(9), old_length_bytes=-1)
+        journal(store, entry)
+        store.paths(ONE).block_file(BlockId(9)).write_bytes(new[:100])
+
+        store = reopened(store, tmp_path)
+
+        assert not store.paths(ONE).block_file(BlockId(9)).exists()
+        check_clean(store, tmp_path)
+
+    def test_a_file_that_grew_is_as_long_as_before(self, tmp_path: Path) -> None:
+        """
+        A chunk that was to be appended and did not arrive whole leaves no tail.
+        """
+        store = open_store(tmp_path)
+        blocks = closed_replica(store)
+        new = content("new")
+        entry = replace(self.entry(store, new), chunk=chunk_of(new, blocks[2].length_bytes))
+        journal(store, entry)
+        path = store.paths(ONE).block_file(BLOCK)
+        old = path.read_bytes()
+        path.write_bytes(old + new[:100])
+
+        store = reopened(store, tmp_path)
+
+        assert old == path.read_bytes()
+        check_clean(store, tmp_path)
+
+
+class TestInterruptedTrees:
+    """Tree entries in the journal."""
+
+    def test_a_tree_in_place_is_adopted(self, tmp_path: Path) -> None:
+        """
+        One generation ahead, whole, and intended: the commit is done now.
+        """
+        store = open_store(tmp_path)
+        closed_replica(store)
+        tree = store.tree(ONE).select([1, 3]).with_generation(2)
+        journal(store, TreeEntry(2))
+        store.paths(ONE).tree.write_bytes(encode_tree(tree, ONE))
+
+        store = reopened(store, tmp_path)
+
+        assert tree == store.tree(ONE)
+        assert tree.summary() == store.replica(ONE).tree
+        assert ["tree of generation 2 adopted"] == steps(store)
+        check_clean(store, tmp_path)
+
+    def test_its_tombstones_finish_their_deletes(self, tmp_path: Path) -> None:
+        """
+        The tree was the decision to delete: rows and bytes follow.
+        """
+        store = open_store(tmp_path)
+        closed_replica(store)
+        tree = bury(store.tree(ONE), [2]).with_generation(2)
+        journal(store, TreeEntry(2))
+        store.paths(ONE).tree.write_bytes(encode_tree(tree, ONE))
+
+        store = reopened(store, tmp_path)
+
+        assert [1, 3] == [block.block_id for block in store.blocks(ONE)]
+        assert {2} == set(store.tombstones(ONE))
+        assert not store.paths(ONE).block_file(BLOCK).exists()
+        check_clean(store, tmp_path)
+
+    @pytest.mark.parametrize("generation", [1, 3])
+    def test_any_other_generation_is_not_adopted(self, tmp_path: Path, generation: int) -> None:
+        """
+        A tree that is not the successor proves nothing; the entry ends.
+        """
+        store = open_store(tmp_path)
+        closed_replica(store)
+        tree = store.tree(ONE)
+        other = bury(tree, [2]).with_generation(generation)
+        journal(store, TreeEntry(2))
+        store.paths(ONE).tree.write_bytes(encode_tree(other, ONE))
+
+        store = reopened(store, tmp_path)
+
+        assert tree == store.tree(ONE)
+        assert 3 == len(store.blocks(ONE))
+        assert ["tree of generation 2 was never put in place"] == steps(store)
+        store.close()
+
+    def test_without_an_intent_nothing_is_adopted(self, tmp_path: Path) -> None:
+        """
+        A file that somebody put there is not a tree of ours.
+        """
+        store = open_store(tmp_path)
+        closed_replica(store)
+        tree = store.tree(ONE)
+        store.paths(ONE).tree.write_bytes(encode_tree(bury(tree, [2]).with_generation(2), ONE))
+
+        store = reopened(store, tmp_path)
+
+        assert tree == store.tree(ONE)
+        assert [] == steps(store)
+        store.close()
+
+
+def test_an_interrupted_unlink_is_finished(tmp_path: Path) -> None:
+    """
+    Files of tombstones go, whether or not some are gone already.
+    """
+    store = open_store(tmp_path)
+    closed_replica(store)
+    data = store.paths(ONE).block_file(BLOCK).read_bytes()
+    store.delete_blocks(ONE, [BLOCK])
+    store.paths(ONE).block_file(BLOCK).write_bytes(data)
+    journal(store, UnlinkEntry((BLOCK, BlockId(77))))
+
+    store = reopened(store, tmp_path)
+
+    assert ["unlinked 2 deleted blocks"] == steps(store)
+    check_clean(store, tmp_path)
+
+
+def test_a_descriptor_that_lags_is_written_anew(tmp_path: Path) -> None:
+    """
+    The state in the index is the state.
+    """
+    store = open_store(tmp_path)
+    closed_replica(store)
+    path = store.paths(ONE).descriptor
+    write_descriptor(path, replace(read_descriptor(path, ONE), state=ReplicaState.OPEN))
+    journal(store, DescriptorEntry())
+
+    store = reopened(store, tmp_path)
+
+    assert ReplicaState.CLOSED is read_descriptor(path, ONE).state
+    check_clean(store, tmp_path)
+
+
+def test_a_damaged_journal_entry_is_left_alone_and_said(tmp_path: Path) -> None:
+    """
+    What cannot be read is neither finished nor taken back; the agent starts all the same.
+    """
+    store = open_store(tmp_path)
+    closed_replica(store)
+    index = store._places[ONE].index
+    key = (1).to_bytes(8) + b"\x04" + bytes(16)
+    index.write(lambda rows: rows._txn.put(key, b"not a journal entry", db=rows._dbs.journal))
+
+    store = reopened(store, tmp_path)
+
+    assert "journal entry left alone" in steps(store)[0]
+    assert 3 == len(store.blocks(ONE))
+    store.close()
+    assert ["JOURNAL_NOT_EMPTY"] == [problem.kind for problem in fsck(tmp_path / "v0").problems]
+
+
+class TestStates:
+    """States that no restart leaves as they are."""
+
+    def set_state(self, store: ReplicaStore, state: ReplicaState) -> None:
+        """Leave the replica in a state as an interrupted process would."""
+        index = store._places[ONE].index
+        index.write(lambda rows: rows.put_replica(ONE, replace(rows.replica(ONE), state=state)))
+
+    def test_a_delete_that_began_is_finished(self, tmp_path: Path) -> None:
+        """
+        From the state alone, with the directory still in place.
+        """
+        store = open_store(tmp_path)
+        closed_replica(store)
+        self.set_state(store, ReplicaState.DELETED)
+
+        store = reopened(store, tmp_path)
+
+        assert [] == store.replicas()
+        assert ["delete finished"] == steps(store)
+        check_clean(store, tmp_path)
+
+    def test_an_unfinished_copy_is_deleted(self, tmp_path: Path) -> None:
+        """
+        RECOVERING with index 0 is a copy that never became a replica.
+        """
+        store = open_store(tmp_path)
+        store.create_container(ONE, state=ReplicaState.RECOVERING)
+        write_block(store, 1, 1)
+
+        store = reopened(store, tmp_path)
+
+        assert [] == store.replicas()
+        check_clean(store, tmp_path)
+
+    def test_an_unfinished_reconstruction_is_unhealthy(self, tmp_path: Path) -> None:
+        """
+        With an index it is kept, not written any more, and never heals by itself.
+        """
+        store = open_store(tmp_path)
+        store.create_container(ONE, replica_index=4, state=ReplicaState.RECOVERING)
+        write_block(store, 1, 1)
+
+        store = reopened(store, tmp_path)
+
+        facts = store.replica(ONE)
+        assert (ReplicaState.UNHEALTHY, None) == (facts.state, facts.former_state)
+        assert 1 == len(store.blocks(ONE))
+        with pytest.raises(Refused):
+            write_block(store, 1, 2)
+        check_clean(store, tmp_path)
+
+    def test_a_close_that_began_can_be_repeated(self, tmp_path: Path) -> None:
+        """
+        CLOSING stays CLOSING until the control plane asks again.
+        """
+        store = open_store(tmp_path)
+        store.create_container(ONE)
+        write_block(store, 1, 1)
+        self.set_state(store, ReplicaState.CLOSING)
+
+        store = reopened(store, tmp_path)
+        closing = store.replica(ONE).state
+
+        assert ReplicaState.CLOSING is closing
+        assert ReplicaState.CLOSED is store.close_container(ONE, bcsid=1).state
+        check_clean(store, tmp_path)

@@ -1,0 +1,290 @@
+"""Volumes: whose they are, and that one process serves them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agent.errors import Code, Refused, VolumeFailed
+from agent.store.files.layout import Layout, block_id_of, container_id_of, decode_version
+from agent.store.recovery.fsck import fsck
+from agent.store.replica_store import ReplicaStore
+from merkle.replica import ContainerId
+from tests.support.stores import (
+    CLUSTER,
+    DATANODE,
+    closed_replica,
+    open_store,
+    options_of_test,
+)
+
+
+def open_as(path: Path, cluster_id: str = CLUSTER, datanode_id: str = DATANODE) -> ReplicaStore:
+    """Open one volume under these ids."""
+    return ReplicaStore.open(
+        [path], cluster_id=cluster_id, datanode_id=datanode_id, options=options_of_test()
+    )
+
+
+class TestFormat:
+    """Empty volumes, and others."""
+
+    def test_an_empty_directory_becomes_a_volume(self, tmp_path: Path) -> None:
+        """
+        VERSION says whose it is, in Ozone's words.
+        """
+        open_as(tmp_path / "v0").close()
+
+        version = decode_version((tmp_path / "v0/hdds/VERSION").read_bytes(), tmp_path)
+        assert (1, CLUSTER, DATANODE) == (
+            version.layout_version,
+            version.cluster_id,
+            version.datanode_id,
+        )
+        assert version.volume_id.startswith("DS-")
+
+    def test_a_volume_keeps_its_id(self, tmp_path: Path) -> None:
+        """
+        A second start does not format again.
+        """
+        first = open_as(tmp_path / "v0")
+        volume_id = first.volumes()[0].volume_id
+        first.close()
+
+        second = open_as(tmp_path / "v0")
+
+        assert volume_id == second.volumes()[0].volume_id
+        second.close()
+
+    @pytest.mark.parametrize(
+        ("cluster_id", "datanode_id", "code"),
+        [
+            ("CID-other", DATANODE, Code.WRONG_CLUSTER),
+            (CLUSTER, "dn-other", Code.WRONG_DATANODE),
+            ("../escape", DATANODE, Code.INVALID_CONFIG),
+            (CLUSTER, "two\nlines", Code.INVALID_CONFIG),
+        ],
+    )
+    def test_a_volume_of_somebody_else_is_refused(
+        self, tmp_path: Path, cluster_id: str, datanode_id: str, code: Code
+    ) -> None:
+        """
+        Neither another cluster nor another datanode gets it, and no id becomes a path.
+        """
+        open_as(tmp_path / "v0").close()
+
+        with pytest.raises(Refused) as refusal:
+            open_as(tmp_path / "v0", cluster_id, datanode_id)
+
+        assert code is refusal.value.code
+
+    def test_data_without_version_is_not_formatted(self, tmp_path: Path) -> None:
+        """
+        A lost VERSION must not turn a full disk into an empty one.
+        """
+        open_as(tmp_path / "v0").close()
+        (tmp_path / "v0/hdds/VERSION").unlink()
+
+        with pytest.raises(Refused, match="no VERSION, yet it holds 'CID-test'") as refusal:
+            open_as(tmp_path / "v0")
+
+        assert Code.INCONSISTENT_VOLUME is refusal.value.code
+
+    @pytest.mark.parametrize("text", ["", "clusterID=CID-test\n", "layOutVersion=9\n"])
+    def test_a_version_that_cannot_be_read_is_refused(self, tmp_path: Path, text: str) -> None:
+        """
+        A file that is cut short, or of a layout that we do not know.
+        """
+        open_as(tmp_path / "v0").close()
+        path = tmp_path / "v0/hdds/VERSION"
+        good = path.read_text()
+        path.write_text(good.replace("layOutVersion=1", text.strip()) if "=9" in text else text)
+
+        with pytest.raises(Refused) as refusal:
+            open_as(tmp_path / "v0")
+
+        assert Code.INCONSISTENT_VOLUME is refusal.value.code
+
+    def test_a_volume_without_its_parent_is_not_made(self, tmp_path: Path) -> None:
+        """
+        A mistyped path does not become a directory tree somewhere.
+        """
+        with pytest.raises(VolumeFailed):
+            open_as(tmp_path / "mistyped" / "v0")
+
+        assert [] == list(tmp_path.iterdir())
+
+    def test_a_volume_twice_or_none_is_refused(self, tmp_path: Path) -> None:
+        """
+        Also under two names.
+        """
+        (tmp_path / "other").symlink_to(tmp_path / "v0")
+        for paths in ([], [tmp_path / "v0", tmp_path / "other"]):
+            with pytest.raises(Refused) as refusal:
+                ReplicaStore.open(paths, cluster_id=CLUSTER, datanode_id=DATANODE)
+            assert Code.INVALID_CONFIG is refusal.value.code
+
+
+class TestOneProcess:
+    """Two agents on one volume."""
+
+    def test_the_second_is_refused_and_told_who_has_it(self, tmp_path: Path) -> None:
+        """
+        The message names the first one's pid and command.
+        """
+        store = open_as(tmp_path / "v0")
+        code = (
+            "import sys\nfrom pathlib import Path\n"
+            "from tests.integration.store.volumes.test_volume import open_as\n"
+            "from agent.errors import Refused\n"
+            "try: open_as(Path(sys.argv[1]))\n"
+            "except Refused as refusal: print(refusal.code, refusal)"
+        )
+
+        second = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path / "v0")],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=Path(__file__).resolve().parents[4],
+        )
+
+        assert second.stdout.startswith("VOLUME_IN_USE volume")
+        assert f"held by pid {os.getpid()} (" in second.stdout
+        command = Path("/proc/self/cmdline").read_bytes().split(b"\0")[0].decode()
+        assert f"({command} " in second.stdout
+        store.close()
+
+    def test_fsck_is_refused_too(self, tmp_path: Path) -> None:
+        """
+        A check of what is being changed proves nothing.
+        """
+        store = open_as(tmp_path / "v0")
+
+        with pytest.raises(Refused) as refusal:
+            fsck(tmp_path / "v0")
+
+        assert Code.VOLUME_IN_USE is refusal.value.code
+        store.close()
+
+    def test_the_lock_ends_with_its_process(self, tmp_path: Path) -> None:
+        """
+        A lock file that a killed agent left stops nobody.
+        """
+        open_as(tmp_path / "v0").close()
+        (tmp_path / "v0/hdds/in_use.lock").write_text("1\nsomebody else\n")
+
+        open_as(tmp_path / "v0").close()
+
+    def test_a_refused_start_lets_the_other_volumes_go(self, tmp_path: Path) -> None:
+        """
+        What was opened before the refusal is closed again.
+        """
+        held = open_as(tmp_path / "v1")
+        with pytest.raises(Refused):
+            ReplicaStore.open(
+                [tmp_path / "v0", tmp_path / "v1"], cluster_id=CLUSTER, datanode_id=DATANODE
+            )
+
+        open_as(tmp_path / "v0").close()
+        held.close()
+
+
+class TestSeveral:
+    """A datanode with several volumes."""
+
+    def test_replicas_are_spread_and_found_wherever_they_are(self, tmp_path: Path) -> None:
+        """
+        Volumes of about equal room fill evenly; listing merges them by container id, in pages.
+        """
+        store = open_store(tmp_path, volume_count=2)
+        for container_id in (1, 2, 3, 4):
+            closed_replica(store, container_id, block_ids=(1,))
+        store.close()
+
+        store = open_store(tmp_path, volume_count=2)
+
+        assert [1, 2, 3, 4] == [facts.container_id for facts in store.replicas()]
+        assert [2, 3] == [facts.container_id for facts in store.replicas(start=2, count=2)]
+        assert 2 == len({facts.volume_id for facts in store.replicas()})
+        assert [2, 2] == [volume.container_count for volume in store.volumes()]
+        assert [40_000, 40_000] == [volume.used_bytes for volume in store.volumes()]
+        store.close()
+
+    def test_a_volume_that_does_not_work_does_not_stop_the_others(self, tmp_path: Path) -> None:
+        """
+        It is shown as failed, with the reason.
+        """
+        store = open_store(tmp_path, volume_count=2)
+        closed_replica(store)
+        bad = next(
+            volume for volume in store._volumes if volume is not store._places[ContainerId(1)]
+        )
+        path = bad.layout.database / "data.mdb"
+        store.close()
+        path.write_bytes(b"this is no LMDB file" * 1000)
+
+        store = open_store(tmp_path, volume_count=2)
+
+        assert [False, True] == [volume.failed for volume in store.volumes()]
+        assert "data.mdb" in store.volumes()[1].error or "db" in store.volumes()[1].error
+        assert [1] == [facts.container_id for facts in store.replicas()]
+        store.close()
+
+    def test_if_none_works_nothing_is_opened(self, tmp_path: Path) -> None:
+        """
+        The error is the volume's own.
+        """
+        open_store(tmp_path).close()
+        database = Layout(tmp_path / "v0", CLUSTER).database / "data.mdb"
+        database.write_bytes(b"this is no LMDB file" * 1000)
+
+        with pytest.raises(VolumeFailed) as failure:
+            open_store(tmp_path)
+
+        assert Code.UNABLE_TO_READ_METADATA_DB is failure.value.code
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("7.block", 7),
+        (f"{2**63 - 1}.block", 2**63 - 1),
+        (f"{2**63}.block", None),
+        ("0.block", None),
+        ("07.block", None),
+        ("-7.block", None),
+        ("7.block.tmp", None),
+        ("7", None),
+        ("\u0667.block", None),
+    ],
+)
+def test_only_block_files_are_block_files(name: str, expected: int | None) -> None:
+    """
+    One name per block: no sign, no leading zero, no other digits, no id that cannot be.
+    """
+    assert expected == block_id_of(name)
+
+
+@pytest.mark.parametrize(("name", "expected"), [("512", 512), ("0512", None), ("x", None)])
+def test_only_container_directories_are_container_directories(
+    name: str, expected: int | None
+) -> None:
+    """
+    The same holds for directories.
+    """
+    assert expected == container_id_of(name)
+
+
+@pytest.mark.parametrize(("container_id", "group"), [(1, 0), (511, 0), (512, 1), (131_072, 0)])
+def test_directories_are_grouped_as_in_ozone(container_id: int, group: int) -> None:
+    """
+    512 consecutive ids share a directory, of which there are 256.
+    """
+    paths = Layout(Path("/data"), CLUSTER).replica(ContainerId(container_id))
+
+    expected = Path(f"/data/hdds/{CLUSTER}/current/containerDir{group}/{container_id}")
+    assert expected == paths.root
+    assert expected / "metadata" / f"{container_id}.tree" == paths.tree
