@@ -24,18 +24,18 @@ from typing import Annotated, Final
 import structlog
 import typer
 
-from agent import memory
-from agent.config import AgentConfig, load
+from agent.config.options import AgentConfig, load
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.observe import logs
-from agent.printable import printable
+from agent.observe.printable import printable
 from agent.rpc.identity import Role, check_own, identity_of
 from agent.rpc.scm import ScmClient
 from agent.rpc.tls import Material, Security, TlsFiles, secured
 from agent.rpc.v1 import scm_pb2
+from agent.runtime import memory
 from agent.runtime.host import Host, Who
+from agent.runtime.stopping import StopRequest
 from agent.runtime.supervisor import Supervisor
-from agent.stopping import StopRequest
 from agent.store.volumes.identity import remembered
 from agent.store.volumes.known import check_first_start
 from merkle.witness import witness_is_native

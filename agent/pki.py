@@ -23,8 +23,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from agent.config.given import SETTINGS_BYTES_MAX, given_bytes
 from agent.errors import Code, Refused
-from agent.given import SETTINGS_BYTES_MAX, given_bytes
 from agent.rpc.identity import Role, identity_of
 
 CA_NAME: Final = "ca"

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
+from agent.config.given import ANSWER_BYTES_MAX, given_bytes
 from agent.errors import Code, Refused
-from agent.given import ANSWER_BYTES_MAX, given_bytes
 from agent.rpc.v1 import scm_pb2
 
 UINT64 = 2**64

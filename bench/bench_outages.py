@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from agent.client import Client
+from agent.client.client import Client
 from agent.demo.cluster import Cluster
 from bench.measure import Measure, at_least, at_most
 from bench.put_client import DONE, content

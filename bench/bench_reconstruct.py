@@ -15,10 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+from agent.client.writer import describe
 from agent.ec.blockgroup import group_metadata, stripe_checksum, stripe_metadata
 from agent.ec.geometry import Group
 from agent.ec.scheme import RS_3_2, Scheme
-from agent.writer import describe
 from bench.measure import Measure, at_most
 from merkle.replica import Bcsid, BlockData, BlockId, ChunkInfo, ContainerId
 from tests.support.ec_cluster import EcCluster, RecoveringDatanode

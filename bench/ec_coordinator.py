@@ -6,9 +6,9 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from agent.ec.order import Order, Shard
 from agent.ec.scheme import parse_scheme
 from agent.reconstruct.coordinator import Coordinator
-from agent.reconstruct.order import Order, Shard
 from agent.rpc.peer import Peer
 from agent.runtime.clock import SystemClock
 from merkle.replica import ContainerId

@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 from typing import Final
 
-from agent.client import Client
+from agent.client.client import Client
+from agent.client.writer import Source
 from agent.errors import Code, SutureError
-from agent.writer import Source
 
 PUT_BYTES: Final = 64 * 1024
 PAUSE_S: Final = 0.1  # after an error

@@ -22,12 +22,12 @@ from typing import Any
 
 import grpc
 
-from agent.memory import share_heaps
 from agent.rpc.channel import open_channel
 from agent.rpc.peer import IMPORT_METHOD, Peer
 from agent.rpc.server import DatanodeService, build_server
 from agent.rpc.v1 import datanode_pb2, datanode_pb2_grpc
 from agent.runtime.lease import Leases
+from agent.runtime.memory import share_heaps
 from agent.store.operations.arrival import ARRIVALS_MAX
 from agent.store.options import StoreOptions
 from agent.store.replica_store import ReplicaStore

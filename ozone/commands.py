@@ -10,9 +10,9 @@ import typer
 
 from agent.cli.options import JsonFlag
 from agent.cli.output import Exit, bytes_progress, counted, emit, grid, say, show, size
+from agent.config.quantity import parse_bytes_per_s, parse_duration_s
 from agent.observe import logs
-from agent.quantity import parse_bytes_per_s, parse_duration_s
-from agent.stopping import StopRequest
+from agent.runtime.stopping import StopRequest
 from merkle.replica import ContainerId
 from ozone.comparison import Agreement, Reason
 from ozone.disk.layout import Volume

@@ -23,15 +23,15 @@ from typing import Annotated, Final
 import structlog
 import typer
 
-from agent.callthreads import CallThreads
 from agent.errors import Code, Refused, SutureError
 from agent.observe import logs
 from agent.observe.audit import AuditLog
-from agent.printable import printable
+from agent.observe.printable import printable
 from agent.rpc.identity import Role, check_own
 from agent.rpc.tls import Material, Security, secured
+from agent.runtime.callthreads import CallThreads
 from agent.runtime.loop import Loop, LoopSet, Pulse
-from agent.stopping import StopRequest
+from agent.runtime.stopping import StopRequest
 from scm.edge.control import ControlPlane
 from scm.edge.http_status import HttpStatus
 from scm.edge.server import BuiltServer, Limits, ScmService, build_server

@@ -1,4 +1,5 @@
-"""Text from a snapshot, as it may be shown on a terminal: what `agent.printable` is to the agent.
+"""Text from a snapshot, as it may be shown on a terminal: what `agent.observe.printable` is to the
+agent.
 
 A name may hold what a terminal obeys: sequences that move the cursor, change its title or paste;
 characters that turn the order of what is read; ends of lines that forge a line of ours. All that

@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # a bare checkout, nothing installed
 
-from agent.config_reference import document, sample  # noqa: E402
+from agent.config.reference import document, sample  # noqa: E402
 from agent.observe import events  # noqa: E402
 
 GENERATED = {

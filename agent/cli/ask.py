@@ -7,7 +7,7 @@ from typing import Annotated, Final, Generic, TypeVar
 
 import typer
 
-from agent.client import Client
+from agent.client.client import Client
 from agent.errors import Code, Refused, SutureError
 from agent.rpc.peer import Peer
 from agent.rpc.v1 import datanode_pb2, scm_pb2

@@ -5,11 +5,11 @@ from typing import Annotated
 
 import typer
 
-from agent import config_reference
 from agent.cli.options import JsonFlag
 from agent.cli.output import Exit, counted, emit, grid, say, say_lines, show
-from agent.config import CONFIG_PATH, AgentConfig, load_written
-from agent.config_source import Written
+from agent.config import reference
+from agent.config.options import CONFIG_PATH, AgentConfig, load_written
+from agent.config.toml_file import Written
 from agent.errors import Code, Refused
 from agent.observe.events import EVENTS
 
@@ -43,8 +43,8 @@ def show_options(
     effective, written = load_written(config)
     rows = [
         (option.name, text, origin_of(option.name, written))
-        for option in config_reference.options()
-        for text in [config_reference.shown(option.name, _value(effective, option.name))]
+        for option in reference.options()
+        for text in [reference.shown(option.name, _value(effective, option.name))]
     ]
     if as_json:
         emit({name: {"value": text, "origin": place} for name, text, place in rows})
@@ -63,7 +63,7 @@ def explain(
     as_json: JsonFlag = False,
 ) -> int:
     """Say what an option means, its unit and bounds, its default, and how it is changed."""
-    found = list(config_reference.find(name))
+    found = list(reference.find(name))
     if as_json:
         emit(
             [

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from agent.cli.declared import Option
+from agent.config.given import SETTINGS_BYTES_MAX, given_bytes
 from agent.errors import Code, Refused
-from agent.given import SETTINGS_BYTES_MAX, given_bytes
 
 if TYPE_CHECKING:
-    from agent.client import Client
+    from agent.client.client import Client
     from agent.rpc.tls import Security
 
 FILE_NAMES: Final = ("certificate", "key", "ca")
@@ -105,7 +105,7 @@ def security() -> "Security":
 
 def connect(scm: str) -> "Client":
     """Return a client of the SCM at `scm`, with the certificate that was chosen."""
-    from agent.client import Client
+    from agent.client.client import Client
 
     return Client(scm, security=security())
 

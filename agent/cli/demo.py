@@ -14,7 +14,7 @@ from rich.text import Text
 
 from agent.cli.options import JsonFlag
 from agent.cli.output import Exit, aside, emit, grid, people, say, short, show
-from agent.client import Client
+from agent.client.client import Client
 from agent.demo.cluster import Cluster
 from agent.demo.death import TIMES, Death
 from agent.demo.harm import Harm
@@ -22,7 +22,7 @@ from agent.demo.liar import CONTRADICTORY, Contest
 from agent.demo.stage import Stage
 from agent.demo.story import Evidence, Say, Story, collect, default_directories, freeze
 from agent.errors import Code, Unavailable
-from agent.printable import printable
+from agent.observe.printable import printable
 from agent.rpc.v1 import scm_pb2
 
 AGENTS_MIN: Final = 3

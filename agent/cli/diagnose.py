@@ -15,7 +15,7 @@ from agent.cli.connection import connect
 from agent.cli.document import facts
 from agent.cli.options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.cli.output import ID_MAX, Exit, emit, say
-from agent.client import Client
+from agent.client.client import Client
 from agent.errors import Code, Refused, SutureError
 from agent.rpc.peer import Peer
 from agent.rpc.v1 import scm_pb2

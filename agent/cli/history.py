@@ -11,7 +11,7 @@ from agent.cli.document import facts
 from agent.cli.options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.cli.output import ID_MAX, Exit, checksum, counted, emit, grid, say, short, show, size
 from agent.cli.scm import container_info, state_name
-from agent.client import Client
+from agent.client.client import Client
 from agent.errors import SutureError
 from agent.rpc.v1 import datanode_pb2, scm_pb2
 from merkle.replica import ContainerId

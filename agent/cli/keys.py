@@ -13,11 +13,11 @@ from rich.progress import Progress
 from agent.cli.connection import connect
 from agent.cli.options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.cli.output import bytes_progress, counted, emit, grid, remark, say, show, size
-from agent.client import LANES_DEFAULT, Client
+from agent.client.client import LANES_DEFAULT, Client
+from agent.client.writer import Source
 from agent.ec.scheme import parse_scheme
 from agent.errors import Code, Refused, SutureError
 from agent.rpc.v1 import scm_pb2
-from agent.writer import Source
 
 KEYS_PER_PAGE: Final = 1000
 

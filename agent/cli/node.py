@@ -11,9 +11,9 @@ from agent.cli.connection import connect
 from agent.cli.document import facts
 from agent.cli.options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.cli.output import Exit, counted, emit, grid, people, say, short, show
+from agent.config.quantity import spoken_duration
 from agent.errors import size_text
 from agent.observe.answer import Told, percent
-from agent.quantity import spoken_duration
 from agent.rpc.v1 import datanode_pb2 as pb
 from merkle.replica import ContainerId
 

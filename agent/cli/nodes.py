@@ -16,7 +16,7 @@ from agent.cli.scm import app, facts
 from agent.cli.selection import OnOption, datanode_ids, selected
 from agent.errors import Code, Refused
 from agent.observe.answer import containers_of, doubts_about, silent_of, unheard
-from agent.printable import printable
+from agent.observe.printable import printable
 from agent.rpc.v1 import scm_pb2
 
 HEARD: Final = "HEALTHY"  # of a node whose heartbeats come

@@ -21,9 +21,9 @@ from agent.cli.scm import (
 )
 from agent.cli.selection import OnOption, datanode_id, selected
 from agent.cli.trust import trust
-from agent.client import Client
+from agent.client.client import Client
+from agent.config.given import ANSWER_BYTES_MAX, given_bytes
 from agent.errors import Code, Refused
-from agent.given import ANSWER_BYTES_MAX, given_bytes
 from agent.rpc.v1 import scm_pb2
 
 MINUTE_MS: Final = 60_000

@@ -1,7 +1,8 @@
 """How commands speak: tables and progress for people, one JSON document for machines.
 
 Results go to stdout, progress and errors to stderr. Whatever is printed for people goes through
-`agent.printable`, and none of it is read as markup: names come from disks and from the wire.
+`agent.observe.printable`, and none of it is read as markup: names come from disks and from the
+wire.
 """
 
 import json
@@ -17,7 +18,7 @@ from rich.text import Text
 
 from agent.cli.exits import Exit as Exit
 from agent.errors import SutureError, size_text
-from agent.printable import printable
+from agent.observe.printable import printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -10,10 +10,10 @@ import typer
 from agent.cli.connection import connect
 from agent.cli.options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.cli.output import ID_MAX, Exit, counted, emit, grid, remark, say, show, size
-from agent.client import Client
+from agent.client.client import Client
+from agent.ec.order import Shard
 from agent.ec.scheme import SHARDS_MAX, parse_scheme
 from agent.errors import Code, Refused
-from agent.reconstruct.order import Shard
 from agent.reconstruct.parity import ParityReport, verify_parity
 from agent.rpc.v1 import scm_pb2
 from merkle.replica import ContainerId

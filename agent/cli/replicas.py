@@ -30,7 +30,7 @@ from agent.cli.scm import (
     outcome_row,
     replica_table,
 )
-from agent.client import Client
+from agent.client.client import Client
 from agent.errors import Code, Refused, SutureError
 from agent.rpc.v1 import datanode_pb2, scm_pb2
 from merkle.diff import Comparison, Divergence, compare

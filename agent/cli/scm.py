@@ -24,7 +24,7 @@ from agent.cli.output import (
     size,
 )
 from agent.cli.selection import OnOption, selected
-from agent.client import Client
+from agent.client.client import Client
 from agent.errors import Code, Refused
 from agent.rpc.v1 import container_pb2, scm_pb2
 from merkle.replica import ContainerId

@@ -10,8 +10,8 @@ from agent.cli.connection import connect
 from agent.cli.document import facts
 from agent.cli.options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.cli.output import Exit, counted, emit, grid, say, short, show, size
+from agent.config.quantity import spoken_duration
 from agent.errors import Code, Refused
-from agent.quantity import spoken_duration
 from agent.rpc.peer import Peer
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.v1 import scm_pb2

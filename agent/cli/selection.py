@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from agent.client import Client
+from agent.client.client import Client
 from agent.errors import Code, Refused
 from agent.rpc.v1 import scm_pb2
 

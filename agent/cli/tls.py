@@ -9,7 +9,7 @@ import typer
 from agent import pki
 from agent.cli.options import JsonFlag
 from agent.cli.output import Exit, counted, emit, grid, remark, say, show
-from agent.quantity import spoken_duration
+from agent.config.quantity import spoken_duration
 from agent.rpc.identity import Role
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)

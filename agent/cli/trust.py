@@ -4,7 +4,7 @@ import typer
 
 from agent.cli.connection import security
 from agent.cli.output import Exit, emit, grid, remark, say, show, size
-from agent.client import Client
+from agent.client.client import Client
 from agent.errors import Code, Refused
 from agent.rpc.peer import Peer
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2

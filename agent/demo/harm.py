@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from agent.client import Client
+from agent.client.client import Client
 from agent.demo.cluster import Cluster
 from agent.demo.damage import PAGE_BYTES, WAYS, Damage, Target, tree_restorer, zero_page
 from agent.errors import Code, Refused

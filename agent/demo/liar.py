@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from agent.client import Client
+from agent.client.client import Client
+from agent.client.writer import Source
 from agent.demo.damage import Target, flip_bit_under_warm_cache, rewrite_with_row
 from agent.demo.harm import BLOCK_BYTES_MIN, Harm, target_of
 from agent.demo.readback import Checksums, source_checksums
 from agent.demo.stage import Stage, is_whole, wait_until
 from agent.rpc.v1 import scm_pb2
-from agent.writer import Source
 from merkle.replica import ContainerId
 
 PREFIX: Final = "contested/"

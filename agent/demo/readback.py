@@ -6,10 +6,10 @@ from typing import Final
 
 import xxhash
 
-from agent.client import Client
+from agent.client.client import Client
+from agent.client.writer import Source, chunks_of, pieces_of
 from agent.errors import SutureError
 from agent.rpc.v1 import scm_pb2
-from agent.writer import Source, chunks_of, pieces_of
 from merkle.replica import BlockData, ContainerId
 
 READERS: Final = 4

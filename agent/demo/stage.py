@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from agent.client import Client
+from agent.client.client import Client
 from agent.demo.cluster import Cluster
 from agent.errors import Code, Unavailable
 from agent.rpc.v1 import container_pb2, scm_pb2

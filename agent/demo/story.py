@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from agent.client import LANES_DEFAULT
+from agent.client.client import LANES_DEFAULT
+from agent.client.writer import Source
 from agent.demo import coded, death, liar, selfheal
 from agent.demo.coded import Coded
 from agent.demo.death import Death
@@ -28,7 +29,6 @@ from agent.demo.stage import Stage, is_whole, wait_until
 from agent.errors import Code, Refused, Unavailable
 from agent.plan_file import read_plan
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
-from agent.writer import Source
 from merkle.replica import ContainerId
 
 SKIPPED_DIRECTORIES: Final = frozenset({"__pycache__", "site-packages", "node_modules", "out"})

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from agent.config.quantity import spoken_duration
 from agent.errors import size_text
-from agent.quantity import spoken_duration
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.v1 import scm_pb2
 

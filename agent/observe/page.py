@@ -7,10 +7,10 @@ from html import escape
 from http import HTTPStatus
 from typing import Final
 
+from agent.config.quantity import spoken_duration
 from agent.errors import size_text
 from agent.observe.answer import answer_of, headline
 from agent.observe.status import Observer
-from agent.quantity import spoken_duration
 from agent.rpc.v1 import datanode_pb2 as pb
 from scanner.finding import Finding
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from agent.errors import Code, Refused, SutureError, VolumeFailed
-from agent.pauses import held_between_copies
 from agent.plan.actions import (
     AdoptTombstone,
     PeerId,
@@ -27,6 +26,7 @@ from agent.ports import Executor, Leases
 from agent.reconcile.failures import Failures
 from agent.reconcile.fetch import Answer, Failure, Sources, in_order, is_leaf
 from agent.reconcile.ledger import NOBODYS, Ledger
+from agent.reconcile.pauses import held_between_copies
 from agent.rpc import codec
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
 from scanner.finding import Finding

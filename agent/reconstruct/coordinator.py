@@ -26,8 +26,8 @@ from agent.ec.blockgroup import (
 )
 from agent.ec.cells import described, style_of
 from agent.ec.codec import Cell, rebuild_checked
+from agent.ec.order import Account, Order, Reconstruction
 from agent.errors import Code, Unavailable
-from agent.reconstruct.order import Account, Order, Reconstruction
 from agent.reconstruct.sources import SLOW_S, Sources
 from agent.reconstruct.targets import Targets
 from agent.rpc.peer import Peer

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from agent.ec.blockgroup import Agreed, Orphan, agree
 from agent.ec.cells import proof_of
+from agent.ec.order import Account, Shard
 from agent.ec.scheme import Scheme
-from agent.ec.scrub import StripeVerdict, judge_stripe
+from agent.ec.wrong_shard import StripeVerdict, judge_stripe
 from agent.errors import Unavailable
-from agent.reconstruct.order import Account, Shard
 from agent.reconstruct.sources import Sources
 from agent.rpc.peer import Peer
 from merkle.replica import ContainerId

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from agent.ec.blockgroup import Agreed
 from agent.ec.cells import proof_of
+from agent.ec.order import Account, Shard
 from agent.ec.scheme import Scheme
-from agent.ec.scrub import judge_stripe
+from agent.ec.wrong_shard import judge_stripe
 from agent.errors import Code, Refused, SutureError, Unavailable
-from agent.reconstruct.order import Account, Shard
 from agent.rpc import codec
 from agent.rpc.peer import Meter, Peer
 from merkle.replica import TREE_STATES, BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState

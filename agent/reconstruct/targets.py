@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from agent.ec.order import Account, Shard
 from agent.errors import Code, SutureError, Unavailable
 from agent.ports import Future
-from agent.reconstruct.order import Account, Shard
 from agent.rpc import codec
 from agent.rpc.channel import call
 from agent.rpc.peer import Peer

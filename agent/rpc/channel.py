@@ -15,7 +15,7 @@ from agent.errors import Code, SutureError, Unavailable
 from agent.rpc.errors import error_from
 from agent.rpc.renewing import RenewingChannel
 from agent.rpc.tls import LOOPBACK_ONLY, Material, Security, channel_credentials
-from agent.tracing import carried
+from agent.runtime.tracing import carried
 from merkle.replica import CHUNK_BYTES_MAX
 
 MESSAGE_BYTES_MAX: Final = CHUNK_BYTES_MAX + 1024**2  # a chunk and what describes it

@@ -2,9 +2,9 @@
 
 from typing import Final
 
+from agent.ec.order import Order, Reconstruction, Shard
 from agent.ec.scheme import CodecName, Scheme
 from agent.errors import Code, Refused
-from agent.reconstruct.order import Order, Reconstruction, Shard
 from agent.rpc import codec
 from agent.rpc.v1 import scm_pb2
 

@@ -26,7 +26,7 @@ from agent.rpc.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import container_pb2, datanode_pb2_grpc
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.waits import Attended, Slots, Unlimited, Waits, share
-from agent.tracing import Traced
+from agent.runtime.tracing import Traced
 from merkle.replica import ID_MAX, BlockData, BlockId, ChunkInfo, ContainerId
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from typing import Any, Final
 import grpc
 
 from agent.errors import Code, Refused
-from agent.loopback import is_loopback
+from agent.runtime.loopback import is_loopback
 
 PEM_BYTES_MAX: Final = 1024**2
 LOOK_INTERVAL_S: Final = 1.0  # how often calls look whether the files are still the same

@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 
 from agent.commands import Route
-from agent.config import TaskConfig
+from agent.config.options import TaskConfig
 from agent.ec.scheme import SHARDS_MAX, parse_scheme
 from agent.errors import Code, Refused, SutureError
 from agent.plan.actions import Deletes
@@ -22,7 +22,7 @@ from agent.reconcile.reconciler import Reconciler
 from agent.reconcile.survey import Holder
 from agent.reconcile.trusting import fingerprint
 from agent.reconstruct.coordinator import Coordinator
-from agent.reconstruct.mend import ShardMender
+from agent.reconstruct.shard_repair import ShardMender
 from agent.removal import delete_blocks
 from agent.rpc import codec
 from agent.rpc.ec import parse_order, reconstruction_message

@@ -15,9 +15,8 @@ from typing import Final
 
 import structlog
 
-from agent.callthreads import CallThreads
 from agent.commands import Commands
-from agent.config import AgentConfig, changed, with_live
+from agent.config.options import AgentConfig, changed, with_live
 from agent.errors import Code, SutureError, Unavailable
 from agent.observe.audit import AuditLog
 from agent.observe.status import QUIET_MAX_S, About, Observer
@@ -27,6 +26,7 @@ from agent.rpc.server import Limits, build_server
 from agent.rpc.tls import LOOPBACK_ONLY, Security
 from agent.rpc.trusting import TrustingService
 from agent.rpc.v1 import scm_pb2
+from agent.runtime.callthreads import CallThreads
 from agent.runtime.clock import SystemClock
 from agent.runtime.face import Face
 from agent.runtime.handlers import TRANSFER_THREADS, Handlers, Tools

@@ -11,9 +11,9 @@ from typing import Final, Protocol
 import structlog
 
 from agent.errors import Refused, VolumeFailed
-from agent.memory import give_back
 from agent.runtime.clock import Clock
 from agent.runtime.loop import Busy, Step, Throttled
+from agent.runtime.memory import give_back
 from agent.store.replica.glance import glance
 from agent.store.replica_store import ReplicaStore
 from merkle.damaged import Damaged

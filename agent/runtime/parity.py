@@ -19,16 +19,16 @@ from typing import Final
 import numpy as np
 import structlog
 
+from agent.ec.order import Shard
 from agent.ec.scheme import SHARDS_MAX, parse_scheme
 from agent.errors import Code, SutureError, Unavailable
-from agent.memory import give_back
-from agent.reconstruct.order import Shard
 from agent.reconstruct.parity import ParityReport, verify_parity
 from agent.rpc.peer import Peer
 from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.runtime.clock import Clock
 from agent.runtime.loop import Busy, Pulse, Step, Throttled
+from agent.runtime.memory import give_back
 from agent.store.replica_store import ReplicaStore
 from merkle.checksum import U64s
 from merkle.replica import ContainerId, ReplicaState

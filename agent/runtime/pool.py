@@ -15,6 +15,7 @@ import structlog
 from agent.errors import SutureError
 from agent.runtime.clock import Clock, SystemClock, monotonic_ms
 from agent.runtime.loop import ERROR_TEXT_MAX
+from agent.runtime.tracing import span
 from agent.runtime.turnstile import Turnstile
 from agent.tasks import (
     Dropped,
@@ -26,7 +27,6 @@ from agent.tasks import (
     TaskOutcome,
     TaskQueue,
 )
-from agent.tracing import span
 
 THREADS_MAX: Final = 256
 LATE_CHECK_S: Final = 10.0  # how often an idle thread looks for tasks whose deadline passed

@@ -17,10 +17,10 @@ import numpy as np
 import structlog
 
 from agent.errors import Refused
-from agent.memory import give_back
 from agent.runtime.canary import Canary
 from agent.runtime.clock import Clock
 from agent.runtime.loop import Busy, Idle, Pulse, Step, Throttled
+from agent.runtime.memory import give_back
 from agent.runtime.pace import ScanPace
 from agent.runtime.scanning import GONE, ScanKit, scan_container
 from agent.store.index.columns import ReplicaColumns

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import structlog
 
-from agent.config import ScanConfig
+from agent.config.options import ScanConfig
 from agent.errors import Code, Refused
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.runtime.canary import Canary

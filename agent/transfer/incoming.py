@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Final, cast
 import numpy as np
 
 from agent.errors import Code, Refused
-from agent.memory import give_back
 from agent.ports import Executor, Leases
 from agent.rpc import codec, hashes
 from agent.rpc.v1 import datanode_pb2 as pb
+from agent.runtime.memory import give_back
 from agent.store.index.facts import ReplicaFacts
 from agent.store.index.packformat import PACKED_BYTES_MAX
 from agent.store.operations.arrival import Announced, Arrival, Received

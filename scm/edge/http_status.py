@@ -8,7 +8,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final
 
-from agent.callthreads import CallThreads
+from agent.runtime.callthreads import CallThreads
 from agent.runtime.loop import LoopSet
 from agent.runtime.web import Page, WebListener
 from scm.edge.control import ControlPlane

@@ -14,7 +14,7 @@ from agent.rpc.health import Health
 from agent.rpc.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import scm_pb2, scm_pb2_grpc
 from agent.rpc.waits import Attended, Slots, Unlimited, Waits, share
-from agent.tracing import Traced
+from agent.runtime.tracing import Traced
 from merkle.replica import ID_MAX
 from scm.edge import answers, wire
 from scm.edge.control import ControlPlane

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from agent.config_source import read_each
+from agent.config.quantity import parse_bytes, parse_duration_s
+from agent.config.toml_file import read_each
 from agent.errors import Code, Refused
-from agent.quantity import parse_bytes, parse_duration_s
 from agent.rpc.tls import TlsFiles
 from merkle.replica import CONTAINER_BYTES_MAX
 

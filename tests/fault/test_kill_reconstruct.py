@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from agent.ec.order import Order, Shard
 from agent.ec.scheme import CodecName, Scheme
 from agent.errors import Code, Refused, SutureError
 from agent.reconstruct.coordinator import Coordinator
-from agent.reconstruct.order import Order, Shard
 from agent.rpc import codec
 from agent.rpc.ec import scheme_message
 from agent.rpc.peer import Peer

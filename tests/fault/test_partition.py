@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from agent.ec.order import Order
 from agent.ec.scheme import CodecName, Scheme
 from agent.errors import SutureError
 from agent.reconstruct.coordinator import Coordinator
-from agent.reconstruct.order import Order
 from agent.rpc.peer import Peer, Timeouts
 from agent.runtime.clock import SystemClock
 from merkle.replica import ReplicaState

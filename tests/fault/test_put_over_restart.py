@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.client import Client
+from agent.client.client import Client
+from agent.client.writer import Source, Stored
 from agent.demo.cluster import Cluster
 from agent.errors import Code, SutureError, Unavailable
 from agent.rpc.v1 import scm_pb2
-from agent.writer import Source, Stored
 from tests.support.nursery import forked
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]

@@ -10,11 +10,11 @@ import pytest
 
 from agent.cli.main import run
 from agent.cli.output import Exit, people
-from agent.client import Client
+from agent.client.client import Client
+from agent.client.writer import Source
 from agent.demo.cluster import Cluster
 from agent.demo.damage import Target, append_garbage, flip_bit_under_warm_cache, zero_page
 from agent.errors import Code, Refused
-from agent.writer import Source
 from tests.support.command_line import CommandLine
 from tests.support.three_replicas import content
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.config import TaskConfig
+from agent.config.options import TaskConfig
 from agent.errors import Code, Refused
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.clock import Clock, SystemClock

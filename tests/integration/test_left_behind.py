@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.client import Client
+from agent.client.client import Client
+from agent.client.writer import Source, Stored
 from agent.demo.cluster import Cluster
 from agent.rpc.v1 import container_pb2, scm_pb2
-from agent.writer import Source, Stored
 from tests.support.command_line import CommandLine
 from tests.support.nursery import forked
 from tests.support.three_replicas import content

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from agent.client import Client
+from agent.client.client import Client
+from agent.client.ecreader import GroupReader
 from agent.ec.blockgroup import Agreed, agree
+from agent.ec.order import Account
 from agent.ec.scheme import CodecName, Scheme
-from agent.ecreader import GroupReader
 from agent.errors import Code, Unavailable
 from agent.ports import Executor, Future
-from agent.reconstruct.order import Account
 from agent.reconstruct.sources import SILENT_COUNT_MAX, Reading, Sources
 from agent.rpc.peer import Meter, Peer
 from agent.rpc.v1 import container_pb2, scm_pb2

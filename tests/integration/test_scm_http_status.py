@@ -10,7 +10,7 @@ from threading import Event
 
 import pytest
 
-from agent.callthreads import LATE_S, CallThreads
+from agent.runtime.callthreads import LATE_S, CallThreads
 from agent.runtime.loop import Done, Loop, LoopSet, Step
 from scm.edge.http_status import HttpStatus
 from tests.support.clock import FakeClock

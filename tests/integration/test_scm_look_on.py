@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from agent.stopping import StopRequest
+from agent.runtime.stopping import StopRequest
 from health.words import Health
 from scm.edge.control import ControlPlane
 from scm.main import Ticker

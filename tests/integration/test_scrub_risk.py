@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.config import ScanConfig
+from agent.config.options import ScanConfig
 from agent.runtime.scanning import MarkingGuard, ScanTools
 from agent.runtime.scrub import Scrub
 from merkle.replica import ContainerId

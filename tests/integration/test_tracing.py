@@ -6,7 +6,7 @@ import sys
 
 UNTRACED = """
 import sys, agent.main, scm.main
-from agent.tracing import carried, span
+from agent.runtime.tracing import carried, span
 with span("x"):
     assert carried() is None
 print([name for name in sys.modules if name.startswith("opentelemetry")])

@@ -11,12 +11,12 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from agent.callthreads import LATE_S, CallThreads
 from agent.observe.page import health
 from agent.rpc.binding import PATIENCE
 from agent.rpc.server import Limits
 from agent.rpc.v1 import container_pb2, datanode_pb2
 from agent.rpc.waits import Waits
+from agent.runtime.callthreads import LATE_S, CallThreads
 from scm.edge.server import Limits as ScmLimits
 from scm.edge.server import ScmService, build_server
 from scm.state.clock import Clock

@@ -20,6 +20,10 @@ PLANTED = {
         "agent/store/files/planted_upward.py",
         "import agent.store.index",
     ),
+    "clients are called by their face": (
+        "agent/cli/planted_reader.py",
+        "import agent.client.ecreader",
+    ),
     "nobody needs Ozone": ("agent/planted_ozone.py", "import ozone.disk.layout"),
     "Ozone's disks are read below what is made of them": (
         "ozone/disk/planted_upward.py",

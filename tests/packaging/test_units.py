@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.config import AgentConfig
+from agent.config.options import AgentConfig
 from tests.support.commands import BIN, faults_of
 
 FOLDER = Path(__file__).resolve().parents[2] / "systemd"

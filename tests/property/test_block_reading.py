@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.blockreader import SILENT_COUNT_MAX, BlockReader, Holder, Place
+from agent.client.blockreader import SILENT_COUNT_MAX, BlockReader, Holder, Place
 from agent.errors import Code, Refused, SutureError, Unavailable, VolumeFailed
 from merkle.checksum import window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId

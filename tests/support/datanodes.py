@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from agent.callthreads import CallThreads
 from agent.errors import SutureError
 from agent.plan.actions import Deletes
 from agent.plan.outcome import ReconcileResult
@@ -18,6 +17,7 @@ from agent.rpc.peer import Peer, Timeouts
 from agent.rpc.server import BuiltServer, DatanodeService, Limits, build_server
 from agent.rpc.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import datanode_pb2, scm_pb2
+from agent.runtime.callthreads import CallThreads
 from agent.runtime.clock import SystemClock
 from agent.runtime.scanning import scan_container
 from agent.store.options import PACKED_COUNT_MIN

@@ -8,12 +8,12 @@ from types import MappingProxyType
 from typing import Any
 
 from agent.ec.blockgroup import group_metadata, stripe_checksum, stripe_metadata
+from agent.ec.order import Order, Reconstruction, Shard
 from agent.ec.scheme import Scheme
 from agent.plan.outcome import ReconcileResult
 from agent.reconstruct.coordinator import Coordinator
-from agent.reconstruct.mend import LEASE_TIMEOUT_S, ShardMender
-from agent.reconstruct.order import Order, Reconstruction, Shard
 from agent.reconstruct.parity import ParityReport, verify_parity
+from agent.reconstruct.shard_repair import LEASE_TIMEOUT_S, ShardMender
 from agent.rpc.peer import Peer
 from agent.rpc.recovering import RecoveringService
 from agent.rpc.server import DatanodeService, Limits

@@ -26,7 +26,7 @@ from typing import Final, TypeVar
 import lmdb
 
 from agent.errors import Code, Unavailable
-from agent.memory import let_go_of_pages
+from agent.runtime.memory import let_go_of_pages
 from agent.store.files.durable import disk_errors, remove_file
 from agent.store.index.columns import DamagedRows, ReplicaColumns, decode_columns
 from agent.store.index.databases import LATER, Databases

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from agent.errors import Code, Refused, SutureError, Unavailable
-from agent.memory import give_back
+from agent.runtime.memory import give_back
 from agent.store.files.durable import disk_errors
 from agent.store.index.columns import ReplicaColumns
 from agent.store.index.facts import VolumeFacts

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.config import changed, load, load_written, with_live
-from agent.config_reference import find, options, sample
+from agent.config.options import changed, load, load_written, with_live
+from agent.config.reference import find, options, sample
 from agent.errors import Code, Refused
 
 

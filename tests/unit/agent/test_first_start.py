@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.config import AgentConfig
+from agent.config.options import AgentConfig
 from agent.main import replicas_elsewhere
 from agent.rpc.v1 import datanode_pb2, scm_pb2
 

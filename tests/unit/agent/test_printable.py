@@ -9,7 +9,7 @@ from agent.cli import output
 from agent.cli.main import run
 from agent.errors import Code, Refused
 from agent.observe import logs
-from agent.printable import printable
+from agent.observe.printable import printable
 from spark_verify.printable import printable as printable_of_spark
 
 HOSTILE = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.quantity import (
+from agent.config.quantity import (
     bytes_text,
     duration_text,
     parse_bytes,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agent.stopping import STOP_SIGNALS, StopRequest
+from agent.runtime.stopping import STOP_SIGNALS, StopRequest
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_the_second_signal_ends_the_process() -> None:
     """An operator who insists is obeyed."""
     result = run(
         "import signal\n"
-        "from agent.stopping import StopRequest\n"
+        "from agent.runtime.stopping import StopRequest\n"
         "StopRequest().on_signals()\n"
         "signal.raise_signal(signal.SIGTERM)\n"
         "print('still here', flush=True)\n"
@@ -144,7 +144,7 @@ def test_an_ignored_signal_stays_ignored() -> None:
     """Started by nohup, a hang-up or interrupt that the parent ignored ends nothing."""
     result = run(
         "import signal\n"
-        "from agent.stopping import StopRequest\n"
+        "from agent.runtime.stopping import StopRequest\n"
         "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
         "stop = StopRequest()\n"
         "stop.on_signals()\n"

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.errors import Code, Refused
-from agent.writer import (
+from agent.client.writer import (
     BLOCK_BYTES_DEFAULT,
     Source,
     balanced,
@@ -15,6 +14,7 @@ from agent.writer import (
     describe,
     pieces_of,
 )
+from agent.errors import Code, Refused
 from merkle.replica import CHUNK_BYTES_DEFAULT
 
 

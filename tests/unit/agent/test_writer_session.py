@@ -8,9 +8,9 @@ from typing import Any
 import grpc
 import pytest
 
+from agent.client.writer import ATTEMPTS_MAX, Source, WriterSession
 from agent.errors import Code, Unavailable
 from agent.rpc.v1 import container_pb2, scm_pb2
-from agent.writer import ATTEMPTS_MAX, Source, WriterSession
 
 NODES = ("dn1", "dn2", "dn3")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.given import SETTINGS_BYTES_MAX, given_bytes
+from agent.config.given import SETTINGS_BYTES_MAX, given_bytes
 from agent.store.files.durable import TooLarge, read_file
 from agent.store.files.layout import Layout
 from agent.store.recovery.fsck import fsck

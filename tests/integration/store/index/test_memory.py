@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory import give_back, let_go_of_pages
+from agent.runtime.memory import give_back, let_go_of_pages
 from agent.store.index.index import Change, Index
 from agent.store.index.rows import ReplicaRow
 from merkle.replica import ContainerId, ReplicaState
@@ -137,7 +137,7 @@ def test_freed_memory_is_given_back() -> None:
 
 STREAM = """
 import resource
-from agent.memory import share_heaps
+from agent.runtime.memory import share_heaps
 {prepared}
 def pass_messages():
     messages = [b"m" * 1024**2 for _ in range(8)]

@@ -11,6 +11,15 @@ from typing import Final
 
 import grpc
 
+from agent.client.writer import (
+    WRITE_TIMEOUT_S,
+    LeftBehind,
+    Piece,
+    Waits,
+    WriterSession,
+    chunks_of,
+    describe,
+)
 from agent.ec.blockgroup import group_metadata, stripe_checksum, stripe_metadata
 from agent.ec.codec import encode
 from agent.ec.geometry import Group
@@ -20,15 +29,6 @@ from agent.rpc import codec
 from agent.rpc.errors import error_from
 from agent.rpc.scm import ScmClient
 from agent.rpc.v1 import container_pb2, datanode_pb2, datanode_pb2_grpc, scm_pb2
-from agent.writer import (
-    WRITE_TIMEOUT_S,
-    LeftBehind,
-    Piece,
-    Waits,
-    WriterSession,
-    chunks_of,
-    describe,
-)
 from merkle.replica import Bcsid, BlockData, BlockId, ChunkInfo, ContainerId
 
 SHARD_BYTES_DEFAULT: Final = 16 * 1024**2  # a longer file becomes several groups

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from agent.ec.blockgroup import Agreed, Orphan, agree
+from agent.ec.order import Account, Shard
 from agent.ec.scheme import Scheme
 from agent.errors import Code, Refused, SutureError, Unavailable
-from agent.pauses import held_between_copies
 from agent.plan.actions import SkipReason
 from agent.plan.outcome import (
     ChunkOutcome,
@@ -32,7 +32,7 @@ from agent.ports import Leases
 from agent.reconcile.contradictions import EVIDENCE_BYTES_MAX, EVIDENCE_COUNT_MAX, TOLD_MAX
 from agent.reconcile.failures import Failures
 from agent.reconcile.mend import GONE_CODES
-from agent.reconstruct.order import Account, Shard
+from agent.reconcile.pauses import held_between_copies
 from agent.reconstruct.rebuilt import Rebuilt, rebuilt_chunk
 from agent.reconstruct.sources import Sources
 from agent.rpc.peer import Peer

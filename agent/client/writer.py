@@ -86,7 +86,7 @@ class LeftBehind(Exception):
 class WriterSession:
     """One writer session: writes blocks one after the other, each to all its replicas at once."""
 
-    scheme = ""  # of the containers; the erasure code's name in `agent.ecwriter`
+    scheme = ""  # of the containers; the erasure code's name in `agent.client.ecwriter`
     block_bytes = BLOCK_BYTES_DEFAULT
 
     def __init__(

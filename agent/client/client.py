@@ -10,16 +10,16 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import Final
 
-from agent.blockreader import BlockReader, Holder, Place
+from agent.client.blockreader import BlockReader, Holder, Place
+from agent.client.ecreader import GroupReader
+from agent.client.ecwriter import EcWriterSession
+from agent.client.writer import Source, Stored, Waits, WriterSession, balanced, put_share
 from agent.ec.scheme import SHARDS_MAX, Scheme, parse_scheme
-from agent.ecreader import GroupReader
-from agent.ecwriter import EcWriterSession
 from agent.errors import Code, Refused, SutureError
 from agent.rpc.peer import Peer
 from agent.rpc.scm import ScmClient
 from agent.rpc.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import container_pb2, datanode_pb2_grpc, scm_pb2
-from agent.writer import Source, Stored, Waits, WriterSession, balanced, put_share
 from merkle.replica import BlockId, ContainerId
 
 LANES_DEFAULT: Final = 4  # writer sessions side by side, each with its own container

@@ -7,7 +7,7 @@ import pytest
 
 from agent.ec.codec import Cell
 from agent.ec.scheme import Scheme
-from agent.ec.scrub import Proof, StripeVerdict, judge_stripe
+from agent.ec.wrong_shard import Proof, StripeVerdict, judge_stripe
 from agent.errors import Refused
 from tests.support.ec_groups import SMALL_SCHEMES, EncodedGroup, encoded_group
 

@@ -10,9 +10,9 @@ from typing import Any, Final, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from agent.config import BYTES, BYTES_PER_S, LIVE, SECONDS, AgentConfig, Section, Unit
+from agent.config.options import BYTES, BYTES_PER_S, LIVE, SECONDS, AgentConfig, Section, Unit
+from agent.config.quantity import bytes_text, duration_text
 from agent.errors import Code, Refused
-from agent.quantity import bytes_text, duration_text
 
 NONE: Final = "none"
 SAMPLE_HEAD: Final = """\

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 from agent.ec.blockgroup import Agreed, Orphan, agree, is_stripe_checksum
 from agent.ec.cells import described, style_of
 from agent.ec.codec import rebuild
+from agent.ec.order import Account, Shard
 from agent.ec.scheme import Scheme
 from agent.errors import Code, Unavailable
-from agent.reconstruct.order import Account, Shard
 from agent.reconstruct.sources import Sources
 from agent.rpc.peer import Peer
 from merkle.replica import TREE_STATES, BlockId, ContainerId, ReplicaState

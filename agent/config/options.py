@@ -1,6 +1,6 @@
 """Every option of the agent, declared once: name, unit, bounds, default, meaning, live or not.
 
-The file is TOML, with drop-ins beside it (agent/config_source.py); an unknown key is an error.
+The file is TOML, with drop-ins beside it (agent/config/toml_file.py); an unknown key is an error.
 Nothing else may hold a default, and no environment variable changes one. A number is in the unit
 that its key ends in; a text brings its own: `data_interval_s = 604800` is `data_interval_s = "7d"`.
 What is changed by SIGHUP is declared as `live`; the rest waits for a restart.
@@ -24,10 +24,10 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from agent.config_source import Key, Written, read
+from agent.config.quantity import parse_bytes, parse_bytes_per_s, parse_duration_s
+from agent.config.toml_file import Key, Written, read
 from agent.errors import Code, Refused
-from agent.loopback import is_loopback
-from agent.quantity import parse_bytes, parse_bytes_per_s, parse_duration_s
+from agent.runtime.loopback import is_loopback
 from merkle.checksum import Algorithm
 from merkle.replica import CHUNK_BYTES_MAX, CONTAINER_BYTES_MAX
 from scanner.schedule import parse_window
