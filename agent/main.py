@@ -26,6 +26,7 @@ import typer
 
 from agent.config.options import AgentConfig, load
 from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.host.host import Host, Who
 from agent.observe import logs
 from agent.observe.printable import printable
 from agent.rpc.identity import Role, check_own, identity_of
@@ -33,7 +34,6 @@ from agent.rpc.scm import ScmClient
 from agent.rpc.tls import Material, Security, TlsFiles, secured
 from agent.rpc.v1 import scm_pb2
 from agent.runtime import memory
-from agent.runtime.host import Host, Who
 from agent.runtime.stopping import StopRequest
 from agent.runtime.supervisor import Supervisor
 from agent.store.volumes.identity import remembered

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from agent.runtime.pace import STALE_S
+from agent.scan.pace import STALE_S
 from bench import scan_own
 from bench.bench_scan import compile_program, joined_list, run_c
 from bench.limited_disk import limited_disk, why_not

@@ -15,8 +15,8 @@ from prometheus_client.registry import Collector
 
 from agent.observe.metrics import CONTENT_TYPE, exposition
 from agent.runtime.loop import Loop
-from agent.runtime.rounds import VolumeScanWorker
 from agent.runtime.web import Page
+from agent.scan.rounds import VolumeScanWorker
 from ozone.disk.layout import Volume
 from ozone.history import History
 from ozone.result import Standing

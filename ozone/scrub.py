@@ -16,8 +16,8 @@ from typing import Final
 from agent.errors import Code, Refused, SutureError
 from agent.runtime.clock import Clock, SystemClock
 from agent.runtime.lease import Leases
-from agent.runtime.pace import Pressure, ScanPace
-from agent.runtime.scanning import MarkingGuard, scan_container
+from agent.scan.pace import Pressure, ScanPace
+from agent.scan.scanning import MarkingGuard, scan_container
 from agent.store.index.facts import ScanBase
 from agent.store.scan_reader import ReadBuffers
 from merkle.checksum import Algorithm
@@ -42,7 +42,7 @@ LEASE_WAIT_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OzoneTools:
-    """What the scans of one volume use (`agent.runtime.scanning.ScanKit`)."""
+    """What the scans of one volume use (`agent.scan.scanning.ScanKit`)."""
 
     store: OzoneStore
     leases: Leases = field(default_factory=Leases)

@@ -16,12 +16,12 @@ import structlog
 from agent.errors import Code, Refused
 from agent.runtime.clock import Clock, SystemClock
 from agent.runtime.loop import Loop, LoopSet, Pulse
-from agent.runtime.pace import Pressure, ScanPace
-from agent.runtime.rounds import RoundPolicy, VolumeScanWorker
-from agent.runtime.scanning import MarkingGuard
 from agent.runtime.stopping import StopRequest
 from agent.runtime.supervisor import Supervisor, WatchdogWorker
 from agent.runtime.web import WebListener
+from agent.scan.pace import Pressure, ScanPace
+from agent.scan.rounds import RoundPolicy, VolumeScanWorker
+from agent.scan.scanning import MarkingGuard
 from ozone.disk.layout import Volume
 from ozone.history import History
 from ozone.meters import Watched, health_page, metrics_page

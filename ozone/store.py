@@ -1,6 +1,6 @@
 """One volume of Ozone as a store of replicas that may be scanned, and never changed.
 
-What `agent.runtime.scanning` asks of a store is answered here, so that schedule, pace, resumption
+What `agent.scan.scanning` asks of a store is answered here, so that schedule, pace, resumption
 and judgement are the agent's own: nothing of them is written a second time. What a scan found goes
 into the history, which lies elsewhere.
 """
@@ -164,7 +164,7 @@ class OzoneStore:
             why=str(why),
         )
 
-    # agent.runtime.scanning.ScannedStore
+    # agent.scan.scanning.ScannedStore
 
     def volume_id(self, container_id: ContainerId) -> str:
         """Return the volume's storage id."""

@@ -20,7 +20,7 @@ from agent.cli.output import Exit, counted, remark
 from agent.cli.scm import WaitOption, app, scan_decision, show_decisions, wait_and_show
 from agent.client.client import Client
 from agent.errors import Code, Refused
-from agent.plan_file import SCAN, read_plan, scope
+from agent.rpc.plan_file import SCAN, read_plan, scope
 from agent.rpc.v1 import scm_pb2
 
 PLAN_ROWS: Final = 5_000  # in one call

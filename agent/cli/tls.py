@@ -6,10 +6,10 @@ from typing import Annotated, Final
 
 import typer
 
-from agent import pki
 from agent.cli.options import JsonFlag
 from agent.cli.output import Exit, counted, emit, grid, remark, say, show
 from agent.config.quantity import spoken_duration
+from agent.rpc import pki
 from agent.rpc.identity import Role
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)

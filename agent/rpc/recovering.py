@@ -15,7 +15,7 @@ from merkle.replica import ContainerId
 
 
 class Recoveries(Protocol):
-    """The replicas that reconstructions are making here (`agent.runtime.recovering`)."""
+    """The replicas that reconstructions are making here (`agent.host.recoveries`)."""
 
     def create(self, container_id: ContainerId, replica_index: int) -> None:
         """Create a RECOVERING replica. The container's lease is held. Raise SutureError."""

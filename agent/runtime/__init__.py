@@ -1,1 +1,1 @@
-"""The only code with threads."""
+"""What every process of ours runs on: loops of workers, leases, clocks, threads, plain HTTP."""

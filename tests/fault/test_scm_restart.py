@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Unavailable
+from agent.host.heartbeat import Heartbeat, Identity
 from agent.rpc.scm import ScmClient
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.clock import SystemClock
-from agent.runtime.heartbeat import Heartbeat, Identity
 from agent.runtime.loop import Loop
 from agent.store.volumes.nodestate import NodeState
 from merkle.replica import ContainerId

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.runtime import canary as canary_module
-from agent.runtime.canary import Canary
+from agent.scan import canary as canary_module
+from agent.scan.canary import Canary
 from agent.store.recovery.fsck import fsck
 from agent.store.scan_reader import ReadBuffers
 from merkle.checksum import Algorithm

@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 from watchdog.observers.inotify_c import InotifyFD
 
 from agent.runtime.loop import Pulse, Throttled
-from agent.runtime.ondemand import OnDemandScans
-from agent.runtime.watch import ChangeWatch
+from agent.scan.ondemand import OnDemandScans
+from agent.scan.watch import ChangeWatch
 from merkle.replica import ContainerId
 from tests.support.stored_replica import CONTAINER, StoredReplica, opened
 

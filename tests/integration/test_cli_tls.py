@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from agent import pki
 from agent.cli.main import run
 from agent.cli.output import Exit
 from agent.errors import Refused
+from agent.rpc import pki
 from agent.rpc.identity import Role, identity_of
 from agent.rpc.tls import Certificates, TlsFiles
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agent import removal
+from agent.commands import removal
+from agent.commands.removal import delete_blocks
 from agent.errors import Unavailable
-from agent.removal import delete_blocks
 from agent.rpc.v1 import scm_pb2
 from agent.store.operations import deleting
 from agent.store.trouble import Trouble

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from agent.commands.handlers import Handlers, Tools, threads_for
+from agent.commands.pool import TaskContext
+from agent.commands.tasks import Task
 from agent.config.options import TaskConfig
 from agent.errors import Code, Refused
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.clock import Clock, SystemClock
-from agent.runtime.handlers import Handlers, Tools, threads_for
-from agent.runtime.pool import TaskContext
-from agent.runtime.scanning import scan_container
-from agent.tasks import Task
+from agent.scan.scanning import scan_container
 from merkle.replica import BlockId
 from tests.support.clock import FakeClock
 from tests.support.datanodes import Datanode

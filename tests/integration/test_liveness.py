@@ -9,10 +9,10 @@ import pytest
 
 from agent.observe.status import worker_message
 from agent.runtime.loop import Loop, LoopSet, Pulse, WorkerState
-from agent.runtime.pace import ScanPace
-from agent.runtime.rounds import RoundPolicy, VolumeScanWorker
-from agent.runtime.scanning import ScanTools
 from agent.runtime.supervisor import Supervisor, WatchdogWorker
+from agent.scan.pace import ScanPace
+from agent.scan.rounds import RoundPolicy, VolumeScanWorker
+from agent.scan.scanning import ScanTools
 from scanner.pacing import PaceLimits
 from scanner.schedule import Schedule
 from tests.support.clock import FakeClock

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.runtime import metadata_scan
 from agent.runtime.loop import Busy, Throttled
-from agent.runtime.metadata_scan import REPLICAS_PER_STEP, MetadataScan
+from agent.scan import metadata_scan
+from agent.scan.metadata_scan import REPLICAS_PER_STEP, MetadataScan
 from agent.store.files.layout import ReplicaPaths
 from agent.store.replica.glance import glance
 from merkle.replica import ContainerId, ReplicaState

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Code, Refused, Unavailable
-from agent.runtime.recovering import Recoveries
+from agent.host.recoveries import Recoveries
 from merkle.replica import ContainerId, ReplicaState
 from tests.support.clock import FakeClock
 from tests.support.stored_replica import StoredReplica

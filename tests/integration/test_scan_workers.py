@@ -10,10 +10,10 @@ import pytest
 from agent.errors import Code, Refused, Unavailable
 from agent.rpc.backends import ScanMode
 from agent.runtime.loop import Busy, Idle, Pulse, Throttled
-from agent.runtime.ondemand import RETRIES_MAX, OnDemandScans
-from agent.runtime.pace import ScanPace
-from agent.runtime.requested import RequestedScans
-from agent.runtime.scanning import MarkingGuard, ScanTools, scan_container
+from agent.scan.ondemand import RETRIES_MAX, OnDemandScans
+from agent.scan.pace import ScanPace
+from agent.scan.requested import RequestedScans
+from agent.scan.scanning import MarkingGuard, ScanTools, scan_container
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from scanner.breaker import Breaker, BreakerLimits
 from scanner.finding import Verdict

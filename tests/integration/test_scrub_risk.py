@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from agent.config.options import ScanConfig
-from agent.runtime.scanning import MarkingGuard, ScanTools
-from agent.runtime.scrub import Scrub
+from agent.scan.scanning import MarkingGuard, ScanTools
+from agent.scan.scrub import Scrub
 from merkle.replica import ContainerId
 from tests.support.clock import FakeClock
 from tests.support.stored_replica import CONTAINER, StoredReplica, opened

@@ -10,13 +10,13 @@ from urllib.request import urlopen
 
 import pytest
 
-from agent import pki
 from agent.cli.main import run
 from agent.cli.output import Exit
 from agent.demo.cluster import Cluster, Process
 from agent.demo.damage import Target, flip_bit_under_warm_cache
 from agent.errors import Code, Refused, SutureError
 from agent.observe.events import EVENTS
+from agent.rpc import pki
 from agent.rpc.identity import Role
 from agent.rpc.scm import ScmClient
 from agent.rpc.tls import TlsFiles, secured

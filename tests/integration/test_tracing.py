@@ -24,8 +24,8 @@ provider.add_span_processor(SimpleSpanProcessor(kept))
 trace.set_tracer_provider(provider)
 from agent.rpc.peer import Peer
 from agent.runtime.clock import SystemClock
-from agent.runtime.pool import TaskPool
-from agent.tasks import Task, TaskLimits, TaskOutcome
+from agent.commands.pool import TaskPool
+from agent.commands.tasks import Task, TaskLimits, TaskOutcome
 from tests.support.datanodes import Datanode
 from tests.support.stored_replica import CONTAINER
 with tempfile.TemporaryDirectory() as root:

@@ -13,7 +13,7 @@ import pytest
 from agent.errors import Refused, VolumeFailed
 from agent.observe.status import About, Observer
 from agent.runtime.loop import Throttled
-from agent.runtime.volume_check import LOOK_S, CheckLimits, VolumeChecks
+from agent.scan.volume_check import LOOK_S, CheckLimits, VolumeChecks
 from agent.store.replica_store import ReplicaStore
 from agent.store.volumes.probe import Probe
 from merkle.replica import BlockId, ContainerId

@@ -16,6 +16,7 @@ LINT_IMPORTS = Path(sys.executable).with_name("lint-imports")
 PLANTED = {
     "data flows one way": ("scanner/planted_upward.py", "import agent.errors"),
     "the control plane is built in storeys": ("scm/state/planted_upward.py", "import scm.cluster"),
+    "the agent is built in floors": ("agent/config/planted_upward.py", "import agent.store.files"),
     "the store is built in floors": (
         "agent/store/files/planted_upward.py",
         "import agent.store.index",
@@ -34,7 +35,7 @@ PLANTED = {
     "the judge is pure": ("health/planted_arrow.py", "import pyarrow"),
     "the Spark job needs nothing a datanode has": ("spark_verify/planted_rpc.py", "import grpc"),
     "decisions are pure": ("agent/plan/planted_disk.py", "import pathlib"),
-    "threads live in one folder": ("agent/store/planted_thread.py", "import threading"),
+    "threads live in few folders": ("agent/store/planted_thread.py", "import threading"),
     "only the store touches volumes": ("agent/rpc/planted_index.py", "import lmdb"),
     "the control plane speaks to the agent only over the wire": (
         "scm/planted_store.py",

@@ -3,7 +3,7 @@
 from datetime import timedelta
 from pathlib import Path
 
-from agent import pki
+from agent.rpc import pki
 from agent.rpc.identity import Role
 from agent.rpc.tls import Security, TlsFiles, secured
 

@@ -19,7 +19,7 @@ from agent.rpc.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import datanode_pb2, scm_pb2
 from agent.runtime.callthreads import CallThreads
 from agent.runtime.clock import SystemClock
-from agent.runtime.scanning import scan_container
+from agent.scan.scanning import scan_container
 from agent.store.options import PACKED_COUNT_MIN
 from agent.transfer.incoming import Importer
 from agent.transfer.replicate import FINISH_S, STALL_S, Replicator

@@ -10,6 +10,7 @@ from typing import Any
 from agent.ec.blockgroup import group_metadata, stripe_checksum, stripe_metadata
 from agent.ec.order import Order, Reconstruction, Shard
 from agent.ec.scheme import Scheme
+from agent.host.recoveries import Recoveries
 from agent.plan.outcome import ReconcileResult
 from agent.reconstruct.coordinator import Coordinator
 from agent.reconstruct.parity import ParityReport, verify_parity
@@ -19,7 +20,6 @@ from agent.rpc.recovering import RecoveringService
 from agent.rpc.server import DatanodeService, Limits
 from agent.rpc.v1 import datanode_pb2
 from agent.runtime.clock import SystemClock
-from agent.runtime.recovering import Recoveries
 from agent.store.replica_store import ReplicaStore
 from merkle.checksum import window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId

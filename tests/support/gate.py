@@ -2,8 +2,8 @@
 
 import threading
 
-from agent.runtime.pool import TaskContext
-from agent.tasks import TaskOutcome
+from agent.commands.pool import TaskContext
+from agent.commands.tasks import TaskOutcome
 
 
 class Gate:

@@ -33,7 +33,7 @@ from agent.reconcile.survey import Holder
 from agent.rpc import hashes, reports
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.runtime.lease import Leases
-from agent.runtime.scanning import MarkingGuard, ScanTools, scan_container
+from agent.scan.scanning import MarkingGuard, ScanTools, scan_container
 from agent.store.index.index import Change
 from agent.store.replica_store import ReplicaStore
 from merkle.checksum import leaf_checksum, window_checksums

@@ -24,7 +24,7 @@ from threading import Thread
 from types import FrameType
 from typing import Any, Final
 
-from agent import removal
+from agent.commands import removal
 from agent.errors import Code, Refused, SutureError
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.lease import Leases

@@ -22,7 +22,7 @@ from agent.rpc.peer import Peer
 from agent.rpc.server import DatanodeService, build_server
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.lease import Leases
-from agent.runtime.scanning import ScanTools, scan_container
+from agent.scan.scanning import ScanTools, scan_container
 from agent.store.options import StoreOptions
 from agent.store.replica_store import ReplicaStore
 from merkle.checksum import Algorithm, window_checksums

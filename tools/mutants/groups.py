@@ -82,7 +82,7 @@ GROUPS = (
     ),
     Group(
         "tasks",
-        ("agent/tasks.py", "agent/lanes.py"),
+        ("agent/commands/tasks.py", "agent/commands/lanes.py"),
         (
             *("tests/unit/runtime/test_tasks.py", "tests/unit/runtime/test_pool.py"),
             "tests/unit/agent/test_lanes.py",

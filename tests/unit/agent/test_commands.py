@@ -4,11 +4,11 @@ import threading
 
 import pytest
 
-from agent.commands import Commands, Route
+from agent.commands.pool import TaskContext, TaskPool
+from agent.commands.routing import Commands, Route
+from agent.commands.tasks import TaskLimits
 from agent.errors import Code, Refused
 from agent.rpc.v1 import scm_pb2
-from agent.runtime.pool import TaskContext, TaskPool
-from agent.tasks import TaskLimits
 from tests.support.clock import FakeClock
 
 WAIT_S = 10.0

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Sequence
 import pytest
 
 from agent.errors import Code, Refused, Unavailable, VolumeFailed
+from agent.host import heartbeat as module
+from agent.host.heartbeat import Heartbeat, Identity
+from agent.host.heartbeats import Terms
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
-from agent.runtime import heartbeat as module
-from agent.runtime.heartbeat import Heartbeat, Identity
-from agent.runtime.heartbeats import Terms
 from agent.runtime.loop import Busy, Throttled
 from agent.store.volumes.nodestate import NodeState
 from merkle.replica import LAYOUT_VERSION, ContainerId

@@ -2,14 +2,14 @@
 
 import pytest
 
-from agent.commands import Commands, Route
+from agent.commands import intake as module
+from agent.commands.intake import SLICE_COUNT, SLICE_PAUSE_S, Intake
+from agent.commands.pool import TaskContext, TaskPool
+from agent.commands.routing import Commands, Route
+from agent.commands.tasks import TaskLimits
+from agent.commands.turnstile import Turnstile
 from agent.rpc.v1 import scm_pb2
-from agent.runtime import intake as module
-from agent.runtime.intake import SLICE_COUNT, SLICE_PAUSE_S, Intake
 from agent.runtime.loop import Idle, Throttled
-from agent.runtime.pool import TaskContext, TaskPool
-from agent.runtime.turnstile import Turnstile
-from agent.tasks import TaskLimits
 from tests.support.clock import FakeClock
 
 WAIT_S = 10.0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.runtime.pace import ScanPace
+from agent.scan.pace import ScanPace
 from scanner.pacing import BURST_S, MIB, PaceLimits
 from tests.support.clock import FakeClock
 

@@ -4,10 +4,10 @@ import threading
 
 import pytest
 
+from agent.commands.pool import LATE_CHECK_S, TaskBody, TaskContext, TaskPool
+from agent.commands.tasks import Refusal, Task, TaskLimits, TaskOutcome
 from agent.errors import Code, Unavailable
 from agent.runtime.clock import monotonic_ms
-from agent.runtime.pool import LATE_CHECK_S, TaskBody, TaskContext, TaskPool
-from agent.tasks import Refusal, Task, TaskLimits, TaskOutcome
 from tests.support.clock import FakeClock
 from tests.support.gate import Gate
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.tasks import (
+from agent.commands.tasks import (
     Dropped,
     Priority,
     Refusal,

@@ -17,12 +17,12 @@ import numpy as np
 import structlog
 
 from agent.errors import Refused
-from agent.runtime.canary import Canary
 from agent.runtime.clock import Clock
 from agent.runtime.loop import Busy, Idle, Pulse, Step, Throttled
 from agent.runtime.memory import give_back
-from agent.runtime.pace import ScanPace
-from agent.runtime.scanning import GONE, ScanKit, scan_container
+from agent.scan.canary import Canary
+from agent.scan.pace import ScanPace
+from agent.scan.scanning import GONE, ScanKit, scan_container
 from agent.store.index.columns import ReplicaColumns
 from agent.store.scan_reader import ReadBuffers
 from merkle.replica import TREE_STATES, ContainerId

@@ -12,8 +12,8 @@ from typing import Final
 
 from agent.errors import Code, Unavailable
 from agent.rpc.backends import ScanMode, ScanStep
-from agent.runtime.pace import ScanPace
-from agent.runtime.scanning import ScanReport, ScanTools, ignore, scan_container
+from agent.scan.pace import ScanPace
+from agent.scan.scanning import ScanReport, ScanTools, ignore, scan_container
 from merkle.replica import ContainerId
 
 SCANS_MAX: Final = 4  # at once

@@ -10,7 +10,7 @@ the threads that repair of missing replicas needs. A place (a volume) that is bu
 likewise. A heavy task waits for room in front of all others: those behind it could keep it waiting
 for ever.
 
-Pure: no thread, no clock; `agent.runtime.pool` brings both. One owner at a time.
+Pure: no thread, no clock; `agent.commands.pool` brings both. One owner at a time.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Final
 
-from agent.lanes import Lanes
+from agent.commands.lanes import Lanes
 
 QUEUE_DEPTH_MAX_DEFAULT: Final = 1_000
 TASK_TYPES_MAX: Final = 32  # names of types label metrics: they are ours, never a peer's

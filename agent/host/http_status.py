@@ -10,8 +10,8 @@ from agent.observe.status import Observer
 from agent.rpc.identity import expires_at_s
 from agent.rpc.tls import LOOPBACK_ONLY, Security
 from agent.runtime.clock import Clock
-from agent.runtime.scrub import Scrub
 from agent.runtime.web import Page, WebListener
+from agent.scan.scrub import Scrub
 
 JSON_TYPE: Final = "application/json"
 

@@ -1,4 +1,4 @@
-"""The threads that run commands. What may run is decided in `agent.tasks`; here it is run.
+"""The threads that run commands. What may run is decided in `agent.commands.tasks`; here it is run.
 
 Each thread takes a task, runs it with a `TaskContext`, and reports how it ended. A task that
 raises is counted as failed and logged; the thread lives on.
@@ -12,12 +12,7 @@ from typing import Final
 
 import structlog
 
-from agent.errors import SutureError
-from agent.runtime.clock import Clock, SystemClock, monotonic_ms
-from agent.runtime.loop import ERROR_TEXT_MAX
-from agent.runtime.tracing import span
-from agent.runtime.turnstile import Turnstile
-from agent.tasks import (
+from agent.commands.tasks import (
     Dropped,
     Refusal,
     Taken,
@@ -27,6 +22,11 @@ from agent.tasks import (
     TaskOutcome,
     TaskQueue,
 )
+from agent.commands.turnstile import Turnstile
+from agent.errors import SutureError
+from agent.runtime.clock import Clock, SystemClock, monotonic_ms
+from agent.runtime.loop import ERROR_TEXT_MAX
+from agent.runtime.tracing import span
 
 THREADS_MAX: Final = 256
 LATE_CHECK_S: Final = 10.0  # how often an idle thread looks for tasks whose deadline passed

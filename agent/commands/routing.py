@@ -15,11 +15,11 @@ from typing import Final
 
 import structlog
 
+from agent.commands.pool import TaskBody, TaskContext, TaskPool
+from agent.commands.tasks import Priority, Refusal, Task, TaskOutcome
 from agent.errors import Code, SutureError
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.clock import Clock, monotonic_ms
-from agent.runtime.pool import TaskBody, TaskContext, TaskPool
-from agent.tasks import Priority, Refusal, Task, TaskOutcome
 from merkle.replica import ID_MAX
 
 ANSWER_TEXT_MAX: Final = 500  # characters of an error that travel back

@@ -15,9 +15,15 @@ from typing import Final
 
 import structlog
 
-from agent.commands import Commands
+from agent.commands.handlers import TRANSFER_THREADS, Handlers, Tools
+from agent.commands.intake import Intake
+from agent.commands.routing import Commands
 from agent.config.options import AgentConfig, changed, with_live
 from agent.errors import Code, SutureError, Unavailable
+from agent.host.heartbeat import Heartbeat, Identity
+from agent.host.heartbeats import Heartbeats, Terms
+from agent.host.http_status import Face
+from agent.host.recoveries import REASON, Recoveries
 from agent.observe.audit import AuditLog
 from agent.observe.status import QUIET_MAX_S, About, Observer
 from agent.rpc.access import DONE
@@ -28,20 +34,14 @@ from agent.rpc.trusting import TrustingService
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.callthreads import CallThreads
 from agent.runtime.clock import SystemClock
-from agent.runtime.face import Face
-from agent.runtime.handlers import TRANSFER_THREADS, Handlers, Tools
-from agent.runtime.heartbeat import Heartbeat, Identity
-from agent.runtime.heartbeats import Heartbeats, Terms
-from agent.runtime.intake import Intake
 from agent.runtime.lease import Leases
 from agent.runtime.loop import Loop, LoopSet, Pulse, Step, Throttled
-from agent.runtime.parity import ParityPolicy, ParityScrub
-from agent.runtime.recovering import REASON, Recoveries
-from agent.runtime.requested import RequestedScans
-from agent.runtime.scanning import ScanReport, ScanTools, scan_container
-from agent.runtime.scrub import Scrub
 from agent.runtime.supervisor import Supervisor, WatchdogWorker
-from agent.runtime.watch import ChangeWatch
+from agent.scan.parity import ParityPolicy, ParityScrub
+from agent.scan.requested import RequestedScans
+from agent.scan.scanning import ScanReport, ScanTools, scan_container
+from agent.scan.scrub import Scrub
+from agent.scan.watch import ChangeWatch
 from agent.store.index.facts import RecoveryStep
 from agent.store.operations.arrival import ARRIVALS_MAX
 from agent.store.options import StoreOptions

@@ -31,7 +31,7 @@ from watchdog.observers.inotify_c import (
 from agent.runtime.lease import Leases
 from agent.runtime.loop import Step, Throttled
 from agent.runtime.memory import give_back
-from agent.runtime.ondemand import OnDemandScans
+from agent.scan.ondemand import OnDemandScans
 from agent.store.files.layout import holds_data
 from agent.store.replica_store import ReplicaStore
 from merkle.checksum import U64s

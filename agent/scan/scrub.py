@@ -15,14 +15,14 @@ import structlog
 from agent.config.options import ScanConfig
 from agent.errors import Code, Refused
 from agent.rpc.v1 import datanode_pb2 as pb
-from agent.runtime.canary import Canary
 from agent.runtime.loop import Loop, Pulse
-from agent.runtime.metadata_scan import MetadataScan
-from agent.runtime.ondemand import OnDemandScans
-from agent.runtime.pace import Pressure, ScanPace
-from agent.runtime.rounds import RoundPolicy, RoundStatus, VolumeScanWorker
-from agent.runtime.scanning import ScanTools
-from agent.runtime.volume_check import VolumeChecks
+from agent.scan.canary import Canary
+from agent.scan.metadata_scan import MetadataScan
+from agent.scan.ondemand import OnDemandScans
+from agent.scan.pace import Pressure, ScanPace
+from agent.scan.rounds import RoundPolicy, RoundStatus, VolumeScanWorker
+from agent.scan.scanning import ScanTools
+from agent.scan.volume_check import VolumeChecks
 from agent.store.index.facts import VolumeFacts
 from agent.store.speed import measured_bytes_per_s
 from agent.store.trouble import Trouble

@@ -14,11 +14,11 @@ from typing import Final
 
 import structlog
 
-from agent.commands import Commands, kind_of
+from agent.commands.routing import Commands, kind_of
+from agent.commands.tasks import Refusal
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.clock import Clock, monotonic_ms
 from agent.runtime.loop import Idle, Step, Throttled
-from agent.tasks import Refusal
 
 WAITING_MAX: Final = 20_000  # about 5 MB; more are refused at once
 SLICE_COUNT: Final = 5  # some 0.2 ms of work

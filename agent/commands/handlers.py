@@ -12,7 +12,11 @@ from typing import Final
 
 import structlog
 
-from agent.commands import Route
+from agent.commands.pool import SCALE_MAX, TaskContext, TaskPool
+from agent.commands.removal import delete_blocks
+from agent.commands.routing import Route
+from agent.commands.tasks import TaskLimits
+from agent.commands.turnstile import Turnstile
 from agent.config.options import TaskConfig
 from agent.ec.scheme import SHARDS_MAX, parse_scheme
 from agent.errors import Code, Refused, SutureError
@@ -23,7 +27,6 @@ from agent.reconcile.survey import Holder
 from agent.reconcile.trusting import fingerprint
 from agent.reconstruct.coordinator import Coordinator
 from agent.reconstruct.shard_repair import ShardMender
-from agent.removal import delete_blocks
 from agent.rpc import codec
 from agent.rpc.ec import parse_order, reconstruction_message
 from agent.rpc.peer import Peer
@@ -32,13 +35,10 @@ from agent.rpc.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import datanode_pb2, scm_pb2
 from agent.runtime.clock import Clock, monotonic_ms
 from agent.runtime.lease import Leases
-from agent.runtime.pace import ScanPace
-from agent.runtime.pool import SCALE_MAX, TaskContext, TaskPool
-from agent.runtime.scanning import ScanReport
-from agent.runtime.turnstile import Turnstile
+from agent.scan.pace import ScanPace
+from agent.scan.scanning import ScanReport
 from agent.store.replica_store import ReplicaStore
 from agent.store.volumes.nodestate import OP_STATES
-from agent.tasks import TaskLimits
 from agent.transfer.replicate import TIMEOUT_S, Replicator
 from merkle.replica import BlockId, ContainerId
 from scanner.pacing import PaceLimits

@@ -7,8 +7,8 @@ what it says about our replicas is passed over.
 import threading
 from collections.abc import Sequence
 
+from agent.host.heartbeat import REGISTERED, Heartbeat
 from agent.rpc.v1 import scm_pb2
-from agent.runtime.heartbeat import REGISTERED, Heartbeat
 from merkle.replica import ContainerId
 
 

@@ -1,0 +1,1 @@
+"""Commands of the SCM: from the queue to what carries them out."""

@@ -1,0 +1,1 @@
+"""The agent of one host, put together; its heartbeats, and what it shows."""

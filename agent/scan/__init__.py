@@ -1,0 +1,1 @@
+"""The workers that look at the data of this host: rounds, on demand, on change, parity, volumes."""
