@@ -15,30 +15,35 @@ import numpy as np
 import numpy.typing as npt
 
 from merkle.blockrow import CHUNK, HEADER, POSITION, TYPE_SHIFT, RowColumns, batches, read_columns
-from merkle.checksum import Algorithm, U64s, checksum_width_bytes
+from merkle.checksum import Algorithm, U64s
 from merkle.columns import fold_leaves, spans_of
 from merkle.damaged import Damaged
 from merkle.replica import BlockId, ChecksumType
 
 Row: TypeAlias = tuple[BlockId, bytes]
 
-SIMPLE_TYPE: Final = ChecksumType.CRC32C  # of nearly every block that was ever written
+SIMPLE_TYPES: Final = (ChecksumType.CRC32, ChecksumType.CRC32C)
+"""Of nearly every block that was ever written, by Ozone's clients and by ours."""
+
+SUM_BYTES: Final = 4  # of one window's, by either type
+NOT_SIMPLE: Final = 0
 SUMS_START: Final = HEADER.size + CHUNK.size + POSITION.size
 """Where a row of one chunk has its window checksums."""
 
-FIRST_SUM_END: Final = SUMS_START + checksum_width_bytes(SIMPLE_TYPE)
+FIRST_SUM_END: Final = SUMS_START + SUM_BYTES
 """Where they end if there is one window."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimpleRun:
-    """Simple blocks that follow each other: one CRC32C chunk at offset 0 each.
+    """Simple blocks that follow each other: one chunk at offset 0 each, all of one checksum type.
 
     All sequences have one item a block. `first_sums` are the checksums of the first windows,
     `sums_ends` says where those of all windows end in the row; `spans` and `leaves` are those of
     the tree if the chunk is healthy.
     """
 
+    checksum_type: ChecksumType
     block_ids: U64s
     bcsids: U64s
     rows: Sequence[bytes]
@@ -52,9 +57,9 @@ class SimpleRun:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """One value a block of a batch; nothing where `is_simple` is False."""
+    """One value a block of a batch; nothing where `simple_types` is NOT_SIMPLE."""
 
-    is_simple: npt.NDArray[np.bool_]
+    simple_types: npt.NDArray[np.int64]
     lengths_bytes: npt.NDArray[np.int64]
     window_bytes: npt.NDArray[np.int64]
     first_sums: U64s
@@ -77,10 +82,10 @@ def runs(
             yield from zip(block_ids, raws, strict=True)
             continue
         columns = _columns(parsed, algorithm, length_bytes_max)
-        edges = np.flatnonzero(np.diff(columns.is_simple)) + 1
+        edges = np.flatnonzero(np.diff(columns.simple_types)) + 1
         starts = [0, *edges.tolist()]
         for start, end in zip(starts, [*starts[1:], len(raws)], strict=True):
-            if columns.is_simple[start]:
+            if columns.simple_types[start] != NOT_SIMPLE:
                 yield _run(parsed, raws, columns, slice(start, end))
             else:
                 yield from zip(block_ids[start:end], raws[start:end], strict=True)
@@ -92,7 +97,7 @@ def _columns(parsed: RowColumns, algorithm: Algorithm, length_bytes_max: int) ->
     chunks = (np.cumsum(counts) - counts)[one]
     kinds = parsed.octets.view("<u4")[parsed.leaf_starts[chunks] // 4 - 1].astype(np.int64)
     result = _Columns(
-        is_simple=np.zeros(len(counts), dtype=np.bool_),
+        simple_types=np.full(len(counts), NOT_SIMPLE, dtype=np.int64),
         lengths_bytes=np.zeros(len(counts), dtype=np.int64),
         window_bytes=np.zeros(len(counts), dtype=np.int64),
         first_sums=np.zeros(len(counts), dtype=np.uint64),
@@ -106,13 +111,15 @@ def _columns(parsed: RowColumns, algorithm: Algorithm, length_bytes_max: int) ->
     window_bytes = kinds & ((1 << TYPE_SHIFT) - 1)
     sums_bytes = parsed.leaf_lengths[chunks] - POSITION.size
     window_counts = -(-lengths // np.maximum(window_bytes, 1))
-    result.is_simple[one] = (
-        (kinds >> TYPE_SHIFT == SIMPLE_TYPE)
+    types = kinds >> TYPE_SHIFT
+    is_simple = (
+        np.isin(types, SIMPLE_TYPES)
         & (parsed.offsets[chunks] == 0)
         & (lengths > 0)
         & (window_bytes > 0)
-        & (sums_bytes == checksum_width_bytes(SIMPLE_TYPE) * window_counts)
+        & (sums_bytes == SUM_BYTES * window_counts)
     )
+    result.simple_types[one] = np.where(is_simple, types, NOT_SIMPLE)
     result.lengths_bytes[one] = lengths
     result.window_bytes[one] = window_bytes
     sums_starts = parsed.leaf_starts[chunks] + POSITION.size  # without any, of what lies behind
@@ -127,6 +134,7 @@ def _columns(parsed: RowColumns, algorithm: Algorithm, length_bytes_max: int) ->
 
 def _run(parsed: RowColumns, raws: Sequence[bytes], columns: _Columns, part: slice) -> SimpleRun:
     return SimpleRun(
+        checksum_type=ChecksumType(int(columns.simple_types[part.start])),
         block_ids=parsed.block_ids[part],
         bcsids=parsed.bcsids[part],
         rows=raws[part],

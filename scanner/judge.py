@@ -69,7 +69,7 @@ class Witnesses:
 
     `quick` says whether data has given checksums, and may be cheaper than `primary`, which must
     agree with it; without it `primary` is asked. `wholes` is cheaper still for large chunks: what
-    `long_crc32c` gives for each, NO_WHOLE where `quick` is to be asked.
+    `long_crcs` gives for each, NO_WHOLE where `quick` is to be asked.
     """
 
     primary: Windows

@@ -7,7 +7,7 @@ from merkle.replica import ChunkInfo
 from scanner.judge import Witnesses
 
 Wholes: TypeAlias = Mapping[tuple[int, int], int]
-"""The CRC-32C to expect of a chunk's data, by where the chunk begins and ends."""
+"""The CRC to expect of a chunk's data, by where the chunk begins and ends."""
 
 
 def spans_of(

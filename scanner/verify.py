@@ -18,11 +18,11 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from merkle.blockrow import decode_block
-from merkle.checksum import NO_WHOLE, Algorithm, U64s, long_crc32c
+from merkle.checksum import NO_WHOLE, Algorithm, U64s, long_crcs
 from merkle.damaged import Damaged
 from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo
 from merkle.tree import TreeBuilder
-from scanner.batch import SIMPLE_TYPE, SUMS_START, SimpleRun, runs
+from scanner.batch import SUMS_START, SimpleRun, runs
 from scanner.finding import Fault, Verdict
 from scanner.insist import Insistent
 from scanner.judge import (
@@ -113,7 +113,7 @@ class _Scan:
         self._pace = pace
         self._witnesses = witnesses
         self._verify = witnesses.quick or witnesses.verify
-        self._long_crc32c = long_crc32c()
+        self._long_crcs = long_crcs()
         self._algorithm = algorithm
         self._builder = TreeBuilder(algorithm)
         self._clean: list[ChunkInfo] = []
@@ -168,6 +168,7 @@ class _Scan:
     def _scan_run(self, run: SimpleRun, tombstones: Mapping[BlockId, int]) -> None:
         """Read small blocks, one look each; what is not as it should be is scanned by itself."""
         read, verify, marker = self._reader.read_whole, self._verify, self._marker
+        kind = run.checksum_type
         resumed_id = -1 if self._resume is None else self._resume.block_id
         start = 0  # of the blocks that are fine and not in the tree yet
         block_ids = map(BlockId, run.block_ids.tolist())
@@ -187,7 +188,7 @@ class _Scan:
                 else:
                     self._account(len(view))
                     sums = row[SUMS_START:sums_end]
-                    if len(view) == length_bytes and verify(SIMPLE_TYPE, window_bytes, sums, view):
+                    if len(view) == length_bytes and verify(kind, window_bytes, sums, view):
                         marker.passed(block_id, length_bytes, self._bytes_read)
                         continue
             self._take(run, start, index)
@@ -337,7 +338,7 @@ class _Scan:
         )
         if len(data) == chunk.length_bytes:
             if whole != NO_WHOLE:
-                if self._long_crc32c(data) == whole:
+                if self._long_crcs[kind](data) == whole:
                     return None
             elif self._verify(kind, window_bytes, expected, data):
                 return None

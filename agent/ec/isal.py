@@ -1,27 +1,25 @@
 """Intel's ISA-L, the arithmetic of the codes: Galois field GF(2^8) modulo x^8+x^4+x^3+x^2+1.
 
 Hadoop's Reed-Solomon is ISA-L's: its own Java coder and its native one use this field and this
-Cauchy matrix, so a cell encoded there decodes here. The library comes with pyeclib's wheel; where
-pyeclib was built from source, the system's own is taken. pyeclib's interface would cost a header
-of 80 bytes in front of every cell, hence a copy of each, and three quarters of the speed.
+Cauchy matrix, so a cell encoded there decodes here. `merkle.isal` says where the library is.
+pyeclib's interface to it would cost a header of 80 bytes in front of every cell, hence a copy of
+each, and three quarters of the speed.
 """
 
 import ctypes
-import ctypes.util
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
-from importlib import metadata
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from agent.errors import Code, Refused
+from merkle.isal import isal_library
 
 Octets = npt.NDArray[np.uint8]
 
 TABLE_BYTES: Final = 32  # per coefficient: the products of each half octet
-LIBRARY: Final = "libisal"
 
 
 def cauchy_matrix(shard_count: int, data_count: int) -> Octets:
@@ -105,28 +103,15 @@ def _pointers(places: Sequence[int], offset: int) -> "ctypes.Array[ctypes.c_void
 
 @cache
 def _library() -> ctypes.CDLL:
-    for path in _candidates():
-        try:
-            library = ctypes.CDLL(path)
-        except OSError:
-            continue
-        _declare(library)
-        return library
-    raise Refused(
-        Code.NO_SUCH_ALGORITHM,
-        "erasure coding needs the library ISA-L, and none is here",
-        hint="reinstall pyeclib from its wheel, or: apt-get install libisal2",
-    )
-
-
-def _candidates() -> Iterator[str]:
-    """Yield where the library may be: beside pyeclib, then where the system has it."""
-    for file in metadata.files("pyeclib") or ():
-        if file.name.startswith(LIBRARY):
-            yield str(file.locate())
-    found = ctypes.util.find_library(LIBRARY.removeprefix("lib"))
-    if found is not None:
-        yield found
+    library = isal_library()
+    if library is None:
+        raise Refused(
+            Code.NO_SUCH_ALGORITHM,
+            "erasure coding needs the library ISA-L, and none is here",
+            hint="reinstall pyeclib from its wheel, or: apt-get install libisal2",
+        )
+    _declare(library)
+    return library
 
 
 def _declare(library: ctypes.CDLL) -> None:

@@ -46,7 +46,7 @@ from merkle.replica import (
     ReplicaState,
 )
 from merkle.tree import Tree
-from scanner.batch import FIRST_SUM_END, SIMPLE_TYPE, SUMS_START, SimpleRun, runs
+from scanner.batch import FIRST_SUM_END, SUMS_START, SimpleRun, runs
 from scanner.finding import Fault, Finding, Verdict
 
 if TYPE_CHECKING:
@@ -322,7 +322,8 @@ class _Reception:
         """Check small blocks of one chunk; return those to write. The others take the long way."""
         ids = cast(list[BlockId], run.block_ids.tolist())
         count = len(ids)
-        if sizes == run.lengths_bytes and run.sums_ends == [FIRST_SUM_END] * count:
+        is_crc32c = run.checksum_type is ChecksumType.CRC32C
+        if is_crc32c and sizes == run.lengths_bytes and run.sums_ends == [FIRST_SUM_END] * count:
             views = [data[start:end] for start, end in pairwise(starts[: count + 1])]
             if np.array_equal(fold_each(Algorithm.CRC32C, views, count), run.first_sums):
                 self._bytes_used += sum(sizes)
@@ -342,7 +343,7 @@ class _Reception:
         )
         for block_id, bcsid, row, length, window_bytes, sums_end, size, start in items:
             view, sums = data[start : start + length], row[SUMS_START:sums_end]
-            if size == length and windows_verify(SIMPLE_TYPE, window_bytes, sums, view):
+            if size == length and windows_verify(run.checksum_type, window_bytes, sums, view):
                 files.append((block_id, view))
                 self._bytes_used += length
                 self._bcsid = max(self._bcsid, bcsid)

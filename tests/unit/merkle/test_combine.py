@@ -11,12 +11,14 @@ from merkle.checksum import (
     NO_WHOLE,
     crc32c,
     flipped_bit,
+    long_crc32,
     long_crc32c,
     whole_checksums,
     window_checksums,
     windows_verify,
 )
 from merkle.combine import combined
+from merkle.isal import isal_library
 from merkle.replica import ChecksumType, ChunkInfo
 
 LENGTHS = [
@@ -63,6 +65,22 @@ def test_the_library_for_long_data_agrees_with_the_other() -> None:
             assert crc32c(part) == long_crc32c()(part)
 
 
+def test_isa_l_has_the_crc_32_of_zlib() -> None:
+    """Of any length, from any place in memory, continued from any value, of any buffer."""
+    memory = bytearray(noise(100_000))
+    random = Random(6)
+    crc32 = long_crc32()
+
+    assert isal_library() is not None
+    assert crc32 is not zlib.crc32
+    for length_bytes in (*range(4_000, 4_200), *(random.randrange(90_000) for _ in range(200))):
+        start, value = random.randrange(10_000), random.randrange(1 << 32)
+        with memoryview(memory) as whole, whole[start : start + length_bytes] as part:
+            expected = zlib.crc32(part, value)
+            for buffer in (part, part.toreadonly(), bytes(part), bytearray(part)):
+                assert expected == crc32(buffer, value)
+
+
 def test_many_chunks_are_told_at_once_what_one_by_one_they_have() -> None:
     """The CRC to expect of each chunk is that of its data, whatever lies beside it; chunks that
     have to be compared window by window are left out."""
@@ -73,8 +91,8 @@ def test_many_chunks_are_told_at_once_what_one_by_one_they_have() -> None:
         for checksum_type in ChecksumType:
             sums = window_checksums(checksum_type, window_bytes, data)
             chunks.append(ChunkInfo(0, length_bytes, checksum_type, window_bytes, sums))
-            is_crc32c = checksum_type is ChecksumType.CRC32C
-            wholes.append(crc32c(data) if is_crc32c else NO_WHOLE)
+            known = {ChecksumType.CRC32C: crc32c, ChecksumType.CRC32: zlib.crc32}
+            wholes.append(known[checksum_type](data) if checksum_type in known else NO_WHOLE)
     chunks.append(ChunkInfo(0, 0, ChecksumType.CRC32C, 4_096, b""))
     chunks.append(ChunkInfo(0, 4, ChecksumType.CRC32C, 4_096, bytes(4)))
 

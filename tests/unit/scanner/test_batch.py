@@ -93,17 +93,52 @@ def test_columns_tell_what_each_row_does(mixed: MemoryReplica) -> None:
             assert (len(sums) == 4) == (run.sums_ends[index] == FIRST_SUM_END)
 
 
+def test_blocks_of_different_polynomials_share_no_run() -> None:
+    """What is checked with one of them is not what the other one's blocks have."""
+    types = [ChecksumType.CRC32, ChecksumType.CRC32, ChecksumType.CRC32C, ChecksumType.CRC32]
+    replica = MemoryReplica()
+    for number, checksum_type in enumerate(types, 1):
+        replica.put(number, noise(100 * number, number), checksum_type=checksum_type)
+    rows = [(BlockId(key), row) for key, row in sorted(replica.rows.items())]
+
+    found = list(runs(rows, Algorithm.XXH3_64, READ_BYTES_MAX))
+
+    assert [(types[0], [1, 2]), (types[2], [3]), (types[3], [4])] == [
+        (item.checksum_type, item.block_ids.tolist())
+        for item in found
+        if isinstance(item, SimpleRun)
+    ]
+    outcome = scan(MemoryReader(replica))
+    assert ((), replica.metadata_tree()) == (outcome.findings, outcome.tree)
+    replica.flip(2, 7)
+    assert [2] == [item.block_id for item in scan(MemoryReader(replica)).findings]
+
+
+@pytest.mark.parametrize("checksum_type", [ChecksumType.CRC32, ChecksumType.CRC32C])
+def test_a_healthy_small_block_takes_one_look(checksum_type: ChecksumType) -> None:
+    """Its file is read whole, and nothing is opened or asked a second time."""
+
+    replica = MemoryReplica()
+    for number in range(1, 4):
+        replica.put(number, noise(100 * number, number), checksum_type=checksum_type)
+
+    reader = MemoryReader(replica)
+
+    assert replica.metadata_tree() == scan(reader).tree
+    assert 3 == reader.open_count
+
+
 @pytest.mark.parametrize(
     "chunk",
     [
         chunk_of(noise(100), offset=4_096),
-        chunk_of(noise(100), checksum_type=ChecksumType.CRC32),
+        chunk_of(noise(100), checksum_type=ChecksumType.MD5),
         chunk_of(b""),
     ],
-    ids=["behind a hole", "another polynomial of the same width", "empty"],
+    ids=["behind a hole", "no CRC", "empty"],
 )
 def test_what_only_looks_simple_is_scanned_by_itself(chunk: ChunkInfo) -> None:
-    """One chunk is not enough: it must begin at 0, hold something, and have CRC32C."""
+    """One chunk is not enough: it must begin at 0, hold something, and have a CRC."""
     row = encode_block(BlockData(BlockId(1), Bcsid(1), (chunk,)))
 
     assert [(1, row)] == list(runs([(BlockId(1), row)], Algorithm.XXH3_64, READ_BYTES_MAX))
