@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from agent.cli.ask import told
+from agent.cli.terminal.ask import told
 from agent.rpc.peer import Peer
 from agent.store.files.layout import Layout
 from agent.store.index.index import Change, Index

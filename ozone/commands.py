@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from agent.cli.options import JsonFlag
-from agent.cli.output import Exit, bytes_progress, counted, emit, grid, say, show, size
+from agent.cli.terminal.output import Exit, bytes_progress, counted, emit, grid, say, show, size
+from agent.cli.terminal.typer_options import JsonFlag
 from agent.config.quantity import parse_bytes_per_s, parse_duration_s
 from agent.observe import logs
 from agent.runtime.stopping import StopRequest

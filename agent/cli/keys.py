@@ -10,9 +10,9 @@ from typing import Annotated, Final
 import typer
 from rich.progress import Progress
 
-from agent.cli.connection import connect
-from agent.cli.options import SCM_DEFAULT, JsonFlag, ScmOption
-from agent.cli.output import bytes_progress, counted, emit, grid, remark, say, show, size
+from agent.cli.terminal.connection import connect
+from agent.cli.terminal.output import bytes_progress, counted, emit, grid, remark, say, show, size
+from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import LANES_DEFAULT, Client
 from agent.client.writer import Source
 from agent.ec.scheme import parse_scheme

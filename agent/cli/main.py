@@ -1,18 +1,16 @@
 """`suture`: the operator's and the client's command line.
 
-A plain command line of a quick command is read here, from its declaration; every other one goes to
+A plain command line of a quick command is answered by `agent.cli.quick`; every other one goes to
 `agent.cli.program`, which knows all commands. What goes wrong becomes an exit code here.
 """
 
 import os
 from collections.abc import Callable, Sequence
-from functools import partial
-from importlib import import_module
 from typing import Final
 
-from agent.cli.connection import choose, is_secured
-from agent.cli.declared import read
-from agent.cli.exits import Exit
+from agent.cli.quick import plain
+from agent.cli.terminal.connection import is_secured
+from agent.cli.terminal.exits import Exit
 from agent.errors import Code, Refused, SutureError, Unavailable
 
 PLAINTEXT_HINT: Final = (
@@ -23,23 +21,6 @@ SECURED_HINT: Final = (
     "is it running, does it believe your certificate, and you its? suture tls show FILE says whose "
     "a certificate is, and until when"
 )
-
-# Only the module of the command that is run is imported: half of a quick answer is importing.
-QUICK: Final[dict[str, tuple[str, str]]] = {"status": ("agent.cli.status", "status")}
-
-
-def plain(arguments: Sequence[str]) -> Callable[[], int] | None:
-    """Return a plain command line of a quick command as its call; None for every other."""
-    settings = read(choose, arguments, os.environ)
-    if settings is None or not settings.rest or settings.rest[0] not in QUICK:
-        return None
-    module, name = QUICK[settings.rest[0]]
-    command = getattr(import_module(module), name)
-    options = read(command, settings.rest[1:], os.environ)
-    if options is None or options.rest or "_SUTURE_COMPLETE" in os.environ:
-        return None
-    choose(**settings.values)
-    return partial(command, **options.values)
 
 
 def prepared(arguments: Sequence[str]) -> Callable[[], int]:
@@ -77,6 +58,6 @@ def run(arguments: Sequence[str], *, imported: Callable[[], object] = lambda: No
 
 def fail(error: SutureError, *, as_json: bool) -> None:
     """Print an error: for machines on stdout, for people on stderr."""
-    from agent.cli import output  # what goes well needs no colours
+    from agent.cli.terminal import output  # what goes well needs no colours
 
     output.fail(error, as_json=as_json)

@@ -8,10 +8,10 @@ from typing import Annotated, Final
 
 import typer
 
-from agent.cli.connection import choose
-from agent.cli.main import QUICK
-from agent.cli.options import for_typer
-from agent.cli.output import Exit, fail_usage, remark
+from agent.cli.quick import QUICK
+from agent.cli.terminal.connection import choose
+from agent.cli.terminal.output import Exit, fail_usage, remark
+from agent.cli.terminal.typer_options import for_typer
 from agent.observe import logs
 
 HELP: Final = "Keeps the replicas of a storage container equal and whole."
@@ -25,29 +25,32 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "put": ("agent.cli.keys", "put"),
     "get": ("agent.cli.keys", "get"),
     "ls": ("agent.cli.keys", "ls"),
-    "rm": ("agent.cli.orders", "rm"),
+    "rm": ("agent.cli.change.container_commands", "rm"),
     **QUICK,
-    "tree": ("agent.cli.replicas", "tree"),
-    "diff": ("agent.cli.replicas", "diff"),
-    "explain": ("agent.cli.replicas", "explain"),
-    "history": ("agent.cli.history", "history"),
-    "scan": ("agent.cli.replicas", "scan"),
-    "findings": ("agent.cli.node", "findings"),
-    "volumes": ("agent.cli.node", "volumes"),
-    "top": ("agent.cli.node", "top"),
-    "diagnose": ("agent.cli.diagnose", "diagnose"),
-    "reconcile": ("agent.cli.orders", "reconcile"),
-    "verify-parity": ("agent.cli.parity", "verify_parity_command"),
-    "fsck": ("agent.cli.offline", "fsck"),
-    "new-volume": ("agent.cli.offline", "new_volume"),
-    "demo": ("agent.cli.demo", "demo"),
+    "tree": ("agent.cli.inspect.replicas", "tree"),
+    "diff": ("agent.cli.inspect.replicas", "diff"),
+    "explain": ("agent.cli.inspect.replicas", "explain"),
+    "history": ("agent.cli.inspect.history", "history"),
+    "scan": ("agent.cli.inspect.replicas", "scan"),
+    "findings": ("agent.cli.inspect.datanodes", "findings"),
+    "volumes": ("agent.cli.inspect.datanodes", "volumes"),
+    "top": ("agent.cli.inspect.datanodes", "top"),
+    "diagnose": ("agent.cli.inspect.diagnose", "diagnose"),
+    "reconcile": ("agent.cli.change.container_commands", "reconcile"),
+    "verify-parity": ("agent.cli.inspect.parity", "verify_parity_command"),
+    "fsck": ("agent.cli.setup.offline", "fsck"),
+    "new-volume": ("agent.cli.setup.offline", "new_volume"),
+    "demo": ("agent.cli.setup.demo", "demo"),
 }
 GROUPS: Final[dict[str, tuple[str, str]]] = {
-    "scrub": ("agent.cli.scrub", "See, pause and resume the background scans."),
+    "scrub": ("agent.cli.inspect.scrub", "See, pause and resume the background scans."),
     "ozone": ("ozone.commands", "Read the volumes of an Apache Ozone datanode."),
-    "tls": ("agent.cli.tls", "Make, issue and show certificates: mutual TLS for the cluster."),
-    "config": ("agent.cli.config", "Check, show and explain the agent's options."),
-    "scm": ("agent.cli.balance", "Ask the control plane, or give it a plan or an order."),
+    "tls": (
+        "agent.cli.setup.tls",
+        "Make, issue and show certificates: mutual TLS for the cluster.",
+    ),
+    "config": ("agent.cli.setup.config", "Check, show and explain the agent's options."),
+    "scm": ("agent.cli.change.balance", "Ask the control plane, or give it a plan or an order."),
 }
 
 

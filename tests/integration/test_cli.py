@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent.cli.main import run
-from agent.cli.output import Exit, people
+from agent.cli.terminal.output import Exit, people
 from agent.client.client import Client
 from agent.client.writer import Source
 from agent.demo.cluster import Cluster

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agent.cli.main import run
-from agent.cli.output import Exit
+from agent.cli.terminal.output import Exit
 from agent.demo.cluster import Cluster
 from agent.rpc.peer import Peer
 from merkle.replica import ContainerId

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.cli.main import run
-from agent.cli.output import Exit
+from agent.cli.terminal.output import Exit
 from agent.demo.cluster import Cluster
 from agent.rpc.peer import Peer
 from tests.support.nursery import forked

@@ -9,7 +9,7 @@ import os, signal, sys
 
 class Interrupt:
     def find_spec(self, name, path=None, target=None):
-        if name == "agent.cli.output":
+        if name == "agent.cli.terminal.output":
             os.kill(os.getpid(), signal.SIGINT)
 
 sys.meta_path.insert(0, Interrupt())
@@ -41,9 +41,10 @@ def test_without_an_interrupt_it_runs() -> None:
 NEEDLESS = ("typer", "pydantic", "numpy", "lmdb", "xxhash", "structlog", "prometheus_client")
 IMPORTED = f"""
 import sys
-from agent.cli.main import plain
+import agent.cli.main
+from agent.cli.quick import plain
 assert plain(["status", "--datanode", "127.0.0.1:1"]) and plain(["status", "--json"])
-import agent.cli.overview, agent.rpc.scm
+import agent.cli.inspect.overview, agent.rpc.scm
 print([name for name in {NEEDLESS} if name in sys.modules])
 """
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.cli.main import run
-from agent.cli.output import Exit
+from agent.cli.terminal.output import Exit
 from agent.errors import Refused
 from agent.rpc import pki
 from agent.rpc.identity import Role, identity_of

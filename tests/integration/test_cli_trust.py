@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agent.cli.output import Exit
+from agent.cli.terminal.output import Exit
 from agent.demo.cluster import Cluster
 from agent.demo.damage import Target, rewrite_with_row
 from agent.demo.harm import replica_root

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.output import Exit
+from agent.cli.terminal.output import Exit
 from agent.client.client import Client
 from agent.demo.cluster import Cluster
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2

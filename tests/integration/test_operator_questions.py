@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agent.cli.main import run
-from agent.cli.output import Exit
+from agent.cli.terminal.output import Exit
 from agent.demo.cluster import Cluster
 from tests.support.command_line import CommandLine
 from tests.support.nursery import forked

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.exits import Exit
 from agent.cli.main import run
+from agent.cli.terminal.exits import Exit
 from tests.support.ozone_volumes import golden
 
 

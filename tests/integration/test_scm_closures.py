@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.output import Exit
+from agent.cli.terminal.output import Exit
 from merkle.replica import ReplicaState
 from scm.edge.server import ScmService, build_server
 from scm.replication.intake import PlanRow

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.nodes import progress_text
+from agent.cli.change.node_commands import progress_text
 from agent.rpc.v1 import scm_pb2
 from merkle.replica import ReplicaState
 from scm.administration.decommission import Request

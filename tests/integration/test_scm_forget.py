@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.output import Exit
+from agent.cli.terminal.output import Exit
 from agent.errors import Code, Refused
 from agent.observe.audit import AuditLog
 from merkle.replica import ReplicaState

@@ -12,7 +12,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from agent.cli.nodes import report_text
+from agent.cli.change.node_commands import report_text
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.loop import Loop, Pulse
 from merkle.replica import ReplicaState

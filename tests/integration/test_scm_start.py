@@ -7,7 +7,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from agent.cli.output import Exit
+from agent.cli.terminal.output import Exit
 from agent.errors import Code, Unavailable
 from merkle.replica import LAYOUT_VERSION
 from scm.administration.decommission import Request

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.output import Exit
+from agent.cli.terminal.output import Exit
 from agent.demo.cluster import Cluster
 from tests.support.command_line import CommandLine
 from tests.support.nursery import forked

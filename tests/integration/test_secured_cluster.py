@@ -11,7 +11,7 @@ from urllib.request import urlopen
 import pytest
 
 from agent.cli.main import run
-from agent.cli.output import Exit
+from agent.cli.terminal.output import Exit
 from agent.demo.cluster import Cluster, Process
 from agent.demo.damage import Target, flip_bit_under_warm_cache
 from agent.errors import Code, Refused, SutureError

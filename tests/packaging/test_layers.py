@@ -17,6 +17,10 @@ PLANTED = {
     "data flows one way": ("scanner/planted_upward.py", "import agent.errors"),
     "the control plane is built in storeys": ("scm/state/planted_upward.py", "import scm.cluster"),
     "the agent is built in floors": ("agent/config/planted_upward.py", "import agent.store.files"),
+    "the command line is built in floors": (
+        "agent/cli/terminal/planted_upward.py",
+        "import agent.cli.inspect",
+    ),
     "the store is built in floors": (
         "agent/store/files/planted_upward.py",
         "import agent.store.index",

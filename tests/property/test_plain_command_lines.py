@@ -10,12 +10,12 @@ import typer
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-import agent.cli.main
-import agent.cli.status
-from agent.cli.connection import choose
-from agent.cli.main import QUICK, plain
-from agent.cli.options import for_typer
-from agent.cli.status import status
+import agent.cli.inspect.status
+import agent.cli.quick
+from agent.cli.inspect.status import status
+from agent.cli.quick import QUICK, plain
+from agent.cli.terminal.connection import choose
+from agent.cli.terminal.typer_options import for_typer
 
 Call = dict[str, Any]
 
@@ -79,8 +79,8 @@ def recorder() -> Iterator[Recorder]:
     """Put recorders in the place of the commands."""
     result = Recorder()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(agent.cli.main, "choose", result.choose)
-        patch.setattr(agent.cli.status, "status", result.status)
+        patch.setattr(agent.cli.quick, "choose", result.choose)
+        patch.setattr(agent.cli.inspect.status, "status", result.status)
         for name in VARIABLES:
             patch.delenv(name, raising=False)
         yield result
@@ -128,4 +128,4 @@ def test_what_people_and_monitors_type_is_plain(recorder: Recorder, line: str) -
 
 def test_every_quick_command_is_declared_for_both() -> None:
     """The commands that are read here are those that were recorded above."""
-    assert {"status": ("agent.cli.status", "status")} == QUICK
+    assert {"status": ("agent.cli.inspect.status", "status")} == QUICK

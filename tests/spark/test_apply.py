@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli import plan as module
+from agent.cli.change import apply as module
 from agent.cli.main import run
-from agent.cli.output import Exit
+from agent.cli.terminal.output import Exit
 from scm.edge.server import ScmService, build_server
 from scm.state.clock import Clock
 from scm.state.facts import Kind, Replica

@@ -1,6 +1,6 @@
 """The one line that says whether the data is whole."""
 
-from agent.cli.overview import containers_line
+from agent.cli.inspect.overview import containers_line
 from agent.rpc.v1 import scm_pb2
 
 

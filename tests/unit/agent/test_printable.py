@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli import output
 from agent.cli.main import run
+from agent.cli.terminal import output
 from agent.errors import Code, Refused
 from agent.observe import logs
 from agent.observe.printable import printable

@@ -12,8 +12,8 @@ from typing import Annotated, Final
 import typer
 from rich.text import Text
 
-from agent.cli.options import JsonFlag
-from agent.cli.output import Exit, aside, emit, grid, people, say, short, show
+from agent.cli.terminal.output import Exit, aside, emit, grid, people, say, short, show
+from agent.cli.terminal.typer_options import JsonFlag
 from agent.client.client import Client
 from agent.demo.cluster import Cluster
 from agent.demo.death import TIMES, Death

@@ -6,11 +6,22 @@ from typing import Annotated, Final
 
 import typer
 
-from agent.cli.connection import connect
-from agent.cli.document import facts
-from agent.cli.options import SCM_DEFAULT, JsonFlag, ScmOption
-from agent.cli.output import ID_MAX, Exit, checksum, counted, emit, grid, say, short, show, size
-from agent.cli.scm import container_info, state_name
+from agent.cli.inspect.scm import container_info, state_name
+from agent.cli.terminal.connection import connect
+from agent.cli.terminal.document import facts
+from agent.cli.terminal.output import (
+    ID_MAX,
+    Exit,
+    checksum,
+    counted,
+    emit,
+    grid,
+    say,
+    short,
+    show,
+    size,
+)
+from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import Client
 from agent.errors import SutureError
 from agent.rpc.v1 import datanode_pb2, scm_pb2

@@ -8,19 +8,12 @@ from typing import Annotated, Final, TypeVar
 
 import typer
 
-from agent.cli.connection import connect
-from agent.cli.options import SCM_DEFAULT, JsonFlag, ScmOption
-from agent.cli.output import Exit, emit, grid, remark, say, short, show, size
-from agent.cli.scm import (
-    Containers,
-    WaitOption,
-    app,
-    facts,
-    show_decisions,
-    wait_and_show,
-)
-from agent.cli.selection import OnOption, datanode_id, selected
-from agent.cli.trust import trust
+from agent.cli.change.trust import trust
+from agent.cli.inspect.scm import Containers, WaitOption, app, facts, show_decisions, wait_and_show
+from agent.cli.terminal.connection import connect
+from agent.cli.terminal.output import Exit, emit, grid, remark, say, short, show, size
+from agent.cli.terminal.selection import OnOption, datanode_id, selected
+from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import Client
 from agent.config.given import ANSWER_BYTES_MAX, given_bytes
 from agent.errors import Code, Refused

@@ -8,12 +8,12 @@ from typing import Annotated, Final
 
 import typer
 
-from agent.cli.connection import connect
-from agent.cli.options import SCM_DEFAULT, JsonFlag, ScmOption
-from agent.cli.orders import DryRunFlag, YesFlag, refuse_unasked
-from agent.cli.output import Exit, counted, emit, grid, remark, say, say_lines, short, show
-from agent.cli.scm import app, facts
-from agent.cli.selection import OnOption, datanode_ids, selected
+from agent.cli.change.container_commands import DryRunFlag, YesFlag, refuse_unasked
+from agent.cli.inspect.scm import app, facts
+from agent.cli.terminal.connection import connect
+from agent.cli.terminal.output import Exit, counted, emit, grid, remark, say, say_lines, short, show
+from agent.cli.terminal.selection import OnOption, datanode_ids, selected
+from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.errors import Code, Refused
 from agent.observe.answer import containers_of, doubts_about, silent_of, unheard
 from agent.observe.printable import printable

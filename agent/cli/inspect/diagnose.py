@@ -11,10 +11,10 @@ from typing import Annotated, Final
 
 import typer
 
-from agent.cli.connection import connect
-from agent.cli.document import facts
-from agent.cli.options import SCM_DEFAULT, JsonFlag, ScmOption
-from agent.cli.output import ID_MAX, Exit, emit, say
+from agent.cli.terminal.connection import connect
+from agent.cli.terminal.document import facts
+from agent.cli.terminal.output import ID_MAX, Exit, emit, say
+from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import Client
 from agent.errors import Code, Refused, SutureError
 from agent.rpc.peer import Peer

@@ -4,15 +4,15 @@ from typing import Annotated, Final
 
 import typer
 
-from agent.cli import holds as holds
-from agent.cli import losses as losses
-from agent.cli import nodes as nodes  # its commands are of the same group
-from agent.cli import plan as plan
-from agent.cli.connection import connect
-from agent.cli.options import SCM_DEFAULT, JsonFlag, ScmOption
-from agent.cli.orders import DryRunFlag, YesFlag, refuse_unasked
-from agent.cli.output import Exit, counted, emit, grid, say, short, show, size
-from agent.cli.scm import app, facts
+from agent.cli.change import apply as apply
+from agent.cli.change import holds as holds
+from agent.cli.change import losses as losses
+from agent.cli.change import node_commands as node_commands  # its commands are of the same group
+from agent.cli.change.container_commands import DryRunFlag, YesFlag, refuse_unasked
+from agent.cli.inspect.scm import app, facts
+from agent.cli.terminal.connection import connect
+from agent.cli.terminal.output import Exit, counted, emit, grid, say, short, show, size
+from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.errors import Code, Refused
 from agent.rpc.v1 import scm_pb2
 

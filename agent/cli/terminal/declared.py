@@ -1,9 +1,9 @@
 """Options as data: declared once, for two readers.
 
-typer reads them through `agent.cli.options`, checks what is wrong and shows help and completion.
-`read` below takes only what is plain, and leaves everything else to typer: there is one parser that
-says no. Importing typer, and what it converts values with, takes a tenth of a second, which is half
-of a quick command.
+typer reads them through `agent.cli.terminal.typer_options`, checks what is wrong and shows help and
+completion. `read` below takes only what is plain, and leaves everything else to typer: there is one
+parser that says no. Importing typer, and what it converts values with, takes a tenth of a second,
+which is half of a quick command.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -6,11 +6,11 @@ from typing import Annotated, Final
 
 import typer
 
-from agent.cli.ask import Answered, NodeOption, ask_each, nodes_of, told
-from agent.cli.connection import connect
-from agent.cli.document import facts
-from agent.cli.options import SCM_DEFAULT, JsonFlag, ScmOption
-from agent.cli.output import Exit, counted, emit, grid, people, say, short, show
+from agent.cli.terminal.ask import Answered, NodeOption, ask_each, nodes_of, told
+from agent.cli.terminal.connection import connect
+from agent.cli.terminal.document import facts
+from agent.cli.terminal.output import Exit, counted, emit, grid, people, say, short, show
+from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.config.quantity import spoken_duration
 from agent.errors import size_text
 from agent.observe.answer import Told, percent

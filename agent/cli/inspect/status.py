@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, Final
 
-from agent.cli.connection import security
-from agent.cli.declared import JSON, SCM, SCM_DEFAULT, Option
-from agent.cli.exits import Exit
+from agent.cli.terminal.connection import security
+from agent.cli.terminal.declared import JSON, SCM, SCM_DEFAULT, Option
+from agent.cli.terminal.exits import Exit
 from agent.errors import SutureError
 from agent.observe.answer import (
     Headline,
@@ -49,12 +49,12 @@ def one_datanode(address: str, *, as_json: bool) -> int:
     now_ms = int(time.time() * 1000)
     line = headline(answer_of([answer], now_ms), now_ms)
     if as_json:
-        from agent.cli.document import facts
-        from agent.cli.output import emit
+        from agent.cli.terminal.document import facts
+        from agent.cli.terminal.output import emit
 
         emit({"answer": line.text, "well": line.is_well, **facts(answer[0])})
     else:
-        from agent.cli.overview import show_datanode
+        from agent.cli.inspect.overview import show_datanode
 
         show_datanode(answer[0], line.text)
     return exit_of(line)
@@ -80,8 +80,8 @@ def whole_cluster(scm: str, *, as_json: bool) -> int:
     known = answer_of(told, now_ms, silent=silent, containers=containers_of(counts))
     line = headline(known, now_ms)
     if as_json:
-        from agent.cli.document import facts
-        from agent.cli.output import emit
+        from agent.cli.terminal.document import facts
+        from agent.cli.terminal.output import emit
 
         shown = [answer if isinstance(answer, str) else facts(answer[0]) for answer in answers]
         emit(
@@ -96,7 +96,7 @@ def whole_cluster(scm: str, *, as_json: bool) -> int:
             }
         )
     else:
-        from agent.cli.overview import show_cluster
+        from agent.cli.inspect.overview import show_cluster
 
         show_cluster(counts, nodes, answers, line.text)
     return exit_of(line)

@@ -4,13 +4,19 @@ from typing import Annotated, Final
 
 import typer
 
-from agent.cli.connection import connect
-from agent.cli.nodes import Datanodes, ForceFlag, show_node_decisions
-from agent.cli.options import SCM_DEFAULT, JsonFlag, ScmOption
-from agent.cli.orders import DryRunFlag, ShownOption, YesFlag, refuse_unasked, shown_worlds
-from agent.cli.output import Exit, counted, emit, grid, say, show
-from agent.cli.scm import Containers, app, facts
-from agent.cli.selection import datanode_ids
+from agent.cli.change.container_commands import (
+    DryRunFlag,
+    ShownOption,
+    YesFlag,
+    refuse_unasked,
+    shown_worlds,
+)
+from agent.cli.change.node_commands import Datanodes, ForceFlag, show_node_decisions
+from agent.cli.inspect.scm import Containers, app, facts
+from agent.cli.terminal.connection import connect
+from agent.cli.terminal.output import Exit, counted, emit, grid, say, show
+from agent.cli.terminal.selection import datanode_ids
+from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.rpc.v1 import scm_pb2
 
 KEYS_SHOWN_MAX: Final = 20  # of each container; --json has up to 1,000

@@ -4,11 +4,11 @@ from typing import Annotated
 
 import typer
 
-from agent.cli.connection import connect
-from agent.cli.options import SCM_DEFAULT, JsonFlag, ScmOption
-from agent.cli.output import emit, grid, short, show
-from agent.cli.scm import Containers, app, facts, show_decisions
-from agent.cli.selection import OnOption, datanode_id, selected
+from agent.cli.inspect.scm import Containers, app, facts, show_decisions
+from agent.cli.terminal.connection import connect
+from agent.cli.terminal.output import emit, grid, short, show
+from agent.cli.terminal.selection import OnOption, datanode_id, selected
+from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.rpc.v1 import scm_pb2
 
 ReplicaOption = Annotated[

@@ -2,8 +2,8 @@
 
 import typer
 
-from agent.cli.connection import security
-from agent.cli.output import Exit, emit, grid, remark, say, show, size
+from agent.cli.terminal.connection import security
+from agent.cli.terminal.output import Exit, emit, grid, remark, say, show, size
 from agent.client.client import Client
 from agent.errors import Code, Refused
 from agent.rpc.peer import Peer

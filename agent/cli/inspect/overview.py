@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from agent.cli.output import grid, say, short, show, size
+from agent.cli.terminal.output import grid, say, short, show, size
 from agent.config.quantity import spoken_duration
 from agent.observe.answer import Told
 from agent.rpc.v1 import datanode_pb2, scm_pb2

@@ -6,10 +6,9 @@ from typing import Annotated, Final
 import typer
 from rich.table import Table
 
-from agent.cli.connection import connect
-from agent.cli.document import facts as facts
-from agent.cli.options import SCM_DEFAULT, JsonFlag, ScmOption
-from agent.cli.output import (
+from agent.cli.terminal.connection import connect
+from agent.cli.terminal.document import facts as facts
+from agent.cli.terminal.output import (
     ID_MAX,
     Exit,
     aside,
@@ -23,7 +22,8 @@ from agent.cli.output import (
     show,
     size,
 )
-from agent.cli.selection import OnOption, selected
+from agent.cli.terminal.selection import OnOption, selected
+from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import Client
 from agent.errors import Code, Refused
 from agent.rpc.v1 import container_pb2, scm_pb2

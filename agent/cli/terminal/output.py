@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from agent.cli.exits import Exit as Exit
+from agent.cli.terminal.exits import Exit as Exit
 from agent.errors import SutureError, size_text
 from agent.observe.printable import printable
 

@@ -6,10 +6,10 @@ from typing import Annotated, Final
 
 import typer
 
-from agent.cli.connection import connect
-from agent.cli.document import facts
-from agent.cli.options import SCM_DEFAULT, JsonFlag, ScmOption
-from agent.cli.output import Exit, counted, emit, grid, say, short, show, size
+from agent.cli.terminal.connection import connect
+from agent.cli.terminal.document import facts
+from agent.cli.terminal.output import Exit, counted, emit, grid, say, short, show, size
+from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.config.quantity import spoken_duration
 from agent.errors import Code, Refused
 from agent.rpc.peer import Peer

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from agent.cli.connection import connect
-from agent.cli.options import SCM_DEFAULT, JsonFlag, ScmOption
-from agent.cli.output import ID_MAX, Exit, counted, emit, grid, remark, say, show, size
+from agent.cli.terminal.connection import connect
+from agent.cli.terminal.output import ID_MAX, Exit, counted, emit, grid, remark, say, show, size
+from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import Client
 from agent.ec.order import Shard
 from agent.ec.scheme import SHARDS_MAX, parse_scheme

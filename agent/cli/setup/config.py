@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from agent.cli.options import JsonFlag
-from agent.cli.output import Exit, counted, emit, grid, say, say_lines, show
+from agent.cli.terminal.output import Exit, counted, emit, grid, say, say_lines, show
+from agent.cli.terminal.typer_options import JsonFlag
 from agent.config import reference
 from agent.config.options import CONFIG_PATH, AgentConfig, load_written
 from agent.config.toml_file import Written

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from agent.cli.options import JsonFlag
-from agent.cli.output import Exit, emit, grid, say, show
+from agent.cli.terminal.output import Exit, emit, grid, say, show
+from agent.cli.terminal.typer_options import JsonFlag
 from agent.store.files.mounts import FSTAB
 from agent.store.recovery.fsck import fsck as check
 from agent.store.volumes.known import declare_new

@@ -6,8 +6,8 @@ from typing import Annotated, Final
 
 import typer
 
-from agent.cli.options import JsonFlag
-from agent.cli.output import Exit, counted, emit, grid, remark, say, show
+from agent.cli.terminal.output import Exit, counted, emit, grid, remark, say, show
+from agent.cli.terminal.typer_options import JsonFlag
 from agent.config.quantity import spoken_duration
 from agent.rpc import pki
 from agent.rpc.identity import Role

@@ -7,9 +7,16 @@ from typing import Annotated, Final
 
 import typer
 
-from agent.cli.connection import connect
-from agent.cli.options import SCM_DEFAULT, JsonFlag, ScmOption
-from agent.cli.output import (
+from agent.cli.inspect.scm import (
+    BEING_WRITTEN,
+    OUTCOME_COLUMNS,
+    container_info,
+    facts,
+    outcome_row,
+    replica_table,
+)
+from agent.cli.terminal.connection import connect
+from agent.cli.terminal.output import (
     ID_MAX,
     Exit,
     bytes_progress,
@@ -22,14 +29,7 @@ from agent.cli.output import (
     show,
     size,
 )
-from agent.cli.scm import (
-    BEING_WRITTEN,
-    OUTCOME_COLUMNS,
-    container_info,
-    facts,
-    outcome_row,
-    replica_table,
-)
+from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import Client
 from agent.errors import Code, Refused, SutureError
 from agent.rpc.v1 import datanode_pb2, scm_pb2

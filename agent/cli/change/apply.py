@@ -6,9 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from agent.cli.connection import connect
-from agent.cli.options import SCM_DEFAULT, JsonFlag, ScmOption
-from agent.cli.orders import (
+from agent.cli.change.container_commands import (
     DryRunFlag,
     ShownOption,
     YesFlag,
@@ -16,8 +14,10 @@ from agent.cli.orders import (
     refuse_unasked,
     show_orders,
 )
-from agent.cli.output import Exit, counted, remark
-from agent.cli.scm import WaitOption, app, scan_decision, show_decisions, wait_and_show
+from agent.cli.inspect.scm import WaitOption, app, scan_decision, show_decisions, wait_and_show
+from agent.cli.terminal.connection import connect
+from agent.cli.terminal.output import Exit, counted, remark
+from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import Client
 from agent.errors import Code, Refused
 from agent.rpc.plan_file import SCAN, read_plan, scope

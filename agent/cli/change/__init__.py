@@ -1,0 +1,1 @@
+"""Commands that change something in the cluster: each is shown before it is done."""

@@ -1,0 +1,1 @@
+"""Commands that show what is: status, replicas, histories, scans. They change no data."""

@@ -1,0 +1,1 @@
+"""Commands for one host: options, certificates, volumes without an agent, the demo."""

@@ -1,0 +1,1 @@
+"""What commands of `suture` share: their options, their connection, how they speak."""
