@@ -29,9 +29,9 @@ from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.host.host import Host, Who
 from agent.observe import logs
 from agent.observe.printable import printable
-from agent.rpc.identity import Role, check_own, identity_of
-from agent.rpc.scm import ScmClient
-from agent.rpc.tls import Material, Security, TlsFiles, secured
+from agent.rpc.calls.scm import ScmClient
+from agent.rpc.security.caller import Role, check_own, identity_of
+from agent.rpc.security.tls import Material, Security, TlsFiles, secured
 from agent.rpc.v1 import scm_pb2
 from agent.runtime import memory
 from agent.runtime.stopping import StopRequest

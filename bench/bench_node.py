@@ -26,7 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agent.cli.terminal.ask import told
-from agent.rpc.peer import Peer
+from agent.rpc.calls.peer import Peer
 from agent.store.files.layout import Layout
 from agent.store.index.index import Change, Index
 from agent.store.index.rows import ReplicaRow

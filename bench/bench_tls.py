@@ -12,9 +12,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from agent.rpc.identity import Role
-from agent.rpc.peer import Peer
-from agent.rpc.tls import LOOPBACK_ONLY, Security
+from agent.rpc.calls.peer import Peer
+from agent.rpc.security.caller import Role
+from agent.rpc.security.tls import LOOPBACK_ONLY, Security
 from bench.measure import ROUNDS_DEFAULT, Measure, at_most
 from merkle.replica import BlockId
 from tests.support.authority import Authority

@@ -9,7 +9,7 @@ from pathlib import Path
 from agent.ec.order import Order, Shard
 from agent.ec.scheme import parse_scheme
 from agent.reconstruct.coordinator import Coordinator
-from agent.rpc.peer import Peer
+from agent.rpc.calls.peer import Peer
 from agent.runtime.clock import SystemClock
 from merkle.replica import ContainerId
 

@@ -13,7 +13,7 @@ import threading
 import time
 from random import Random
 
-from agent.rpc.peer import Peer
+from agent.rpc.calls.peer import Peer
 from merkle.replica import BlockId, ContainerId
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from agent.demo.cluster import Process
-from agent.rpc.peer import Peer
+from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import datanode_pb2 as pb
 from bench.limited_disk import LimitedDisk
 

@@ -22,9 +22,9 @@ from typing import Any
 
 import grpc
 
-from agent.rpc.channel import open_channel
-from agent.rpc.peer import IMPORT_METHOD, Peer
-from agent.rpc.server import DatanodeService, build_server
+from agent.rpc.calls.channel import open_channel
+from agent.rpc.calls.peer import IMPORT_METHOD, Peer
+from agent.rpc.datanode.server import DatanodeService, build_server
 from agent.rpc.v1 import datanode_pb2, datanode_pb2_grpc
 from agent.runtime.lease import Leases
 from agent.runtime.memory import share_heaps

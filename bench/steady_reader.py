@@ -12,7 +12,7 @@ import sys
 import time
 from random import Random
 
-from agent.rpc.peer import Peer
+from agent.rpc.calls.peer import Peer
 from merkle.replica import ContainerId
 
 

@@ -27,8 +27,8 @@ from agent.errors import Code, Refused, SutureError
 from agent.observe import logs
 from agent.observe.audit import AuditLog
 from agent.observe.printable import printable
-from agent.rpc.identity import Role, check_own
-from agent.rpc.tls import Material, Security, secured
+from agent.rpc.security.caller import Role, check_own
+from agent.rpc.security.tls import Material, Security, secured
 from agent.runtime.callthreads import CallThreads
 from agent.runtime.loop import Loop, LoopSet, Pulse
 from agent.runtime.stopping import StopRequest

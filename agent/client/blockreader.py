@@ -22,7 +22,7 @@ SILENT_COUNT_MAX: Final = 3  # calls in a row without an answer; each is three t
 
 
 class BlockSource(Protocol):
-    """A datanode, as far as reading needs it: `agent.rpc.peer.Peer` is one."""
+    """A datanode, as far as reading needs it: `agent.rpc.calls.peer.Peer` is one."""
 
     def block(self, container_id: ContainerId, block_id: BlockId, /) -> BlockData:
         """Return the block's metadata."""

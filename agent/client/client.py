@@ -16,9 +16,9 @@ from agent.client.ecwriter import EcWriterSession
 from agent.client.writer import Source, Stored, Waits, WriterSession, balanced, put_share
 from agent.ec.scheme import SHARDS_MAX, Scheme, parse_scheme
 from agent.errors import Code, Refused, SutureError
-from agent.rpc.peer import Peer
-from agent.rpc.scm import ScmClient
-from agent.rpc.tls import LOOPBACK_ONLY, Security
+from agent.rpc.calls.peer import Peer
+from agent.rpc.calls.scm import ScmClient
+from agent.rpc.security.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import container_pb2, datanode_pb2_grpc, scm_pb2
 from merkle.replica import BlockId, ContainerId
 

@@ -14,7 +14,7 @@ from agent.ec.order import Account, Shard
 from agent.ec.scheme import Scheme
 from agent.errors import Code, Unavailable
 from agent.reconstruct.sources import Sources
-from agent.rpc.peer import Peer
+from agent.rpc.calls.peer import Peer
 from merkle.replica import TREE_STATES, BlockId, ContainerId, ReplicaState
 
 if TYPE_CHECKING:

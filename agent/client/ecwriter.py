@@ -25,10 +25,10 @@ from agent.ec.codec import encode
 from agent.ec.geometry import Group
 from agent.ec.scheme import Scheme
 from agent.errors import Code, Unavailable
-from agent.rpc import codec
-from agent.rpc.errors import error_from
-from agent.rpc.scm import ScmClient
+from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import container_pb2, datanode_pb2, datanode_pb2_grpc, scm_pb2
+from agent.rpc.wire import codec
+from agent.rpc.wire.errors import error_from
 from merkle.replica import Bcsid, BlockData, BlockId, ChunkInfo, ContainerId
 
 SHARD_BYTES_DEFAULT: Final = 16 * 1024**2  # a longer file becomes several groups

@@ -16,11 +16,11 @@ from typing import Final, TypeVar
 import grpc
 
 from agent.errors import Code, Refused, SutureError, Unavailable
-from agent.rpc import codec
-from agent.rpc.channel import patient
-from agent.rpc.errors import error_from
-from agent.rpc.scm import ScmClient
+from agent.rpc.calls.channel import patient
+from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import container_pb2, datanode_pb2, datanode_pb2_grpc, scm_pb2
+from agent.rpc.wire import codec
+from agent.rpc.wire.errors import error_from
 from merkle.checksum import window_checksums
 from merkle.replica import (
     CHUNK_BYTES_DEFAULT,

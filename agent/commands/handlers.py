@@ -27,12 +27,12 @@ from agent.reconcile.survey import Holder
 from agent.reconcile.trusting import fingerprint
 from agent.reconstruct.coordinator import Coordinator
 from agent.reconstruct.shard_repair import ShardMender
-from agent.rpc import codec
-from agent.rpc.ec import parse_order, reconstruction_message
-from agent.rpc.peer import Peer
-from agent.rpc.reports import outcome_message
-from agent.rpc.tls import LOOPBACK_ONLY, Security
+from agent.rpc.calls.peer import Peer
+from agent.rpc.security.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import datanode_pb2, scm_pb2
+from agent.rpc.wire import codec
+from agent.rpc.wire.erasure import parse_order, reconstruction_message
+from agent.rpc.wire.reports import outcome_message
 from agent.runtime.clock import Clock, monotonic_ms
 from agent.runtime.lease import Leases
 from agent.scan.pace import ScanPace

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from agent.errors import Code, SutureError, Unavailable
 from agent.ports import Leases
-from agent.rpc import codec
 from agent.rpc.v1 import scm_pb2
+from agent.rpc.wire import codec
 from merkle.replica import BlockId, ContainerId
 
 if TYPE_CHECKING:

@@ -27,8 +27,8 @@ from agent.demo.readback import Checksums, read_back, source_checksums
 from agent.demo.selfheal import Selfheal
 from agent.demo.stage import Stage, is_whole, wait_until
 from agent.errors import Code, Refused, Unavailable
-from agent.rpc.plan_file import read_plan
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
+from agent.rpc.wire.plan_file import read_plan
 from merkle.replica import ContainerId
 
 SKIPPED_DIRECTORIES: Final = frozenset({"__pycache__", "site-packages", "node_modules", "out"})

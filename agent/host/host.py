@@ -26,11 +26,11 @@ from agent.host.http_status import Face
 from agent.host.recoveries import REASON, Recoveries
 from agent.observe.audit import AuditLog
 from agent.observe.status import QUIET_MAX_S, About, Observer
-from agent.rpc.access import DONE
-from agent.rpc.scm import ScmClient
-from agent.rpc.server import Limits, build_server
-from agent.rpc.tls import LOOPBACK_ONLY, Security
-from agent.rpc.trusting import TrustingService
+from agent.rpc.calls.scm import ScmClient
+from agent.rpc.datanode.server import Limits, build_server
+from agent.rpc.datanode.trusting import TrustingService
+from agent.rpc.security.tls import LOOPBACK_ONLY, Security
+from agent.rpc.serving.access import DONE
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.callthreads import CallThreads
 from agent.runtime.clock import SystemClock

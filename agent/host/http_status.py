@@ -7,8 +7,8 @@ from typing import Final
 from agent.observe.metrics import CONTENT_TYPE, Meters, exposition, registry_of
 from agent.observe.page import health, health_text, status_page
 from agent.observe.status import Observer
-from agent.rpc.identity import expires_at_s
-from agent.rpc.tls import LOOPBACK_ONLY, Security
+from agent.rpc.security.caller import expires_at_s
+from agent.rpc.security.tls import LOOPBACK_ONLY, Security
 from agent.runtime.clock import Clock
 from agent.runtime.web import Page, WebListener
 from agent.scan.scrub import Scrub

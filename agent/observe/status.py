@@ -7,8 +7,8 @@ from typing import Final, Protocol
 
 from agent.errors import Refused, SutureError, VolumeFailed
 from agent.observe.census import Census, Summary, VolumeSummary
-from agent.rpc.reports import replica_report, unloadable_report
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
+from agent.rpc.wire.reports import replica_report, unloadable_report
 from agent.runtime.loop import WorkerStatus
 from agent.store.index.facts import Unloadable, VolumeFacts
 from agent.store.replica_store import ReplicaStore

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.plan.actions import PeerId, RepairBlock, WantedChunk
 from agent.ports import Executor, Future
-from agent.rpc.peer import Meter, Peer
+from agent.rpc.calls.peer import Meter, Peer
 from merkle.checksum import Algorithm, leaf_checksum
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
 from merkle.tree import Leaf

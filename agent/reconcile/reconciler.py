@@ -36,7 +36,7 @@ from agent.reconcile.survey import (
     windows,
 )
 from agent.reconcile.trusting import TrustedChange, changes_of
-from agent.rpc.peer import Peer
+from agent.rpc.calls.peer import Peer
 from agent.store.index.facts import ReplicaFacts
 from merkle.codec import encode_tree
 from merkle.damaged import Damaged

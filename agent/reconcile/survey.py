@@ -19,8 +19,8 @@ from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.plan.actions import Heard, PeerId, PeerView
 from agent.plan.outcome import PeerState
 from agent.ports import Executor
-from agent.rpc.hashes import SELECTION_MAX, BlockRows
-from agent.rpc.peer import Meter, Peer
+from agent.rpc.calls.peer import Meter, Peer
+from agent.rpc.wire.hashes import SELECTION_MAX, BlockRows
 from merkle.checksum import Algorithm, U64s
 from merkle.damaged import Damaged
 from merkle.diff import (

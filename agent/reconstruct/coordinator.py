@@ -30,7 +30,7 @@ from agent.ec.order import Account, Order, Reconstruction
 from agent.errors import Code, Unavailable
 from agent.reconstruct.sources import SLOW_S, Sources
 from agent.reconstruct.targets import Targets
-from agent.rpc.peer import Peer
+from agent.rpc.calls.peer import Peer
 from merkle.replica import (
     Bcsid,
     BlockData,

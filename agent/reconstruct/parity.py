@@ -17,7 +17,7 @@ from agent.ec.scheme import Scheme
 from agent.ec.wrong_shard import StripeVerdict, judge_stripe
 from agent.errors import Unavailable
 from agent.reconstruct.sources import Sources
-from agent.rpc.peer import Peer
+from agent.rpc.calls.peer import Peer
 from merkle.replica import ContainerId
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from agent.reconcile.mend import GONE_CODES
 from agent.reconcile.pauses import held_between_copies
 from agent.reconstruct.rebuilt import Rebuilt, rebuilt_chunk
 from agent.reconstruct.sources import Sources
-from agent.rpc.peer import Peer
+from agent.rpc.calls.peer import Peer
 from merkle.replica import BlockId, ChunkInfo, ContainerId
 from scanner.finding import Fault, Finding, Verdict
 

@@ -21,8 +21,8 @@ from agent.ec.order import Account, Shard
 from agent.ec.scheme import Scheme
 from agent.ec.wrong_shard import judge_stripe
 from agent.errors import Code, Refused, SutureError, Unavailable
-from agent.rpc import codec
-from agent.rpc.peer import Meter, Peer
+from agent.rpc.calls.peer import Meter, Peer
+from agent.rpc.wire import codec
 from merkle.replica import TREE_STATES, BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
 
 if TYPE_CHECKING:

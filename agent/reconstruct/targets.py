@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 from agent.ec.order import Account, Shard
 from agent.errors import Code, SutureError, Unavailable
 from agent.ports import Future
-from agent.rpc import codec
-from agent.rpc.channel import call
-from agent.rpc.peer import Peer
+from agent.rpc.calls.channel import call
+from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, datanode_pb2
+from agent.rpc.wire import codec
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
 
 if TYPE_CHECKING:

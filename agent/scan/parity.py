@@ -23,7 +23,7 @@ from agent.ec.order import Shard
 from agent.ec.scheme import SHARDS_MAX, parse_scheme
 from agent.errors import Code, SutureError, Unavailable
 from agent.reconstruct.parity import ParityReport, verify_parity
-from agent.rpc.peer import Peer
+from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.runtime.clock import Clock

@@ -11,7 +11,7 @@ from threading import BoundedSemaphore, Event, Thread
 from typing import Final
 
 from agent.errors import Code, Unavailable
-from agent.rpc.backends import ScanMode, ScanStep
+from agent.rpc.datanode.backends import ScanMode, ScanStep
 from agent.scan.pace import ScanPace
 from agent.scan.scanning import ScanReport, ScanTools, ignore, scan_container
 from merkle.replica import ContainerId

@@ -81,7 +81,7 @@ def check_promise(config: ScanConfig, volume: VolumeFacts, disk_bytes_per_s: flo
 
 
 class Scrub:
-    """The scans of one host (agent.rpc.server.Scrub)."""
+    """The scans of one host (agent.rpc.datanode.server.Scrub)."""
 
     def __init__(
         self, tools: ScanTools, config: ScanConfig, datanode_id: str, stop: threading.Event

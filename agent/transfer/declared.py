@@ -8,9 +8,9 @@ came, and it excuses no damage.
 from dataclasses import dataclass, field
 from typing import Final
 
-from agent.rpc import codec
-from agent.rpc.reports import TEXT_CHARS_MAX
 from agent.rpc.v1 import datanode_pb2 as pb
+from agent.rpc.wire import codec
+from agent.rpc.wire.reports import TEXT_CHARS_MAX
 from agent.store.replica.contradictions import KEPT_MAX
 from merkle.replica import BLOCK_BYTES_MAX, ID_MAX, ContainerId
 from merkle.tree import Tree

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from agent.rpc import codec
+from agent.rpc.wire import codec
 from merkle.checksum import Algorithm, U64s
 from merkle.damaged import Damaged
 from merkle.replica import BlockData, BlockId

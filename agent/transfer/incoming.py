@@ -19,8 +19,8 @@ import numpy as np
 
 from agent.errors import Code, Refused
 from agent.ports import Executor, Leases
-from agent.rpc import codec, hashes
 from agent.rpc.v1 import datanode_pb2 as pb
+from agent.rpc.wire import codec, hashes
 from agent.runtime.memory import give_back
 from agent.store.index.facts import ReplicaFacts
 from agent.store.index.packformat import PACKED_BYTES_MAX

@@ -22,8 +22,8 @@ import numpy as np
 
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.ports import Executor, Future
-from agent.rpc import codec, hashes, reports
 from agent.rpc.v1 import datanode_pb2 as pb
+from agent.rpc.wire import codec, hashes, reports
 from agent.store.files.blockfile import ALIGNMENT_BYTES
 from agent.store.files.durable import error_of
 from agent.store.files.writebehind import REFUSED

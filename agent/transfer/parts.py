@@ -19,8 +19,8 @@ from typing import Final
 import zstandard
 
 from agent.errors import Refused
-from agent.rpc import codec
 from agent.rpc.v1 import datanode_pb2 as pb
+from agent.rpc.wire import codec
 from agent.store.files.blockfile import ALIGNMENT_BYTES
 from merkle.replica import BlockId
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 from agent.errors import Code, SutureError, Unavailable
 from agent.ports import Executor, Leases
-from agent.rpc import codec
-from agent.rpc.peer import Peer
+from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, scm_pb2
+from agent.rpc.wire import codec
 from agent.runtime.memory import give_back
 from agent.transfer.outgoing import Export
 from merkle.replica import TREE_STATES, ContainerId

@@ -5,8 +5,8 @@ from dataclasses import asdict
 from typing import Final, assert_never
 
 from agent.ec.scheme import parse_scheme
-from agent.rpc.codec import state_number, summary_message
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
+from agent.rpc.wire.codec import state_number, summary_message
 from scm.administration.admin import NodeDecision
 from scm.administration.decommission import SHOWN_MAX, Departure
 from scm.administration.forgetting import Fate

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from agent.rpc.access import Audit, Unrecorded
+from agent.rpc.serving.access import Audit, Unrecorded
 from scm.administration.admin import Admin
 from scm.administration.closures import Closures
 from scm.administration.decommission import Decommissioning

@@ -6,14 +6,14 @@ from typing import Final
 
 import grpc
 
-from agent.rpc.access import Audit, Gate
-from agent.rpc.binding import PATIENCE, Patience, bind, server_options
-from agent.rpc.codec import parse_container_id, parse_int
-from agent.rpc.errors import ErrorEdge
-from agent.rpc.health import Health
-from agent.rpc.tls import LOOPBACK_ONLY, Security
+from agent.rpc.security.tls import LOOPBACK_ONLY, Security
+from agent.rpc.serving.access import Audit, Gate
+from agent.rpc.serving.binding import PATIENCE, Patience, bind, server_options
+from agent.rpc.serving.health_service import Health
+from agent.rpc.serving.waits import Attended, Slots, Unlimited, Waits, share
 from agent.rpc.v1 import scm_pb2, scm_pb2_grpc
-from agent.rpc.waits import Attended, Slots, Unlimited, Waits, share
+from agent.rpc.wire.codec import parse_container_id, parse_int
+from agent.rpc.wire.errors import ErrorEdge
 from agent.runtime.tracing import Traced
 from merkle.replica import ID_MAX
 from scm.edge import answers, wire

@@ -21,7 +21,7 @@ from typing import Any, Final
 import structlog
 
 from agent.errors import SutureError
-from agent.rpc.plan_file import SCAN, read_plan
+from agent.rpc.wire.plan_file import SCAN, read_plan
 from agent.runtime.loop import Pulse, Step, Throttled
 from scm.edge import wire
 from scm.edge.control import ControlPlane

@@ -9,7 +9,8 @@ from typing import Final
 
 from agent.ec.scheme import parse_scheme
 from agent.errors import Code, Refused
-from agent.rpc.codec import (
+from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
+from agent.rpc.wire.codec import (
     malformed,
     parse_bcsid,
     parse_block_id,
@@ -19,7 +20,6 @@ from agent.rpc.codec import (
     parse_state,
     parse_summary,
 )
-from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from merkle.replica import BLOCK_BYTES_MAX, ID_MAX
 from scm.administration.decommission import REQUESTED_STATES, Request
 from scm.cluster.nodes import Registration

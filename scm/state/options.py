@@ -11,7 +11,7 @@ from typing import Any, Final
 from agent.config.quantity import parse_bytes, parse_duration_s
 from agent.config.toml_file import read_each
 from agent.errors import Code, Refused
-from agent.rpc.tls import TlsFiles
+from agent.rpc.security.tls import TlsFiles
 from merkle.replica import CONTAINER_BYTES_MAX
 
 MIB: Final = 1024**2

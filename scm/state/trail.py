@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from agent.rpc.access import DONE, LISTED_COUNT_MAX, Audit
+from agent.rpc.serving.access import DONE, LISTED_COUNT_MAX, Audit
 from scm.state.facts import Container, Outcome, OutcomeState, Pending
 
 SENT: Final = "SENT"

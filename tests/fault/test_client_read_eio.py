@@ -9,7 +9,7 @@ import pytest
 
 from agent.demo.cluster import Cluster, launched
 from agent.errors import Code, VolumeFailed
-from agent.rpc.peer import Peer
+from agent.rpc.calls.peer import Peer
 from merkle.replica import BlockId, ContainerId
 from scanner.finding import Fault, Verdict
 from tests.support.command_line import CommandLine

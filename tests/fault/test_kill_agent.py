@@ -12,9 +12,9 @@ import grpc
 import pytest
 
 from agent.errors import Refused
-from agent.rpc import codec
-from agent.rpc.peer import Peer
+from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
+from agent.rpc.wire import codec
 from agent.store.recovery.fsck import fsck
 from merkle.replica import BlockData, BlockId, ContainerId
 from tests.support.scripted_scm import ScriptedScm

@@ -18,10 +18,10 @@ from agent.ec.order import Order, Shard
 from agent.ec.scheme import CodecName, Scheme
 from agent.errors import Code, Refused, SutureError
 from agent.reconstruct.coordinator import Coordinator
-from agent.rpc import codec
-from agent.rpc.ec import scheme_message
-from agent.rpc.peer import Peer
+from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, scm_pb2
+from agent.rpc.wire import codec
+from agent.rpc.wire.erasure import scheme_message
 from agent.runtime.clock import SystemClock
 from agent.store.options import StoreOptions
 from agent.store.recovery.fsck import fsck

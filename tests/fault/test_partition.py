@@ -17,7 +17,7 @@ from agent.ec.order import Order
 from agent.ec.scheme import CodecName, Scheme
 from agent.errors import SutureError
 from agent.reconstruct.coordinator import Coordinator
-from agent.rpc.peer import Peer, Timeouts
+from agent.rpc.calls.peer import Peer, Timeouts
 from agent.runtime.clock import SystemClock
 from merkle.replica import ReplicaState
 from tests.support.bad_line import BadLine

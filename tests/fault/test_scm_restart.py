@@ -9,7 +9,7 @@ import pytest
 
 from agent.errors import Unavailable
 from agent.host.heartbeat import Heartbeat, Identity
-from agent.rpc.scm import ScmClient
+from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.clock import SystemClock
 from agent.runtime.loop import Loop

@@ -13,7 +13,7 @@ import pytest
 from agent.cli.main import run
 from agent.cli.terminal.output import Exit
 from agent.demo.cluster import Cluster
-from agent.rpc.peer import Peer
+from agent.rpc.calls.peer import Peer
 from merkle.replica import ContainerId
 from tests.support.command_line import CommandLine
 from tests.support.nursery import forked

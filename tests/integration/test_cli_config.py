@@ -10,7 +10,7 @@ import pytest
 from agent.cli.main import run
 from agent.cli.terminal.output import Exit
 from agent.demo.cluster import Cluster
-from agent.rpc.peer import Peer
+from agent.rpc.calls.peer import Peer
 from tests.support.nursery import forked
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,9 +10,9 @@ import pytest
 from agent.cli.main import run
 from agent.cli.terminal.output import Exit
 from agent.errors import Refused
-from agent.rpc import pki
-from agent.rpc.identity import Role, identity_of
-from agent.rpc.tls import Certificates, TlsFiles
+from agent.rpc.security import pki
+from agent.rpc.security.caller import Role, identity_of
+from agent.rpc.security.tls import Certificates, TlsFiles
 
 
 def suture(capsys: pytest.CaptureFixture[str], *words: str, code: int = Exit.OK) -> str:

@@ -13,7 +13,7 @@ from agent.cli.terminal.output import Exit
 from agent.demo.cluster import Cluster
 from agent.demo.damage import Target, rewrite_with_row
 from agent.demo.harm import replica_root
-from agent.rpc.peer import Peer
+from agent.rpc.calls.peer import Peer
 from merkle.replica import BlockData, ContainerId
 from tests.support.command_line import CommandLine
 from tests.support.nursery import forked

@@ -15,7 +15,7 @@ from agent.errors import Code, Refused
 from agent.plan.actions import Deletes, SkipReason
 from agent.plan.outcome import ChunkResult, ReconcileResult, Result
 from agent.reconcile.survey import Holder
-from agent.rpc.reports import replica_report
+from agent.rpc.wire.reports import replica_report
 from merkle.checksum import window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ReplicaState
 from scanner.finding import Fault, Finding, Verdict

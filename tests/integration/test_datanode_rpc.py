@@ -11,12 +11,12 @@ import tenacity
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agent.errors import Code, Refused, Unavailable
-from agent.rpc import codec
-from agent.rpc.channel import call, stream
-from agent.rpc.peer import Meter, Peer, Timeouts
-from agent.rpc.server import DatanodeService, Limits, build_server, pieces
+from agent.rpc.calls.channel import call, stream
+from agent.rpc.calls.peer import Meter, Peer, Timeouts
+from agent.rpc.datanode.server import DatanodeService, Limits, build_server, pieces
 from agent.rpc.v1 import container_pb2
 from agent.rpc.v1 import datanode_pb2 as pb
+from agent.rpc.wire import codec
 from agent.runtime.clock import SystemClock
 from merkle.checksum import window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId

@@ -12,12 +12,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.observe.audit import AuditLog
-from agent.rpc.access import Gate
-from agent.rpc.channel import call, open_channel
-from agent.rpc.identity import Role
-from agent.rpc.peer import Peer, Timeouts
-from agent.rpc.server import Limits
-from agent.rpc.tls import LOOK_INTERVAL_S, Certificates, Security, TlsFiles
+from agent.rpc.calls.channel import call, open_channel
+from agent.rpc.calls.peer import Peer, Timeouts
+from agent.rpc.datanode.server import Limits
+from agent.rpc.security.caller import Role
+from agent.rpc.security.tls import LOOK_INTERVAL_S, Certificates, Security, TlsFiles
+from agent.rpc.serving.access import Gate
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.v1 import datanode_pb2_grpc
 from tests.support.authority import Authority

@@ -16,7 +16,7 @@ from agent.ec.scheme import CodecName, Scheme
 from agent.errors import Code, Unavailable
 from agent.ports import Executor, Future
 from agent.reconstruct.sources import SILENT_COUNT_MAX, Reading, Sources
-from agent.rpc.peer import Meter, Peer
+from agent.rpc.calls.peer import Meter, Peer
 from agent.rpc.v1 import container_pb2, scm_pb2
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
 from tests.integration.test_reconstruct import flip

@@ -12,7 +12,7 @@ import pytest
 from agent.plan.actions import Deletes
 from agent.plan.outcome import ChunkResult, PeerState, ReconcileResult, Result
 from agent.reconcile.mend import MendLimits
-from agent.rpc.peer import Peer
+from agent.rpc.calls.peer import Peer
 from merkle.replica import BlockId, ReplicaState
 from tests.support.datanodes import Datanode
 from tests.support.stored_replica import CHUNK_BYTES, CONTAINER

@@ -11,7 +11,7 @@ from agent.errors import Code, Unavailable
 from agent.plan.actions import Deletes
 from agent.plan.outcome import ChunkResult, PeerOutcome, PeerState, ReconcileResult, Result
 from agent.reconcile.mend import MendLimits
-from agent.rpc.peer import Peer, Timeouts
+from agent.rpc.calls.peer import Peer, Timeouts
 from agent.store.operations.repair import Repair
 from merkle.checksum import window_checksums
 from merkle.codec import decode_tree

@@ -8,7 +8,7 @@ from threading import Event
 import pytest
 
 from agent.errors import Code, SutureError, Unavailable
-from agent.rpc.peer import Peer
+from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import scm_pb2
 from tests.support.datanodes import QUICK, Datanode
 from tests.support.stored_replica import CONTAINER

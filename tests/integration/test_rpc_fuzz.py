@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from agent.rpc.peer import Peer
+from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2
 from agent.rpc.v1 import datanode_pb2 as pb
 from merkle.replica import ContainerId

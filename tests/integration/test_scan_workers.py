@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Code, Refused, Unavailable
-from agent.rpc.backends import ScanMode
+from agent.rpc.datanode.backends import ScanMode
 from agent.runtime.loop import Busy, Idle, Pulse, Throttled
 from agent.scan.ondemand import RETRIES_MAX, OnDemandScans
 from agent.scan.pace import ScanPace

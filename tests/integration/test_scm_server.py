@@ -10,8 +10,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agent.errors import Code, Refused, SutureError
-from agent.rpc.errors import error_from
 from agent.rpc.v1 import container_pb2, scm_pb2, scm_pb2_grpc
+from agent.rpc.wire.errors import error_from
 from scm.edge.control import ControlPlane
 from scm.edge.server import ScmService, build_server
 from scm.state.clock import Clock

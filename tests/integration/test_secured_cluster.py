@@ -16,10 +16,10 @@ from agent.demo.cluster import Cluster, Process
 from agent.demo.damage import Target, flip_bit_under_warm_cache
 from agent.errors import Code, Refused, SutureError
 from agent.observe.events import EVENTS
-from agent.rpc import pki
-from agent.rpc.identity import Role
-from agent.rpc.scm import ScmClient
-from agent.rpc.tls import TlsFiles, secured
+from agent.rpc.calls.scm import ScmClient
+from agent.rpc.security import pki
+from agent.rpc.security.caller import Role
+from agent.rpc.security.tls import TlsFiles, secured
 from agent.rpc.v1 import scm_pb2
 from tests.support.authority import Authority, arguments
 from tests.support.command_line import CommandLine

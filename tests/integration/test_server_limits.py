@@ -11,12 +11,12 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from agent.rpc.binding import Patience
-from agent.rpc.channel import HEADERS_BYTES_MAX
-from agent.rpc.channel import MESSAGE_BYTES_MAX as DATANODE_MESSAGE_BYTES_MAX
-from agent.rpc.identity import Role
-from agent.rpc.server import Limits
-from agent.rpc.tls import LOOPBACK_ONLY, Security
+from agent.rpc.calls.channel import HEADERS_BYTES_MAX
+from agent.rpc.calls.channel import MESSAGE_BYTES_MAX as DATANODE_MESSAGE_BYTES_MAX
+from agent.rpc.datanode.server import Limits
+from agent.rpc.security.caller import Role
+from agent.rpc.security.tls import LOOPBACK_ONLY, Security
+from agent.rpc.serving.binding import Patience
 from agent.rpc.v1 import datanode_pb2, datanode_pb2_grpc, scm_pb2, scm_pb2_grpc
 from scm.edge.server import MESSAGE_BYTES_MAX as SCM_MESSAGE_BYTES_MAX
 from scm.edge.server import Limits as ScmLimits

@@ -11,8 +11,8 @@ import pytest
 from agent.plan.outcome import PeerState
 from agent.reconcile import survey as survey_module
 from agent.reconcile.survey import survey, windows
-from agent.rpc.peer import Peer
-from agent.rpc.server import DatanodeService, build_server
+from agent.rpc.calls.peer import Peer
+from agent.rpc.datanode.server import DatanodeService, build_server
 from agent.rpc.v1 import datanode_pb2
 from agent.runtime.lease import Leases
 from merkle.checksum import Algorithm

@@ -22,7 +22,7 @@ kept = InMemorySpanExporter()
 provider = TracerProvider()
 provider.add_span_processor(SimpleSpanProcessor(kept))
 trace.set_tracer_provider(provider)
-from agent.rpc.peer import Peer
+from agent.rpc.calls.peer import Peer
 from agent.runtime.clock import SystemClock
 from agent.commands.pool import TaskPool
 from agent.commands.tasks import Task, TaskLimits, TaskOutcome

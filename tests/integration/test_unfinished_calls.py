@@ -12,10 +12,10 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agent.observe.page import health
-from agent.rpc.binding import PATIENCE
-from agent.rpc.server import Limits
+from agent.rpc.datanode.server import Limits
+from agent.rpc.serving.binding import PATIENCE
+from agent.rpc.serving.waits import Waits
 from agent.rpc.v1 import container_pb2, datanode_pb2
-from agent.rpc.waits import Waits
 from agent.runtime.callthreads import LATE_S, CallThreads
 from scm.edge.server import Limits as ScmLimits
 from scm.edge.server import ScmService, build_server

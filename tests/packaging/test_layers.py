@@ -21,6 +21,7 @@ PLANTED = {
         "agent/cli/terminal/planted_upward.py",
         "import agent.cli.inspect",
     ),
+    "the wire is built in floors": ("agent/rpc/wire/planted_upward.py", "import agent.rpc.calls"),
     "the store is built in floors": (
         "agent/store/files/planted_upward.py",
         "import agent.store.index",

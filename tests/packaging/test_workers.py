@@ -54,11 +54,11 @@ def test_other_files_stay_whole() -> None:
     """
     The tests of one file never run in two processes, of whatever class or parameter they are.
     """
-    one = scope_of("tests/unit/plan/test_reconcile.py::TestLaws::test_a[x::y]")
+    one = scope_of("tests/unit/agent/plan/test_reconcile.py::TestLaws::test_a[x::y]")
 
-    assert "tests/unit/plan/test_reconcile.py" == one
-    assert one == scope_of("tests/unit/plan/test_reconcile.py::test_b")
-    assert one != scope_of("tests/unit/plan/test_tasks.py::test_b")
+    assert "tests/unit/agent/plan/test_reconcile.py" == one
+    assert one == scope_of("tests/unit/agent/plan/test_reconcile.py::test_b")
+    assert one != scope_of("tests/unit/agent/plan/test_tasks.py::test_b")
 
 
 def test_the_longest_start_first() -> None:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from agent.rpc.plan_file import read_plan
+from agent.rpc.wire.plan_file import read_plan
 from spark_verify.errors import RunConflict
 from spark_verify.pipeline import Request, Result, verify
 from spark_verify.session import QUICK_START

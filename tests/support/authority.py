@@ -3,9 +3,9 @@
 from datetime import timedelta
 from pathlib import Path
 
-from agent.rpc import pki
-from agent.rpc.identity import Role
-from agent.rpc.tls import Security, TlsFiles, secured
+from agent.rpc.security import pki
+from agent.rpc.security.caller import Role
+from agent.rpc.security.tls import Security, TlsFiles, secured
 
 HOSTS = ("127.0.0.1", "localhost")
 

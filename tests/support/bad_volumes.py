@@ -23,9 +23,9 @@ from typing import Self
 import grpc
 
 from agent.errors import SutureError
-from agent.rpc import codec
-from agent.rpc.peer import Peer, Timeouts
+from agent.rpc.calls.peer import Peer, Timeouts
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
+from agent.rpc.wire import codec
 from agent.store.files.layout import Layout
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockData, BlockId, ContainerId

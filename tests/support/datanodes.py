@@ -11,11 +11,11 @@ from agent.plan.outcome import ReconcileResult
 from agent.reconcile.mend import MendLimits
 from agent.reconcile.reconciler import Reconciler
 from agent.reconcile.survey import Holder
-from agent.rpc.access import Audit
-from agent.rpc.backends import ScanStep
-from agent.rpc.peer import Peer, Timeouts
-from agent.rpc.server import BuiltServer, DatanodeService, Limits, build_server
-from agent.rpc.tls import LOOPBACK_ONLY, Security
+from agent.rpc.calls.peer import Peer, Timeouts
+from agent.rpc.datanode.backends import ScanStep
+from agent.rpc.datanode.server import BuiltServer, DatanodeService, Limits, build_server
+from agent.rpc.security.tls import LOOPBACK_ONLY, Security
+from agent.rpc.serving.access import Audit
 from agent.rpc.v1 import datanode_pb2, scm_pb2
 from agent.runtime.callthreads import CallThreads
 from agent.runtime.clock import SystemClock

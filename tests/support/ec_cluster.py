@@ -15,9 +15,9 @@ from agent.plan.outcome import ReconcileResult
 from agent.reconstruct.coordinator import Coordinator
 from agent.reconstruct.parity import ParityReport, verify_parity
 from agent.reconstruct.shard_repair import LEASE_TIMEOUT_S, ShardMender
-from agent.rpc.peer import Peer
-from agent.rpc.recovering import RecoveringService
-from agent.rpc.server import DatanodeService, Limits
+from agent.rpc.calls.peer import Peer
+from agent.rpc.datanode.recovering import RecoveringService
+from agent.rpc.datanode.server import DatanodeService, Limits
 from agent.rpc.v1 import datanode_pb2
 from agent.runtime.clock import SystemClock
 from agent.store.replica_store import ReplicaStore

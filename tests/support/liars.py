@@ -30,8 +30,8 @@ from agent.plan.actions import Deletes
 from agent.plan.outcome import ChunkResult, ReconcileResult
 from agent.reconcile.reconciler import Reconciler
 from agent.reconcile.survey import Holder
-from agent.rpc import hashes, reports
 from agent.rpc.v1 import datanode_pb2 as pb
+from agent.rpc.wire import hashes, reports
 from agent.runtime.lease import Leases
 from agent.scan.scanning import MarkingGuard, ScanTools, scan_container
 from agent.store.index.index import Change

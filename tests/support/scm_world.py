@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agent.rpc.access import Audit
+from agent.rpc.serving.access import Audit
 from merkle.checksum import Algorithm
 from merkle.replica import LAYOUT_VERSION, ReplicaState
 from merkle.tree import Summary

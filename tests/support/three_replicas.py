@@ -18,8 +18,8 @@ from agent.demo.damage import (
     truncate,
     zero_page,
 )
-from agent.rpc.peer import Peer
-from agent.rpc.server import DatanodeService, build_server
+from agent.rpc.calls.peer import Peer
+from agent.rpc.datanode.server import DatanodeService, build_server
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.lease import Leases
 from agent.scan.scanning import ScanTools, scan_container

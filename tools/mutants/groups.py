@@ -77,15 +77,15 @@ GROUPS = (
     Group(
         "plan",
         ("agent/plan/*.py",),
-        ("tests/unit/plan", "tests/unit/agent/test_outcome_rows.py"),
+        ("tests/unit/agent/plan", "tests/unit/agent/cli/test_outcome_rows.py"),
         "plan",
     ),
     Group(
         "tasks",
         ("agent/commands/tasks.py", "agent/commands/lanes.py"),
         (
-            *("tests/unit/runtime/test_tasks.py", "tests/unit/runtime/test_pool.py"),
-            "tests/unit/agent/test_lanes.py",
+            *("tests/unit/agent/commands/test_tasks.py", "tests/unit/agent/commands/test_pool.py"),
+            "tests/unit/agent/commands/test_lanes.py",
         ),
         "runtime",
     ),

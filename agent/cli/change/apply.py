@@ -20,8 +20,8 @@ from agent.cli.terminal.output import Exit, counted, remark
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import Client
 from agent.errors import Code, Refused
-from agent.rpc.plan_file import SCAN, read_plan, scope
 from agent.rpc.v1 import scm_pb2
+from agent.rpc.wire.plan_file import SCAN, read_plan, scope
 
 PLAN_ROWS: Final = 5_000  # in one call
 

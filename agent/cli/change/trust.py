@@ -6,7 +6,7 @@ from agent.cli.terminal.connection import security
 from agent.cli.terminal.output import Exit, emit, grid, remark, say, show, size
 from agent.client.client import Client
 from agent.errors import Code, Refused
-from agent.rpc.peer import Peer
+from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 
 SHOWN_MAX = 50  # changes of a table for people; --json has the first thousand of each datanode

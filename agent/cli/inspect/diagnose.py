@@ -17,7 +17,7 @@ from agent.cli.terminal.output import ID_MAX, Exit, emit, say
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import Client
 from agent.errors import Code, Refused, SutureError
-from agent.rpc.peer import Peer
+from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import scm_pb2
 from merkle.replica import BlockId, ContainerId
 from merkle.tree import Tree

@@ -12,7 +12,7 @@ from agent.cli.terminal.output import Exit, counted, emit, grid, say, short, sho
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.config.quantity import spoken_duration
 from agent.errors import Code, Refused
-from agent.rpc.peer import Peer
+from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.v1 import scm_pb2
 

@@ -22,8 +22,8 @@ from agent.observe.answer import (
     headline,
     silent_of,
 )
-from agent.rpc.channel import Method, call, open_channel, retried
-from agent.rpc.tls import Security
+from agent.rpc.calls.channel import Method, call, open_channel, retried
+from agent.rpc.security.tls import Security
 from agent.rpc.v1 import datanode_pb2, datanode_pb2_grpc, scm_pb2
 
 ASKED_AT_ONCE: Final = 16
@@ -67,7 +67,7 @@ def exit_of(line: Headline) -> Exit:
 
 def whole_cluster(scm: str, *, as_json: bool) -> int:
     """Show what the control plane and each datanode say."""
-    from agent.rpc.scm import ScmClient  # one datanode answers without
+    from agent.rpc.calls.scm import ScmClient  # one datanode answers without
 
     proof = security()
     with ScmClient(scm, security=proof) as control:

@@ -9,8 +9,8 @@ import typer
 from agent.cli.terminal.output import Exit, counted, emit, grid, remark, say, show
 from agent.cli.terminal.typer_options import JsonFlag
 from agent.config.quantity import spoken_duration
-from agent.rpc import pki
-from agent.rpc.identity import Role
+from agent.rpc.security import pki
+from agent.rpc.security.caller import Role
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 

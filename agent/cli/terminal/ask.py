@@ -9,7 +9,7 @@ import typer
 
 from agent.client.client import Client
 from agent.errors import Code, Refused, SutureError
-from agent.rpc.peer import Peer
+from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import datanode_pb2, scm_pb2
 
 ASKED_AT_ONCE: Final = 16

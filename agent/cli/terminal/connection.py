@@ -23,7 +23,7 @@ from agent.errors import Code, Refused
 
 if TYPE_CHECKING:
     from agent.client.client import Client
-    from agent.rpc.tls import Security
+    from agent.rpc.security.tls import Security
 
 FILE_NAMES: Final = ("certificate", "key", "ca")
 SYSTEM_FILE: Final = Path("/etc/suture/client.toml")
@@ -87,7 +87,7 @@ def is_secured() -> bool:
 
 def security() -> "Security":
     """Return how to call. Raise Refused naming what is wrong with the settings or the files."""
-    from agent.rpc.tls import TlsFiles, secured
+    from agent.rpc.security.tls import TlsFiles, secured
 
     wanted = _effective()
     files = None

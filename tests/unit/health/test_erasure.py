@@ -1,6 +1,6 @@
 """Sets of indexes of the widest code that is taken."""
 
-from agent.rpc.codec import REPLICA_INDEX_MAX
+from agent.rpc.wire.codec import REPLICA_INDEX_MAX
 from health.erasure import INDEX_MAX
 from health.words import Health
 from tests.support.judged import judged

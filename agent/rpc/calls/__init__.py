@@ -1,0 +1,1 @@
+"""Calling others: channels, datanodes as peers, the control plane."""

@@ -1,0 +1,200 @@
+"""Dialling and calling: one way to open a channel, to bound a call, to retry it.
+
+Every call has a deadline. Only what may be asked twice is retried, only when the answer was "try
+again later", and only while its deadline lasts. What comes back as an error is a `SutureError`.
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterator
+from queue import Empty, SimpleQueue
+from typing import Any, Final, TypeVar
+
+import grpc
+
+from agent.errors import Code, SutureError, Unavailable
+from agent.rpc.security.renewing import RenewingChannel
+from agent.rpc.security.tls import LOOPBACK_ONLY, Material, Security, channel_credentials
+from agent.rpc.wire.errors import error_from
+from agent.runtime.tracing import carried
+from merkle.replica import CHUNK_BYTES_MAX
+
+MESSAGE_BYTES_MAX: Final = CHUNK_BYTES_MAX + 1024**2  # a chunk and what describes it
+HEADERS_BYTES_MAX: Final = 16 * 1024
+KEEPALIVE_MS: Final = 20_000  # our servers refuse pings more often than every 10 s
+KEEPALIVE_TIMEOUT_MS: Final = 10_000
+RECONNECT_MS_MAX: Final = 1_000  # gRPC's own is two minutes: a peer that is back would wait for us
+ATTEMPTS_MAX: Final = 3
+RETRY_WAIT_S: Final = 0.05
+UPLOAD_POLL_S: Final = 0.2
+RETRY_WAIT_S_MAX: Final = 1.0
+PATIENCE_S: Final = 120.0  # a control plane that restarts: its start, and three slow heartbeats
+
+_RETRIED_CODES: Final = frozenset({Code.UNAVAILABLE, Code.BUSY})
+
+T = TypeVar("T")
+Method = Callable[..., Any]  # a grpc multi-callable; its stubs are untyped
+
+
+def open_channel(address: str, security: Security = LOOPBACK_ONLY) -> grpc.Channel:
+    """Return a channel to `address`; it connects on first use and notices a dead peer.
+
+    Raise Refused(INVALID_CONFIG) where plaintext is not allowed.
+    """
+    options = [
+        ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+        ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+        ("grpc.max_metadata_size", HEADERS_BYTES_MAX),
+        ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+        ("grpc.initial_reconnect_backoff_ms", RECONNECT_MS_MAX),
+        ("grpc.max_reconnect_backoff_ms", RECONNECT_MS_MAX),
+    ]
+    if security.certificates is None:
+        security.check_plaintext(address, "call")
+        return grpc.insecure_channel(address, options)
+
+    def open_one(material: Material) -> grpc.Channel:
+        return grpc.secure_channel(address, channel_credentials(material), options)
+
+    return RenewingChannel(security.certificates, open_one)
+
+
+def call(
+    method: Method, request: Any, *, timeout_s: float, party: str = ""
+) -> Any:  # the method's answer
+    """Call a method that answers once. Raises SutureError.
+
+    An error that gRPC itself made, such as that nobody listens, names the `party` that was called.
+    """
+    try:
+        return method(request, timeout=timeout_s, metadata=carried())
+    except grpc.RpcError as error:
+        raise error_from(error, party) from error
+    except ValueError as error:  # grpc's way to say that the channel is closed
+        raise Unavailable(Code.UNAVAILABLE, "the connection was closed") from error
+
+
+def stream(method: Method, request: Any, *, timeout_s: float) -> Iterator[Any]:
+    """Yield the messages of a method that answers with many; leaving early cancels the call."""
+    try:
+        answers = method(request, timeout=timeout_s, metadata=carried())
+    except ValueError as error:
+        raise Unavailable(Code.UNAVAILABLE, "the connection was closed") from error
+    try:
+        yield from answers
+    except grpc.RpcError as error:
+        raise error_from(error) from error
+    finally:
+        answers.cancel()
+
+
+def upload(
+    method: Method,
+    requests: Iterator[bytes],
+    *,
+    timeout_s: float,
+    must_end: Callable[[], bool],
+) -> Any:  # the method's answer
+    """Send a stream and return the answer to it; cancelled soon after `must_end` turns true.
+
+    `requests` is drawn from by a thread of gRPC. Raises SutureError.
+    """
+    try:
+        answer = method.future(  # type: ignore[attr-defined]
+            requests, timeout=timeout_s, metadata=carried()
+        )
+    except ValueError as error:
+        raise Unavailable(Code.UNAVAILABLE, "the connection was closed") from error
+    ended: SimpleQueue[None] = SimpleQueue()  # `result` would wake this thread for each message
+    answer.add_done_callback(lambda _: ended.put(None))
+    try:
+        while not _has_come(ended, UPLOAD_POLL_S):
+            if must_end():
+                raise Unavailable(Code.CANCELLED, "the transfer was stopped")
+        return answer.result()
+    except grpc.FutureCancelledError as error:
+        raise Unavailable(Code.CANCELLED, "the connection was closed") from error
+    except grpc.RpcError as error:
+        raise error_from(error) from error
+    finally:
+        answer.cancel()
+
+
+def _has_come(queue: "SimpleQueue[None]", timeout_s: float) -> bool:
+    """Whether something comes within so many seconds."""
+    try:
+        queue.get(timeout=timeout_s)
+    except Empty:
+        return False
+    return True
+
+
+def retried(work: Callable[[], T], *, timeout_s: float) -> T:
+    """Return what `work` returns; repeat it when it is idempotent and its peer was unavailable.
+
+    Whether it is idempotent is the caller's knowledge.
+    """
+    began_s = time.monotonic()
+    try:
+        return work()
+    except SutureError as error:
+        if not _is_worth_repeating(error):
+            raise
+        failures = [error]
+    import tenacity  # a call that succeeds at once can do without
+
+    def again() -> T:
+        if failures:
+            raise failures.pop()  # counts as the first attempt
+        return work()
+
+    left_s = timeout_s - (time.monotonic() - began_s)
+    attempts = tenacity.Retrying(
+        stop=tenacity.stop_after_attempt(ATTEMPTS_MAX) | tenacity.stop_after_delay(left_s),
+        wait=tenacity.wait_random_exponential(multiplier=RETRY_WAIT_S, max=RETRY_WAIT_S_MAX),
+        retry=tenacity.retry_if_exception(_is_worth_repeating),
+        reraise=True,
+    )
+    return attempts(again)
+
+
+def patient(
+    work: Callable[[], T],
+    *,
+    codes: Collection[Code],
+    must_end: Callable[[], bool],
+    waits: Callable[[SutureError], None] = lambda _: None,
+    timeout_s: float = PATIENCE_S,
+    sleep: Callable[[float], None] = time.sleep,
+) -> T:
+    """Return what `work` returns; repeat it as long as it fails with one of `codes`.
+
+    With the waits of `retried`, for as long as a restart takes; `waits` is told of the first such
+    failure. Raises the last one after `timeout_s`, or soon after `must_end` turns true.
+    """
+    import tenacity
+
+    is_told = False
+
+    def tell(state: tenacity.RetryCallState) -> None:
+        nonlocal is_told
+        failure = state.outcome.exception() if state.outcome is not None else None
+        if not is_told and isinstance(failure, SutureError):
+            waits(failure)
+        is_told = True
+
+    attempts = tenacity.Retrying(
+        stop=lambda state: must_end() or (state.seconds_since_start or 0.0) >= timeout_s,
+        wait=tenacity.wait_random_exponential(multiplier=RETRY_WAIT_S, max=RETRY_WAIT_S_MAX),
+        retry=tenacity.retry_if_exception(
+            lambda error: isinstance(error, Unavailable) and error.code in codes
+        ),
+        before_sleep=tell,
+        sleep=sleep,
+        reraise=True,
+    )
+    return attempts(work)
+
+
+def _is_worth_repeating(error: BaseException) -> bool:
+    return isinstance(error, Unavailable) and error.code in _RETRIED_CODES

@@ -1,0 +1,331 @@
+"""A datanode as its peers, its clients and its operators call it.
+
+Trust nothing: every answer goes through the codec, and chunk data is checked against the window
+checksums that came with it before it is returned.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from agent.errors import Code, Refused
+from agent.rpc.calls.channel import Method, call, open_channel, retried, stream, upload
+from agent.rpc.security.tls import LOOPBACK_ONLY, Security
+from agent.rpc.v1 import container_pb2, datanode_pb2_grpc
+from agent.rpc.v1 import datanode_pb2 as pb
+from agent.rpc.wire import codec, hashes
+from agent.rpc.wire.hashes import BlockRows
+from merkle.checksum import U64s, window_checksums
+from merkle.diff import BlockRange
+from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
+from merkle.tree import Summary, Tree
+
+SCAN_TIMEOUT_S: Final = 6 * 3600.0  # a full container on a busy disk
+IMPORT_METHOD: Final = "/suture.v1.Datanode/ImportContainer"  # with a serializer of its own
+BLOCKS_MAX: Final = 1_000_000  # of one container, for those who list them all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    """Deadlines of the calls to one peer."""
+
+    call_s: float = 10.0
+    tree_s: float = 60.0
+    chunk_s: float = 60.0
+
+
+@dataclass(slots=True)
+class Meter:
+    """What calls cost, in bytes as they were serialized. Belongs to the thread that calls."""
+
+    tree_bytes: int = 0
+    data_bytes: int = 0
+
+
+class Peer:
+    """One datanode, dialled on first use. Safe to use from many threads at once."""
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        timeouts: Timeouts | None = None,
+        security: Security = LOOPBACK_ONLY,
+    ) -> None:
+        self.address = address
+        self._timeouts = timeouts or Timeouts()
+        self._channel = open_channel(address, security)
+        self.stub = datanode_pb2_grpc.DatanodeStub(self._channel)  # type: ignore[no-untyped-call]
+        self._import: Method = self._channel.stream_unary(
+            IMPORT_METHOD, response_deserializer=pb.ImportContainerResponse.FromString
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection; calls under way fail with Unavailable(CANCELLED)."""
+        self._channel.close()
+
+    # Trees.
+
+    def summary(self, container_id: ContainerId, meter: Meter | None = None) -> Summary:
+        """Return the summary of the peer's tree."""
+        request = pb.GetContainerHashesRequest(container_id=container_id, level=pb.ROOT)
+
+        def ask() -> Summary:
+            return hashes.read_summary(self._pages(request, meter))
+
+        return retried(ask, timeout_s=self._timeouts.tree_s)
+
+    def ranges(
+        self, container_id: ContainerId, starts: U64s, meter: Meter | None = None
+    ) -> tuple[Summary, U64s]:
+        """Return the summary, and the checksum of each range that begins at `starts`."""
+        request = pb.GetContainerHashesRequest(
+            container_id=container_id, level=pb.RANGES, range_starts=starts.tolist()
+        )
+
+        def ask() -> tuple[Summary, U64s]:
+            return hashes.read_ranges(self._pages(request, meter), count=len(starts))
+
+        return retried(ask, timeout_s=self._timeouts.tree_s)
+
+    def blocks(
+        self,
+        container_id: ContainerId,
+        ranges: Sequence[BlockRange] = (),
+        meter: Meter | None = None,
+    ) -> BlockRows:
+        """Return a row per block and tombstone in `ranges`, or of all."""
+        request = pb.GetContainerHashesRequest(
+            container_id=container_id,
+            level=pb.BLOCKS,
+            ranges=[pb.BlockRange(first=first, last=last) for first, last in ranges],
+        )
+
+        def ask() -> BlockRows:
+            return hashes.read_blocks(self._pages(request, meter))
+
+        return retried(ask, timeout_s=self._timeouts.tree_s)
+
+    def chunks(
+        self, container_id: ContainerId, block_ids: U64s, meter: Meter | None = None
+    ) -> tuple[Summary, Tree]:
+        """Return the summary, and the tree of the named blocks; none named is none wanted."""
+        assert len(block_ids) > 0, "no ids would mean all blocks"
+        request = pb.GetContainerHashesRequest(
+            container_id=container_id, level=pb.CHUNKS, block_ids=block_ids.tolist()
+        )
+        return self._tree(request, meter)
+
+    def tree(self, container_id: ContainerId, meter: Meter | None = None) -> Tree:
+        """Return the peer's whole tree."""
+        request = pb.GetContainerHashesRequest(container_id=container_id, level=pb.CHUNKS)
+        summary, tree = self._tree(request, meter)
+        if tree.root != summary.root:
+            raise Refused(
+                Code.MALFORMED_REQUEST,
+                f"answer: blocks fold to {tree.root:#x}, the root sent is {summary.root:#x}",
+            )
+        return tree
+
+    def _tree(
+        self, request: pb.GetContainerHashesRequest, meter: Meter | None
+    ) -> tuple[Summary, Tree]:
+        def ask() -> tuple[Summary, Tree]:
+            return hashes.read_tree(self._pages(request, meter))
+
+        return retried(ask, timeout_s=self._timeouts.tree_s)
+
+    def _pages(
+        self, request: pb.GetContainerHashesRequest, meter: Meter | None
+    ) -> Iterator[pb.HashesPage]:
+        timeout_s = self._timeouts.tree_s
+        for page in stream(self.stub.GetContainerHashes, request, timeout_s=timeout_s):
+            if meter is not None:
+                meter.tree_bytes += page.ByteSize()
+            yield page
+
+    # Data.
+
+    def block(
+        self, container_id: ContainerId, block_id: BlockId, meter: Meter | None = None
+    ) -> BlockData:
+        """Return the metadata of one committed block."""
+        request = pb.GetBlockRequest(block_id=_key(container_id, block_id))
+        answer: pb.GetBlockResponse = self._ask(self.stub.GetBlock, request)
+        if meter is not None:
+            meter.tree_bytes += answer.ByteSize()
+        owner, block = codec.parse_block(answer.block, "answer.block")
+        if (owner, block.block_id) != (container_id, block_id):
+            raise codec.malformed("answer.block.block_id", "is not the block asked for")
+        return block
+
+    def blocks_of(self, container_id: ContainerId) -> list[BlockData]:
+        """Return the metadata of all blocks, by id."""
+        return list(self.each_block(container_id))
+
+    def each_block(self, container_id: ContainerId) -> Iterator[BlockData]:
+        """Yield the metadata of all blocks, by id, asking page by page."""
+        start = count = last = 0
+        while True:
+            request = pb.ListBlocksRequest(container_id=container_id, start_local_id=start)
+            answer: pb.ListBlocksResponse = self._ask(self.stub.ListBlocks, request)
+            for item in answer.blocks:
+                _, block = codec.parse_block(item, "answer.blocks")
+                if block.block_id <= last:
+                    raise codec.malformed("answer.blocks", "are not in ascending order")
+                last = block.block_id
+                yield block
+            count += len(answer.blocks)
+            if answer.next_local_id == 0:
+                return
+            if answer.next_local_id <= start or count > BLOCKS_MAX:
+                raise codec.malformed("answer.next_local_id", "does not come to an end")
+            start = answer.next_local_id
+
+    def read_chunk(
+        self,
+        container_id: ContainerId,
+        block_id: BlockId,
+        offset: int,
+        meter: Meter | None = None,
+    ) -> tuple[ChunkInfo, bytes]:
+        """Return one chunk and its bytes, which have the window checksums it came with.
+
+        Raises Refused(CHECKSUM_MISMATCH) when they do not. A chunk of type NONE has nothing to
+        be checked against but its length.
+        """
+        request = pb.ReadChunkRequest(block_id=_key(container_id, block_id), offset=offset)
+
+        def ask() -> tuple[ChunkInfo, bytes]:
+            pieces = stream(self.stub.ReadChunk, request, timeout_s=self._timeouts.chunk_s)
+            return _receive(pieces, offset, meter)
+
+        return retried(ask, timeout_s=self._timeouts.chunk_s)
+
+    def import_container(
+        self, parts: Iterator[bytes], *, timeout_s: float, must_end: Callable[[], bool]
+    ) -> pb.ImportContainerResponse:
+        """Push a replica, as encoded `ImportPart`s; cancelled when `must_end` says so.
+
+        Not retried here: the target keeps nothing of what was cut off.
+        """
+        answer: pb.ImportContainerResponse = upload(
+            self._import, parts, timeout_s=timeout_s, must_end=must_end
+        )
+        return answer
+
+    # Replicas and judgement.
+
+    def replica(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
+        """Return what the datanode reports about its replica."""
+        request = pb.GetContainerRequest(container_id=container_id)
+        answer: pb.GetContainerResponse = self._ask(self.stub.GetContainer, request)
+        return answer.replica
+
+    def replicas(self, start: int = 0, count: int = 0) -> pb.ListContainersResponse:
+        """Return one page of the datanode's replicas."""
+        request = pb.ListContainersRequest(start_container_id=start, count=count)
+        answer: pb.ListContainersResponse = self._ask(self.stub.ListContainers, request)
+        return answer
+
+    def findings(self, container_id: ContainerId) -> list[pb.Finding]:
+        """Return the unresolved findings of one replica."""
+        request = pb.ListFindingsRequest(container_id=container_id)
+        answer: pb.ListFindingsResponse = self._ask(self.stub.ListFindings, request)
+        return list(answer.findings)
+
+    def history(self, container_id: ContainerId) -> list[pb.HistoryEntry]:
+        """Return what the replica was, the oldest first."""
+        request = pb.ListHistoryRequest(container_id=container_id)
+        answer: pb.ListHistoryResponse = self._ask(self.stub.ListHistory, request)
+        return list(answer.entries)
+
+    def scan(
+        self, container_id: ContainerId, *, queue: bool = False, full_speed: bool = False
+    ) -> Iterator[pb.ScanProgress]:
+        """Have the replica read whole, now; the last message has the result.
+
+        With `queue` it only says that the scan is in line. With `full_speed` clients wait.
+        """
+        request = pb.ScanContainerRequest(
+            container_id=container_id, queue=queue, full_speed=full_speed
+        )
+        yield from stream(self.stub.ScanContainer, request, timeout_s=SCAN_TIMEOUT_S)
+
+    def trust(self, request: pb.TrustReplicaRequest) -> pb.TrustReplicaResponse:
+        """Have the replica become what a trusted one is, or say what that would change."""
+        answer: pb.TrustReplicaResponse = call(
+            self.stub.TrustReplica, request, timeout_s=SCAN_TIMEOUT_S
+        )
+        return answer
+
+    def status(self) -> pb.StatusResponse:
+        """Return how the datanode is."""
+        answer: pb.StatusResponse = self._ask(self.stub.Status, pb.StatusRequest())
+        return answer
+
+    def scrub_status(self) -> pb.ScrubStatusResponse:
+        """Return how far the background scans are."""
+        answer: pb.ScrubStatusResponse = self._ask(self.stub.ScrubStatus, pb.ScrubStatusRequest())
+        return answer
+
+    def steer_scrub(self, request: pb.SteerScrubRequest) -> pb.ScrubStatusResponse:
+        """Pause, resume or cancel background scans; return how far they are."""
+        answer: pb.ScrubStatusResponse = self._ask(self.stub.SteerScrub, request)
+        return answer
+
+    def _ask(self, method: Method, request: object) -> Any:  # the method's answer
+        timeout_s = self._timeouts.call_s
+        party = f"the datanode at {self.address}"
+        return retried(
+            lambda: call(method, request, timeout_s=timeout_s, party=party), timeout_s=timeout_s
+        )
+
+
+def _key(container_id: ContainerId, block_id: BlockId) -> container_pb2.BlockId:
+    return container_pb2.BlockId(container_id=container_id, local_id=block_id)
+
+
+def _receive(
+    pieces: Iterator[pb.ReadChunkResponse], offset: int, meter: Meter | None
+) -> tuple[ChunkInfo, bytes]:
+    """Join the pieces of one chunk: no more bytes than it said, and exactly as it said."""
+    first = next(pieces, None)
+    if first is None or not first.HasField("chunk"):
+        raise codec.malformed("answer", "does not begin with the chunk")
+    chunk = codec.parse_chunk(first.chunk, "answer.chunk")
+    if chunk.offset != offset:
+        raise codec.malformed("answer.chunk.offset", f"{chunk.offset}, {offset} was asked for")
+    parts: list[bytes] = []
+    received_bytes = 0
+    for piece in pieces:
+        received_bytes += len(piece.data)
+        if meter is not None:
+            meter.data_bytes += len(piece.data)
+        if received_bytes > chunk.length_bytes:
+            raise codec.malformed("answer.data", f"more than {chunk.length_bytes} bytes")
+        parts.append(piece.data)
+    if received_bytes != chunk.length_bytes:
+        raise codec.malformed("answer.data", f"{received_bytes} of {chunk.length_bytes} bytes")
+    data = b"".join(parts)
+    _verify(chunk, data)
+    return chunk, data
+
+
+def _verify(chunk: ChunkInfo, data: bytes) -> None:
+    if chunk.checksum_type is ChecksumType.NONE:
+        return
+    found = window_checksums(chunk.checksum_type, chunk.bytes_per_checksum, data)
+    if found != chunk.window_checksums:
+        raise Refused(
+            Code.CHECKSUM_MISMATCH,
+            f"chunk at {chunk.offset}: the bytes do not have the checksums they came with",
+            hint="the peer's medium or memory is damaged; scan its replica",
+            offset=chunk.offset,
+        )

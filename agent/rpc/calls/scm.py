@@ -1,0 +1,217 @@
+"""The SCM as datanodes, clients and operators call it.
+
+Messages go in and out as they are: what the SCM tells is shown or carried out by those who asked,
+who read the fields they need; a second model of it would only be something to keep in step.
+"""
+
+from typing import Any, Final, Self
+
+from agent.rpc.calls.channel import Method, call, open_channel, retried
+from agent.rpc.security.tls import LOOPBACK_ONLY, Security
+from agent.rpc.v1 import scm_pb2 as pb
+from agent.rpc.v1 import scm_pb2_grpc
+
+CALL_TIMEOUT_S: Final = 15.0
+EXPORT_TIMEOUT_S: Final = 600.0  # a snapshot of a large cluster takes its time
+
+
+class ScmClient:
+    """One SCM, dialled on first use. Safe to use from many threads at once."""
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        timeout_s: float = CALL_TIMEOUT_S,
+        security: Security = LOOPBACK_ONLY,
+    ) -> None:
+        self.address = address
+        self._timeout_s = timeout_s
+        self._channel = open_channel(address, security)
+        self._stub = scm_pb2_grpc.ScmStub(self._channel)  # type: ignore[no-untyped-call]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection."""
+        self._channel.close()
+
+    # For datanodes: their loop has its own pace, so nothing is repeated here.
+
+    def register(self, request: pb.RegisterRequest) -> pb.RegisterResponse:
+        """Join the cluster, or join it again."""
+        answer: pb.RegisterResponse = self._once(self._stub.Register, request)
+        return answer
+
+    def heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse:
+        """Report, and get orders."""
+        answer: pb.HeartbeatResponse = self._once(self._stub.Heartbeat, request)
+        return answer
+
+    def confirm_deletes(self, request: pb.ConfirmDeletesRequest) -> pb.ConfirmDeletesResponse:
+        """Ask which deletes that a peer claims were ordered."""
+        answer: pb.ConfirmDeletesResponse = self._repeated(self._stub.ConfirmDeletes, request)
+        return answer
+
+    # For clients.
+
+    def allocate_blocks(self, request: pb.AllocateBlocksRequest) -> pb.AllocateBlocksResponse:
+        """Get blocks to write to."""
+        answer: pb.AllocateBlocksResponse = self._once(self._stub.AllocateBlocks, request)
+        return answer
+
+    def commit_key(self, request: pb.CommitKeyRequest) -> pb.CommitKeyResponse:
+        """Make written blocks findable under their keys; the same commit twice is one."""
+        answer: pb.CommitKeyResponse = self._repeated(self._stub.CommitKey, request)
+        return answer
+
+    def lookup_key(self, request: pb.LookupKeyRequest) -> pb.LookupKeyResponse:
+        """Find the blocks of a key, and who has them."""
+        answer: pb.LookupKeyResponse = self._repeated(self._stub.LookupKey, request)
+        return answer
+
+    def list_keys(self, request: pb.ListKeysRequest) -> pb.ListKeysResponse:
+        """Return a page of keys."""
+        answer: pb.ListKeysResponse = self._repeated(self._stub.ListKeys, request)
+        return answer
+
+    def finish_writes(self, request: pb.FinishWritesRequest) -> pb.FinishWritesResponse:
+        """End a writer's session."""
+        answer: pb.FinishWritesResponse = self._once(self._stub.FinishWrites, request)
+        return answer
+
+    # For operators.
+
+    def list_nodes(self, request: pb.ListNodesRequest) -> pb.ListNodesResponse:
+        """Return all datanodes."""
+        answer: pb.ListNodesResponse = self._repeated(self._stub.ListNodes, request)
+        return answer
+
+    def list_container_infos(
+        self, request: pb.ListContainerInfosRequest
+    ) -> pb.ListContainerInfosResponse:
+        """Return a page of containers."""
+        answer: pb.ListContainerInfosResponse = self._repeated(
+            self._stub.ListContainerInfos, request
+        )
+        return answer
+
+    def get_container_info(
+        self, request: pb.GetContainerInfoRequest
+    ) -> pb.GetContainerInfoResponse:
+        """Return one container and its replicas."""
+        answer: pb.GetContainerInfoResponse = self._repeated(self._stub.GetContainerInfo, request)
+        return answer
+
+    def count_containers(self, request: pb.CountContainersRequest) -> pb.CountContainersResponse:
+        """Return how many containers are how."""
+        answer: pb.CountContainersResponse = self._repeated(self._stub.CountContainers, request)
+        return answer
+
+    def close_containers(self, request: pb.CloseContainersRequest) -> pb.ContainerDecisions:
+        """Order containers to be closed."""
+        answer: pb.ContainerDecisions = self._once(self._stub.CloseContainers, request)
+        return answer
+
+    def reconcile_containers(self, request: pb.ReconcileContainersRequest) -> pb.ContainerDecisions:
+        """Order the replicas of containers to reconcile."""
+        answer: pb.ContainerDecisions = self._once(self._stub.ReconcileContainers, request)
+        return answer
+
+    def apply_plan(self, request: pb.ApplyPlanRequest) -> pb.ContainerDecisions:
+        """Have a plan checked against the state of now, and carried out."""
+        answer: pb.ContainerDecisions = self._once(self._stub.ApplyPlan, request)
+        return answer
+
+    def export_snapshot(self, request: pb.ExportSnapshotRequest) -> pb.ExportSnapshotResponse:
+        """Have the state written as a snapshot."""
+        answer: pb.ExportSnapshotResponse = call(
+            self._stub.ExportSnapshot, request, timeout_s=EXPORT_TIMEOUT_S
+        )
+        return answer
+
+    def list_outcomes(self, request: pb.ListOutcomesRequest) -> pb.ListOutcomesResponse:
+        """Return what became of commands."""
+        answer: pb.ListOutcomesResponse = self._repeated(self._stub.ListOutcomes, request)
+        return answer
+
+    def delete_keys(self, request: pb.DeleteKeysRequest) -> pb.DeleteKeysResponse:
+        """Delete keys; a key that is gone already is named."""
+        answer: pb.DeleteKeysResponse = self._once(self._stub.DeleteKeys, request)
+        return answer
+
+    def replicate_containers(self, request: pb.ReplicateContainersRequest) -> pb.ContainerDecisions:
+        """Order one more copy of each container."""
+        answer: pb.ContainerDecisions = self._once(self._stub.ReplicateContainers, request)
+        return answer
+
+    def delete_replicas(self, request: pb.DeleteReplicasRequest) -> pb.ContainerDecisions:
+        """Order a datanode's replicas of containers removed."""
+        answer: pb.ContainerDecisions = self._once(self._stub.DeleteReplicas, request)
+        return answer
+
+    def order_nodes(self, request: pb.OrderNodesRequest) -> pb.NodeDecisions:
+        """Order datanodes to measure their volumes or to register again."""
+        answer: pb.NodeDecisions = self._once(self._stub.OrderNodes, request)
+        return answer
+
+    def get_queues(self, request: pb.GetQueuesRequest) -> pb.GetQueuesResponse:
+        """Return what waits for each datanode."""
+        answer: pb.GetQueuesResponse = self._repeated(self._stub.GetQueues, request)
+        return answer
+
+    def safe_mode(self, request: pb.SafeModeRequest) -> pb.SafeModeResponse:
+        """Return whether the SCM decides yet, or have it begin."""
+        answer: pb.SafeModeResponse = self._once(self._stub.SafeMode, request)
+        return answer
+
+    def remove_nodes(self, request: pb.RemoveNodesRequest) -> pb.NodeDecisions:
+        """Strike dead datanodes off the books."""
+        answer: pb.NodeDecisions = self._once(self._stub.RemoveNodes, request)
+        return answer
+
+    def forget_containers(self, request: pb.ForgetContainersRequest) -> pb.ForgetContainersResponse:
+        """Give up missing containers, or take them back."""
+        answer: pb.ForgetContainersResponse = self._once(self._stub.ForgetContainers, request)
+        return answer
+
+    def set_operational_states(self, request: pb.SetOperationalStatesRequest) -> pb.NodeDecisions:
+        """Let datanodes leave, rest or return."""
+        answer: pb.NodeDecisions = self._once(self._stub.SetOperationalStates, request)
+        return answer
+
+    def get_report(self, request: pb.GetReportRequest) -> pb.GetReportResponse:
+        """Return the replication manager's report."""
+        answer: pb.GetReportResponse = self._repeated(self._stub.GetReport, request)
+        return answer
+
+    def list_departures(self, request: pb.ListDeparturesRequest) -> pb.ListDeparturesResponse:
+        """Return the datanodes that are not in service."""
+        answer: pb.ListDeparturesResponse = self._repeated(self._stub.ListDepartures, request)
+        return answer
+
+    def hold_containers(self, request: pb.HoldContainersRequest) -> pb.ContainerDecisions:
+        """Suppress containers, exclude replicas, or release them."""
+        answer: pb.ContainerDecisions = self._once(self._stub.HoldContainers, request)
+        return answer
+
+    def list_holds(self, request: pb.ListHoldsRequest) -> pb.ListHoldsResponse:
+        """Return what is suppressed or excluded."""
+        answer: pb.ListHoldsResponse = self._repeated(self._stub.ListHolds, request)
+        return answer
+
+    def balance(self, request: pb.BalanceRequest) -> pb.BalanceResponse:
+        """Begin, stop or show the moving of replicas from full datanodes to empty ones."""
+        answer: pb.BalanceResponse = self._once(self._stub.Balance, request)
+        return answer
+
+    def _once(self, method: Method, request: object) -> Any:  # the method's answer
+        party = f"the SCM at {self.address}"
+        return call(method, request, timeout_s=self._timeout_s, party=party)
+
+    def _repeated(self, method: Method, request: object) -> Any:  # the method's answer
+        return retried(lambda: self._once(method, request), timeout_s=self._timeout_s)

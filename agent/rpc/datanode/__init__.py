@@ -1,0 +1,1 @@
+"""suture.v1.Datanode: the service of one storage host."""

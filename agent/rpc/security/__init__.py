@@ -1,0 +1,1 @@
+"""Certificates: whose they are, that they are renewed, and an authority that issues them."""

@@ -1,0 +1,290 @@
+"""A private certificate authority in a directory, for a cluster that has none.
+
+    DIR/ca.pem ca.key        the authority; the key stays with the operator
+    DIR/<name>.pem .key      what it issued
+
+Keys are P-256, never leave the file they were made in, and nobody but their owner may read them.
+A certificate that is issued again under its name gets a new key, and keeps the id of its datanode.
+The rules are RFC 5280's; the arithmetic is the library's.
+"""
+
+import ipaddress
+import os
+import re
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from agent.config.given import SETTINGS_BYTES_MAX, given_bytes
+from agent.errors import Code, Refused
+from agent.rpc.security.caller import Role, identity_of
+
+CA_NAME: Final = "ca"
+KEY_MODE: Final = 0o600
+CERTIFICATE_MODE: Final = 0o644
+DIRECTORY_MODE: Final = 0o700
+CLOCKS_DIFFER: Final = timedelta(minutes=5)
+SERVING: Final = frozenset({Role.PEER, Role.SCM})
+HOST: Final = re.compile(r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9-]+)*")
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")  # a file name, and a common name
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What one certificate says, as people read it."""
+
+    name: str
+    issuer: str
+    roles: tuple[str, ...]
+    node_id: str
+    hosts: tuple[str, ...]
+    is_ca: bool
+    begins_at: datetime
+    expires_at: datetime
+    serial: str
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What to issue."""
+
+    name: str
+    roles: Sequence[Role]
+    hosts: Sequence[str] = ()
+    node_id: str = ""
+    days: int = 365
+
+
+def create_authority(directory: Path, *, name: str, days: int, now: datetime) -> Path:
+    """Make a new authority; return its certificate. Raise Refused if the directory has one."""
+    paths = _paths(directory, CA_NAME)
+    directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+    for path in paths:
+        if path.exists():
+            raise Refused(
+                Code.INVALID_CONFIG,
+                f"{path} exists: a new authority would make every issued certificate worthless",
+                hint="name another directory",
+            )
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    public = key.public_key()
+    usage = _usage(key_cert_sign=True, crl_sign=True)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCKS_DIFFER)
+        .not_valid_after(now + timedelta(days=days))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    _write(paths[1], _key_text(key), KEY_MODE)
+    _write(paths[0], certificate.public_bytes(serialization.Encoding.PEM), CERTIFICATE_MODE)
+    return paths[0]
+
+
+def issue(directory: Path, order: Order, *, now: datetime) -> tuple[Path, Path]:
+    """Make a key and a certificate for it; return both paths, certificate first. Raise Refused.
+
+    A server's certificate must name the hosts under which it is dialled. One of a datanode names
+    the datanode: `order.node_id`, else the one of before, else a new one.
+    """
+    _check(order)
+    authority, authority_key = _authority(directory)
+    expires_at = now + timedelta(days=order.days)
+    if expires_at > authority.not_valid_after_utc:
+        raise Refused(
+            Code.INVALID_CONFIG,
+            f"the authority itself expires on {authority.not_valid_after_utc:%Y-%m-%d}",
+            hint="--days fewer, or a new authority in another directory",
+        )
+    paths = _paths(directory, order.name)
+    key = ec.generate_private_key(ec.SECP256R1())
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, order.name)]))
+        .issuer_name(authority.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCKS_DIFFER)
+        .not_valid_after(expires_at)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(digital_signature=True), critical=True)
+        .add_extension(_purposes(order.roles), critical=False)
+        .add_extension(x509.SubjectAlternativeName(list(_names(order, paths[0]))), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()),
+            critical=False,
+        )
+        .sign(authority_key, hashes.SHA256())
+    )
+    _write(paths[1], _key_text(key), KEY_MODE)
+    _write(paths[0], certificate.public_bytes(serialization.Encoding.PEM), CERTIFICATE_MODE)
+    return paths
+
+
+def shown(path: Path) -> list[Shown]:
+    """Return what the certificates in a PEM file say. Raise Refused(INVALID_CONFIG)."""
+    try:
+        content = given_bytes(path, bytes_max=SETTINGS_BYTES_MAX)
+    except OSError as error:
+        raise Refused(Code.INVALID_CONFIG, f"cannot read {path}: {error.strerror}") from error
+    try:
+        found = x509.load_pem_x509_certificates(content)
+    except ValueError as error:
+        kind = "a private key, not" if b"PRIVATE KEY" in content else "not"
+        raise Refused(Code.INVALID_CONFIG, f"{path} is {kind} a certificate in PEM") from error
+    return [_shown(certificate) for certificate in found]
+
+
+def _shown(certificate: x509.Certificate) -> Shown:
+    identity = identity_of(certificate.public_bytes(serialization.Encoding.PEM))
+    hosts: list[str] = []
+    is_ca = False
+    for extension in certificate.extensions:
+        if isinstance(extension.value, x509.SubjectAlternativeName):
+            hosts += extension.value.get_values_for_type(x509.DNSName)
+            hosts += [str(ip) for ip in extension.value.get_values_for_type(x509.IPAddress)]
+        if isinstance(extension.value, x509.BasicConstraints):
+            is_ca = extension.value.ca
+    issuers = certificate.issuer.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return Shown(
+        name=identity.name,
+        issuer=str(issuers[0].value) if issuers else "",
+        roles=tuple(sorted(role.value for role in identity.roles)),
+        node_id=identity.node_id,
+        hosts=tuple(hosts),
+        is_ca=is_ca,
+        begins_at=certificate.not_valid_before_utc,
+        expires_at=certificate.not_valid_after_utc,
+        serial=f"{certificate.serial_number:x}",
+        fingerprint=certificate.fingerprint(hashes.SHA256()).hex(),
+    )
+
+
+def _check(order: Order) -> None:
+    if not NAME.fullmatch(order.name) or order.name == CA_NAME:
+        raise Refused(
+            Code.INVALID_CONFIG,
+            f"{order.name!r} cannot be the name of a certificate",
+            hint="1 to 63 letters, digits, '.', '_', '-'; not ca",
+        )
+    if SERVING & set(order.roles) and not order.hosts:
+        raise Refused(
+            Code.INVALID_CONFIG,
+            "a certificate with the role peer or scm must name the hosts under which it is dialled",
+            hint="--host datanode1.example.org --host 10.0.0.1",
+        )
+    if order.node_id and Role.PEER not in order.roles:
+        raise Refused(Code.INVALID_CONFIG, "only a certificate with the role peer names a datanode")
+
+
+def _authority(directory: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    certificate_path, key_path = paths = _paths(directory, CA_NAME)
+    try:
+        contents = [given_bytes(path, bytes_max=SETTINGS_BYTES_MAX) for path in paths]
+        certificate = x509.load_pem_x509_certificate(contents[0])
+        key = serialization.load_pem_private_key(contents[1], password=None)
+    except OSError as error:
+        raise Refused(
+            Code.INVALID_CONFIG,
+            f"cannot read {error.filename}: {error.strerror}",
+            hint="suture tls init makes an authority",
+        ) from error
+    except (ValueError, TypeError) as error:
+        raise Refused(
+            Code.INVALID_CONFIG, f"{certificate_path}, {key_path}: not an authority: {error}"
+        ) from error
+    is_its_key = (
+        isinstance(key, ec.EllipticCurvePrivateKey) and key.public_key() == certificate.public_key()
+    )
+    if not is_its_key or not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise Refused(Code.INVALID_CONFIG, f"{key_path} is not the key of {certificate_path}")
+    return certificate, key
+
+
+def _names(order: Order, before: Path) -> Iterable[x509.GeneralName]:
+    for role in order.roles:
+        yield x509.UniformResourceIdentifier(f"suture:role:{role}")
+    if Role.PEER in order.roles:
+        node_id = order.node_id or _node_of_before(before) or str(uuid.uuid4())
+        yield x509.UniformResourceIdentifier(f"suture:node:{node_id}")
+    for host in order.hosts:
+        try:
+            yield x509.IPAddress(ipaddress.ip_address(host))
+        except ValueError:
+            yield _dns_name(host)
+
+
+def _dns_name(host: str) -> x509.DNSName:
+    if not HOST.fullmatch(host):
+        raise Refused(
+            Code.INVALID_CONFIG,
+            f"{host!r} is no host name",
+            hint="the name or number that others dial, without a port",
+        )
+    return x509.DNSName(host)
+
+
+def _node_of_before(path: Path) -> str:
+    return shown(path)[0].node_id if path.exists() else ""
+
+
+def _purposes(roles: Sequence[Role]) -> x509.ExtendedKeyUsage:
+    """Only who serves may be taken for a server: an operator's certificate stands for no host."""
+    purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
+    if SERVING & set(roles):
+        purposes.append(ExtendedKeyUsageOID.SERVER_AUTH)
+    return x509.ExtendedKeyUsage(purposes)
+
+
+def _usage(**wanted: bool) -> x509.KeyUsage:
+    names = (
+        *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"),
+        *("key_agreement", "key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
+    )
+    return x509.KeyUsage(**{name: wanted.get(name, False) for name in names})
+
+
+def _key_text(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+
+
+def _paths(directory: Path, name: str) -> tuple[Path, Path]:
+    return directory / f"{name}.pem", directory / f"{name}.key"
+
+
+def _write(path: Path, content: bytes, mode: int) -> None:
+    """Replace a file; at no moment may others read a key, or is there half a file."""
+    temporary = path.with_name(path.name + ".new")
+    temporary.unlink(missing_ok=True)
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+    with os.fdopen(fd, "wb") as file:
+        os.fchmod(fd, mode)  # whatever the umask
+        file.write(content)
+        file.flush()
+        os.fsync(fd)
+    temporary.replace(path)
+
+
+def now() -> datetime:
+    """Return the wall clock, as certificates have it: whole seconds, UTC."""
+    return datetime.now(UTC).replace(microsecond=0)

@@ -1,0 +1,365 @@
+"""Who may call what: one table for both services, and the gate that asks it before every call.
+
+A method that is not in the table is for nobody. Over TLS a caller is who its certificate says, and
+may do what the table gives to its roles; over plaintext (loopback, or allowed on purpose) there are
+no callers to tell apart, and everything in the table is open. Each caller has an allowance of calls
+per second. What an operator may regret goes to the audit log, and every refusal does.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeAlias
+
+import grpc
+
+from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.rpc.security.caller import Identity, Role, identity_of
+from agent.rpc.serving.allowance import Allowances
+from agent.rpc.serving.waits import account_of
+
+PLAINTEXT: Final = "plaintext"
+DONE: Final = "OK"
+LISTED_COUNT_MAX: Final = 20  # of a list in the audit log; the rest is counted
+
+PEER: Final = frozenset({Role.PEER})
+CLIENT: Final = frozenset({Role.CLIENT})
+ADMIN: Final = frozenset({Role.ADMIN})
+ANYBODY: Final = frozenset(Role)  # whose certificate was believed
+
+_Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Who may call one method; which fields of its request go to the audit log, if it does.
+
+    `node_field` names the field in which a datanode says who it is.
+    """
+
+    roles: frozenset[Role]
+    audited: bool = False
+    fields: tuple[str, ...] = ()
+    node_field: str = ""
+
+
+def _audited(roles: frozenset[Role], *fields: str) -> Rule:
+    return Rule(roles, audited=True, fields=fields)
+
+
+DATANODE: Final[Mapping[str, Rule]] = {
+    "CreateContainer": Rule(PEER | CLIENT),
+    "WriteChunk": Rule(PEER | CLIENT),
+    "PutBlock": Rule(PEER | CLIENT),
+    "CloseContainer": _audited(PEER, "container_id", "force"),
+    "DeleteContainer": _audited(PEER, "container_id", "force"),
+    "GetContainer": Rule(PEER | ADMIN | CLIENT),
+    "ListContainers": Rule(PEER | ADMIN),
+    "GetBlock": Rule(PEER | ADMIN | CLIENT),
+    "ListBlocks": Rule(PEER | ADMIN | CLIENT),
+    "ReadChunk": Rule(PEER | ADMIN | CLIENT),
+    "GetContainerHashes": Rule(PEER | ADMIN),
+    "ImportContainer": _audited(PEER),
+    "ScanContainer": _audited(ADMIN, "container_id"),
+    "TrustReplica": _audited(ADMIN, "container_id", "trusted_datanode_id", "dry_run"),
+    "ListFindings": Rule(ADMIN),
+    "ListHistory": Rule(ADMIN),
+    "Status": Rule(ADMIN),
+    "ScrubStatus": Rule(ADMIN),
+    "SteerScrub": _audited(ADMIN, "volume_id", "pause_ms", "resume", "skip_container_id"),
+}
+SCM: Final[Mapping[str, Rule]] = {
+    "Register": Rule(
+        PEER, audited=True, fields=("datanode_id", "address"), node_field="datanode_id"
+    ),
+    "Heartbeat": Rule(PEER, node_field="datanode_id"),
+    "ConfirmDeletes": Rule(PEER),
+    "AllocateBlocks": Rule(CLIENT),
+    "CommitKey": Rule(CLIENT),
+    "LookupKey": Rule(CLIENT | ADMIN),
+    "ListKeys": Rule(CLIENT | ADMIN),
+    "FinishWrites": Rule(CLIENT),
+    "ListNodes": Rule(PEER | ADMIN),
+    "ListContainerInfos": Rule(ADMIN),
+    "GetContainerInfo": Rule(PEER | ADMIN),
+    "CountContainers": Rule(ADMIN),
+    "CloseContainers": _audited(ADMIN, "container_ids", "force", "dry_run"),
+    "ReconcileContainers": _audited(ADMIN, "container_ids"),
+    "ApplyPlan": _audited(ADMIN, "run_id", "rows", "dry_run"),
+    "ExportSnapshot": _audited(ADMIN),
+    "ListOutcomes": Rule(ADMIN),
+    "DeleteKeys": _audited(CLIENT | ADMIN, "keys", "dry_run"),
+    "ReplicateContainers": _audited(ADMIN, "container_ids", "target_datanode_id", "dry_run"),
+    "DeleteReplicas": _audited(ADMIN, "container_ids", "datanode_id", "dry_run"),
+    "OrderNodes": _audited(ADMIN, "datanode_ids", "type"),
+    "GetQueues": Rule(ADMIN),
+    "SafeMode": _audited(ADMIN, "leave"),
+    "GetReport": Rule(ADMIN),
+    "SetOperationalStates": _audited(
+        ADMIN, "datanode_ids", "op_state", "op_expiry_ms", "force", "dry_run"
+    ),
+    "RemoveNodes": _audited(ADMIN, "datanode_ids", "force", "dry_run"),
+    "ForgetContainers": _audited(ADMIN, "container_ids", "dry_run", "undo"),
+    "ListDepartures": Rule(ADMIN),
+    "HoldContainers": _audited(ADMIN, "container_ids", "datanode_id", "release"),
+    "ListHolds": Rule(ADMIN),
+    "Balance": _audited(ADMIN, "threshold_permille", "dry_run", "stop"),
+}
+HEALTH: Final[Mapping[str, Rule]] = {"Check": Rule(ANYBODY), "Watch": Rule(ANYBODY)}
+
+TABLE: Final[Mapping[str, Rule]] = {
+    f"/{service}/{method}": rule
+    for service, rules in (
+        ("suture.v1.Datanode", DATANODE),
+        ("suture.v1.Scm", SCM),
+        ("grpc.health.v1.Health", HEALTH),
+    )
+    for method, rule in rules.items()
+}
+
+
+class Audit(Protocol):
+    """Where actions are written down."""
+
+    def record(self, action: str, result: str, **facts: object) -> None:
+        """Write down one action, and how it ended. Never raises."""
+        ...
+
+
+class Unrecorded:
+    """Writes nothing down: a server of a test, or a bench."""
+
+    def record(self, action: str, result: str, **facts: object) -> None:
+        """Forget it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls, as far as that is known. `identity` is None over plaintext."""
+
+    place: str  # address and port
+    identity: Identity | None
+
+    @property
+    def name(self) -> str:
+        """What the audit log calls it."""
+        return self.identity.name if self.identity else PLAINTEXT
+
+    @property
+    def account(self) -> str:
+        """Whose allowance it uses. On loopback, processes are told apart by their connection."""
+        if self.identity:
+            return f"{self.identity.name} {self.identity.node_id}"
+        return account_of(self.place)
+
+
+def caller_of(context: grpc.ServicerContext) -> Caller:
+    """Return who is at the other end."""
+    certificates = context.auth_context().get("x509_pem_cert")
+    identity = identity_of(certificates[0]) if certificates else None
+    return Caller(str(context.peer()), identity)
+
+
+def check(rule: Rule, method: str, caller: Caller, now_s: float) -> None:
+    """Raise Refused unless `rule` lets the caller in."""
+    identity = caller.identity
+    if identity is None:
+        return
+    action = method.rpartition("/")[2]
+    if now_s >= identity.expires_at_s:  # it was valid when the connection was made
+        raise Refused(
+            Code.UNAUTHENTICATED,
+            f"the certificate of {identity.name} has expired",
+            hint="suture tls issue makes a new one",
+        )
+    if not identity.roles:
+        raise Refused(
+            Code.UNAUTHENTICATED,
+            f"the certificate of {identity.name} names no role",
+            hint="suture tls issue --role says what its holder is",
+        )
+    if not identity.roles & rule.roles:
+        raise Refused(
+            Code.PERMISSION_DENIED,
+            f"{action} is for {_list(rule.roles)}; {identity.name} is {_list(identity.roles)}",
+            hint="use a certificate with that role",
+            caller=identity.name,
+        )
+
+
+def check_node(rule: Rule, request: Any, caller: Caller) -> None:
+    """Raise Refused if a datanode speaks for another one than its certificate names."""
+    if caller.identity is None or not rule.node_field or not caller.identity.node_id:
+        return
+    said = getattr(request, rule.node_field)
+    if said != caller.identity.node_id:
+        raise Refused(
+            Code.PERMISSION_DENIED,
+            f"{caller.identity.name} may speak for datanode {caller.identity.node_id}, "
+            f"not for {said}",
+            caller=caller.identity.name,
+        )
+
+
+def _list(roles: frozenset[Role]) -> str:
+    return " or ".join(sorted(roles))
+
+
+def facts_of(rule: Rule, request: Any) -> dict[str, object]:
+    """Return what the audit log says of a request; long lists are cut, with their length."""
+    facts: dict[str, object] = {}
+    for name in rule.fields:
+        value = getattr(request, name)
+        if name == "rows":
+            name, value = "container_ids", [row.container_id for row in value]
+        if isinstance(value, str | int):
+            facts |= {name: value} if value else {}
+            continue
+        facts[name] = list(value[:LISTED_COUNT_MAX])
+        if len(value) > LISTED_COUNT_MAX:
+            facts[f"{name}_count"] = len(value)
+    return facts
+
+
+def outcome_of(answer: Any) -> dict[str, object]:
+    """Return what the audit log says of an answer: the decisions by their code, or the replica."""
+    decisions = getattr(answer, "decisions", None)
+    if decisions is not None:
+        return {
+            "decisions": dict(Counter(item.code or Code.MALFORMED_REQUEST for item in decisions))
+        }
+    replica = getattr(answer, "replica", None)
+    return {} if replica is None else {"container_id": replica.container_id}
+
+
+class Gate(grpc.ServerInterceptor):
+    """Lets in whom the table names, within their allowance; writes down what it must.
+
+    Install it behind `ErrorEdge`, which makes statuses of what is raised here.
+    """
+
+    def __init__(
+        self,
+        audit: Audit | None = None,
+        *,
+        calls_per_s_max: int = 0,
+        now_s: Callable[[], float] = time.time,
+        table: Mapping[str, Rule] = TABLE,
+    ) -> None:
+        """`calls_per_s_max`: of one caller; 0: no limit."""
+        self._audit = audit or Unrecorded()
+        self._allowances = Allowances(calls_per_s_max) if calls_per_s_max else None
+        self._now_s = now_s
+        self._table = table
+
+    def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], _Handler],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> _Handler:
+        """Put the gate before the method."""
+        handler: Any = continuation(handler_call_details)
+        method = str(handler_call_details.method)
+        rule = self._table.get(method)
+        if handler is None or (rule is not None and rule.roles == ANYBODY):
+            return handler  # type: ignore[no-any-return]
+        if rule is None:
+            rule = Rule(frozenset())
+            behavior: Any = _closed
+        elif handler.response_streaming:
+            behavior = self._stream(method, rule, handler.unary_stream)
+        else:
+            behavior = self._unary(
+                method, rule, handler.stream_unary or handler.unary_unary, handler.request_streaming
+            )
+        return _like(handler, behavior)
+
+    def _admit(
+        self, method: str, rule: Rule, request: Any, context: grpc.ServicerContext
+    ) -> Caller:
+        """Return the caller, or raise why it may not. A request of None is a stream."""
+        caller = caller_of(context)
+        try:
+            if self._allowances is not None and not self._allowances.take(caller.account):
+                raise Unavailable(
+                    Code.BUSY, f"{caller.name} calls more often than this server allows"
+                )
+            check(rule, method, caller, self._now_s())
+            if request is not None:
+                check_node(rule, request, caller)
+        except Refused as error:
+            self._write(method, rule, caller, request, error.code.value)
+            raise
+        return caller
+
+    def _write(
+        self, method: str, rule: Rule, caller: Caller, request: Any, result: str, **more: object
+    ) -> None:
+        facts = facts_of(rule, request) if request is not None else {}
+        roles = sorted(caller.identity.roles) if caller.identity else []
+        self._audit.record(
+            method.rpartition("/")[2],
+            result,
+            who=caller.name,
+            roles=[role.value for role in roles],
+            place=caller.place,
+            **(facts | more),
+        )
+
+    def _unary(
+        self, method: str, rule: Rule, behavior: Callable[..., Any], is_upload: bool
+    ) -> Callable[..., Any]:
+        def guarded(request: Any, context: grpc.ServicerContext) -> Any:
+            known = None if is_upload else request
+            caller = self._admit(method, rule, known, context)
+            if not rule.audited:
+                return behavior(request, context)
+            result, facts = Code.CONTAINER_INTERNAL_ERROR.value, {}
+            try:
+                answer = behavior(request, context)
+                result, facts = DONE, outcome_of(answer)
+            except SutureError as error:
+                result = error.code.value
+                raise
+            finally:
+                self._write(method, rule, caller, known, result, **facts)
+            return answer
+
+        return guarded
+
+    def _stream(
+        self, method: str, rule: Rule, behavior: Callable[..., Iterator[Any]]
+    ) -> Callable[..., Iterator[Any]]:
+        def guarded(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+            caller = self._admit(method, rule, request, context)
+            if not rule.audited:
+                yield from behavior(request, context)
+                return
+            result = Code.CANCELLED.value  # the caller went away
+            try:
+                yield from behavior(request, context)
+                result = DONE
+            except SutureError as error:
+                result = error.code.value
+                raise
+            finally:
+                self._write(method, rule, caller, request, result)
+
+        return guarded
+
+
+def _closed(_request: Any, _context: grpc.ServicerContext) -> Any:
+    raise Refused(Code.PERMISSION_DENIED, "nobody may call this method")
+
+
+def _like(handler: Any, behavior: Callable[..., Any]) -> _Handler:
+    """Return a handler of the same kind with another behavior."""
+    if handler.request_streaming:
+        make: Any = grpc.stream_unary_rpc_method_handler
+    elif handler.response_streaming:
+        make = grpc.unary_stream_rpc_method_handler
+    else:
+        make = grpc.unary_unary_rpc_method_handler
+    made: _Handler = make(behavior, handler.request_deserializer, handler.response_serializer)
+    return made

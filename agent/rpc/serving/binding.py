@@ -1,0 +1,86 @@
+"""What our servers share: the limits of what a stranger may cost, and binding an address."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import grpc
+
+from agent.errors import Code, Refused
+from agent.rpc.calls.channel import (
+    HEADERS_BYTES_MAX,
+    KEEPALIVE_MS,
+    KEEPALIVE_TIMEOUT_MS,
+    MESSAGE_BYTES_MAX,
+)
+from agent.rpc.security.tls import Security
+from agent.rpc.serving.waits import SLOW_S
+
+PING_INTERVAL_MS_MIN: Final = 10_000  # a client that pings more often is sent away
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long a connection may last.
+
+    It is made anew now and then, so that who lost our trust does not stay connected; the calls
+    under way may end: the longest is a scan of a full container on a busy disk.
+    """
+
+    handshake_ms_max: int = 20_000  # who connects and says nothing is cut off
+    idle_ms_max: int = 900_000  # without a call; heartbeats keep an agent's connection
+    age_ms_max: int = 3_600_000
+    grace_ms: int = 6 * 3_600_000
+    slow_s: float = SLOW_S  # a call that waits for its caller for so long gives way to others
+
+
+PATIENCE: Final = Patience()
+
+
+def server_options(
+    streams_max: int,
+    connections_max: int,
+    *,
+    message_bytes_max: int = MESSAGE_BYTES_MAX,
+    patience: Patience = PATIENCE,
+) -> list[tuple[str, int]]:
+    """Return the channel options of our servers: what a stranger may cost us."""
+    return [
+        ("grpc.max_receive_message_length", message_bytes_max),
+        ("grpc.max_send_message_length", message_bytes_max),
+        ("grpc.max_metadata_size", HEADERS_BYTES_MAX),
+        ("grpc.max_concurrent_streams", streams_max),
+        ("grpc.max_allowed_incoming_connections", connections_max),
+        ("grpc.server_handshake_timeout_ms", patience.handshake_ms_max),
+        ("grpc.max_connection_idle_ms", patience.idle_ms_max),
+        ("grpc.max_connection_age_ms", patience.age_ms_max),
+        ("grpc.max_connection_age_grace_ms", patience.grace_ms),
+        ("grpc.so_reuseport", 0),  # two servers on one port would share its calls, silently
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", PING_INTERVAL_MS_MIN),
+        ("grpc.keepalive_permit_without_calls", 1),
+        # A sender that has vanished must not keep a thread and reserved space for ever.
+        ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+    ]
+
+
+def bind(server: grpc.Server, address: str, security: Security) -> int:
+    """Bind an address, over TLS if there are certificates; return the port.
+
+    Raise Refused(INVALID_CONFIG) if it cannot be bound, or not without TLS.
+    """
+    credentials = security.server_credentials(address)
+    try:
+        if credentials is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, credentials)
+    except RuntimeError:  # what grpc knows of it is in its own log only
+        port = 0
+    if port == 0:
+        raise Refused(
+            Code.INVALID_CONFIG,
+            f"cannot listen on {address}",
+            hint="host:port; is another process using the port?",
+            address=address,
+        )
+    return port

@@ -1,0 +1,71 @@
+"""Erasure codes and reconstructions in the wire's words."""
+
+from typing import Final
+
+from agent.ec.order import Order, Reconstruction, Shard
+from agent.ec.scheme import CodecName, Scheme
+from agent.errors import Code, Refused
+from agent.rpc.v1 import scm_pb2
+from agent.rpc.wire import codec
+
+ORPHANS_MAX: Final = 1_000  # named in an answer; the count says how many there were
+
+
+def parse_scheme_message(message: scm_pb2.EcScheme, where: str) -> Scheme:
+    """Return the erasure code, which must be one that can be computed."""
+    try:
+        name = CodecName(message.codec)
+    except ValueError:
+        raise Refused(
+            Code.NO_SUCH_ALGORITHM,
+            f"{where}.codec: {message.codec!r} is unknown",
+            hint=f"known are {', '.join(CodecName)}",
+            field=f"{where}.codec",
+        ) from None
+    return Scheme(name, message.data, message.parity, message.cell_bytes)
+
+
+def scheme_message(scheme: Scheme) -> scm_pb2.EcScheme:
+    """Return the wire form of an erasure code."""
+    return scm_pb2.EcScheme(
+        codec=scheme.codec.value,
+        data=scheme.data_count,
+        parity=scheme.parity_count,
+        cell_bytes=scheme.cell_bytes,
+    )
+
+
+def parse_order(command: scm_pb2.ReconstructCommand) -> Order:
+    """Return what a command orders."""
+    return Order(
+        container_id=codec.parse_container_id(command.container_id, "reconstruct.container_id"),
+        scheme=parse_scheme_message(command.scheme, "reconstruct.scheme"),
+        sources=tuple(_shard(item, "reconstruct.sources") for item in command.sources),
+        targets=tuple(_shard(item, "reconstruct.targets") for item in command.targets),
+    )
+
+
+def _shard(message: scm_pb2.EcShard, where: str) -> Shard:
+    return Shard(
+        codec.parse_datanode_id(message.datanode.datanode_id, f"{where}.datanode.datanode_id"),
+        codec.parse_text(message.datanode.address, f"{where}.datanode.address"),
+        codec.parse_int(
+            message.replica_index,
+            f"{where}.replica_index",
+            low=1,
+            high=codec.REPLICA_INDEX_MAX,
+        ),
+    )
+
+
+def reconstruction_message(result: Reconstruction) -> scm_pb2.ReconstructOutcome:
+    """Return the wire form of what a reconstruction did."""
+    return scm_pb2.ReconstructOutcome(
+        bytes_read=result.read_bytes,
+        bytes_written=result.written_bytes,
+        block_count=result.block_count,
+        orphan_count=len(result.orphans),
+        orphan_local_ids=sorted(result.orphans)[:ORPHANS_MAX],
+        replaced_sources=sorted(result.replaced),
+        duration_ms=result.duration_ms,
+    )

@@ -1,0 +1,200 @@
+"""The table of who may call what: whole, and closed to everything that it does not name."""
+
+from dataclasses import replace
+
+import pytest
+
+from agent.errors import Code, Refused
+from agent.rpc.security.caller import Identity, Role
+from agent.rpc.serving.access import (
+    ANYBODY,
+    DATANODE,
+    SCM,
+    TABLE,
+    Caller,
+    Rule,
+    check,
+    check_node,
+    facts_of,
+    outcome_of,
+)
+from agent.rpc.serving.allowance import ACCOUNT_COUNT_MAX, Allowances
+from agent.rpc.v1 import datanode_pb2, scm_pb2
+from tests.support.clock import FakeClock
+
+SERVICES = {
+    "Datanode": (datanode_pb2.DESCRIPTOR.services_by_name["Datanode"], DATANODE),
+    "Scm": (scm_pb2.DESCRIPTOR.services_by_name["Scm"], SCM),
+}
+ADA = Identity("ada", frozenset({Role.ADMIN}), "", 0.0, 1_000.0)
+NODE = Identity("dn1", frozenset({Role.PEER}), "id1", 0.0, 1_000.0)
+
+
+def calls(identity: Identity | None) -> Caller:
+    """Return a caller with that identity."""
+    return Caller("ipv4:10.0.0.1:4711", identity)
+
+
+class TestTable:
+    @pytest.mark.parametrize("service", SERVICES)
+    def test_every_method_of_the_contract_is_in_it_and_nothing_else(self, service: str) -> None:
+        """
+        A new method is for nobody until somebody says whom it is for.
+        """
+        descriptor, rules = SERVICES[service]
+
+        assert {method.name for method in descriptor.methods} == set(rules)
+
+    def test_no_method_of_ours_is_open_to_anybody(self) -> None:
+        """
+        Each of our methods has roles, and none has all of them; only health is for all.
+        """
+        for path, rule in TABLE.items():
+            assert rule.roles, path
+            assert (rule.roles == ANYBODY) == path.startswith("/grpc.health.v1.Health/"), path
+
+    def test_the_scm_calls_nobody(self) -> None:
+        """
+        Orders travel in answers to heartbeats: a stolen certificate of the SCM opens no datanode.
+        """
+        assert not any(Role.SCM in rule.roles for rule in (*DATANODE.values(), *SCM.values()))
+
+    @pytest.mark.parametrize("service", SERVICES)
+    def test_each_field_it_names_is_one_of_the_request(self, service: str) -> None:
+        """
+        The audit log and the check of the datanode's id read fields that exist.
+        """
+        descriptor, rules = SERVICES[service]
+        for name, rule in rules.items():
+            fields = set(descriptor.methods_by_name[name].input_type.fields_by_name)
+            assert set(rule.fields) | ({rule.node_field} - {""}) <= fields, name
+
+    def test_what_changes_more_than_data_is_audited(self) -> None:
+        """
+        What an operator orders is written down; writing, reading and looking are not.
+        """
+        quiet = {name for name, rule in (*DATANODE.items(), *SCM.items()) if not rule.audited}
+
+        assert quiet == {
+            *("CreateContainer", "WriteChunk", "PutBlock", "GetContainer", "ListContainers"),
+            *("GetBlock", "ListBlocks", "ReadChunk", "GetContainerHashes", "ListFindings"),
+            *("Status", "ScrubStatus", "Heartbeat", "AllocateBlocks", "CommitKey", "LookupKey"),
+            *("ListKeys", "FinishWrites", "ListNodes", "ListContainerInfos", "GetContainerInfo"),
+            *("ListOutcomes", "GetQueues", "GetReport", "ListDepartures", "ListHistory"),
+            *("ListHolds", "CountContainers", "ConfirmDeletes"),
+        }
+
+    def test_who_computes_from_shards_may_ask_for_them(self) -> None:
+        """
+        A client that reads a block group asks each datanode which shard it has; a datanode that
+        verifies parity asks the control plane who has the others.
+        """
+        assert Role.CLIENT in DATANODE["GetContainer"].roles
+        assert {Role.PEER, Role.CLIENT} <= DATANODE["ReadChunk"].roles
+        assert {Role.PEER, Role.CLIENT} <= DATANODE["GetBlock"].roles
+        assert Role.PEER in SCM["GetContainerInfo"].roles
+
+
+class TestCheck:
+    def test_the_role_decides(self) -> None:
+        """
+        One of the rule's roles is let in, another is refused with both named.
+        """
+        check(Rule(frozenset({Role.ADMIN, Role.PEER})), "/s/Scan", calls(ADA), 1.0)
+
+        with pytest.raises(Refused, match="Scan is for peer; ada is admin") as caught:
+            check(Rule(frozenset({Role.PEER})), "/s/Scan", calls(ADA), 1.0)
+
+        assert Code.PERMISSION_DENIED == caught.value.code
+
+    def test_a_certificate_without_a_role_is_nobody(self) -> None:
+        """
+        That an authority signed it is not enough.
+        """
+        nobody = replace(ADA, roles=frozenset())
+
+        with pytest.raises(Refused, match="names no role") as caught:
+            check(Rule(frozenset({Role.ADMIN})), "/s/Scan", calls(nobody), 1.0)
+
+        assert Code.UNAUTHENTICATED == caught.value.code
+
+    def test_a_certificate_that_expires_on_a_standing_connection_is_refused(self) -> None:
+        """
+        The handshake was long ago; each call looks at the clock again.
+        """
+        rule = Rule(frozenset({Role.ADMIN}))
+        check(rule, "/s/Scan", calls(ADA), 999.0)
+
+        with pytest.raises(Refused, match="expired") as caught:
+            check(rule, "/s/Scan", calls(ADA), 1_000.0)
+
+        assert Code.UNAUTHENTICATED == caught.value.code
+
+    def test_a_datanode_speaks_for_itself_only(self) -> None:
+        """
+        The id in a heartbeat is the one in the certificate, where that names one.
+        """
+        rule = SCM["Heartbeat"]
+        mine = scm_pb2.HeartbeatRequest(datanode_id="id1")
+        other = scm_pb2.HeartbeatRequest(datanode_id="id2")
+
+        check_node(rule, mine, calls(NODE))
+        check_node(rule, other, calls(replace(NODE, node_id="")))
+        check_node(rule, other, calls(None))
+        with pytest.raises(Refused, match="may speak for datanode id1, not for id2"):
+            check_node(rule, other, calls(NODE))
+
+
+class TestFacts:
+    def test_lists_are_cut_and_counted(self) -> None:
+        """
+        A plan of thousands of rows is one line of bounded length.
+        """
+        request = scm_pb2.ApplyPlanRequest(
+            run_id="r", rows=[scm_pb2.PlanRow(container_id=n) for n in range(1, 101)]
+        )
+
+        facts = facts_of(SCM["ApplyPlan"], request)
+
+        expected = {"run_id": "r", "container_ids": list(range(1, 21)), "container_ids_count": 100}
+        assert expected == facts
+
+    def test_an_answer_says_what_was_decided(self) -> None:
+        """
+        Decisions are counted by their code; an import names the container that arrived.
+        """
+        decisions = [scm_pb2.ContainerDecision(code=code) for code in ("OK", "OK", "STALE_PLAN")]
+        arrived = datanode_pb2.ImportContainerResponse()
+        arrived.replica.container_id = 7
+
+        assert {"decisions": {"OK": 2, "STALE_PLAN": 1}} == outcome_of(
+            scm_pb2.ContainerDecisions(decisions=decisions)
+        )
+        assert {"container_id": 7} == outcome_of(arrived)
+
+
+class TestAllowance:
+    def test_who_calls_too_often_waits_and_nobody_else_does(self) -> None:
+        """
+        After its burst a caller has its rate, however often it tries; another has its own.
+        """
+        clock = FakeClock()
+        allowances = Allowances(10, monotonic_s=clock.monotonic_s)
+
+        first = [allowances.take("a") for _ in range(25)]
+        clock.advance_s(0.5)
+        later = [allowances.take("a") for _ in range(10)]
+
+        assert (20, 5) == (sum(first), sum(later))
+        assert allowances.take("b")
+
+    def test_memory_is_bounded_whoever_connects(self) -> None:
+        """
+        Strangers without number do not fill the memory.
+        """
+        allowances = Allowances(1)
+
+        for number in range(ACCOUNT_COUNT_MAX * 2):
+            allowances.take(str(number))
+
+        assert len(allowances._left) <= ACCOUNT_COUNT_MAX

@@ -1,0 +1,83 @@
+"""Waiting for a control plane that restarts: for what, how long, and that somebody is told."""
+
+import pytest
+
+from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.rpc.calls.channel import RETRY_WAIT_S_MAX, patient
+
+STARTING = Unavailable(Code.SAFE_MODE, "in safe mode no block is allocated")
+GONE = Unavailable(Code.UNAVAILABLE, "nobody listens")
+
+
+class Scripted:
+    """Fails as scripted, then answers."""
+
+    def __init__(self, *failures: SutureError) -> None:
+        self.failures = list(failures)
+        self.slept_s: list[float] = []
+        self.told: list[SutureError] = []
+
+    def __call__(self) -> str:
+        if self.failures:
+            raise self.failures.pop(0)
+        return "answer"
+
+    def asked(self, *codes: Code, timeout_s: float = 60.0, ends_after: int = 1_000) -> str:
+        """Ask patiently; whoever asks loses patience after so many waits."""
+        return patient(
+            self,
+            codes=codes,
+            must_end=lambda: len(self.slept_s) >= ends_after,
+            waits=self.told.append,
+            timeout_s=timeout_s,
+            sleep=self.slept_s.append,
+        )
+
+
+def test_it_is_asked_again_until_it_answers() -> None:
+    """
+    More often than three times, at growing intervals of a second at most; who waits is told once.
+    """
+    scripted = Scripted(*[STARTING] * 20)
+
+    assert "answer" == scripted.asked(Code.SAFE_MODE)
+    assert 20 == len(scripted.slept_s)
+    assert max(scripted.slept_s) <= RETRY_WAIT_S_MAX
+    assert [STARTING] == scripted.told
+
+
+@pytest.mark.parametrize("error", [GONE, Refused(Code.KEY_EXISTS, "k exists")])
+def test_what_is_not_awaited_is_raised_at_once(error: SutureError) -> None:
+    """
+    A wrong address, or a refusal, is told now and not after minutes.
+    """
+    scripted = Scripted(error)
+
+    with pytest.raises(type(error)) as caught:
+        scripted.asked(Code.SAFE_MODE)
+
+    assert (error, [], []) == (caught.value, scripted.slept_s, scripted.told)
+
+
+def test_patience_ends_with_its_time() -> None:
+    """
+    The last failure is raised, with its hint.
+    """
+    scripted = Scripted(STARTING, STARTING)
+
+    with pytest.raises(Unavailable) as caught:
+        scripted.asked(Code.SAFE_MODE, timeout_s=0.0)
+
+    assert (STARTING, []) == (caught.value, scripted.slept_s)
+
+
+def test_patience_ends_with_who_asks() -> None:
+    """
+    On Ctrl-C nobody waits for minutes.
+    """
+    scripted = Scripted(*[GONE] * 9)
+
+    with pytest.raises(Unavailable):
+        scripted.asked(Code.SAFE_MODE, Code.UNAVAILABLE, ends_after=2)
+
+    assert 2 == len(scripted.slept_s)

@@ -1,0 +1,73 @@
+"""A peer is not trusted: what it sends is bounded, and consistent, or refused."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from agent.errors import Code, Refused
+from agent.rpc.calls import peer
+from agent.rpc.calls.peer import Peer
+from agent.rpc.v1 import datanode_pb2 as pb
+from agent.rpc.wire import codec, hashes
+from merkle.checksum import Algorithm
+from merkle.replica import ContainerId
+from merkle.tree import Leaf, TreeBuilder
+from tests.support.stores import chunk_of, content
+
+ONE = ContainerId(1)
+
+
+def two_pages() -> list[pb.HashesPage]:
+    """Return a tree of two blocks as a peer sends it."""
+    builder = TreeBuilder(Algorithm.XXH3_64)
+    for block_id in (1, 2):
+        builder.add_block(block_id)
+        builder.add_leaf(Leaf(0, 10, block_id, True))
+    question = pb.GetContainerHashesRequest(container_id=ONE, level=pb.CHUNKS)
+    return list(hashes.pages(builder.build(generation=1), hashes.parse_selection(question)))
+
+
+class Scripted(Peer):
+    """A peer that answers every question about its tree with the same pages."""
+
+    def __init__(self, pages: list[pb.HashesPage]) -> None:
+        super().__init__("127.0.0.1:1")
+        self.pages = pages
+
+    def _pages(self, *_: object) -> Iterator[pb.HashesPage]:
+        yield from self.pages
+
+
+def test_a_tree_that_does_not_fold_to_its_root_is_refused() -> None:
+    """
+    Every node of a tree that is returned is the checksum of its children, the root too.
+    """
+    pages = two_pages()
+    with Scripted(pages) as honest:
+        root = honest.tree(ONE).root
+    pages[0].summary.root ^= 1
+
+    with Scripted(pages) as liar, pytest.raises(Refused, match="fold to") as caught:
+        liar.tree(ONE)
+
+    assert pages[0].summary.root ^ 1 == root
+    assert Code.MALFORMED_REQUEST is caught.value.code
+
+
+def test_a_chunk_that_never_ends_is_cut_off() -> None:
+    """
+    No more is taken in than the chunk said it has, and one message.
+    """
+    data = content(1)
+    taken: list[int] = []
+
+    def endless() -> Iterator[pb.ReadChunkResponse]:
+        yield pb.ReadChunkResponse(chunk=codec.chunk_message(chunk_of(data)))
+        while len(taken) < 100:
+            taken.append(1)
+            yield pb.ReadChunkResponse(data=data)
+
+    with pytest.raises(Refused, match="more than"):
+        peer._receive(endless(), 0, None)
+
+    assert 2 == len(taken)

@@ -1,0 +1,111 @@
+"""Calls that wait for their callers: counted, bounded for each, ended when they are in the way."""
+
+from agent.rpc.serving.waits import SLOW_S, SWEEP_INTERVAL_S, WAIT_S_MAX, Waits, account_of, share
+from tests.support.clock import FakeClock
+
+THREADS = 8
+SHARE = 6
+
+
+class World:
+    """Waits on a clock that is moved by hand; it notes which calls were ended."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.waits = Waits(THREADS, monotonic_s=self.clock.monotonic_s)
+        self.ended: list[str] = []
+
+    def begin(self, caller: str, count: int = 1) -> None:
+        """Begin that many calls of a caller that never finishes one."""
+        for number in range(count):
+            name = f"{caller}{number}"
+            self.waits.begin(caller, lambda name=name: self.ended.append(name))
+
+    def after(self, seconds: float) -> list[str]:
+        """Let time pass and sweep; return who was ended until now."""
+        self.clock.advance_s(seconds)
+        self.waits.sweep()
+        return self.ended
+
+
+def test_a_share_leaves_threads_to_others() -> None:
+    """
+    Of few calls as of many; and never only one, which would make every caller wait in line.
+    """
+    assert [2, 2, 2, 3, 6, 15] == [share(count) for count in (1, 2, 3, 4, 8, 20)]
+
+
+def test_a_host_has_one_share_and_each_local_process_its_own() -> None:
+    """
+    Connections of another host are counted together, so that opening more gains nothing.
+    """
+    assert account_of("ipv4:10.0.0.7:4711") == account_of("ipv4:10.0.0.7:4712")
+    assert account_of("ipv4:127.0.0.1:4711") != account_of("ipv4:127.0.0.1:4712")
+    assert account_of("ipv6:%5B::1%5D:4711") != account_of("ipv6:%5B::1%5D:4712")
+
+
+def test_who_keeps_a_whole_share_waiting_gets_no_more() -> None:
+    """
+    Others do, and so does the first when a call of it goes on.
+    """
+    world = World()
+    world.begin("a", SHARE - 1)
+    ticket = world.waits.begin("a", lambda: None)
+
+    assert not world.waits.has_room("a")
+    assert world.waits.has_room("b")
+    world.waits.end(ticket)
+    assert world.waits.has_room("a")
+
+
+def test_while_threads_are_left_a_slow_caller_is_left_alone() -> None:
+    """
+    A client on a slow line is no attack; only what lasts beyond all reason is ended.
+    """
+    world = World()
+    world.begin("a", SHARE - 1)
+
+    assert [] == world.after(WAIT_S_MAX - 1)
+    assert {"a0", "a1", "a2", "a3", "a4"} == set(world.after(1))
+
+
+def test_when_most_threads_wait_the_slow_ones_give_way() -> None:
+    """
+    Those of whoever has the most first, the oldest first, until half a share waits; calls that
+    have only begun are spared.
+    """
+    world = World()
+    world.begin("b", 1)
+    world.clock.advance_s(0.1)
+    world.begin("a", 4)
+    world.clock.advance_s(SLOW_S)
+    world.begin("c", 2)
+
+    assert ["a0", "a1", "a2", "a3"] == sorted(world.after(0))
+    assert 3 == len(world.waits)
+
+
+def test_it_is_not_swept_more_often_than_needed() -> None:
+    """
+    Each call of a busy server asks for it.
+    """
+    world = World()
+    world.clock.advance_s(SLOW_S)
+    world.begin("a", SHARE)
+    assert [] == world.after(0)
+
+    world.clock.advance_s(SLOW_S - SWEEP_INTERVAL_S / 2)
+    assert 0 == world.waits.sweep()
+    assert world.after(SWEEP_INTERVAL_S)
+
+
+def test_what_ended_meanwhile_is_not_ended_again() -> None:
+    """
+    A call may go on while it is being swept.
+    """
+    world = World()
+    ticket = world.waits.begin("a", lambda: world.ended.append("gone"))
+    world.waits.end(ticket)
+    world.waits.end(ticket)
+
+    assert [] == world.after(WAIT_S_MAX)
