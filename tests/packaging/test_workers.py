@@ -69,7 +69,7 @@ def test_the_longest_start_first() -> None:
         "unit/x",
         "property/x",
         "integration/x",
-        "integration/test_cli",
+        "integration/cli/test_cli",
         "fault/x",
         "integration/test_demo",
         "spark/test_views",

@@ -26,8 +26,8 @@ TOGETHER: Final = {
         "tests/spark/test_views.py",
     ),
     "one cluster": (
-        "tests/integration/test_agent_process.py",
-        "tests/integration/test_cli.py",
+        "tests/integration/host/test_agent_process.py",
+        "tests/integration/cli/test_cli.py",
     ),
 }
 """Files that use one fixture of the whole session, by what they share."""

@@ -50,9 +50,10 @@ class Group:
 
 
 JUDGE_LAW = "tests/property/test_judge_reference.py"
-ASKED_BY_SCM = tuple(
-    f"tests/unit/scm/test_{name}.py"
-    for name in ("replication", "shards", "leaving", "vectors", "doubts")
+ASKED_BY_SCM = (
+    *("tests/unit/health/test_replication.py", "tests/unit/health/test_shards.py"),
+    *("tests/unit/health/test_rule_vectors.py", "tests/unit/health/test_copied_in_doubt.py"),
+    "tests/unit/scm/administration/test_leaving.py",
 )
 """They ask the judge what the control plane's own rules were asked before."""
 
@@ -97,7 +98,12 @@ GROUPS = (
         shared=("tests/unit/health/", JUDGE_LAW),
         own_budget_s=4 * OWN_BUDGET_S,  # each of them calls every module
     ),
-    Group("scm", tuple(f"scm/*/{name}.py" for name in SCM_RULES), ("tests/unit/scm",), "scm"),
+    Group(
+        "scm",
+        tuple(f"scm/*/{name}.py" for name in SCM_RULES),
+        ("tests/unit/scm", *ASKED_BY_SCM),
+        "scm",
+    ),
 )
 
 

@@ -18,7 +18,7 @@ from tests.support.monitoring import without_suffix
 from tests.support.scm_process import ScmProcess, spawn
 from tests.support.scm_world import ScmWorld, replica
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[4]
 
 
 class Mortal:

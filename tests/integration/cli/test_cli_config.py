@@ -13,7 +13,7 @@ from agent.demo.cluster import Cluster
 from agent.rpc.calls.peer import Peer
 from tests.support.nursery import forked
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 WAIT_S = 30.0
 MIB = 1024**2
 

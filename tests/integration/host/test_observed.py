@@ -25,7 +25,7 @@ from tests.support.nursery import forked
 pytestmark = pytest.mark.slow
 
 WAIT_S = 30.0
-SCM_METRICS = Path(__file__).resolve().parents[2] / "scm" / "edge" / "metrics.py"
+SCM_METRICS = Path(__file__).resolve().parents[3] / "scm" / "edge" / "metrics.py"
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from tests.support.nursery import forked
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 QUESTION = re.compile(
     r"^### (.+[.?])\n\n```console\n\$ (suture .+)\n((?:.|\n)*?)^```", re.MULTILINE
 )

@@ -19,7 +19,7 @@ from agent.reconstruct.sources import SILENT_COUNT_MAX, Reading, Sources
 from agent.rpc.calls.peer import Meter, Peer
 from agent.rpc.v1 import container_pb2, scm_pb2
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
-from tests.integration.test_reconstruct import flip
+from tests.integration.reconstruct.test_reconstruct import flip
 from tests.support.datanodes import Datanode
 from tests.support.ec_cluster import CONTAINER as CODED
 from tests.support.ec_cluster import EcCluster, altered, ec_cluster, groups_of, write_shard
