@@ -1,17 +1,17 @@
-"""The Spark verification against DuckDB, a small cluster, and many suspects: whole processes.
+"""The verification against DuckDB, a small cluster, and many suspects: whole processes.
 
 Each is a process of its own from its start to its end, cold, as an operator starts it. DuckDB's
 (bench/duckdb_verify.py) does the same work on the same files; the tables of both must be equal, row
 by row, before any time counts, and the seeded faults must have been classed as seeded.
 
-    small      30 containers: seconds, and Spark's jobs
-    flat       BENCH_SPARK_CONTAINERS containers (1,000,000) as datanodes report them
-    clustered  the same in buckets by container
-    suspects   200,000 containers to be judged replica by replica, of a million
+    small      30 containers, on Spark: seconds, and its jobs; and as an operator gets it, without
+    flat       BENCH_SPARK_CONTAINERS containers (1,000,000) as datanodes report them; Spark is
+               started where the job starts it by itself, and with BENCH_SPARK_MASTER
+    suspects   200,000 containers with which something is the matter, of a million
 
 Ten million containers take long on two cores, much of it to generate them. Kept in a directory,
-they are generated once (1.2 GB), and BENCH_SPARK_STEPS runs some of the steps, or generate-flat,
-generate-clustered and generate-suspects:
+they are generated once (1.2 GB), and BENCH_SPARK_STEPS runs some of the steps, or generate-flat and
+generate-suspects:
 
     BENCH_SPARK_CONTAINERS=10000000 BENCH_SPARK_DIRECTORY=/data/clusters BENCH_TIMEOUT_S=7200 \\
         BENCH_SPARK_STEPS=flat make bench NAME=spark
@@ -38,12 +38,12 @@ LARGE = int(os.environ.get("BENCH_SPARK_CONTAINERS", "1000000"))  # minutes on t
 SHAPES = {
     "small": ("--containers", "30", "--faults-per-million", "300000"),
     "flat": ("--containers", str(LARGE)),
-    "clustered": ("--containers", str(LARGE), "--buckets", "16"),
     "suspects": ("--containers", "1000000", "--faults-per-million", "270000"),
 }
 WIDE = ("--nodes", "1000", "--bad-node", "40")
 """A thousand nodes, one volume of which damages what it holds."""
 
+LOCAL = "local[*]"
 ROUNDS = {"small": 3}
 """What takes seconds is run more than once, and the fastest counts."""
 
@@ -85,8 +85,8 @@ def measures() -> list[Measure]:
                 _snapshot(root, step.removeprefix("generate-"))
                 continue
             snapshot = _snapshot(root, step)
-            runs = [_spark(root / f"{step}{i}", snapshot) for i in range(ROUNDS.get(step, 1))]
-            run = min(runs, key=lambda run: run.seconds)  # what else is going on only adds
+            master = LOCAL if step == "small" else os.environ.get("BENCH_SPARK_MASTER", "")
+            run = _fastest(step, root, snapshot, master)
             found += {"small": _small, "suspects": _suspects}.get(step, _versus)(
                 step, snapshot, run
             )
@@ -94,15 +94,25 @@ def measures() -> list[Measure]:
     return found
 
 
-def _small(step: str, _snapshot: Path, run: Run) -> list[Measure]:
+def _fastest(step: str, root: Path, snapshot: Path, master: str) -> Run:
+    """Return the fastest of some runs: what else is going on only adds."""
+    name = f"{step}-{'spark' if master else 'any'}"
+    runs = [_run(root / f"{name}{i}", snapshot, master) for i in range(ROUNDS.get(step, 1))]
+    return min(runs, key=lambda run: run.seconds)
+
+
+def _small(step: str, snapshot: Path, run: Run) -> list[Measure]:
+    own = _fastest(step, run.directory.parents[1], snapshot, "")
     return [
+        Measure(f"verify_{step}", own.seconds, "s", compared_with="whole process, no Spark"),
         at_most(f"spark_{step}", run.seconds, "s", SMALL_S_MAX, compared_with="whole process"),
         at_most(f"spark_{step}_jobs", run.jobs, "Spark jobs", SMALL_JOBS_MAX),
     ]
 
 
 def _suspects(step: str, _snapshot: Path, run: Run) -> list[Measure]:
-    (count,) = _row("SELECT count(*) FROM '$run/health/part-judged.parquet'", run=run.directory)
+    distinct = "SELECT count(DISTINCT container_id) FROM '$run/replica_class/*.parquet'"
+    (count,) = _row(distinct, run=run.directory)
     return [
         at_least(f"spark_{step}_judged", count, "containers", SUSPECTS_MIN),
         at_most(f"spark_{step}", run.seconds, "s", SUSPECTS_S_MAX, compared_with="whole process"),
@@ -181,14 +191,17 @@ def _snapshot(root: Path, step: str) -> Path:
     return snapshot
 
 
-def _spark(out: Path, snapshot: Path) -> Run:
+def _run(out: Path, snapshot: Path, master: str) -> Run:
     """Run the job; what Spark did is read from its event log."""
     log = out / "log"
     log.mkdir(parents=True)
     conf = {"enabled": "true", "dir": log.as_uri(), "compress": "false"}
     options = " ".join(f"--conf spark.eventLog.{name}={value}" for name, value in conf.items())
     seconds = _process_s(
-        ["-m", "spark_verify.job", str(snapshot), "--out", str(out), "--run-id", "spark"],
+        [
+            *("-m", "spark_verify.job", str(snapshot), "--out", str(out), "--run-id", "spark"),
+            *(("--master", master) if master else ()),
+        ],
         codes=(0, 2, 3),
         PYSPARK_SUBMIT_ARGS=f"{options} pyspark-shell",
     )

@@ -13,17 +13,21 @@ from string import Template
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 
 from health.plan.actions import SCAN_PRIORITY
 from health.rules import Rules
 from health.words import QUEUES, REACHABLE_HEALTHS, TREE_STATES, Queue
 from spark_verify.batches import nodes_of
-from spark_verify.judging import PARTS, Case, judged_here
+from spark_verify.exchange import Layout
+from spark_verify.judging import PARTS, Case, judge_rows
 from spark_verify.manifest import Manifest, read_manifest
 from spark_verify.results import ordered, write
 from spark_verify.rows import TABLES
-from spark_verify.summary import AGE_DAYS, DAY_MS, judged_kinds
+from spark_verify.summary import judged_kinds
+from spark_verify.tallies import Tallies
 from spark_verify.verdict_rows import Stamp
+from spark_verify.volumes import AGE_DAYS, DAY_MS
 
 RUN_ID = "duckdb"
 
@@ -45,8 +49,10 @@ def main(snapshot: Path, out: Path) -> None:
         (out / name).mkdir(parents=True)
     for statement in statements(snapshot, out, case):
         connection.execute(statement)
-    found = judged_here({name: suspects(connection, snapshot, name) for name in PARTS}, case)
-    tables = found.tables | {"reconcile_plan": reconcile_plan(found.tables["divergent"])}
+    tallies = Tallies()
+    rows = {name: suspects(connection, snapshot, name) for name in PARTS}
+    tables = judge_rows(rows, case, tallies, Layout.whole(rows["replicas"].num_rows))
+    tables["reconcile_plan"] = reconcile_plan(tables["divergent"])
     tables["plan"] = ordered(tables["plan"], "priority", "container_id", "action")
     for name, table in tables.items():
         write(table, out / name)
@@ -55,7 +61,7 @@ def main(snapshot: Path, out: Path) -> None:
     )
     numbers = {
         "plain": kinds.fetchall(),
-        "judged": [str(kind) for kind in judged_kinds(found.tallies)],
+        "judged": [str(kind) for kind in judged_kinds(tallies)],
         "volumes": volumes(connection, snapshot, manifest),
     }
     (out / "summary.json").write_text(json.dumps(numbers))
@@ -70,8 +76,7 @@ def check(connection: duckdb.DuckDBPyConnection, snapshot: Path, manifest: Manif
         wrong += [
             f"{c.name} < 0"
             for c in columns
-            if c.type.simpleString() in ("int", "bigint")
-            and c.name not in ("root", "tombstones_checksum")
+            if pa.types.is_integer(c.type) and c.name not in ("root", "tombstones_checksum")
         ]
         rows, bad = ask(
             connection,
@@ -110,7 +115,7 @@ def suspects(connection: duckdb.DuckDBPyConnection, snapshot: Path, name: str) -
         connection,
         "SELECT $columns FROM '$table/*.parquet' SEMI JOIN "
         "(SELECT container_id FROM screened WHERE NOT plain) USING (container_id)",
-        columns=", ".join(column.name for column in PARTS[name]),
+        columns=", ".join(PARTS[name].names),
         table=snapshot / name,
     ).to_arrow_table()
 

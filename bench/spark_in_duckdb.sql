@@ -1,4 +1,4 @@
--- The screen of the Spark job, as a person would write it for DuckDB: what it calls plain needs no
+-- A screen, as a person would write it for DuckDB: containers that it calls plain need no
 -- judge. bench/duckdb_verify.py fills in the blanks. Undecided means suspect, as in the job.
 CREATE TEMP TABLE node AS
 SELECT datanode_id, op_state IN ('IN_MAINTENANCE', 'ENTERING_MAINTENANCE') AS resting,

@@ -14,7 +14,6 @@ from agent.config.quantity import parse_bytes_per_s, parse_duration_s
 from agent.observe import logs
 from agent.runtime.stopping import StopRequest
 from merkle.replica import ContainerId
-from ozone.cluster_commands import export_command
 from ozone.comparison import Agreement, Reason
 from ozone.disk.layout import Volume
 from ozone.result import MEANINGS, ContainerResult, Standing
@@ -69,9 +68,6 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 @app.callback()
 def ozone() -> None:
     """Read the volumes of an Apache Ozone datanode."""
-
-
-app.command("export")(export_command)
 
 
 @app.command("scrub")

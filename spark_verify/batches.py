@@ -1,5 +1,6 @@
 """Arrow tables of a snapshot as batches of the judge, and what it says as Arrow again."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -57,23 +58,37 @@ def cut_of(containers: pa.Table, replicas: pa.Table, ops: pa.Table, nodes: Nodes
     )
     ids = np.unique(_longs(named))
     names = pa.array(nodes.names, pa.string())
-    origin = pc.if_else(
-        pc.equal(replicas["origin_datanode_id"], ""),
-        replicas["datanode_id"],
-        replicas["origin_datanode_id"],
-    )
-    origins = pc.unique(origin)
-    origins = origins.take(pc.array_sort_indices(origins))  # numbered alike whatever the order
-    columns = _replicas(ids, replicas, names) | {"origin": _places(origin, origins)}
+    columns = _replicas(ids, replicas, names)
+    columns["origin"], origins = _origins(replicas, columns["node"], nodes)
     order = np.lexsort([columns[name] for name in ("node", "index", "container")])
     batch = Batch(
         containers=_containers(ids, containers),
         replicas=Replicas(**{name: column[order] for name, column in columns.items()}),
         ops=_ops(ids, ops, names),
         nodes=nodes,
-        origins=tuple(origins.to_pylist()),
+        origins=origins,
     )
     return Cut(batch, replicas.take(order))
+
+
+def _origins(table: pa.Table, node: Ints, nodes: Nodes) -> tuple[Ints, tuple[str, ...]]:
+    """Return the place of each replica's origin, where none is told its own datanode, and the
+    origins in the order of their names: numbered alike whatever the order of the rows.
+
+    `node` is the place of each replica's datanode among the nodes, which are sorted.
+    """
+    words, codes = coded(table["origin_datanode_id"])
+    told = words.to_pylist()
+    place = _longs(pc.index_in(words, value_set=pa.array(nodes.names, pa.string())), UNKNOWN)
+    names = nodes.names
+    strange = {w for w, at in zip(told, place.tolist(), strict=True) if w and at == UNKNOWN}
+    if strange:  # they have left the cluster
+        names = tuple(sorted({*names, *strange}))
+        moved = np.array([bisect_left(names, name) for name in nodes.names], dtype=np.int64)
+        node = np.append(moved, UNKNOWN)[node]
+        place = np.array([bisect_left(names, w) if w else UNKNOWN for w in told], dtype=np.int64)
+    origin = np.append(place, UNKNOWN)[codes]
+    return np.where(origin == UNKNOWN, node, origin), names
 
 
 def _containers(ids: Ints, table: pa.Table) -> Containers:
@@ -111,7 +126,7 @@ def _containers(ids: Ints, table: pa.Table) -> Containers:
 
 def _replicas(ids: Ints, table: pa.Table, names: pa.Array) -> dict[str, Any]:
     state = _codes(table["state"], REPLICA_STATES)
-    algorithm = table["tree_algorithm"].combine_chunks().dictionary_encode()
+    _, algorithm = coded(table["tree_algorithm"])
     has_root = pc.and_(pc.is_valid(table["root"]), pc.is_valid(table["tree_algorithm"]))
     return {
         "container": np.searchsorted(ids, _longs(table["container_id"])),
@@ -122,7 +137,7 @@ def _replicas(ids: Ints, table: pa.Table, names: pa.Array) -> dict[str, Any]:
         "bcsid": _longs(table["bcsid"], NO_BCSID),
         "used_bytes": _longs(table["used_bytes"]),
         "is_empty": _bools(table["is_empty"]),
-        "algorithm": _longs(algorithm.indices, UNKNOWN),
+        "algorithm": algorithm,
         "root": _longs(table["root"], 0),
         "has_root": _bools(has_root),
         "tombstones": _longs(table["tombstones_checksum"], 0),
@@ -154,7 +169,16 @@ def _codes(column: pa.ChunkedArray, words: Sequence[str]) -> Ints:
 
 
 def _places(column: pa.ChunkedArray, values: pa.Array) -> Ints:
-    return _longs(pc.index_in(column, value_set=values), UNKNOWN)
+    words, codes = coded(column)
+    return np.append(_longs(pc.index_in(words, value_set=values), UNKNOWN), UNKNOWN)[codes]
+
+
+def coded(column: pa.ChunkedArray) -> tuple[pa.Array, Ints]:
+    """Return the words of a column, and for each row which of them it has; UNKNOWN for none."""
+    whole = column.unify_dictionaries().combine_chunks()
+    if not pa.types.is_dictionary(whole.type):
+        whole = whole.dictionary_encode()
+    return whole.dictionary, _longs(whole.indices, UNKNOWN)
 
 
 def _longs(column: pa.Array | pa.ChunkedArray, missing: int | None = None) -> Ints:

@@ -3,21 +3,7 @@
 They stand here and not in `agent.errors` because the job runs where no agent is installed.
 """
 
-from typing import Final
-
-from pyspark.errors import PySparkException
-
-
-def _spark_errors() -> tuple[type[Exception], ...]:
-    try:
-        from py4j.protocol import Py4JError
-    except ImportError:  # a Spark Connect client has no JVM beside it
-        return (PySparkException,)
-    return (PySparkException, Py4JError)
-
-
-SPARK_ERRORS: Final = _spark_errors()
-"""What a Spark action can raise: most errors are translated by PySpark, some come raw from Java."""
+import sys
 
 
 class VerifyError(Exception):
@@ -40,3 +26,19 @@ class RunConflict(VerifyError):
     """The run id is taken by a run of other input or other options."""
 
     code = "RUN_CONFLICT"
+
+
+def failures() -> tuple[type[Exception], ...]:
+    """Return what can go wrong in a run and is told in a line: the job's own errors, the file
+    system's, and where Spark was used what its actions raise (most errors are translated
+    by PySpark, some come raw from Java)."""
+    found: list[type[Exception]] = [VerifyError, OSError]
+    if "pyspark" in sys.modules:
+        from pyspark.errors import PySparkException
+
+        found.append(PySparkException)
+    if "py4j" in sys.modules:  # a Spark Connect client has no JVM beside it
+        from py4j.protocol import Py4JError
+
+        found.append(Py4JError)
+    return tuple(found)

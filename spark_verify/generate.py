@@ -15,6 +15,7 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.pandas.types import from_arrow_type
 
 from health.words import flag_bit
 from spark_verify.rows import SCHEMA_VERSION, TABLES
@@ -70,8 +71,6 @@ class Shape:
     """A node whose volume v2 damages what it holds; -1 for none."""
     bad_per_million: int = 300_000
     """How much of what that volume holds is damaged."""
-    buckets: int = 0
-    """Write the tables clustered by container in so many buckets; 0: as datanodes report."""
 
     @property
     def node_count(self) -> int:
@@ -89,14 +88,17 @@ def generate(spark: SparkSession, shape: Shape, directory: Path) -> dict[str, in
         "replicas": _replica_rows(boxes, shape),
         "nodes": _node_rows(spark, shape),
         "pending_ops": spark.range(0).select(
-            *[f.lit(None).cast(c.type).alias(c.name) for c in TABLES["pending_ops"]]
+            *[
+                f.lit(None).cast(from_arrow_type(c.type)).alias(c.name)
+                for c in TABLES["pending_ops"]
+            ]
         ),
     }
     counts = {}
     for name, columns in TABLES.items():
         rows = tables[name].withColumn("snapshot_id", f.lit(snapshot_id))
         rows = rows.select(*[c.name for c in columns])
-        _write(rows, directory / name, shape, is_clustered=name in ("containers", "replicas"))
+        rows.write.option("compression", "zstd").parquet(str(directory / name))
         counts[name] = spark.read.parquet(str(directory / name)).count()
     _truth(boxes).write.parquet(str(directory / "truth"))
     manifest = {
@@ -107,26 +109,8 @@ def generate(spark: SparkSession, shape: Shape, directory: Path) -> dict[str, in
         "cluster_id": "generated",
         "rows": counts,
     }
-    if shape.buckets:
-        manifest["buckets"] = shape.buckets
     (directory / "manifest.json").write_text(json.dumps(manifest) + "\n", encoding="utf-8")
     return counts
-
-
-def _write(rows: DataFrame, path: Path, shape: Shape, *, is_clustered: bool) -> None:
-    if not shape.buckets or not is_clustered:
-        rows.write.option("compression", "zstd").parquet(str(path))
-        return
-    table = f"suture_generate_{abs(hash(str(path)))}"
-    (
-        rows.repartition(shape.buckets, "container_id")
-        .write.option("compression", "zstd")
-        .option("path", str(path))
-        .bucketBy(shape.buckets, "container_id")
-        .sortBy("container_id")
-        .saveAsTable(table)
-    )
-    rows.sparkSession.sql(f"DROP TABLE {table}")  # external: the files stay
 
 
 def _draw(shape: Shape, what: str, *more: Column) -> Column:
@@ -267,8 +251,6 @@ def _replica_rows(boxes: DataFrame, shape: Shape) -> DataFrame:
         f.lit(AS_OF_MS - 30_000).cast("long").alias("reported_at_ms"),
         "node",
     )
-    if shape.buckets:
-        return rows
     # As reports come in: one datanode after the other.
     return rows.repartitionByRange("node").sortWithinPartitions("node")
 

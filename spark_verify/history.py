@@ -7,16 +7,21 @@ it was last planned is planned ever more rarely: at its 1st, 2nd, 3rd, 5th, 9th 
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as f
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from spark_verify.manifest import Manifest
-from spark_verify.results import Rows
 from spark_verify.rows import DIVERGENT, RESULT_VERSION
 from spark_verify.runs import read_summary
+from spark_verify.snapshot import Part, group_sizes, parquet_files, parts_of
+
+BEFORE: Final = pa.schema(
+    [DIVERGENT.field(name) for name in ("container_id", "replicas", "attempts")]
+)
+"""What of `divergent/` counts in the next run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,14 @@ class Previous:
         """Return what a trend is drawn from."""
         names = ("run_id", "as_of_ms", "containers", "flagged", "flags", "checksum_classes")
         return {name: self.summary[name] for name in names}
+
+    def parts(self) -> list[Part]:
+        """Return the files of what it found to differ."""
+        sizes = []
+        for path in parquet_files(self.directory / "divergent"):
+            with pq.ParquetFile(path) as file:
+                sizes.append((str(path), group_sizes(file)))
+        return parts_of("before", sizes)
 
 
 def previous_run(out: Path, manifest: Manifest, run_id: str) -> Previous | None:
@@ -50,16 +63,24 @@ def _version(summary: dict[str, Any]) -> object:
     return inputs.get("result_version") if isinstance(inputs, dict) else None
 
 
-def with_attempts(plan: Rows, previous: Previous, spark: SparkSession) -> Rows:
-    """Fill in `attempts`, runs that found the same roots before, and `is_backed_off`."""
-    if isinstance(plan, pa.Table):
-        joined = with_attempts(spark.createDataFrame(plan, DIVERGENT.spark), previous, spark)
-        return joined.toArrow().cast(plan.schema)
-    before = spark.read.parquet(str(previous.directory / "divergent")).select(
-        "container_id", f.col("replicas").alias("before"), f.col("attempts").alias("tried")
-    )
-    joined = plan.drop("attempts", "is_backed_off").join(before, "container_id", "left")
-    is_same = f.coalesce(f.col("before") == f.col("replicas"), f.lit(False))
-    attempts = f.when(is_same, f.col("tried") + 1).otherwise(0)
-    counted = joined.withColumn("attempts", attempts)
-    return counted.withColumn("is_backed_off", f.bit_count("attempts") > 1).select(*plan.columns)
+def with_attempts(divergent: pa.Table, before: pa.Table) -> pa.Table:
+    """Fill in `attempts`, runs that found the same roots before, and `is_backed_off`.
+
+    `before` are rows of the previous run's `divergent/`, as `BEFORE` has them.
+    """
+    is_again = pc.is_in(before["container_id"], value_set=divergent["container_id"])
+    was = {row["container_id"]: row for row in before.filter(is_again).to_pylist()}
+    attempts = [
+        row["attempts"] + 1 if row is not None and row["replicas"] == replicas else 0
+        for row, replicas in zip(
+            map(was.get, divergent["container_id"].to_pylist()),
+            divergent["replicas"].to_pylist() if was else [None] * divergent.num_rows,
+            strict=True,
+        )
+    ]
+    filled = {"attempts": attempts, "is_backed_off": [n.bit_count() > 1 for n in attempts]}
+    for name, values in filled.items():
+        place = DIVERGENT.get_field_index(name)
+        kind = DIVERGENT.field(place)
+        divergent = divergent.set_column(place, kind, pa.array(values, kind.type))
+    return divergent

@@ -18,17 +18,13 @@ from typing import Annotated, Final
 
 import typer
 
-from spark_verify.errors import SPARK_ERRORS, VerifyError
-from spark_verify.generate import Shape, generate
+from spark_verify.errors import failures
 from spark_verify.manifest import read_manifest
 from spark_verify.pipeline import REPORTING_MIN_PERCENT, Request, Result, verify
 from spark_verify.printable import printable
 from spark_verify.report import verdict
-from spark_verify.score import score
-from spark_verify.session import open_session
 
 ERROR: Final = 1
-FAILURES: Final[tuple[type[Exception], ...]] = (VerifyError, OSError, *SPARK_ERRORS)
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -72,7 +68,7 @@ def verify_command(
             reporting_min_percent=reporting_min_percent,
         )
         result = verify(request, progress)
-    except FAILURES as error:
+    except failures() as error:
         _say_error(error, as_json=as_json)
         raise _Done(ERROR) from error
     _say_result(result, as_json=as_json)
@@ -94,10 +90,12 @@ def generate_command(
     racks: Annotated[int, typer.Option(min=5, help="How many racks.")] = 8,
     faults_per_million: Annotated[int, typer.Option(min=0, max=1_000_000)] = 5_000,
     bad_node: Annotated[int, typer.Option(help="Number of a node with a bad volume.")] = -1,
-    buckets: Annotated[int, typer.Option(min=0, help="Cluster the tables; 0: flat.")] = 0,
     master: Annotated[str, typer.Option(help="Spark master; default: this machine.")] = "",
 ) -> None:
     """Write a synthetic cluster with seeded faults, and the truth about it."""
+    from spark_verify.generate import Shape, generate
+    from spark_verify.session import open_session
+
     shape = Shape(
         containers,
         seed=seed,
@@ -105,7 +103,6 @@ def generate_command(
         racks=racks,
         faults_per_million=faults_per_million,
         bad_node=bad_node,
-        buckets=buckets,
     )
     if directory.exists():
         _tell(f"suture-verify: {directory} exists already", err=True)
@@ -121,10 +118,13 @@ def score_command(
     master: Annotated[str, typer.Option(help="Spark master; default: this machine.")] = "",
 ) -> None:
     """Compare a run with the seeded truth; exit code 2 when anything was classed wrongly."""
+    from spark_verify.score import score
+    from spark_verify.session import open_session
+
     try:
         replicas = read_manifest(snapshot).rows["replicas"]
         found = score(open_session(replica_count=replicas, master=master), snapshot, run)
-    except FAILURES as error:
+    except failures() as error:
         _say_error(error, as_json=False)
         raise _Done(ERROR) from error
     typer.echo(json.dumps(found, indent=2))

@@ -1,39 +1,48 @@
-"""The judge at work: rows of whole containers in, rows of the result out.
+"""The judge at work: what one task does, wherever it runs.
 
-    containers ─┐           a few: collected ───────────────────► cut in pieces ─┐
-    replicas   ─┼─ to judge                                                      ├► health.judge
-    pending_ops ┘           many: united ─► exchange by container ─► Arrow batches ┘
+    read_part        rows of some files, each row checked, parted by container
+    judge_partition  all rows of some containers ─► health.judge ─► the partition's files
 
-Spark distributes, the judge decides. A piece ends between two containers, so each is judged with
-all its rows side by side, whatever else its piece holds. Each task also returns what it counted, so
+Spark distributes, the judge decides. A slice ends between two containers, so each is judged with
+all its rows side by side, whatever else its slice holds. Each task also returns what it counted, so
 that no table is read again only to be counted.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as f
-from pyspark.sql import types as t
 
 from health.batch import Nodes, violations
 from health.judge import judge
 from health.rules import Rules
-from spark_verify.batches import cut_of
+from health.segments import Bools
+from spark_verify.batches import coded, cut_of
+from spark_verify.exchange import Layout, joined
+from spark_verify.history import BEFORE, with_attempts
 from spark_verify.manifest import Manifest
-from spark_verify.results import Rows
-from spark_verify.rows import CONTAINERS, JUDGED, PENDING_OPS, REPLICAS, TALLY, Column, spark_schema
-from spark_verify.snapshot import Snapshot
+from spark_verify.plans import scan_plan
+from spark_verify.results import ordered, write
+from spark_verify.rows import (
+    CONTAINERS,
+    DIVERGENT,
+    JUDGED,
+    PENDING_OPS,
+    REPLICAS,
+    ROWS_PER_CONTAINER_MAX,
+    TABLES,
+    Column,
+    schema_of,
+)
+from spark_verify.snapshot import Part, read_part
 from spark_verify.tallies import Tallies
 from spark_verify.verdict_rows import Stamp, judged_tables
-from spark_verify.violations import impossible
-
-ROWS_PER_BATCH: Final = 50_000
-"""Rows judged at once: enough that numpy's calls cost nothing, few enough for caches."""
+from spark_verify.violations import EXAMPLES_MAX, examples, wrong_rows
+from spark_verify.volumes import count_volumes
 
 JUDGED_REPLICA_COLUMNS: Final = (
     "container_id",
@@ -48,6 +57,7 @@ JUDGED_REPLICA_COLUMNS: Final = (
     "root",
     "tombstones_checksum",
     "volume_id",
+    "data_scan_at_ms",
     "finding_count",
     "is_contradictory",
     "load_error",
@@ -56,28 +66,23 @@ JUDGED_REPLICA_COLUMNS: Final = (
     "is_barred",
     "is_hopeful",
 )
-"""What of a replica's row is judged; the rest need not be decoded."""
+"""What of a replica's row is judged or counted; the rest is only looked at where it is read."""
 
 
-def _kept(columns: Iterable[Column], names: Iterable[str]) -> tuple[Column, ...]:
+def _kept(columns: Iterable[Column], names: Iterable[str]) -> pa.Schema:
     wanted = {column.name: column for column in columns}
-    return tuple(wanted[name] for name in names)
+    return schema_of(tuple(wanted[name] for name in names))
 
 
-PARTS: Final = {
-    "containers": tuple(c for c in CONTAINERS if c.name != "snapshot_id"),
+PARTS: Final[dict[str, pa.Schema]] = {
+    "containers": schema_of(tuple(c for c in CONTAINERS if c.name != "snapshot_id")),
     "replicas": _kept(REPLICAS, JUDGED_REPLICA_COLUMNS),
-    "pending_ops": tuple(c for c in PENDING_OPS if c.name != "snapshot_id"),
+    "pending_ops": schema_of(tuple(c for c in PENDING_OPS if c.name != "snapshot_id")),
 }
-"""The tables that a container's rows come from, in the order in which they are united."""
+"""The tables of a snapshot that a container's rows come from."""
 
-FOUND: Final = t.StructType(
-    [
-        *(t.StructField(name, shape.spark) for name, shape in JUDGED.items()),
-        t.StructField("tallies", t.ArrayType(TALLY.spark)),
-    ]
-)
-"""What Spark's tasks return: in each row all is null but the row of one table, or the tallies."""
+MOVED: Final[dict[str, pa.Schema]] = PARTS | {"before": BEFORE}
+"""What is put together by container: those, and what the run before this one found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,125 +96,146 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What the judge found: rows of each table of `rows.JUDGED`, and what was counted of them."""
+class Job:
+    """What a task is told beside its rows."""
 
-    tables: dict[str, Rows]
-    tallies: Tallies
-
-
-def judged_here(parts: dict[str, pa.Table], case: Case) -> Found:
-    """Judge rows that this process holds."""
-    tallies = Tallies()
-    found = {name: [shape.arrow_schema.empty_table()] for name, shape in JUDGED.items()}
-    for piece in pieces(parts) if any(table.num_rows for table in parts.values()) else ():
-        for name, table in _judged(piece, case, tallies).items():
-            found[name].append(table)
-    return Found({name: pa.concat_tables(tables) for name, tables in found.items()}, tallies)
+    case: Case
+    layout: Layout
+    out: str
+    """Directory of the result that grows; all tasks see it."""
+    changed_nodes: tuple[str, ...] = ()
+    """When given, only containers with a replica on one of these nodes are judged."""
+    silent: tuple[str, ...] = ()
+    """Nodes that cannot be told to scan."""
 
 
-def pieces(parts: dict[str, pa.Table]) -> Iterator[dict[str, pa.Table]]:
-    """Cut tables into pieces of some ROWS_PER_BATCH replicas, and no container in two."""
-    by_id = {name: table.sort_by("container_id") for name, table in parts.items()}
-    ids = {name: table["container_id"].to_numpy() for name, table in by_id.items()}
-    firsts = np.unique(ids["replicas"][ROWS_PER_BATCH::ROWS_PER_BATCH])
-    ends = {name: [*np.searchsorted(own, firsts), len(own)] for name, own in ids.items()}
-    starts = dict.fromkeys(parts, 0)
-    for i in range(len(firsts) + 1):
-        yield {n: by_id[n].slice(starts[n], ends[n][i] - starts[n]) for n in parts}
-        starts = {name: ends[name][i] for name in parts}
+def parted(part: Part, job: Job, tallies: Tallies) -> Iterator[tuple[int, pa.Table]]:
+    """Read a part; yield its rows by partition. Rows that cannot be are counted and named, and then
+    none of the part is judged: the snapshot is refused."""
+    if part.table not in PARTS:
+        yield from job.layout.parted(read_part(part, MOVED[part.table]))
+        return
+    table = read_part(part, schema_of(TABLES[part.table]))
+    is_wrong = False
+    for wrong in wrong_rows(part.table, table, job.case.manifest):
+        is_wrong = True
+        tallies.add("impossible", (part.table, wrong.what, *wrong.examples), (wrong.count,))
+    if part.table == "pending_ops" and not is_wrong:
+        words, codes = coded(table["datanode_id"])
+        is_known = pc.is_in(words, value_set=pa.array(job.case.nodes.names, pa.string()))
+        _tell_strange(
+            table,
+            ~np.append(is_known.to_numpy(zero_copy_only=False), True)[codes],
+            "datanode",
+            tallies,
+        )
+    if not is_wrong:
+        yield from job.layout.parted(table.select(PARTS[part.table].names))
 
 
-def judged(snapshot: Snapshot, case: Case) -> DataFrame:
-    """Return what Spark's tasks find of every container of the snapshot, as rows of FOUND."""
-    spark = snapshot.containers.sparkSession
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(ROWS_PER_BATCH))
-    partitions = spark.conf.get("spark.sql.shuffle.partitions")
-    assert partitions is not None, "Spark has a default for it"
-    rows = _united(snapshot).repartition(int(partitions), "container_id")
-    return rows.sortWithinPartitions("container_id").mapInArrow(_judging(case), FOUND)
+def _tell_strange(ops: pa.Table, is_strange: Bools, what: str, tallies: Tallies) -> None:
+    rows = np.flatnonzero(is_strange)
+    if len(rows):
+        named = examples("pending_ops", ops.take(rows[:EXAMPLES_MAX]))
+        tallies.add("strange", (what, *named), (len(rows),))
 
 
-def _united(snapshot: Snapshot) -> DataFrame:
-    """Return the rows of all three tables, each table's columns in a struct of its own."""
-    frames = []
+def judge_partition(
+    number: int, tables: dict[str, list[pa.Table]], job: Job, tallies: Tallies
+) -> pa.Table:
+    """Judge all rows of a partition and write its file of each table of the result; return what
+    was counted of its volumes. `tables` are rows of `MOVED`, in the order of their parts; they are
+    taken out of it, because there may be many."""
+    rows = {name: joined(tables.pop(name, []), schema) for name, schema in MOVED.items()}
+    if job.changed_nodes:
+        rows = _on_nodes(rows, job.changed_nodes)
+    before = rows.pop("before")
+    found = judge_rows(rows, job.case, tallies, job.layout)
+    found["divergent"] = with_attempts(found["divergent"], before)
+    wanted = _wanted(found["divergent"], tallies)
+    if not job.changed_nodes:
+        scans = scan_plan(rows["replicas"], job.silent, job.case.stamp)
+        found["plan"] = pa.concat_tables([found["plan"], scans])
+    found["plan"] = ordered(found["plan"], "priority", "container_id", "action")
+    for name, table in (found | {"reconcile_plan": wanted}).items():
+        write(table, Path(job.out) / name, number)
+    return count_volumes(rows["replicas"], job.case.stamp.as_of_ms)
+
+
+def _on_nodes(rows: dict[str, pa.Table], nodes: tuple[str, ...]) -> dict[str, pa.Table]:
+    """Return the rows of containers that have a replica on one of some nodes."""
+    words, codes = coded(rows["replicas"]["datanode_id"])
+    is_there = pc.is_in(words, value_set=pa.array(nodes, pa.string()))
+    mask = np.append(is_there.to_numpy(zero_copy_only=False), False)[codes]
+    ids = pc.unique(rows["replicas"]["container_id"].filter(pa.array(mask)))
+    return {
+        name: table.filter(pc.is_in(table["container_id"], value_set=ids))
+        for name, table in rows.items()
+    }
+
+
+def _wanted(divergent: pa.Table, tallies: Tallies) -> pa.Table:
+    """Return what is to be reconciled of what differs, and count it and what is backed off."""
+    off = divergent.filter(divergent["is_backed_off"])
+    tallies.add("backed_off", (), (off.num_rows,), off["container_id"].to_pylist())
+    wanted = divergent.filter(pc.invert(divergent["is_backed_off"]))
+    total = pc.sum(wanted["bytes_estimated"]).as_py() or 0
+    tallies.add("plan", ("reconcile",), (wanted.num_rows, total))
+    columns = [name for name in DIVERGENT.names if name not in ("attempts", "is_backed_off")]
+    return ordered(wanted.select(columns), "priority", "container_id")
+
+
+def judge_rows(
+    rows: dict[str, pa.Table], case: Case, tallies: Tallies, layout: Layout
+) -> dict[str, pa.Table]:
+    """Judge rows of `PARTS`, all of their containers, which are put in another order; return those
+    of each table of `rows.JUDGED`."""
+    found = {name: [schema.empty_table()] for name, schema in JUDGED.items()}
+    starts = {}
     for name in PARTS:
-        structs = [
-            f.struct(*[c.name for c in columns]).alias(other)
-            if other == name
-            else f.lit(None).cast(spark_schema(columns)).alias(other)
-            for other, columns in PARTS.items()
-        ]
-        frames.append(snapshot.table(name).select("container_id", *structs))
-    first, *others = frames
-    for frame in others:
-        first = first.unionByName(frame)
-    return first
+        rows[name], starts[name] = layout.arranged(rows[name])
+    for i in range(layout.slices):
+        piece = {
+            name: rows[name].slice(own[i], own[i + 1] - own[i]) for name, own in starts.items()
+        }
+        if any(table.num_rows for table in piece.values()):
+            for name, table in _judged(piece, case, tallies).items():
+                found[name].append(table)
+    return {name: pa.concat_tables(tables) for name, tables in found.items()}
 
 
-def _judging(case: Case) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        tallies = Tallies()
-        for rows in whole_containers(batches):
-            found = _judged({name: _part(rows, name) for name in PARTS}, case, tallies)
-            for name, table in found.items():
-                for batch in table.combine_chunks().to_batches():
-                    yield _found(**{name: batch.to_struct_array()})
-        listed = pa.list_(TALLY.arrow)
-        yield _found(tallies=pa.array([tallies.rows()], listed))
-
-    return run
-
-
-def _found(**own: pa.Array) -> pa.RecordBatch:
-    types = {name: shape.arrow for name, shape in JUDGED.items()}
-    types["tallies"] = pa.list_(TALLY.arrow)
-    (count,) = map(len, own.values())
-    return pa.RecordBatch.from_pydict(
-        {name: own.get(name, pa.nulls(count, kind)) for name, kind in types.items()}
-    )
-
-
-def whole_containers(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Yield the rows, which ascend by container, such that no container is in two tables."""
-    held: list[pa.RecordBatch] = []
-    for batch in batches:
-        ids = batch.column("container_id")
-        if not len(ids):
-            continue
-        cut = pc.index(ids, ids[len(ids) - 1]).as_py()
-        if cut or (held and held[-1].column("container_id")[-1] != ids[0]):
-            yield pa.Table.from_batches([*held, batch.slice(0, cut)], batch.schema)
-            held = []
-        held.append(batch.slice(cut))
-    if held:
-        yield pa.Table.from_batches(held)
-
-
-def _judged(parts: dict[str, pa.Table], case: Case, tallies: Tallies) -> dict[str, pa.Table]:
-    tallies.count_rows(*(parts[name].num_rows for name in PARTS))
-    if wrong := [name for name, table in parts.items() if impossible(name, table, case.manifest)]:
-        for name in wrong:
-            tallies.add("impossible", (name,), (1,))
+def _judged(rows: dict[str, pa.Table], case: Case, tallies: Tallies) -> dict[str, pa.Table]:
+    tallies.count_rows(*(rows[name].num_rows for name in PARTS))
+    tallies.twice(rows["containers"]["container_id"].to_numpy())
+    if _are_crowded(rows, tallies):
         return {}  # the snapshot is refused: what cannot be is not judged
-    tallies.twice(parts["containers"]["container_id"].to_numpy())
-    cut = cut_of(parts["containers"], parts["replicas"], parts["pending_ops"], case.nodes)
+    cut = cut_of(rows["containers"], rows["replicas"], rows["pending_ops"], case.nodes)
     if contradictions := violations(
         cut.batch, lambda row: cut.replicas["datanode_id"][row].as_py()
     ):
         tallies.violations(contradictions)
         return {}
+    containers = cut.batch.containers
+    is_nowhere = ~containers.is_known
+    is_nowhere[cut.batch.replicas.container] = False
+    if is_nowhere.any():  # only an op names it
+        ids = containers.container_id[is_nowhere]
+        table = rows["pending_ops"]
+        _tell_strange(table, np.isin(table["container_id"].to_numpy(), ids), "container", tallies)
     judgement = judge(cut.batch, case.rules)
     tallies.count(judgement, cut)
-    tallies.compare(judgement, parts["containers"])
+    tallies.compare(judgement, rows["containers"])
     return judged_tables(judgement, cut, case.stamp)
 
 
-def _part(rows: pa.Table, name: str) -> pa.Table:
-    column = rows[name]
-    present = column.filter(pc.is_valid(column))
-    table: pa.Table = pa.Table.from_batches(
-        [pa.RecordBatch.from_struct_array(chunk) for chunk in present.chunks],
-        pa.schema(list(column.type)),
-    )
-    return table
+def _are_crowded(rows: dict[str, pa.Table], tallies: Tallies) -> bool:
+    """Whether a container has more rows in a table than can be; it is counted and named."""
+    is_any = False
+    for name in ("replicas", "pending_ops"):
+        if rows[name].num_rows <= ROWS_PER_CONTAINER_MAX:
+            continue
+        ids, sizes = np.unique(rows[name]["container_id"].to_numpy(), return_counts=True)
+        for i in np.flatnonzero(sizes > ROWS_PER_CONTAINER_MAX)[:EXAMPLES_MAX].tolist():
+            is_any = True
+            tallies.add("crowd", (name, f"(container_id {ids[i]}: {sizes[i]} rows)"), (1,))
+    return is_any

@@ -26,8 +26,6 @@ class Manifest:
     rows: dict[str, int]
     rules: dict[str, int] = field(default_factory=dict)
     """The control plane's own numbers of `health.rules.Rules`, by name."""
-    buckets: int = 0
-    """Above 0: containers/ and replicas/ lie in so many Spark buckets, sorted by container."""
 
 
 def read_manifest(directory: str) -> Manifest:
@@ -64,7 +62,6 @@ def _manifest(path: Path, fields: Any) -> Manifest:
         cluster_id=_field(path, fields, "cluster_id", str),
         rows={name: _field(path, rows, name, int) for name in TABLES},
         rules=_rules(path, _field(path, {"rules": {}} | fields, "rules", dict)),
-        buckets=_field(path, {"buckets": 0} | fields, "buckets", int),
     )
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import types as t
 
 from health.words import (
     CONTAINER_STATES,
@@ -29,7 +28,7 @@ RESULT_VERSION: Final = 2
 
 ROWS_PER_CONTAINER_MAX: Final = 1_023
 """Replicas, or pending ops, of one container: some twenty are usual. What is judged side by side is
-bounded, and so is what the screen counts."""
+bounded."""
 
 AHEAD_MAX_MS: Final = 3_600_000
 """How far an instant may lie in the future: clocks differ, but not by more than an hour."""
@@ -40,25 +39,26 @@ class Column:
     """One column of a table: its words are checked when `words` is not empty."""
 
     name: str
-    type: t.DataType
+    type: pa.DataType
     nullable: bool = False
     words: tuple[str, ...] = ()
 
 
+_KINDS: Final[dict[str, pa.DataType]] = {
+    "long": pa.int64(),
+    "int": pa.int32(),
+    "string": pa.string(),
+    "boolean": pa.bool_(),
+}
+
+
 def _columns(text: str, words: dict[str, tuple[str, ...]] | None = None) -> tuple[Column, ...]:
     """Parse `name type` lines; a trailing `?` means nullable."""
-    kinds: dict[str, t.DataType] = {
-        "long": t.LongType(),
-        "int": t.IntegerType(),
-        "string": t.StringType(),
-        "boolean": t.BooleanType(),
-        "double": t.DoubleType(),
-    }
     columns = []
     for line in text.strip().splitlines():
         name, kind = line.split()
         columns.append(
-            Column(name, kinds[kind.rstrip("?")], kind.endswith("?"), (words or {}).get(name, ()))
+            Column(name, _KINDS[kind.rstrip("?")], kind.endswith("?"), (words or {}).get(name, ()))
         )
     return tuple(columns)
 
@@ -159,52 +159,23 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
 """The input: one directory of Parquet files each."""
 
 
-def spark_schema(columns: tuple[Column, ...]) -> t.StructType:
-    """Return the Spark schema of a table."""
-    return t.StructType([t.StructField(c.name, c.type, c.nullable) for c in columns])
+def schema_of(columns: tuple[Column, ...]) -> pa.Schema:
+    """Return the Arrow schema of a table."""
+    return pa.schema([pa.field(c.name, c.type, c.nullable) for c in columns])
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """The columns of a table of the result, or of structs, as Spark and as Arrow know them."""
-
-    spark: t.StructType
-    arrow: pa.StructType
-
-    @property
-    def names(self) -> list[str]:
-        """The names of its columns."""
-        return list(self.spark.fieldNames())
-
-    @property
-    def arrow_schema(self) -> pa.Schema:
-        """The schema of an Arrow table of such rows."""
-        return pa.schema(list(self.arrow))
-
-
-_KINDS: Final[dict[str, tuple[t.DataType, pa.DataType]]] = {
-    "long": (t.LongType(), pa.int64()),
-    "int": (t.IntegerType(), pa.int32()),
-    "string": (t.StringType(), pa.string()),
-    "boolean": (t.BooleanType(), pa.bool_()),
-}
-
-
-def _shape(text: str, **structs: Shape) -> Shape:
+def _schema(text: str, **structs: pa.Schema) -> pa.Schema:
     """Parse `name type` lines: `*` is a list; `structs` are further types."""
-    kinds = _KINDS | {name: (own.spark, own.arrow) for name, own in structs.items()}
-    spark, arrow = [], []
+    kinds = _KINDS | {name: pa.struct(list(own)) for name, own in structs.items()}
+    fields = []
     for line in text.strip().splitlines():
         name, kind = line.split()
-        of_spark, of_arrow = kinds[kind.rstrip("*")]
-        if kind.endswith("*"):
-            of_spark, of_arrow = t.ArrayType(of_spark), pa.list_(of_arrow)
-        spark.append(t.StructField(name, of_spark))
-        arrow.append(pa.field(name, of_arrow))
-    return Shape(t.StructType(spark), pa.struct(arrow))
+        base = kinds[kind.rstrip("*")]
+        fields.append(pa.field(name, pa.list_(base) if kind.endswith("*") else base))
+    return pa.schema(fields)
 
 
-HEALTH: Final = _shape(
+HEALTH: Final = _schema(
     """
     container_id long
     state string
@@ -223,7 +194,7 @@ HEALTH: Final = _shape(
 )
 """`health/`: one row per container."""
 
-REPLICA_CLASS: Final = _shape(
+REPLICA_CLASS: Final = _schema(
     """
     container_id long
     datanode_id string
@@ -240,9 +211,9 @@ REPLICA_CLASS: Final = _shape(
     snapshot_id string
     """
 )
-"""`replica_class/`: one row per replica of every judged container."""
+"""`replica_class/`: one row per replica of every container with which anything is the matter."""
 
-PLAN_REPLICA: Final = _shape(
+PLAN_REPLICA: Final = _schema(
     """
     datanode_id string
     state string
@@ -250,7 +221,7 @@ PLAN_REPLICA: Final = _shape(
     tree_algorithm string
     """
 )
-DIVERGENT: Final = _shape(
+DIVERGENT: Final = _schema(
     """
     container_id long
     action string
@@ -271,7 +242,7 @@ DIVERGENT: Final = _shape(
 """`divergent/`. Without the last two columns, and without what is backed off, it is what the SCM
 takes in (`reconcile_plan/`) and checks again on live state, row by row."""
 
-ACTION_PLAN: Final = _shape(
+ACTION_PLAN: Final = _schema(
     """
     container_id long
     action string
@@ -302,15 +273,6 @@ JUDGED: Final = {
     "plan": ACTION_PLAN,
 }
 """The tables that the judge fills."""
-
-TALLY: Final = _shape(
-    """
-    what string
-    key string*
-    numbers long*
-    ids long*
-    """
-)
 
 
 def root_text(root: int | None) -> str:

@@ -95,8 +95,6 @@ def _tune(spark: SparkSession, replica_count: int) -> None:
     if replica_count >= SMALL_ROWS:
         partitions = max(partitions, 2 * (os.cpu_count() or 1))
     spark.conf.set("spark.sql.session.timeZone", "UTC")
-    # Counters are packed into longs and masks use every bit: arithmetic wraps on purpose.
-    spark.conf.set("spark.sql.ansi.enabled", "false")
     spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
     # Adaptive planning re-plans after each stage: worth it only when there is something to adapt.
     spark.conf.set("spark.sql.adaptive.enabled", str(replica_count >= SMALL_ROWS).lower())

@@ -3,34 +3,29 @@
     <dir>/manifest.json
     <dir>/{containers,replicas,nodes,pending_ops}/*.parquet
 
-What one row alone can violate is checked here; what needs a container's rows
-side by side (a duplicate replica, an index outside the code) the judge tells (`health.batch`).
+What a file, a node or the sizes alone can violate is checked here; what one row can, in
+`violations`; what needs a container's rows side by side (a duplicate replica, an index outside the
+code) the judge tells (`health.batch`).
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as f
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from health.words import REACHABLE_HEALTHS
 from spark_verify.errors import SnapshotRefused
 from spark_verify.manifest import SCAN_AGAIN, Manifest
-from spark_verify.rows import AHEAD_MAX_MS, ROWS_PER_CONTAINER_MAX, TABLES, spark_schema
-from spark_verify.violations import impossible, numeric_violations, violations
+from spark_verify.rows import AHEAD_MAX_MS, TABLES, schema_of
+from spark_verify.violations import EXAMPLES_MAX, wrong_rows
 
-CLUSTERED: Final = ("containers", "replicas")
-"""Tables that a clustered snapshot keeps in buckets."""
-
-EXAMPLES_MAX: Final = 5
-"""Rows named in a refusal: enough to find the cause, few enough to read."""
+ROWS_PER_PART: Final = 1_000_000
+"""Rows that are read at once, if the row groups of the files allow: some 150 MB."""
 
 REASON_CHARACTERS_MAX: Final = 1500
 """Of what a library says."""
@@ -40,172 +35,119 @@ _TYPE_NAMES: Final = {"int64": "bigint", "int32": "int", "bool": "boolean"}
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
-    """One instant of the cluster, as four tables."""
+class Part:
+    """Row groups of some files of one table, read together."""
 
-    manifest: Manifest
-    containers: DataFrame
-    replicas: DataFrame
-    nodes: DataFrame
-    pending_ops: DataFrame
-
-    def table(self, name: str) -> DataFrame:
-        """Return a table by its name in `rows.TABLES`."""
-        return {
-            "containers": self.containers,
-            "replicas": self.replicas,
-            "nodes": self.nodes,
-            "pending_ops": self.pending_ops,
-        }[name]
+    table: str
+    groups: tuple[tuple[str, tuple[int, ...]], ...]
+    """Paths of files, and the numbers of the row groups in them."""
 
 
-def open_snapshot(spark: SparkSession, directory: str, manifest: Manifest) -> Snapshot:
-    """Return the tables, their columns and types checked, their rows not yet read."""
-    tables = {name: _open_table(spark, directory, name, manifest) for name in TABLES}
-    return Snapshot(manifest=manifest, **tables)
+def open_snapshot(directory: str, manifest: Manifest) -> dict[str, list[Part]]:
+    """Return the parts of each table. Raises SnapshotRefused when a file, a column or a type is
+    not what it must be, or a table has not as many rows as its manifest says."""
+    return {name: _open_table(Path(directory), name, manifest) for name in TABLES}
 
 
-def _open_table(spark: SparkSession, directory: str, name: str, manifest: Manifest) -> DataFrame:
-    path = str(Path(directory) / name)
-    columns = TABLES[name]
-    if not Path(path).is_dir():
+def _open_table(directory: Path, name: str, manifest: Manifest) -> list[Part]:
+    path = directory / name
+    if not path.is_dir():
         raise SnapshotRefused(f"{directory} has no table {name}/", hint=SCAN_AGAIN)
-    check_count(manifest, name, _checked_files(Path(path), name))
-    if manifest.buckets and name in CLUSTERED:
-        return _bucketed(spark, Path(path).resolve(), name, manifest.buckets)
-    return spark.read.schema(spark_schema(columns)).parquet(path).select(*[c.name for c in columns])
-
-
-def _checked_files(path: Path, name: str) -> int:
-    """Return how many rows the files of a table have; refuse it when any of them lacks a column or
-    has it with another type.
-
-    Every file is asked: one that an older release wrote must not hide among others.
-    """
-    files = sorted(p for p in path.rglob("*") if p.is_file() and p.name[0] not in "._")
+    files = parquet_files(path)
     if not files:
         raise SnapshotRefused(f"table {name}/ cannot be read: it has no file", hint=SCAN_AGAIN)
-    rows = 0
+    sizes: list[tuple[str, list[int]]] = []
     for file in files:
         try:
             with pq.ParquetFile(file) as opened:
-                schema = opened.schema_arrow
-                rows += opened.metadata.num_rows
+                _check_columns(name, file, opened.schema_arrow)
+                sizes.append((str(file), group_sizes(opened)))
         except (pa.ArrowException, OSError) as error:
-            reason = _reason(str(error))
+            reason = " ".join(str(error).split())[:REASON_CHARACTERS_MAX]
             raise SnapshotRefused(
                 f"table {name}/ cannot be read: {file.name}: {reason}", hint=SCAN_AGAIN
             ) from None
-        types = {field.name: _TYPE_NAMES.get(str(field.type), str(field.type)) for field in schema}
-        faults = [f"column {c.name} is missing" for c in TABLES[name] if c.name not in types]
-        faults += [
-            f"column {c.name} is {types[c.name]}, must be {c.type.simpleString()}"
-            for c in TABLES[name]
-            if c.name in types and types[c.name] != c.type.simpleString()
-        ]
-        if faults:
-            raise SnapshotRefused(
-                f"table {name}/, {file.name}: {'; '.join(faults)}", hint=SCAN_AGAIN
-            )
-    return rows
+    check_count(manifest, name, sum(sum(own) for _, own in sizes))
+    return parts_of(name, sizes)
 
 
-def _bucketed(spark: SparkSession, path: Path, name: str, buckets: int) -> DataFrame:
-    """Tell Spark how the files lie; the table is dropped from the catalog by `close_snapshot`."""
-    spark.conf.set("spark.sql.sources.bucketing.autoBucketedScan.enabled", "false")
-    # With one file a bucket, rows arrive in order: groups end one after the other, nothing is
-    # hashed and nothing sorted.
-    spark.conf.set("spark.sql.legacy.bucketedTableScan.outputOrdering", "true")
-    spark.conf.set("spark.sql.execution.replaceHashWithSortAgg", "true")
-    columns = ", ".join(f"{c.name} {c.type.simpleString()}" for c in TABLES[name])
-    spark.sql(f"DROP TABLE IF EXISTS {_table_name(name)}")
-    location = str(path).replace("\\", "\\\\").replace("'", "\\'")
-    spark.sql(
-        f"CREATE TABLE {_table_name(name)} ({columns}) USING parquet "
-        f"CLUSTERED BY (container_id) SORTED BY (container_id) INTO {buckets} BUCKETS "
-        f"LOCATION '{location}'"
-    )
-    return spark.table(_table_name(name))
+def parquet_files(path: Path) -> list[Path]:
+    """Return the files of a table, in the order of their names."""
+    return sorted(p for p in path.rglob("*") if p.is_file() and p.name[0] not in "._")
 
 
-def _table_name(name: str) -> str:
-    return f"suture_snapshot_{name}"
+def group_sizes(file: pq.ParquetFile) -> list[int]:
+    """Return how many rows each row group of a file has."""
+    metadata = file.metadata
+    return [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
 
 
-def close_snapshot(spark: SparkSession, manifest: Manifest) -> None:
-    """Forget the tables that `open_snapshot` made known; their files stay."""
-    for name in CLUSTERED if manifest.buckets else ():
-        spark.sql(f"DROP TABLE IF EXISTS {_table_name(name)}")
+def _check_columns(name: str, file: Path, schema: pa.Schema) -> None:
+    """Refuse a file that lacks a column or has it with another type.
 
-
-def _reason(text: str) -> str:
-    """Return the beginning of a library's message, on one line."""
-    return " ".join(text.split())[:REASON_CHARACTERS_MAX]
-
-
-def check_rows(
-    snapshot: Snapshot, names: Iterable[str] = TABLES, *, is_proven: bool = False
-) -> dict[str, int]:
-    """Return how many rows each table has, all counted in one pass.
-
-    Raises SnapshotRefused when any single row of the tables is impossible. Of rows that
-    `prove_rows` let pass (`is_proven`) only what it left open is asked.
+    Every file is asked: one that an older release wrote must not hide among others.
     """
-    rules = {
-        name: violations(name, snapshot.manifest, f.col, is_proven=is_proven) for name in names
-    }
-    counts = [
-        snapshot.table(name).agg(
-            f.lit(name).alias("name"),
-            f.count(f.lit(1)).alias("rows"),
-            f.array(*[f.count_if(wrong) for _, wrong in own]).cast("array<long>").alias("wrong"),
-        )
-        for name, own in rules.items()
+    types = {field.name: _type_name(field.type) for field in schema}
+    faults = [f"column {c.name} is missing" for c in TABLES[name] if c.name not in types]
+    faults += [
+        f"column {c.name} is {types[c.name]}, must be {_type_name(c.type)}"
+        for c in TABLES[name]
+        if c.name in types and types[c.name] != _type_name(c.type)
     ]
-    found = {row["name"]: row for row in reduce(DataFrame.unionByName, counts).collect()}
-    for name, own in rules.items():
-        for (what, wrong), count in zip(own, found[name]["wrong"], strict=True):
-            if count:
-                raise SnapshotRefused(
-                    f"table {name}/: {count} row(s) where {what}; "
-                    f"first: {_examples(snapshot.table(name).filter(wrong), name)}",
-                    hint=SCAN_AGAIN,
-                )
-    return {name: found[name]["rows"] for name in rules}
+    if faults:
+        raise SnapshotRefused(f"table {name}/, {file.name}: {'; '.join(faults)}", hint=SCAN_AGAIN)
 
 
-def whole_table(snapshot: Snapshot, name: str) -> pa.Table:
+def _type_name(kind: pa.DataType) -> str:
+    return _TYPE_NAMES.get(str(kind), str(kind))
+
+
+def parts_of(name: str, sizes: Iterable[tuple[str, Sequence[int]]]) -> list[Part]:
+    """Return row groups of files, given by their sizes, in parts of some ROWS_PER_PART rows."""
+    parts: list[Part] = []
+    groups: dict[str, list[int]] = {}
+    count = 0
+    for file, own in sizes:
+        for number, size in enumerate(own):
+            if groups and count + size > ROWS_PER_PART:
+                parts.append(_part(name, groups))
+                groups, count = {}, 0
+            groups.setdefault(file, []).append(number)
+            count += size
+    return [*parts, _part(name, groups)] if groups else parts
+
+
+def _part(name: str, groups: dict[str, list[int]]) -> Part:
+    return Part(name, tuple((file, tuple(numbers)) for file, numbers in groups.items()))
+
+
+def read_part(part: Part, schema: pa.Schema) -> pa.Table:
+    """Return the columns of `schema`; words as codes of a dictionary, which spares most of the
+    reading and of the space."""
+    words = [field.name for field in schema if pa.types.is_string(field.type)]
+    tables = []
+    for path, groups in part.groups:
+        with pq.ParquetFile(path, read_dictionary=words) as file:
+            tables.append(file.read_row_groups(list(groups), columns=schema.names))
+    return pa.concat_tables(tables).select(schema.names)
+
+
+def whole_table(name: str, parts: Iterable[Part], manifest: Manifest) -> pa.Table:
     """Return all rows of a table, checked one by one."""
-    manifest = snapshot.manifest
-    if not manifest.rows[name]:  # nor has any of its files one: `open_snapshot` has looked
-        return to_arrow_schema(spark_schema(TABLES[name])).empty_table()
-    table: pa.Table = snapshot.table(name).toArrow()
-    if impossible(name, table, manifest, is_proven=False):
-        refuse_rows(snapshot, (name,), is_proven=False)
-    check_count(manifest, name, table.num_rows)
+    schema = pa.schema([(column.name, column.type) for column in TABLES[name]])
+    tables = [read_part(part, schema).cast(schema) for part in parts]
+    table = pa.concat_tables([schema.empty_table(), *tables])
+    for wrong in wrong_rows(name, table, manifest):
+        refuse_rows(name, wrong.what, wrong.count, wrong.examples)
     return table
 
 
-def refuse_rows(snapshot: Snapshot, names: Collection[str], *, is_proven: bool) -> NoReturn:
-    """Refuse the snapshot for its impossible rows, by name."""
-    check_rows(snapshot, names, is_proven=is_proven)
+def refuse_rows(name: str, what: str, count: int, named: Sequence[str]) -> None:
+    """Refuse the snapshot for rows of a table that cannot be."""
     raise SnapshotRefused(
-        f"tables {', '.join(names)} changed while they were read", hint=SCAN_AGAIN
+        f"table {name}/: {count} row(s) where {what}; first: {', '.join(named[:EXAMPLES_MAX])}",
+        hint=SCAN_AGAIN,
     )
-
-
-def prove_rows(snapshot: Snapshot, names: Iterable[str]) -> None:
-    """Refuse the snapshot when a row has a null, a negative number or another snapshot's id.
-
-    The condition is left to Parquet: from the statistics of its columns it proves for most files
-    that no row can meet it, and then reads none of them. Words and codes are not asked here.
-    """
-    for name in names:
-        wrong = f.lit(False)
-        for _, condition in numeric_violations(name, snapshot.manifest, f.col):
-            wrong = wrong | condition  # a bare comparison: what is wrapped is not pushed down
-        if not snapshot.table(name).filter(wrong).select(f.lit(1)).isEmpty():
-            check_rows(snapshot, (name,))
 
 
 def check_count(manifest: Manifest, name: str, count: int) -> None:
@@ -235,13 +177,14 @@ def check_age(manifest: Manifest, age_max_s: int, now_ms: int) -> None:
         )
 
 
-def check_there(snapshot: Snapshot) -> None:
+def check_there(manifest: Manifest, containers: Iterable[Part]) -> None:
     """Refuse the snapshot when a whole table is empty that cannot be.
 
     Without nodes nobody reported anything. Without a replica, everything looks lost; without a
     container, nothing looks wrong. A control plane that has just lost its state says so.
+    `containers` are the parts of that table.
     """
-    rows = snapshot.manifest.rows
+    rows = manifest.rows
     if not rows["nodes"]:
         raise SnapshotRefused(
             "table nodes/ is empty: nobody has reported anything",
@@ -252,78 +195,25 @@ def check_there(snapshot: Snapshot) -> None:
             f"table containers/ is empty, and replicas/ has {rows['replicas']} rows",
             hint="has the control plane lost its state? restore it before anything is decided",
         )
-    if rows["replicas"]:
-        return
-    going = f.col("state").isin("DELETING", "DELETED")
-    lost = snapshot.containers.filter(~going & (f.col("key_count") > 0)).limit(EXAMPLES_MAX)
-    named = [str(row["container_id"]) for row in lost.select("container_id").collect()]
+    named = [] if rows["replicas"] else _holding_keys(containers)
     if named:
         raise SnapshotRefused(
             "table replicas/ is empty, and containers hold keys: first: "
-            + ", ".join(sorted(named)),
+            + ", ".join(map(str, named)),
             hint="wait until the datanodes have reported what they hold",
         )
 
 
-def check_crowds(snapshot: Snapshot, names: Iterable[str]) -> None:
-    """Refuse the snapshot when a container has more rows in one of these tables than can be."""
-    for name in names:
-        if snapshot.manifest.rows[name] <= ROWS_PER_CONTAINER_MAX:
-            continue
-        sizes = snapshot.table(name).groupBy("container_id").count()
-        crowds = sizes.filter(f.col("count") > ROWS_PER_CONTAINER_MAX).orderBy("container_id")
-        named = [
-            f"(container_id {row['container_id']}: {row['count']} rows)"
-            for row in crowds.limit(EXAMPLES_MAX).collect()
-        ]
-        if named:
-            raise SnapshotRefused(
-                f"table {name}/: a container has at most {ROWS_PER_CONTAINER_MAX} rows; "
-                f"first: {', '.join(named)}",
-                hint=SCAN_AGAIN,
-            )
-
-
-def check_pending(snapshot: Snapshot) -> None:
-    """Refuse the snapshot when a pending op is about a container or a datanode that is not there.
-
-    A copy that is on its way to nobody would count as one that comes.
-    """
-    if not snapshot.manifest.rows["pending_ops"]:
-        return
-    nodes = f.broadcast(snapshot.nodes.select("datanode_id"))
-    ids = f.broadcast(snapshot.pending_ops.select("container_id").distinct())
-    tables = (snapshot.containers, snapshot.replicas)
-    known = [
-        table.join(ids, "container_id", "left_semi").select("container_id") for table in tables
-    ]
-    strange = (
-        ("datanode", snapshot.pending_ops.join(nodes, "datanode_id", "left_anti")),
-        (
-            "container",
-            snapshot.pending_ops.join(known[0].union(known[1]), "container_id", "left_anti"),
-        ),
-    )
-    for what, ops in strange:
-        if not ops.isEmpty():
-            raise SnapshotRefused(
-                f"table pending_ops/: row(s) whose {what} is in no other table; "
-                f"first: {_examples(ops, 'pending_ops')}",
-                hint=SCAN_AGAIN,
-            )
-
-
-def checked_ops(snapshot: Snapshot, nodes: Sequence[Any]) -> pa.Table:
-    """Return the pending ops. Raises SnapshotRefused when a row is impossible, a container has too
-    many, or one is about a datanode that is not there."""
-    ops = whole_table(snapshot, "pending_ops")
-    sizes = Counter(ops["container_id"].to_pylist()).values()
-    if max(sizes, default=0) > ROWS_PER_CONTAINER_MAX:
-        check_crowds(snapshot, ("pending_ops",))
-    known = {node["datanode_id"] for node in nodes}
-    if not known.issuperset(ops["datanode_id"].to_pylist()):
-        check_pending(snapshot)
-    return ops
+def _holding_keys(parts: Iterable[Part]) -> list[int]:
+    going = pa.array(["DELETING", "DELETED"])
+    shown = [c for c in TABLES["containers"] if c.name in ("container_id", "state", "key_count")]
+    for part in parts:
+        table = read_part(part, schema_of(tuple(shown)))
+        is_going = pc.is_in(table["state"].cast(pa.string()), value_set=going)
+        held = table.filter(pc.and_(pc.invert(is_going), pc.greater(table["key_count"], 0)))
+        if held.num_rows:
+            return sorted(held["container_id"].slice(0, EXAMPLES_MAX).to_pylist())
+    return []
 
 
 def check_reporting(nodes: Sequence[Any], min_percent: int) -> None:
@@ -370,19 +260,3 @@ def refuse_twice(name: str, twice: Sequence[str]) -> None:
     """Refuse the snapshot when a table lists any row twice."""
     if twice:
         raise SnapshotRefused(f"table {name}/ lists twice: {', '.join(twice)}", hint=SCAN_AGAIN)
-
-
-def _examples(wrong: DataFrame, name: str) -> str:
-    keys = {"containers": ["container_id"], "nodes": ["datanode_id"]}.get(
-        name, ["container_id", "datanode_id"]
-    )
-    rows = wrong.limit(EXAMPLES_MAX).collect()
-    return ", ".join(
-        "(" + ", ".join(f"{key} {row[key]}" for key in keys) + f": {_brief(row.asDict())})"
-        for row in rows
-    )
-
-
-def _brief(row: dict[str, object]) -> str:
-    shown = ("state", "replica_index", "health", "op_state", "op", "replication_type")
-    return ", ".join(f"{name}={row[name]}" for name in shown if name in row)

@@ -6,12 +6,6 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.dataset as ds
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as f
-
 from health.departure import HELD_BY
 from health.words import (
     ACTIONS,
@@ -19,17 +13,13 @@ from health.words import (
     CONTAINER_STATES,
     DISPUTED,
     FLAGS,
-    TREE_STATES,
     Health,
     flag_names,
     states_counted,
 )
 from spark_verify.blame import Tally, suspects
-from spark_verify.plans import wants_scan
-from spark_verify.results import Rows
-from spark_verify.rows import AHEAD_MAX_MS
 from spark_verify.tallies import SAMPLE_MAX, Tallies
-from spark_verify.violations import ColumnOf, Condition, is_null
+from spark_verify.volumes import AGE_DAYS
 
 LEAVING_MAX: Final = 500
 """Leaving nodes that are shown."""
@@ -37,10 +27,6 @@ LEAVING_MAX: Final = 500
 CLEAN: Final = 0
 WORK_TO_DO: Final = 2
 DATA_AT_RISK: Final = 3
-
-DAY_MS: Final = 86_400_000
-AGE_DAYS: Final = (1, 2, 4, 7, 14, 30)
-"""Upper ends of the age classes; behind them stand "older" and "never"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,65 +115,14 @@ def samples(kinds: Iterable[Kind]) -> dict[str, dict[str, list[int]]]:
     }
 
 
-def count_plan(
-    tallies: Tallies, reconcile: tuple[int, int] | None, scan: tuple[int, int]
-) -> dict[str, dict[str, int]]:
-    """Return rows and bytes per action.
-
-    `reconcile` is what is left of those when some are backed off; None: all that the judge wants.
-    """
+def count_plan(tallies: Tallies, scan: tuple[int, int]) -> dict[str, dict[str, int]]:
+    """Return rows and bytes per action; what is backed off is none of them."""
     counted: dict[str, Sequence[int]] = {word: n for (word,), n in tallies.of("plan").items()}
     counted["scan"] = scan
-    if reconcile is not None:
-        counted["reconcile"] = reconcile
     return {
         action: dict(zip(("rows", "bytes"), counted.get(action, (0, 0)), strict=True))
         for action in ("reconcile", *ACTIONS)
     }
-
-
-def count_volumes(replicas: Rows, as_of_ms: int) -> list[dict[str, Any]]:
-    """Return per node and volume: replicas, known roots, what wants a scan, and when the others
-    were last verified."""
-    if isinstance(replicas, DataFrame):
-        counted = _volume_counts(f.col, as_of_ms)
-        wanting = f.when(counted["scans"], f.col("used_bytes"))
-        rows = replicas.groupBy("datanode_id", "volume_id").agg(
-            f.count(f.lit(1)).alias("replicas"),
-            f.coalesce(f.sum(wanting), f.lit(0)).alias("scan_bytes"),
-            *[f.count_if(condition).alias(name) for name, condition in counted.items()],
-        )
-        return [row.asDict() for row in rows.collect()]
-    counted = _volume_counts(pc.field, as_of_ms)
-    numbers = {name: condition.cast(pa.int64()) for name, condition in counted.items()}
-    numbers["scan_bytes"] = pc.if_else(counted["scans"], pc.field("used_bytes"), 0)
-    keys = {name: pc.field(name) for name in ("datanode_id", "volume_id")}
-    picked = ds.dataset(replicas).to_table(columns=keys | numbers)
-    sums = picked.group_by(list(keys)).aggregate(
-        [([], "count_all"), *[(name, "sum") for name in numbers]]
-    )
-    names = {"count_all": "replicas"} | {f"{name}_sum": name for name in numbers}
-    renamed = sums.rename_columns([names.get(name, name) for name in sums.column_names])
-    return [{k: 0 if v is None else v for k, v in row.items()} for row in renamed.to_pylist()]
-
-
-def _volume_counts(column: ColumnOf, as_of_ms: int) -> dict[str, Condition]:
-    """Return what is counted of a volume's replicas, by name."""
-    at, in_tree = column("data_scan_at_ms"), column("state").isin(list(TREE_STATES))
-    ahead_ms = as_of_ms + AHEAD_MAX_MS
-    counted = {
-        "tree_states": in_tree,
-        "known": in_tree & ~is_null(column("root")),
-        "scans": wants_scan(column),
-        # A datanode whose clock is far ahead says nothing about when it read.
-        "never": in_tree & (is_null(at) | (at > ahead_ms)),
-    }
-    newest = ahead_ms
-    for i, days in enumerate(AGE_DAYS):
-        oldest = as_of_ms - days * DAY_MS
-        counted[f"age_{i}"] = in_tree & (at <= newest) & (at >= oldest)
-        newest = oldest - 1
-    return counted | {f"age_{len(AGE_DAYS)}": in_tree & (at <= newest)}
 
 
 def verification_ages(volumes: list[dict[str, Any]]) -> dict[str, int]:
@@ -202,14 +137,14 @@ def count_lost(tallies: Tallies) -> dict[tuple[str, str], int]:
     return {(node, volume): n for (node, volume), (n,) in tallies.of("lost").items()}
 
 
-def agreement(tallies: Tallies, compared: int) -> dict[str, Any]:
+def agreement(tallies: Tallies) -> dict[str, Any]:
     """Return of how many containers the control plane's own state is another than the judge's."""
     differences = [
         {"scm": scm, "judge": own, "containers": count, "ids": tallies.ids("disagreed", (scm, own))}
         for (scm, own), (count,) in sorted(tallies.of("disagreed").items())
     ]
     return {
-        "compared": compared,
+        "compared": tallies.of("compared").get((), [0])[0],
         "differing": sum(found["containers"] for found in differences),
         "differences": differences,
     }
@@ -220,8 +155,7 @@ def leaving_nodes(
 ) -> list[dict[str, Any]]:
     """Return one entry per node that is not in service, most held back first.
 
-    `volumes` says how many replicas each node has: plain containers hold nobody back and are not
-    among the judged ones.
+    `volumes` says how many replicas each node has.
     """
     held: Counter[str] = Counter()
     for volume in volumes:

@@ -1,17 +1,17 @@
 """What the judge's tasks count on their way: summed by the driver instead of by more Spark jobs."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from health.departure import HELD_BY
 from health.judge import Judgement
 from health.segments import Groups, Ints
 from health.words import ACTIONS, CLASSES, CONTAINER_STATES, UNKNOWN, Health
-from spark_verify.batches import Cut
+from spark_verify.batches import Cut, coded
 
 SAMPLE_MAX: Final = 100
 """Container ids kept per kind of container, as many as Ozone's report shows."""
@@ -60,23 +60,31 @@ class Tallies:
 
     def compare(self, judgement: Judgement, containers: pa.Table) -> None:
         """Count the containers whose state the control plane knew, and where it is another."""
-        said = containers.filter(pc.is_valid(containers["health_state"]))
-        ids = judgement.view.batch.containers.container_id
-        own_ids = said["container_id"].to_numpy()
-        states = judgement.verdicts.state[np.searchsorted(ids, own_ids)].tolist()
-        self.add("compared", (), (len(own_ids),))
-        words = said["health_state"].to_pylist()
-        for container_id, word, state in zip(own_ids.tolist(), words, states, strict=True):
-            if word != Health(state).name:
-                self.add("disagreed", (word, Health(state).name), (1,), (container_id,))
+        words, codes = coded(containers["health_state"])
+        said = np.flatnonzero(codes != UNKNOWN)
+        ids = containers["container_id"].to_numpy()[said]
+        places = np.searchsorted(judgement.view.batch.containers.container_id, ids)
+        states = judgement.verdicts.state[places]
+        self.add("compared", (), (len(said),))
+        meant = np.array([Health[word] for word in words.to_pylist()], dtype=np.int64)
+        for row in np.flatnonzero(meant[codes[said]] != states).tolist():
+            key = (words[codes[said[row]]].as_py(), Health(states[row]).name)
+            self.add("disagreed", key, (1,), (int(ids[row]),))
 
-    def rows(self) -> list[dict[str, object]]:
-        """Return everything as rows of `verdict_rows.TALLY_ROW`; `ids` are the lowest container ids
-        that were counted, at most SAMPLE_MAX."""
-        return [
-            {"what": what, "key": list(key), "numbers": numbers, "ids": self._ids[what, key]}
-            for (what, key), numbers in self._numbers.items()
-        ]
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was counted."""
+        return not self._numbers
+
+    def text(self) -> str:
+        """Return everything as JSON: `what`, key, sums, and the lowest container ids that were
+        counted, at most SAMPLE_MAX."""
+        return json.dumps(
+            [
+                (what, key, numbers, self._ids[what, key])
+                for (what, key), numbers in self._numbers.items()
+            ]
+        )
 
     def of(self, what: str) -> Mapping[Key, list[int]]:
         """Return the sums of one kind by key."""
@@ -119,10 +127,7 @@ class Tallies:
             self.add("lost", (names[node], volume), (1,))
 
     def _count_plan(self, judgement: Judgement) -> None:
-        actions, reconciles = judgement.actions, judgement.reconciles
-        wanted = reconciles.is_wanted
-        estimated = int(reconciles.bytes_estimated[wanted].sum())
-        self.add("plan", ("reconcile",), (int(wanted.sum()), estimated))
+        actions = judgement.actions
         for code, word in enumerate(ACTIONS):
             own = actions.action == code
             if own.any():
@@ -140,12 +145,12 @@ class Tallies:
             self.add("leaving", key, (*held, *map(int, others)))
 
 
-def collected(rows: Iterable[Any]) -> Tallies:
-    """Return the sum of the tallies of all tasks; `rows` have a column `tallies`."""
+def collected(texts: Iterable[str]) -> Tallies:
+    """Return the sum of the tallies of several tasks, of each its `text`."""
     total = Tallies()
-    for row in rows:
-        for tally in row["tallies"]:
-            total.add(tally["what"], tuple(tally["key"]), tally["numbers"], tally["ids"])
+    for text in texts:
+        for what, key, numbers, ids in json.loads(text):
+            total.add(what, tuple(key), numbers, ids)
     return total
 
 

@@ -11,16 +11,18 @@ from health.doubts import DOUBTS
 from health.judge import Judgement, roles
 from health.plan.actions import Lists
 from health.reconcile import REASONS, REDUNDANCY_UNKNOWN
-from health.segments import Ints
+from health.segments import Bools, Ints
 from health.words import (
     ACTIONS,
     CLASSES,
     CONTAINER_STATES,
+    DISPUTED,
     ELIGIBILITY,
     QUEUES,
     REPLICA_STATES,
     REPLICATION_TYPES,
     ROLES,
+    Health,
 )
 from spark_verify.batches import Cut
 from spark_verify.rows import JUDGED, PLAN_REPLICA
@@ -51,7 +53,7 @@ def judged_tables(judgement: Judgement, cut: Cut, stamp: Stamp) -> dict[str, pa.
     """Return the rows that a judged batch adds to each table of `rows.JUDGED`."""
     columns = {
         "health": _health(judgement),
-        "replica_class": _replica_class(judgement, cut),
+        "replica_class": _replica_class(judgement, cut, _matters(judgement)),
         "divergent": _divergent(judgement, cut),
         "plan": _plan(judgement),
     }
@@ -60,7 +62,7 @@ def judged_tables(judgement: Judgement, cut: Cut, stamp: Stamp) -> dict[str, pa.
 
 def stamped(name: str, columns: dict[str, pa.Array], stamp: Stamp) -> pa.Table:
     """Return rows of a table of `rows.JUDGED`, of whose columns the stamp's are missing."""
-    schema = JUDGED[name].arrow_schema
+    schema = JUDGED[name]
     count = len(columns["container_id"])
     same = {
         column: pa.repeat(pa.scalar(value, schema.field(column).type), count)
@@ -93,15 +95,27 @@ def _redundancy(redundancy: Ints) -> pa.Array:
     return pa.array(redundancy, mask=redundancy == REDUNDANCY_UNKNOWN)
 
 
-def _replica_class(judgement: Judgement, cut: Cut) -> dict[str, pa.Array]:
+def _matters(judgement: Judgement) -> Bools:
+    """Return with which containers anything is the matter: one that has a flag or is not HEALTHY,
+    whose replicas differ, or that nobody knows."""
+    compared = np.isin(judgement.compared.checksum_class, [CLASSES.index(c) for c in DISPUTED])
+    is_known = judgement.view.batch.containers.is_known
+    is_odd = (judgement.flags != 0) | (judgement.verdicts.state != Health.HEALTHY)
+    found: Bools = is_odd | compared | ~is_known
+    return found
+
+
+def _replica_class(judgement: Judgement, cut: Cut, matters: Bools) -> dict[str, pa.Array]:
     view, compared = judgement.view, judgement.compared
+    rows = np.flatnonzero(view.of_container(matters))
+    replicas = cut.replicas.take(rows)
     shown = ("datanode_id", "replica_index", "volume_id", "root", "tree_algorithm", "finding_count")
-    return {name: cut.replicas[name] for name in ("container_id", *shown)} | {
-        "state": _words(view.batch.replicas.state, REPLICA_STATES),
-        "is_reachable": pa.array(view.is_reachable),
-        "role": _words(roles(judgement), ROLES),
-        "is_minority": pa.array(compared.is_minority),
-        "checksum_class": _words(view.of_container(compared.checksum_class), CLASSES),
+    return {name: replicas[name] for name in ("container_id", *shown)} | {
+        "state": _words(view.batch.replicas.state[rows], REPLICA_STATES),
+        "is_reachable": pa.array(view.is_reachable[rows]),
+        "role": _words(roles(judgement)[rows], ROLES),
+        "is_minority": pa.array(compared.is_minority[rows]),
+        "checksum_class": _words(view.of_container(compared.checksum_class)[rows], CLASSES),
     }
 
 
@@ -110,10 +124,11 @@ def _divergent(judgement: Judgement, cut: Cut) -> dict[str, pa.Array]:
     wanted = np.flatnonzero(reconciles.is_wanted)
     rows = np.flatnonzero(view.is_countable & view.of_container(reconciles.is_wanted))
     replicas = cut.replicas.take(rows)
-    structs = {name: replicas[name].combine_chunks() for name in PLAN_REPLICA.names} | {
-        "state": _words(view.batch.replicas.state[rows], REPLICA_STATES)
-    }
-    fields = list(PLAN_REPLICA.arrow)
+    structs = {
+        name: replicas[name].cast(PLAN_REPLICA.field(name).type).combine_chunks()
+        for name in PLAN_REPLICA.names
+    } | {"state": _words(view.batch.replicas.state[rows], REPLICA_STATES)}
+    fields = list(PLAN_REPLICA)
     own = np.searchsorted(wanted, view.batch.replicas.container[rows])
     reasons, which = np.unique(reconciles.reasons[wanted], return_inverse=True)
     texts = [

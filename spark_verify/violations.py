@@ -1,24 +1,20 @@
-"""What no row of a snapshot may say, whatever the other rows say: written once, asked by Spark of
-tables that it reads and by Arrow of rows that are at hand."""
+"""What no row of a snapshot may say, whatever the other rows say."""
 
-from collections.abc import Callable
-from functools import reduce
-from operator import or_
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column as SparkColumn
 
 from health.erasure import INDEX_MAX
+from health.segments import Bools
 from spark_verify.manifest import Manifest
 from spark_verify.rows import AHEAD_MAX_MS, TABLES, Column
 
-Condition = Any
-"""What holds for a row or not: an expression of Spark's, or of Arrow's."""
-
-ColumnOf = Callable[[str], Condition]
-"""`functions.col` of Spark or `field` of Arrow: what no row may do is written once for both."""
+EXAMPLES_MAX: Final = 5
+"""Rows named in a refusal: enough to find the cause, few enough to read."""
 
 _INSTANTS: Final = {
     "containers": "state_since_ms",
@@ -27,77 +23,142 @@ _INSTANTS: Final = {
 }
 """Columns that the control plane's own clock filled in."""
 
-
-def impossible(name: str, table: pa.Table, manifest: Manifest, *, is_proven: bool = True) -> bool:
-    """Return whether `check_rows` would refuse any row of an Arrow table."""
-    wrong = [w for _, w in violations(name, manifest, pc.field, is_proven=is_proven)]
-    return bool(table.filter(reduce(or_, wrong)).num_rows)
+_SIGNED: Final = ("root", "tombstones_checksum")
 
 
-def violations(
-    name: str, manifest: Manifest, column: ColumnOf, *, is_proven: bool
-) -> list[tuple[str, Condition]]:
-    """Return what no row of table `name` may say; of rows that `prove_rows` let pass (`is_proven`)
-    only what that left open."""
-    own = word_violations(name, column)
-    return own if is_proven else numeric_violations(name, manifest, column) + own
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """What is wrong with some rows of a table, and the first of them as people read it."""
+
+    what: str
+    count: int
+    examples: list[str]
 
 
-def numeric_violations(
-    name: str, manifest: Manifest, column: ColumnOf
-) -> list[tuple[str, Condition]]:
-    """Return what no row of table `name` may do that minima and maxima of its columns can tell."""
-    columns = TABLES[name]
-    found: list[tuple[str, Condition]] = [
-        (f"{c.name} is null", is_null(column(c.name))) for c in columns if not c.nullable
-    ]
-    found += [
-        (f"{c.name} is negative", column(c.name) < 0) for c in columns if _must_not_be_negative(c)
-    ]
-    found.append(
-        ("snapshot_id is not the manifest's", column("snapshot_id") != manifest.snapshot_id)
+def wrong_rows(name: str, table: pa.Table, manifest: Manifest) -> Iterator[Wrong]:
+    """Yield what is wrong with rows of table `name`; nothing when all are possible."""
+    for what, find in _rules(name, manifest):
+        rows = np.flatnonzero(find(table))
+        if len(rows):
+            yield Wrong(what, len(rows), examples(name, table.take(rows[:EXAMPLES_MAX])))
+
+
+def examples(name: str, rows: pa.Table) -> list[str]:
+    """Return rows of table `name` as people read them: their keys, and what they are."""
+    keys = {"containers": ["container_id"], "nodes": ["datanode_id"]}.get(
+        name, ["container_id", "datanode_id"]
     )
+    shown = ("state", "replica_index", "health", "op_state", "op", "replication_type")
+    return [
+        f"({', '.join(f'{key} {row[key]}' for key in keys)}: "
+        f"{', '.join(f'{word}={row[word]}' for word in shown if word in row)})"
+        for row in rows.to_pylist()
+    ]
+
+
+Find = Callable[[pa.Table], Bools]
+"""Returns for each row of a table whether it is wrong."""
+
+
+def _rules(name: str, manifest: Manifest) -> list[tuple[str, Find]]:
+    columns = TABLES[name]
+    rules: list[tuple[str, Find]] = [
+        (f"{c.name} is null", _is_null(c.name)) for c in columns if not c.nullable
+    ]
+    rules += [(f"{c.name} is negative", _is_below(c.name, 0)) for c in columns if _is_count(c)]
+    own = [manifest.snapshot_id]
+    rules.append(("snapshot_id is not the manifest's", _is_none_of("snapshot_id", own)))
     if name in _INSTANTS:
-        latest = manifest.as_of_ms + AHEAD_MAX_MS
         instant = _INSTANTS[name]
-        found.append((f"{instant} is later than the snapshot", column(instant) > latest))
+        latest = manifest.as_of_ms + AHEAD_MAX_MS
+        rules.append((f"{instant} is later than the snapshot", _is_above(instant, latest)))
     if name in ("replicas", "pending_ops"):
-        found.append((f"replica_index is above {INDEX_MAX}", column("replica_index") > INDEX_MAX))
+        rules.append((f"replica_index is above {INDEX_MAX}", _is_above("replica_index", INDEX_MAX)))
+    rules += [
+        (f"{c.name} is none of {', '.join(c.words)}", _is_none_of(c.name, c.words))
+        for c in columns
+        if c.words
+    ]
+    if name == "containers":
+        rules.append(("ec_data and ec_parity name no code", _names_no_code))
+        rules.append(("replication_factor is below 1", _is_below("replication_factor", 1)))
+    else:
+        rules.append(("datanode_id is empty", _is_empty_word("datanode_id")))
+    return rules
+
+
+def _is_count(column: Column) -> bool:
+    return pa.types.is_integer(column.type) and column.name not in _SIGNED
+
+
+def _nobody(table: pa.Table) -> Bools:
+    return np.zeros(table.num_rows, dtype=np.bool_)
+
+
+def _mask(values: Any) -> Bools:
+    """Return a column of booleans, of which what is null is no."""
+    return np.asarray(pc.fill_null(values, False).to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+def _is_null(name: str) -> Find:
+    def find(table: pa.Table) -> Bools:
+        column = table[name]
+        return _mask(pc.is_null(column)) if column.null_count else _nobody(table)
+
+    return find
+
+
+def _is_below(name: str, least: int) -> Find:
+    def find(table: pa.Table) -> Bools:
+        lowest = pc.min(table[name]).as_py()
+        is_fine = lowest is None or lowest >= least
+        return _nobody(table) if is_fine else _mask(pc.less(table[name], least))
+
+    return find
+
+
+def _is_above(name: str, most: int) -> Find:
+    def find(table: pa.Table) -> Bools:
+        highest = pc.max(table[name]).as_py()
+        is_fine = highest is None or highest <= most
+        return _nobody(table) if is_fine else _mask(pc.greater(table[name], most))
+
+    return find
+
+
+def _is_none_of(name: str, words: Any) -> Find:
+    known = pa.array(words, pa.string())
+
+    def find(table: pa.Table) -> Bools:
+        strange = set(words_of(table[name])) - {*words, None}
+        if not strange:
+            return _nobody(table)
+        text = table[name].cast(pa.string())
+        return _mask(pc.and_(pc.is_valid(text), pc.invert(pc.is_in(text, value_set=known))))
+
+    return find
+
+
+def _is_empty_word(name: str) -> Find:
+    def find(table: pa.Table) -> Bools:
+        if "" not in words_of(table[name]):
+            return _nobody(table)
+        return _mask(pc.equal(table[name].cast(pa.string()), ""))
+
+    return find
+
+
+def words_of(column: pa.ChunkedArray) -> list[str | None]:
+    """Return the words that occur in a column, which may be one with a dictionary."""
+    found: list[str | None] = pc.unique(column.unify_dictionaries()).to_pylist()
     return found
 
 
-def word_violations(name: str, column: ColumnOf) -> list[tuple[str, Condition]]:
-    """Return what else no row may do: say a word nobody knows, name a code that is none."""
-    found: list[tuple[str, Condition]] = [
-        (
-            f"{c.name} is none of {', '.join(c.words)}",
-            ~is_null(column(c.name)) & ~column(c.name).isin(list(c.words)),
-        )
-        for c in TABLES[name]
-        if c.words
-    ]
-    if name != "containers":
-        found.append(("datanode_id is empty", column("datanode_id") == ""))
-    return found + (code_violations(column) if name == "containers" else [])
-
-
-def _must_not_be_negative(column: Column) -> bool:
-    signed = {"root", "tombstones_checksum"}
-    numeric = column.type.simpleString() in ("int", "bigint")
-    return numeric and column.name not in signed
-
-
-def code_violations(column: ColumnOf) -> list[tuple[str, Condition]]:
-    """Return what no container row may say of its replication."""
-    data, parity = column("ec_data"), column("ec_parity")
-    no_code = is_null(data) | is_null(parity) | (data < 1) | (parity < 1)
-    no_code = no_code | (data + parity > INDEX_MAX)
-    return [
-        ("ec_data and ec_parity name no code", (column("replication_type") == "EC") & no_code),
-        ("replication_factor is below 1", column("replication_factor") < 1),
-    ]
-
-
-def is_null(value: Condition) -> Condition:
-    """Return whether a value is missing, as an expression of whichever engine it is one of."""
-    return value.isNull() if isinstance(value, SparkColumn) else value.is_null()
+def _names_no_code(table: pa.Table) -> Bools:
+    is_ec = _mask(pc.equal(table["replication_type"].cast(pa.string()), "EC"))
+    data, parity = (
+        np.asarray(pc.fill_null(table[name], 0).to_numpy(), dtype=np.int64)
+        for name in ("ec_data", "ec_parity")
+    )
+    found: Bools = is_ec & ((data < 1) | (parity < 1) | (data + parity > INDEX_MAX))
+    return found

@@ -46,7 +46,8 @@ def test_files_that_share_what_is_costly_share_a_process() -> None:
     }
 
     scopes = {(fixture, scope_of(path)) for fixture, path in users}
-    assert {("spark", "one Spark session"), ("cluster", "one cluster")} == scopes
+    spark = {(fixture, "one Spark session") for fixture in ("spark", "here_rows")}
+    assert {*spark, ("cluster", "one cluster")} == scopes
     assert {path for _, path in users} == {path for paths in TOGETHER.values() for path in paths}
 
 
@@ -72,7 +73,7 @@ def test_the_longest_start_first() -> None:
         "integration/cli/test_cli",
         "fault/x",
         "integration/test_demo",
-        "spark/test_views",
+        "spark/test_generated",
     )
 
     turns = [turn_of(f"tests/{file}.py::test_a") for file in latest_first]

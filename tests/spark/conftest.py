@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from spark_verify.pipeline import HERE_ROWS
 from tests.support.java import skip_without_java
 
 
@@ -17,3 +18,15 @@ def spark() -> Iterator[object]:
     session.conf.set("spark.sql.shuffle.partitions", "4")
     yield session
     session.stop()
+
+
+@pytest.fixture(
+    scope="session",
+    params=[pytest.param(0, marks=pytest.mark.spark), HERE_ROWS],
+    ids=["spark", "here"],
+)
+def here_rows(request: pytest.FixtureRequest) -> int:
+    """How many replicas this process verifies by itself: none, so that Spark does, or all."""
+    if request.param == 0:
+        request.getfixturevalue("spark")
+    return int(request.param)

@@ -26,7 +26,7 @@ from tests.support.command_line import CommandLine
 from tests.support.scm_world import ScmWorld, replica
 from tests.support.terminal import Terminal
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 NODES = ("dn1", "dn2", "dn3", "dn4")
 OPTIONS = ScmOptions(stale_after_ms=1_000_000, dead_after_ms=2_000_000)
@@ -70,9 +70,8 @@ def build(world: ScmWorld) -> None:
 
 
 @pytest.fixture(scope="module")
-def plan(spark: object, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the directory of what the job makes of these containers."""
-    del spark
     path = tmp_path_factory.mktemp("plan")
     with ScmWorld(path / "scm", OPTIONS).running() as world:
         build(world)

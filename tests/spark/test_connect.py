@@ -30,40 +30,6 @@ def verified(snapshot: Path, out: Path, address: str) -> Path:
     return Path(json.loads(done.stdout)["path"])
 
 
-SCREENED = """
-import json, sys
-from pathlib import Path
-from spark_verify.generate import Shape, generate
-from spark_verify.pipeline import Request, verify
-from spark_verify.score import score
-from spark_verify.session import open_session
-
-flat, out = sys.argv[1], Path(sys.argv[2])
-print(verify(Request(flat, out / "flat", direct_rows=0, here_rows=0)).directory)
-clustered = out / "clustered"
-shape = Shape(300, faults_per_million=200_000, buckets=2)
-generate(open_session(replica_count=1200), shape, clustered)
-run = verify(Request(str(clustered), out / "runs", direct_rows=0)).directory
-print(json.dumps(score(open_session(replica_count=1200), str(clustered), str(run))))
-"""
-"""A client that has the screen look at every container, also of a snapshot this small."""
-
-
-def screened(snapshot: Path, out: Path, address: str) -> tuple[Path, dict[str, object]]:
-    """Return the run of `snapshot`, and the score of one of a generated, clustered snapshot."""
-    done = subprocess.run(
-        [sys.executable, "-c", SCREENED, snapshot, out],
-        env={**os.environ, "SPARK_REMOTE": address},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    run, scored = done.stdout.splitlines()
-    return Path(run), json.loads(scored)
-
-
 def table(run: Path, name: str) -> list[dict[str, object]]:
     """Return all rows of a table of the result, in the order of their ids."""
     rows: list[dict[str, object]] = pq.read_table(run / name).to_pylist()
@@ -72,8 +38,7 @@ def table(run: Path, name: str) -> list[dict[str, object]]:
 
 def test_a_connect_server_gives_the_same_result_as_a_session_of_our_own(tmp_path: Path) -> None:
     """
-    Health, plans and classes are equal row by row, so nothing was used that Connect lacks: neither
-    where all replicas are judged nor where a screen goes before, flat or clustered.
+    Health, plans and classes are equal row by row, so nothing was used that Connect lacks.
     """
     snapshot = gather(
         [
@@ -89,15 +54,7 @@ def test_a_connect_server_gives_the_same_result_as_a_session_of_our_own(tmp_path
 
     with connect_server(tmp_path) as address:
         remote = verified(snapshot, tmp_path / "remote", address)
-        after_screen, scored = screened(snapshot, tmp_path / "screened", address)
 
     for name in ("health", "replica_class", "reconcile_plan", "plan"):
         assert table(own, name) == table(remote, name)
-    for name in ("health", "reconcile_plan", "plan"):
-        assert table(own, name) == table(after_screen, name)
-    judged = {row["container_id"] for row in table(after_screen, "replica_class")}
-    assert 1 not in judged, "the screen settled what is whole"
-    assert {2, 3, 4, 5} <= judged
-    assert scored["wrong"] == []
-    assert scored["right"] == scored["seeded"] != 0
     assert (remote / "_SUCCESS").is_file()

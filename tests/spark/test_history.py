@@ -10,8 +10,6 @@ from spark_verify.errors import RunConflict, SnapshotRefused
 from spark_verify.pipeline import Request, Result, verify
 from tests.support.snapshots import AS_OF_MS, SnapshotRows, container, gather
 
-pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
-
 
 def divergent() -> SnapshotRows:
     return gather(
@@ -19,7 +17,9 @@ def divergent() -> SnapshotRows:
     )
 
 
-def test_a_divergence_that_no_repair_moves_is_asked_ever_more_rarely(tmp_path: Path) -> None:
+def test_a_divergence_that_no_repair_moves_is_asked_ever_more_rarely(
+    tmp_path: Path, here_rows: int
+) -> None:
     """
     Planned while it is new; backed off and named once the same roots come back a fourth time.
     """
@@ -29,7 +29,8 @@ def test_a_divergence_that_no_repair_moves_is_asked_ever_more_rarely(tmp_path: P
         if number == 3:  # somebody repaired container 1 into another divergence
             rows.replicas[2] = container(1, "R CLOSED 10", "C=7x2 C=5").replicas[2]
         snapshot = rows.write(tmp_path / f"s{number}", manifest={"as_of_ms": AS_OF_MS + number})
-        result = verify(Request(str(snapshot), tmp_path / "out", run_id=f"r{number}"))
+        request = Request(str(snapshot), tmp_path / "out", f"r{number}", here_rows=here_rows)
+        result = verify(request)
         table = pq.read_table(result.directory / "reconcile_plan").to_pylist()
         plans.append(sorted(row["container_id"] for row in table))
         backed_off.append(result.summary["no_progress"])
@@ -40,9 +41,8 @@ def test_a_divergence_that_no_repair_moves_is_asked_ever_more_rarely(tmp_path: P
 
 
 @pytest.fixture(scope="module")
-def partial(spark: object, tmp_path_factory: pytest.TempPathFactory) -> tuple[Request, Result]:
+def partial(tmp_path_factory: pytest.TempPathFactory) -> tuple[Request, Result]:
     """A cluster with lost data, verified as far as one sound node's container goes."""
-    del spark
     directory = tmp_path_factory.mktemp("partial")
     parts = [container(1, "R CLOSED 10", "U=7x3"), container(2, "R CLOSED 10", "C=7x3")]
     snapshot = gather(parts).write(directory / "snapshot")
@@ -107,3 +107,15 @@ class TestPartial:
 
         with pytest.raises(SnapshotRefused, match="nodes/ lists no datanode dn-2-9"):
             verify(replace(request, changed_nodes=("dn-2-1", "dn-2-9")))
+
+    @pytest.mark.spark
+    @pytest.mark.usefixtures("spark")
+    def test_spark_finds_the_same(self, partial: tuple[Request, Result], tmp_path: Path) -> None:
+        """
+        On the changed nodes, and of them only.
+        """
+        request, result = partial
+
+        there = verify(replace(request, out=tmp_path, here_rows=0))
+
+        assert result.summary == there.summary

@@ -16,16 +16,16 @@ pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 CONTAINERS = 1_500
 
 
-def test_screen_exchange_and_judge_agree_with_the_reference(tmp_path: Path) -> None:
+def test_exchange_and_judge_agree_with_the_reference(tmp_path: Path) -> None:
     """
-    A random cluster, screened, exchanged by container and judged in batches; health/ and
-    replica_class/ hold the reference's opinions, and no container is lost or there twice.
+    A random cluster, exchanged by container and judged in slices; health/ and replica_class/ hold
+    the reference's opinions, and no container is lost or there twice.
     """
     rows = random_cluster(random.Random(11), CONTAINERS)
     snapshot = rows.write(tmp_path / "snapshot")
     expected = reference(rows)
 
-    in_tasks = Request(str(snapshot), tmp_path / "out", direct_rows=0, here_rows=0)
+    in_tasks = Request(str(snapshot), tmp_path / "out", here_rows=0)
     result = verify(replace(in_tasks, reporting_min_percent=0))
 
     found = opinions(result.directory)

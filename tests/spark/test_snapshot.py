@@ -9,23 +9,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
 
 from spark_verify.errors import SnapshotRefused
-from spark_verify.manifest import read_manifest
-from spark_verify.pipeline import HERE_ROWS, Request, verify
+from spark_verify.pipeline import Request, verify
 from spark_verify.rows import AHEAD_MAX_MS, ROWS_PER_CONTAINER_MAX
-from spark_verify.snapshot import (
-    Snapshot,
-    check_crowds,
-    check_there,
-    open_snapshot,
-    prove_rows,
-)
+from spark_verify.snapshot import ROWS_PER_PART, Part, parts_of
 from tests.support.snapshots import AS_OF_MS, SnapshotRows, container, gather
-
-pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
-
 
 LATE_MS = AS_OF_MS + AHEAD_MAX_MS + 1
 
@@ -44,24 +33,6 @@ def refusal(directory: Path, tmp_path: Path) -> str:
         verify(Request(str(directory), tmp_path / "out"))
     assert list((tmp_path / "out").glob("**/*.parquet")) == []
     return str(raised.value)
-
-
-def check_pending_crowds(snapshot: Snapshot) -> None:
-    check_crowds(snapshot, ("pending_ops",))
-
-
-def records_read(spark: SparkSession) -> int:
-    """Return how many records all stages of the session have read from files so far."""
-    java, gateway = spark._jvm, spark.sparkContext._gateway
-    assert java is not None
-    assert gateway is not None
-    no_quantiles = gateway.new_array(java.double, 0)  # type: ignore[no-untyped-call]
-    context = spark._jsparkSession.sparkContext()
-    context.listenerBus().waitUntilEmpty()  # its store hears of finished stages only later
-    stages = context.statusStore().stageList(
-        java.java.util.ArrayList(), False, False, no_quantiles, java.java.util.ArrayList()
-    )
-    return sum(stages.apply(i).inputRecords() for i in range(stages.size()))
 
 
 def put(column: str, row: int, value: object) -> Callable[[pa.Table], pa.Table]:
@@ -141,50 +112,35 @@ class TestRefused:
             ("state", "SLEEPY", "state is none of"),
         ],
     )
-    @pytest.mark.parametrize("here_rows", [0, HERE_ROWS])
-    def test_a_large_snapshot_is_refused_for_one_row_as_well(
+    def test_one_row_is_enough_wherever_it_is_read(
         self, tmp_path: Path, column: str, value: object, words: str, here_rows: int
     ) -> None:
         """
-        What is screened by numbers hides no row: a null, a negative number, an unknown word,
-        wherever its container is judged.
+        A null, a negative number, an unknown word: named by a task of Spark as by this process.
         """
         directory = rows().write(tmp_path / "snapshot", change={"replicas": put(column, 1, value)})
 
         with pytest.raises(SnapshotRefused) as raised:
-            verify(Request(str(directory), tmp_path / "out", direct_rows=0, here_rows=here_rows))
+            verify(Request(str(directory), tmp_path / "out", here_rows=here_rows))
 
         assert words in str(raised.value).replace("; first", "").replace("1 row(s) where ", "")
 
-    @pytest.mark.parametrize("changed", [(), ("dn-1-1",)])
-    def test_a_large_snapshot_is_refused_for_an_op_on_nothing(
-        self, tmp_path: Path, changed: tuple[str, ...]
+    @pytest.mark.parametrize("put_in", ["container_id", "datanode_id"])
+    def test_an_op_on_nothing_is_named_wherever_it_is_read(
+        self, tmp_path: Path, put_in: str, here_rows: int
     ) -> None:
         """
-        The op of a container that is nowhere else is missed among the ops that were judged.
+        Of a container, or of a datanode, that is nowhere else.
         """
         directory = rows().write(
-            tmp_path / "snapshot", change={"pending_ops": put("container_id", 0, 9)}
+            tmp_path / "snapshot",
+            change={
+                "pending_ops": put(put_in, 0, {"container_id": 9, "datanode_id": "dn-9"}[put_in])
+            },
         )
 
-        with pytest.raises(SnapshotRefused, match="container is in no other table"):
-            verify(Request(str(directory), tmp_path / "out", changed_nodes=changed, direct_rows=0))
-
-    def test_rows_are_proven_sound_by_statistics_alone(
-        self, spark: SparkSession, tmp_path: Path
-    ) -> None:
-        """
-        Not one row of a sound table is read to know that none is null, negative or a stranger.
-        """
-        directory = str(rows().write(tmp_path / "snapshot"))
-        snapshot = open_snapshot(spark, directory, read_manifest(directory))
-        before = records_read(spark)
-
-        prove_rows(snapshot, ("containers", "replicas"))
-
-        assert records_read(spark) == before
-        snapshot.replicas.collect()
-        assert records_read(spark) == before + len(rows().replicas)
+        with pytest.raises(SnapshotRefused, match=f"{put_in[:-3]} is in no other table"):
+            verify(Request(str(directory), tmp_path / "out", here_rows=here_rows))
 
     def test_a_file_of_an_older_release_does_not_hide_among_others(self, tmp_path: Path) -> None:
         """
@@ -201,12 +157,11 @@ class TestRefused:
         assert "replicas/" in message
         assert "root" in message
 
-    @pytest.mark.parametrize("direct_rows", [0, 50_000])
     def test_more_replicas_of_a_container_than_can_be_are_refused(
-        self, tmp_path: Path, direct_rows: int
+        self, tmp_path: Path, here_rows: int
     ) -> None:
         """
-        They are counted, however few of them would be left if a counter wrapped.
+        By their number, whatever else is wrong with them.
         """
         crowd = rows()
         first = crowd.replicas[0]
@@ -215,11 +170,9 @@ class TestRefused:
         directory = crowd.write(tmp_path / "snapshot")
 
         with pytest.raises(SnapshotRefused, match=r"replicas/.* 1: 1024 rows"):
-            verify(Request(str(directory), tmp_path / "out", direct_rows=direct_rows))
+            verify(Request(str(directory), tmp_path / "out", here_rows=here_rows))
 
-    def test_a_cluster_of_which_a_whole_table_is_missing_is_refused(
-        self, spark: SparkSession, tmp_path: Path
-    ) -> None:
+    def test_a_cluster_of_which_a_whole_table_is_missing_is_refused(self, tmp_path: Path) -> None:
         """
         No node, no replica of anything, no container of any replica, too many ops of one.
         """
@@ -234,22 +187,9 @@ class TestRefused:
             "container_id 2: 1024 rows": replace(whole, pending_ops=many),
         }
         for i, (words, less) in enumerate(cases.items()):
-            directory = str(less.write(tmp_path / f"s{i}"))
-            snapshot = open_snapshot(spark, directory, read_manifest(directory))
+            directory = less.write(tmp_path / f"s{i}")
 
-            check = check_there if "empty" in words else check_pending_crowds
-            with pytest.raises(SnapshotRefused) as raised:
-                check(snapshot)
-
-            assert words in str(raised.value)
-
-    def test_the_job_asks_whether_anything_is_there(self, tmp_path: Path) -> None:
-        """
-        Before it judges: nodes without one replica are no cluster that lost everything.
-        """
-        less = replace(rows(), replicas=[], pending_ops=[])
-
-        assert "replicas/ is empty" in refusal(less.write(tmp_path / "snapshot"), tmp_path)
+            assert words in refusal(directory, tmp_path)
 
     def test_a_missing_table_is_refused(self, tmp_path: Path) -> None:
         """
@@ -270,3 +210,20 @@ class TestRefused:
         result = verify(Request(str(good.write(tmp_path / "snapshot")), tmp_path / "out"))
 
         assert result.summary["exit_code"] == 0
+
+
+class TestParts:
+    """How the files of a table are cut for those who read them."""
+
+    def test_small_files_are_read_together_and_large_ones_apart(self) -> None:
+        """
+        Row groups in the order of the files, each in one part, and no part much too long.
+        """
+        half = ROWS_PER_PART // 2
+        sizes = [("a", [half, half]), ("b", [5, 5]), ("c", []), ("d", [half, 3 * half])]
+
+        assert [
+            Part("t", (("a", (0, 1)),)),
+            Part("t", (("b", (0, 1)), ("d", (0,)))),
+            Part("t", (("d", (1,)),)),
+        ] == parts_of("t", sizes)

@@ -9,13 +9,10 @@ from spark_verify.errors import SnapshotRefused
 from spark_verify.pipeline import Request, Result, verify
 from tests.support.snapshots import container, gather
 
-pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
-
 
 @pytest.fixture(scope="module")
-def result(spark: object, tmp_path_factory: pytest.TempPathFactory) -> Result:
+def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
     """One cluster with a leaving node of every kind, verified."""
-    del spark
     parts = [
         container(1, "R CLOSED 10", "C=7x3 C=7/d"),
         container(2, "R CLOSED 10", "C=7x2 C=7/d"),

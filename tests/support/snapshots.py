@@ -21,7 +21,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_verify.rows import TABLES
+from spark_verify.rows import TABLES, schema_of
 
 SNAPSHOT_ID: Final = "snap-1"
 AS_OF_MS: Final = 1_700_000_000_000
@@ -182,15 +182,7 @@ class SnapshotRows:
 
 def arrow_schema(name: str) -> pa.Schema:
     """Return the Arrow schema of a table, from the job's own declaration."""
-    types = {
-        "string": pa.string(),
-        "bigint": pa.int64(),
-        "int": pa.int32(),
-        "boolean": pa.bool_(),
-    }
-    return pa.schema(
-        [pa.field(c.name, types[c.type.simpleString()], c.nullable) for c in TABLES[name]]
-    )
+    return schema_of(TABLES[name])
 
 
 def container(

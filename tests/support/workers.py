@@ -15,15 +15,13 @@ WORKERS: Final = 3  # one more than a small machine has processors: many tests w
 
 TOGETHER: Final = {
     "one Spark session": (
-        "tests/spark/test_apply.py",
         "tests/spark/test_connect.py",
+        "tests/spark/test_generated.py",
         "tests/spark/test_history.py",
         "tests/spark/test_job.py",
         "tests/spark/test_judging.py",
-        "tests/spark/test_screen.py",
         "tests/spark/test_snapshot.py",
         "tests/spark/test_vectors.py",
-        "tests/spark/test_views.py",
     ),
     "one cluster": (
         "tests/integration/host/test_agent_process.py",

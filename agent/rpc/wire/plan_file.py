@@ -10,8 +10,8 @@ from agent.rpc.v1 import scm_pb2
 
 UINT64 = 2**64
 
-PLAN_ORDER: Final = ("priority", "container_id", "action")
-"""Of the rows of `plan/`: most urgent first, equal plans in equal order."""
+PLAN_ORDER: Final = [(name, "ascending") for name in ("priority", "container_id", "action")]
+"""Of the rows: most urgent first, equal plans in equal order."""
 
 SCAN: Final = "scan"  # rows that the SCM has no command for: who applies the plan asks the datanode
 
@@ -33,10 +33,11 @@ def read_plan(run: Path, *, only: str = "") -> scm_pb2.ApplyPlanRequest:
         )
     try:
         manifest = json.loads(given_bytes(run / "manifest.json", bytes_max=ANSWER_BYTES_MAX))
-        reconciles = pyarrow.parquet.read_table(run / "reconcile_plan").to_pylist()
-        plan = pyarrow.parquet.read_table(run / "plan")
-        # Each of its files is sorted, but all scans stand in files of their own.
-        actions = plan.sort_by([(name, "ascending") for name in PLAN_ORDER]).to_pylist()
+        # Each of their files is sorted, but there may be several.
+        reconciles, actions = (
+            pyarrow.parquet.read_table(run / name).sort_by(PLAN_ORDER).to_pylist()
+            for name in ("reconcile_plan", "plan")
+        )
         rows = [plan_row(row) for row in reconciles] + [action_row(row) for row in actions]
         return scm_pb2.ApplyPlanRequest(
             snapshot_id=manifest["snapshot_id"],

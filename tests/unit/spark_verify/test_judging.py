@@ -1,70 +1,89 @@
-"""Rows that arrive in pieces are judged as whole containers, and tallies of tasks add up."""
+"""Rows that come apart are judged as whole containers, and tallies of tasks add up."""
+
+import random
+from collections import defaultdict
+from itertools import pairwise
 
 import pyarrow as pa
 import pytest
 
-from spark_verify.judging import ROWS_PER_BATCH, pieces, whole_containers
+from spark_verify.exchange import ROWS_PER_SLICE, Layout, joined, packed, unpacked
 from spark_verify.tallies import SAMPLE_MAX, Tallies, collected
 
-IDS = (1, 1, 2, 2, 2, 3, 4, 4, 4, 4, 7)
+IDS = random.Random(3).choices(range(400), k=5_000)
+SCHEMA = pa.schema([("container_id", pa.int64()), ("number", pa.int64()), ("word", pa.string())])
 
 
-def batches(sizes: tuple[int, ...]) -> list[pa.RecordBatch]:
-    """Return the ids cut into batches of these sizes, the last of which has the rest."""
-    found, start = [], 0
-    for size in (*sizes, len(IDS)):
-        found.append(pa.RecordBatch.from_pydict({"container_id": IDS[start : start + size]}))
-        start += size
-    return found
+def rows(ids: list[int], *, is_coded: bool) -> pa.Table:
+    """Return rows of containers, numbered, with words as text or as codes of a dictionary."""
+    words = pa.array([f"w{i % 7}" if i % 5 else None for i in range(len(ids))])
+    column = words.dictionary_encode() if is_coded else words
+    return pa.table({"container_id": ids, "number": range(len(ids)), "word": column})
 
 
-@pytest.mark.parametrize("sizes", [(), (1,) * 11, (2, 3), (3, 3), (4, 0, 1, 2), (7, 1, 1), (10,)])
-def test_no_container_is_cut_in_two(sizes: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("layout", [Layout(1, 1), Layout(1, 9), Layout(4, 1), Layout(5, 3)])
+@pytest.mark.parametrize("is_coded", [False, True])
+def test_no_container_is_cut_in_two(layout: Layout, *, is_coded: bool) -> None:
     """
-    However the rows are cut, each table has all rows of its containers, and none is lost.
+    However rows are parted, sent and put together, each slice has all rows of its containers, in
+    their order, and none is lost.
     """
-    tables = list(whole_containers(batches(sizes)))
+    table = rows(IDS, is_coded=is_coded)
+    sent: dict[int, list[pa.Table]] = defaultdict(list)
+    for start in range(0, len(IDS), 900):  # as parts of files
+        for number, part in layout.parted(table.slice(start, 900)):
+            name, own = unpacked(packed("replicas", part))
+            assert name == "replicas"
+            sent[number].append(own)
 
-    owned = [set(table["container_id"].to_pylist()) for table in tables]
-    assert [i for table in tables for i in table["container_id"].to_pylist()] == list(IDS)
+    slices = []
+    for tables in sent.values():
+        whole, starts = layout.arranged(joined(tables, SCHEMA))
+        slices += [
+            whole.slice(a, b - a).cast(SCHEMA).to_pylist() for a, b in pairwise(starts.tolist())
+        ]
+
+    assert len(sent) == layout.partitions
+    assert sorted(IDS) == sorted(row["container_id"] for own in slices for row in own)
+    owned = [{row["container_id"] for row in own} for own in slices]
     assert sum(map(len, owned)) == len(set(IDS))
-    assert all(table.num_rows for table in tables)
+    plain = table.cast(SCHEMA).to_pylist()
+    for own in slices:
+        by_container = defaultdict(list)
+        for row in own:
+            by_container[row["container_id"]].append(row)
+        for container_id, found in by_container.items():
+            assert [row for row in plain if row["container_id"] == container_id] == found
 
 
-def test_a_container_longer_than_a_batch_is_one_table() -> None:
+def test_a_table_that_did_not_come_is_an_empty_one() -> None:
     """
-    Ten thousand rows of one container wait for each other.
+    With the columns that it would have had.
     """
-    pieces = [pa.RecordBatch.from_pydict({"container_id": [5] * 100}) for _ in range(100)]
-
-    assert [10_000] == [table.num_rows for table in whole_containers(pieces)]
+    assert joined([], SCHEMA).equals(SCHEMA.empty_table())
 
 
-def test_tables_are_cut_between_containers() -> None:
+def test_words_that_hardly_repeat_travel_as_text() -> None:
     """
-    Rows in any order: each container is in one piece with all rows of all tables, none is lost, and
-    a container across a cut goes to one side of it.
+    A dictionary as long as its rows would be sent with each blob.
     """
-    long_one = [ROWS_PER_BATCH // 3] * 10  # its replicas lie across the first cut
-    replicas = [i // 3 for i in range(ROWS_PER_BATCH * 5 // 2)] + long_one
-    parts = {
-        "containers": list(range(len(replicas) // 3 + 50, 0, -1)),
-        "replicas": replicas[::-1],
-        "pending_ops": [7, 10**6, ROWS_PER_BATCH // 3, ROWS_PER_BATCH // 3 + 1],
-    }
-    tables = {name: pa.table({"container_id": ids}) for name, ids in parts.items()}
+    words = pa.array([f"word {i}" for i in range(2_000)]).dictionary_encode()
+    table = pa.table({"container_id": range(2_000), "number": range(2_000), "word": words})
 
-    found = list(pieces(tables))
+    _, sent = unpacked(packed("replicas", table.slice(0, 100)))
 
-    assert len(found) == 3
-    for name, ids in parts.items():
-        kept = [piece[name]["container_id"].to_pylist() for piece in found]
-        assert sorted(ids) == [i for own in kept for i in own]
-    owned = [
-        {i for table in piece.values() for i in table["container_id"].to_pylist()}
-        for piece in found
-    ]
-    assert sum(map(len, owned)) == len(set.union(*owned))
+    assert sent["word"].type == pa.string()
+    assert sent.equals(table.slice(0, 100).cast(SCHEMA))
+    assert len(packed("replicas", table.slice(0, 10))) < 2_500
+
+
+def test_slices_are_as_long_as_is_judged_at_once() -> None:
+    """
+    And there are as many partitions as there are workers, or as rows ask for.
+    """
+    assert Layout(1, 3) == Layout.whole(2 * ROWS_PER_SLICE + 1)
+    assert Layout(2, 1) == Layout.of(10, partitions_min=2)
+    assert Layout(8, 20) == Layout.of(8_000_000, partitions_min=2)
 
 
 def test_tallies_of_several_tasks_add_up() -> None:
@@ -76,7 +95,7 @@ def test_tallies_of_several_tasks_add_up() -> None:
     one.add("lost", ("dn-1", "v0"), (1,))
     other.add("plan", ("delete",), (1, 12), range(1, 400, 2))
 
-    total = collected([{"tallies": one.rows()}, {"tallies": other.rows()}])
+    total = collected([one.text(), other.text()])
 
     assert {("delete",): [3, 42]} == total.of("plan")
     assert {("dn-1", "v0"): [1]} == total.of("lost")

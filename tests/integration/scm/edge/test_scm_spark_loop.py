@@ -70,7 +70,8 @@ def plan(directory: Path, world: ScmWorld) -> Path:
         "is_forced": True,
     }
     scan = {**wrong, "action": "scan", "is_forced": False}
-    for name, rows in (("reconcile_plan", [{**row, "replicas": seen}]), ("plan", [wrong, scan])):
+    reconcile = row | {"priority": 1, "replicas": seen}
+    for name, rows in (("reconcile_plan", [reconcile]), ("plan", [wrong, scan])):
         (directory / name).mkdir(parents=True)
         table = pyarrow.Table.from_pylist(rows)
         pyarrow.parquet.write_table(table, directory / name / "part-0.parquet")

@@ -9,11 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from agent.errors import Code, Unavailable
-from agent.rpc.wire import snapshot_file
-from agent.rpc.wire.snapshot_file import SCHEMAS, signed
 from merkle.replica import ReplicaState
-from scm.edge.snapshot import Exported, World, export
+from scm.edge import snapshot
+from scm.edge.snapshot import SCHEMAS, Exported, World, export, signed
 from scm.state.options import ScmOptions
+from spark_verify.rows import TABLES, schema_of
 from tests.support.scm_world import ScmWorld, replica
 
 # The contract, by hand: what the Spark job was promised. Not derived from the code under test.
@@ -72,17 +72,9 @@ class TestSchema:
 
     def test_the_spark_job_reads_what_we_write(self) -> None:
         """Both sides declare the columns in their own words; the words agree."""
-        pytest.importorskip("pyspark")
-        from spark_verify.rows import TABLES
-
-        words = {"long": "int64", "int": "int32", "boolean": "bool", "string": "string"}
-        names = {"bigint": "long"}
         for table, schema in SCHEMAS.items():
-            theirs = [
-                (c.name, words[names.get(c.type.simpleString(), c.type.simpleString())], c.nullable)
-                for c in TABLES[table]
-            ]
-            assert theirs == [(f.name, str(f.type), f.nullable) for f in schema]
+            theirs = [(f.name, f.type, f.nullable) for f in schema_of(TABLES[table])]
+            assert theirs == [(f.name, f.type, f.nullable) for f in schema]
 
 
 class TestExport:
@@ -151,8 +143,8 @@ class TestExport:
         self, world: ScmWorld, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Every row is in one part, none in two."""
-        monkeypatch.setattr(snapshot_file, "ROWS_PER_PART", 4)
-        monkeypatch.setattr(snapshot_file, "ROWS_PER_GROUP", 3)
+        monkeypatch.setattr(snapshot, "ROWS_PER_PART", 4)
+        monkeypatch.setattr(snapshot, "ROWS_PER_GROUP", 3)
         for container_id in range(1, 9):
             world.beat("dn1", replica("dn1", container_id=container_id))
 

@@ -1,1 +1,0 @@
-"""How Ozone's services are asked over the network: frames, messages, connections."""

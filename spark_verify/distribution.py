@@ -1,0 +1,116 @@
+"""Where the tasks of a run are done: in this process, or by Spark's workers.
+
+    here    parts ─► read ─► partitions ─► judged one after the other
+    Spark   parts ─► tasks that read ─► exchange of blobs ─► tasks that judge ─► what they counted
+
+The tasks are the same functions (`judging`), and so are the files they write. Spark sees whole
+Arrow tables as blobs: its rows are few, and its JVM does nothing by the row.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from spark_verify.exchange import packed, unpacked
+from spark_verify.judging import Job, judge_partition, parted
+from spark_verify.snapshot import Part
+from spark_verify.tallies import Tallies, collected
+from spark_verify.volumes import summed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TALLIES: Final = "tallies"
+"""Name of the blob that says what was counted while rows were read."""
+
+BLOBS_PER_BATCH: Final = 16
+"""Blobs that Spark hands to Python at once: each may have megabytes."""
+
+READ: Final = "partition int, number int, blob binary"
+JUDGED: Final = "tallies string, volumes binary"
+
+Progress = Callable[[str], None]
+Batches = Iterator[pa.RecordBatch]
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What the tasks of a run counted."""
+
+    tallies: Tallies
+    volumes: list[dict[str, Any]]
+    """Numbers of each volume (`volumes.count_volumes`)."""
+
+
+def run_here(parts: Sequence[Part], job: Job) -> Counted:
+    """Do all tasks in this process; the layout has one partition."""
+    tallies = Tallies()
+    tables: dict[str, list[pa.Table]] = {}
+    for part in parts:
+        for _, table in parted(part, job, tallies):
+            tables.setdefault(part.table, []).append(table)
+    return Counted(tallies, summed([judge_partition(0, tables, job, tallies)]))
+
+
+def run_on_spark(spark: "SparkSession", parts: Sequence[Part], job: Job) -> Counted:
+    """Do all tasks as tasks of Spark, with one exchange between reading and judging."""
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(BLOBS_PER_BATCH))
+    count = len(parts)
+    blobs = spark.range(0, count, 1, max(count, 1)).mapInArrow(_reading(parts, job), READ)
+    exchanged = blobs.repartition(job.layout.partitions, "partition")
+    judged = exchanged.sortWithinPartitions("partition", "number").mapInArrow(_judging(job), JUDGED)
+    found = judged.toArrow()
+    return Counted(
+        collected(found["tallies"].to_pylist()),
+        summed(unpacked(blob)[1] for blob in found["volumes"].to_pylist()),
+    )
+
+
+def _reading(parts: Sequence[Part], job: Job) -> Callable[[Batches], Batches]:
+    def run(batches: Batches) -> Batches:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                tallies = Tallies()
+                name = parts[number].table
+                for partition, table in parted(parts[number], job, tallies):
+                    yield _row(READ, partition, number, packed(name, table))
+                if not tallies.is_empty:
+                    table = pa.table({"text": [tallies.text()]})
+                    yield _row(READ, 0, number, packed(TALLIES, table))
+
+    return run
+
+
+def _judging(job: Job) -> Callable[[Batches], Batches]:
+    def run(batches: Batches) -> Batches:
+        for number, blobs in groupby(_blobs(batches), key=lambda row: row[0]):
+            tables: dict[str, list[pa.Table]] = {}
+            for _, blob in blobs:
+                name, table = unpacked(blob)
+                tables.setdefault(name, []).append(table)
+            texts = [t["text"][0].as_py() for t in tables.pop(TALLIES, [])]
+            tallies = collected(texts)
+            volumes = judge_partition(number, tables, job, tallies)
+            yield _row(JUDGED, tallies.text(), packed("volumes", volumes))
+
+    return run
+
+
+def _blobs(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
+    for batch in batches:
+        for row in range(batch.num_rows):
+            yield batch.column(0)[row].as_py(), batch.column(2)[row].as_py()
+
+
+def _row(schema: str, *values: Any) -> pa.RecordBatch:
+    kinds = {"int": pa.int32(), "string": pa.string(), "binary": pa.binary()}
+    columns = [field.split() for field in schema.split(", ")]
+    return pa.RecordBatch.from_pydict(
+        {
+            name: pa.array([value], kinds[kind])
+            for (name, kind), value in zip(columns, values, strict=True)
+        }
+    )

@@ -1,0 +1,47 @@
+"""Files of a result, and a result of which something is missing."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from spark_verify.errors import SnapshotRefused
+from spark_verify.manifest import Manifest
+from spark_verify.pipeline import _check_counts
+from spark_verify.results import sweep, write
+from spark_verify.tallies import Tallies
+
+TABLE = pa.table({"container_id": [1, 2, 3]})
+
+
+def test_a_task_that_is_done_twice_leaves_one_file(tmp_path: Path) -> None:
+    """
+    And one that died while it wrote leaves nothing.
+    """
+    for _ in range(2):
+        write(TABLE, tmp_path / "health", 7)
+    half = tmp_path / "health" / ".part-00008.parquet.1234"
+    half.write_bytes(b"PAR1")
+
+    sweep(tmp_path)
+
+    assert ["part-00007.parquet"] == [path.name for path in (tmp_path / "health").iterdir()]
+    assert TABLE == pq.read_table(tmp_path / "health")
+
+
+@pytest.mark.parametrize("shown", [(1, 3, 0), (2, 3, 0), (2, 2, 1)])
+def test_a_row_that_nobody_judged_refuses_the_run(shown: tuple[int, int, int]) -> None:
+    """
+    Whatever table it stands in.
+    """
+    rows = {"containers": 2, "replicas": 3, "nodes": 9, "pending_ops": 1}
+    manifest = Manifest(4, "s", 5_000, 1, "c", rows)
+    whole, less = Tallies(), Tallies()
+    whole.count_rows(1, 2, 0)
+    whole.count_rows(1, 1, 1)
+    less.count_rows(*shown)
+
+    _check_counts(manifest, whole)
+    with pytest.raises(SnapshotRefused, match="were judged of 2, 3 and 1"):
+        _check_counts(manifest, less)
