@@ -24,7 +24,10 @@ import grpc
 
 from agent.rpc.calls.channel import open_channel
 from agent.rpc.calls.peer import IMPORT_METHOD, Peer
-from agent.rpc.datanode.server import DatanodeService, build_server
+from agent.rpc.datanode.arriving import ImportHandlers
+from agent.rpc.datanode.limits import Limits
+from agent.rpc.datanode.reading import ReadHandlers
+from agent.rpc.datanode.server import build_server
 from agent.rpc.v1 import datanode_pb2, datanode_pb2_grpc
 from agent.runtime.lease import Leases
 from agent.runtime.memory import share_heaps
@@ -109,14 +112,9 @@ def serve_target(folder: Path) -> None:
         algorithm=Algorithm.XXH3_64,
         now_ms=lambda: 1,
     )
-    service = DatanodeService(
-        store,
-        leases,
-        scan=lambda *_: iter(()),
-        status=datanode_pb2.StatusResponse,
-        importer=importer,
-    )
-    built = build_server(service, "127.0.0.1:0", ThreadPoolExecutor(THREADS))
+    limits = Limits()
+    groups = [ReadHandlers(store, limits=limits), ImportHandlers(importer)]
+    built = build_server(groups, "127.0.0.1:0", ThreadPoolExecutor(THREADS), limits=limits)
     built.server.start()
     say({"address": f"127.0.0.1:{built.port}"})
     for line in sys.stdin:

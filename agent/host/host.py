@@ -27,8 +27,14 @@ from agent.host.recoveries import REASON, Recoveries
 from agent.observe.audit import AuditLog
 from agent.observe.status import QUIET_MAX_S, About, Observer
 from agent.rpc.calls.scm import ScmClient
-from agent.rpc.datanode.server import Limits, build_server
-from agent.rpc.datanode.trusting import TrustingService
+from agent.rpc.datanode.arriving import ImportHandlers
+from agent.rpc.datanode.judging import JudgeHandlers
+from agent.rpc.datanode.limits import Limits
+from agent.rpc.datanode.reading import ReadHandlers
+from agent.rpc.datanode.server import build_server
+from agent.rpc.datanode.steering import HostHandlers
+from agent.rpc.datanode.trusting import TrustHandlers
+from agent.rpc.datanode.writing import WriteHandlers
 from agent.rpc.security.tls import LOOPBACK_ONLY, Security
 from agent.rpc.serving.access import DONE
 from agent.rpc.v1 import scm_pb2
@@ -139,22 +145,12 @@ class Host:
             timeout_s=self._config.tasks.recovering_timeout_s,
             scan=lambda container_id: self._scrub.on_demand.request(container_id, reason=REASON),
         )
-        service = TrustingService(
-            self._store,
-            self._leases,
-            scan=self._requested.run,
-            status=self._observer.status,
-            limits=server_limits(self._config),
-            scrub=self._scrub,
-            recoveries=self._recoveries,
-            trust=lambda request, stop: self._handlers.trust(request, stop),
-            importer=self._build_importer(who),
-            on_read=self._scrub.client_read,
-        )
+        limits = server_limits(self._config)
         self._server = build_server(
-            service,
+            self._groups(who, limits),
             self._config.node.listen,
             self._executor,
+            limits=limits,
             security=self.security,
             audit=self._audit,
             slots=self._executor,
@@ -166,6 +162,17 @@ class Host:
         self._store.on_trouble = self._scrub.trouble
         self._store.on_change = self._changed
         self._scrub.on_volume_failed = self._volume_failed
+
+    def _groups(self, who: Who, limits: Limits) -> Sequence[object]:
+        """Return what the server answers, by what each part of it needs."""
+        return (
+            ReadHandlers(self._store, limits=limits, on_read=self._scrub.client_read),
+            WriteHandlers(self._store, self._leases, limits=limits, recoveries=self._recoveries),
+            ImportHandlers(self._build_importer(who)),
+            JudgeHandlers(self._store, self._requested.run, limits=limits),
+            TrustHandlers(lambda request, stop: self._handlers.trust(request, stop)),
+            HostHandlers(self._observer.status, self._scrub),
+        )
 
     def _changed(self, container_id: ContainerId) -> None:
         self._observer.note(container_id)

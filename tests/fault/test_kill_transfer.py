@@ -17,8 +17,11 @@ import pytest
 
 from agent.errors import Refused, SutureError
 from agent.rpc.calls.peer import Peer
-from agent.rpc.datanode.server import DatanodeService, build_server
-from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
+from agent.rpc.datanode.arriving import ImportHandlers
+from agent.rpc.datanode.limits import Limits
+from agent.rpc.datanode.reading import ReadHandlers
+from agent.rpc.datanode.server import build_server
+from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.runtime.lease import Leases
 from agent.store.options import StoreOptions
 from agent.store.recovery.fsck import fsck
@@ -157,15 +160,10 @@ def assassin(path: Path) -> Iterator[tuple[ReplicaStore, str]]:
             algorithm=Algorithm.XXH3_64,
             now_ms=lambda: 1,
         )
-        service = DatanodeService(
-            store,
-            leases,
-            scan=lambda *_: [],
-            status=datanode_pb2.StatusResponse,
-            importer=importer,
-        )
+        limits = Limits()
+        groups = [ReadHandlers(store, limits=limits), ImportHandlers(importer)]
         with ThreadPoolExecutor(4) as threads:
-            built = build_server(service, "127.0.0.1:0", threads)
+            built = build_server(groups, "127.0.0.1:0", threads, limits=limits)
             built.server.start()
             yield store, f"127.0.0.1:{built.port}"
             built.server.stop(None).wait()

@@ -5,10 +5,10 @@ from threading import Event
 from agent.rpc.v1 import datanode_pb2
 from merkle.checksum import window_checksums
 from merkle.replica import ChecksumType
-from tests.support.datanodes import CountingService
+from tests.support.datanodes import CountingReads
 
 
-class Liar(CountingService):
+class Liar(CountingReads):
     """Serves other bytes than its tree says, with checksums that fit them."""
 
     def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
@@ -25,7 +25,7 @@ class Liar(CountingService):
                 return
 
 
-class Garbler(CountingService):
+class Garbler(CountingReads):
     """Serves bytes that do not even have the checksums they come with."""
 
     def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
@@ -36,7 +36,7 @@ class Garbler(CountingService):
             yield answer
 
 
-class Dying(CountingService):
+class Dying(CountingReads):
     """Goes away in the middle of the first chunk that is read."""
 
     def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
@@ -55,7 +55,7 @@ class Dying(CountingService):
             return
 
 
-class Hanging(CountingService):
+class Hanging(CountingReads):
     """Takes questions for chunks and never answers them."""
 
     go_on = Event()
@@ -68,7 +68,7 @@ class Hanging(CountingService):
         return iter(())
 
 
-class Shifting(CountingService):
+class Shifting(CountingReads):
     """Its tree changes between the question for its blocks and that for their chunks."""
 
     def GetContainerHashes(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802

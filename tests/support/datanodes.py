@@ -12,8 +12,14 @@ from agent.reconcile.mend import MendLimits
 from agent.reconcile.reconciler import Reconciler
 from agent.reconcile.survey import Holder
 from agent.rpc.calls.peer import Peer, Timeouts
+from agent.rpc.datanode.arriving import ImportHandlers
 from agent.rpc.datanode.backends import ScanStep
-from agent.rpc.datanode.server import BuiltServer, DatanodeService, Limits, build_server
+from agent.rpc.datanode.judging import JudgeHandlers
+from agent.rpc.datanode.limits import Limits
+from agent.rpc.datanode.reading import ReadHandlers
+from agent.rpc.datanode.server import BuiltServer, build_server
+from agent.rpc.datanode.steering import HostHandlers
+from agent.rpc.datanode.writing import Recoveries, WriteHandlers
 from agent.rpc.security.tls import LOOPBACK_ONLY, Security
 from agent.rpc.serving.access import Audit
 from agent.rpc.v1 import datanode_pb2, scm_pb2
@@ -28,6 +34,7 @@ from merkle.replica import ContainerId
 from tests.support.stored_replica import CLUSTER, CONTAINER, StoredReplica
 
 THREADS = 8
+LIMITS = Limits(lease_timeout_s=2.0)
 QUICK = Timeouts(call_s=5.0, tree_s=10.0, chunk_s=10.0)
 
 
@@ -61,17 +68,18 @@ class Datanode:
 
     def serve(
         self,
-        service: Callable[["Datanode"], DatanodeService] | None = None,
+        reading: Callable[["Datanode"], ReadHandlers] | None = None,
         *,
         security: Security = LOOPBACK_ONLY,
         audit: Audit | None = None,
-        limits: Limits | None = None,
+        limits: Limits = LIMITS,
         threads: CallThreads | None = None,
+        recoveries: Recoveries | None = None,
     ) -> None:
-        """Start the server on a free port of loopback; `threads`: those of an agent."""
-        made = (service or plain_service)(self)
+        """Start the server on a free port of loopback; `reading`: how it tells of its replicas, if
+        not as an honest datanode; `threads`: those of an agent."""
         self.built = build_server(
-            made,
+            self.groups(reading, limits, recoveries),
             "127.0.0.1:0",
             threads or self._executor,
             security=security,
@@ -80,6 +88,22 @@ class Datanode:
             slots=threads,
         )
         self.built.server.start()
+
+    def groups(
+        self,
+        reading: Callable[["Datanode"], ReadHandlers] | None = None,
+        limits: Limits = LIMITS,
+        recoveries: Recoveries | None = None,
+    ) -> Sequence[object]:
+        """Return the groups of handlers of a datanode that scans nothing in the background."""
+        store, leases = self.replica.store, self.replica.leases
+        return [
+            WriteHandlers(store, leases, limits=limits, recoveries=recoveries),
+            (reading or CountingReads)(self),
+            ImportHandlers(self.importer),
+            JudgeHandlers(store, lambda found, *_: scan_steps(self, found), limits=limits),
+            HostHandlers(lambda: datanode_pb2.StatusResponse(datanode_id=self.datanode_id)),
+        ]
 
     @property
     def address(self) -> str:
@@ -169,29 +193,17 @@ class Datanode:
         return {path.name: path.read_bytes() for path in sorted(chunks.glob("*"))}
 
 
-class CountingService(DatanodeService):
-    """The real service; notes which chunks were asked for."""
+class CountingReads(ReadHandlers):
+    """The real handlers; notes which chunks were asked for."""
 
     def __init__(self, datanode: Datanode) -> None:
-        super().__init__(
-            datanode.replica.store,
-            datanode.replica.leases,
-            scan=lambda container_id, *_: scan_steps(datanode, container_id),
-            status=lambda: datanode_pb2.StatusResponse(datanode_id=datanode.datanode_id),
-            limits=Limits(lease_timeout_s=2.0),
-            importer=datanode.importer,
-        )
+        super().__init__(datanode.replica.store, limits=LIMITS)
         self.datanode = datanode
 
     def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
         """Note the chunk, then serve it."""
         self.datanode.reads.append((request.block_id.local_id, request.offset))
         yield from super().ReadChunk(request, context)
-
-
-def plain_service(datanode: Datanode) -> DatanodeService:
-    """Return the service of an honest, healthy datanode."""
-    return CountingService(datanode)
 
 
 def scan_steps(datanode: Datanode, container_id: ContainerId) -> Iterator[ScanStep]:

@@ -16,14 +16,12 @@ from agent.reconstruct.coordinator import Coordinator
 from agent.reconstruct.parity import ParityReport, verify_parity
 from agent.reconstruct.shard_repair import LEASE_TIMEOUT_S, ShardMender
 from agent.rpc.calls.peer import Peer
-from agent.rpc.datanode.recovering import RecoveringService
-from agent.rpc.datanode.server import DatanodeService, Limits
-from agent.rpc.v1 import datanode_pb2
+from agent.rpc.datanode.reading import ReadHandlers
 from agent.runtime.clock import SystemClock
 from agent.store.replica_store import ReplicaStore
 from merkle.checksum import window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
-from tests.support.datanodes import QUICK, Datanode, scan_steps
+from tests.support.datanodes import QUICK, Datanode
 from tests.support.ec_groups import EncodedGroup, encoded_group
 
 CONTAINER = ContainerId(5)
@@ -99,26 +97,6 @@ class RecoveringDatanode(Datanode):
         return self.replica.store
 
 
-class ShardService(RecoveringService):
-    """The real service; notes which chunks were asked for, and may be made to lie or to wait."""
-
-    def __init__(self, datanode: RecoveringDatanode) -> None:
-        super().__init__(
-            datanode.store,
-            datanode.replica.leases,
-            scan=lambda container_id, *_: scan_steps(datanode, container_id),
-            status=lambda: datanode_pb2.StatusResponse(datanode_id=datanode.datanode_id),
-            limits=Limits(lease_timeout_s=2.0),
-            recoveries=datanode.recoveries,
-        )
-        self.datanode = datanode
-
-    def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
-        """Note the chunk, then serve it."""
-        self.datanode.reads.append((request.block_id.local_id, request.offset))
-        yield from super().ReadChunk(request, context)
-
-
 class EcCluster:
     """Datanodes 1..n hold the shards of container 5; `spare` more hold nothing."""
 
@@ -145,11 +123,10 @@ class EcCluster:
         self.executor = ThreadPoolExecutor(32)
         self._peers: dict[str, Peer] = {}
 
-    def serve(self, **services: Callable[[RecoveringDatanode], DatanodeService]) -> None:
-        """Start all servers; `services`: of those that misbehave, as `dn3=...`."""
+    def serve(self, **reading: Callable[[Datanode], ReadHandlers]) -> None:
+        """Start all servers; `reading`: of those that misbehave, as `dn3=...`."""
         for index, node in self.nodes.items():
-            made = services.get(f"dn{index}", ShardService)
-            node.serve(made)  # type: ignore[arg-type]  # it is given this datanode
+            node.serve(reading.get(f"dn{index}"), recoveries=node.recoveries)
 
     def close(self) -> None:
         """Stop everything."""

@@ -19,8 +19,10 @@ from agent.demo.damage import (
     zero_page,
 )
 from agent.rpc.calls.peer import Peer
-from agent.rpc.datanode.server import DatanodeService, build_server
-from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
+from agent.rpc.datanode.limits import Limits
+from agent.rpc.datanode.reading import ReadHandlers
+from agent.rpc.datanode.server import build_server
+from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.runtime.lease import Leases
 from agent.scan.scanning import ScanTools, scan_container
 from agent.store.options import StoreOptions
@@ -79,10 +81,9 @@ class ThreeReplicas:
         for name in ("peer-a", "peer-b"):
             store = self._open(name)
             self._fill(store)
-            service = DatanodeService(
-                store, Leases(), scan=lambda *_: [], status=datanode_pb2.StatusResponse
-            )
-            built = build_server(service, "127.0.0.1:0", ThreadPoolExecutor(8))
+            limits = Limits()
+            groups = [ReadHandlers(store, limits=limits)]
+            built = build_server(groups, "127.0.0.1:0", ThreadPoolExecutor(8), limits=limits)
             built.server.start()
             self._stores.append(store)
             self._servers.append(built.server)

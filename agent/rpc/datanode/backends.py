@@ -3,13 +3,11 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from agent.rpc.v1 import datanode_pb2 as pb
+from agent.store.index.facts import ReplicaFacts, ScanCommit
 from merkle.replica import ContainerId
-
-if TYPE_CHECKING:
-    from agent.store.index.facts import ReplicaFacts, ScanCommit
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +16,7 @@ class ScanStep:
 
     bytes_read: int
     bytes_total: int
-    commit: "ScanCommit | None" = None
+    commit: ScanCommit | None = None
     is_queued: bool = False
 
 
@@ -58,7 +56,7 @@ class Arrived(Protocol):
     """A replica that came from another datanode."""
 
     @property
-    def facts(self) -> "ReplicaFacts":
+    def facts(self) -> ReplicaFacts:
         """What it is here."""
         ...
 

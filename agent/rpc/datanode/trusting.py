@@ -1,12 +1,10 @@
-"""The service of a datanode that takes another replica's word because a person says so."""
+"""The call with which a person decides between replicas that contradict each other."""
 
 from collections.abc import Callable
-from typing import Any
 
 import grpc
 
 from agent.errors import Code, Refused
-from agent.rpc.datanode.telling import TellingService
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec
 
@@ -14,12 +12,10 @@ Trust = Callable[[pb.TrustReplicaRequest, Callable[[], bool]], pb.TrustReplicaRe
 """Show, or carry out, what trusting a replica changes; ends early when the callable says so."""
 
 
-class TrustingService(TellingService):
-    """The handlers of `TellingService`, and an operator's decision between replicas."""
+class TrustHandlers:
+    """TrustReplica."""
 
-    def __init__(self, *arguments: Any, trust: Trust, **options: Any) -> None:
-        """The rest is as in `TellingService`."""
-        super().__init__(*arguments, **options)
+    def __init__(self, trust: Trust) -> None:
         self._trust = trust
 
     def TrustReplica(  # noqa: N802

@@ -7,9 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import grpc
 import pytest
 
+from agent.client.client import Client
 from agent.demo.cluster import Cluster
+from agent.rpc.datanode.server import CALLS, SERVICE
+from agent.rpc.v1 import datanode_pb2, scm_pb2
 from agent.store.recovery.fsck import fsck
 
 pytestmark = pytest.mark.slow
@@ -53,6 +57,27 @@ def test_fsck_refuses_a_volume_in_use(cluster: Cluster) -> None:
         fsck(cluster.volume_paths(0)[0])
 
     assert "VOLUME_IN_USE" == getattr(caught.value, "code", "")
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_an_agent_answers_every_call(cluster: Cluster, call: str) -> None:
+    """
+    A request without content is answered, or refused for what it lacks; no call is unknown.
+    """
+    with Client(cluster.scm.address) as client:
+        address = client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes[0].address
+        stub = client.peer(address).stub
+        method = SERVICE.methods_by_name[call]
+        request = getattr(datanode_pb2, method.input_type.name)()
+        asked = iter([request]) if method.client_streaming else request
+        code = grpc.StatusCode.OK
+        try:
+            answer = getattr(stub, call)(asked, timeout=WAIT_S)
+            list(answer) if method.server_streaming else answer
+        except grpc.RpcError as error:
+            code = error.code()
+
+    assert code in {grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT}, code
 
 
 def test_sigterm_drains_and_ends_with_zero(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from merkle.checksum import window_checksums
 from merkle.codec import decode_tree
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ReplicaState
 from tests.support.bad_peers import Dying, Garbler, Hanging, Liar, Shifting
-from tests.support.datanodes import CountingService, Datanode, code_of, dialled
+from tests.support.datanodes import CountingReads, Datanode, code_of, dialled
 from tests.support.stored_replica import CHUNK_BYTES, CONTAINER, WINDOW_BYTES, noise
 
 Cluster = list[Datanode]
@@ -43,7 +43,7 @@ def peer_of(result: ReconcileResult, peer_id: str) -> PeerOutcome:
 class TestBadPeers:
     @pytest.mark.parametrize("service", [Liar, Garbler])
     def test_bytes_that_do_not_verify_are_never_written(
-        self, cluster: Cluster, service: type[CountingService]
+        self, cluster: Cluster, service: type[CountingReads]
     ) -> None:
         """The next source is used, and the bad one is named."""
         whole = cluster[2].files()
@@ -64,7 +64,7 @@ class TestBadPeers:
 
     @pytest.mark.parametrize("service", [Liar, Garbler])
     def test_a_lie_without_an_alternative_changes_nothing(
-        self, cluster: Cluster, service: type[CountingService]
+        self, cluster: Cluster, service: type[CountingReads]
     ) -> None:
         """A bad chunk stays bad rather than becoming another bad one."""
         cluster[0].replica.flip(1, 5)

@@ -12,9 +12,9 @@ from agent.plan.outcome import PeerState
 from agent.reconcile import survey as survey_module
 from agent.reconcile.survey import survey, windows
 from agent.rpc.calls.peer import Peer
-from agent.rpc.datanode.server import DatanodeService, build_server
-from agent.rpc.v1 import datanode_pb2
-from agent.runtime.lease import Leases
+from agent.rpc.datanode.limits import Limits
+from agent.rpc.datanode.reading import ReadHandlers
+from agent.rpc.datanode.server import build_server
 from merkle.checksum import Algorithm
 from merkle.diff import Difference, diff
 from merkle.replica import ID_MAX, ContainerId
@@ -66,10 +66,9 @@ class Wire:
         self.store = TreeStore(held)
         self._executor = ThreadPoolExecutor(4)
         store: Any = self.store
-        service = DatanodeService(
-            store, Leases(), scan=lambda *_: (), status=datanode_pb2.StatusResponse
-        )
-        built = build_server(service, "127.0.0.1:0", self._executor)
+        limits = Limits()
+        groups = [ReadHandlers(store, limits=limits)]
+        built = build_server(groups, "127.0.0.1:0", self._executor, limits=limits)
         built.server.start()
         self._server = built.server
         self.peer = Peer(f"127.0.0.1:{built.port}")

@@ -11,9 +11,9 @@ from agent.scan.pace import ScanPace
 from merkle.replica import BlockId, ReplicaState
 from scanner.pacing import PaceLimits
 from tests.support.clock import FakeClock
+from tests.support.datanodes import CountingReads
 from tests.support.ec_cluster import (
     CONTAINER,
-    ShardService,
     altered,
     ec_cluster,
     flip,
@@ -152,7 +152,7 @@ class TestBadSources:
         """
         release = threading.Event()
 
-        class SlowService(ShardService):
+        class SlowService(CountingReads):
             def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
                 release.wait(30.0)
                 yield from super().ReadChunk(request, context)
@@ -298,7 +298,7 @@ class TestRefusals:
         When too few sources are left half way, what was made is removed and the sources stay.
         """
 
-        class DyingService(ShardService):
+        class DyingService(CountingReads):
             def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
                 if request.offset >= 5 * 4096:
                     self.datanode.built.server.stop(0)

@@ -13,14 +13,17 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from agent.errors import Code, Refused, Unavailable
 from agent.rpc.calls.channel import call, stream
 from agent.rpc.calls.peer import Meter, Peer, Timeouts
-from agent.rpc.datanode.server import DatanodeService, Limits, build_server, pieces
+from agent.rpc.datanode.judging import JudgeHandlers
+from agent.rpc.datanode.limits import Limits
+from agent.rpc.datanode.reading import ReadHandlers, pieces
+from agent.rpc.datanode.server import build_server
 from agent.rpc.v1 import container_pb2
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec
 from agent.runtime.clock import SystemClock
 from merkle.checksum import window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
-from tests.support.datanodes import CountingService, Datanode, code_of
+from tests.support.datanodes import CountingReads, Datanode, code_of
 from tests.support.stored_replica import CHUNK_BYTES, CONTAINER, noise
 
 MiB = 1024**2
@@ -215,15 +218,13 @@ class TestReading:
         store = datanode.replica.store
         for container in range(10, 17):
             store.create_container(ContainerId(container))
-        service = DatanodeService(
-            store,
-            datanode.replica.leases,
-            scan=lambda *_: (),
-            status=pb.StatusResponse,
-            limits=Limits(replicas_page_max=3, blocks_page_max=2),
-        )
+        limits = Limits(replicas_page_max=3, blocks_page_max=2)
+        groups = [
+            ReadHandlers(store, limits=limits),
+            JudgeHandlers(store, lambda *_: (), limits=limits),
+        ]
         with ThreadPoolExecutor(2) as executor:
-            built = build_server(service, "127.0.0.1:0", executor)
+            built = build_server(groups, "127.0.0.1:0", executor, limits=limits)
             built.server.start()
             with Peer(f"127.0.0.1:{built.port}") as small:
                 blocks = [block.block_id for block in small.blocks_of(CONTAINER)]
@@ -283,7 +284,7 @@ class TestJudging:
         assert "dn1" == peer.status().datanode_id
 
 
-class Slow(CountingService):
+class Slow(CountingReads):
     """Holds calls of GetContainer until it is told to go on."""
 
     go_on = Event()
@@ -302,8 +303,7 @@ class TestLoad:
         datanode = Datanode("dn1", tmp_path)
         datanode.replica.create(blocks=1)
         slow = Slow(datanode)
-        slow.limits = Limits(rpc_count_max=1)
-        datanode.serve(lambda _: slow)
+        datanode.serve(lambda _: slow, limits=Limits(rpc_count_max=1))
         with Peer(datanode.address) as peer:
             request = pb.GetContainerRequest(container_id=CONTAINER)
             inside = peer.stub.GetContainer.future(request, timeout=10)
@@ -334,9 +334,7 @@ class TestLoad:
         """Nobody waits for a lease on behalf of a caller whose deadline has passed."""
         datanode = Datanode("dn1", tmp_path)
         datanode.replica.create(blocks=1)
-        service = CountingService(datanode)
-        service.limits = Limits(rpc_count_max=1, lease_timeout_s=30.0)
-        datanode.serve(lambda _: service)
+        datanode.serve(limits=Limits(rpc_count_max=1, lease_timeout_s=30.0))
         request = pb.DeleteContainerRequest(container_id=CONTAINER, force=True)
         patient = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(Unavailable),
@@ -387,10 +385,8 @@ class TestServer:
 
     def test_two_servers_cannot_share_a_port(self, datanode: Datanode) -> None:
         """The second is refused, and told the address."""
-        service = CountingService(datanode)
-
         with ThreadPoolExecutor(1) as executor, pytest.raises(Refused) as raised:
-            build_server(service, datanode.address, executor)
+            build_server(datanode.groups(), datanode.address, executor, limits=Limits())
 
         assert (Code.INVALID_CONFIG, True) == (
             raised.value.code,

@@ -14,7 +14,7 @@ from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.observe.audit import AuditLog
 from agent.rpc.calls.channel import call, open_channel
 from agent.rpc.calls.peer import Peer, Timeouts
-from agent.rpc.datanode.server import Limits
+from agent.rpc.datanode.limits import Limits
 from agent.rpc.security.caller import Role
 from agent.rpc.security.tls import LOOK_INTERVAL_S, Certificates, Security, TlsFiles
 from agent.rpc.serving.access import Gate

@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agent.rpc.calls.channel import HEADERS_BYTES_MAX
 from agent.rpc.calls.channel import MESSAGE_BYTES_MAX as DATANODE_MESSAGE_BYTES_MAX
-from agent.rpc.datanode.server import Limits
+from agent.rpc.datanode.limits import Limits
 from agent.rpc.security.caller import Role
 from agent.rpc.security.tls import LOOPBACK_ONLY, Security
 from agent.rpc.serving.binding import Patience

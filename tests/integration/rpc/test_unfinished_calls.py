@@ -12,7 +12,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agent.observe.page import health
-from agent.rpc.datanode.server import Limits
+from agent.rpc.datanode.limits import Limits
 from agent.rpc.serving.binding import PATIENCE
 from agent.rpc.serving.waits import Waits
 from agent.rpc.v1 import container_pb2, datanode_pb2

@@ -1,0 +1,36 @@
+"""The call with which another datanode pushes a whole replica."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import grpc
+
+from agent.rpc.datanode.backends import Importer
+from agent.rpc.v1 import datanode_pb2 as pb
+from agent.rpc.wire import reports
+
+
+class ImportHandlers:
+    """ImportContainer."""
+
+    def __init__(self, importer: Importer) -> None:
+        self._importer = importer
+        self.decoders: Mapping[str, Callable[[bytes], Any]] = {
+            "ImportContainer": importer.read_part
+        }
+        """How requests are decoded whose messages are too large to be decoded as others are."""
+
+    def ImportContainer(  # noqa: N802
+        self, requests: Iterator[Any], context: grpc.ServicerContext
+    ) -> pb.ImportContainerResponse:
+        """Receive a whole replica that another datanode pushes; nothing shows before all is here.
+
+        gRPC holds back a sender that is faster than we write.
+        """
+        del context
+        arrived = self._importer.receive(requests)
+        return pb.ImportContainerResponse(
+            replica=reports.replica_report(arrived.facts),
+            bytes_received=arrived.data_bytes,
+            damaged_chunk_count=arrived.damaged_chunk_count,
+        )

@@ -1,0 +1,78 @@
+"""Calls that have a replica read and judged, and tell what was found."""
+
+from collections.abc import Iterator
+
+import grpc
+
+from agent.rpc.datanode.backends import Scan, ScanMode, ScanStep
+from agent.rpc.datanode.limits import Limits, page_size
+from agent.rpc.v1 import datanode_pb2 as pb
+from agent.rpc.wire import codec, reports
+from agent.store.ports import ReadableReplicas
+from merkle.replica import ID_MAX, ContainerId
+
+
+class JudgeHandlers:
+    """ScanContainer, ListFindings."""
+
+    def __init__(self, store: ReadableReplicas, scan: Scan, *, limits: Limits) -> None:
+        self._store = store
+        self._scan = scan
+        self._limits = limits
+
+    def ScanContainer(  # noqa: N802
+        self, request: pb.ScanContainerRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.ScanProgress]:
+        """Read the replica whole, now, and say what was found; or queue that, and say so.
+
+        Ends early when the caller goes."""
+        container_id = codec.parse_container_id(request.container_id)
+        if request.queue and request.full_speed:
+            raise codec.malformed("full_speed", "a scan that is queued has the pace of the queue")
+        mode = ScanMode.FULL_SPEED if request.full_speed else ScanMode.WAIT
+        if request.queue:
+            mode = ScanMode.QUEUE
+        self._store.replica(container_id)  # an unknown container is refused before a scan begins
+        for step in self._scan(container_id, lambda: not context.is_active(), mode):
+            progress = pb.ScanProgress(
+                bytes_read=step.bytes_read, bytes_total=step.bytes_total, queued=step.is_queued
+            )
+            if step.commit is not None:
+                progress.result.CopyFrom(self._scan_result(container_id, step))
+            yield progress
+
+    def _scan_result(self, container_id: ContainerId, step: ScanStep) -> pb.ScanResult:
+        count_max = self._limits.findings_page_max
+        findings = self._store.findings(container_id, count=count_max)
+        facts = self._store.replica(container_id)
+        return pb.ScanResult(
+            replica=reports.replica_report(facts),
+            findings=reports.finding_messages(findings),
+            finding_count=max(facts.finding_count, len(findings)),
+            bytes_read=step.bytes_read,
+        )
+
+    def ListFindings(  # noqa: N802
+        self, request: pb.ListFindingsRequest, context: grpc.ServicerContext
+    ) -> pb.ListFindingsResponse:
+        """Return findings by container; those of one container are never on two pages."""
+        del context
+        count = page_size(request.count, self._limits.findings_page_max)
+        if request.container_id:
+            container_id = codec.parse_container_id(request.container_id)
+            found = self._store.findings(container_id, count=count)
+            return pb.ListFindingsResponse(findings=reports.finding_messages(found))
+        start = codec.parse_int(
+            request.start_container_id, "start_container_id", low=0, high=ID_MAX
+        )
+        found = self._store.findings(start=start, count=count + 1)
+        next_id = 0
+        if len(found) > count:
+            next_id = found[count].container_id
+            whole = [finding for finding in found if finding.container_id != next_id]
+            if not whole:  # one container fills the page: say what fits, go on behind it
+                next_id += 1
+            found = whole or found[:count]
+        return pb.ListFindingsResponse(
+            findings=reports.finding_messages(found), next_container_id=next_id
+        )

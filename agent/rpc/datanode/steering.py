@@ -1,0 +1,53 @@
+"""Calls about the datanode itself: how it is, and its background scans."""
+
+from collections.abc import Callable
+
+import grpc
+
+from agent.errors import Code, Refused
+from agent.rpc.datanode.backends import Scrub
+from agent.rpc.v1 import datanode_pb2 as pb
+from agent.rpc.wire import codec
+
+Status = Callable[[], pb.StatusResponse]
+
+
+class HostHandlers:
+    """Status, ScrubStatus, SteerScrub."""
+
+    def __init__(self, status: Status, scrub: Scrub | None = None) -> None:
+        """Without `scrub` nothing is scanned in the background."""
+        self._status = status
+        self._scrub = scrub
+
+    def ScrubStatus(  # noqa: N802
+        self, request: pb.ScrubStatusRequest, context: grpc.ServicerContext
+    ) -> pb.ScrubStatusResponse:
+        """Say how far the background scans are."""
+        del request, context
+        return pb.ScrubStatusResponse() if self._scrub is None else self._scrub.status()
+
+    def SteerScrub(  # noqa: N802
+        self, request: pb.SteerScrubRequest, context: grpc.ServicerContext
+    ) -> pb.ScrubStatusResponse:
+        """Pause, resume or cancel background scans; say how far they are."""
+        del context
+        if self._scrub is None:
+            raise Refused(Code.INELIGIBLE, "this datanode scans nothing in the background")
+        match request.WhichOneof("wish"):
+            case "pause_ms":
+                self._scrub.pause(request.volume_id, request.pause_ms / 1000)
+            case "resume":
+                self._scrub.resume(request.volume_id)
+            case "skip_container_id":
+                self._scrub.skip(codec.parse_container_id(request.skip_container_id))
+            case _:
+                raise codec.malformed("wish", "is not set")
+        return self._scrub.status()
+
+    def Status(  # noqa: N802
+        self, request: pb.StatusRequest, context: grpc.ServicerContext
+    ) -> pb.StatusResponse:
+        """Say how this datanode is."""
+        del request, context
+        return self._status()

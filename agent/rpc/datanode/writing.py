@@ -1,0 +1,142 @@
+"""Calls that make, fill, close and delete replicas.
+
+A change happens under the container's lease, which is taken after the whole request is here and
+held for one call of the store: a slow or dead client holds nothing. A RECOVERING replica belongs to
+the reconstruction that created it: what writes to it shows that the run lives.
+"""
+
+from contextlib import AbstractContextManager
+from typing import Final, Protocol
+
+import grpc
+
+from agent.errors import Code, Unavailable
+from agent.ports import Leases
+from agent.rpc.datanode.limits import Limits
+from agent.rpc.v1 import container_pb2
+from agent.rpc.v1 import datanode_pb2 as pb
+from agent.rpc.wire import codec, reports
+from agent.store.ports import WritableReplicas
+from merkle.replica import BlockData, ContainerId
+
+CREATED: Final = frozenset({container_pb2.REPLICA_STATE_UNSPECIFIED, container_pb2.OPEN})
+
+
+class Recoveries(Protocol):
+    """The replicas that reconstructions are making here (`agent.host.recoveries`)."""
+
+    def create(self, container_id: ContainerId, replica_index: int) -> None:
+        """Create a RECOVERING replica. The container's lease is held. Raise SutureError."""
+        ...
+
+    def wrote(self, container_id: int) -> None:
+        """Note a write to a container."""
+        ...
+
+    def closed(self, container_id: int) -> None:
+        """Note that a container was closed."""
+        ...
+
+
+class WriteHandlers:
+    """CreateContainer, WriteChunk, PutBlock, CloseContainer, DeleteContainer."""
+
+    def __init__(
+        self,
+        store: WritableReplicas,
+        leases: Leases,
+        *,
+        limits: Limits,
+        recoveries: Recoveries | None = None,
+    ) -> None:
+        """Without `recoveries` no reconstruction may make a replica here."""
+        self._store = store
+        self._leases = leases
+        self._recoveries = recoveries
+        self._timeout_s = limits.lease_timeout_s
+
+    def CreateContainer(  # noqa: N802
+        self, request: pb.CreateContainerRequest, context: grpc.ServicerContext
+    ) -> pb.CreateContainerResponse:
+        """Create a replica, empty and open, or RECOVERING for a reconstruction."""
+        container_id = codec.parse_container_id(request.container_id)
+        index = codec.parse_replica_index(request.replica_index)
+        recoveries = self._recoveries if request.state == container_pb2.RECOVERING else None
+        if recoveries is None and request.state not in CREATED:
+            raise codec.malformed("state", f"no replica is created here in state {request.state}")
+        with self._hold(container_id, context):
+            if recoveries is None:
+                self._store.create_container(container_id, replica_index=index)
+            else:
+                recoveries.create(container_id, index)
+        return pb.CreateContainerResponse()
+
+    def WriteChunk(  # noqa: N802
+        self, request: pb.WriteChunkRequest, context: grpc.ServicerContext
+    ) -> pb.WriteChunkResponse:
+        """Write one chunk, and commit the block with it if the request says so."""
+        container_id, block_id = codec.parse_block_key(request.block_id, "block_id")
+        chunk = codec.parse_written_chunk(request.chunk, "chunk")
+        block = None
+        if request.HasField("commit"):
+            owner, block = parse_commit(request.commit, "commit")
+            if (owner, block.block_id) != (container_id, block_id):
+                raise codec.malformed("commit.block_id", "is not the block of this chunk")
+        with self._hold(container_id, context):
+            self._store.write_chunk(container_id, block_id, chunk, request.data, commit=block)
+        self._note_write(container_id)
+        committed = 0 if block is None else block.length_bytes
+        return pb.WriteChunkResponse(committed_length=committed)
+
+    def PutBlock(  # noqa: N802
+        self, request: pb.PutBlockRequest, context: grpc.ServicerContext
+    ) -> pb.PutBlockResponse:
+        """Commit a block whose chunks are all written."""
+        container_id, block = parse_commit(request.block, "block")
+        with self._hold(container_id, context):
+            length_bytes = self._store.put_block(container_id, block)
+        self._note_write(container_id)
+        return pb.PutBlockResponse(committed_length=length_bytes)
+
+    def CloseContainer(  # noqa: N802
+        self, request: pb.CloseContainerRequest, context: grpc.ServicerContext
+    ) -> pb.CloseContainerResponse:
+        """Close the replica: its tree exists before the answer."""
+        container_id = codec.parse_container_id(request.container_id)
+        bcsid = codec.parse_bcsid(request.bcsid, "bcsid")
+        with self._hold(container_id, context):
+            facts = self._store.close_container(container_id, bcsid=bcsid, force=request.force)
+        if self._recoveries is not None:
+            self._recoveries.closed(container_id)
+        return pb.CloseContainerResponse(replica=reports.replica_report(facts))
+
+    def DeleteContainer(  # noqa: N802
+        self, request: pb.DeleteContainerRequest, context: grpc.ServicerContext
+    ) -> pb.DeleteContainerResponse:
+        """Delete the replica; an open or non-empty one only by force."""
+        container_id = codec.parse_container_id(request.container_id)
+        with self._hold(container_id, context):
+            self._store.delete_container(container_id, force=request.force)
+        return pb.DeleteContainerResponse()
+
+    def _note_write(self, container_id: ContainerId) -> None:
+        """Note that the reconstruction of a replica, if it has one, is alive."""
+        if self._recoveries is not None:
+            self._recoveries.wrote(container_id)
+
+    def _hold(
+        self, container_id: ContainerId, context: grpc.ServicerContext
+    ) -> AbstractContextManager[None]:
+        """Hold the lease, waiting no longer than the caller does."""
+        remaining_s = context.time_remaining()
+        timeout_s = self._timeout_s
+        if remaining_s is not None:
+            timeout_s = min(timeout_s, remaining_s)
+        if not context.is_active():
+            raise Unavailable(Code.CANCELLED, "the caller has gone")
+        return self._leases.hold(container_id, timeout_s)
+
+
+def parse_commit(message: container_pb2.BlockData, where: str) -> tuple[ContainerId, BlockData]:
+    """Return the container and the block that a message commits. Raise Refused."""
+    return codec.parse_block(message, where, parse=codec.parse_written_chunk)

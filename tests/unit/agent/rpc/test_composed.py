@@ -1,0 +1,72 @@
+"""A service is put together from groups of handlers: each call is in one of them."""
+
+import pytest
+
+from agent.rpc.datanode.arriving import ImportHandlers
+from agent.rpc.datanode.judging import JudgeHandlers
+from agent.rpc.datanode.reading import ReadHandlers
+from agent.rpc.datanode.server import CALLS, composed, decoders_of
+from agent.rpc.datanode.steering import HostHandlers
+from agent.rpc.datanode.trusting import TrustHandlers
+from agent.rpc.datanode.writing import WriteHandlers
+from agent.rpc.v1 import datanode_pb2 as pb
+
+GROUPS = (
+    *(ReadHandlers, WriteHandlers, ImportHandlers),
+    *(JudgeHandlers, TrustHandlers, HostHandlers),
+)
+
+
+class Importing:
+    """Takes nothing, and decodes its requests itself."""
+
+    def read_part(self, encoded: bytes) -> bytes:
+        """Pass on the bytes."""
+        return encoded
+
+    def receive(self, parts: object) -> None:
+        """Take none."""
+        raise AssertionError(parts)
+
+
+def status() -> pb.StatusResponse:
+    """Return a name to know the answer by."""
+    return pb.StatusResponse(datanode_id="dn1")
+
+
+def test_each_call_of_the_contract_is_in_one_group() -> None:
+    """
+    A call that is new in the contract is not forgotten, and none is handled twice.
+    """
+    handled = [call for group in GROUPS for call in CALLS if hasattr(group, call)]
+
+    assert sorted(CALLS) == sorted(handled)
+
+
+def test_a_call_goes_to_its_group() -> None:
+    """
+    The service answers what the group answers.
+    """
+    service = composed([HostHandlers(status)])
+
+    answer = service.Status(pb.StatusRequest(), None)
+
+    assert status() == answer
+
+
+def test_two_groups_with_the_same_call_are_a_mistake() -> None:
+    """
+    Which of two handlers answers is not left to their order.
+    """
+    with pytest.raises(AssertionError, match="Status is in"):
+        composed([HostHandlers(status), HostHandlers(status)])
+
+
+def test_a_group_that_decodes_its_requests_itself_is_asked() -> None:
+    """
+    The parts of a replica are too large to be decoded as other requests are.
+    """
+    group = ImportHandlers(Importing())  # type: ignore[arg-type]  # it receives nothing
+
+    assert ["/suture.v1.Datanode/ImportContainer"] == list(decoders_of([group]))
+    assert b"part" == decoders_of([group])["/suture.v1.Datanode/ImportContainer"](b"part")
