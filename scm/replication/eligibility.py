@@ -1,8 +1,8 @@
 """May a container be reconciled, and who takes part? Pure.
 
-The order of the checks is Ozone's (health-rules 4.5). Beyond Ozone, a peer must be reachable and
-have a tree, and a container with no such peer is refused: a command that cannot do anything only
-costs the queue it waits in.
+The order of the checks is Ozone's. Beyond Ozone, a peer must be reachable and have a tree, and a
+container with no such peer is refused: a command that cannot do anything only costs the queue it
+waits in.
 """
 
 from collections.abc import Callable, Sequence

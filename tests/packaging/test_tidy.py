@@ -13,6 +13,7 @@ LONG_FUNCTION = "def long() -> None:\n" + "    pass\n" * tidy.FUNCTION_LINES_MAX
 LONG_FILE = "value = 1\n" * (tidy.FILE_LINES_MAX + 1)
 UNFINISHED = "# TO" + "DO: finish\n"
 HOME = "/ho" + "me/someone/suture"
+VECTORS = "tests/golden/health/vectors.txt"
 HOST = ".".join(["py" + "pi", "org"])
 
 # rule -> (files that break it, the same files mended)
@@ -90,6 +91,14 @@ PLANTED: dict[tidy.Rule, tuple[dict[str, str], dict[str, str]]] = {
     tidy.no_path_of_one_machine: (
         {"docs/X.md": f"cd {HOME}\n"},
         {"docs/X.md": "cd /opt/suture, or $DIR/home/x\n"},
+    ),
+    tidy.citations_are_of_what_is_here: (
+        {"agent/x.py": '"""As S2' + '.61 says."""\n', "docs/X.md": "Closed (K" + "3).\n"},
+        {
+            "agent/x.py": '"""No copy is needed."""\n',
+            VECTORS: "W20 | R CLOSED\n",
+            "docs/X.md": "W20\n",
+        },
     ),
     tidy.no_host_of_a_registry: (
         {"Makefile": f"pip install --index-url https://{HOST}/simple\n"},

@@ -134,7 +134,7 @@ class SimulatedNode:
         self._take(response)
 
     def queues(self) -> Counter[str]:
-        """Count what waits or runs; LOW copies are not told (S1.60)."""
+        """Count what waits or runs; LOW copies are not told."""
         return Counter(
             task.kind for task in self.tasks.values() if task.command.priority != scm_pb2.LOW
         )

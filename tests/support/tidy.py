@@ -33,6 +33,8 @@ BOUND_WORDS = frozenset({"max", "min", "default", "total"})
 SYNONYMS = {"hash": "checksum", "digest": "checksum"}  # docs/VOCABULARY.md
 PRINTING_PLACES = ("agent/cli/", "agent/demo/", "bench/", "tools/")
 LOOPS = ("agent/runtime/", "agent/commands/pool.py", "agent/scan/requested.py")
+CITATION = re.compile(r"\b(?:S\d\.\d+|[KWX]\d{1,2}|V\d{2})\b")
+VECTORS = ("tests/golden/health/vectors.txt", "tests/packaging/test_vectors.py")
 ENTRY_MODULES = frozenset({"__main__", "__init__"})
 NAMED_BY_FOLDER = re.compile(r"(bench/bench_|tests/.*(test_|conftest)|tools/)")
 
@@ -362,6 +364,21 @@ def no_path_of_one_machine(tree: Tree) -> Iterator[str]:
     yield from lines_matching(tree, pattern, "a path of one machine")
 
 
+def citations_are_of_what_is_here(tree: Tree) -> Iterator[str]:
+    """A number of a document that is not in the repository tells nobody anything: say what it says.
+
+    The published vectors of container health are here, by their names.
+    """
+    named = {name for path in VECTORS for name in CITATION.findall(tree.texts.get(path, ""))}
+    for path, text in tree.texts.items():
+        if not path.endswith((".py", ".md", ".proto")) or path.startswith(GENERATED_FOLDER):
+            continue
+        for number, line in enumerate(text.splitlines(), start=1):
+            for cited in CITATION.findall(line):
+                if cited not in named:
+                    yield f"{path}:{number}: cites {cited}"
+
+
 def no_host_of_a_registry(tree: Tree) -> Iterator[str]:
     """Where packages come from is the user's configuration."""
     hosts = (
@@ -406,4 +423,5 @@ RULES: tuple[Rule, ...] = (
     only_loops_catch_everything,
     no_path_of_one_machine,
     no_host_of_a_registry,
+    citations_are_of_what_is_here,
 )

@@ -69,7 +69,7 @@ def test_pending_adds_are_not_ordered_again(row: str, words: str, adds: int, cop
 
 @pytest.mark.parametrize("minimum", [1, 2, 3])
 def test_maintenance_of_all_keeps_the_minimum_online(minimum: int) -> None:
-    """However many copies rest: K5's hole in the documents' function is closed."""
+    """However many copies rest, and also where the published function asks for none."""
     for resting in range(1, 8):
         given = case(" ".join(["C/m"] * resting))
         assert minimum <= counts(given, maintenance_min=minimum)[0]
@@ -143,7 +143,7 @@ class TestSources:
     def test_they_are_the_best_kind_with_the_highest_bcsid(
         self, words: str, expected: list[str]
     ) -> None:
-        """On nodes that answer; what the operator wants of them does not matter (K10)."""
+        """On nodes that answer; what the operator wants of them does not matter."""
         assert expected == names(sources(case(words)))
 
     def test_what_is_being_deleted_or_cannot_be_loaded_is_none(self) -> None:
@@ -317,7 +317,7 @@ def test_an_unhealthy_replica_that_may_be_healed_is_not_replaced_yet() -> None:
 def test_inside_a_band_nothing_is_copied_and_nothing_removed(
     words: str, condition: Health, copies: int, surplus: int
 ) -> None:
-    """S5.3, [2, 4] around three: a node that comes and goes costs nothing."""
+    """With two to four around three, a node that comes and goes costs nothing."""
     judged = needs(case(words), enough_copies=2, most_copies=4)
 
     assert (condition, copies, surplus) == (judged.health, judged.copies, judged.surplus)

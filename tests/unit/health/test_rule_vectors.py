@@ -1,12 +1,9 @@
-"""The vectors W of health-rules section 6 that no other test names: closing, deleting, deciding.
+"""The published vectors of the replication manager that no other test names: closing, deleting,
+deciding. `tests/packaging/test_vectors.py` sees that none is lost.
 
-Named elsewhere: W7 to W14, W59, W61 in test_emptying; W20, W25 to W34 and W50 in test_replication;
-W41 to W47 in test_loads; W35, W49, W53, W62 in the integration tests of the control plane; W17,
-W19, W65 and W67 also in the Spark job's. `tests/packaging/test_vectors.py` sees that none is lost.
-
-What has no counterpart here: a placement policy that fails as a test wants it (W28: ours counts
-racks, and of five replicas on two racks one can always go), and a control plane that is not the
-leader (W55: there is one; what an older one still sends is refused by datanodes for its term).
+What has no counterpart here: a placement policy that fails as a test wants it (ours counts racks,
+and of five replicas on two racks one can always go), and a control plane that is not the leader
+(there is one; what an older one still sends is refused by datanodes for its term).
 """
 
 from dataclasses import replace

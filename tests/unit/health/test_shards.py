@@ -61,7 +61,7 @@ def test_what_is_about_to_go_is_copied_once_per_index(
         ("S1.36", "C#1 C#2", Health.MISSING),
         ("S1.37", "C#1 C#2 U#2", Health.MISSING),
         ("S1.38", "C#1 C#2 U#2 C#3", Health.UNDER_REPLICATED),
-        ("S1.39", "C#1 C#2 C#3 C#4 C#5 U#5", Health.UNHEALTHY_OVER_REPLICATED),
+        ("V70", "C#1 C#2 C#3 C#4 C#5 U#5", Health.UNHEALTHY_OVER_REPLICATED),
         ("V65", "C#1 C#2 U#3 U#4", Health.UNHEALTHY),
         ("V67", "C#1 C#2/e", Health.MISSING_UNDER_REPLICATED),
         ("V74", "C#1 C#1/m C#2 C#2/m C#3 C#4 C#5", Health.HEALTHY),
@@ -149,7 +149,7 @@ def test_a_rebuilt_shard_goes_when_its_twin_with_tombstones_is_back(
 
 
 def test_an_excluded_shard_is_neither_copied_nor_moved() -> None:
-    """Orders about it failed again and again: a person looks at it first (S5.26)."""
+    """Orders about it failed again and again: a person looks at it first."""
     leaving = shards("C#1 C#2 C#3 C#4/d C#5/d")
     crowded = shards("C#1 C#2 C#3 C#4 C#5", "aaaab")
     names = frozenset(p.datanode_id for p in crowded.placed)

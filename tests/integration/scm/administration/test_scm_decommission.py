@@ -158,7 +158,7 @@ def test_maintenance_begins_when_two_stay_online_and_ends_by_itself(
 
 
 def test_two_of_three_cannot_rest_without_a_copy(world: ScmWorld, made: Container) -> None:
-    """S2.81: the cluster acts although it was told not to."""
+    """The cluster makes copies although it was told that the nodes only rest."""
     two = [r.datanode_id for r in world.state.replicas.of(made.container_id)][:2]
     ask(world, OpState.ENTERING_MAINTENANCE, *two)
     run_turns(world)
@@ -184,7 +184,7 @@ def test_what_is_being_written_there_is_closed(world: ScmWorld) -> None:
 
 
 def test_states_survive_both_restarts(world: ScmWorld, made: Container) -> None:
-    """K9: each side reminds the other."""
+    """The datanode remembers what the control plane decided, and each side reminds the other."""
     node = first_holder(world, made)
     ask(world, OpState.ENTERING_MAINTENANCE, node)
     run_turns(world, 5)

@@ -1,4 +1,4 @@
-"""What is suppressed or excluded is left alone, on disk, until a person releases it (S5.26)."""
+"""What is suppressed or excluded is left alone, on disk, until a person releases it."""
 
 from collections.abc import Iterator
 from pathlib import Path

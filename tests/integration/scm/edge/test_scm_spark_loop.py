@@ -310,10 +310,10 @@ def test_a_defect_is_noted_and_does_not_end_the_rounds(world: ScmWorld, tmp_path
     assert world.control.report().verified.error
 
 
-def test_a_node_that_changed_is_verified_at_once_but_not_while_copies_wait(
+def test_w62_a_node_that_changed_is_verified_at_once_but_not_while_copies_wait(
     world: ScmWorld,
 ) -> None:
-    """W62: with something in the queues the notice is ignored."""
+    """With something in the queues the notice is ignored."""
     assert ["dn1", "dn2", "dn3", "dn4"] == world.control.take_changed_nodes()
     assert [] == world.control.take_changed_nodes()
     for node in ("dn2", "dn3", "dn4"):  # two copies lack, and there is no node for them
@@ -341,7 +341,7 @@ def test_the_report_counts_what_is_not_well(world: ScmWorld) -> None:
 
 
 def test_a_container_that_nothing_can_close_is_reported_as_stuck(world: ScmWorld) -> None:
-    """S1.43: none of its replicas has all that was committed; and an open one is no news."""
+    """None of its replicas has all that was committed; and an open one is no news."""
     blocks = world.write("a", "behind", 10)
     number = blocks[0].container_id
     world.control.finish("a", close=True)
@@ -360,7 +360,7 @@ def test_a_container_that_nothing_can_close_is_reported_as_stuck(world: ScmWorld
 
 
 def test_the_report_has_the_sections_that_operators_know() -> None:
-    """States, then what is not well with zeros, then the rest, then samples (S1.7 to S1.44)."""
+    """States, then what is not well with zeros, then the rest, then samples."""
     answer = scm_pb2.GetReportResponse(
         generated_at_ms=1_000,
         states={"CLOSED": 6, "OPEN": 1},

@@ -69,7 +69,7 @@ def surplus(world: ScmWorld, made: list[Container], count: int) -> None:
 def test_each_container_gets_its_first_copy_before_any_gets_its_second(
     tmp_path: Path, copy_count_max: int, expected: list[int]
 ) -> None:
-    """S5.25: three containers lack two replicas each, and there is room for so many copies."""
+    """Three containers lack two replicas each, and there is room for so many copies."""
     with ScmWorld(tmp_path, options(copy_count_max=copy_count_max)).running() as world:
         made = filled(world, 3)
         lose(world, made, 2)
@@ -84,7 +84,7 @@ def test_each_container_gets_its_first_copy_before_any_gets_its_second(
 def test_each_container_loses_its_first_surplus_before_any_its_second(
     tmp_path: Path, delete_count_max: int, expected: list[int]
 ) -> None:
-    """S5.22, S5.25: two containers have two too many each."""
+    """Two containers have two too many each."""
     with ScmWorld(tmp_path, options(delete_count_max=delete_count_max)).running() as world:
         made = filled(world, 2)
         surplus(world, made, 2)
@@ -93,7 +93,7 @@ def test_each_container_loses_its_first_surplus_before_any_its_second(
 
 
 def test_copies_and_deletes_have_limits_of_their_own(tmp_path: Path) -> None:
-    """S5.22: who may do no more of the one may do the other."""
+    """Who may do no more of the one may do the other."""
     with ScmWorld(tmp_path, options(copy_count_max=1, delete_count_max=1)).running() as world:
         made = filled(world, 4)
         surplus(world, made[2:], 1)
@@ -104,7 +104,7 @@ def test_copies_and_deletes_have_limits_of_their_own(tmp_path: Path) -> None:
 
 
 def test_inside_the_band_nothing_is_ordered(tmp_path: Path) -> None:
-    """S5.3: with two to four replicas instead of three; outside the band it is."""
+    """With two to four replicas instead of three; outside the band it is."""
     with ScmWorld(tmp_path, options(band_min_count=2, band_max_count=4)).running() as world:
         made = filled(world, 4)
         lose(world, made[:2], 1)

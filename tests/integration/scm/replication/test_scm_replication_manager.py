@@ -80,8 +80,8 @@ class TestCopies:
         assert command.size_bytes == 2 * 1_000
         assert [command.command_id] == [c.command_id for c in queued(world, Kind.REPLICATE)]
 
-    def test_the_command_names_target_and_deadline(self, world: ScmWorld) -> None:
-        """W53: the datanode's own deadline is earlier than ours."""
+    def test_w53_the_command_names_target_and_deadline(self, world: ScmWorld) -> None:
+        """The datanode's own deadline is earlier than ours."""
         self.lost_one(world)
         world.control.tick()
         (pending,) = queued(world, Kind.REPLICATE)
@@ -157,8 +157,8 @@ class TestCopies:
 
         assert again.command_id > command.command_id
 
-    def test_without_a_target_it_waits_and_is_less_urgent_each_time(self, tmp_path: Path) -> None:
-        """W35: what cannot be done does not stand in the way of what can."""
+    def test_w35_without_a_target_it_waits_less_urgent_each_time(self, tmp_path: Path) -> None:
+        """What cannot be done does not stand in the way of what can."""
         with ScmWorld(tmp_path / "three", OPTIONS).running() as world:
             world.join("dn1", "dn2", "dn3")
             made = world.made_closed()

@@ -30,7 +30,7 @@ EIGHT = [f"dn{i}" for i in range(8)]
 def test_all_at_once_or_a_quorum_after_a_while(
     seen_count: int, waited_s: float, is_open: bool
 ) -> None:
-    """S5.17: of ten nodes eight were online, and only these are waited for."""
+    """Of ten nodes eight were online, and only these are waited for."""
     answer = gate(EIGHT, EIGHT[:seen_count], waited_s=waited_s, wait_s=300.0, quorum_percent=80)
 
     assert is_open is answer.is_open

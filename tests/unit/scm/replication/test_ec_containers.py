@@ -361,7 +361,7 @@ def test_a_shard_that_is_being_rebuilt_while_all_others_died_stops_no_tick(
 
 
 def test_an_excluded_shard_is_no_source_of_a_reconstruction() -> None:
-    """It counts as there, and nothing is ordered of it until a person releases it (S5.26)."""
+    """It counts as there, and nothing is ordered of it until a person releases it."""
     coded = facts_replace(container(), scheme=SCHEME, replication_factor=5)
     placed = tuple(
         Placed(replica(f"dn{i}", replica_index=i), Health.HEALTHY, OpState.IN_SERVICE, "/r1")
