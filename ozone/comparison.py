@@ -13,6 +13,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+import numpy as np
+
+from merkle.checksum import U64s
+from merkle.columns import joined
 from merkle.replica import BlockId, ChecksumType
 from merkle.tree import Tree
 from ozone.disk.blockrow import Folds, StoredBlock, folds_of
@@ -58,7 +62,8 @@ class Ledger:
     """What the rows of one replica say that Ozone's tree may have: filled while they are read."""
 
     def __init__(self) -> None:
-        self._written: dict[BlockId, int] = {}
+        self._ids: list[U64s] = []
+        self._written: list[U64s] = []
         self._unstable: dict[BlockId, tuple[Folds, Reason]] = {}
         self._left_out: set[BlockId] = set()
 
@@ -70,26 +75,45 @@ class Ledger:
         """Take in a block."""
         folds = folds_of(stored)
         block_id = stored.block.block_id
-        self._written[block_id] = folds.written
+        self.add_stable(np.array([block_id], np.uint64), np.array([folds.written], np.uint64))
         if not folds.is_stable:
             self._unstable[block_id] = (folds, _reason(stored))
+
+    def add_stable(self, block_ids: U64s, checksums: U64s) -> None:
+        """Take in blocks that have one checksum, whoever makes the tree."""
+        self._ids.append(block_ids)
+        self._written.append(checksums)
+
+    def _differing(self, tree: OzoneTree) -> list[tuple[BlockId, int | None, int | None]]:
+        """Return the blocks that tree and rows do not have alike: id, theirs, ours."""
+        ids: U64s = joined(self._ids, np.uint64)
+        written: U64s = joined(self._written, np.uint64)
+        live = np.fromiter(tree.live, np.uint64, len(tree.live))
+        checksums = np.fromiter(tree.live.values(), np.uint64, len(tree.live))
+        both, in_tree, in_rows = np.intersect1d(live, ids, True, True)
+        unlike = both[checksums[in_tree] != written[in_rows]]
+        chosen = np.union1d(unlike, np.setxor1d(live, ids, True))
+        is_ours = np.isin(ids, chosen)
+        ours = dict(zip(ids[is_ours].tolist(), written[is_ours].tolist(), strict=True))
+        return [
+            (block_id, tree.live.get(block_id), ours.get(block_id))
+            for block_id in map(BlockId, chosen.tolist())
+        ]
 
     def compare(self, tree: OzoneTree | None, recorded: int | None, scanned: Tree) -> Comparison:
         """Compare with Ozone's tree and the root in its database, after `scanned` was read."""
         if tree is None or tree.root is None:
             return Comparison(Agreement.NO_TREE)
-        read = dict(zip(scanned.block_ids.tolist(), scanned.block_checksums.tolist(), strict=True))
         reasons: Counter[Reason] = Counter()
         damaged_count = 0
         unexplained: list[BlockId] = []
-        for block_id in sorted(tree.live.keys() | self._written.keys()):
-            theirs, ours = tree.live.get(block_id), self._written.get(block_id)
-            if theirs == ours or block_id in tree.tombstones or block_id in self._left_out:
+        for block_id, theirs, ours in self._differing(tree):
+            if block_id in tree.tombstones or block_id in self._left_out:
                 continue
             folds, reason = self._unstable.get(block_id, (None, None))
             if reason is not None and folds is not None and theirs in {folds.closed, folds.scanned}:
                 reasons[reason] += 1
-            elif ours is not None and theirs == read.get(block_id):
+            elif ours is not None and theirs == _checksum_of(scanned, block_id):
                 damaged_count += 1
             else:
                 unexplained.append(block_id)
@@ -109,6 +133,11 @@ class Ledger:
             len(unexplained),
             recorded in {None, tree.root},
         )
+
+
+def _checksum_of(tree: Tree, block_id: BlockId) -> int | None:
+    index = tree.index_of(block_id)
+    return None if index < 0 else int(tree.block_checksums[index])
 
 
 def _reason(stored: StoredBlock) -> Reason:

@@ -10,14 +10,21 @@ import errno
 import os
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from agent.errors import Code, Refused
-from agent.store.scan_reader import ABSENT_FD, FOREIGN_NAMES_MAX, BlockFile, ReadBuffers
+from agent.store.scan_reader import (
+    ABSENT_FD,
+    FOREIGN_NAMES_MAX,
+    BlockFile,
+    ReadBuffers,
+    is_cut,
+    read_at_once,
+)
 from merkle.blockrow import ROWS_PER_BATCH, encode_block
 from merkle.checksum import U64s
 from merkle.damaged import Damaged
@@ -27,7 +34,8 @@ from ozone.comparison import Comparison, Ledger
 from ozone.disk.blockrow import decode_stored
 from ozone.disk.descriptor import DESCRIPTOR_BYTES_MAX, Descriptor, decode_descriptor
 from ozone.disk.layout import ContainerPaths, number_of
-from ozone.disk.rows import RECORDED_ROOT, ContainerRows
+from ozone.disk.rows import RECORDED_ROOT, ContainerRows, RowBatch
+from ozone.disk.simplerows import SimpleRows, read_simple
 from ozone.disk.treefile import TREE_BYTES_MAX, OzoneTree, decode_tree
 from ozone.disk.unknown import Unknown
 from ozone.exchange import Misplaced, exchanges
@@ -173,26 +181,48 @@ class OzoneReader:
         left out, and named in `skipped`.
         """
         ledger, skipped, skipped_count = Ledger(), dict[BlockId, str](), 0
-        for block_id, row, tail in self._rows.blocks():
-            try:
-                stored = decode_stored(self.container_id, block_id, row, tail)
-            except Damaged:
-                ledger.leave_out(block_id)
-                yield block_id, row or tail or b""
-                continue
-            except Unknown as why:
-                ledger.leave_out(block_id)
-                skipped_count += 1
-                if len(skipped) < SKIPPED_MAX:
-                    skipped[block_id] = str(why)
-                continue
-            ledger.add(stored)
-            if len(self._lengths_bytes) >= LENGTHS_MAX:
-                self._lengths_bytes.clear()
-            self._lengths_bytes[block_id] = stored.block.length_bytes
-            yield block_id, encode_block(stored.block)
+        for batch in self._rows.batches():
+            simple = self._simple(batch)
+            ledger.add_stable(simple.block_ids, simple.checksums)
+            self._note_lengths(simple.block_ids.tolist(), simple.lengths_bytes.tolist())
+            rows_of_ours = iter(simple.rows)
+            items = zip(
+                batch.block_ids, simple.is_simple.tolist(), batch.rows, batch.tails, strict=True
+            )
+            for block_id, is_simple, row, tail in items:
+                if is_simple:
+                    yield block_id, next(rows_of_ours)
+                    continue
+                try:
+                    stored = decode_stored(self.container_id, block_id, row, tail)
+                except Damaged:
+                    ledger.leave_out(block_id)
+                    yield block_id, row or tail or b""
+                    continue
+                except Unknown as why:
+                    ledger.leave_out(block_id)
+                    skipped_count += 1
+                    if len(skipped) < SKIPPED_MAX:
+                        skipped[block_id] = str(why)
+                    continue
+                ledger.add(stored)
+                self._note_lengths([block_id], [stored.block.length_bytes])
+                yield block_id, encode_block(stored.block)
         # Only who has read all rows knows what they come to.
         self.ledger, self.skipped, self.skipped_count = ledger, skipped, skipped_count
+
+    def _simple(self, batch: RowBatch) -> SimpleRows:
+        """Parse what is simple of a batch; a block with a last chunk elsewhere is not."""
+        rows = [
+            row if tail is None and row is not None else b""
+            for row, tail in zip(batch.rows, batch.tails, strict=True)
+        ]
+        return read_simple(self.container_id, batch.block_ids, rows)
+
+    def _note_lengths(self, block_ids: Sequence[BlockId], lengths_bytes: Sequence[int]) -> None:
+        if len(self._lengths_bytes) >= LENGTHS_MAX:
+            self._lengths_bytes.clear()
+        self._lengths_bytes.update(zip(block_ids, lengths_bytes, strict=True))
 
     def row(self, block_id: BlockId) -> bytes | None:
         """Return the block's row as it is after the last look at its bytes; None when it is gone,
@@ -258,12 +288,12 @@ class OzoneReader:
 
     def read_whole(self, block_id: BlockId, length_bytes: int) -> memoryview:
         """Read a small block; one byte more than it has, so that a longer file shows."""
-        file = BlockFile(
-            f"{block_id}{SUFFIX}",
-            self._buffers,
-            directory_fd=self._checked_directory(),
-            pieces=self._pieces,
-        )
+        name, fd = f"{block_id}{SUFFIX}", self._checked_directory()
+        if not is_cut(self._pieces, length_bytes):
+            view = read_at_once(name, fd, self._buffers.first, length_bytes)
+            if view is not None:
+                return view
+        file = BlockFile(name, self._buffers, directory_fd=fd, pieces=self._pieces)
         try:
             return file.read(0, length_bytes + 1)
         finally:
@@ -307,12 +337,13 @@ class OzoneReader:
         foreign: list[str] = []
         with os.scandir(self._directory_fd) as entries:
             for entry in entries:
-                number = number_of(entry.name.removesuffix(SUFFIX))
-                if number is not None and entry.name.endswith(SUFFIX):
-                    if entry.is_file(follow_symlinks=False):
-                        ids.append(number)
-                elif len(foreign) < FOREIGN_NAMES_MAX:
-                    foreign.append(entry.name)
+                name = entry.name
+                number = number_of(name[: -len(SUFFIX)]) if name.endswith(SUFFIX) else None
+                if number is None:
+                    if len(foreign) < FOREIGN_NAMES_MAX:
+                        foreign.append(name)
+                elif entry.is_file(follow_symlinks=False):
+                    ids.append(number)
         return np.unique(np.frombuffer(ids, np.uint64)), foreign
 
     def _descriptor_faults(self) -> list[StructureFault]:
@@ -347,7 +378,7 @@ class OzoneReader:
         live = [] if self._tree is None else sorted(self._tree.live)
         known = np.array(live, dtype=np.uint64)
         skipped = np.array(sorted(self.skipped), dtype=np.uint64)
-        return np.setdiff1d(np.intersect1d(known, files), skipped)
+        return np.setdiff1d(np.intersect1d(known, files, True), skipped, True)
 
     def is_current(self) -> bool:
         """Whether the replica is still in its place."""

@@ -160,6 +160,32 @@ class BlockFile:
         os.posix_fadvise(self._fd, start, end - start, os.POSIX_FADV_DONTNEED)
 
 
+def read_at_once(
+    name: str, directory_fd: int, buffer: memoryview, length_bytes: int
+) -> memoryview | None:
+    """Read a small file past the page cache in three calls of the system; None where it is short,
+    or cannot be read so. One byte more than asked shows that it is longer. Raise OSError."""
+    room = buffer[: length_bytes - length_bytes % ALIGNMENT_BYTES + ALIGNMENT_BYTES]
+    try:
+        fd = os.open(name, DIRECT_FLAGS, dir_fd=directory_fd)
+        try:
+            count = os.preadv(fd, [room], 0)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        if error.errno in DIRECT_REFUSED:
+            return None
+        raise
+    return room[:count] if count >= length_bytes else None
+
+
+def is_cut(pieces: Pieces | None, length_bytes: int) -> bool:
+    """Whether a read is so large that others who want the disk are let in between."""
+    if pieces is None or length_bytes <= SMALL_BYTES:
+        return False
+    return 0 < pieces.piece_bytes() < length_bytes
+
+
 def _open_regular(name: str, directory_fd: int, *, direct: bool) -> tuple[int, bool]:
     """Open a regular file; return its descriptor and whether it reads past the page cache."""
     try:
@@ -320,25 +346,16 @@ class DiskReader:
         packed = self._packed.of(block_id)
         if packed is not None:
             return self._read_packed(block_id, packed, length_bytes)
-        if not self._direct or self._directory_fd == ABSENT_FD or self._is_cut(length_bytes):
+        if (
+            not self._direct
+            or self._directory_fd == ABSENT_FD
+            or is_cut(self._pieces, length_bytes)
+        ):
             return self._read_whole_slowly(block_id, length_bytes)
         self._window = memoryview(b"")
-        buffer = self._buffers.first[
-            : length_bytes - length_bytes % ALIGNMENT_BYTES + ALIGNMENT_BYTES
-        ]
-        try:
-            fd = os.open(f"{block_id}.block", DIRECT_FLAGS, dir_fd=self._directory_fd)
-            try:
-                count = os.preadv(fd, [buffer], 0)
-            finally:
-                os.close(fd)
-        except OSError as error:
-            if error.errno not in DIRECT_REFUSED:
-                raise
-            return self._read_whole_slowly(block_id, length_bytes)
-        if count < length_bytes:  # the file is short, or the read was interrupted
-            return self._read_whole_slowly(block_id, length_bytes)
-        return buffer[:count]
+        name = f"{block_id}.block"
+        view = read_at_once(name, self._directory_fd, self._buffers.first, length_bytes)
+        return self._read_whole_slowly(block_id, length_bytes) if view is None else view
 
     def _read_packed(self, block_id: BlockId, packed: Packed, length_bytes: int) -> memoryview:
         """Return a block out of a window of the pack, which is read in one go."""
@@ -356,12 +373,6 @@ class DiskReader:
                 return self._read_whole_slowly(block_id, length_bytes)
             self._window, self._window_offset, start = window, packed.offset, 0
         return self._window[start : start + packed.length_bytes]
-
-    def _is_cut(self, length_bytes: int) -> bool:
-        """Whether a read is so large that others who want the disk are let in between."""
-        if self._pieces is None or length_bytes <= SMALL_BYTES:
-            return False
-        return 0 < self._pieces.piece_bytes() < length_bytes
 
     def _read_whole_slowly(self, block_id: BlockId, length_bytes: int) -> memoryview:
         file = self.open_block(block_id)

@@ -14,8 +14,10 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import takewhile
+from operator import methodcaller
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from agent.errors import Code, Refused, Unavailable
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 ATTEMPTS_MAX: Final = 8  # compactions in a row between listing and opening: one is rare
 OPENING_THREADS: Final = 4
+ITEMS_PER_BATCH: Final = 4_096  # what is done with rows in columns wants many, but not megabytes
 SUFFIXES: Final = (".log", ".sst", ".blob")
 GROWING: Final = (".log",)  # what is appended to by every write; the manifest by every flush
 MANIFEST: Final = "MANIFEST-"
@@ -86,22 +89,46 @@ class View:
 
     def items(self, family: str, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield keys, what follows the prefix, and values, in the order of the keys' bytes."""
+        for keys, values in self.batches(family, prefix):
+            yield from zip(keys, values, strict=True)
+
+    def batches(self, family: str, prefix: bytes) -> Iterator[tuple[list[bytes], list[bytes]]]:
+        """Yield what `items` does, many at a time: lists of keys and of values."""
         if family not in self._families:
             return
         with _reading(self._path):
             cursor = self._families[family].iter()
             cursor.seek(prefix)
-        while True:
+        start, is_more = len(prefix), True
+        while is_more:
+            keys: list[bytes] = []
+            values: list[bytes] = []
             with _reading(self._path):
-                if not cursor.valid():
-                    cursor.status()  # an end that is none raises
-                    return
-                key: bytes = cursor.key()
-                if not key.startswith(prefix):
-                    return
-                value: bytes = cursor.value()
-                cursor.next()
-            yield key[len(prefix) :], value
+                while len(keys) < ITEMS_PER_BATCH:
+                    if not cursor.valid():
+                        cursor.status()  # an end that is none raises
+                        is_more = False
+                        break
+                    key: bytes = cursor.key()
+                    if not key.startswith(prefix):
+                        is_more = False
+                        break
+                    keys.append(key[start:])
+                    values.append(cursor.value())
+                    cursor.next()
+            if keys:
+                yield keys, values
+
+    def key_lengths(self, family: str, prefix: bytes) -> set[int]:
+        """Return how many digits the keys have that are numbers behind the prefix. Where the
+        database cannot be read to the end, there may be others: `batches` will say so."""
+        if family not in self._families:
+            return set()
+        with _reading(self._path):
+            keys = cast(Iterator[bytes], self._families[family].keys(from_key=prefix))
+            start = len(prefix)
+            ours = takewhile(methodcaller("startswith", prefix), keys)
+            return {len(key) - start for key in ours if key[start:].isdigit()}
 
 
 class Database:

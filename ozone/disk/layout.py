@@ -131,5 +131,7 @@ def number_of(text: str) -> int | None:
     """Return the id that a name is, in decimal and without zeros before it; None for others."""
     if not (text.isascii() and text.isdecimal() and len(text) <= len(str(ID_MAX))):
         return None
+    if text[0] == "0" and len(text) > 1:
+        return None
     number = int(text)
-    return number if number <= ID_MAX and str(number) == text else None
+    return number if number <= ID_MAX else None

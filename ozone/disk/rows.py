@@ -4,15 +4,17 @@
     V2   decimal block id                        one database a container
 
 The order of the keys is that of the text: 10, 100, 9. So ids of equally many digits are read
-together, in as many sweeps as there are lengths; nearly always there is one.
+together, in as many sweeps as there are lengths; nearly always there is one. A sweep yields many
+rows at a time, because what is done for each row by itself is what small blocks cost.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from merkle.damaged import Damaged
-from merkle.replica import BlockId, ContainerId
+from merkle.replica import ID_MAX, BlockId, ContainerId
 from ozone.disk.database import BLOCKS, DELETES, LAST_CHUNKS, NUMBERS, View
 from ozone.disk.layout import number_of
 from ozone.disk.messages import DELETED_BLOCKS, parse
@@ -23,7 +25,18 @@ NUMBER: Final = struct.Struct(">q")
 RECORDED_ROOT: Final = "#DATACHECKSUM"
 BYTES_USED: Final = "#BYTESUSED"
 
+ID_DIGITS: Final = len(str(ID_MAX))  # a number of fewer digits is not too large
+
 Pair = tuple[bytes | None, bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class RowBatch:
+    """Blocks by ascending id, each with its row and that of its last chunk; one may be None."""
+
+    block_ids: Sequence[BlockId]
+    rows: Sequence[bytes | None]
+    tails: Sequence[bytes | None]
 
 
 class ContainerRows:
@@ -34,24 +47,26 @@ class ContainerRows:
         self._prefix = struct.pack(">Q", container_id) + SEPARATOR if schema == 3 else b""
         self._container_id = container_id
         self._condemned: frozenset[BlockId] | None = None
-        self.unknown_count = 0  # keys that no block has, of those that were swept over
+        self.unknown_count = 0  # keys that no block has, of those that were read
 
     def blocks(self) -> Iterator[tuple[BlockId, bytes | None, bytes | None]]:
         """Yield by ascending id the row of each block and of its last chunk; one may be None."""
-        tails = dict(self._swept(LAST_CHUNKS))
-        digits = {len(key) for key, _ in self._keys(BLOCKS)}
+        for batch in self.batches():
+            yield from zip(batch.block_ids, batch.rows, batch.tails, strict=True)
+
+    def batches(self) -> Iterator[RowBatch]:
+        """Yield what `blocks` does, many at a time."""
+        tails = dict(self._numbered(LAST_CHUNKS))
+        self.unknown_count = 0
+        digits = self._view.key_lengths(BLOCKS, self._prefix)
         digits |= {len(str(block_id)) for block_id in tails}
-        for count in sorted(digits):
+        for index, count in enumerate(sorted(digits) or [0]):
             waiting = sorted(number for number in tails if len(str(number)) == count)
-            for block_id, row in self._swept(BLOCKS, count):
-                while waiting and waiting[0] < block_id:
-                    alone = waiting.pop(0)
-                    yield alone, None, tails[alone]
-                if waiting and waiting[0] == block_id:
-                    waiting.pop(0)
-                yield block_id, row, tails.get(block_id)
-            for alone in waiting:
-                yield alone, None, tails[alone]
+            for keys, rows in self._view.batches(BLOCKS, self._prefix):
+                if not index:
+                    self.unknown_count += _strange_count(keys)
+                yield _merged(keys, rows, count, waiting, tails)
+            yield RowBatch(waiting, [None] * len(waiting), [tails[number] for number in waiting])
 
     def pair(self, block_id: BlockId) -> Pair:
         """Return the rows of one block, as `blocks` does; (None, None) where there is none."""
@@ -82,15 +97,46 @@ class ContainerRows:
         is_ours = message.container_id == self._container_id
         return [BlockId(number) for number in message.local_ids] if is_ours else []
 
-    def _keys(self, family: str) -> Iterator[tuple[bytes, bytes]]:
-        self.unknown_count = 0
+    def _numbered(self, family: str) -> Iterator[tuple[BlockId, bytes]]:
         for key, value in self._view.items(family, self._prefix):
-            if number_of(key.decode("ascii", "replace")) is not None:
-                yield key, value
-            elif not key.startswith(INTERNAL):
-                self.unknown_count += 1
+            number = number_of(key.decode("ascii", "replace"))
+            if number is not None:
+                yield BlockId(number), value
 
-    def _swept(self, family: str, digits: int = 0) -> Iterator[tuple[BlockId, bytes]]:
-        for key, value in self._keys(family):
-            if digits in {0, len(key)}:
-                yield BlockId(int(key)), value
+
+def _are_numbers(keys: Sequence[bytes]) -> bool:
+    """Whether all keys are numbers as blocks have them, which nearly always is so; they ascend."""
+    return len(max(keys, key=len)) < ID_DIGITS and keys[0][:1] != b"0" and b"".join(keys).isdigit()
+
+
+def _strange_count(keys: Sequence[bytes]) -> int:
+    """Return how many keys no block has, beside those that Ozone keeps for itself."""
+    if _are_numbers(keys):
+        return 0
+    others = (key for key in keys if number_of(key.decode("ascii", "replace")) is None)
+    return sum(not key.startswith(INTERNAL) for key in others)
+
+
+def _merged(
+    keys: Sequence[bytes],
+    rows: Sequence[bytes],
+    digits: int,
+    waiting: list[BlockId],
+    tails: Mapping[BlockId, bytes],
+) -> RowBatch:
+    """Return the blocks among keys that have so many digits, with their last chunks; of those that
+    have a last chunk only, which are `waiting`, the ones that come before."""
+    if not waiting and not tails and set(map(len, keys)) == {digits} and _are_numbers(keys):
+        return RowBatch([BlockId(int(key)) for key in keys], rows, [None] * len(keys))
+    found: list[tuple[BlockId, bytes | None]] = []
+    for key, row in zip(keys, rows, strict=True):
+        number = number_of(key.decode("ascii", "replace"))
+        if number is None or len(key) != digits:
+            continue
+        while waiting and waiting[0] < number:
+            found.append((waiting.pop(0), None))
+        if waiting and waiting[0] == number:
+            waiting.pop(0)
+        found.append((BlockId(number), row))
+    ids = [block_id for block_id, _ in found]
+    return RowBatch(ids, [row for _, row in found], [tails.get(block_id) for block_id in ids])

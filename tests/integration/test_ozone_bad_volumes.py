@@ -123,6 +123,28 @@ def test_a_database_that_cannot_be_read_is_refused_by_name(
     assert Standing.WHOLE is results[2].standing
 
 
+def test_a_table_that_is_damaged_in_the_middle_is_no_end_of_the_rows(
+    made: MadeVolume, tmp_path: Path
+) -> None:
+    """
+    Rows behind the damage are not lost for that: nothing is said of a container whose rows cannot
+    all be read. Containers whose rows lie elsewhere in the file are read.
+    """
+    made.add_container(2)
+    for number in range(3_000):
+        made.put_row(2, 1_000 + number, bytes(100))
+    made.compact()
+    table = max(made.database.glob("*.sst"), key=lambda path: path.stat().st_size)
+    octets = bytearray(table.read_bytes())
+    octets[len(octets) // 2] ^= 0xFF
+    table.write_bytes(octets)
+
+    results = scrubbed(ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state"))
+
+    assert [Standing.WHOLE, Standing.NOT_READ] == [results[1].standing, results[2].standing]
+    assert "Corruption" in results[2].why
+
+
 def test_a_log_that_was_torn_by_a_crash_is_read(made: MadeVolume, tmp_path: Path) -> None:
     """
     A log that ends in the middle of an entry has what is before it.
