@@ -141,12 +141,12 @@ def partial_tree(
     return compose(
         algorithm,
         generation,
-        ids,
-        checksums,
-        buried,
-        counts,
-        detailed.chunk_spans,
-        detailed.chunk_checksums,
+        block_ids=ids,
+        block_checksums=checksums,
+        deleted=buried,
+        chunk_counts=counts,
+        chunk_spans=detailed.chunk_spans,
+        chunk_checksums=detailed.chunk_checksums,
     )
 
 

@@ -48,7 +48,7 @@ from merkle.descent import partial_tree as partial_tree
 from merkle.descent import range_checksums as range_checksums
 from merkle.descent import range_starts as range_starts
 from merkle.replica import BlockId
-from merkle.tree import Leaf, Tree, TreeBuilder
+from merkle.tree import Leaf, Tree
 from merkle.tree import Summary as Summary
 
 Indexes: TypeAlias = npt.NDArray[np.int64]
@@ -313,54 +313,3 @@ def kind_of(mine: Leaf | None, theirs: Leaf) -> DifferenceKind | None:
     if mine.checksum == theirs.checksum:
         return None
     return DifferenceKind.IRRECONCILABLE if theirs.healthy else DifferenceKind.PEER_UNHEALTHY
-
-
-def apply_divergence(
-    mine: Tree, divergence: Divergence, *, are_deletes_confirmed: bool = True
-) -> Tree:
-    """Return my tree after a perfect repair: the model that the laws are tested against.
-
-    Deletes that peers claim are carried out only where they are confirmed; without that, nothing
-    is buried.
-    It knows no holes: that a chunk is not written behind one is the repairer's duty, which
-    takes the chunks of all peers together, in order.
-    """
-    blocks = {int(mine.block_ids[index]): index for index in np.flatnonzero(~mine.deleted).tolist()}
-    leaves = {
-        block_id: {leaf.offset: leaf for leaf in mine.leaves_at(index)}
-        for block_id, index in blocks.items()
-    }
-    tombstones = dict(
-        zip(
-            mine.block_ids[mine.deleted].tolist(),
-            mine.block_checksums[mine.deleted].tolist(),
-            strict=True,
-        )
-    )
-    for difference in divergence.differences:
-        if difference.kind not in REPAIRED_KINDS:
-            continue
-        if difference.kind is DifferenceKind.ADOPT_TOMBSTONE:
-            if not are_deletes_confirmed and difference.block_id not in tombstones:
-                continue
-            known = tombstones.get(difference.block_id, 0)
-            tombstones[difference.block_id] = max(known, difference.checksum)
-            continue
-        chunks = leaves.setdefault(difference.block_id, {})
-        if difference.theirs is not None:
-            local = chunks.get(difference.theirs.offset)
-            if local is None or not local.healthy:
-                chunks[difference.theirs.offset] = difference.theirs
-    return rebuild(mine, leaves, tombstones)
-
-
-def rebuild(mine: Tree, leaves: dict[int, dict[int, Leaf]], tombstones: dict[int, int]) -> Tree:
-    """Return the tree of these blocks, of the algorithm and generation of `mine`."""
-    builder = TreeBuilder(mine.algorithm)
-    for block_id, chunks in sorted(leaves.items()):
-        builder.add_block(block_id)
-        for _, leaf in sorted(chunks.items()):
-            builder.add_leaf(leaf)
-    for block_id, checksum in tombstones.items():
-        builder.add_tombstone(block_id, checksum)
-    return builder.build(mine.generation)

@@ -122,12 +122,14 @@ class Tree:
         tree = compose(
             algorithm,
             generation,
-            u64s(block_ids),
-            u64s(block_checksums),
-            np.array(deleted, dtype=np.bool_),
-            counts,
-            spans_of(u64s(chunk_offsets), u64s(chunk_lengths), np.asarray(chunk_healthy, np.bool_)),
-            u64s(chunk_checksums),
+            block_ids=u64s(block_ids),
+            block_checksums=u64s(block_checksums),
+            deleted=np.array(deleted, dtype=np.bool_),
+            chunk_counts=counts,
+            chunk_spans=spans_of(
+                u64s(chunk_offsets), u64s(chunk_lengths), np.asarray(chunk_healthy, np.bool_)
+            ),
+            chunk_checksums=u64s(chunk_checksums),
         )
         tree.verify()
         return tree
@@ -338,12 +340,12 @@ class TreeBuilder:
         return build_live(
             self._algorithm,
             generation,
-            ids,
-            fold_blocks(self._algorithm, ids, counts, leaves),
-            counts,
-            u64s(self._spans),
-            leaves,
-            self._tombstones,
+            block_ids=ids,
+            block_checksums=fold_blocks(self._algorithm, ids, counts, leaves),
+            chunk_counts=counts,
+            chunk_spans=u64s(self._spans),
+            chunk_checksums=leaves,
+            tombstones=self._tombstones,
         )
 
 
@@ -371,39 +373,16 @@ def build_from_rows(
     return build_live(
         algorithm,
         generation,
-        joined(ids, np.uint64),
-        joined(checksums, np.uint64),
-        joined(counts, np.int64),
-        joined(spans, np.uint64),
-        joined(leaves, np.uint64),
-        tombstones,
+        block_ids=joined(ids, np.uint64),
+        block_checksums=joined(checksums, np.uint64),
+        chunk_counts=joined(counts, np.int64),
+        chunk_spans=joined(spans, np.uint64),
+        chunk_checksums=joined(leaves, np.uint64),
+        tombstones=tombstones,
     )
 
 
-def merge(existing: Tree | None, fresh: Tree) -> Tree:
-    """Return `fresh` with the tombstones of `existing`, as Ozone merges a scan's tree.
-
-    Live blocks are only those of `fresh`, and where both have a tombstone it is that of `fresh`;
-    but what was deleted stays deleted. So a scan that began before a delete resurrects nothing.
-    A tombstone keeps its checksum as it is, also when the algorithm has changed in between.
-    """
-    if existing is None or not existing.deleted.any():
-        return fresh
-    kept = existing.deleted & ~np.isin(existing.block_ids, fresh.block_ids[fresh.deleted])
-    return with_tombstones(fresh, existing.block_ids[kept], existing.block_checksums[kept])
-
-
-def bury(tree: Tree, block_ids: Iterable[int] | U64s) -> Tree:
-    """Return `tree` with these live blocks as tombstones of the same checksum: the root stays.
-
-    An id that is not a live block of the tree changes nothing.
-    """
-    wanted = u64s(block_ids if isinstance(block_ids, np.ndarray) else list(block_ids))
-    buried = np.isin(tree.block_ids, wanted)  # a tombstone becomes the tombstone that it is
-    return with_tombstones(tree, tree.block_ids[buried], tree.block_checksums[buried])
-
-
-def with_tombstones(tree: Tree, block_ids: U64s, checksums: U64s) -> Tree:
+def with_tombstones(tree: Tree, *, block_ids: U64s, checksums: U64s) -> Tree:
     """Return `tree` where these blocks, here until now or not, are tombstones."""
     if len(block_ids) == 0:
         return tree
@@ -414,12 +393,12 @@ def with_tombstones(tree: Tree, block_ids: U64s, checksums: U64s) -> Tree:
     return compose(
         tree.algorithm,
         tree.generation,
-        ids[order],
-        np.concatenate([rest.block_checksums, checksums])[order],
-        np.concatenate([rest.deleted, np.ones(len(block_ids), dtype=np.bool_)])[order],
-        np.concatenate([rest.chunk_counts, added])[order],
-        rest.chunk_spans,  # a tombstone has no chunks: their order stays
-        rest.chunk_checksums,
+        block_ids=ids[order],
+        block_checksums=np.concatenate([rest.block_checksums, checksums])[order],
+        deleted=np.concatenate([rest.deleted, np.ones(len(block_ids), dtype=np.bool_)])[order],
+        chunk_counts=np.concatenate([rest.chunk_counts, added])[order],
+        chunk_spans=rest.chunk_spans,  # a tombstone has no chunks: their order stays
+        chunk_checksums=rest.chunk_checksums,
     )
 
 
@@ -431,23 +410,24 @@ def take(tree: Tree, indexes: npt.NDArray[np.intp]) -> Tree:
     return compose(
         tree.algorithm,
         tree.generation,
-        tree.block_ids[indexes],
-        tree.block_checksums[indexes],
-        tree.deleted[indexes],
-        counts,
-        tree.chunk_spans[chunks],
-        tree.chunk_checksums[chunks],
+        block_ids=tree.block_ids[indexes],
+        block_checksums=tree.block_checksums[indexes],
+        deleted=tree.deleted[indexes],
+        chunk_counts=counts,
+        chunk_spans=tree.chunk_spans[chunks],
+        chunk_checksums=tree.chunk_checksums[chunks],
     )
 
 
 def build_live(
     algorithm: Algorithm,
     generation: int,
+    *,
     block_ids: U64s,
     block_checksums: U64s,
     chunk_counts: npt.NDArray[np.int64],
-    spans: U64s,
-    leaves: U64s,
+    chunk_spans: U64s,
+    chunk_checksums: U64s,
     tombstones: Mapping[Any, int],
 ) -> Tree:
     """Return the tree of these live blocks and the tombstones."""
@@ -456,20 +436,23 @@ def build_live(
     tree = compose(
         algorithm,
         generation,
-        block_ids,
-        block_checksums,
-        np.zeros(len(block_ids), dtype=np.bool_),
-        chunk_counts,
-        spans,
-        leaves,
+        block_ids=block_ids,
+        block_checksums=block_checksums,
+        deleted=np.zeros(len(block_ids), dtype=np.bool_),
+        chunk_counts=chunk_counts,
+        chunk_spans=chunk_spans,
+        chunk_checksums=chunk_checksums,
     )
     dead = sorted(tombstones)
-    return with_tombstones(tree, u64s(dead), u64s([tombstones[block_id] for block_id in dead]))
+    return with_tombstones(
+        tree, block_ids=u64s(dead), checksums=u64s([tombstones[block_id] for block_id in dead])
+    )
 
 
 def compose(
     algorithm: Algorithm,
     generation: int,
+    *,
     block_ids: U64s,
     block_checksums: U64s,
     deleted: npt.NDArray[np.bool_],

@@ -8,12 +8,9 @@ A command that will not run (duplicate, stale term, late, queue full, shutdown) 
 with the reason; nothing is dropped in silence.
 """
 
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
-
-import structlog
 
 from agent.commands.pool import TaskBody, TaskContext, TaskPool
 from agent.commands.tasks import Priority, Refusal, Task, TaskOutcome
@@ -23,8 +20,6 @@ from agent.runtime.clock import Clock, monotonic_ms
 from merkle.replica import ID_MAX
 
 ANSWER_TEXT_MAX: Final = 500  # characters of an error that travel back
-
-log = structlog.get_logger()
 
 Answer = Callable[[scm_pb2.CommandStatus], None]
 CarryOut = Callable[[scm_pb2.Command, TaskContext, scm_pb2.CommandStatus], None]
@@ -54,13 +49,6 @@ class Commands:
         self._pools = list(dict.fromkeys(route.pool for route in routes.values()))
         self._answer = answer
         self._clock = clock
-
-    def submit(self, commands: Sequence[scm_pb2.Command], term: int) -> None:
-        """Queue `commands`; never waits."""
-        self.set_term(term)
-        refused = Counter(filter(None, [self.queue(command) for command in commands]))
-        if refused:  # one line, however many: each is answered
-            log.info("commands_refused", of=len(commands), **refused)
 
     def set_term(self, term: int) -> None:
         """Note the term of the SCM that leads: what older ones ordered is dropped."""

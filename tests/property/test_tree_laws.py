@@ -12,7 +12,6 @@ from merkle.diff import (
     Comparison,
     DifferenceKind,
     Divergence,
-    apply_divergence,
     check_ranges,
     compare,
     diff,
@@ -23,7 +22,8 @@ from merkle.diff import (
     range_starts,
 )
 from merkle.replica import BlockData
-from merkle.tree import Tree, build_from_rows, bury, merge
+from merkle.tree import Tree, build_from_rows
+from tests.support.tree_model import apply_divergence, bury, merge
 from tests.support.tree_strategies import (
     ALGORITHMS,
     BLOCK_IDS,

@@ -198,7 +198,7 @@ def allocate(fd: int, size_bytes: int) -> bool:
     return _fallocate(fd, 0, 0, size_bytes)
 
 
-def punch(fd: int, offset: int, length_bytes: int) -> bool:
+def punch(fd: int, *, offset: int, length_bytes: int) -> bool:
     """Give whole pages of a file back to the file system, which reads as zeros there then; return
     whether it took them: some cannot, and a full one may want room for that. Raises OSError."""
     try:

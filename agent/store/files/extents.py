@@ -54,7 +54,7 @@ def data_bytes(fd: int, start: int, end: int) -> int:
     return sum(behind - first for first, behind in runs(fd, start, end))
 
 
-def copy(source_fd: int, target_fd: int, start: int, end: int) -> None:
+def copy(*, source_fd: int, target_fd: int, start: int, end: int) -> None:
     """Copy `[start, end)` to the beginning of an empty file, durably and with its holes; what was
     written is read back. Raises OSError."""
     os.ftruncate(target_fd, end - start)

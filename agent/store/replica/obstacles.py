@@ -82,7 +82,7 @@ def _put_copy(fd: int, length_bytes: int, temporary: Path, path: Path) -> None:
     try:
         copy_fd = open_new(temporary)
         try:
-            extents.copy(fd, copy_fd, 0, length_bytes)
+            extents.copy(source_fd=fd, target_fd=copy_fd, start=0, end=length_bytes)
         finally:
             os.close(copy_fd)
         move(temporary, path)

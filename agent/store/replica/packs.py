@@ -267,7 +267,7 @@ def give_back_pages(paths: ReplicaPaths, gone: Iterable[Packed]) -> None:
         start = end = 0
         for packed in sorted(gone, key=lambda packed: packed.offset):
             if packed.offset != end:
-                punch(fd, start, end - start)
+                punch(fd, offset=start, length_bytes=end - start)
                 start = packed.offset
             end = packed.offset + -(-packed.length_bytes // PAGE_BYTES) * PAGE_BYTES
-        punch(fd, start, end - start)
+        punch(fd, offset=start, length_bytes=end - start)

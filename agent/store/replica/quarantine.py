@@ -66,7 +66,12 @@ def keep_tail(layout: Layout, note: Note, path: Path) -> str:
             with blockfile.opened(path, os.O_RDONLY) as fd:
                 copy_fd = open_new(temporary)
                 try:
-                    extents.copy(fd, copy_fd, note.offset, note.offset + note.length_bytes)
+                    extents.copy(
+                        source_fd=fd,
+                        target_fd=copy_fd,
+                        start=note.offset,
+                        end=note.offset + note.length_bytes,
+                    )
                 finally:
                     os.close(copy_fd)
             move(temporary, target)

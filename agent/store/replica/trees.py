@@ -154,7 +154,7 @@ def bury_blocks(tree: Tree, tombstones: Mapping[BlockId, int]) -> Tree:
     """Return the tree with these blocks deleted, whatever it said of them."""
     ids = np.fromiter(tombstones.keys(), dtype=np.uint64, count=len(tombstones))
     checksums = np.fromiter(tombstones.values(), dtype=np.uint64, count=len(tombstones))
-    return with_tombstones(tree, ids, checksums)
+    return with_tombstones(tree, block_ids=ids, checksums=checksums)
 
 
 def sticky(rows: Snapshot, container_id: ContainerId, tree: Tree) -> Tree:

@@ -11,12 +11,12 @@ from merkle.diff import (
     Difference,
     DifferenceKind,
     Divergence,
-    apply_divergence,
     compare,
     diff,
 )
 from merkle.replica import BlockId
-from merkle.tree import Leaf, Tree, TreeBuilder, bury
+from merkle.tree import Leaf, Tree, TreeBuilder
+from tests.support.tree_model import apply_divergence, bury
 from tests.support.trees import bad, chunk, good, leaf_tree
 
 KINDS = DifferenceKind

@@ -8,7 +8,8 @@ import pytest
 
 from merkle.checksum import Algorithm
 from merkle.replica import BlockData, BlockId, ChecksumType
-from merkle.tree import Tree, TreeBuilder, build_from_rows, bury
+from merkle.tree import Tree, TreeBuilder, build_from_rows
+from tests.support.tree_model import bury
 from tests.support.trees import (
     CHUNK_A,
     CHUNK_B,

@@ -9,7 +9,8 @@ from merkle.blockrow import decode_block, encode_block
 from merkle.checksum import Algorithm, leaf_checksum, window_checksums
 from merkle.codec import decode_tree, encode_tree
 from merkle.replica import BlockId, ChecksumType, ContainerId
-from merkle.tree import Tree, TreeBuilder, build_from_rows, bury
+from merkle.tree import Tree, TreeBuilder, build_from_rows
+from tests.support.tree_model import bury
 from tests.support.trees import (
     CHUNK_A,
     CHUNK_B,

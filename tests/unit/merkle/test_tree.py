@@ -8,17 +8,8 @@ import pytest
 from merkle.checksum import Algorithm
 from merkle.codec import Damaged
 from merkle.replica import ID_MAX, BlockId
-from merkle.tree import (
-    LENGTH_MASK,
-    OFFSET_BITS,
-    Leaf,
-    Summary,
-    Tree,
-    TreeBuilder,
-    build_from_rows,
-    bury,
-    merge,
-)
+from merkle.tree import LENGTH_MASK, OFFSET_BITS, Leaf, Summary, Tree, TreeBuilder, build_from_rows
+from tests.support.tree_model import bury, merge
 from tests.support.trees import (
     CHUNK_A,
     CHUNK_B,

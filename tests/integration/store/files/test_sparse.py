@@ -157,7 +157,9 @@ class TestCopy:
             target.open("w+b") as writing,
             pytest.raises(OSError, match="reads back otherwise"),
         ):
-            extents.copy(reading.fileno(), writing.fileno(), 0, CHUNK_BYTES)
+            extents.copy(
+                source_fd=reading.fileno(), target_fd=writing.fileno(), start=0, end=CHUNK_BYTES
+            )
 
     def test_a_part_is_copied_with_the_holes_in_it(self, tmp_path: Path) -> None:
         """Data, a hole, data, and a hole at the end."""
@@ -169,6 +171,8 @@ class TestCopy:
             file.write(b"b" * page)
             file.truncate(200 * page)
         with source.open("rb") as reading, target.open("w+b") as writing:
-            extents.copy(reading.fileno(), writing.fileno(), 10, 200 * page)
+            extents.copy(
+                source_fd=reading.fileno(), target_fd=writing.fileno(), start=10, end=200 * page
+            )
         assert source.read_bytes()[10:] == target.read_bytes()
         assert 512 * target.stat().st_blocks <= 4 * page

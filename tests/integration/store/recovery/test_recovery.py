@@ -20,7 +20,6 @@ from agent.store.replica_store import ReplicaStore
 from merkle.checksum import crc32c
 from merkle.codec import encode_tree
 from merkle.replica import BlockId, ContainerId, ReplicaState
-from merkle.tree import bury
 from tests.support.stores import (
     CHUNK_BYTES,
     CLUSTER,
@@ -32,6 +31,7 @@ from tests.support.stores import (
     reopened,
     write_block,
 )
+from tests.support.tree_model import bury
 
 ONE = ContainerId(1)
 BLOCK = BlockId(2)

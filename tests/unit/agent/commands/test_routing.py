@@ -1,6 +1,7 @@
 """Commands: each one is answered, whatever becomes of it."""
 
 import threading
+from collections.abc import Sequence
 
 import pytest
 
@@ -61,9 +62,15 @@ class Desk:
     ) -> None:
         self.registered += 1
 
+    def queue(self, commands: Sequence[scm_pb2.Command], term: int) -> None:
+        """Queue commands of an SCM with that term."""
+        self.commands.set_term(term)
+        for command in commands:
+            self.commands.queue(command)
+
     def run(self, *commands: scm_pb2.Command, term: int = 1) -> dict[int, scm_pb2.CommandStatus]:
         """Submit, wait until all is done, return the answers by command id."""
-        self.commands.submit(commands, term)
+        self.queue(commands, term)
         self.gate.set()
         assert self.pool.wait_idle(WAIT_S)
         assert self.quick.wait_idle(WAIT_S)
@@ -111,7 +118,7 @@ class TestAnswers:
         ]
         desk = Desk()
         desk.gate.clear()
-        desk.commands.submit([close_command(7)], 1)  # keeps the only thread busy
+        desk.queue([close_command(7)], 1)  # keeps the only thread busy
 
         answers = desk.run(*orders)
 
@@ -176,7 +183,7 @@ class TestAnswers:
         desk = Desk()
         desk.gate.clear()
         orders = [close_command(1, container_id=1), close_command(2, container_id=2, lifetime_ms=5)]
-        desk.commands.submit(orders, 1)
+        desk.queue(orders, 1)
 
         desk.clock.advance_s(0.005)
         answers = desk.run()

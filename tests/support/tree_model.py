@@ -1,0 +1,88 @@
+"""What becomes of a tree, as plainly as it can be said: a perfect repair, deletes, a merge."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from merkle.checksum import U64s
+from merkle.columns import u64s
+from merkle.diff import REPAIRED_KINDS, DifferenceKind, Divergence
+from merkle.tree import Leaf, Tree, TreeBuilder, with_tombstones
+
+
+def apply_divergence(
+    mine: Tree, divergence: Divergence, *, are_deletes_confirmed: bool = True
+) -> Tree:
+    """Return my tree after a perfect repair.
+
+    Deletes that peers claim are carried out only where they are confirmed; without that, nothing
+    is buried.
+    It knows no holes: that a chunk is not written behind one is the repairer's duty, which
+    takes the chunks of all peers together, in order.
+    """
+    blocks = {int(mine.block_ids[index]): index for index in np.flatnonzero(~mine.deleted).tolist()}
+    leaves = {
+        block_id: {leaf.offset: leaf for leaf in mine.leaves_at(index)}
+        for block_id, index in blocks.items()
+    }
+    tombstones = dict(
+        zip(
+            mine.block_ids[mine.deleted].tolist(),
+            mine.block_checksums[mine.deleted].tolist(),
+            strict=True,
+        )
+    )
+    for difference in divergence.differences:
+        if difference.kind not in REPAIRED_KINDS:
+            continue
+        if difference.kind is DifferenceKind.ADOPT_TOMBSTONE:
+            if not are_deletes_confirmed and difference.block_id not in tombstones:
+                continue
+            known = tombstones.get(difference.block_id, 0)
+            tombstones[difference.block_id] = max(known, difference.checksum)
+            continue
+        chunks = leaves.setdefault(difference.block_id, {})
+        if difference.theirs is not None:
+            local = chunks.get(difference.theirs.offset)
+            if local is None or not local.healthy:
+                chunks[difference.theirs.offset] = difference.theirs
+    return rebuild(mine, leaves, tombstones)
+
+
+def rebuild(mine: Tree, leaves: dict[int, dict[int, Leaf]], tombstones: dict[int, int]) -> Tree:
+    """Return the tree of these blocks, of the algorithm and generation of `mine`."""
+    builder = TreeBuilder(mine.algorithm)
+    for block_id, chunks in sorted(leaves.items()):
+        builder.add_block(block_id)
+        for _, leaf in sorted(chunks.items()):
+            builder.add_leaf(leaf)
+    for block_id, checksum in tombstones.items():
+        builder.add_tombstone(block_id, checksum)
+    return builder.build(mine.generation)
+
+
+def merge(existing: Tree | None, fresh: Tree) -> Tree:
+    """Return `fresh` with the tombstones of `existing`, as Ozone merges a scan's tree.
+
+    Live blocks are only those of `fresh`, and where both have a tombstone it is that of `fresh`;
+    but what was deleted stays deleted. So a scan that began before a delete resurrects nothing.
+    A tombstone keeps its checksum as it is, also when the algorithm has changed in between.
+    """
+    if existing is None or not existing.deleted.any():
+        return fresh
+    kept = existing.deleted & ~np.isin(existing.block_ids, fresh.block_ids[fresh.deleted])
+    return with_tombstones(
+        fresh, block_ids=existing.block_ids[kept], checksums=existing.block_checksums[kept]
+    )
+
+
+def bury(tree: Tree, block_ids: Iterable[int] | U64s) -> Tree:
+    """Return `tree` with these live blocks as tombstones of the same checksum: the root stays.
+
+    An id that is not a live block of the tree changes nothing.
+    """
+    wanted = u64s(block_ids if isinstance(block_ids, np.ndarray) else list(block_ids))
+    buried = np.isin(tree.block_ids, wanted)  # a tombstone becomes the tombstone that it is
+    return with_tombstones(
+        tree, block_ids=tree.block_ids[buried], checksums=tree.block_checksums[buried]
+    )
