@@ -3,30 +3,42 @@
 The judge gets containers in every odd mix that the tests draw, as many replicas at once as the
 Spark job gives it; how they are, and how they are with what follows, are timed apart. The control
 plane is the real one over a million containers: the last node of a rack dies, which changes for
-all of them what is spread enough, so that each is looked at again. Both are counted in seconds of
-processor time of one core: the machine's other work does not count. How long the control plane's
-lock was held is what its own histogram says; that is time on the wall.
+all of them what is spread enough, so that nothing is known of any until it is looked at again. That
+each was is counted; so is whether those that lost their second replica with the node are the first
+of which copies are ordered. Both are counted in seconds of processor time of one core: the
+machine's other work does not count. How long the control plane's lock was held is what its own
+histogram says; that is time on the wall.
 
 `SCM_CONTAINERS=100000 make bench NAME=judge` is a smaller cluster; its bound shrinks with it.
 """
 
 import gc
+import os
 import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from agent.observe import logs
-from bench.bench_scm import CLUSTER_NODES, CONTAINER_COUNT, MAP_BYTES, held_by, write_state
+from bench.bench_scm import (
+    CLUSTER_NODES,
+    CONTAINER_COUNT,
+    MAP_BYTES,
+    held_by,
+    memory_of,
+    write_state,
+)
 from bench.measure import Measure, at_least, at_most
 from health.batch import Batch
 from health.judge import diagnose, judge
 from health.rules import Rules
+from merkle.replica import ReplicaState
 from scm.cluster.nodes import Registration
+from scm.cluster.replicas import Report
 from scm.edge.calls import Heartbeat
 from scm.edge.control import ControlPlane
 from scm.state.clock import Clock
@@ -36,7 +48,7 @@ from scm.state.options import ScmOptions
 from tests.support.clock import FakeClock
 from tests.support.judged import cut
 from tests.support.random_clusters import RACK_COUNT, random_cluster
-from tests.support.scm_world import volume
+from tests.support.scm_world import replica, volume
 from tests.support.snapshots import ReplicaRow, SnapshotRows
 
 SUSPECTS: Final = 17_000  # containers, with nearly 50,000 replicas
@@ -47,6 +59,7 @@ LOOK_CONTAINERS: Final = 1_000_000
 LOCK_S_MAX: Final = 0.1
 SEED: Final = 1
 DYING: Final = "dn000"
+HOLDER: Final = "dn100"  # of the same containers
 OPTIONS: Final = ScmOptions(
     heartbeat_interval_ms=1_000,
     stale_after_ms=3_000,
@@ -58,6 +71,10 @@ TURNS: Final = OPTIONS.check_interval_ms // OPTIONS.heartbeat_interval_ms + 1
 """In which all are looked at."""
 
 RESTED_TURNS: Final = 20
+SILENT_TURNS: Final = OPTIONS.dead_after_ms // OPTIONS.heartbeat_interval_ms + 1  # until dead
+URGENT: Final = tuple(held_by(0))[-10:]
+"""Containers that lose a replica just before the node dies that has another; the last ones, so
+that nothing else puts them first."""
 
 
 def measures() -> list[Measure]:
@@ -117,8 +134,9 @@ class Cluster:
     def __init__(self, path: Path) -> None:
         """Start it on what is written there, out of safe mode, all nodes there."""
         self.clock = FakeClock()
+        self.state = State.open(path, map_bytes=MAP_BYTES)
         self.control = ControlPlane(
-            State.open(path, map_bytes=MAP_BYTES),
+            self.state,
             clock=Clock(self.clock.now_ms, self.clock.monotonic_s),
             options=OPTIONS,
             snapshots_path=path / "snapshots",
@@ -135,17 +153,44 @@ class Cluster:
 
     def turn(self, *silent: str) -> float:
         """Let a second pass and the others call; return the processor time of the tick and of what
-        is looked at between two, for half a second at most, as in `scm.main.Ticker`."""
+        is looked at before its orders and after, each for half a second at most, as in
+        `scm.main.Ticker`."""
         self.clock.advance_s(1)
         for node in self.nodes:
             if node not in silent:
-                self.control.heartbeat(Heartbeat(node, 1, (volume(),), (), (), ()))
+                self.call(node)
         began_s = time.process_time()
-        self.control.tick()
+        self.control.tick(look_on=self.look_on)
+        self.look_on()
+        return time.process_time() - began_s
+
+    def look_on(self) -> None:
+        """Look at what is due, for half the time between two ticks."""
         until_s = time.process_time() + OPTIONS.heartbeat_interval_ms / 2_000
         while time.process_time() < until_s and self.control.look_on():
             pass
-        return time.process_time() - began_s
+
+    def call(self, node: str, *reports: Report) -> None:
+        """Let a node call."""
+        self.control.heartbeat(Heartbeat(node, 1, (volume(),), reports, (), ()))
+
+    def lose(self, node: str, container_ids: Iterable[int]) -> None:
+        """Let a node report that replicas are gone."""
+        gone = (replica(node, ReplicaState.DELETED, container_id=n) for n in container_ids)
+        self.call(node, Report(False, 1, 0, is_last=True, replicas=tuple(gone)))
+
+    def known(self) -> int:
+        """Return of how many containers it is known how they are now, because they were looked at
+        since anything about them changed, or an order shows that they were."""
+        states, commands = self.control._manager.states(), self.state.commands
+        return sum(
+            states.of(n) is not None or commands.has_any(n) for n in range(1, CONTAINER_COUNT + 1)
+        )
+
+    def first_ordered(self) -> set[int]:
+        """Return as many containers as are urgent, those of which copies were ordered first."""
+        ordered = sorted(self.state.commands.values(), key=lambda command: command.command_id)
+        return {command.container_id for command in ordered[: len(URGENT)]}
 
     def is_dead(self) -> bool:
         """Whether the node that dies is dead for the control plane."""
@@ -170,20 +215,30 @@ def look_measures() -> list[Measure]:
         first = [cluster.turn() for _ in range(TURNS)]
         rested = [cluster.turn() for _ in range(RESTED_TURNS)]
         count, long_count = cluster.holds()
-        died_s = 0.0
-        while not cluster.is_dead():
-            died_s = cluster.turn(DYING)
-        after = [died_s, *(cluster.turn(DYING) for _ in range(TURNS))]
+        for _ in range(SILENT_TURNS - 1):
+            cluster.turn(DYING)
+        cluster.lose(HOLDER, URGENT)
+        after = [cluster.turn(DYING)]
+        assert cluster.is_dead(), "it was silent for long enough"
+        is_urgent_first = cluster.first_ordered() == set(URGENT)
+        known_then = cluster.known()
+        after += [cluster.turn(DYING) for _ in range(TURNS)]
         count_after, long_after = cluster.holds()
+        known = cluster.known()
         unwell = cluster.control.figures().unwell
+        own_bytes = memory_of(os.getpid())
     assert unwell == {"UNDER_REPLICATED": len(held_by(0))}, f"all were looked at: {unwell}"
+    assert known_then < CONTAINER_COUNT, "nothing was known of any when the node had died"
     name = f"control plane, {CONTAINER_COUNT:,} containers, "
     bound_s = LOOK_S_MAX * CONTAINER_COUNT / LOOK_CONTAINERS
     return [
         Measure(name + "first look at all", sum(first), "CPU s"),
         Measure(name + "a turn at rest", statistics.median(rested), "CPU s"),
+        at_least(name + "looked at again after a death", known, "containers", CONTAINER_COUNT),
+        at_least(name + "the most urgent ordered first", is_urgent_first, "yes", 1),
         at_most(name + "all again after a death", sum(after), "CPU s", bound_s),
         Measure(name + "longest turn after a death", max(after), "CPU s"),
         Measure(name + "holds of the lock", count_after - count, "holds"),
         at_most(name + f"longer than {LOCK_S_MAX:g} s", long_after - long_count, "holds", 0),
+        Measure(name + "memory of the process", own_bytes / 2**20, "MiB"),
     ]

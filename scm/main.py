@@ -77,7 +77,7 @@ class Ticker(threading.Thread):
         try:
             while not self._stopping.wait(self._interval_s):
                 try:
-                    self._control.tick(self._stopping.wait)
+                    self._control.tick(self._stopping.wait, self._look_on)
                     self._look_on()
                 except SutureError as error:
                     _log.error("tick_failed", code=error.code, error=str(error))
@@ -87,7 +87,7 @@ class Ticker(threading.Thread):
             self._on_death.set()
 
     def _look_on(self) -> None:
-        """Look at what the tick left, half of the time until the next at most; after each portion
+        """Look at what is due, for half of the time between two ticks at most; after each portion
         as long a pause as it took, because whoever else waits for the lock would not get it."""
         began_s = time.monotonic()
         until_s = began_s + self._interval_s / 2

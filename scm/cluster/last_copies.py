@@ -18,7 +18,7 @@ from scm.state.database import Change, State
 from scm.state.facts import Health, Replica
 
 LAST_COPIES_MAX: Final = 1_000  # told at once: some 5 KB of each heartbeat's answer
-COUNTED_MAX: Final = 2_000  # in one call, some 20 ms: after a restart all containers are to count
+COUNTED_MAX: Final = 1_000  # in one call, some 10 ms: after a restart all containers are to count
 WHOLE: Final = frozenset({ReplicaState.CLOSED, ReplicaState.QUASI_CLOSED})
 
 

@@ -7,6 +7,7 @@ placed on it, and becomes DEAD only when it had its full time to call.
 
 import logging
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -292,18 +293,20 @@ class Nodes:
             if self.health(node.datanode_id) is not self._seen_health.get(node.datanode_id)
         ]
 
-    def note_health(self, change: Change) -> list[str]:
-        """Log every node whose health changed since the last call; return their ids.
+    def note_health(self, change: Change, *, count_max: int = sys.maxsize) -> list[str]:
+        """Log nodes whose health changed since the last call, of many the first; return their ids.
 
         One that has not called yet is no change: a restart must not go through all replicas for it.
         """
-        changed = []
+        changed: list[str] = []
         self._rack_count = None
         for node in self._state.nodes.values():
             health = self.health(node.datanode_id)
             before = self._seen_health.get(node.datanode_id)
             if health is before:
                 continue
+            if len(changed) == count_max:
+                break
             self._seen_health[node.datanode_id] = health
             (self.dead.add if health is Health.DEAD else self.dead.discard)(node.datanode_id)
             if before is None and health is Health.STALE:

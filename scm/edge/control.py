@@ -6,6 +6,7 @@ The modules named decide; this one says in which order. It sends nothing: datano
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from agent.errors import Code, Refused, Unavailable
 from scm.cluster.dispatch import HARMLESS, OF_THE_NODE
@@ -17,9 +18,15 @@ from scm.edge.views import key_containers
 from scm.state.database import Change
 from scm.state.facts import Health, Key, Kind, Pending
 
+T = TypeVar("T")
+
 
 def _no_pause(_took_s: float) -> None:
     """Go on at once."""
+
+
+def _no_look() -> None:
+    """Look at no more than one portion before orders are made."""
 
 
 class ControlPlane(Operators):
@@ -85,38 +92,55 @@ class ControlPlane(Operators):
                 task_percent=self._commands.boost_percent,
             )
 
-    def tick(self, pause: Callable[[float], object] = _no_pause) -> None:
+    def tick(
+        self,
+        pause: Callable[[float], object] = _no_pause,
+        look_on: Callable[[], object] = _no_look,
+    ) -> None:
         """Do what time alone makes necessary; called about every heartbeat interval.
 
-        Orders are made in portions, so that others have the lock in between: after each `pause`
-        is told the seconds it took.
+        In portions, so that others have the lock in between: after each `pause` is told the
+        seconds it took. Before orders are made, of which the most urgent come first, `look_on`
+        is to look at as much of what is due as there is time for (`look_on`).
         """
-        with self._change() as change:
-            looked_at = self._begin_tick(change)
+        while self._portion(pause, self._note_node):
+            pass
+        looked_at = self._portion(pause, self._begin_tick)
         if looked_at is None:
             return
-        is_more = True
-        while is_more:
-            began_s = self._clock.monotonic_s()
-            with self._change() as change:
-                is_more = self._manager.serve(change)
-            pause(self._clock.monotonic_s() - began_s)
+        look_on()
+        self._portion(pause, self._choose)
+        for serve in (self._manager.serve, self._healing.serve):
+            while self._portion(pause, serve):
+                pass
         with self._change() as change:
             empty = dict.fromkeys([*looked_at, *self._deletions.unfinished()])
             self._observer.observe(change, self._deletions.tidy(change, empty))
-            self._healing.turn(change)
             self._struck(change, self._parting.turn(change))
             self._balancer.turn(change)
 
-    def _begin_tick(self, change: Change) -> list[int] | None:
-        """Do what makes no orders; return what was looked at, None in safe mode."""
-        for datanode_id in self._nodes.note_health(change):
+    def _portion(self, pause: Callable[[float], object], step: Callable[[Change], T]) -> T:
+        """Take a step of a tick; return what it returns."""
+        began_s = self._clock.monotonic_s()
+        with self._change() as change:
+            found = step(change)
+        pause(self._clock.monotonic_s() - began_s)
+        return found
+
+    def _note_node(self, change: Change) -> bool:
+        """Have all looked at that a node holds which came, fell silent or died; False: none did."""
+        changed = self._nodes.note_health(change, count_max=1)
+        for datanode_id in changed:
             self._last_copies.recount(change, self._state.replicas.on(datanode_id))
             self._changed_nodes.add(datanode_id)
             self._manager.look_at_node(datanode_id)
             self._observer.observe(change, self._unsettled_on(datanode_id))
             if self._nodes.health(datanode_id) is Health.DEAD:
                 self._manager.look_at(self._commands.node_died(change, datanode_id))
+        return bool(changed)
+
+    def _begin_tick(self, change: Change) -> list[int] | None:
+        """Do what makes no orders; return what was looked at, None in safe mode."""
         self._manager.look_at(self._commands.expire(change))
         self._totals.turn()
         self._reconciles.forget_old()
@@ -128,7 +152,13 @@ class ControlPlane(Operators):
             self._changed_nodes.add(datanode_id)
             self._manager.look_at_node(datanode_id)
         self._closures.turn(change)
-        return self._manager.begin_turn()
+        self._manager.begin_turn()
+        return self._manager.look_on()
+
+    def _choose(self, _change: Change) -> None:
+        """Choose for what is ordered in this turn."""
+        self._manager.choose()
+        self._healing.begin_turn()
 
     def look_on(self) -> bool:
         """Look at more of what a tick left; whether anything is left still.

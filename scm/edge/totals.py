@@ -15,7 +15,7 @@ from scm.edge.views import comparison
 from scm.state.database import State
 from scm.state.facts import Container, ContainerState, Replica, data_count_of
 
-COUNTED_MAX: Final = 2_000  # in one turn, some 20 ms: after a restart all containers are to count
+COUNTED_MAX: Final = 1_000  # in one turn, some 10 ms: after a restart all containers are to count
 REPLICAS_WANTED: Final = 3  # of a container that nobody here made
 
 WHOLE: Final = frozenset(ReplicaState) - {

@@ -23,6 +23,7 @@ from scm.replication.reconciles import COOLDOWN, Reconciles
 from scm.state.database import Change
 
 ORDERS_PER_TURN: Final = 500
+ORDERS_AT_ONCE: Final = 25  # while the lock is held
 
 _CONTRADICT: Final = 1 << REASONS.index("replicas contradict each other")
 _TOMBSTONES: Final = 1 << REASONS.index("tombstones differ")
@@ -40,6 +41,7 @@ class Healing:
         self._reconciles = reconciles
         self._due_s: dict[int, float] = {}
         self._reasons: dict[int, int] = {}
+        self._chosen: list[int] = []  # of this turn: not tried yet
 
     def note(self, found: Diagnosis) -> None:
         """Remember which of these containers the judge would have reconciled, and why."""
@@ -59,16 +61,24 @@ class Healing:
                     self._patience_s if mask == _TOMBSTONES else self._settle_s
                 )
 
-    def turn(self, change: Change) -> None:
-        """Order what is due; what cannot be ordered now is tried again."""
+    def begin_turn(self) -> None:
+        """Choose what is tried in this turn of what is due."""
         now_s = self._clock.monotonic_s()
         due = (number for number, due_s in self._due_s.items() if due_s <= now_s)
-        for container_id in list(islice(due, ORDERS_PER_TURN)):
-            del self._due_s[container_id]
+        self._chosen = list(islice(due, ORDERS_PER_TURN))
+
+    def serve(self, change: Change) -> bool:
+        """Order the next few; what cannot be ordered now is tried again. False: none is left."""
+        portion = self._chosen[:ORDERS_AT_ONCE]
+        del self._chosen[:ORDERS_AT_ONCE]
+        for container_id in portion:
+            if self._due_s.pop(container_id, None) is None:
+                continue  # since the turn began it was seen well
             if self._order(change, container_id):
                 self._reasons.pop(container_id)
             else:
-                self._due_s[container_id] = now_s + self._settle_s
+                self._due_s[container_id] = self._clock.monotonic_s() + self._settle_s
+        return bool(portion)
 
     def _order(self, change: Change, container_id: int) -> bool:
         """Order it; False if it is worth another try without any change of the replicas.

@@ -6,8 +6,7 @@ What goes is the judge's to say; here it is ordered, within the limits of each d
 cluster, and never of a replica that is excluded.
 """
 
-from collections.abc import Sequence, Set
-from itertools import islice
+from collections.abc import Mapping, Sequence, Set
 from typing import Final
 
 import structlog
@@ -17,6 +16,7 @@ from scm.cluster.basis import Basis
 from scm.cluster.case import Case
 from scm.replication.delete_safety import unblock_victim
 from scm.replication.judge import Judge, Row
+from scm.replication.repair_queue import RepairQueue
 from scm.replication.shards import gives_way
 from scm.state.database import Change
 from scm.state.facts import Container, Kind, Priority
@@ -36,17 +36,20 @@ class Removals:
         self._cases = basis.cases
         self._options = basis.options
         self._judge = judge
-        self.over: dict[int, None] = {}
-        """Containers with too many replicas."""
-        self._busy: dict[int, tuple[str, ...]] = {}  # id -> all had enough to delete
+        self._queue = RepairQueue(self._has_room)
         self._due: list[int] = []  # of this turn: not tried in this round
         self._next: list[int] = []  # of this turn: may have more to delete
 
-    def forget(self, container_ids: Set[int]) -> None:
-        """Take containers out: they are looked at anew."""
-        for known in (self.over, self._busy):
-            for container_id in known.keys() & container_ids:
-                del known[container_id]
+    @property
+    def over(self) -> Mapping[int, tuple[int, int]]:
+        """The containers with too many replicas."""
+        return self._queue.found
+
+    def note(self, looked_at: Set[int], over: Set[int]) -> None:
+        """Take in which of the containers that were looked at have too many replicas."""
+        self._queue.discard((self.over.keys() & looked_at) - over)
+        for container_id in over:
+            self._queue.put(container_id, 0)
 
     def make_room(self, change: Change, case: Case) -> bool:
         """Remove a bad or double shard where one that lacks can then be made, if there is no node.
@@ -88,8 +91,8 @@ class Removals:
 
     def begin_turn(self) -> None:
         """Choose what is tried in this turn."""
-        waiting = (number for number in self.over if not self._is_waiting(number))
-        self._due, self._next = list(islice(waiting, ATTEMPTS_PER_TURN)), []
+        self._due = [] if self._is_full() else self._queue.choose(ATTEMPTS_PER_TURN)
+        self._next = []
 
     def serve(self, change: Change) -> bool:
         """Order what a few containers have too much of removed, one replica of each in a round;
@@ -104,10 +107,10 @@ class Removals:
 
     def _remove_one(self, change: Change, container_id: int, rows: Sequence[Row]) -> bool:
         """Order one replica of a container removed; whether that was done."""
-        self.over.pop(container_id, None)
         container = self._state.containers.get(container_id)
         row = next((r for r in rows if r.action is Action.DELETE and r.is_forced), None)
-        if container is None or row is None:
+        if container is None or row is None or container_id not in self._queue:
+            self._queue.discard([container_id])
             return False
         [datanode_id] = row.targets
         is_ordered = self.delete(
@@ -117,20 +120,19 @@ class Removals:
             why=row.reason,
             keep_count=container.replication_factor,
         )
-        self.over[container_id] = None  # at the end: others may have less to do, or it has more
+        weight, tries = self.over[container_id]
+        self._queue.put_back(container_id, weight, tries + 1)  # others have their turn; it has more
         if not is_ordered:
-            self._busy[container_id] = row.targets
+            self._queue.sleep(container_id, row.targets)
         return is_ordered
 
-    def _is_waiting(self, container_id: int) -> bool:
-        """Whether the nodes that had enough to delete at the last attempt still have."""
-        nodes = self._busy.get(container_id)
+    def _is_full(self) -> bool:
+        """Whether as many replicas as may are being removed in the cluster."""
         limit = self._options.delete_count_max
-        if limit and self._state.commands.delete_count >= limit:
-            return True
-        return nodes is not None and all(
-            self._commands.delete_load(node) >= self._commands.delete_limit for node in nodes
-        )
+        return bool(limit) and self._state.commands.delete_count >= limit
+
+    def _has_room(self, datanode_id: str) -> bool:
+        return self._commands.delete_load(datanode_id) < self._commands.delete_limit
 
     def delete(
         self,
@@ -145,11 +147,8 @@ class Removals:
         """Order a replica removed; False while its node has enough of that to do."""
         if self._state.holds.get((container.container_id, datanode_id)) is not None:
             return True  # nothing is to be done until a person releases it
-        limit = self._options.delete_count_max
-        if limit and self._state.commands.delete_count >= limit:
-            return False
-        is_full = self._commands.delete_load(datanode_id) >= self._commands.delete_limit
-        if is_full or self._commands.is_cooling(Kind.DELETE, container.container_id):
+        is_cooling = self._commands.is_cooling(Kind.DELETE, container.container_id)
+        if self._is_full() or is_cooling or not self._has_room(datanode_id):
             return False
         command_id = self._commands.queue(
             change,

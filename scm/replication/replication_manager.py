@@ -11,13 +11,13 @@ waits in its queue, a little less urgent each time, so that it does not stand in
 be done.
 """
 
-import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import ceil
 from typing import Final
 
+import numpy as np
 import structlog
 
 from health.plan.actions import MISPLACED_PRIORITY
@@ -27,9 +27,10 @@ from scm.cluster.case import Case, needed_bytes, neighbours
 from scm.cluster.loads import in_flight_limit, least_loaded
 from scm.cluster.placement import choose_targets
 from scm.replication.healing import Healing
-from scm.replication.judge import MADE, Judge, Lacks, Row
+from scm.replication.judge import MADE, Judge, Row
 from scm.replication.reconstruction import Reconstructor
 from scm.replication.removals import Removals
+from scm.replication.repair_queue import RepairQueue
 from scm.replication.shards import is_better_rack
 from scm.state import facts
 from scm.state.database import Change
@@ -72,20 +73,25 @@ class ReplicationManager:
         self._judge = judge
         self._coding = coding
         self._due: dict[int, None] = {}
-        self._round_at = 1
+        self._round_at = 1  # of the round: the next container,
+        self._round_stop = 1  # and where the part of this turn ends
         self._settled = self._state.settled()
         self._rack_count = 0
-        self.under: dict[int, tuple[int, int]] = {}  # id -> weight, times put back
+        self._queue = RepairQueue(self._has_room)
         self._waiting: list[int] = []  # of this turn: not tried yet
         self._unfinished: list[int] = []  # of this turn: lacks more than was ordered
         self._is_repeated = False  # whether this turn comes back to what is unfinished
         self._removals = removals
         self._healing = healing
-        self._busy_sources: dict[int, tuple[str, ...]] = {}  # id -> all had enough to copy
         self._judged = self._state.settled()
         self._states: dict[int, Health] = {}  # of those that are not HEALTHY
         self.moving: set[int] = set()  # one too many on purpose, until the balancer removes it
         self.round_at_ms = 0  # when the last round through all containers ended
+
+    @property
+    def under(self) -> Mapping[int, tuple[int, int]]:
+        """The containers that lack something: how urgent each is, and how often it was tried."""
+        return self._queue.found
 
     def look_at(self, container_ids: Iterable[int]) -> None:
         """Have containers looked at in the next turn."""
@@ -101,27 +107,26 @@ class ReplicationManager:
         """Return the health state of each container as of its last look."""
         return States(dict(self._states), self._judged.copy())
 
-    def begin_turn(self) -> list[int]:
-        """Look at what is due and a part of the rest; return the containers looked at.
+    def begin_turn(self) -> None:
+        """Let the round through all containers go on, by what is to be looked at in a turn; what
+        a slow turn left comes on top of that."""
+        if self._rack_count != self._nodes.rack_count():  # what is spread enough has changed
+            self._rack_count = self._nodes.rack_count()
+            self._settled.clear()
+            self._judged.clear()
+        end = self._state.counters["next_container_id"]
+        if self._round_at >= end:
+            self._round_at = self._round_stop = 1
+        self._round_stop = min(end, self._round_stop + ceil(end / self._turns_per_round()))
 
-        What is ordered in this turn is chosen now: see `serve`.
-        """
-        looked_at = self._look()
+    def choose(self) -> None:
+        """Choose for what is ordered in this turn: see `serve`."""
         self._commands.boost_percent = self._options.repair_boost_percent if self.under else 100
         with self._commands.one_turn():
-            urgent = heapq.nsmallest(
-                ATTEMPTS_PER_TURN,
-                (
-                    (weight + repeat, number)
-                    for number, (weight, repeat) in self.under.items()
-                    if not self._is_still_waiting(number)
-                ),
-            )
+            self._waiting = self._queue.choose(ATTEMPTS_PER_TURN)
             self._removals.begin_turn()
-        self._waiting = [number for _urgency, number in urgent]
-        self._is_repeated = len(urgent) < ATTEMPTS_PER_TURN
+        self._is_repeated = len(self._waiting) < ATTEMPTS_PER_TURN
         self._unfinished = []
-        return looked_at
 
     def serve(self, change: Change) -> bool:
         """Order what the next few containers of this turn need; False when there are none.
@@ -140,16 +145,21 @@ class ReplicationManager:
             return True
 
     def look_on(self) -> list[int]:
-        """Look at more of what is due, and order nothing yet; return what was looked at."""
-        due = self._taken()
-        if due:
-            self._look_at(due)
-        return due
+        """Look at some of what is due, then of this turn's part of the round, and order nothing
+        yet; return what was looked at."""
+        chosen = list(islice(self._due, LOOKS_PER_TURN))
+        for container_id in chosen:
+            del self._due[container_id]
+        if len(chosen) < LOOKS_PER_TURN:
+            chosen += self._of_round(LOOKS_PER_TURN - len(chosen))
+        if chosen:
+            self._look_at(chosen)
+        return chosen
 
     @property
     def is_behind(self) -> bool:
-        """Whether more is due than one turn looked at."""
-        return bool(self._due)
+        """Whether more is due in this turn than was looked at."""
+        return bool(self._due) or self._round_at < self._round_stop
 
     def pairs(self, from_ids: Sequence[str], target_ids: Sequence[str]) -> list[Copy]:
         """Give each target the least loaded source; fewer pairs if all have enough to do."""
@@ -227,22 +237,14 @@ class ReplicationManager:
         )
         return min((limit for limit in limits if limit), default=0)
 
-    def _look(self) -> list[int]:
-        if self._rack_count != self._nodes.rack_count():  # what is spread enough has changed
-            self._rack_count = self._nodes.rack_count()
-            self._settled.clear()
-            self._judged.clear()
-        due = self._taken()
-        self._go_round(due)
-        if due:
-            self._look_at(due)
-        return due
-
-    def _taken(self) -> list[int]:
-        due = list(islice(self._due, LOOKS_PER_TURN))
-        for container_id in due:
-            del self._due[container_id]
-        return due
+    def _of_round(self, count_max: int) -> list[int]:
+        """Return the next of the round that are not settled, as far as this turn goes."""
+        first, stop = self._round_at, self._round_stop
+        found = self._settled.missing(first, stop, count_max)
+        self._round_at = found[-1] + 1 if len(found) == count_max else stop
+        if self._round_at >= self._state.counters["next_container_id"]:
+            self.round_at_ms = self._clock.wall_ms()
+        return found
 
     def _look_at(self, container_ids: Sequence[int]) -> None:
         """Ask the judge about containers, and put each into the queues it belongs to."""
@@ -255,49 +257,25 @@ class ReplicationManager:
         unwell = states.nonzero()[0]
         pairs = zip(ids[unwell].tolist(), states[unwell].tolist(), strict=True)
         self._states.update((number, Health(state)) for number, state in pairs)
-        looked_at = ids.tolist()
-        self._removals.forget(set(looked_at))
-        for container_id in self._busy_sources.keys() & set(looked_at):
-            del self._busy_sources[container_id]
-        for container_id in looked_at:
-            if (
-                container_id in self.under
-                or container_id in lacks.under
-                or container_id in lacks.over
-            ):
-                self._put(container_id, lacks)
+        looked_at = set(ids.tolist())
+        under = {n: weight for n, weight in lacks.under.items() if self._may_be_copied(n)}
+        over = lacks.over - self.moving
+        self._queue.discard((self.under.keys() & looked_at) - under.keys())
+        for container_id, weight in under.items():
+            self._queue.put(container_id, weight)
+        self._removals.note(looked_at, over)
         is_made_here = ids < self._state.counters["next_container_id"]
-        self._judged.add_all(ids[is_made_here].tolist())
-        well = ids[is_made_here & (states == 0)].tolist()
-        over = self._removals.over
-        self._settled.add_all([n for n in well if n not in self.under and n not in over])
-
-    def _go_round(self, due: list[int]) -> None:
-        """Add this turn's part of all containers to those that are due, but what is settled."""
-        end = self._state.counters["next_container_id"]
-        stop = min(end, self._round_at + ceil(end / self._turns_per_round()))
-        while self._round_at < stop:
-            self._round_at = self._settled.first_missing(self._round_at, stop)
-            if self._round_at == stop or len(due) >= LOOKS_PER_TURN:
-                break
-            due.append(self._round_at)
-            self._round_at += 1
-        if self._round_at >= end:
-            self._round_at, self.round_at_ms = 1, self._clock.wall_ms()
+        self._judged.add_all(ids[is_made_here])
+        is_well = is_made_here & (states == 0)
+        is_well[np.searchsorted(ids, [*under, *over])] = False
+        self._settled.add_all(ids[is_well])
 
     def _turns_per_round(self) -> int:
         return max(1, self._options.check_interval_ms // self._options.heartbeat_interval_ms)
 
-    def _put(self, container_id: int, lacks: Lacks) -> None:
-        """Put a container into the queues that it belongs to."""
+    def _may_be_copied(self, container_id: int) -> bool:
         container = self._state.containers.get(container_id)
-        weight = lacks.under.get(container_id)
-        if weight is not None and container is not None and self._is_settled(container):
-            self.under[container_id] = (weight, self.under.get(container_id, (0, 1))[1])
-        else:
-            self.under.pop(container_id, None)
-        if container_id in lacks.over and container_id not in self.moving:
-            self._removals.over[container_id] = None
+        return container is not None and self._is_settled(container)
 
     def _is_settled(self, container: Container) -> bool:
         """Whether a container is closed, or was not closed whole for so long that it may stay so.
@@ -313,21 +291,23 @@ class ReplicationManager:
     def _serve_under(self, change: Change, portion: Sequence[int]) -> None:
         """Order what some containers lack, one copy of each."""
         limit = self.in_flight_limit()
-        needs = self._judge.rows(portion)
-        for container_id in portion:
+        asked = [n for n in portion if n in self._queue and not self._queue.sleeps_again(n)]
+        needs = self._judge.rows(asked)
+        for container_id in asked:
             room = limit - self._state.commands.add_count if limit else UNLIMITED
             if room <= 0:
                 self._waiting, self._unfinished = [], []
                 return
-            if container_id not in self.under or self._is_still_waiting(container_id):
-                continue  # since the turn began it was seen well, or its sources lost their room
-            weight, repeat = self.under.pop(container_id)
+            if self._queue.sleeps_again(container_id):
+                continue  # others of this turn took what room there was
+            weight, tries = self.under[container_id]
             container = self._state.containers.get(container_id)
             before = self._state.commands.add_count
             rows = [row for row in needs.get(container_id, ()) if row.action in MADE]
             if container is None or self._make(change, container, rows, room):
+                self._queue.discard([container_id])
                 continue
-            self.under[container_id] = (weight, repeat + 1)
+            self._queue.put_back(container_id, weight, tries + 1)
             if self._state.commands.add_count > before:
                 self._unfinished.append(container_id)
 
@@ -376,17 +356,11 @@ class ReplicationManager:
 
     def _is_waiting_for(self, case: Case, from_ids: Sequence[str]) -> bool:
         """Whether all sources have enough to do; then nobody asks again until one has room."""
-        if not from_ids or self._has_room(from_ids):
+        if not from_ids or any(map(self._has_room, from_ids)):
             return False
-        self._busy_sources[case.container.container_id] = tuple(from_ids)
+        self._queue.sleep(case.container.container_id, from_ids)
         return True
 
-    def _is_still_waiting(self, container_id: int) -> bool:
-        busy = self._busy_sources.get(container_id)
-        return busy is not None and not self._has_room(busy)
-
-    def _has_room(self, datanode_ids: Iterable[str]) -> bool:
-        return any(
-            self._commands.replication_load(node) < self._commands.replication_limit(node)
-            for node in datanode_ids
-        )
+    def _has_room(self, datanode_id: str) -> bool:
+        limit = self._commands.replication_limit(datanode_id)
+        return self._commands.replication_load(datanode_id) < limit

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 import lmdb
+import numpy as np
 
 from agent.errors import Code, Refused, Unavailable
 from merkle.replica import ID_MAX
@@ -195,8 +196,9 @@ class State:
 
     def stir(self, container_ids: Iterable[int]) -> None:
         """Note that something about containers changes that no row of theirs shows: a node."""
+        stirred = np.fromiter(container_ids, np.int64)
         for settled in self.containers.settled:
-            settled.discard_all(container_ids)
+            settled.discard_all(stirred)
 
     def outcome(self, command_id: int) -> Outcome | None:
         """Read an outcome from disk."""

@@ -5,14 +5,15 @@
                      look ◄──┘ └── a row about it changes: the table itself takes the mark away
 
 One byte a container, because there are millions of them and all but a few need nothing: a round
-through a million of them is one search for a zero.
+through a million of them looks for zeros in an array.
 """
 
-from collections.abc import Collection, Iterable
+import numpy as np
+from numpy.typing import NDArray
 
 
 class Settled:
-    """A set of container ids, made for `first_missing`. Callers hold the control plane's lock."""
+    """A set of container ids, made for `missing`. Callers hold the control plane's lock."""
 
     def __init__(self) -> None:
         self._marks = bytearray()
@@ -22,28 +23,23 @@ class Settled:
 
     def add(self, container_id: int) -> None:
         """Mark a container this control plane made: the ids of those are small and dense."""
-        missing_count = container_id + 1 - len(self._marks)
-        if missing_count > 0:
-            self._marks.extend(bytes(missing_count))
+        self._extend(container_id)
         self._marks[container_id] = 1
 
-    def add_all(self, container_ids: Collection[int]) -> None:
+    def add_all(self, container_ids: NDArray[np.int64]) -> None:
         """Mark containers this control plane made."""
-        missing_count = max(container_ids, default=-1) + 1 - len(self._marks)
-        if missing_count > 0:
-            self._marks.extend(bytes(missing_count))
-        for container_id in container_ids:
-            self._marks[container_id] = 1
+        self._extend(int(container_ids.max(initial=0)))
+        np.frombuffer(self._marks, np.uint8)[container_ids] = 1
 
     def discard(self, container_id: int) -> None:
         """Have a container looked at again; any id may be given."""
         if container_id < len(self._marks):
             self._marks[container_id] = 0
 
-    def discard_all(self, container_ids: Iterable[int]) -> None:
-        """Have containers looked at again."""
-        for container_id in container_ids:
-            self.discard(container_id)
+    def discard_all(self, container_ids: NDArray[np.int64]) -> None:
+        """Have containers looked at again; any ids may be given."""
+        known = container_ids[container_ids < len(self._marks)]
+        np.frombuffer(self._marks, np.uint8)[known] = 0
 
     def copy(self) -> "Settled":
         """Return the same marks as they are now, which nothing takes away."""
@@ -55,7 +51,15 @@ class Settled:
         """Have all containers looked at again."""
         self._marks.clear()
 
-    def first_missing(self, first: int, stop: int) -> int:
-        """Return the first id from `first` on that is not marked; `stop` if that is not before."""
-        found = self._marks.find(0, first, stop)
-        return min(max(first, len(self._marks)), stop) if found < 0 else found
+    def missing(self, first: int, stop: int, count_max: int) -> list[int]:
+        """Return the ids from `first` on and before `stop` that are not marked; of many the first
+        `count_max`."""
+        marks = np.frombuffer(self._marks, np.uint8)[first:stop]
+        found = np.flatnonzero(marks == 0)[:count_max] + first
+        beyond = range(max(first, len(self._marks)), stop)[: count_max - len(found)]
+        return [*found.tolist(), *beyond]
+
+    def _extend(self, last_id: int) -> None:
+        missing_count = last_id + 1 - len(self._marks)
+        if missing_count > 0:
+            self._marks.extend(bytes(missing_count))

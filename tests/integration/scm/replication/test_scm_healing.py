@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -245,6 +246,22 @@ def test_a_turn_orders_only_so_many(world: ScmWorld, monkeypatch: pytest.MonkeyP
         counts.append(len(containers_ordered(world)))
 
     assert [0, 2, 4, 5] == sorted(set(counts))
+
+
+def test_a_turn_orders_in_portions(world: ScmWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two of them others have the lock."""
+    monkeypatch.setattr(healing, "ORDERS_AT_ONCE", 2)
+    boxes = [world.made_closed() for _ in range(5)]
+    for box in boxes:
+        world.beat("dn2", replace(held(world, "dn2", box), finding_count=1))
+    seen = [0]
+    for _ in range(14):
+        world.clock.advance_s(1)
+        world.keep_alive(*NODES)
+        world.control.tick(lambda _took_s: seen.append(len(containers_ordered(world))))
+
+    assert 5 == seen[-1]
+    assert {0, 1, 2} == {after - before for before, after in pairwise(seen)}
 
 
 def test_what_does_not_help_is_not_ordered_for_ever(world: ScmWorld) -> None:

@@ -2,6 +2,8 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import cast
@@ -10,6 +12,7 @@ import pytest
 
 from agent.runtime.stopping import StopRequest
 from health.words import Health
+from merkle.replica import ReplicaState
 from scm.edge.control import ControlPlane
 from scm.main import Ticker
 from scm.replication.replication_manager import ATTEMPTS_AT_ONCE, LOOKS_PER_TURN
@@ -33,7 +36,14 @@ OPTIONS = ScmOptions(
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[ScmWorld]:
     """More containers on three nodes than two turns look at, all known to be well."""
-    with ScmWorld(tmp_path, OPTIONS).running() as made:
+    with filled(tmp_path, OPTIONS) as made:
+        yield made
+
+
+@contextmanager
+def filled(path: Path, options: ScmOptions) -> Iterator[ScmWorld]:
+    """Let the nodes join with their containers; all are looked at."""
+    with ScmWorld(path, options).running() as made:
         made.join(*NODES)
         with made.state.change() as change:
             for number in range(1, COUNT + 1):
@@ -56,14 +66,27 @@ def not_well(world: ScmWorld) -> int:
     return sum(states.of(number) == lacks for number in range(1, COUNT + 1))
 
 
+def known(world: ScmWorld) -> int:
+    """Return of how many containers it is known how they are now, or an order shows that it was."""
+    states, commands = world.control._manager.states(), world.state.commands
+    return sum(
+        states.of(number) is not None or commands.has_any(number) for number in range(1, COUNT + 1)
+    )
+
+
+def fall_silent(world: ScmWorld, *nodes: str) -> None:
+    """Let nodes be silent until they count as dead."""
+    for _ in range(5):
+        world.clock.advance_s(5)
+        for other in {node.datanode_id for node in world.state.nodes.values()}.difference(nodes):
+            world.call(other)
+
+
 def let_die(
     world: ScmWorld, node: str, pause: Callable[[float], object] = lambda _took_s: None
 ) -> None:
     """Let a node be silent until it counts as dead, and tick once."""
-    for _ in range(5):
-        world.clock.advance_s(5)
-        for other in {node.datanode_id for node in world.state.nodes.values()} - {node}:
-            world.call(other)
+    fall_silent(world, node)
     world.control.tick(pause)
 
 
@@ -110,6 +133,55 @@ def test_orders_are_made_in_portions(world: ScmWorld) -> None:
     assert ATTEMPTS_AT_ONCE == max(grown)
 
 
+def test_what_a_new_rack_changes_is_looked_at_in_one_round(tmp_path: Path) -> None:
+    """Nothing is said of any container until then: a turn's part of the round is looked at before
+    the next turn, however many there are; here it is all of them."""
+    impatient = replace(OPTIONS, check_interval_ms=OPTIONS.heartbeat_interval_ms)
+    with filled(tmp_path, impatient) as world:
+        world.join("dn4", racks=("/rack-2",))
+        world.beat("dn4", full=True)
+        world.control.tick()
+        seen = [known(world)]
+        while world.control.look_on():
+            seen.append(known(world))
+        seen.append(known(world))
+
+    assert [LOOKS_PER_TURN, 2 * LOOKS_PER_TURN, COUNT] == seen
+
+
+def test_the_most_urgent_of_all_that_is_due_is_ordered_first(world: ScmWorld) -> None:
+    """Two nodes die, and of the last container one replica is left: what is due is looked at before
+    anything is ordered."""
+    world.join("dn4", "dn5")
+    world.beat("dn4", replica("dn4", container_id=COUNT), full=True)
+    world.beat("dn5", full=True)
+    world.beat("dn2", replica("dn2", ReplicaState.DELETED, container_id=COUNT))
+    world.control.tick()
+    fall_silent(world, "dn3", "dn4")
+
+    def look_on() -> None:
+        while world.control.look_on():
+            pass
+
+    world.control.tick(look_on=look_on)
+
+    ordered = {c.command_id: c for c in world.state.commands.values() if c.kind is Kind.REPLICATE}
+    assert COUNT == ordered[min(ordered)].container_id
+    assert len(ordered) > 1
+
+
+def test_of_nodes_that_die_together_one_at_a_time_is_noted(world: ScmWorld) -> None:
+    """All that each holds is due then: others have the lock in between."""
+    world.join("dn4", "dn5")
+    world.control.tick()
+    fall_silent(world, "dn2", "dn3")
+    unnoted: list[int] = []
+
+    world.control.tick(lambda _took_s: unnoted.append(len(world.control._nodes.unnoted())))
+
+    assert [1, 0, 0] == unnoted[:3]
+
+
 def test_in_safe_mode_nothing_is_looked_at(world: ScmWorld) -> None:
     """What was true before a restart is no reason for anything."""
     world.restart()
@@ -126,7 +198,7 @@ class Behind:
         self.left = 0
         self.looked_on = threading.Event()
 
-    def tick(self, _pause: object = None) -> None:
+    def tick(self, _pause: object = None, _look_on: object = None) -> None:
         """Find something."""
         self.left = 3
 

@@ -1,5 +1,6 @@
 """What is settled is not looked at again until a row about it changes."""
 
+import numpy as np
 import pytest
 
 from merkle.replica import ReplicaState
@@ -18,16 +19,28 @@ from scm.state.tables import (
 from tests.support.scm_world import container, pending, replica
 
 
-def test_the_first_that_is_not_settled_is_found() -> None:
-    """Also behind all that was ever marked, and never at or behind the end."""
+@pytest.mark.parametrize(
+    ("first", "stop", "count_max", "expected"),
+    [
+        (1, 7, 9, [3, 5, 6]),
+        (3, 7, 9, [3, 5, 6]),
+        (4, 7, 2, [5, 6]),
+        (6, 9, 9, [6, 7, 8]),
+        (1, 7, 2, [3, 5]),
+        (1, 7, 1, [3]),
+        (1, 3, 9, []),
+        (7, 7, 9, []),
+    ],
+)
+def test_those_that_are_not_settled_are_found(
+    first: int, stop: int, count_max: int, expected: list[int]
+) -> None:
+    """Also behind all that was ever marked, never at or behind the end, and not too many."""
     settled = Settled()
-    for container_id in (1, 2, 4):
-        settled.add(container_id)
+    settled.add(4)
+    settled.add_all(np.array([1, 2]))
 
-    found = [settled.first_missing(first, 7) for first in (1, 3, 4, 5, 6)]
-
-    assert [3, 3, 5, 5, 6] == found
-    assert 2 == settled.first_missing(1, 2)
+    assert expected == settled.missing(first, stop, count_max)
 
 
 def test_an_id_that_is_nobodys_costs_nothing() -> None:
@@ -35,7 +48,7 @@ def test_an_id_that_is_nobodys_costs_nothing() -> None:
     settled = Settled()
     settled.add(3)
 
-    settled.discard_all([2**62, 3])
+    settled.discard_all(np.array([2**62, 3]))
 
     assert 2**62 not in settled
     assert 3 not in settled

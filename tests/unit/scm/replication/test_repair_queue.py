@@ -1,0 +1,142 @@
+"""What waits to be repaired: the order, and who sleeps until a datanode has room."""
+
+import pytest
+
+from scm.replication.repair_queue import SLACK, RepairQueue
+
+
+class Datanodes:
+    """Which have room, and how often they were asked."""
+
+    def __init__(self, *free: str) -> None:
+        self.free = set(free)
+        self.asked = 0
+
+    def has_room(self, datanode_id: str) -> bool:
+        """Whether one may be given more."""
+        self.asked += 1
+        return datanode_id in self.free
+
+
+@pytest.fixture
+def datanodes() -> Datanodes:
+    """All busy."""
+    return Datanodes()
+
+
+@pytest.fixture
+def queue(datanodes: Datanodes) -> RepairQueue:
+    """Three containers: 1 has time, 2 and 3 have not."""
+    made = RepairQueue(datanodes.has_room)
+    for container_id, weight in ((1, 5), (3, 0), (2, 0)):
+        made.put(container_id, weight)
+    return made
+
+
+def test_the_most_urgent_comes_first(queue: RepairQueue) -> None:
+    """Of equal ones that with the lower id; and no more than are asked for."""
+    assert [2, 3] == queue.choose(2)
+    assert [2, 3, 1] == queue.choose(9)
+
+
+def test_whoever_was_tried_is_less_urgent(queue: RepairQueue) -> None:
+    """By one each time: it does not stand in the way of what can be done."""
+    queue.choose(9)
+    queue.put_back(2, 0, 2)
+
+    assert [3, 2, 1] == queue.choose(9)
+
+
+def test_what_was_chosen_and_not_tried_is_chosen_again(queue: RepairQueue) -> None:
+    """A turn may end before its time."""
+    queue.choose(1)
+
+    assert [2, 3, 1] == queue.choose(9)
+
+
+def test_a_look_changes_the_weight_and_not_the_tries(queue: RepairQueue) -> None:
+    """Also of one that is in its turn."""
+    queue.choose(9)
+    queue.put_back(1, 5, 3)
+    queue.put(1, -4)
+
+    assert (-4, 3) == queue.found[1]
+    assert [1, 2, 3] == queue.choose(9)
+
+
+def test_what_needs_nothing_any_more_is_not_chosen(queue: RepairQueue) -> None:
+    """Whether it waits or sleeps; of others nothing is taken out."""
+    queue.sleep(3, ["dn1"])
+    queue.discard([2, 3, 99])
+
+    assert [1] == queue.choose(9)
+    assert 1 == len(queue)
+    assert [False, False] == [number in queue for number in (2, 3)]
+
+
+def test_who_sleeps_is_chosen_when_one_of_its_datanodes_has_room(
+    queue: RepairQueue, datanodes: Datanodes
+) -> None:
+    """In the place that it had."""
+    queue.sleep(2, ["dn1", "dn2"])
+    queue.sleep(3, ["dn1"])
+    asleep = queue.choose(9)
+    datanodes.free = {"dn2"}
+
+    assert [1] == asleep
+    assert [2, 1] == queue.choose(9)
+
+
+def test_who_slept_for_several_is_chosen_once(queue: RepairQueue, datanodes: Datanodes) -> None:
+    """And sleeps until one has room when all are busy again."""
+    queue.sleep(2, ["dn1", "dn2"])
+    datanodes.free = {"dn1", "dn2"}
+    woken = queue.choose(9)
+    datanodes.free = set()
+    again = queue.sleeps_again(2)
+
+    assert [2, 3, 1] == woken
+    assert again
+    assert [3, 1] == queue.choose(9)
+
+
+def test_who_never_slept_or_has_room_is_tried(queue: RepairQueue, datanodes: Datanodes) -> None:
+    """Only who knows that all are busy sleeps again."""
+    queue.sleep(2, ["dn1"])
+    datanodes.free = {"dn1"}
+
+    assert not queue.sleeps_again(2)
+    assert not queue.sleeps_again(3)
+
+
+def test_a_look_wakes_a_sleeper(queue: RepairQueue, datanodes: Datanodes) -> None:
+    """Its replicas may be on other datanodes now."""
+    queue.sleep(2, ["dn1"])
+    queue.put(2, 0)
+
+    assert [2, 3, 1] == queue.choose(9)
+    assert not queue.sleeps_again(2)
+    assert 0 == datanodes.asked
+
+
+def test_a_turn_asks_for_datanodes_and_not_for_containers(datanodes: Datanodes) -> None:
+    """However many wait for the same."""
+    queue = RepairQueue(datanodes.has_room)
+    for container_id in range(1_000):
+        queue.put(container_id, 0)
+        queue.sleep(container_id, [f"dn{container_id % 3}", f"dn{container_id % 3 + 1}"])
+
+    assert [] == queue.choose(9)
+    assert 4 == datanodes.asked
+
+
+def test_what_is_void_does_not_pile_up(datanodes: Datanodes) -> None:
+    """A container that becomes more and less urgent for months takes no more memory."""
+    queue = RepairQueue(datanodes.has_room)
+    queue.put(1, 0)
+    for weight in range(5 * SLACK):
+        queue.put(2, weight)
+        queue.choose(1)
+
+    assert len(queue._order) <= 2 * len(queue) + SLACK + 2
+    assert [1, 2] == queue.choose(9)
