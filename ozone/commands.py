@@ -1,10 +1,10 @@
 """suture ozone: read the volumes of an Apache Ozone datanode, and never write to them."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -15,13 +15,17 @@ from agent.observe import logs
 from agent.runtime.stopping import StopRequest
 from merkle.replica import ContainerId
 from ozone.comparison import Agreement, Reason
-from ozone.disk.layout import Volume
+from ozone.disk.layout import HDDS, Volume
 from ozone.result import MEANINGS, ContainerResult, Standing
 from ozone.scrub import ScrubWish, Watched, default_state_dir, scrub
 from ozone.service import ServiceWish, serve
 from scanner.finding import Finding, Forensic
 
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
 INTERVAL_S_MIN: Final = 60.0
+BAR_STEP_BYTES: Final = 1024**2
 FINDINGS_SHOWN_MAX: Final = 100  # of one container; the JSON document has all that are kept
 QUIET: Final = frozenset({Standing.WHOLE, Standing.SKIPPED})
 
@@ -97,26 +101,63 @@ def scrub_command(
         anew=anew,
         bytes_per_s_max=_rate(rate),
     )
-    volumes: list[tuple[Volume, list[ContainerResult]]] = []
+    found: dict[str, tuple[Volume, list[ContainerResult]]] = {}
+    failures: dict[str, Exception] = {}
     with bytes_progress("scrub", 0, quiet=as_json) as progress:
-        total_bytes = 0
+        bar = _Bar(progress)
 
         def begun(volume: Volume, _count: int, used_bytes: int) -> None:
-            nonlocal total_bytes
-            total_bytes += used_bytes
-            volumes.append((volume, []))
-            progress.update(progress.task_ids[0], total=total_bytes)
+            found[volume.storage_id] = (volume, [])
+            bar.begun(used_bytes)
 
-        def read(length_bytes: int) -> None:
-            progress.advance(progress.task_ids[0], length_bytes)
+        def done(result: ContainerResult) -> None:
+            found[result.storage_id][1].append(result)
 
-        scrub(wish, Watched(begun, read, lambda result: volumes[-1][1].append(result)))
+        def failed(volume: Volume, error: Exception) -> None:
+            found.setdefault(volume.storage_id, (volume, []))
+            failures[str(volume.hdds)] = error
+
+        scrub(wish, Watched(begun, bar.read, done, failed))
+    volumes = sorted(found.values(), key=lambda item: _place(item[0], data_dirs))
     if as_json:
-        emit(document(volumes))
+        emit(document(volumes, failures))
     else:
         tell(volumes)
-    results = [result for _, found in volumes for result in found]
+        for path, error in failures.items():
+            say(f"{path}: FAILED: {error}")
+    results = [result for _, each in volumes for result in each]
+    if failures:
+        return Exit.FAILED
     return Exit.OK if all(result.standing in QUIET for result in results) else Exit.TO_DO
+
+
+def _place(volume: Volume, data_dirs: Sequence[Path]) -> int:
+    """Return where a volume stands on the command line."""
+    named = [volume.hdds in {path, path / HDDS} for path in data_dirs]
+    return named.index(True)
+
+
+class _Bar:
+    """The bar of a scrub: all volumes together. Drawn anew for every megabyte, because drawing
+    takes longer than reading a small block."""
+
+    def __init__(self, progress: "Progress") -> None:
+        self._progress = progress
+        self._total_bytes = 0
+        self._read_bytes = 0
+        self._drawn_bytes = 0
+
+    def begun(self, used_bytes: int) -> None:
+        """Add a volume."""
+        self._total_bytes += used_bytes
+        self._progress.update(self._progress.task_ids[0], total=self._total_bytes)
+
+    def read(self, length_bytes: int) -> None:
+        """Add a read."""
+        self._read_bytes += length_bytes
+        if self._read_bytes - self._drawn_bytes >= BAR_STEP_BYTES:
+            self._drawn_bytes = self._read_bytes
+            self._progress.update(self._progress.task_ids[0], completed=self._read_bytes)
 
 
 @app.command("serve")
@@ -163,7 +204,10 @@ def _usage(option: str) -> Iterator[None]:
         raise typer.BadParameter(f"{option}: {error}") from error
 
 
-def document(volumes: Sequence[tuple[Volume, Sequence[ContainerResult]]]) -> dict[str, Any]:
+def document(
+    volumes: Sequence[tuple[Volume, Sequence[ContainerResult]]],
+    failures: Mapping[str, Exception],
+) -> dict[str, Any]:
     """Return the JSON of a scrub."""
     results = [result for _, found in volumes for result in found]
     standings = Counter(result.standing for result in results)
@@ -178,6 +222,7 @@ def document(volumes: Sequence[tuple[Volume, Sequence[ContainerResult]]]) -> dic
             }
             for volume, found in volumes
         ],
+        "failed": {path: str(error) for path, error in failures.items()},
         "standings": {standing.value: standings[standing] for standing in Standing},
     }
 

@@ -1,17 +1,19 @@
-"""One scrub: every closed container of the volumes named, read once, one after the other.
+"""One scrub: every closed container of the volumes named, read once.
 
-A scrub that was cut off goes on where it was: a round ends only when everything was read. Nobody
-else may scrub with the same state directory meanwhile.
+The volumes are read at once, one thread each, so that it takes the time of the slowest; one that
+fails stops no other. A scrub that was cut off goes on where it was: a round ends only when
+everything was read. Nobody else may scrub with the same state directory meanwhile.
 """
 
 import fcntl
 import os
-import time
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from agent.errors import Code, Refused, SutureError
 from agent.runtime.clock import Clock, SystemClock
@@ -38,6 +40,7 @@ LOCK: Final = "lock"
 BEGIN_BYTES_PER_S: Final = 64 * 1024**2  # slower from there on if somebody waits for the disk
 RESUMABLE_S: Final = 7 * 86_400.0  # what was read of a container before says too little then
 LEASE_WAIT_S: Final = 30.0
+WAIT_S: Final = 1.0  # so often is looked whether somebody pressed Ctrl-C
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,13 +81,21 @@ class ScrubWish:
     bytes_per_s_max: int = 0
 
 
+def _is_not_told(_volume: Volume, _error: Exception) -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """Who is told how a scrub gets on."""
+    """Who is told how a scrub gets on: by the threads of all volumes, one at a time.
+
+    What one of them raises ends the scrub.
+    """
 
     begun: Callable[[Volume, int, int], None]  # the volume, containers and bytes to read
     read: Callable[[int], None]  # bytes, after each read
     done: Callable[[ContainerResult], None]
+    failed: Callable[[Volume, Exception], None] = _is_not_told  # the volume could not be read
 
 
 def default_state_dir() -> Path:
@@ -145,43 +156,97 @@ def state(state_dir: Path) -> Iterator[Path]:
 
 
 def scrub(wish: ScrubWish, watched: Watched, clock: Clock | None = None) -> None:
-    """Read the volumes one after the other and tell of every container. Raises Refused, OSError."""
+    """Read the volumes and tell of every container. A volume that cannot be read is told of, and
+    where there is no other its error raised. Raises Refused, OSError."""
     clock = clock or SystemClock()
     volumes = find_volumes(wish)
-    guard, buffers, pressure = MarkingGuard(clock=clock), ReadBuffers(), Pressure(clock)
     with state(wish.state_dir) as scratch:
-        for volume in volumes:
-            history = History(wish.state_dir / f"{volume.storage_id}.sqlite")
+        shared = _Shared(wish, _in_turns(watched), clock, scratch)
+        runs = [_Run(shared, volume) for volume in volumes]
+        with ThreadPoolExecutor(len(runs), "scrub") as pool:
+            futures = [pool.submit(run) for run in runs]
             try:
-                store = OzoneStore(
-                    volume,
-                    history,
-                    scratch,
-                    clock,
-                    database=database_of(volume, wish.database_dirs),
-                )
-                tools = OzoneTools(store=store, guard=guard, clock=clock)
-                _VolumeScrub(tools, wish, watched, buffers, pressure).run()
-            finally:
-                history.close()
+                while wait(futures, WAIT_S, FIRST_EXCEPTION).not_done:
+                    if any(future.done() and future.exception() for future in futures):
+                        break
+            finally:  # Ctrl-C comes here, too: what was read is kept before anybody leaves
+                shared.stop.set()
+        for future in futures:
+            future.result()
+    failed = [run.failed for run in runs if run.failed is not None]
+    if len(failed) == len(runs):
+        raise failed[0]
+
+
+def _in_turns(watched: Watched) -> Watched:
+    """Return the same for several threads."""
+    lock = threading.Lock()
+
+    def one_at_a_time(tell: Callable[..., None]) -> Callable[..., None]:
+        def told(*facts: Any) -> None:
+            with lock:
+                tell(*facts)
+
+        return told
+
+    return Watched(
+        one_at_a_time(watched.begun),
+        one_at_a_time(watched.read),
+        one_at_a_time(watched.done),
+        one_at_a_time(watched.failed),
+    )
+
+
+class _Shared:
+    """What the scrubs of several volumes have in common."""
+
+    def __init__(self, wish: ScrubWish, watched: Watched, clock: Clock, scratch: Path) -> None:
+        self.wish = wish
+        self.watched = watched
+        self.clock = clock
+        self.scratch = scratch
+        self.guard = MarkingGuard(clock=clock)
+        self.pressure = Pressure(clock)
+        self.stop = threading.Event()
+
+
+class _Run:
+    """The thread of one volume."""
+
+    def __init__(self, shared: _Shared, volume: Volume) -> None:
+        self.failed: Exception | None = None
+        self._shared = shared
+        self._volume = volume
+
+    def __call__(self) -> None:
+        try:
+            self._scrub()
+        except (SutureError, OSError) as error:
+            self.failed = error
+            self._shared.watched.failed(self._volume, error)
+
+    def _scrub(self) -> None:
+        shared, volume = self._shared, self._volume
+        database = database_of(volume, shared.wish.database_dirs)
+        history = History(shared.wish.state_dir / f"{volume.storage_id}.sqlite")
+        try:
+            store = OzoneStore(volume, history, shared.scratch, shared.clock, database=database)
+            tools = OzoneTools(store=store, guard=shared.guard, clock=shared.clock)
+            _VolumeScrub(tools, shared).run()
+        finally:
+            history.close()
 
 
 class _VolumeScrub:
-    def __init__(
-        self,
-        tools: OzoneTools,
-        wish: ScrubWish,
-        watched: Watched,
-        buffers: ReadBuffers,
-        pressure: Pressure,
-    ) -> None:
+    def __init__(self, tools: OzoneTools, shared: _Shared) -> None:
         self._tools = tools
         self._store = tools.store
-        self._wish = wish
-        self._watched = watched
-        self._buffers = buffers
-        limits = PaceLimits(ceiling_bytes_per_s=wish.bytes_per_s_max)
-        self._pace = ScanPace(limits, _wait, clock=tools.clock, pressure=pressure)
+        self._wish = shared.wish
+        self._watched = shared.watched
+        self._stop = shared.stop
+        self._buffers = ReadBuffers()
+        limits = PaceLimits(ceiling_bytes_per_s=shared.wish.bytes_per_s_max)
+        self._pace = ScanPace(limits, shared.stop.wait, clock=tools.clock, pressure=shared.pressure)
         self._pace.begin_at(BEGIN_BYTES_PER_S)
 
     def run(self) -> None:
@@ -204,7 +269,10 @@ class _VolumeScrub:
             if self._is_wanted(result.container_id):
                 self._watched.done(result)
         for item in wanted:
-            self._watched.done(self._one(item, is_fresh=item.paths.container_id in fresh))
+            result = self._one(item, is_fresh=item.paths.container_id in fresh)
+            if self._stop.is_set():
+                return
+            self._watched.done(result)
         if is_whole:
             here = {item.paths.container_id for item in listing.replicas}
             here |= {result.container_id for result in listing.refused}
@@ -220,10 +288,11 @@ class _VolumeScrub:
             return self._unread(item, f"{item.descriptor.state}: still being written", is_open=True)
         if not is_fresh:
             try:
-                self._pace.begin(lambda: False)
+                self._pace.begin(self._stop.is_set)
                 report = scan_container(
                     self._tools,
                     container_id,
+                    stop=self._stop.is_set,
                     progress=self._watched.read,
                     pace=self._pace,
                     pieces=self._pace,
@@ -259,8 +328,3 @@ class _VolumeScrub:
             why=why,
             is_open=is_open,
         )
-
-
-def _wait(duration_s: float) -> bool:
-    time.sleep(duration_s)
-    return False

@@ -1,5 +1,8 @@
 """Volumes of Ozone that are bad, or scrubs that are cut off: refused by name, and gone on with."""
 
+import os
+import signal
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,11 +10,24 @@ import pytest
 
 from agent.errors import Code, Refused
 from merkle.replica import BlockId, ContainerId
-from ozone.result import Standing
-from ozone.scrub import ScrubWish, state
+from ozone.result import ContainerResult, Standing
+from ozone.scrub import ScrubWish, Watched, scrub, state
 from scanner.finding import Fault
 from tests.support.ozone_scrubs import BIG, damage, running_volume, scrubbed
 from tests.support.ozone_volumes import MadeVolume
+
+
+@pytest.fixture
+def two(made: MadeVolume, tmp_path: Path) -> tuple[MadeVolume, Path]:
+    """A volume whose datanode runs, with container 1, and another one with container 2."""
+    other = MadeVolume(tmp_path / "other")
+    other.add_container(2)
+    other.add_block(2, 1, b"of another volume")
+    other.close()
+    version = other.root / "hdds" / "VERSION"
+    version.write_text(version.read_text().replace("DS-made", "DS-other"))
+    other.database.parent.rename(other.database.parent.with_name("DS-other"))
+    return made, other.root
 
 
 @pytest.fixture
@@ -101,21 +117,16 @@ def test_unknown_column_families_do_no_harm(tmp_path: Path) -> None:
     ],
 )
 def test_a_database_that_cannot_be_read_is_refused_by_name(
-    made: MadeVolume, tmp_path: Path, name: str, content: bytes
+    two: tuple[MadeVolume, Path], tmp_path: Path, name: str, content: bytes
 ) -> None:
     """
     Its containers are not read, and each says why; another volume is read as ever.
     """
-    other = MadeVolume(tmp_path / "other")
-    other.close()
-    version = other.root / "hdds" / "VERSION"
-    version.write_text(version.read_text().replace("DS-made", "DS-other"))
-    other.database.parent.rename(other.database.parent.with_name("DS-other"))
-    other.add_container(2)
+    made, other = two
     for path in made.database.glob(name):
         path.write_bytes(content)
 
-    wish = ScrubWish(data_dirs=[made.root, other.root], state_dir=tmp_path / "state")
+    wish = ScrubWish(data_dirs=[made.root, other], state_dir=tmp_path / "state")
     results = scrubbed(wish)
 
     assert Standing.NOT_READ is results[1].standing
@@ -156,6 +167,55 @@ def test_a_log_that_was_torn_by_a_crash_is_read(made: MadeVolume, tmp_path: Path
     result = scrubbed(ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state"))[1]
 
     assert (Standing.WHOLE, 2) == (result.standing, result.block_count)
+
+
+def test_a_volume_that_fails_stops_no_other(two: tuple[MadeVolume, Path], tmp_path: Path) -> None:
+    """
+    It is told of by name, and the other one is read to its end; alone, its error is raised.
+    """
+    made, other = two
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "DS-made.sqlite").write_bytes(b"garbage" * 100)
+    told: list[tuple[Path, str]] = []
+    results: list[ContainerResult] = []
+    watched = Watched(
+        lambda *_: None,
+        lambda _: None,
+        results.append,
+        lambda volume, error: told.append((volume.hdds, str(error))),
+    )
+
+    scrub(ScrubWish(data_dirs=[made.root, other], state_dir=tmp_path / "state"), watched)
+    with pytest.raises(Refused, match=r"history .*DS-made\.sqlite"):
+        scrub(ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state"), watched)
+
+    assert [(2, Standing.WHOLE)] == [(item.container_id, item.standing) for item in results]
+    assert [made.root / "hdds"] * 2 == [path for path, _ in told]
+    assert "DS-made.sqlite: file is not a database" in told[0][1]
+
+
+def test_volumes_are_read_at_once(two: tuple[MadeVolume, Path], tmp_path: Path) -> None:
+    """
+    The second is read while the first has to wait.
+    """
+    made, other = two
+    wish = ScrubWish(data_dirs=[made.root, other], state_dir=tmp_path / "state")
+    scrubbed(wish)
+    lock = sqlite3.connect(
+        wish.state_dir / "DS-made.sqlite", isolation_level=None, check_same_thread=False
+    )
+    lock.execute("BEGIN EXCLUSIVE")
+    order: list[int] = []
+
+    def done(result: ContainerResult) -> None:
+        order.append(result.container_id)
+        if result.container_id == 2:
+            lock.execute("ROLLBACK")
+
+    scrub(wish, Watched(lambda *_: None, lambda _: None, done))
+
+    lock.close()
+    assert [2, 1] == order
 
 
 def test_what_is_no_volume_is_refused(tmp_path: Path) -> None:
@@ -230,6 +290,35 @@ def test_a_read_goes_on_inside_a_container(made: MadeVolume, tmp_path: Path) -> 
     again: list[int] = []
     scrubbed(wish, again.append)
     assert 80 * len(BIG) == sum(again)  # a place that was reached is forgotten
+
+
+def test_ctrl_c_keeps_what_was_read(made: MadeVolume, tmp_path: Path) -> None:
+    """
+    The place inside a container too: nothing that was read is read again.
+    """
+    made.add_container(2)
+    made.add_block(2, 1, *[BIG] * 80)
+    wish = ScrubWish(
+        data_dirs=[made.root],
+        state_dir=tmp_path / "state",
+        container_ids=frozenset({ContainerId(2)}),
+        bytes_per_s_max=200 * len(BIG),
+    )
+    reads: list[int] = []
+
+    def pressed(length_bytes: int) -> None:
+        if sum(reads) < 20 * len(BIG) <= sum(reads) + length_bytes:
+            os.kill(os.getpid(), signal.SIGINT)
+        reads.append(length_bytes)
+
+    with pytest.raises(KeyboardInterrupt):
+        scrubbed(wish, pressed)
+    rest: list[int] = []
+    results = scrubbed(wish, rest.append)
+
+    assert Standing.WHOLE is results[2].standing
+    assert 20 * len(BIG) <= sum(reads) < 80 * len(BIG)
+    assert 80 * len(BIG) == sum(reads) + sum(rest)
 
 
 def test_two_scrubs_do_not_share_a_state(made: MadeVolume, tmp_path: Path) -> None:

@@ -100,3 +100,23 @@ def test_what_is_no_descriptor_is_damaged(text: bytes, why: str) -> None:
     """
     with pytest.raises(Damaged, match=why):
         decode_descriptor(text, HERE)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "metadata: " + "[" * 100 + "]" * 100,
+        "metadata: " + "{a: " * 100 + "}" * 100,
+        "a: &a {x: 1}\nb: {<<: [*a, *a]}",
+        "a: &a [1]\nmetadata: *a",
+    ],
+)
+def test_yaml_that_grows_when_it_is_read_is_not_read(text: str) -> None:
+    """
+    Ozone writes nothing that nests deep or refers to another place: a few hundred bytes that do
+    would take hours, and all memory.
+    """
+    text = f"{descriptor_text(FIELDS).decode()}{text}\n"
+
+    with pytest.raises(Damaged, match="not YAML that Ozone writes"):
+        decode_descriptor(text.encode(), HERE)
