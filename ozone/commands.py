@@ -14,6 +14,7 @@ from agent.config.quantity import parse_bytes_per_s, parse_duration_s
 from agent.observe import logs
 from agent.runtime.stopping import StopRequest
 from merkle.replica import ContainerId
+from ozone.cluster_commands import export_command
 from ozone.comparison import Agreement, Reason
 from ozone.disk.layout import HDDS, Volume
 from ozone.result import MEANINGS, ContainerResult, Standing
@@ -72,6 +73,9 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 @app.callback()
 def ozone() -> None:
     """Read the volumes of an Apache Ozone datanode."""
+
+
+app.command("export")(export_command)
 
 
 @app.command("scrub")

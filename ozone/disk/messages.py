@@ -1,21 +1,16 @@
 """Ozone's protobuf messages, as far as they are read here: what a row and a tree file hold.
 
 The field numbers are facts of Ozone's disk format (`DatanodeClientProtocol.proto`, 2.1 and 2.2).
-Everything is optional here, so that what is absent can be told from what is zero; fields that are
-not listed are passed over. protobuf's own parser reads the bytes, whatever they are.
 """
 
 from typing import Any, Final, TypeVar
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
+from google.protobuf import message
 
 from merkle.damaged import Damaged
+from ozone.declaration import BOOL, BYTES, NUMBER, SIGNED, TEXT, Fields, message_classes
 
 PACKAGE: Final = "suture.ozone.disk"
-TEXT, BYTES, NUMBER, SIGNED, BOOL = "TYPE_STRING", "TYPE_BYTES", "TYPE_UINT64", "TYPE_INT64", "TYPE_BOOL"  # fmt: skip  # noqa: E501
-
-# message -> field -> (number, type or message, is repeated)
-Fields = dict[str, tuple[int, str, bool]]
 MESSAGES: Final[dict[str, Fields]] = {
     "BlockId": {
         "container_id": (1, SIGNED, False),
@@ -70,35 +65,10 @@ MESSAGES: Final[dict[str, Fields]] = {
 
 Kind = TypeVar("Kind", bound=message.Message)
 
-
-def _file() -> descriptor_pb2.FileDescriptorProto:
-    file = descriptor_pb2.FileDescriptorProto(
-        name="suture/ozone/disk.proto", package=PACKAGE, syntax="proto2"
-    )
-    for name, fields in MESSAGES.items():
-        declared = file.message_type.add(name=name)
-        for field, (number, kind, is_repeated) in fields.items():
-            item = declared.field.add(name=field, number=number)
-            item.label = item.LABEL_REPEATED if is_repeated else item.LABEL_OPTIONAL
-            if kind in MESSAGES:
-                item.type, item.type_name = item.TYPE_MESSAGE, f".{PACKAGE}.{kind}"
-            else:
-                item.type = getattr(item, kind)
-    return file
-
-
-_POOL: Final = descriptor_pool.DescriptorPool()
-_POOL.Add(_file())
-
-
-def message_class(name: str) -> Any:
-    """Return the class of one of MESSAGES."""
-    return message_factory.GetMessageClass(_POOL.FindMessageTypeByName(f"{PACKAGE}.{name}"))
-
-
-BLOCK_DATA: Final = message_class("BlockData")
-CHECKSUM_INFO: Final = message_class("ChecksumInfo")
-DELETED_BLOCKS: Final = message_class("DeletedBlocks")
+_CLASSES: Final = message_classes(PACKAGE, MESSAGES)
+BLOCK_DATA: Final = _CLASSES["BlockData"]
+CHECKSUM_INFO: Final = _CLASSES["ChecksumInfo"]
+DELETED_BLOCKS: Final = _CLASSES["DeletedBlocks"]
 
 
 def parse(kind: Any, data: bytes) -> Any:

@@ -1,37 +1,21 @@
 """Snapshot export: what the control plane knew at one moment, as Parquet for the Spark job.
 
-    <snapshots>/<snapshot_id>/manifest.json              written last: no manifest, no snapshot
-                              containers/part-00000.parquet
-                              replicas/part-…  nodes/part-…  pending_ops/part-…
-
-Everything is written to a hidden directory beside, synced, and renamed: a reader sees a whole
-snapshot or none. Unsigned 64-bit checksums are stored as signed ones of the same bits, because
-Spark has no unsigned type.
+The files are those of `agent.rpc.wire.snapshot_file`.
 """
 
-import json
-import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow
-import pyarrow.parquet
-
-from agent.errors import Code, Unavailable
+from agent.rpc.wire.snapshot_file import signed, writing
 from health.rules import Rules
 from scm.cluster.loads import RECONSTRUCT_TYPE
 from scm.edge.views import NodeView, block_count, used_bytes
 from scm.state.facts import Container, ContainerState, Health, Kind, Pending, Replica
 from scm.state.health_states import NOT_KNOWN, States
 
-pa: Any = pyarrow  # compiled code without types
-pq: Any = pyarrow.parquet
-
-SCHEMA_VERSION: Final = 4
 OWN_RULES: Final = (
     "maintenance_min",
     "leaving_min",
@@ -41,107 +25,6 @@ OWN_RULES: Final = (
     "most_copies",
 )
 """Rules that options say."""
-
-ROWS_PER_GROUP: Final = 100_000  # rows in memory as Python values at once
-ROWS_PER_PART: Final = 2_000_000  # one Spark task's worth
-
-
-def _schema(text: str) -> Any:
-    """Build a schema from `name type` lines; a trailing `?` means that nulls are allowed."""
-    types = {
-        "string": pa.string(),
-        "long": pa.int64(),
-        "int": pa.int32(),
-        "boolean": pa.bool_(),
-    }
-    fields = []
-    for line in text.strip().splitlines():
-        name, kind = line.split()
-        fields.append(pa.field(name, types[kind.rstrip("?")], nullable=kind.endswith("?")))
-    return pa.schema(fields)
-
-
-SCHEMAS: Final[dict[str, Any]] = {
-    "containers": _schema(
-        """
-        snapshot_id string
-        container_id long
-        replication_type string
-        replication_factor int
-        ec_data int?
-        ec_parity int?
-        state string
-        sequence_id long
-        acknowledged_bcsid long?
-        key_count long
-        used_bytes long
-        state_since_ms long
-        pipeline_alive boolean
-        suppressed boolean
-        owes_deletes boolean
-        health_state string?
-        """
-    ),
-    "replicas": _schema(
-        """
-        snapshot_id string
-        container_id long
-        datanode_id string
-        replica_index int
-        state string
-        origin_datanode_id string
-        bcsid long?
-        block_count long
-        used_bytes long
-        is_empty boolean
-        tree_algorithm string?
-        root long?
-        tombstones_checksum long?
-        tombstone_count int?
-        tree_generation long?
-        volume_id string
-        data_scan_at_ms long?
-        finding_count int
-        is_contradictory boolean
-        is_barred boolean
-        is_hopeful boolean
-        load_error string?
-        reported_at_ms long
-        """
-    ),
-    "nodes": _schema(
-        """
-        snapshot_id string
-        datanode_id string
-        address string
-        rack string
-        version string
-        health string
-        op_state string
-        op_expiry_ms long?
-        last_heartbeat_at_ms long
-        has_reported boolean
-        capacity_bytes long
-        available_bytes long
-        queued_replicate int
-        queued_reconstruct int
-        queued_delete int
-        queued_reconcile int
-        """
-    ),
-    "pending_ops": _schema(
-        """
-        snapshot_id string
-        container_id long
-        op string
-        datanode_id string
-        replica_index int
-        deadline_ms long
-        command_id long
-        """
-    ),
-}
-"""The contract with the Spark job; `spark_verify/rows.py` has the same columns in its words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,23 +81,20 @@ def export(world: World, directory: Path, *, keep_count: int) -> Exported:
     """
     snapshot_id = _free_id(world, directory)
     target = directory / snapshot_id
-    building = directory / f".{snapshot_id}.building"
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        _remove_unfinished(directory)
-        rows = _write(world, snapshot_id, building)
-        building.rename(target)
-        _sync(directory)
-    except OSError as error:
-        shutil.rmtree(building, ignore_errors=True)
-        raise Unavailable(Code.DISK_OUT_OF_SPACE, f"snapshot cannot be written: {error}") from error
+    _remove_unfinished(directory)
+    with writing(target, snapshot_id) as files:
+        files.add("containers", _container_rows(world))
+        files.add("replicas", (_replica_row(world, replica) for replica in world.replicas))
+        files.add("nodes", map(_node_row, world.nodes))
+        files.add("pending_ops", map(_pending_row, world.pending))
+        files.finish(
+            as_of_ms=world.as_of_ms,
+            term=world.term,
+            cluster_id=world.cluster_id,
+            rules={name: getattr(world.rules, name) for name in OWN_RULES},
+        )
     _delete_old(directory, keep_count)
-    return Exported(snapshot_id, target, rows)
-
-
-def signed(number: int) -> int:
-    """Return the signed 64-bit number with the bits of an unsigned one."""
-    return number - 2**64 if number >= 2**63 else number
+    return Exported(snapshot_id, target, files.counts)
 
 
 def _free_id(world: World, directory: Path) -> str:
@@ -224,66 +104,6 @@ def _free_id(world: World, directory: Path) -> str:
     while (directory / candidate).exists():
         candidate, repeat = f"{name}-{repeat}", repeat + 1
     return candidate
-
-
-def _write(world: World, snapshot_id: str, building: Path) -> dict[str, int]:
-    tables: dict[str, Iterable[tuple[Any, ...]]] = {
-        "containers": _container_rows(world),
-        "replicas": (_replica_row(world, replica) for replica in world.replicas),
-        "nodes": map(_node_row, world.nodes),
-        "pending_ops": map(_pending_row, world.pending),
-    }
-    building.mkdir()
-    counts = {}
-    for name, rows in tables.items():
-        counts[name] = _write_table(building / name, SCHEMAS[name], snapshot_id, rows)
-    manifest = {
-        "schema_version": SCHEMA_VERSION,
-        "snapshot_id": snapshot_id,
-        "as_of_ms": world.as_of_ms,
-        "term": world.term,
-        "cluster_id": world.cluster_id,
-        "rules": {name: getattr(world.rules, name) for name in OWN_RULES},
-        "rows": counts,
-    }
-    path = building / "manifest.json"
-    path.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-    _sync(path)
-    _sync(building)
-    return counts
-
-
-def _write_table(
-    directory: Path, schema: Any, snapshot_id: str, rows: Iterable[tuple[Any, ...]]
-) -> int:
-    """Write parts of whole row groups; an empty table still has one part, with its schema."""
-    directory.mkdir()
-    iterator = iter(rows)
-    count, part_index = 0, 0
-    while True:
-        path = directory / f"part-{part_index:05d}.parquet"
-        written = _write_part(path, schema, snapshot_id, islice(iterator, ROWS_PER_PART))
-        _sync(path)
-        count += written
-        part_index += 1
-        if written < ROWS_PER_PART:
-            break
-    _sync(directory)
-    return count
-
-
-def _write_part(path: Path, schema: Any, snapshot_id: str, rows: Iterator[tuple[Any, ...]]) -> int:
-    count = 0
-    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
-        while group := list(islice(rows, ROWS_PER_GROUP)):
-            columns = [[snapshot_id] * len(group), *map(list, zip(*group, strict=True))]
-            arrays = [
-                pa.array(column, type=field.type)
-                for column, field in zip(columns, schema, strict=True)
-            ]
-            writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
-            count += len(group)
-    return count
 
 
 def _container_rows(world: World) -> Iterator[tuple[Any, ...]]:
@@ -388,12 +208,4 @@ def _delete_old(directory: Path, keep_count: int) -> None:
 def _remove_unfinished(directory: Path) -> None:
     """Remove what a killed export left behind; one export runs at a time."""
     for path in directory.glob(".*.building"):
-        shutil.rmtree(path)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        shutil.rmtree(path, ignore_errors=True)

@@ -35,6 +35,10 @@ PLANTED = {
         "ozone/disk/planted_upward.py",
         "import ozone.reader",
     ),
+    "Ozone's services are asked below what is made of the answers": (
+        "ozone/wire/messages.py",
+        "import ozone.export",
+    ),
     "Ozone's formats are read by pure code": ("ozone/disk/treefile.py", "import pathlib"),
     "merkle is pure": ("merkle/planted_clock.py", "import time"),
     "the judge is pure": ("health/planted_arrow.py", "import pyarrow"),

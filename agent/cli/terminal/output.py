@@ -162,6 +162,31 @@ def bytes_progress(label: str, total_bytes: int, *, quiet: bool) -> Iterator["Pr
         yield progress
 
 
+@contextmanager
+def items_progress(label: str, total: int, *, quiet: bool) -> Iterator["Progress"]:
+    """Show a bar of things on stderr while the block runs; task 0 is the bar."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    progress = Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=aside,
+        transient=True,
+        disable=quiet or not aside.is_terminal,
+    )
+    with progress:
+        progress.add_task(printable(label), total=total)
+        yield progress
+
+
 def counted(count: int, noun: str) -> str:
     """Return `1 file`, `2 files`."""
     return f"{count} {noun}" + ("" if count == 1 else "s")

@@ -9,9 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from agent.errors import Code, Unavailable
+from agent.rpc.wire import snapshot_file
+from agent.rpc.wire.snapshot_file import SCHEMAS, signed
 from merkle.replica import ReplicaState
-from scm.edge import snapshot
-from scm.edge.snapshot import SCHEMAS, Exported, World, export, signed
+from scm.edge.snapshot import Exported, World, export
 from scm.state.options import ScmOptions
 from spark_verify.rows import TABLES, schema_of
 from tests.support.scm_world import ScmWorld, replica
@@ -143,8 +144,8 @@ class TestExport:
         self, world: ScmWorld, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Every row is in one part, none in two."""
-        monkeypatch.setattr(snapshot, "ROWS_PER_PART", 4)
-        monkeypatch.setattr(snapshot, "ROWS_PER_GROUP", 3)
+        monkeypatch.setattr(snapshot_file, "ROWS_PER_PART", 4)
+        monkeypatch.setattr(snapshot_file, "ROWS_PER_GROUP", 3)
         for container_id in range(1, 9):
             world.beat("dn1", replica("dn1", container_id=container_id))
 

@@ -1,0 +1,313 @@
+"""A snapshot of a cluster as files: what a control plane knew at one moment, for the Spark job.
+
+    <snapshot>/manifest.json              written last: no manifest, no snapshot
+               containers/part-00000.parquet
+               replicas/part-…  nodes/part-…  pending_ops/part-…
+
+Everything is written to a hidden directory beside, synced, and renamed: a reader sees a whole
+snapshot or none. Unsigned 64-bit checksums are stored as signed ones of the same bits, because
+Spark has no unsigned type.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow
+import pyarrow.parquet
+
+from agent.errors import Code, Refused, Unavailable
+
+pa: Any = pyarrow  # compiled code without types
+pq: Any = pyarrow.parquet
+
+SCHEMA_VERSION: Final = 4
+ROWS_PER_GROUP: Final = 100_000  # rows in memory as Python values at once
+ROWS_PER_PART: Final = 2_000_000  # one Spark task's worth
+
+
+def _schema(text: str) -> Any:
+    """Build a schema from `name type` lines; a trailing `?` means that nulls are allowed."""
+    types = {
+        "string": pa.string(),
+        "long": pa.int64(),
+        "int": pa.int32(),
+        "boolean": pa.bool_(),
+    }
+    fields = []
+    for line in text.strip().splitlines():
+        name, kind = line.split()
+        fields.append(pa.field(name, types[kind.rstrip("?")], nullable=kind.endswith("?")))
+    return pa.schema(fields)
+
+
+SCHEMAS: Final[dict[str, Any]] = {
+    "containers": _schema(
+        """
+        snapshot_id string
+        container_id long
+        replication_type string
+        replication_factor int
+        ec_data int?
+        ec_parity int?
+        state string
+        sequence_id long
+        acknowledged_bcsid long?
+        key_count long
+        used_bytes long
+        state_since_ms long
+        pipeline_alive boolean
+        suppressed boolean
+        owes_deletes boolean
+        health_state string?
+        """
+    ),
+    "replicas": _schema(
+        """
+        snapshot_id string
+        container_id long
+        datanode_id string
+        replica_index int
+        state string
+        origin_datanode_id string
+        bcsid long?
+        block_count long
+        used_bytes long
+        is_empty boolean
+        tree_algorithm string?
+        root long?
+        tombstones_checksum long?
+        tombstone_count int?
+        tree_generation long?
+        volume_id string
+        data_scan_at_ms long?
+        finding_count int
+        is_contradictory boolean
+        is_barred boolean
+        is_hopeful boolean
+        load_error string?
+        reported_at_ms long
+        """
+    ),
+    "nodes": _schema(
+        """
+        snapshot_id string
+        datanode_id string
+        address string
+        rack string
+        version string
+        health string
+        op_state string
+        op_expiry_ms long?
+        last_heartbeat_at_ms long
+        has_reported boolean
+        capacity_bytes long
+        available_bytes long
+        queued_replicate int
+        queued_reconstruct int
+        queued_delete int
+        queued_reconcile int
+        """
+    ),
+    "pending_ops": _schema(
+        """
+        snapshot_id string
+        container_id long
+        op string
+        datanode_id string
+        replica_index int
+        deadline_ms long
+        command_id long
+        """
+    ),
+}
+"""The contract with the Spark job; `spark_verify/rows.py` has the same columns in its words."""
+
+
+Row = tuple[Any, ...]
+"""Values of one row in the order of its schema, without the snapshot's id."""
+
+
+def signed(number: int) -> int:
+    """Return the signed 64-bit number with the bits of an unsigned one."""
+    return number - 2**64 if number >= 2**63 else number
+
+
+@contextmanager
+def writing(target: Path, snapshot_id: str) -> Iterator["SnapshotFiles"]:
+    """Yield a snapshot that becomes `target` if it is finished; else nothing is left of it.
+
+    Raises Unavailable(DISK_OUT_OF_SPACE) when it cannot be written, Refused when somebody else
+    writes it or it is there already.
+    """
+    building = target.parent / f".{target.name}.building"
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        claim = _claim(building)
+        try:
+            if target.exists():
+                raise Refused(
+                    Code.CONTAINER_EXISTS,
+                    f"{target} exists",
+                    hint="a finished snapshot is never written over: name another",
+                )
+            files = SnapshotFiles(building, snapshot_id)
+            try:
+                yield files
+                files.close()
+                if files.is_finished:
+                    building.rename(target)
+                    _sync(target.parent)
+            finally:
+                files.close()
+                shutil.rmtree(building, ignore_errors=True)
+        finally:
+            os.close(claim)
+    except OSError as error:
+        raise Unavailable(Code.DISK_OUT_OF_SPACE, f"snapshot cannot be written: {error}") from error
+
+
+class SnapshotFiles:
+    """The tables of a snapshot that grows. Rows of any table may be added at any time."""
+
+    def __init__(self, building: Path, snapshot_id: str) -> None:
+        self._building = building
+        self._snapshot_id = snapshot_id
+        self._tables = {
+            name: _Table(building / name, schema, snapshot_id) for name, schema in SCHEMAS.items()
+        }
+        self.is_finished = False
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Rows of each table."""
+        return {name: table.count for name, table in self._tables.items()}
+
+    def add(self, table: str, rows: Iterable[Row]) -> None:
+        """Add rows to a table. Raises OSError, and pyarrow.ArrowInvalid for a value of no column.
+
+        They are kept in memory until they are worth a group of the file.
+        """
+        self._tables[table].add(rows)
+
+    def finish(
+        self, *, as_of_ms: int, term: int, cluster_id: str, rules: Mapping[str, int]
+    ) -> None:
+        """Write what is kept, and the manifest. Raises OSError, pyarrow.ArrowInvalid."""
+        for table in self._tables.values():
+            table.finish()
+        manifest = {
+            "schema_version": SCHEMA_VERSION,
+            "snapshot_id": self._snapshot_id,
+            "as_of_ms": as_of_ms,
+            "term": term,
+            "cluster_id": cluster_id,
+            "rules": dict(rules),
+            "rows": self.counts,
+        }
+        path = self._building / "manifest.json"
+        path.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+        _sync(path)
+        _sync(self._building)
+        self.is_finished = True
+
+    def close(self) -> None:
+        """Close the files as they are."""
+        for table in self._tables.values():
+            table.close()
+
+
+class _Table:
+    """Parts of whole row groups; an empty table still has one part, with its schema."""
+
+    def __init__(self, directory: Path, schema: Any, snapshot_id: str) -> None:
+        self._directory = directory
+        self._schema = schema
+        self._snapshot_id = snapshot_id
+        self._kept: list[Row] = []
+        self._part: Any = None
+        self._path = directory
+        self._part_count = 0
+        self._in_part = 0
+        self.count = 0
+        directory.mkdir()
+
+    def add(self, rows: Iterable[Row]) -> None:
+        iterator = iter(rows)
+        while more := list(islice(iterator, ROWS_PER_GROUP - len(self._kept))):
+            self._kept += more
+            if len(self._kept) == ROWS_PER_GROUP:
+                self._write()
+
+    def finish(self) -> None:
+        if self._kept or not self._part_count:
+            self._write()
+        self._end_part()
+        _sync(self._directory)
+
+    def close(self) -> None:
+        if self._part is not None:
+            self._part.close()
+            self._part = None
+
+    def _write(self) -> None:
+        if self._part is None:
+            self._path = self._directory / f"part-{self._part_count:05d}.parquet"
+            self._part = pq.ParquetWriter(self._path, self._schema, compression="zstd")
+            self._part_count += 1
+            self._in_part = 0
+        group, self._kept = self._kept, []
+        if group:
+            columns = [[self._snapshot_id] * len(group), *map(list, zip(*group, strict=True))]
+            arrays = [
+                pa.array(column, type=field.type)
+                for column, field in zip(columns, self._schema, strict=True)
+            ]
+            self._part.write_table(pa.Table.from_arrays(arrays, schema=self._schema))
+            self.count += len(group)
+            self._in_part += len(group)
+        if self._in_part >= ROWS_PER_PART:
+            self._end_part()
+
+    def _end_part(self) -> None:
+        if self._part is not None:
+            self.close()
+            _sync(self._path)
+
+
+def _claim(building: Path) -> int:
+    """Make the directory anew and lock it; return its descriptor. What was killed there goes."""
+    if building.exists():
+        descriptor = os.open(building, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            _lock(descriptor, building)
+            shutil.rmtree(building)
+        finally:
+            os.close(descriptor)
+    building.mkdir()
+    descriptor = os.open(building, os.O_RDONLY | os.O_DIRECTORY)
+    _lock(descriptor, building)
+    return descriptor
+
+
+def _lock(descriptor: int, building: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise Unavailable(
+            Code.BUSY, f"another export writes {building}", hint="wait until it is done"
+        ) from error
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

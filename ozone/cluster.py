@@ -1,0 +1,134 @@
+"""What an Ozone cluster is asked for a snapshot, page by page: never the whole cluster at once."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import UUID
+
+from agent.errors import Code, Refused
+from ozone.wire.frames import Failure
+from ozone.wire.messages import Ask
+from ozone.wire.scm import ScmClient, request
+
+WHOLE_CLUSTER: Final = 1  # QueryScope
+PIPELINE_OPEN: Final = 2  # PipelineState
+NOT_FOUND: Final = "ContainerNotFoundException"
+BITS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Containers side by side with their replicas, in the order of their ids."""
+
+    containers: tuple[tuple[Any, tuple[Any, ...]], ...]
+    gone_count: int
+    """Containers that were removed between the two questions."""
+    total: int
+    """Containers of the cluster, as far as the SCM says; 0 when it does not."""
+
+
+@dataclass(slots=True)
+class Cluster:
+    """A cluster as its SCM tells it."""
+
+    client: ScmClient
+    page_containers: int
+    nodes: dict[str, Any] = field(default_factory=dict)
+    """`Node` messages by datanode id."""
+    open_pipelines: frozenset[str] = frozenset()
+
+    def cluster_id(self) -> str:
+        """Return the id of the cluster. Raises Refused, Unavailable, as all of these."""
+        return str(self.client.ask(Ask.GET_SCM).get_scm.cluster_id)
+
+    def is_in_safe_mode(self) -> bool:
+        """Whether the SCM still waits for datanodes to say what they have."""
+        return bool(self.client.ask(Ask.GET_SAFE_MODE).get_safe_mode.is_on)
+
+    def look_at_nodes(self) -> None:
+        """Take in the nodes as they are now; those that were there before stay known."""
+        answer = self.client.ask(Ask.QUERY_NODES, scope=WHOLE_CLUSTER)
+        for node in answer.query_nodes.nodes:
+            self.nodes[datanode_id(node.datanode)] = node
+
+    def look_at_pipelines(self) -> None:
+        """Take in which pipelines are open now."""
+        answer = self.client.ask(Ask.LIST_PIPELINES)
+        self.open_pipelines = frozenset(
+            pipeline_id(pipeline.id)
+            for pipeline in answer.list_pipelines.pipelines
+            if pipeline.state == PIPELINE_OPEN
+        )
+
+    def usages(self) -> dict[str, Any]:
+        """Return how full the nodes are, of those that say it."""
+        found = {}
+        names = list(self.nodes)
+        asked = self.client.ask_each(
+            range(len(names)), lambda place: request(Ask.GET_USAGE, uuid=names[place])
+        )
+        for place, answer in asked:
+            if not isinstance(answer, Failure) and answer.get_usage.usages:
+                found[names[place]] = answer.get_usage.usages[0]
+        return found
+
+    def pages(self) -> Iterator[Page]:
+        """Yield all containers with their replicas, ascending by id."""
+        start, total = 1, 0
+        while True:
+            listed = self.client.ask(
+                Ask.LIST_CONTAINERS, count=self.page_containers, start=start
+            ).list_containers
+            containers = {one.container_id: one for one in listed.containers}
+            if not containers:
+                return
+            if min(containers) < start:
+                raise Refused(
+                    Code.MALFORMED_REQUEST,
+                    f"{self.client.leader} lists container {min(containers)} when asked for those "
+                    f"from {start} on",
+                )
+            total = total or listed.total  # later answers count from their start on
+            replicas = self._replicas(containers)
+            yield Page(
+                tuple((containers[key], replicas[key]) for key in sorted(replicas)),
+                len(containers) - len(replicas),
+                total,
+            )
+            start = max(containers) + 1
+
+    def _replicas(self, containers: Mapping[int, Any]) -> dict[int, tuple[Any, ...]]:
+        found = {}
+        asked = self.client.ask_each(
+            containers, lambda key: request(Ask.GET_REPLICAS, container_id=key)
+        )
+        for container_id, answer in asked:
+            if isinstance(answer, Failure):
+                if answer.name != NOT_FOUND:
+                    raise Refused(
+                        Code.CONTAINER_INTERNAL_ERROR,
+                        f"{self.client.leader} does not tell the replicas of container "
+                        f"{container_id}: {answer.name}: {answer.text}",
+                    )
+                continue
+            found[container_id] = tuple(answer.get_replicas.replicas)
+        return found
+
+
+def datanode_id(datanode: Any) -> str:
+    """Return the id of a datanode, however its SCM writes it; empty when it has none."""
+    if datanode.uuid:
+        return str(datanode.uuid)
+    return _uuid(datanode.id.uuid if datanode.HasField("id") else datanode.uuid128)
+
+
+def pipeline_id(pipeline: Any) -> str:
+    """Return the id of a pipeline, however its SCM writes it; empty when it has none."""
+    return str(pipeline.id) if pipeline.id else _uuid(pipeline.uuid128)
+
+
+def _uuid(halves: Any) -> str:
+    if not halves.HasField("most"):
+        return ""
+    mask = (1 << BITS) - 1
+    return str(UUID(int=(halves.most & mask) << BITS | halves.least & mask))

@@ -1,0 +1,182 @@
+"""`suture ozone export`: a live cluster of Ozone as a snapshot for `suture-verify`.
+
+Containers come in pages, each with its replicas; nodes are looked at before the first page and
+behind the last, so that every replica's node is known. A cluster goes on living meanwhile: what
+changes during the export is told as it was when its page was asked for.
+"""
+
+import resource
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from agent.errors import Code, Refused
+from agent.rpc.wire.snapshot_file import SnapshotFiles, writing
+from ozone import snapshot_rows
+from ozone.cluster import Cluster, Page, datanode_id
+from ozone.snapshot_rows import Instant, Row, Strange
+from ozone.wire.scm import ScmClient
+
+PAGE_SIZE: Final = 4096  # containers of which one answer of the SCM tells
+EXAMPLES_MAX: Final = 5
+KIB: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ExportWish:
+    """What to export, and where to."""
+
+    client: ScmClient
+    target: Path
+    page_containers: int = PAGE_SIZE
+    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+
+
+@dataclass(slots=True)
+class LeftOut:
+    """Containers that are not in the snapshot, because something about them is not understood."""
+
+    reasons: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, list[int]] = field(default_factory=dict)
+
+    def add(self, container_id: int, reason: str) -> None:
+        """Take note of one."""
+        self.reasons[reason] += 1
+        named = self.examples.setdefault(reason, [])
+        if len(named) < EXAMPLES_MAX:
+            named.append(container_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """A finished snapshot, and what it cost."""
+
+    path: Path
+    snapshot_id: str
+    cluster_id: str
+    scm: str
+    rows: dict[str, int]
+    gone_count: int
+    """Containers that were removed while they were asked for."""
+    left_out: LeftOut
+    is_safe_mode: bool
+    requests: int
+    connections: int
+    answered_bytes: int
+    elapsed_s: float
+
+    @property
+    def containers_ms(self) -> float:
+        """Milliseconds for 1,000 containers."""
+        return self.elapsed_s * 1e6 / max(self.rows["containers"], 1)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the JSON of it."""
+        return {
+            "snapshot": str(self.path),
+            "snapshot_id": self.snapshot_id,
+            "cluster_id": self.cluster_id,
+            "scm": self.scm,
+            "rows": self.rows,
+            "gone_count": self.gone_count,
+            "left_out": [
+                {"reason": reason, "count": count, "examples": self.left_out.examples[reason]}
+                for reason, count in self.left_out.reasons.most_common()
+            ],
+            "is_safe_mode": self.is_safe_mode,
+            "requests": self.requests,
+            "connections": self.connections,
+            "answered_bytes": self.answered_bytes,
+            "elapsed_s": round(self.elapsed_s, 3),
+            "ms_per_1000_containers": round(self.containers_ms, 3),
+            "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB,
+        }
+
+
+def export(wish: ExportWish, progress: Callable[[int, int], None]) -> Exported:
+    """Write the snapshot; tell `progress` of each page, with how many containers there are.
+
+    Raises Refused, Unavailable; nothing is left of the snapshot then.
+    """
+    begun_s = time.monotonic()
+    cluster = Cluster(wish.client, wish.page_containers)
+    as_of_ms = wish.now_ms()
+    snapshot_id = f"{as_of_ms:013d}-ozone"
+    cluster_id = cluster.cluster_id()
+    is_safe_mode = cluster.is_in_safe_mode()
+    cluster.look_at_nodes()
+    cluster.look_at_pipelines()
+    with writing(wish.target, snapshot_id) as files:
+        work = _Export(cluster, files, Instant(as_of_ms, not is_safe_mode))
+        for page in cluster.pages():
+            work.add(page)
+            progress(len(page.containers) + page.gone_count, page.total)
+        work.add_nodes()
+        files.finish(as_of_ms=as_of_ms, term=0, cluster_id=cluster_id, rules={})
+    counts = wish.client.counts
+    return Exported(
+        path=wish.target,
+        snapshot_id=snapshot_id,
+        cluster_id=cluster_id,
+        scm=str(wish.client.leader),
+        rows=files.counts,
+        gone_count=work.gone_count,
+        left_out=work.left_out,
+        is_safe_mode=is_safe_mode,
+        requests=counts.requests,
+        connections=counts.connections,
+        answered_bytes=counts.answered_bytes,
+        elapsed_s=time.monotonic() - begun_s,
+    )
+
+
+@dataclass(slots=True)
+class _Export:
+    cluster: Cluster
+    files: SnapshotFiles
+    instant: Instant
+    left_out: LeftOut = field(default_factory=LeftOut)
+    gone_count: int = 0
+    holders: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, page: Page) -> None:
+        """Write the rows of a page."""
+        self.gone_count += page.gone_count
+        known = self.cluster.open_pipelines
+        if any(snapshot_rows.lacks_pipeline(info, known) for info, _ in page.containers):
+            self.cluster.look_at_pipelines()  # some are made, and closed, all the time
+        containers: list[Row] = []
+        replicas: list[Row] = []
+        for info, held in page.containers:
+            try:
+                row = snapshot_rows.container_row(info, self.cluster.open_pipelines, self.instant)
+                rows = [snapshot_rows.replica_row(replica, self.instant) for replica in held]
+            except Strange as error:
+                self.left_out.add(info.container_id, str(error))
+                continue
+            containers.append(row)
+            replicas += rows
+            for replica in held:
+                self.holders.setdefault(datanode_id(replica.datanode), replica.datanode)
+        self.files.add("containers", containers)
+        self.files.add("replicas", replicas)
+
+    def add_nodes(self) -> None:
+        """Write the nodes as they are now, and those of which only replicas tell."""
+        self.cluster.look_at_nodes()
+        usages = self.cluster.usages()
+        try:
+            rows = [
+                snapshot_rows.node_row(name, node, usages.get(name), self.instant)
+                for name, node in sorted(self.cluster.nodes.items())
+            ]
+        except Strange as error:
+            raise Refused(
+                Code.MALFORMED_REQUEST, f"{self.cluster.client.leader}: {error}"
+            ) from error
+        removed = sorted(self.holders.keys() - self.cluster.nodes.keys())
+        rows += [snapshot_rows.removed_node_row(self.holders[name]) for name in removed]
+        self.files.add("nodes", rows)

@@ -1,0 +1,170 @@
+"""What an SCM of Ozone tells, as rows of a snapshot. Pure.
+
+What it does not tell is left as not known, or as what plans least: tombstones, times of scans,
+volumes, and which deletes are still on their way (all containers may owe some).
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from health.words import CONTAINER_STATES, NODE_HEALTHS, OP_STATES, REPLICA_STATES
+from ozone.cluster import datanode_id, pipeline_id
+
+Row = tuple[Any, ...]
+
+TYPES: Final = {1: "RATIS", 2: "STAND_ALONE", 4: "EC"}  # ReplicationType
+STATES: Final = {  # LifeCycleState
+    1: "OPEN",
+    2: "CLOSING",
+    3: "QUASI_CLOSED",
+    4: "CLOSED",
+    5: "DELETING",
+    6: "DELETED",
+    7: "RECOVERING",
+}
+HEALTHS: Final = {1: "HEALTHY", 2: "STALE", 3: "DEAD", 6: "HEALTHY_READONLY"}  # NodeState
+NODE_STATES: Final = {
+    1: "IN_SERVICE",
+    2: "ENTERING_MAINTENANCE",
+    3: "IN_MAINTENANCE",
+    4: "DECOMMISSIONING",
+    5: "DECOMMISSIONED",
+}
+ALGORITHM: Final = "crc32c"
+ROOT_END: Final = 2**32
+
+assert set(STATES.values()) == set(CONTAINER_STATES)
+assert set(HEALTHS.values()) == set(NODE_HEALTHS)
+assert set(NODE_STATES.values()) == set(OP_STATES)
+
+
+class Strange(ValueError):
+    """What an SCM says that this release knows nothing of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """What holds for all rows of one export."""
+
+    as_of_ms: int
+    has_reported: bool
+    """The SCM has left safe mode: it knows what the datanodes have."""
+
+
+def lacks_pipeline(info: Any, open_pipelines: frozenset[str]) -> bool:
+    """Whether a container is open, and on no pipeline that is."""
+    return STATES.get(info.state) == "OPEN" and pipeline_id(info.pipeline_id) not in open_pipelines
+
+
+def container_row(info: Any, open_pipelines: frozenset[str], instant: Instant) -> Row:
+    """Return the row of a container. Raises Strange."""
+    kind, state = TYPES.get(info.type), STATES.get(info.state)
+    if kind is None or state is None:
+        raise Strange(f"replication type {info.type}, state {info.state}")
+    is_ec = kind == "EC"
+    coding = info.coding
+    width = coding.data + coding.parity if is_ec else info.factor
+    if width < 1 or (is_ec and (coding.data < 1 or coding.parity < 1)):
+        raise Strange(f"{kind} of {width} replicas")
+    return (
+        info.container_id,
+        kind,
+        width,
+        coding.data if is_ec else None,
+        coding.parity if is_ec else None,
+        state,
+        max(info.sequence_id, 0),
+        None,
+        info.key_count,
+        info.used_bytes,
+        min(info.state_since_ms, instant.as_of_ms),  # it may have changed since the export began
+        state == "OPEN" and not lacks_pipeline(info, open_pipelines),
+        info.suppressed,
+        True,
+        None,
+    )
+
+
+def replica_row(replica: Any, instant: Instant) -> Row:
+    """Return the row of a replica. Raises Strange."""
+    if replica.state not in REPLICA_STATES:
+        raise Strange(f"a replica in state {replica.state}")
+    root = root_of(replica)
+    return (
+        replica.container_id,
+        datanode_id(replica.datanode),
+        replica.index,
+        replica.state,
+        replica.origin,
+        replica.sequence_id if replica.sequence_id >= 0 else None,
+        max(replica.key_count, 0),
+        max(replica.used_bytes, 0),
+        replica.key_count == 0 and replica.used_bytes == 0,
+        None if root is None else ALGORITHM,
+        root,
+        None,
+        None,
+        None,
+        "",
+        None,
+        0,
+        False,
+        False,
+        False,
+        None,
+        instant.as_of_ms,
+    )
+
+
+def root_of(replica: Any) -> int | None:
+    """Return the root that a datanode reported; None when it has no tree.
+
+    Ozone says 0 also where there is no tree; where there are blocks, it is taken for that.
+    """
+    root: int = replica.checksum
+    if not 0 <= root < ROOT_END:
+        raise Strange(f"a root of {root}")
+    is_told = replica.HasField("checksum") and (root != 0 or replica.key_count == 0)
+    return root if is_told else None
+
+
+def node_row(datanode: str, node: Any, usage: Any, instant: Instant) -> Row:
+    """Return the row of a node, of which `usage` says how full it is. Raises Strange."""
+    health = HEALTHS.get(node.states[0] if node.states else 0)
+    op_state = NODE_STATES.get(node.op_states[0] if node.op_states else 0)
+    if health is None or op_state is None:
+        raise Strange(f"datanode {datanode} in states {list(node.states)}, {list(node.op_states)}")
+    is_heard = health in ("HEALTHY", "HEALTHY_READONLY")
+    return (
+        datanode,
+        node.datanode.host_name or node.datanode.ip_address,
+        node.datanode.network_location,
+        "",
+        health,
+        op_state,
+        node.datanode.op_state_expiry_s * 1000 or None,
+        instant.as_of_ms if is_heard else 0,
+        instant.has_reported,
+        0 if usage is None else max(usage.capacity, 0),
+        0 if usage is None else max(usage.remaining, 0),
+        0,
+        0,
+        0,
+        0,
+    )
+
+
+def removed_node_row(datanode: Any) -> Row:
+    """Return the row of a node that the SCM names as a replica's holder and lists no more."""
+    return (
+        datanode_id(datanode),
+        datanode.host_name or datanode.ip_address,
+        datanode.network_location,
+        "",
+        "DEAD",
+        "DECOMMISSIONED",
+        None,
+        0,
+        False,
+        *(0,) * 6,
+    )

@@ -1,0 +1,39 @@
+"""Who asks, and how that is proven: the one place where it is chosen.
+
+Hadoop knows SIMPLE, which believes a name, and SASL with Kerberos or tokens. Here is SIMPLE only.
+SASL would be a second kind of Identity: another code in the greeting, and an exchange of RpcSasl
+messages (call id -33) between the greeting and the context.
+"""
+
+import getpass
+from dataclasses import dataclass
+
+from agent.errors import Code, Refused
+from ozone.wire import frames
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who asks, by SIMPLE authentication."""
+
+    user: str
+
+    def opening(self, client_id: bytes, protocol: str) -> bytes:
+        """Return all bytes that go before the first call."""
+        greeting = frames.greeting(frames.SIMPLE)
+        return greeting + frames.context_frame(client_id, self.user, protocol)
+
+
+def choose(user: str) -> Identity:
+    """Return who asks: `user`, or who runs this process."""
+    return Identity(user or getpass.getuser())
+
+
+def not_accepted(address: str, failure: frames.Failure) -> Refused:
+    """Return the error of a server that wants more than SIMPLE, or another user."""
+    return Refused(
+        Code.UNAUTHENTICATED,
+        f"{address} does not let in who asks: {failure.text}",
+        hint="a cluster with Kerberos cannot be asked yet: only SIMPLE authentication is spoken "
+        "here; otherwise --user names another user",
+    )

@@ -1,0 +1,229 @@
+"""The client of Ozone's SCM, over real sockets, against what a real SCM said."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from agent.errors import Code, Refused, Unavailable
+from ozone.wire.authentication import Identity
+from ozone.wire.connection import parse_addresses
+from ozone.wire.frames import Failure
+from ozone.wire.messages import Ask
+from ozone.wire.scm import Manners, ScmClient, request
+from tests.support.recorded_scm import RecordedScm, recorded, recorded_scm
+
+CONTAINERS = (1, 2, 3, 4)
+QUICK = Manners(timeout_s=10.0, patience_s=10.0, pause_s=0.01)
+IMPATIENT = Manners(timeout_s=0.2, patience_s=0.3, pause_s=0.01)
+
+
+@pytest.fixture
+def scm() -> Iterator[RecordedScm]:
+    """An SCM that leads."""
+    with recorded_scm() as server:
+        yield server
+
+
+def client_of(*servers: RecordedScm, manners: Manners = QUICK) -> ScmClient:
+    """Return a client of several SCMs."""
+    addresses = ",".join(server.address for server in servers)
+    return ScmClient(parse_addresses(addresses), Identity("suture"), manners)
+
+
+def replica_counts(client: ScmClient) -> dict[int, int]:
+    """Ask for the replicas of all containers at once."""
+    asked = client.ask_each(CONTAINERS, lambda key: request(Ask.GET_REPLICAS, container_id=key))
+    return {key: len(answer.get_replicas.replicas) for key, answer in asked}
+
+
+def closed_port() -> str:
+    """Return an address where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_what_was_recorded_is_asked_and_read(scm: RecordedScm) -> None:
+    """
+    The bytes that are sent are those that a real SCM understood: the server knows no others.
+    """
+    with closing(client_of(scm)) as client:
+        assert {1: 3, 2: 3, 3: 5, 4: 5} == replica_counts(client)
+        assert len(client.ask(Ask.QUERY_NODES, scope=1).query_nodes.nodes) == 5
+        assert not client.ask(Ask.GET_SAFE_MODE).get_safe_mode.is_on
+    assert ["suture"] == scm.users
+
+
+def test_many_calls_are_under_way_on_one_connection() -> None:
+    """
+    The server answers none of them before it has all, and the last first.
+    """
+    with recorded_scm(held_back=len(CONTAINERS)) as scm, closing(client_of(scm)) as client:
+        assert {1: 3, 2: 3, 3: 5, 4: 5} == replica_counts(client)
+        assert len(CONTAINERS) == scm.most_under_way
+        assert 1 == client.counts.connections
+
+
+def test_no_more_calls_are_under_way_than_the_window_has(scm: RecordedScm) -> None:
+    """
+    However many there are to make.
+    """
+    begun = []
+
+    def items() -> Iterator[int]:
+        for key in CONTAINERS * 20:
+            begun.append(key)
+            yield key
+
+    with closing(client_of(scm, manners=Manners(window=8, timeout_s=10))) as client:
+        done = 0
+        for _ in client.ask_each(items(), lambda k: request(Ask.GET_REPLICAS, container_id=k)):
+            assert len(begun) - done <= 8
+            done += 1
+    assert len(CONTAINERS) * 20 == done
+
+
+def test_a_failure_stands_for_its_own_call(scm: RecordedScm) -> None:
+    """
+    The other calls are answered.
+    """
+    with closing(client_of(scm)) as client:
+        asked = client.ask_each([1, 999], lambda k: request(Ask.GET_REPLICAS, container_id=k))
+        found = dict(asked)
+
+    assert 3 == len(found[1].get_replicas.replicas)
+    assert isinstance(found[999], Failure)
+    assert "ContainerNotFoundException" == found[999].name
+
+
+def test_the_leader_is_found() -> None:
+    """
+    Neither one that does not lead nor one that is down is in the way.
+    """
+    with recorded_scm(leads=False) as follower, recorded_scm() as leader:
+        addresses = f"{closed_port()},{follower.address},{leader.address}"
+        client = ScmClient(parse_addresses(addresses), Identity("suture"), QUICK)
+        with closing(client):
+            assert {1: 3, 2: 3, 3: 5, 4: 5} == replica_counts(client)
+        assert follower.calls
+        assert leader.address == str(client.leader)
+
+
+def test_what_was_not_answered_is_asked_again() -> None:
+    """
+    A connection that ends in the middle costs no answer, and none comes twice.
+    """
+    with recorded_scm(hang_up_after=3) as scm, closing(client_of(scm)) as client:
+        asked = client.ask_each(
+            CONTAINERS * 3, lambda key: request(Ask.GET_REPLICAS, container_id=key)
+        )
+        assert sorted(CONTAINERS * 3) == sorted(key for key, _ in asked)
+        assert client.counts.connections >= 4
+
+
+def test_an_order_is_given_once() -> None:
+    """
+    Where no answer came, nobody knows whether it was done; the next order is given.
+    """
+    with recorded_scm(hang_up_after=1) as scm, closing(client_of(scm)) as client:
+        given = list(
+            client.order_each([1, 2, 3], lambda key: request(Ask.RECONCILE, container_id=key))
+        )
+
+    assert [1, 2, 3] == [key for key, _ in given]
+    assert not isinstance(given[0][1], Failure)
+    assert isinstance(given[1][1], Failure)
+    assert "not known whether it was done" in given[1][1].text
+    assert "EC" in given[2][1].text
+    assert 3 == len(scm.calls)
+
+
+def test_an_order_goes_to_the_leader() -> None:
+    """
+    One that does not lead has done nothing.
+    """
+    with recorded_scm(leads=False) as follower, recorded_scm() as leader:
+        with closing(client_of(follower, leader)) as client:
+            ((_, answer),) = client.order_each(
+                [1], lambda key: request(Ask.RECONCILE, container_id=key)
+            )
+        assert not isinstance(answer, Failure)
+        assert (1, 1) == (len(follower.calls), len(leader.calls))
+
+
+def test_nobody_who_leads_is_told_by_address_and_reason() -> None:
+    """
+    It does not go on for ever.
+    """
+    nobody = closed_port()
+    with recorded_scm(leads=False) as follower:
+        client = ScmClient(
+            parse_addresses(f"{nobody},{follower.address}"), Identity("suture"), IMPATIENT
+        )
+        with closing(client), pytest.raises(Unavailable) as caught:
+            client.ask(Ask.GET_SCM)
+
+    assert f"{nobody}: Connection refused" in str(caught.value)
+    assert f"{follower.address}: does not lead: Server:one is not the leader." in str(caught.value)
+
+
+def test_a_server_that_says_nothing_is_given_up() -> None:
+    """
+    The error says for how long was waited.
+    """
+    with (
+        recorded_scm(silent_after=0) as scm,
+        closing(client_of(scm, manners=IMPATIENT)) as client,
+        pytest.raises(Unavailable, match=r"no answer within 0\.2 s"),
+    ):
+        client.ask(Ask.GET_SCM)
+
+
+def test_a_cluster_with_kerberos_is_refused_in_plain_words() -> None:
+    """
+    At once: asking again cannot help.
+    """
+    with (
+        recorded_scm(lets_in=False) as scm,
+        closing(client_of(scm)) as client,
+        pytest.raises(Refused, match="SIMPLE authentication is not enabled") as caught,
+    ):
+        client.ask(Ask.GET_SCM)
+
+    assert Code.UNAUTHENTICATED is caught.value.code
+    assert "Kerberos cannot be asked yet" in caught.value.hint
+    assert 1 == client.counts.connections
+
+
+@pytest.mark.parametrize(
+    ("server", "said"),
+    [("http", "does not speak Hadoop's RPC: HTTP"), ("dn", "is no client port of an SCM")],
+)
+def test_another_port_of_the_scm_is_told(server: str, said: str) -> None:
+    """
+    Its page, and where datanodes report: what both answered was recorded.
+    """
+    (answer,) = recorded(server).values()
+    wishes = {"raw": answer} if server == "http" else {"answers": recorded(server)}
+    with (
+        recorded_scm(**wishes) as scm,
+        closing(client_of(scm)) as client,
+        pytest.raises(Refused, match=said) as caught,
+    ):
+        client.ask(Ask.GET_SCM)
+
+    assert scm.address in str(caught.value)
+    assert "9860" in caught.value.hint
+
+
+def test_an_answer_that_is_too_large_is_not_waited_for() -> None:
+    """
+    Its length is the only thing that is believed of it.
+    """
+    with (
+        recorded_scm(raw=b"\x7f\xff\xff\xff") as scm,
+        closing(client_of(scm)) as client,
+        pytest.raises(Refused, match="2147483647 bytes in one answer"),
+    ):
+        client.ask(Ask.GET_SCM)

@@ -1,0 +1,112 @@
+"""Hadoop's RPC as bytes, against what a real SCM said."""
+
+import pytest
+
+from merkle.damaged import Damaged
+from ozone.wire.connection import Address, parse_addresses
+from ozone.wire.frames import Failure, context_frame, greeting, parse_answer, varint
+from tests.support import recorded_scm
+from tests.support.recorded_scm import recorded
+
+
+def told() -> list[bytes]:
+    """Return answers of each kind, the shortest."""
+    answers = recorded("scm").values()
+    failed = next(answer for answer in answers if b"ContainerNotFound" in answer)
+    return [*sorted(answers, key=len)[:3], failed]
+
+
+def test_what_the_scm_said_is_read_whole_or_not_at_all() -> None:
+    """
+    Of an answer that breaks off anywhere, nothing is believed.
+    """
+    for frame in told():
+        assert 0 <= parse_answer(frame).call_id
+        for end in range(len(frame)):
+            with pytest.raises(Damaged):
+                parse_answer(frame[:end])
+
+
+def test_bytes_behind_an_answer_are_not_passed_over() -> None:
+    """
+    A frame is one answer.
+    """
+    with pytest.raises(Damaged, match="in a frame with"):
+        parse_answer(told()[0] + b"\x00")
+
+
+def test_a_failure_names_the_exception_and_its_first_line() -> None:
+    """
+    The rest is a stack trace of the SCM.
+    """
+    frame = next(a for a in recorded("scm").values() if b"Container #999 not found\n" in a)
+
+    failure = parse_answer(frame).failure
+
+    assert isinstance(failure, Failure)
+    assert ("ContainerNotFoundException", "Container #999 not found") == (
+        failure.name,
+        failure.text,
+    )
+    assert not failure.is_fatal
+
+
+def test_a_failure_of_the_connection_has_no_call() -> None:
+    """
+    Its number is negative, and travels as an unsigned one of 32 bits.
+    """
+    frame = recorded_scm.failure(-3, recorded_scm.NO_ACCESS, "no", status=2, detail=15)
+
+    answer = parse_answer(frame)
+
+    assert -3 == answer.call_id
+    assert answer.failure == Failure(recorded_scm.NO_ACCESS, "no", True, True)
+
+
+def test_an_answer_to_no_call_is_none() -> None:
+    """
+    An empty header is parsed by protobuf, and says nothing.
+    """
+    with pytest.raises(Damaged, match="name no call"):
+        parse_answer(b"\x00")
+
+
+def test_a_connection_begins_as_hadoop_wants_it() -> None:
+    """
+    Written out by hand: the magic word, version 9, service class 0, SIMPLE; then call -3, which
+    says user and protocol.
+    """
+    header = b"\x08\x02\x10\x00\x18\x05\x22\x02ID\x28\x01"
+    context = b"\x12\x04\x0a\x02me\x1a\x01P"
+
+    assert greeting(0) == b"hrpc\x09\x00\x00"
+    body = bytes([len(header)]) + header + bytes([len(context)]) + context
+    assert context_frame(b"ID", "me", "P") == len(body).to_bytes(4, "big") + body
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [(0, "00"), (127, "7f"), (128, "8001"), (300, "ac02"), (2**32 - 1, "ffffffff0f")],
+)
+def test_a_length_is_a_varint(number: int, expected: str) -> None:
+    """
+    The examples of protobuf's own description among them.
+    """
+    assert expected == varint(number).hex()
+
+
+def test_addresses_are_told_apart() -> None:
+    """
+    Also those of version 6, and one that is given twice.
+    """
+    assert (Address("a", 9860), Address("::1", 1)) == parse_addresses("a:9860, [::1]:1,a:9860")
+    assert "[::1]:1" == str(Address("::1", 1))
+
+
+@pytest.mark.parametrize("text", ["", "a", "a:", ":1", "a:b", "a:1,", "a:65536", "a:-1"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    """
+    The part that is none is named.
+    """
+    with pytest.raises(ValueError, match="HOST:PORT"):
+        parse_addresses(text)

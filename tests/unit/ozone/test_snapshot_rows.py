@@ -1,0 +1,139 @@
+"""What an SCM of Ozone tells, as rows of a snapshot."""
+
+from typing import Any
+
+import pytest
+
+from agent.rpc.wire.snapshot_file import SCHEMAS
+from ozone.cluster import datanode_id
+from ozone.snapshot_rows import Instant, Strange, container_row, node_row, replica_row
+from ozone.wire.messages import RESPONSE
+
+NOW = Instant(1_000_000, True)
+PIPELINE = "5a3f1dae-1bed-449f-973b-c71b1ada4f18"
+DATANODE = "9a6cd76e-e427-487c-bd46-6f00038a57fc"
+
+
+def container(**fields: object) -> Any:
+    """Return a closed Ratis container of three replicas."""
+    made = RESPONSE().list_containers.containers.add()
+    defaults = {"container_id": 7, "state": 4, "factor": 3, "type": 1, "sequence_id": 5}
+    for name, value in (defaults | fields).items():
+        setattr(made, name, value)
+    return made
+
+
+def replica(**fields: object) -> Any:
+    """Return a closed replica with a tree."""
+    made = RESPONSE().get_replicas.replicas.add()
+    made.datanode.uuid = DATANODE
+    defaults = {"container_id": 7, "state": "CLOSED", "sequence_id": 5, "key_count": 2}
+    for name, value in (defaults | {"checksum": 99} | fields).items():
+        setattr(made, name, value)
+    return made
+
+
+def named(table: str, row: tuple[object, ...]) -> dict[str, object]:
+    """Return a row by the names of its columns."""
+    return dict(zip(SCHEMAS[table].names[1:], row, strict=True))
+
+
+def row_of(made: Any, pipelines: frozenset[str] = frozenset()) -> dict[str, object]:
+    """Return a container's row by names."""
+    return named("containers", container_row(made, pipelines, NOW))
+
+
+class TestReplica:
+    @pytest.mark.parametrize(
+        ("fields", "root"),
+        [
+            ({"checksum": 99}, 99),
+            ({"checksum": 2**32 - 1}, 2**32 - 1),
+            ({"checksum": 0}, None),
+            ({"checksum": 0, "key_count": 0}, 0),
+        ],
+    )
+    def test_no_tree_is_not_a_root_of_zero(
+        self, fields: dict[str, object], root: int | None
+    ) -> None:
+        """Ozone says 0 for both; where there are blocks it is no tree."""
+        row = named("replicas", replica_row(replica(**fields), NOW))
+
+        assert root == row["root"]
+        assert ("crc32c" if root is not None else None) == row["tree_algorithm"]
+
+    def test_an_older_datanode_reports_no_root(self) -> None:
+        """Nor is one made up for it where there are no blocks."""
+        made = replica(key_count=0)
+        made.ClearField("checksum")
+
+        assert named("replicas", replica_row(made, NOW))["root"] is None
+
+    def test_a_commit_id_that_is_not_known_is_null(self) -> None:
+        """A datanode that has none reports -1."""
+        assert named("replicas", replica_row(replica(sequence_id=-1), NOW))["bcsid"] is None
+
+    @pytest.mark.parametrize("fields", [{"state": "FROZEN"}, {"checksum": -1}, {"checksum": 2**32}])
+    def test_what_is_not_known_is_refused(self, fields: dict[str, object]) -> None:
+        """The container is left out by name; it is not taken for something else."""
+        with pytest.raises(Strange):
+            replica_row(replica(**fields), NOW)
+
+
+class TestContainer:
+    def test_an_erasure_coded_one_has_its_code(self) -> None:
+        """Its width is that of data and parity together."""
+        made = container(type=4, factor=0)
+        made.coding.data, made.coding.parity = 3, 2
+
+        row = row_of(made)
+
+        assert ("EC", 5, 3, 2) == tuple(
+            row[name] for name in ("replication_type", "replication_factor", "ec_data", "ec_parity")
+        )
+
+    def test_an_open_one_is_alive_on_an_open_pipeline(self) -> None:
+        """On another it is not, and a closed one never is."""
+        made = container(state=1)
+        made.pipeline_id.id = PIPELINE
+
+        assert row_of(made, frozenset({PIPELINE}))["pipeline_alive"] is True
+        assert row_of(made)["pipeline_alive"] is False
+        made.state = 4
+        assert row_of(made, frozenset({PIPELINE}))["pipeline_alive"] is False
+
+    def test_what_changed_during_the_export_is_not_in_the_future(self) -> None:
+        """A snapshot with rows later than itself is refused by its reader."""
+        assert 1_000_000 == row_of(container(state_since_ms=1_000_500))["state_since_ms"]
+
+    @pytest.mark.parametrize(
+        "fields", [{"type": 3}, {"type": 9}, {"state": 8}, {"factor": 0}, {"type": 4, "factor": 3}]
+    )
+    def test_what_is_not_known_is_refused(self, fields: dict[str, object]) -> None:
+        """A later Ozone's words, a container of no replicas, an erasure code without numbers."""
+        with pytest.raises(Strange):
+            container_row(container(**fields), frozenset(), NOW)
+
+
+class TestNode:
+    def test_states_are_ozones_by_number(self) -> None:
+        """The two lists have other orders than ours."""
+        node = RESPONSE().query_nodes.nodes.add()
+        node.states.append(6)
+        node.op_states.append(3)
+        node.datanode.op_state_expiry_s = 12
+
+        row = named("nodes", node_row(DATANODE, node, None, NOW))
+
+        assert ("HEALTHY_READONLY", "IN_MAINTENANCE", 12_000) == tuple(
+            row[name] for name in ("health", "op_state", "op_expiry_ms")
+        )
+
+    def test_an_id_is_found_however_it_is_written(self) -> None:
+        """Ozone has three fields for it, of which older and newer ones fill others."""
+        old, newer, newest = (RESPONSE().query_nodes.nodes.add().datanode for _ in range(3))
+        old.uuid = DATANODE
+        for halves in (newer.uuid128, newest.id.uuid):
+            halves.most, halves.least = -7319238423109744516, -4808033506321344516
+
+        assert {DATANODE} == {datanode_id(made) for made in (old, newer, newest)}
