@@ -1,19 +1,24 @@
-"""suture ozone export: a whole cluster, as its storage container manager tells it."""
+"""suture ozone export, reconcile: a whole cluster, through its storage container manager."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from agent.cli.terminal.output import Exit, counted, emit, items_progress, remark, say
+from agent.cli.terminal.output import Exit, counted, emit, grid, items_progress, remark, say, show
 from agent.cli.terminal.typer_options import JsonFlag
-from agent.errors import Code, Refused
+from agent.errors import Code, Refused, SutureError
 from ozone.wire.authentication import choose
 from ozone.wire.connection import parse_addresses
 from ozone.wire.scm import ScmClient
 
 if TYPE_CHECKING:
     from ozone.export import Exported
+    from ozone.reconcile import Orders
+
+PER_MINUTE: Final = 60.0  # a datanode works on some at a time; none shall wait for hours in a queue
 
 ScmAddresses = Annotated[
     str,
@@ -36,6 +41,19 @@ def scm_client(addresses: str, user: str) -> ScmClient:
         raise typer.BadParameter(f"--scm: {error}") from error
 
 
+@contextmanager
+def _parquet() -> Iterator[None]:
+    """Say what to install for modules that write or read Parquet, which a scrub does without."""
+    try:
+        yield
+    except ImportError as error:
+        raise Refused(
+            Code.INELIGIBLE,
+            "snapshots and plans need the package pyarrow, which is not installed",
+            hint="pip install 'suture[scm]', or suture[spark]",
+        ) from error
+
+
 def export_command(
     scm: ScmAddresses,
     to: Annotated[
@@ -48,14 +66,8 @@ def export_command(
 
     Only reads. 2: some containers are left out, because they are of a kind that is not known.
     """
-    try:
-        from ozone.export import ExportWish, export  # pyarrow, which a scrub does without
-    except ImportError as error:
-        raise Refused(
-            Code.INELIGIBLE,
-            "snapshots need the package pyarrow, which is not installed",
-            hint="pip install 'suture[scm]', or suture[spark]",
-        ) from error
+    with _parquet():
+        from ozone.export import ExportWish, export
     client = scm_client(scm, user)
     try:
         with items_progress("containers", 0, quiet=as_json) as progress:
@@ -90,3 +102,68 @@ def tell(done: "Exported") -> None:
     for reason, count in done.left_out.reasons.most_common():
         named = ", ".join(map(str, done.left_out.examples[reason]))
         remark(f"left out, {counted(count, 'container')}: {reason}; first: {named}")
+
+
+def reconcile_command(
+    plan: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A run directory that suture-verify wrote.")
+    ],
+    scm: ScmAddresses,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Order it; without, it is only shown.")
+    ] = False,
+    per_minute: Annotated[
+        float, typer.Option(min=0.1, metavar="COUNT", help="Order no more containers a minute.")
+    ] = PER_MINUTE,
+    user: UserOption = "",
+    as_json: JsonFlag = False,
+) -> int:
+    """Hand the reconcile rows of a plan to Ozone's SCM; without --yes, show them.
+
+    It does what `ozone admin container reconcile` does, row by row. 2: there is something left to
+    do.
+    """
+    with _parquet():
+        from agent.rpc.wire.plan_file import scope
+        from ozone.reconcile import Orders, ReconcileWish, reconcile, reconcile_plan
+    orders = Orders(reconcile_plan(plan), is_dry_run=not yes)
+    if partial := scope(plan):
+        remark(partial)
+    client = scm_client(scm, user)
+    rows = len(orders.plan.rows)
+    wish = ReconcileWish(client=client, plan=orders.plan, is_dry_run=not yes, per_minute=per_minute)
+    try:
+        with items_progress("orders", rows, quiet=as_json) as progress:
+            reconcile(wish, orders, lambda: progress.advance(progress.task_ids[0]))
+    except SutureError as error:
+        if as_json:
+            error.facts |= orders.sent()
+        elif orders.is_begun:  # what was ordered must be known, whatever ended the rest
+            tell_orders(orders, as_json=False)
+        raise
+    except KeyboardInterrupt:
+        tell_orders(orders, as_json=as_json)
+        raise
+    finally:
+        client.close()
+    tell_orders(orders, as_json=as_json)
+    return Exit.TO_DO if orders.is_unfinished else Exit.OK
+
+
+def tell_orders(orders: "Orders", *, as_json: bool) -> None:
+    """Print what became of a plan."""
+    if as_json:
+        emit(orders.facts())
+        return
+    columns = ["container#", "class", "reason", "outcome", "why"]
+    rows = [
+        (row.container_id, row.checksum_class, row.reason, *orders.outcomes[row.container_id])
+        for row in orders.plan.rows
+    ]
+    if rows:
+        show(grid("", columns, rows))
+    counts = orders.counts()
+    named = ", ".join(f"{count} {outcome.value}" for outcome, count in counts.items())
+    say(f"{counted(len(rows), 'container')} to reconcile: {named or 'none'}")
+    if orders.is_dry_run and rows:
+        remark("nothing was ordered: --yes does it")

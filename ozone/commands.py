@@ -14,7 +14,7 @@ from agent.config.quantity import parse_bytes_per_s, parse_duration_s
 from agent.observe import logs
 from agent.runtime.stopping import StopRequest
 from merkle.replica import ContainerId
-from ozone.cluster_commands import export_command
+from ozone.cluster_commands import export_command, reconcile_command
 from ozone.comparison import Agreement, Reason
 from ozone.disk.layout import HDDS, Volume
 from ozone.result import MEANINGS, ContainerResult, Standing
@@ -76,6 +76,7 @@ def ozone() -> None:
 
 
 app.command("export")(export_command)
+app.command("reconcile")(reconcile_command)
 
 
 @app.command("scrub")

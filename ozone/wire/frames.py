@@ -39,6 +39,8 @@ class Failure:
     text: str
     is_fatal: bool = False
     is_unauthorized: bool = False
+    is_not_known: bool = False
+    """No answer came: it may have been done."""
 
     @property
     def name(self) -> str:

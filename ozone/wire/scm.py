@@ -164,7 +164,7 @@ class ScmClient:
                     self._drop()
                     if sent:
                         text = f"not known whether it was done: {error}"
-                        yield item, Failure(error.code.value, text)
+                        yield item, Failure(error.code.value, text, is_not_known=True)
                         break
                     self._next(str(error), deadline_s)
 

@@ -1,0 +1,203 @@
+"""`suture ozone reconcile`: the reconcile rows of a plan, handed to Ozone's SCM one by one.
+
+The SCM tells the datanodes of a container to compare their replicas with each other, as
+`ozone admin container reconcile` has it do; they repair what differs from the tree of a peer.
+"""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow
+import pyarrow.parquet
+
+from agent.config.given import ANSWER_BYTES_MAX, given_bytes
+from agent.errors import Code, Refused
+from agent.rpc.wire.plan_file import read_plan
+from ozone.wire.frames import Failure
+from ozone.wire.messages import Ask
+from ozone.wire.scm import ScmClient, request
+
+MINUTE_S: Final = 60.0
+EXPLAINED: Final = "EXPLAINED"
+"""Checksum class of replicas whose roots differ, and which are known to hold the same."""
+
+
+class Outcome(StrEnum):
+    """What became of one row of the plan."""
+
+    SHOWN = "SHOWN"  # it would be ordered
+    ORDERED = "ORDERED"  # the SCM has told the datanodes
+    REFUSED = "REFUSED"  # the SCM says why
+    NOT_KNOWN = "NOT_KNOWN"  # sent, and no answer came
+    NOT_SENT = "NOT_SENT"  # it was stopped before
+    EXPIRED = "EXPIRED"  # the plan is too old to be believed
+    EXPLAINED = "EXPLAINED"  # there is nothing that Ozone could make equal
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One container that the plan would have reconciled."""
+
+    container_id: int
+    reason: str
+    checksum_class: str
+    expires_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The reconcile rows of a finished run of `suture-verify`, the most urgent first."""
+
+    run_id: str
+    cluster_id: str
+    rows: tuple[Row, ...]
+
+
+@dataclass(slots=True)
+class Orders:
+    """What became of a plan."""
+
+    plan: Plan
+    is_dry_run: bool
+    outcomes: dict[int, tuple[Outcome, str]] = field(default_factory=dict)
+
+    def counts(self) -> Counter[Outcome]:
+        """Return how many rows had each outcome."""
+        return Counter(outcome for outcome, _ in self.outcomes.values())
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether anything was sent."""
+        sent = {Outcome.ORDERED, Outcome.REFUSED, Outcome.NOT_KNOWN}
+        return not sent.isdisjoint(self.counts())
+
+    def sent(self) -> dict[str, str]:
+        """Return the containers that were ordered or may have been, for the facts of an error."""
+        return {
+            outcome.value.lower(): ",".join(
+                str(key) for key, (own, _) in self.outcomes.items() if own is outcome
+            )
+            for outcome in (Outcome.ORDERED, Outcome.NOT_KNOWN)
+        }
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether anything is left that a person must see to."""
+        return bool(self.counts().keys() - {Outcome.ORDERED, Outcome.EXPLAINED})
+
+    def facts(self) -> dict[str, Any]:
+        """Return the JSON of it."""
+        counts = self.counts()
+        return {
+            "run_id": self.plan.run_id,
+            "cluster_id": self.plan.cluster_id,
+            "is_dry_run": self.is_dry_run,
+            "outcomes": {outcome.value: counts[outcome] for outcome in Outcome},
+            "orders": [
+                {
+                    "container_id": row.container_id,
+                    "reason": row.reason,
+                    "checksum_class": row.checksum_class,
+                    "outcome": self.outcomes[row.container_id][0].value,
+                    "message": self.outcomes[row.container_id][1],
+                }
+                for row in self.plan.rows
+            ],
+        }
+
+
+def reconcile_plan(run: Path) -> Plan:
+    """Return the reconcile rows of a run directory. Raises Refused."""
+    request_read = read_plan(run, only="reconcile")
+    try:
+        summary = json.loads(given_bytes(run / "summary.json", bytes_max=ANSWER_BYTES_MAX))
+        table: Any = pyarrow.parquet.read_table(
+            run / "reconcile_plan", columns=["container_id", "checksum_class"]
+        )
+        classes = dict(
+            zip(table["container_id"].to_pylist(), table["checksum_class"].to_pylist(), strict=True)
+        )
+        return Plan(
+            run_id=request_read.run_id,
+            cluster_id=str(summary["cluster_id"]),
+            rows=tuple(
+                Row(row.container_id, row.reason, classes[row.container_id], row.expires_at_ms)
+                for row in request_read.rows
+            ),
+        )
+    except (OSError, ValueError, KeyError, TypeError, pyarrow.ArrowException) as error:
+        raise Refused(Code.MALFORMED_REQUEST, f"plan in {run} cannot be read: {error}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReconcileWish:
+    """What to hand over, and how fast."""
+
+    client: ScmClient
+    plan: Plan
+    is_dry_run: bool
+    per_minute: float
+    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    wait: Callable[[float], None] = time.sleep
+
+
+def reconcile(wish: ReconcileWish, orders: Orders, told: Callable[[], None]) -> None:
+    """Fill `orders`, row by row; call `told` after each.
+
+    Raises Refused when the plan is about another cluster, Unavailable when no SCM answers; what was
+    ordered before stands in `orders`.
+    """
+    for row in wish.plan.rows:
+        orders.outcomes[row.container_id] = (Outcome.NOT_SENT, "")
+    cluster_id = str(wish.client.ask(Ask.GET_SCM).get_scm.cluster_id)
+    if cluster_id != wish.plan.cluster_id:
+        raise Refused(
+            Code.WRONG_CLUSTER,
+            f"the plan is about cluster {wish.plan.cluster_id}, and {wish.client.leader} leads "
+            f"{cluster_id}",
+            hint="were the addresses of another cluster given?",
+        )
+    wanted = []
+    for row in wish.plan.rows:
+        left_out = _left_out(row, wish.now_ms())
+        if left_out is None and not wish.is_dry_run:
+            wanted.append(row.container_id)
+            continue
+        orders.outcomes[row.container_id] = left_out or (Outcome.SHOWN, "")
+        told()
+    given = wish.client.order_each(
+        _paced(wanted, wish), lambda key: request(Ask.RECONCILE, container_id=key)
+    )
+    for container_id, answer in given:
+        orders.outcomes[container_id] = _outcome(answer)
+        told()
+
+
+def _left_out(row: Row, now_ms: int) -> tuple[Outcome, str] | None:
+    if row.checksum_class == EXPLAINED:
+        return Outcome.EXPLAINED, "roots differ, and the replicas hold the same"
+    if row.expires_at_ms < now_ms:
+        return Outcome.EXPIRED, "verify a fresh snapshot"
+    return None
+
+
+def _paced(wanted: Sequence[int], wish: ReconcileWish) -> Iterator[int]:
+    """Yield one container after the other, no more a minute than are wished for."""
+    for place, container_id in enumerate(wanted):
+        if place:
+            wish.wait(MINUTE_S / wish.per_minute)
+        yield container_id
+
+
+def _outcome(answer: Any) -> tuple[Outcome, str]:
+    if not isinstance(answer, Failure):
+        return Outcome.ORDERED, ""
+    if answer.is_not_known:
+        return Outcome.NOT_KNOWN, answer.text
+    return Outcome.REFUSED, answer.text

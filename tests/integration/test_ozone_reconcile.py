@@ -1,0 +1,199 @@
+"""`suture ozone reconcile`: the reconcile rows of a plan, against what a real SCM said."""
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from agent.cli.main import run
+from agent.cli.terminal.output import Exit
+from agent.errors import Code, Refused
+from ozone.reconcile import Orders, Outcome, ReconcileWish, reconcile, reconcile_plan
+from ozone.wire.authentication import Identity
+from ozone.wire.connection import parse_addresses
+from ozone.wire.scm import Manners, ScmClient
+from tests.support.recorded_scm import RecordedScm, recorded_scm
+
+CLUSTER = "3ae656e7-e14e-41c6-99bb-9487cfe99e40"  # of the recording
+NOW_MS = 1_800_000_000_000
+QUICK = Manners(timeout_s=10, patience_s=1, pause_s=0.01)
+
+
+@pytest.fixture
+def scm() -> Iterator[RecordedScm]:
+    """An SCM that leads."""
+    with recorded_scm() as server:
+        yield server
+
+
+def finished_run(directory: Path, *rows: dict[str, Any], cluster_id: str = CLUSTER) -> Path:
+    """Write what `suture-verify` leaves, as far as a plan is concerned."""
+    replica = {"datanode_id": "a", "state": "CLOSED", "root": 1, "tree_algorithm": "crc32c"}
+    defaults = {
+        "action": "reconcile",
+        "reason": "roots differ, minority",
+        "checksum_class": "MISMATCH_MINORITY",
+        "replicas": [replica],
+        "expires_at_ms": NOW_MS,
+    }
+    wanted = [defaults | {"priority": place} | row for place, row in enumerate(rows)]
+    for name, own in (("reconcile_plan", wanted), ("plan", [])):
+        (directory / name).mkdir(parents=True)
+        table = pa.Table.from_pylist(own) if own else empty_plan()
+        pq.write_table(table, directory / name / "part.parquet")
+    (directory / "manifest.json").write_text('{"snapshot_id": "s", "run_id": "r"}')
+    (directory / "summary.json").write_text(json.dumps({"cluster_id": cluster_id}))
+    (directory / "_SUCCESS").touch()
+    return directory
+
+
+def empty_plan() -> pa.Table:
+    """Return a table with what a plan is sorted by, and no row."""
+    return pa.table({"priority": [], "container_id": [], "action": []})
+
+
+def given(scm: RecordedScm, run_directory: Path, *, per_minute: float = 6e6) -> Orders:
+    """Order a plan, without a wait; return what became of it."""
+    orders = Orders(reconcile_plan(run_directory), is_dry_run=False)
+    client = ScmClient(parse_addresses(scm.address), Identity("suture"), QUICK)
+    wish = ReconcileWish(
+        client=client,
+        plan=orders.plan,
+        is_dry_run=False,
+        per_minute=per_minute,
+        now_ms=lambda: NOW_MS,
+    )
+    with closing(client):
+        reconcile(wish, orders, lambda: None)
+    return orders
+
+
+def ordered(scm: RecordedScm) -> list[int]:
+    """Return the containers whose reconcile was asked for: field 49 of a request, by hand."""
+    found = [call.partition(b"\x8a\x03\x02\x08") for call in scm.calls]
+    return [behind[0] for _, mark, behind in found if mark]
+
+
+def test_each_container_has_its_own_outcome(scm: RecordedScm, tmp_path: Path) -> None:
+    """
+    What Ozone refuses, an erasure-coded one and one that is open, keeps no other.
+    """
+    rows = [{"container_id": key} for key in (1, 3, 5, 2)]
+
+    orders = given(scm, finished_run(tmp_path / "run", *rows))
+
+    assert {
+        1: Outcome.ORDERED,
+        3: Outcome.REFUSED,
+        5: Outcome.REFUSED,
+        2: Outcome.ORDERED,
+    } == {key: outcome for key, (outcome, _) in orders.outcomes.items()}
+    assert "only supported for Ratis" in orders.outcomes[3][1]
+    assert "in state OPEN" in orders.outcomes[5][1]
+    assert [1, 3, 5, 2] == ordered(scm)
+    assert orders.is_unfinished
+
+
+def test_what_is_explained_is_never_ordered(scm: RecordedScm, tmp_path: Path) -> None:
+    """
+    Ozone would compare trees that differ for a known reason, again and again.
+    """
+    rows = [{"container_id": 1, "checksum_class": "EXPLAINED"}, {"container_id": 2}]
+
+    orders = given(scm, finished_run(tmp_path / "run", *rows))
+
+    assert Outcome.EXPLAINED is orders.outcomes[1][0]
+    assert [2] == ordered(scm)
+    assert not orders.is_unfinished
+
+
+def test_an_old_plan_is_not_believed(scm: RecordedScm, tmp_path: Path) -> None:
+    """
+    What it says may have been healed since.
+    """
+    rows = [{"container_id": 1, "expires_at_ms": NOW_MS - 1}, {"container_id": 2}]
+
+    orders = given(scm, finished_run(tmp_path / "run", *rows))
+
+    assert Outcome.EXPIRED is orders.outcomes[1][0]
+    assert [2] == ordered(scm)
+
+
+def test_a_plan_about_another_cluster_is_refused(scm: RecordedScm, tmp_path: Path) -> None:
+    """
+    Its containers have the same numbers.
+    """
+    directory = finished_run(tmp_path / "run", {"container_id": 1}, cluster_id="another")
+
+    with pytest.raises(Refused, match="the plan is about cluster another") as caught:
+        given(scm, directory)
+
+    assert Code.WRONG_CLUSTER is caught.value.code
+    assert [] == ordered(scm)
+
+
+def test_orders_keep_to_the_rate(scm: RecordedScm, tmp_path: Path) -> None:
+    """
+    Between two of them is waited; before the first is not.
+    """
+    waits: list[float] = []
+    directory = finished_run(tmp_path / "run", {"container_id": 1}, {"container_id": 2})
+    orders = Orders(reconcile_plan(directory), is_dry_run=False)
+    client = ScmClient(parse_addresses(scm.address), Identity("suture"), QUICK)
+    wish = ReconcileWish(
+        client=client,
+        plan=orders.plan,
+        is_dry_run=False,
+        per_minute=30,
+        now_ms=lambda: NOW_MS,
+        wait=waits.append,
+    )
+    with closing(client):
+        reconcile(wish, orders, lambda: None)
+
+    assert [2.0] == waits
+
+
+def test_without_a_yes_it_is_only_shown(
+    scm: RecordedScm, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    With one it is done.
+    """
+    later_ms = 2**53  # in 285,000 years
+    directory = finished_run(tmp_path / "run", {"container_id": 2, "expires_at_ms": later_ms})
+    words = ["ozone", "reconcile", str(directory), "--scm", scm.address]
+
+    shown = run(words)
+    told = capsys.readouterr()
+    assert Exit.TO_DO == shown
+    assert "1 SHOWN" in told.out
+    assert "--yes does it" in told.err
+    assert [] == ordered(scm)
+
+    done = run([*words, "--yes", "--json"])
+    document = json.loads(capsys.readouterr().out)
+    assert Exit.OK == done
+    assert [2] == ordered(scm)
+    assert 1 == document["outcomes"]["ORDERED"]
+
+
+def test_an_unfinished_run_is_refused(
+    scm: RecordedScm, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    A plan that is still being written lacks rows.
+    """
+    directory = finished_run(tmp_path / "run", {"container_id": 1})
+    (directory / "_SUCCESS").unlink()
+
+    code = run(["ozone", "reconcile", str(directory), "--scm", scm.address, "--yes"])
+
+    assert Exit.FAILED == code
+    assert "no finished verification run" in capsys.readouterr().err
+    assert [] == scm.calls
