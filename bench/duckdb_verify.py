@@ -18,16 +18,16 @@ import pyarrow as pa
 from health.plan.actions import SCAN_PRIORITY
 from health.rules import Rules
 from health.words import QUEUES, REACHABLE_HEALTHS, TREE_STATES, Queue
-from spark_verify.batches import nodes_of
-from spark_verify.exchange import Layout
-from spark_verify.judging import PARTS, Case, judge_rows
-from spark_verify.manifest import Manifest, read_manifest
-from spark_verify.results import ordered, write
+from spark_verify.report.summary import judged_kinds
 from spark_verify.rows import TABLES
-from spark_verify.summary import judged_kinds
-from spark_verify.tallies import Tallies
-from spark_verify.verdict_rows import Stamp
-from spark_verify.volumes import AGE_DAYS, DAY_MS
+from spark_verify.snapshot.manifest import Manifest, read_manifest
+from spark_verify.tasks.batches import nodes_of
+from spark_verify.tasks.exchange import Layout
+from spark_verify.tasks.judging import PARTS, Case, judge_rows
+from spark_verify.tasks.tables import ordered, write
+from spark_verify.tasks.tallies import Tallies
+from spark_verify.tasks.verdict_rows import Stamp
+from spark_verify.tasks.volumes import AGE_DAYS, DAY_MS
 
 RUN_ID = "duckdb"
 

@@ -19,10 +19,10 @@ from typing import Annotated, Final
 import typer
 
 from spark_verify.errors import failures
-from spark_verify.manifest import read_manifest
 from spark_verify.pipeline import REPORTING_MIN_PERCENT, Request, Result, verify
 from spark_verify.printable import printable
-from spark_verify.report import verdict
+from spark_verify.report.page import verdict
+from spark_verify.snapshot.manifest import read_manifest
 
 ERROR: Final = 1
 
@@ -93,8 +93,8 @@ def generate_command(
     master: Annotated[str, typer.Option(help="Spark master; default: this machine.")] = "",
 ) -> None:
     """Write a synthetic cluster with seeded faults, and the truth about it."""
-    from spark_verify.generate import Shape, generate
-    from spark_verify.session import open_session
+    from spark_verify.synthetic.generate import Shape, generate
+    from spark_verify.tasks.session import open_session
 
     shape = Shape(
         containers,
@@ -118,8 +118,8 @@ def score_command(
     master: Annotated[str, typer.Option(help="Spark master; default: this machine.")] = "",
 ) -> None:
     """Compare a run with the seeded truth; exit code 2 when anything was classed wrongly."""
-    from spark_verify.score import score
-    from spark_verify.session import open_session
+    from spark_verify.synthetic.score import score
+    from spark_verify.tasks.session import open_session
 
     try:
         replicas = read_manifest(snapshot).rows["replicas"]

@@ -18,31 +18,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from health.rules import Rules
-from spark_verify.batches import nodes_of
-from spark_verify.distribution import Counted, Progress, run_here, run_on_spark
 from spark_verify.errors import SnapshotRefused
-from spark_verify.exchange import Layout
-from spark_verify.history import Previous, previous_run
-from spark_verify.judging import PARTS, Case, Job
-from spark_verify.manifest import SCAN_AGAIN, Manifest, read_manifest
-from spark_verify.plans import silent_nodes
-from spark_verify.report import render
-from spark_verify.results import sweep
-from spark_verify.rows import RESULT_VERSION, ROWS_PER_CONTAINER_MAX
-from spark_verify.runs import finished, inputs_of, run_id_of, work_directory
-from spark_verify.snapshot import (
-    Part,
-    check_age,
-    check_changed,
-    check_nodes,
-    check_reporting,
-    check_there,
-    open_snapshot,
-    refuse_rows,
-    refuse_twice,
-    whole_table,
-)
-from spark_verify.summary import (
+from spark_verify.report.page import render
+from spark_verify.report.summary import (
     agreement,
     blame,
     count_health,
@@ -55,9 +33,31 @@ from spark_verify.summary import (
     text_report,
     verification_ages,
 )
-from spark_verify.tallies import SAMPLE_MAX, Tallies
-from spark_verify.verdict_rows import Stamp
-from spark_verify.violations import EXAMPLES_MAX
+from spark_verify.rows import RESULT_VERSION, ROWS_PER_CONTAINER_MAX
+from spark_verify.runs import finished, inputs_of, run_id_of, work_directory
+from spark_verify.snapshot.manifest import SCAN_AGAIN, Manifest, read_manifest
+from spark_verify.snapshot.reading import (
+    Part,
+    check_age,
+    check_changed,
+    check_nodes,
+    check_reporting,
+    check_there,
+    open_snapshot,
+    refuse_rows,
+    refuse_twice,
+    whole_table,
+)
+from spark_verify.snapshot.violations import EXAMPLES_MAX
+from spark_verify.tasks.batches import nodes_of
+from spark_verify.tasks.distribution import Counted, Progress, run_here, run_on_spark
+from spark_verify.tasks.exchange import Layout
+from spark_verify.tasks.history import Previous, previous_run
+from spark_verify.tasks.judging import PARTS, Case, Job
+from spark_verify.tasks.plans import silent_nodes
+from spark_verify.tasks.tables import sweep
+from spark_verify.tasks.tallies import SAMPLE_MAX, Tallies
+from spark_verify.tasks.verdict_rows import Stamp
 
 HERE_ROWS: Final = 5_000_000
 """Replica rows up to which one process is done before Spark's would have started: some ten seconds
@@ -194,7 +194,9 @@ def _counted(parts: list[Part], case: Case, silent: tuple[str, ...], run: Run) -
         run.say(f"judging {run.manifest.rows['containers']:,} containers in this process")
         return run_here(parts, job(Layout.whole(rows)))
     run.say("starting Spark")
-    from spark_verify.session import open_session  # only where it is wanted: it takes a second
+    from spark_verify.tasks.session import (
+        open_session,  # only where it is wanted: it takes a second
+    )
 
     spark = open_session(replica_count=replicas, master=request.master)
     run.say(f"judging {run.manifest.rows['containers']:,} containers in tasks of Spark")

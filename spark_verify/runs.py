@@ -24,8 +24,8 @@ from typing import Any, Final
 
 from health.rules import Rules
 from spark_verify.errors import RunConflict
-from spark_verify.manifest import Manifest
 from spark_verify.rows import RESULT_VERSION
+from spark_verify.snapshot.manifest import Manifest
 
 LABELS: Final = {
     "snapshot_id": "snapshot",
@@ -39,6 +39,11 @@ LABELS: Final = {
 """Of what a run is made from; what is not here is called by its own name."""
 
 SOURCES: Final = (".py", ".j2")
+PACKAGES: Final = (
+    *("health", "health.plan"),
+    *("spark_verify", "spark_verify.report", "spark_verify.snapshot", "spark_verify.tasks"),
+)
+"""What a result follows from beside its input."""
 
 
 def run_id_of(given: str, manifest: Manifest, changed_nodes: Sequence[str]) -> str:
@@ -78,7 +83,7 @@ def code_checksum() -> str:
     """Return a checksum over the job's and the judge's sources: another version may judge
     otherwise."""
     checksum = hashlib.sha256()
-    for package in ("health", "health.plan", "spark_verify"):
+    for package in PACKAGES:
         files = resources.files(package).iterdir()  # also in a zip, under spark-submit
         for file in sorted(files, key=lambda file: file.name):
             if file.name.endswith(SOURCES):

@@ -3,8 +3,8 @@
     replica table ──packed rows, as they lie──┐
     containers, pending commands, holds ──────┴──► health.batch.Batch ──► health.judge
 
-A snapshot of the same moment gives Spark the same batch (`spark_verify.batches`): that both come to
-the same answer is what `suture-verify` checks for every container.
+A snapshot of the same moment gives Spark the same batch (`spark_verify.tasks.batches`): that both
+come to the same answer is what `suture-verify` checks for every container.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -42,6 +42,10 @@ PLANTED = {
     "Ozone's formats are read by pure code": ("ozone/disk/treefile.py", "import pathlib"),
     "merkle is pure": ("merkle/planted_clock.py", "import time"),
     "the judge is pure": ("health/planted_arrow.py", "import pyarrow"),
+    "the verification is built in floors": (
+        "spark_verify/snapshot/planted_upward.py",
+        "import spark_verify.tasks",
+    ),
     "the Spark job needs nothing a datanode has": ("spark_verify/planted_rpc.py", "import grpc"),
     "decisions are pure": ("agent/plan/planted_disk.py", "import pathlib"),
     "threads live in few folders": ("agent/store/planted_thread.py", "import threading"),

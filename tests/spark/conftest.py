@@ -12,7 +12,7 @@ from tests.support.java import skip_without_java
 def spark() -> Iterator[object]:
     """A session on two cores with four shuffle partitions."""
     skip_without_java()
-    from spark_verify.session import open_session
+    from spark_verify.tasks.session import open_session
 
     session = open_session(replica_count=0, master="local[2]")
     session.conf.set("spark.sql.shuffle.partitions", "4")

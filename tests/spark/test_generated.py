@@ -6,10 +6,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_verify import exchange, snapshot
-from spark_verify.generate import Shape, generate
 from spark_verify.pipeline import Request, verify
-from spark_verify.score import score
+from spark_verify.snapshot import reading as snapshot
+from spark_verify.synthetic.generate import Shape, generate
+from spark_verify.synthetic.score import score
+from spark_verify.tasks import exchange
 
 pytestmark = pytest.mark.spark
 

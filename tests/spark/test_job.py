@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 from agent.rpc.wire.plan_file import read_plan
 from spark_verify.errors import RunConflict
 from spark_verify.pipeline import Request, Result, verify
-from spark_verify.session import QUICK_START
-from spark_verify.verdict_rows import PLAN_LIFE_MS
+from spark_verify.tasks.session import QUICK_START
+from spark_verify.tasks.verdict_rows import PLAN_LIFE_MS
 from tests.support.snapshots import AS_OF_MS, NodeRow, SnapshotRows, container, gather
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ from health.judge import diagnose
 from health.rules import Rules
 from health.words import Health
 from scm.edge.snapshot import Exported
-from spark_verify.batches import cut_of, nodes_of
+from spark_verify.tasks.batches import cut_of, nodes_of
 
 _NAMES: Final = {int(health): health.name for health in Health}
 

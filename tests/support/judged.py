@@ -11,8 +11,8 @@ from health.judge import Diagnosis, Judgement, judge
 from health.reconcile import REASONS
 from health.rules import Rules
 from health.words import CLASSES, ELIGIBILITY, QUEUES, Health, flag_names
-from spark_verify.batches import Cut, cut_of, nodes_of
-from spark_verify.verdict_rows import Stamp, judged_tables
+from spark_verify.tasks.batches import Cut, cut_of, nodes_of
+from spark_verify.tasks.verdict_rows import Stamp, judged_tables
 from tests.support.classifier import Opinion
 from tests.support.snapshots import SnapshotRows, gather
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from health.batch import View, view, violations
 from health.words import UNKNOWN
-from spark_verify.batches import Cut
+from spark_verify.tasks.batches import Cut
 from tests.support.judged import cut
 from tests.support.snapshots import NodeRow, OpRow, SnapshotRows, container, gather
 

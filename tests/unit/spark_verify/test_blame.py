@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from spark_verify.blame import Tally, chance_text, suspects, tail_log10
+from spark_verify.report.blame import Tally, chance_text, suspects, tail_log10
 
 
 def exact_tail(k: int, n: int, p: float) -> float:

@@ -7,7 +7,7 @@ import pytest
 
 from spark_verify import job
 from spark_verify.errors import SnapshotRefused
-from spark_verify.manifest import read_manifest
+from spark_verify.snapshot.manifest import read_manifest
 
 GOOD = {
     "schema_version": 4,

@@ -1,6 +1,6 @@
 """How numbers become words and bars."""
 
-from spark_verify.report import bars, bytes_text, instant_text, number_text
+from spark_verify.report.page import bars, bytes_text, instant_text, number_text
 from spark_verify.rows import root_text
 
 

@@ -7,10 +7,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_verify.errors import SnapshotRefused
-from spark_verify.manifest import Manifest
 from spark_verify.pipeline import _check_counts
-from spark_verify.results import sweep, write
-from spark_verify.tallies import Tallies
+from spark_verify.snapshot.manifest import Manifest
+from spark_verify.tasks.tables import sweep, write
+from spark_verify.tasks.tallies import Tallies
 
 TABLE = pa.table({"container_id": [1, 2, 3]})
 

@@ -11,9 +11,9 @@ import pytest
 
 from health.rules import Rules
 from spark_verify.errors import RunConflict
-from spark_verify.manifest import Manifest
 from spark_verify.rows import RESULT_VERSION
 from spark_verify.runs import code_checksum, finished, inputs_of, run_id_of, work_directory
+from spark_verify.snapshot.manifest import Manifest
 
 MANIFEST = Manifest(2, "s1", 5_000, 1, "c", {"containers": 1, "replicas": 3})
 

@@ -2,8 +2,8 @@
 
 from health.judge import judge
 from health.rules import Rules
-from spark_verify.summary import agreement
-from spark_verify.tallies import Tallies
+from spark_verify.report.summary import agreement
+from spark_verify.tasks.tallies import Tallies
 from tests.support.judged import cut
 from tests.support.snapshots import container, gather
 

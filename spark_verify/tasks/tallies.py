@@ -11,7 +11,7 @@ from health.departure import HELD_BY
 from health.judge import Judgement
 from health.segments import Groups, Ints
 from health.words import ACTIONS, CLASSES, CONTAINER_STATES, UNKNOWN, Health
-from spark_verify.batches import Cut, coded
+from spark_verify.tasks.batches import Cut, coded
 
 SAMPLE_MAX: Final = 100
 """Container ids kept per kind of container, as many as Ozone's report shows."""

@@ -24,8 +24,8 @@ from health.words import (
     ROLES,
     Health,
 )
-from spark_verify.batches import Cut
 from spark_verify.rows import JUDGED, PLAN_REPLICA
+from spark_verify.tasks.batches import Cut
 
 PLAN_LIFE_MS: Final = 30 * 60 * 1000
 """After it the control plane must not act: by then the cluster has reported again."""

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import jinja2
 
-from spark_verify.blame import chance_text
-from spark_verify.summary import scope
+from spark_verify.report.blame import chance_text
+from spark_verify.report.summary import scope
 
 COLOURS: Final = {
     "MATCH": "#2e9e6b",
@@ -63,7 +63,11 @@ class Cell:
 
 def render(summary: dict[str, Any]) -> str:
     """Return the report as HTML."""
-    source = resources.files("spark_verify").joinpath("report.html.j2").read_text(encoding="utf-8")
+    source = (
+        resources.files("spark_verify.report")
+        .joinpath("report.html.j2")
+        .read_text(encoding="utf-8")
+    )
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 
 from health.segments import Bools, Groups
 from health.words import TREE_STATES
-from spark_verify.batches import coded
 from spark_verify.rows import AHEAD_MAX_MS
+from spark_verify.tasks.batches import coded
 
 DAY_MS: Final = 86_400_000
 AGE_DAYS: Final = (1, 2, 4, 7, 14, 30)

@@ -17,9 +17,9 @@ from health.words import (
     flag_names,
     states_counted,
 )
-from spark_verify.blame import Tally, suspects
-from spark_verify.tallies import SAMPLE_MAX, Tallies
-from spark_verify.volumes import AGE_DAYS
+from spark_verify.report.blame import Tally, suspects
+from spark_verify.tasks.tallies import SAMPLE_MAX, Tallies
+from spark_verify.tasks.volumes import AGE_DAYS
 
 LEAVING_MAX: Final = 500
 """Leaving nodes that are shown."""

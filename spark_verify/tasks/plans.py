@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 
 from health.plan.actions import SCAN_PRIORITY
 from health.words import REACHABLE_HEALTHS
-from spark_verify.verdict_rows import Stamp, stamped
-from spark_verify.volumes import wants_scan
+from spark_verify.tasks.verdict_rows import Stamp, stamped
+from spark_verify.tasks.volumes import wants_scan
 
 REASON = "root not known"
 

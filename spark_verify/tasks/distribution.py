@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from spark_verify.exchange import packed, unpacked
-from spark_verify.judging import Job, judge_partition, parted
-from spark_verify.snapshot import Part
-from spark_verify.tallies import Tallies, collected
-from spark_verify.volumes import summed
+from spark_verify.snapshot.reading import Part
+from spark_verify.tasks.exchange import packed, unpacked
+from spark_verify.tasks.judging import Job, judge_partition, parted
+from spark_verify.tasks.tallies import Tallies, collected
+from spark_verify.tasks.volumes import summed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

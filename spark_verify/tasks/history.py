@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spark_verify.manifest import Manifest
 from spark_verify.rows import DIVERGENT, RESULT_VERSION
 from spark_verify.runs import read_summary
-from spark_verify.snapshot import Part, group_sizes, parquet_files, parts_of
+from spark_verify.snapshot.manifest import Manifest
+from spark_verify.snapshot.reading import Part, group_sizes, parquet_files, parts_of
 
 BEFORE: Final = pa.schema(
     [DIVERGENT.field(name) for name in ("container_id", "replicas", "attempts")]

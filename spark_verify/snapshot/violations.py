@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 
 from health.erasure import INDEX_MAX
 from health.segments import Bools
-from spark_verify.manifest import Manifest
 from spark_verify.rows import AHEAD_MAX_MS, TABLES, Column
+from spark_verify.snapshot.manifest import Manifest
 
 EXAMPLES_MAX: Final = 5
 """Rows named in a refusal: enough to find the cause, few enough to read."""

@@ -21,12 +21,6 @@ from health.batch import Nodes, violations
 from health.judge import judge
 from health.rules import Rules
 from health.segments import Bools
-from spark_verify.batches import coded, cut_of
-from spark_verify.exchange import Layout, joined
-from spark_verify.history import BEFORE, with_attempts
-from spark_verify.manifest import Manifest
-from spark_verify.plans import scan_plan
-from spark_verify.results import ordered, write
 from spark_verify.rows import (
     CONTAINERS,
     DIVERGENT,
@@ -38,11 +32,17 @@ from spark_verify.rows import (
     Column,
     schema_of,
 )
-from spark_verify.snapshot import Part, read_part
-from spark_verify.tallies import Tallies
-from spark_verify.verdict_rows import Stamp, judged_tables
-from spark_verify.violations import EXAMPLES_MAX, examples, wrong_rows
-from spark_verify.volumes import count_volumes
+from spark_verify.snapshot.manifest import Manifest
+from spark_verify.snapshot.reading import Part, read_part
+from spark_verify.snapshot.violations import EXAMPLES_MAX, examples, wrong_rows
+from spark_verify.tasks.batches import coded, cut_of
+from spark_verify.tasks.exchange import Layout, joined
+from spark_verify.tasks.history import BEFORE, with_attempts
+from spark_verify.tasks.plans import scan_plan
+from spark_verify.tasks.tables import ordered, write
+from spark_verify.tasks.tallies import Tallies
+from spark_verify.tasks.verdict_rows import Stamp, judged_tables
+from spark_verify.tasks.volumes import count_volumes
 
 JUDGED_REPLICA_COLUMNS: Final = (
     "container_id",

@@ -20,9 +20,9 @@ import pyarrow.parquet as pq
 
 from health.words import REACHABLE_HEALTHS
 from spark_verify.errors import SnapshotRefused
-from spark_verify.manifest import SCAN_AGAIN, Manifest
 from spark_verify.rows import AHEAD_MAX_MS, TABLES, schema_of
-from spark_verify.violations import EXAMPLES_MAX, wrong_rows
+from spark_verify.snapshot.manifest import SCAN_AGAIN, Manifest
+from spark_verify.snapshot.violations import EXAMPLES_MAX, wrong_rows
 
 ROWS_PER_PART: Final = 1_000_000
 """Rows that are read at once, if the row groups of the files allow: some 150 MB."""

@@ -1,0 +1,1 @@
+"""A run in numbers, in words, and as a page."""

@@ -1,0 +1,1 @@
+"""Clusters with seeded faults, to try a verification on."""
