@@ -1,0 +1,332 @@
+"""A datanode of Ozone as its clients see it: asked to read, and never to write.
+
+    one channel ── a stream for each conversation ── requests ahead of their answers, in order
+
+Each answer that is no success makes Ozone read that container whole, so nothing is asked that is
+known to fail, and nothing is asked again that failed so. Trust nothing: answers are matched with
+their requests, bounded, and rows go through the same decoder as rows from disk. Security of Ozone's
+(tokens, TLS) is not spoken.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, Final, Self
+
+import grpc
+
+from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.observe.printable import printable
+from agent.rpc.channel import retried
+from agent.rpc.errors import error_from
+from merkle.damaged import Damaged
+from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
+from ozone.disk.blockrow import decode_stored
+from ozone.disk.messages import BLOCK_DATA, parse
+from ozone.disk.unknown import Unknown
+from ozone.wire.datanode_messages import ANSWER, REQUEST, RESULTS, STATES, SUCCESS, Command
+
+METHOD: Final = "/hadoop.hdds.datanode.XceiverClientProtocolService/send"
+MESSAGE_BYTES_MAX: Final = 32 * 1024**2  # Ozone's own limit, both ways
+PIECE_BYTES: Final = 4 * 1024**2  # of a chunk, for each request
+AHEAD_MAX: Final = 8  # requests under way: 32 MiB of pieces
+REQUESTS_MAX: Final = 256  # of one conversation, whose deadline is one
+PAGE_BLOCKS: Final = 1_000
+BLOCKS_MAX: Final = 10_000_000  # of one container, for those who list them all
+ANSWER_S: Final = 30.0  # for a conversation to begin, a disk that is slow included
+BYTES_PER_S_MIN: Final = 1024**2  # slower than that is as good as down
+SAID_BYTES_MAX: Final = 300  # of what a datanode says went wrong: the rest is a stack trace
+RECONNECT_MS_MAX: Final = 1_000
+CHECKSUM_NONE: Final = 1
+ANY_DATANODE: Final = "suture"  # required by the format; looked at for erasure-coded containers
+OPTIONS: Final = (
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.initial_reconnect_backoff_ms", RECONNECT_MS_MAX),
+    ("grpc.max_reconnect_backoff_ms", RECONNECT_MS_MAX),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerFacts:
+    """What a datanode says of its replica. `state` is Ozone's word, "" where it has none."""
+
+    state: str
+    used_bytes: int
+    block_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """One request, and how many bytes of data its answer brings."""
+
+    request: Any
+    data_bytes: int = 0
+
+
+class Datanode:
+    """One datanode, dialled on first use. Safe to use from many threads at once."""
+
+    def __init__(self, address: str, datanode_id: str = "", *, answer_s: float = ANSWER_S) -> None:
+        """`datanode_id` has to be the datanode's own for erasure-coded containers only."""
+        self.address = address
+        self._datanode_id = datanode_id or ANY_DATANODE
+        self._answer_s = answer_s
+        self._channel = grpc.insecure_channel(address, OPTIONS)
+        self._send: Callable[..., Any] = self._channel.stream_stream(METHOD)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection."""
+        self._channel.close()
+
+    # questions
+
+    def container(self, container_id: ContainerId) -> ContainerFacts:
+        """Return what the datanode says of its replica. Raises Refused, Unavailable."""
+        request = self._request(Command.READ_CONTAINER, container_id, read_container={})
+        data = self._one(request).read_container.container
+        return ContainerFacts(STATES.get(data.state, ""), data.used_bytes, data.block_count)
+
+    def checksum_info(self, container_id: ContainerId) -> bytes:
+        """Return the bytes of the replica's tree, as a tree file has them.
+
+        Raises Refused, also where they are more than one message holds, Unavailable.
+        """
+        request = self._request(
+            Command.GET_CONTAINER_CHECKSUM_INFO,
+            container_id,
+            get_container_checksum_info={"container_id": container_id},
+        )
+        info: bytes = self._one(request).get_container_checksum_info.info
+        return info
+
+    def block(self, container_id: ContainerId, block_id: BlockId) -> BlockData:
+        """Return one block, its last chunk included. Raises Refused, Unavailable."""
+        (_, found) = next(iter(self.blocks(container_id, [block_id])))
+        if isinstance(found, SutureError):
+            raise found
+        return found
+
+    def blocks(
+        self, container_id: ContainerId, block_ids: Iterable[BlockId]
+    ) -> Iterator[tuple[BlockId, BlockData | Refused]]:
+        """Yield blocks in the order asked for, or why one is not to be had. Raises Unavailable."""
+        ids = list(block_ids)
+        questions = [
+            _Question(
+                self._request(
+                    Command.GET_BLOCK, container_id, get_block={"block_id": _key(container_id, one)}
+                )
+            )
+            for one in ids
+        ]
+        for block_id, answer in zip(ids, self._all(questions), strict=True):
+            if isinstance(answer, Refused):
+                yield block_id, answer
+                continue
+            try:
+                yield block_id, self._block(container_id, block_id, answer.get_block.block)
+            except Refused as error:
+                yield block_id, error
+
+    def block_ids(self, container_id: ContainerId) -> Iterator[BlockId]:
+        """Yield the ids of all blocks, in the order of their decimal text, page by page.
+
+        Raises Refused, Unavailable.
+        """
+        last: int | None = None
+        count = 0
+        while True:
+            # Which id is asked to begin with has to be a block: it comes again, and is dropped.
+            wish = {"count": PAGE_BLOCKS} | ({} if last is None else {"start_local_id": last})
+            answer = self._one(self._request(Command.LIST_BLOCK, container_id, list_block=wish))
+            ids = [self._named(container_id, row) for row in answer.list_block.blocks]
+            new = ids if last is None or ids[:1] != [last] else ids[1:]
+            if any(str(one) <= str(other) for other, one in zip([last, *new], new, strict=False)
+                   if other is not None):  # fmt: skip
+                raise self._malformed("its blocks are not in order")
+            yield from new
+            count += len(new)
+            if len(ids) < PAGE_BLOCKS or not new:
+                return
+            if count > BLOCKS_MAX:
+                raise self._malformed(f"more than {BLOCKS_MAX} blocks")
+            last = new[-1]
+
+    def read(self, container_id: ContainerId, block_id: BlockId, chunk: ChunkInfo) -> bytes:
+        """Return the bytes that the replica has for a chunk, which nobody has verified.
+
+        Raises Refused, also where they are fewer, Unavailable.
+        """
+        ends = range(chunk.offset, chunk.end, PIECE_BYTES)
+        pieces = [(offset, min(PIECE_BYTES, chunk.end - offset)) for offset in ends]
+        questions = [
+            _Question(self._read_request(container_id, block_id, *piece), piece[1])
+            for piece in pieces
+        ]
+        data = bytearray()
+        for (offset, length_bytes), answer in zip(pieces, self._all(questions), strict=True):
+            if isinstance(answer, Refused):
+                raise answer
+            data += self._piece(answer.read_chunk, block_id, offset, length_bytes)
+        return bytes(data)
+
+    # requests and answers
+
+    def _request(self, command: Command, container_id: ContainerId, **body: Any) -> Any:
+        return REQUEST(
+            command=command, container_id=container_id, datanode_id=self._datanode_id, **body
+        )
+
+    def _read_request(
+        self, container_id: ContainerId, block_id: BlockId, offset: int, length_bytes: int
+    ) -> Any:
+        chunk = {
+            "name": f"{block_id}_{offset}",
+            "offset": offset,
+            "length": length_bytes,
+            "checksum_data": {"type": CHECKSUM_NONE, "bytes_per_checksum": 0},
+        }
+        body = {"block_id": _key(container_id, block_id), "chunk": chunk}
+        return self._request(Command.READ_CHUNK, container_id, read_chunk=body)
+
+    def _block(self, container_id: ContainerId, block_id: BlockId, row: bytes) -> BlockData:
+        try:
+            return decode_stored(container_id, block_id, row, None).block
+        except Damaged as damage:
+            raise self._malformed(str(damage)) from damage
+        except Unknown as why:
+            raise Refused(Code.INELIGIBLE, f"datanode {self.address}: {why}") from why
+
+    def _named(self, container_id: ContainerId, row: bytes) -> BlockId:
+        try:
+            named = parse(BLOCK_DATA, row).block_id
+        except Damaged as damage:
+            raise self._malformed(str(damage)) from damage
+        if named.container_id != container_id:
+            raise self._malformed(f"a block of container {named.container_id}")
+        return BlockId(named.local_id)
+
+    def _piece(self, answer: Any, block_id: BlockId, offset: int, length_bytes: int) -> bytes:
+        data: bytes = answer.data or b"".join(answer.buffers.buffers)
+        if (answer.block_id.local_id, answer.chunk.offset) != (block_id, offset):
+            raise self._malformed(
+                f"bytes of block {answer.block_id.local_id} at {answer.chunk.offset}, "
+                f"asked for was block {block_id} at {offset}"
+            )
+        if len(data) != length_bytes:
+            raise Refused(
+                Code.UNABLE_TO_FIND_CHUNK,
+                f"datanode {self.address}: block {block_id} has {len(data)} of {length_bytes} "
+                f"bytes at {offset}",
+            )
+        return data
+
+    def _malformed(self, what: str) -> Refused:
+        return Refused(Code.MALFORMED_REQUEST, f"datanode {self.address} answered {what}")
+
+    # conversations
+
+    def _one(self, request: Any) -> Any:
+        (answer,) = self._all([_Question(request)])
+        if isinstance(answer, Refused):
+            raise answer
+        return answer
+
+    def _all(self, questions: Sequence[_Question]) -> Iterator[Any]:
+        """Yield the answer to each question, or the Refused that it is. Raises Unavailable.
+
+        What came before a connection was lost is not asked for again.
+        """
+        done = 0
+        while done < len(questions):
+            batch = questions[done : done + REQUESTS_MAX]
+            answers: list[Any] = []
+            for answer in retried(partial(self._begun, batch), timeout_s=self._answer_s):
+                answers.append(answer)
+                yield answer
+            if len(answers) != len(batch):
+                raise Unavailable(
+                    Code.UNAVAILABLE,
+                    f"datanode {self.address} ended the stream after {len(answers)} of "
+                    f"{len(batch)} answers",
+                )
+            done += len(batch)
+
+    def _begun(self, questions: Sequence[_Question]) -> Iterator[Any]:
+        """Have the first answer, so that a connection that cannot be made is tried again."""
+        answers = self._conversation(questions)
+        first = next(answers, None)
+
+        def all_of_them() -> Iterator[Any]:
+            if first is not None:
+                yield first
+                yield from answers
+
+        return all_of_them()
+
+    def _conversation(self, questions: Sequence[_Question]) -> Iterator[Any]:
+        requests: SimpleQueue[bytes | None] = SimpleQueue()
+        waiting = iter(questions)
+        data_bytes = sum(question.data_bytes for question in questions)
+        timeout_s = self._answer_s + data_bytes / BYTES_PER_S_MIN
+
+        def ask() -> None:
+            question = next(waiting, None)
+            requests.put(None if question is None else question.request.SerializeToString())
+
+        for _ in range(AHEAD_MAX):
+            ask()
+        stream = None
+        try:
+            stream = self._send(iter(requests.get, None), timeout=timeout_s)
+            asked = iter(questions)
+            for data in stream:
+                question = next(asked, None)
+                if question is None:
+                    raise self._malformed("more than was asked")
+                ask()
+                yield self._answer(question, data)
+        except grpc.RpcError as error:
+            raise self._lost(error) from error
+        except ValueError as error:  # grpc's way to say that the channel is closed
+            raise Unavailable(Code.UNAVAILABLE, "the connection was closed") from error
+        finally:
+            requests.put(None)  # whoever waits for the next one
+            if stream is not None:
+                stream.cancel()
+
+    def _lost(self, error: grpc.RpcError) -> SutureError:
+        """Return what a stream that broke means: to ask this datanode is no use now."""
+        found = error_from(error, f"the datanode at {self.address}")
+        message = f"datanode {self.address}: {found}"
+        if found.code is Code.MALFORMED_REQUEST:  # too large for a message, or another service
+            return Refused(found.code, message)
+        return Unavailable(Code.UNAVAILABLE, message)
+
+    def _answer(self, question: _Question, data: bytes) -> Any:
+        """Return an answer, or the Refused that it is."""
+        with suppress(Damaged):
+            answer = parse(ANSWER, data)
+            if answer.command != question.request.command:
+                raise self._malformed(f"command {answer.command}")
+            if answer.result == SUCCESS:
+                return answer
+            name = RESULTS.get(answer.result, f"result {answer.result}")
+            lines = answer.message[:SAID_BYTES_MAX].decode("utf-8", "replace").splitlines()
+            said = printable(lines[0]) if lines else ""
+            code = Code(name) if name in Code.__members__ else Code.INELIGIBLE
+            return Refused(code, f"datanode {self.address}: {name}: {said}".rstrip(": "))
+        raise self._malformed(f"{len(data)} bytes that are no answer")
+
+
+def _key(container_id: ContainerId, block_id: BlockId) -> dict[str, int]:
+    return {"container_id": container_id, "local_id": block_id}

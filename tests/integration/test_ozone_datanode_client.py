@@ -1,0 +1,226 @@
+"""Asking datanodes of Ozone: what comes of answers, refusals, lies and lost connections."""
+
+from collections.abc import Iterator
+from threading import Event
+from typing import Any
+
+import pytest
+
+from agent.errors import Code, Refused, Unavailable
+from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
+from ozone.disk.messages import BLOCK_DATA
+from ozone.disk.treefile import decode_tree
+from ozone.wire import datanode as wire
+from ozone.wire.datanode import ContainerFacts, Datanode
+from ozone.wire.datanode_messages import Command
+from tests.support.ozone_datanode import (
+    FIRST,
+    IO_EXCEPTION,
+    OzoneDatanode,
+    Served,
+    golden_peers,
+    original,
+)
+from tests.support.ozone_volumes import chunk_message, golden
+
+ONE = ContainerId(1)
+CHUNK_BYTES = 9 * 1024**2  # three pieces
+
+
+@pytest.fixture(scope="module")
+def replica(tmp_path_factory: pytest.TempPathFactory) -> Served:
+    """A whole replica that Ozone wrote."""
+    return golden_peers(golden(tmp_path_factory.mktemp("golden")))[0][1]
+
+
+@pytest.fixture
+def server(replica: Served) -> Iterator[OzoneDatanode]:
+    """A datanode that has it."""
+    with OzoneDatanode({1: replica}) as running:
+        yield running
+
+
+@pytest.fixture
+def datanode(server: OzoneDatanode) -> Iterator[Datanode]:
+    """Its client."""
+    with Datanode(server.address) as client:
+        yield client
+
+
+def made_row(container_id: int, block_id: int, *parts: bytes) -> bytes:
+    """Return the row of a block of these chunks."""
+    offset, chunks = 0, []
+    for part in parts:
+        chunks.append(chunk_message(part, offset))
+        offset += len(part)
+    message = BLOCK_DATA(
+        block_id={"container_id": container_id, "local_id": block_id}, chunks=chunks, size=offset
+    )
+    data: bytes = message.SerializeToString()
+    return data
+
+
+def test_what_a_replica_is_can_be_asked(datanode: Datanode, replica: Served) -> None:
+    """
+    State, blocks, tree and bytes come as Ozone has them; a last chunk that was synced is among
+    them.
+    """
+    facts = datanode.container(ONE)
+    tree = decode_tree(datanode.checksum_info(ONE), ONE)
+    blocks = dict(datanode.blocks(ONE, sorted(map(BlockId, replica.rows))))
+
+    expected_bytes = sum(len(data) for data in replica.data.values())
+    assert ContainerFacts("CLOSED", expected_bytes, len(replica.rows)) == facts
+    assert 689883159 == tree.root
+    for block_id, block in blocks.items():
+        assert not isinstance(block, Refused)
+        for chunk in block.chunks:
+            data = datanode.read(ONE, block_id, chunk)
+            assert original(block_id, block.length_bytes)[chunk.offset : chunk.end] == data
+    assert {FIRST + 29: 41110}.items() <= {
+        block_id: block.length_bytes for block_id, block in blocks.items()
+        if not isinstance(block, Refused)
+    }.items()  # fmt: skip
+
+
+def test_many_questions_are_one_stream(server: OzoneDatanode, datanode: Datanode) -> None:
+    """
+    Blocks are asked for ahead of their answers: a stream for each would cost six times as much.
+    """
+    found = dict(datanode.blocks(ONE, [BlockId(FIRST + 1)] * 200))
+
+    assert {FIRST + 1} == set(found)
+    assert 200 == len(server.asked)
+    assert 1 == server.stream_count
+
+
+def test_a_large_chunk_is_read_in_pieces() -> None:
+    """
+    A chunk that no message would hold with what describes it comes whole, in order.
+    """
+    data = bytes(range(251)) * (CHUNK_BYTES // 251)
+    chunk = ChunkInfo(0, len(data), ChecksumType.NONE, 0, b"")
+    served = Served({5: made_row(1, 5, data)}, {5: data}, b"")
+    with OzoneDatanode({1: served}) as server, Datanode(server.address) as client:
+        assert data == client.read(ONE, BlockId(5), chunk)
+
+        assert [Command.READ_CHUNK] * 3 == server.commands()
+        assert 1 == server.stream_count
+
+
+def test_blocks_are_listed_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    A page begins with the last block of the one before, which comes once; all come, in the order
+    of their text.
+    """
+    monkeypatch.setattr(wire, "PAGE_BLOCKS", 4)
+    ids = [1, 2, 9, 10, 11, 99, 100, 101, 1000]
+    served = Served({one: made_row(1, one) for one in ids}, {}, b"")
+    with OzoneDatanode({1: served}) as server, Datanode(server.address) as client:
+        assert sorted(ids, key=str) == list(client.block_ids(ONE))
+
+
+def test_what_a_datanode_refuses_is_said_and_not_asked_again(
+    server: OzoneDatanode, datanode: Datanode
+) -> None:
+    """
+    Each refusal makes Ozone read the container: once is enough. The message names the datanode and
+    what it said, on one line.
+    """
+    with pytest.raises(Refused, match=f"{server.address}: CONTAINER_NOT_FOUND: no such thing$"):
+        datanode.checksum_info(ContainerId(7))
+    with pytest.raises(Refused, match="NO_SUCH_BLOCK") as refused:
+        datanode.block(ONE, BlockId(1))
+
+    assert Code.NO_SUCH_BLOCK is refused.value.code
+    assert 2 == len(server.asked)
+
+
+def test_one_refusal_does_not_end_the_others(datanode: Datanode) -> None:
+    """
+    Of three blocks the one that is not there is refused, and the others come.
+    """
+    found = list(datanode.blocks(ONE, [BlockId(FIRST + 1), BlockId(1), BlockId(FIRST + 3)]))
+
+    assert [False, True, False] == [isinstance(block, Refused) for _, block in found]
+
+
+def test_fewer_bytes_than_asked_are_refused(datanode: Datanode) -> None:
+    """
+    What a file that was cut gives is not taken for the chunk.
+    """
+    chunk = ChunkInfo(0, 6, ChecksumType.NONE, 0, b"")
+
+    with pytest.raises(Refused, match="has 5 of 6 bytes at 0"):
+        datanode.read(ONE, BlockId(FIRST + 1), chunk)
+
+
+def test_an_answer_to_another_question_is_refused(replica: Served) -> None:
+    """
+    A row that names another block is no answer.
+    """
+    other = dict(replica.rows) | {FIRST + 1: replica.rows[FIRST + 3]}
+    served = Served(other, replica.data, replica.tree)
+    other_id = f"it names container 1, block {FIRST + 3}"
+    with (
+        OzoneDatanode({1: served}) as server,
+        Datanode(server.address) as client,
+        pytest.raises(Refused, match=other_id),
+    ):
+        client.block(ONE, BlockId(FIRST + 1))
+
+
+def test_a_datanode_that_is_down_is_unavailable() -> None:
+    """
+    Nobody listens: said with the address.
+    """
+    with Datanode("127.0.0.1:1") as client, pytest.raises(Unavailable, match=r"127\.0\.0\.1:1"):
+        client.container(ONE)
+
+
+def test_a_stream_that_breaks_is_unavailable(server: OzoneDatanode, datanode: Datanode) -> None:
+    """
+    What came before is there; what did not come is not made up.
+    """
+
+    def breaks_at_third(_: Any) -> int:
+        return -1 if len(server.asked) > 2 else 0
+
+    server.before = breaks_at_third
+    came = []
+    with pytest.raises(Unavailable, match=server.address):
+        came.extend(found for found in datanode.blocks(ONE, [BlockId(FIRST + 1)] * 9))
+    assert len(came) <= 2
+
+
+def test_a_datanode_that_does_not_answer_is_given_up(server: OzoneDatanode) -> None:
+    """
+    A deadline ends every conversation.
+    """
+    go_on = Event()
+
+    def hangs(_: Any) -> int:
+        go_on.wait()
+        return 0
+
+    server.before = hangs
+    with (
+        Datanode(server.address, answer_s=0.3) as client,
+        pytest.raises(Unavailable, match="deadline"),
+    ):
+        client.container(ONE)
+    go_on.set()
+
+
+def test_a_failing_disk_of_the_peer_is_its_refusal(
+    server: OzoneDatanode, datanode: Datanode
+) -> None:
+    """
+    The name of Ozone's result is the code.
+    """
+    server.before = lambda _: IO_EXCEPTION
+
+    with pytest.raises(Refused) as refused:
+        datanode.container(ONE)
+
+    assert Code.IO_EXCEPTION is refused.value.code
