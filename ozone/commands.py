@@ -1,4 +1,4 @@
-"""suture ozone: read the volumes of an Apache Ozone datanode, and never write to them."""
+"""suture ozone: read the volumes of an Apache Ozone datanode, and repair what is damaged there."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +17,7 @@ from merkle.replica import ContainerId
 from ozone.cluster_commands import export_command, reconcile_command
 from ozone.comparison import Agreement, Reason
 from ozone.disk.layout import HDDS, Volume
+from ozone.repair.commands import repair_command
 from ozone.result import MEANINGS, ContainerResult, Standing
 from ozone.scrub import ScrubWish, Watched, default_state_dir, scrub
 from ozone.service import ServiceWish, serve
@@ -72,7 +73,10 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 @app.callback()
 def ozone() -> None:
-    """Read the volumes of an Apache Ozone datanode."""
+    """Read the volumes of an Apache Ozone datanode, and repair damaged replicas."""
+
+
+app.command("repair")(repair_command)
 
 
 app.command("export")(export_command)

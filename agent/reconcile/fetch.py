@@ -15,7 +15,8 @@ from typing import Any, Final, TypeVar
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.plan.actions import PeerId, RepairBlock, WantedChunk
 from agent.ports import Executor, Future
-from agent.rpc.calls.peer import Meter, Peer
+from agent.reconcile.lenders import Lender
+from agent.rpc.calls.peer import Meter
 from merkle.checksum import Algorithm, leaf_checksum
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
 from merkle.tree import Leaf
@@ -53,7 +54,7 @@ class Sources:
     deserves is the worst that can come of a race.
     """
 
-    peers: Mapping[PeerId, Peer]
+    peers: Mapping[PeerId, Lender]
     container_id: ContainerId
     algorithm: Algorithm
     dropped: dict[PeerId, SutureError] = field(default_factory=dict)
@@ -62,7 +63,7 @@ class Sources:
     def describe(self, action: RepairBlock) -> Answer:
         """Return the metadata of a block from the first lender that gives it."""
 
-        def ask(peer: Peer, meter: Meter) -> Answer:
+        def ask(peer: Lender, meter: Meter) -> Answer:
             return Answer(block=peer.block(self.container_id, action.block_id, meter))
 
         return self._first(action.metadata_sources, ask)
@@ -70,7 +71,7 @@ class Sources:
     def fetch(self, block_id: BlockId, wanted: WantedChunk) -> Answer:
         """Return a chunk from the first source whose bytes are what its tree says."""
 
-        def ask(peer: Peer, meter: Meter) -> Answer:
+        def ask(peer: Lender, meter: Meter) -> Answer:
             chunk, data = peer.read_chunk(self.container_id, block_id, wanted.leaf.offset, meter)
             if not is_leaf(self.algorithm, chunk, wanted.leaf):
                 raise Refused(
@@ -82,7 +83,9 @@ class Sources:
 
         return self._first(wanted.sources, ask)
 
-    def _first(self, peer_ids: tuple[PeerId, ...], ask: Callable[[Peer, Meter], Answer]) -> Answer:
+    def _first(
+        self, peer_ids: tuple[PeerId, ...], ask: Callable[[Lender, Meter], Answer]
+    ) -> Answer:
         failures: list[Failure] = []
         costs: list[tuple[PeerId, Meter]] = []
         for peer_id in peer_ids:

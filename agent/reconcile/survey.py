@@ -19,7 +19,8 @@ from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.plan.actions import Heard, PeerId, PeerView
 from agent.plan.outcome import PeerState
 from agent.ports import Executor
-from agent.rpc.calls.peer import Meter, Peer
+from agent.reconcile.lenders import Lender
+from agent.rpc.calls.peer import Meter
 from agent.rpc.wire.hashes import SELECTION_MAX, BlockRows
 from merkle.checksum import Algorithm, U64s
 from merkle.damaged import Damaged
@@ -60,7 +61,7 @@ class PeerTree:
     """What one peer answered: how it compares, and rows of the blocks where it differs."""
 
     peer_id: PeerId
-    peer: Peer
+    peer: Lender
     state: PeerState
     message: str = ""
     summary: Summary | None = None
@@ -100,7 +101,7 @@ class PeerTree:
 
 
 def survey(
-    peers: Mapping[PeerId, Peer], container_id: ContainerId, mine: Tree, executor: Executor
+    peers: Mapping[PeerId, Lender], container_id: ContainerId, mine: Tree, executor: Executor
 ) -> list[PeerTree]:
     """Ask every peer at once; return what each of them has, by peer id."""
     futures = [
@@ -110,7 +111,7 @@ def survey(
     return [future.result() for future in futures]
 
 
-def ask(peer_id: PeerId, peer: Peer, container_id: ContainerId, mine: Tree) -> PeerTree:
+def ask(peer_id: PeerId, peer: Lender, container_id: ContainerId, mine: Tree) -> PeerTree:
     """Ask one peer; whatever goes wrong is its state."""
     meter = Meter()
     attempt = 1
@@ -126,7 +127,7 @@ def ask(peer_id: PeerId, peer: Peer, container_id: ContainerId, mine: Tree) -> P
         attempt += 1
 
 
-def failed(peer_id: PeerId, peer: Peer, error: SutureError, meter: Meter) -> PeerTree:
+def failed(peer_id: PeerId, peer: Lender, error: SutureError, meter: Meter) -> PeerTree:
     """Return what is known of a peer that failed: why."""
     message = f"{error.code}: {error}"
     return PeerTree(peer_id, peer, peer_state_of(error), message, meter=meter)
@@ -144,7 +145,7 @@ def peer_state_of(error: SutureError) -> PeerState:
 
 
 def _descend(
-    peer_id: PeerId, peer: Peer, container_id: ContainerId, mine: Tree, meter: Meter
+    peer_id: PeerId, peer: Lender, container_id: ContainerId, mine: Tree, meter: Meter
 ) -> PeerTree:
     summary = peer.summary(container_id, meter)
     comparison = compare(mine, summary)
@@ -165,7 +166,7 @@ def _descend(
 
 
 def _all_rows(
-    peer: Peer, container_id: ContainerId, summary: Summary, meter: Meter
+    peer: Lender, container_id: ContainerId, summary: Summary, meter: Meter
 ) -> tuple[list[BlockRange], BlockRows | None]:
     rows = peer.blocks(container_id, meter=meter)
     _same(summary, rows.summary)
@@ -175,7 +176,7 @@ def _all_rows(
 
 
 def _differing_rows(
-    peer: Peer, container_id: ContainerId, mine: Tree, summary: Summary, meter: Meter
+    peer: Lender, container_id: ContainerId, mine: Tree, summary: Summary, meter: Meter
 ) -> tuple[list[BlockRange], BlockRows | None]:
     starts = range_starts(mine)
     found, checksums = peer.ranges(container_id, starts, meter)

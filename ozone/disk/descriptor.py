@@ -140,3 +140,17 @@ def _number(fields: dict[Any, Any], name: str, largest: int, what: str) -> int:
     if not isinstance(value, int) or not 0 <= value <= largest:
         raise Damaged(f"{what}: {name} {value!r}")
     return value
+
+
+def with_state(data: bytes, state: ReplicaState) -> bytes:
+    """Return a descriptor that says another state, with the checksum of its new text.
+
+    Raises Damaged where the text has not one line for each: it is not written on a guess.
+    """
+    lines = re.findall(rb"^state: [A-Z_]+$", data, re.MULTILINE)
+    if len(lines) != 1 or len(_CHECKSUM_LINE.findall(data)) != 1:
+        raise Damaged("a descriptor without one line of state and one of checksum")
+    changed = data.replace(lines[0], b"state: " + state.value.encode())
+    text = _CHECKSUM_LINE.sub(lambda _: _UNSUMMED, changed)
+    checksum = hashlib.sha256(hashlib.sha256(text).digest()).hexdigest()
+    return _CHECKSUM_LINE.sub(lambda _: b"checksum: " + checksum.encode(), changed)

@@ -4,7 +4,7 @@ It has no checksum of its own, but every level folds the one below: a tree whose
 fold of its blocks, or a block that is not the fold of its chunks, was not written by Ozone so.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -84,3 +84,19 @@ def _check_folds(
     wrong = ids[folded != np.fromiter(live.values(), np.uint64, len(live))]
     if len(wrong):
         raise Damaged(f"{what}: block {wrong[0]} is not the fold of its chunks")
+
+
+Leaves = Mapping[BlockId, Mapping[int, tuple[int, bool]]]
+"""Of each block its chunks: offset -> checksum, and whether Ozone found it as its row says."""
+
+
+def decode_leaves(data: bytes, block_ids: Collection[BlockId]) -> Leaves:
+    """Return the chunks of some live blocks in a tree that `decode_tree` accepts."""
+    tree = parse(CHECKSUM_INFO, data).tree
+    return {
+        BlockId(block.block_id): {
+            chunk.offset: (chunk.checksum, chunk.matches) for chunk in block.chunks
+        }
+        for block in tree.blocks
+        if not block.deleted and block.block_id in block_ids
+    }

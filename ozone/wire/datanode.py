@@ -19,8 +19,8 @@ import grpc
 
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.observe.printable import printable
-from agent.rpc.channel import retried
-from agent.rpc.errors import error_from
+from agent.rpc.calls.channel import retried
+from agent.rpc.wire.errors import error_from
 from merkle.damaged import Damaged
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
 from ozone.disk.blockrow import decode_stored

@@ -47,7 +47,7 @@ MESSAGES: Final[dict[str, Fields]] = {
         "command": (1, SIGNED, False),
         "container_id": (3, SIGNED, False),
         "datanode_id": (4, TEXT, False),
-        "read_container": (6, "ReadContainer", False),
+        "read_container": (7, "ReadContainer", False),
         "get_block": (13, "GetBlock", False),
         "list_block": (15, "ListBlock", False),
         "read_chunk": (16, "ReadChunk", False),

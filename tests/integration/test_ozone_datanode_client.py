@@ -1,5 +1,7 @@
 """Asking datanodes of Ozone: what comes of answers, refusals, lies and lost connections."""
 
+import json
+import zlib
 from collections.abc import Iterator
 from threading import Event
 from typing import Any
@@ -17,13 +19,15 @@ from tests.support.ozone_datanode import (
     FIRST,
     IO_EXCEPTION,
     OzoneDatanode,
+    ReplayedDatanode,
     Served,
     golden_peers,
     original,
 )
-from tests.support.ozone_volumes import chunk_message, golden
+from tests.support.ozone_volumes import ROOT, chunk_message, golden
 
 ONE = ContainerId(1)
+HANGS_S = 5.0
 CHUNK_BYTES = 9 * 1024**2  # three pieces
 
 
@@ -200,7 +204,7 @@ def test_a_datanode_that_does_not_answer_is_given_up(server: OzoneDatanode) -> N
     go_on = Event()
 
     def hangs(_: Any) -> int:
-        go_on.wait()
+        go_on.wait(HANGS_S)
         return 0
 
     server.before = hangs
@@ -224,3 +228,32 @@ def test_a_failing_disk_of_the_peer_is_its_refusal(
         datanode.container(ONE)
 
     assert Code.IO_EXCEPTION is refused.value.code
+
+
+def test_a_real_datanode_was_asked_just_so() -> None:
+    """
+    Requests are byte for byte those that Ozone 2.2.0 answered, and its answers are understood.
+    """
+    kept = json.loads((ROOT / "tests" / "golden" / "ozone" / "answers.json").read_text())
+    answers = {bytes.fromhex(one["request"]): bytes.fromhex(one["answer"]) for one in kept}
+    two, small = ContainerId(2), BlockId(FIRST + 6)
+    with (
+        ReplayedDatanode({}, answers=answers) as server,
+        Datanode(server.address) as client,
+    ):
+        assert ContainerFacts("CLOSED", 867089, 12) == client.container(two)
+        tree = decode_tree(client.checksum_info(two), two)
+        ids = list(client.block_ids(two))
+        (chunk,) = client.block(two, small).chunks
+        data = client.read(two, small, chunk)
+        with pytest.raises(Refused, match="NO_SUCH_BLOCK: Unable to find the block"):
+            client.block(two, BlockId(1))
+        with pytest.raises(Refused, match="ContainerID 99 does not exist"):
+            client.container(ContainerId(99))
+        with pytest.raises(Refused, match="expected: 1782, actual: 1777"):
+            client.read(two, small, ChunkInfo(0, 1782, ChecksumType.NONE, 0, b""))
+
+    assert 12 == len(ids)
+    assert set(tree.live) <= set(ids)
+    windows = [data[at : at + 16384] for at in range(0, len(data), 16384)]
+    assert chunk.window_checksums == b"".join(zlib.crc32(one).to_bytes(4) for one in windows)

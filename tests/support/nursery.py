@@ -34,6 +34,7 @@ from typing import IO, Any, Final, Self
 PROGRAMS: Final = (
     "agent.main",
     "scm.main",
+    "tests.support.ozone_victim",
     "tests.support.simulated_scm",
     "tests.support.store_victim",
     "tests.support.zygote",

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -40,6 +41,17 @@ class Served:
         data = bytearray(self.data[block_id])
         data[offset] ^= 0x40
         self.data[block_id] = bytes(data)
+
+    def forget(self, block_id: int) -> None:
+        """Have neither row nor bytes of a block, as the tree says."""
+        del self.rows[block_id], self.data[block_id]
+        info = CHECKSUM_INFO.FromString(self.tree)
+        kept = [block for block in info.tree.blocks if block.block_id != block_id]
+        del info.tree.blocks[:]
+        info.tree.blocks.extend(kept)
+        sums = b"".join(struct.pack(">q", block.checksum) for block in kept)
+        info.tree.checksum = crc32c_of(sums)
+        self.tree = info.SerializeToString()
 
     def mark(self, container_id: int, block_id: int, offset: int) -> None:
         """Let the tree say what Ozone's scan would say of a chunk that is damaged."""
@@ -175,6 +187,7 @@ SEEDS = {
 FIRST = 117883640217600000  # of the golden set's block ids
 
 
+@cache
 def original(block_id: int, length_bytes: int) -> bytes:
     """Return the bytes that the client wrote into a block of the golden set's containers 1, 2."""
     number = block_id - FIRST
@@ -224,3 +237,16 @@ def _tails(volumes: Path) -> dict[int, Any]:
         tails[message.block_id.local_id] = message
     database.close()
     return tails
+
+
+@dataclass
+class ReplayedDatanode(OzoneDatanode):
+    """Gives the answers of a real datanode to just the requests that it was sent."""
+
+    answers: dict[bytes, bytes] = field(default_factory=dict)
+
+    def _serve(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        for data in requests:
+            if data not in self.answers:
+                context.abort(grpc.StatusCode.UNIMPLEMENTED, f"never asked: {data.hex()}")
+            yield self.answers[data]

@@ -375,13 +375,18 @@ def child(request: dict[str, Any], log_fd: int) -> None:
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
     """Fork a child for the request and tell how it ended."""
+    return lived(lambda log_fd: child(request, log_fd))
+
+
+def lived(body: Callable[[int], None]) -> dict[str, Any]:
+    """Fork a child that runs `body`, which logs to a descriptor; tell how it ended."""
     read_fd, write_fd = os.pipe()
     pid = os.fork()
     if pid == 0:
         status = 1
         with suppress(BaseException):
             os.close(read_fd)
-            child(request, write_fd)
+            body(write_fd)
             status = 0
         os._exit(status)
     os.close(write_fd)

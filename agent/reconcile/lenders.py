@@ -1,0 +1,67 @@
+"""A peer as a reconcile sees it, whatever it speaks: what survey and fetch ask of one."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from merkle.checksum import U64s
+from merkle.diff import BlockRange
+from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
+from merkle.tree import Summary, Tree
+
+if TYPE_CHECKING:
+    from agent.rpc.calls.peer import Meter
+    from agent.rpc.v1 import container_pb2
+    from agent.rpc.wire.hashes import BlockRows
+
+
+class Lender(Protocol):
+    """One holder of a replica (`agent.rpc.calls.peer.Peer`). Each method raises SutureError."""
+
+    def summary(self, container_id: ContainerId, meter: "Meter | None" = None) -> Summary:
+        """Return the summary of its tree."""
+        ...
+
+    def ranges(
+        self, container_id: ContainerId, starts: U64s, meter: "Meter | None" = None
+    ) -> tuple[Summary, U64s]:
+        """Return the summary, and the checksum of each range that begins at `starts`."""
+        ...
+
+    def blocks(
+        self,
+        container_id: ContainerId,
+        ranges: Sequence[BlockRange] = (),
+        meter: "Meter | None" = None,
+    ) -> "BlockRows":
+        """Return a row per block and tombstone in `ranges`, or of all."""
+        ...
+
+    def chunks(
+        self, container_id: ContainerId, block_ids: U64s, meter: "Meter | None" = None
+    ) -> tuple[Summary, Tree]:
+        """Return the summary, and the tree of the named blocks."""
+        ...
+
+    def tree(self, container_id: ContainerId, meter: "Meter | None" = None) -> Tree:
+        """Return its whole tree."""
+        ...
+
+    def block(
+        self, container_id: ContainerId, block_id: BlockId, meter: "Meter | None" = None
+    ) -> BlockData:
+        """Return the metadata of one committed block."""
+        ...
+
+    def read_chunk(
+        self,
+        container_id: ContainerId,
+        block_id: BlockId,
+        offset: int,
+        meter: "Meter | None" = None,
+    ) -> tuple[ChunkInfo, bytes]:
+        """Return one chunk and its bytes, which have the window checksums it came with."""
+        ...
+
+    def replica(self, container_id: ContainerId) -> "container_pb2.ReplicaReport":
+        """Return what it reports about its replica: its state, and the commit id it claims."""
+        ...

@@ -1,0 +1,313 @@
+"""suture ozone repair: what a person is shown, asked and told."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from agent.cli.terminal.output import (
+    Exit,
+    bytes_progress,
+    counted,
+    emit,
+    grid,
+    remark,
+    say,
+    show,
+    size,
+)
+from agent.cli.terminal.typer_options import JsonFlag
+from agent.errors import SutureError
+from agent.observe import logs
+from agent.plan.outcome import PeerState
+from merkle.replica import ContainerId, ReplicaState
+from ozone.repair.damage import Replica
+from ozone.repair.proposal import Proposal, Target
+from ozone.repair.repair import Outcome, PeerAddress, Repair, RepairWish, Written, repairing
+from ozone.scrub import default_state_dir
+from scanner.finding import Finding, Forensic
+
+SHOWN_MAX: Final = 50  # chunks of a table for people; --json has all
+PORT_MAX: Final = 65_535
+
+PeersOption = Annotated[
+    list[str],
+    typer.Option(
+        metavar="HOST:PORT[/UUID]",
+        help="A datanode that has the container: its hdds.container.ipc.port, 9859 unless set.",
+    ),
+]
+JournalOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Where the journal and replaced bytes are kept, off Ozone's volumes; default: "
+        "/var/lib/suture-ozone for root, else ~/.local/state/suture-ozone.",
+    ),
+]
+DatabasesOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="DIR", help="A directory of hdds.datanode.container.db.dir.", readable=False
+    ),
+]
+
+
+@dataclass(slots=True)
+class Story:
+    """All that a repair came to, for people and for machines."""
+
+    container_id: int
+    dry_run: bool
+    before: Replica | None = None
+    proposal: Proposal | None = None
+    outcomes: list[Outcome] = field(default_factory=list)
+    after: Replica | None = None
+    state: str = ""
+    quarantine: str = ""
+    unfinished_count: int = 0
+
+    @property
+    def exit(self) -> Exit:
+        """What the command comes to."""
+        last = self.after or self.before
+        return Exit.OK if last is not None and last.is_whole else Exit.TO_DO
+
+
+def repair_command(
+    data_dir: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DATA_DIR", help="A directory of hdds.datanode.dir.", readable=False
+        ),
+    ],
+    container: Annotated[int, typer.Option(min=1, metavar="ID", help="The damaged container.")],
+    peer: PeersOption,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Read, ask the peers, show; write nothing.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Write without asking.")] = False,
+    mark_closed: Annotated[
+        bool,
+        typer.Option(
+            "--mark-closed",
+            help="If the replica is whole at last, write CLOSED into an UNHEALTHY descriptor.",
+        ),
+    ] = False,
+    stopped: Annotated[
+        bool,
+        typer.Option(
+            "--stopped",
+            help="The datanode is stopped. For volumes of schema V2, where no lock tells.",
+        ),
+    ] = False,
+    state_dir: JournalOption = None,
+    db_dir: DatabasesOption = None,
+    as_json: JsonFlag = False,
+) -> int:
+    """Repair one damaged replica from its peers, while the datanode of this host is stopped.
+
+    What would be written is shown and asked first. 2: something is still damaged.
+    """
+    if as_json and not (yes or dry_run):
+        raise typer.BadParameter("--json asks nobody: give --yes or --dry-run with it")
+    logs.configure("error")
+    wish = RepairWish(
+        data_dir=data_dir,
+        container_id=ContainerId(container),
+        peers=[_address(text) for text in dict.fromkeys(peer)],
+        state_dir=state_dir or default_state_dir(),
+        database_dirs=tuple(db_dir or ()),
+        is_stopped=stopped,
+        is_dry=dry_run,
+    )
+    with repairing(wish) as repair:
+        story = Story(container, dry_run, quarantine=str(repair.quarantine))
+        story.unfinished_count = repair.unfinished_count
+        result = _told(repair, story, yes=yes, mark_closed=mark_closed, as_json=as_json)
+        if as_json:
+            emit(document(story))
+    return result
+
+
+def _told(repair: Repair, story: Story, *, yes: bool, mark_closed: bool, as_json: bool) -> int:
+    story.before = _read(repair, "read", quiet=as_json)
+    story.state = repair.descriptor.state.value
+    if story.before.chunk_count:
+        story.proposal = repair.propose(story.before)
+    if not as_json:
+        tell(story)
+    if story.dry_run:
+        return story.exit
+    if story.proposal is not None:
+        wanted = len(story.proposal.targets)
+        if not (yes or typer.confirm(f"write up to {counted(wanted, 'chunk')}?", err=True)):
+            return Exit.FAILED
+        _carry_out(repair, story, story.proposal, quiet=as_json)
+        story.after = _read(repair, "read again", quiet=as_json)
+    if mark_closed and repair.descriptor.state is ReplicaState.UNHEALTHY:
+        repair.mark_closed(story.after or story.before)
+        story.state = repair.descriptor.state.value
+    if not as_json:
+        tell_end(story)
+    return story.exit
+
+
+def _read(repair: Repair, label: str, *, quiet: bool) -> Replica:
+    with bytes_progress(label, 0, quiet=quiet) as progress:
+        return repair.read(lambda count: progress.advance(progress.task_ids[0], count))
+
+
+def _carry_out(repair: Repair, story: Story, proposal: Proposal, *, quiet: bool) -> None:
+    total_bytes = sum(target.chunk.length_bytes for target in proposal.targets)
+    with bytes_progress("repair", total_bytes, quiet=quiet) as progress:
+
+        def done(count: int) -> None:
+            progress.advance(progress.task_ids[0], count)
+
+        try:
+            story.outcomes.extend(repair.carry_out(proposal, done))
+        except SutureError:
+            if not quiet:
+                tell_outcomes(story)  # what was written until then
+            raise
+
+
+def _address(text: str) -> PeerAddress:
+    address, _, datanode_id = text.partition("/")
+    host, colon, port = address.rpartition(":")
+    if not (host and colon and port.isdecimal() and 0 < int(port) <= PORT_MAX):
+        raise typer.BadParameter(f"--peer {text}: not HOST:PORT or HOST:PORT/UUID")
+    return PeerAddress(address, datanode_id)
+
+
+# --- for people ----------------------------------------------------------------------------------
+
+
+def tell(story: Story) -> None:
+    """Print what is damaged, what would be written, and what each peer said."""
+    assert story.before is not None
+    before, proposal = story.before, story.proposal
+    if story.unfinished_count:
+        say(f"{counted(story.unfinished_count, 'chunk')} of an earlier repair not ended yet")
+    if proposal is not None:
+        faults = {(one.block_id, one.offset): one for one in before.findings}
+        rows = [plan_row(target, faults) for target in proposal.targets[:SHOWN_MAX]]
+        show(grid("", ["block", "at#", "bytes#", "fault", "looks like", "from"], rows))
+        more = len(proposal.targets) - len(rows)
+        if more:
+            say(f"  and {more} more")
+        for tree in proposal.peers:
+            said = proposal.remarks[tree.peer_id]
+            state = "has another tree" if tree.state is PeerState.USED else tree.state.value
+            say(f"  {tree.peer_id}: {state}{f': {said}' if said else ''}")
+    tell_others(before.others, before.unjudged)
+    whole = "whole" if before.is_whole else "damaged"
+    say(
+        f"container {story.container_id} ({story.state}): {size(before.bytes_read)} read, {whole}: "
+        f"{counted(before.chunk_count, 'chunk')} of {counted(len(before.blocks), 'block')} damaged"
+    )
+
+
+def plan_row(target: Target, faults: dict[tuple[Any, int], Finding]) -> tuple[object, ...]:
+    """Return the row of one chunk that is damaged."""
+    at = (target.block_id, target.chunk.offset)
+    finding = faults.get(at) or faults.get((target.block_id, 0))
+    source = target.why + (": in windows, if they are anywhere" if target.has_checksums else "")
+    if target.wanted is not None:
+        source = ", ".join(target.wanted.sources)
+    return (
+        *at,
+        target.chunk.length_bytes,
+        "" if finding is None else finding.fault.value,
+        "" if finding is None or finding.forensic is Forensic.UNKNOWN else finding.forensic.value,
+        source,
+    )
+
+
+def tell_others(others: Sequence[Finding], unjudged: Sequence[str]) -> None:
+    """Print what no bytes of a peer heal."""
+    for finding in others:
+        say(f"  not to be repaired: {finding.fault.value}: {finding.evidence}")
+    for why in unjudged:
+        say(f"  not judged: {why}")
+
+
+def tell_outcomes(story: Story) -> None:
+    """Print what was written, and one line for each chunk that was not."""
+    counts = Counter(outcome.written for outcome in story.outcomes)
+    for outcome in story.outcomes:
+        if outcome.written is Written.LEFT:
+            target = outcome.target
+            say(f"  block {target.block_id}, chunk at {target.chunk.offset}: {outcome.message}")
+    said = ", ".join(f"{counts[word]} {word.value}" for word in Written if counts[word])
+    say(f"{said or 'nothing'}; what was replaced is in {story.quarantine}")
+
+
+def tell_end(story: Story) -> None:
+    """Print what the replica is now, and what is left to do."""
+    if story.proposal is not None:
+        tell_outcomes(story)
+    last = story.after or story.before
+    assert last is not None
+    if story.after is not None:
+        tell_others(last.others, last.unjudged)
+    whole = "is whole" if last.is_whole else f"has {counted(last.chunk_count, 'damaged chunk')}"
+    say(f"container {story.container_id} ({story.state}) {whole}")
+    if last.is_whole and story.state == ReplicaState.UNHEALTHY:
+        remark("hint: Ozone does not take back UNHEALTHY by itself; see --mark-closed")
+
+
+# --- for machines --------------------------------------------------------------------------------
+
+
+def document(story: Story) -> dict[str, Any]:
+    """Return the JSON of a repair."""
+    proposal = story.proposal
+    last = story.after or story.before
+    return {
+        "container_id": story.container_id,
+        "dry_run": story.dry_run,
+        "state": story.state,
+        "is_whole": last is not None and last.is_whole,
+        "damaged_chunk_count": 0 if last is None else last.chunk_count,
+        "quarantine": story.quarantine,
+        "peers": []
+        if proposal is None
+        else [
+            {
+                "peer": tree.peer_id,
+                "state": tree.state.value,
+                "remark": proposal.remarks[tree.peer_id],
+            }
+            for tree in proposal.peers
+        ],
+        "plan": [] if proposal is None else [target_facts(one) for one in proposal.targets],
+        "outcomes": [
+            {
+                **target_facts(one.target),
+                "written": one.written.value,
+                "from": list(one.sources),
+                "message": one.message,
+            }
+            for one in story.outcomes
+        ],
+        "not_repaired": [
+            {"fault": one.fault.value, "block_id": one.block_id, "evidence": one.evidence}
+            for one in (() if last is None else last.others)
+        ],
+    }
+
+
+def target_facts(target: Target) -> dict[str, Any]:
+    """Return the JSON of one damaged chunk."""
+    return {
+        "block_id": target.block_id,
+        "offset": target.chunk.offset,
+        "length_bytes": target.chunk.length_bytes,
+        "sources": [] if target.wanted is None else list(target.wanted.sources),
+        "why": target.why,
+    }

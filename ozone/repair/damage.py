@@ -1,0 +1,119 @@
+"""What of a replica is not what its rows say: read from the medium, judged as a scrub judges it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from agent.errors import Code, Refused, Unavailable
+from merkle.checksum import Algorithm
+from merkle.damaged import Damaged
+from merkle.replica import BlockId, ChunkInfo, ContainerId
+from merkle.tree import Tree
+from ozone.disk.blockrow import StoredBlock, decode_stored
+from ozone.disk.rows import ContainerRows
+from ozone.disk.unknown import Unknown
+from ozone.reader import OzoneReader
+from scanner.finding import Fault, Finding, Verdict
+from scanner.verify import scan_replica
+
+NOT_OF_BYTES: Final = frozenset(
+    {Fault.TREE_DAMAGED, Fault.TREE_MISSING, Fault.FOREIGN_FILE, Fault.TRAILING_BYTES}
+)
+"""What no repair is for: Ozone makes its trees itself, and the rest costs no data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A replica as it was read. `tree` is what the medium holds; `blocks` are those with damage,
+    as the replica's own rows have them, and `chunks` their damaged chunks. `others` are faults that
+    no bytes of a peer heal."""
+
+    tree: Tree
+    blocks: Mapping[BlockId, StoredBlock] = field(default_factory=dict)
+    chunks: Mapping[BlockId, tuple[ChunkInfo, ...]] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+    others: tuple[Finding, ...] = ()
+    bytes_read: int = 0
+    unjudged: tuple[str, ...] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every byte was read, judged and found right."""
+        return not (self.blocks or self.others or self.unjudged)
+
+    @property
+    def chunk_count(self) -> int:
+        """How many chunks are damaged."""
+        return sum(len(chunks) for chunks in self.chunks.values())
+
+
+def read_replica(
+    reader: OzoneReader,
+    rows: ContainerRows,
+    now_ms: Callable[[], int],
+    progress: Callable[[int], None],
+) -> Replica:
+    """Read a replica whole and say what is damaged. Raises SutureError.
+
+    Refused where this host's memory or libraries are in doubt: it would not write right either.
+    """
+    outcome = scan_replica(
+        reader,
+        algorithm=Algorithm.CRC32C,
+        now_ms=now_ms,
+        stop=lambda: False,
+        progress=progress,
+        pace=lambda _: None,
+    )
+    if outcome.stopped_because:
+        raise Unavailable(Code.BUSY, f"the replica could not be read: {outcome.stopped_because}")
+    doubted = [one for one in outcome.findings if one.verdict is Verdict.SUSPECT_HOST]
+    if doubted or outcome.disagreement_count:
+        why = doubted[0].evidence if doubted else "two implementations of a checksum differ"
+        raise Refused(
+            Code.INELIGIBLE,
+            f"this host does not read its own memory right: {why}",
+            hint="nothing is written by it; look at the memory",
+        )
+    blocks, chunks = _damaged(reader.container_id, rows, outcome.tree)
+    others = [
+        one
+        for one in outcome.findings
+        if one.is_damage and one.block_id not in blocks and one.fault not in NOT_OF_BYTES
+    ]
+    return Replica(
+        tree=outcome.tree,
+        blocks=blocks,
+        chunks=chunks,
+        findings=tuple(one for one in outcome.findings if one.is_damage and one.block_id in blocks),
+        others=tuple(one for one in others if not _is_mended_with(one, blocks)),
+        bytes_read=outcome.bytes_read,
+        unjudged=tuple(reader.skipped.values()),
+    )
+
+
+def _is_mended_with(finding: Finding, blocks: Mapping[BlockId, StoredBlock]) -> bool:
+    """A lost directory comes back with the first of its files."""
+    return finding.fault is Fault.CHUNKS_DIRECTORY_MISSING and bool(blocks)
+
+
+def _damaged(
+    container_id: ContainerId, rows: ContainerRows, tree: Tree
+) -> tuple[dict[BlockId, StoredBlock], dict[BlockId, tuple[ChunkInfo, ...]]]:
+    """Return the blocks, and their chunks, that the medium does not hold as the rows say."""
+    ids, counts = tree.block_ids.tolist(), tree.chunk_counts.tolist()
+    whole_counts = dict(zip(ids, counts, strict=True))
+    for block_id in tree.unhealthy_block_ids().tolist():
+        whole_counts[block_id] = -1
+    blocks, damaged = {}, {}
+    for block_id, row, tail in rows.blocks():
+        try:
+            stored = decode_stored(container_id, block_id, row, tail)
+        except (Damaged, Unknown):  # the scan has told of the first, the reader of the second
+            continue
+        if whole_counts.get(block_id) == len(stored.block.chunks) or not stored.block.chunks:
+            continue
+        healthy = {leaf.offset for leaf in tree.leaves(block_id) if leaf.healthy}
+        blocks[block_id] = stored
+        damaged[block_id] = tuple(c for c in stored.block.chunks if c.offset not in healthy)
+    return blocks, damaged

@@ -1,0 +1,134 @@
+"""Getting the bytes of a damaged chunk: whole from a peer, else window by window from all.
+
+A chunk without checksums can be compared with nothing: it is taken only where two peers or more
+have it, and all that have it agree. Runs in many threads at once.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from agent.errors import SutureError
+from agent.plan.actions import PeerId
+from agent.reconcile.fetch import Answer, Sources
+from agent.store.files import blockfile
+from merkle.replica import ChunkInfo, ContainerId
+from ozone.repair.peer import ALGORITHM, OzonePeer
+from ozone.repair.proposal import Target
+from ozone.repair.windows import Assembly
+
+AGREEING_MIN: Final = 2  # peers that have the same bytes, where nothing else can tell
+LOCAL: Final = "here"
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """The bytes of a chunk and whose they are; None where they are nowhere, and why."""
+
+    data: bytes | None
+    sources: tuple[str, ...] = ()
+    message: str = ""
+
+
+class Gatherer:
+    """The peers of one repair as sources of chunks, and what is left here."""
+
+    def __init__(
+        self, container_id: ContainerId, peers: Mapping[PeerId, OzonePeer], chunks: Path
+    ) -> None:
+        """`peers` are those that took part; `chunks` is the directory of our block files."""
+        self._peers = peers
+        self._chunks = chunks
+        self._sources = Sources(peers, container_id, ALGORITHM)
+
+    def gather(self, target: Target) -> Gathered:
+        """Return the bytes of a damaged chunk, as far as peers and this replica have them."""
+        if not target.has_checksums:
+            return self._agreed(target)
+        message = target.why
+        if target.wanted is not None:
+            answer = self._sources.fetch(target.block_id, target.wanted)
+            if answer.chunk is not None:
+                return Gathered(answer.data, (answer.peer_id,))
+            message = _told(answer)
+        return self._assembled(target, message)
+
+    def _agreed(self, target: Target) -> Gathered:
+        """Return bytes that nothing vouches for but that all who have them have the same."""
+        if target.wanted is None:
+            return Gathered(None, message=target.why)
+        found: dict[PeerId, bytes] = {}
+        for peer_id in target.wanted.sources:
+            answer = self._sources.fetch(
+                target.block_id, replace(target.wanted, sources=(peer_id,))
+            )
+            if answer.chunk is not None:
+                found[peer_id] = answer.data
+        if len(set(found.values())) > 1:
+            who = ", ".join(sorted(found))
+            return Gathered(None, message=f"no checksums, and peers differ: {who}")
+        if len(found) < AGREEING_MIN:
+            return Gathered(
+                None, message=f"no checksums: {AGREEING_MIN} peers must have the same bytes"
+            )
+        return Gathered(next(iter(found.values())), tuple(sorted(found)))
+
+    def _assembled(self, target: Target, message: str) -> Gathered:
+        """Return the chunk put together of windows that fit, from here and from every peer."""
+        chunk = target.chunk
+        assembly = Assembly(chunk)
+        used = []
+        if self._offer_local(assembly, target):
+            used.append(LOCAL)
+        failures = [message] if message else []
+        for peer_id, peer in sorted(self._peers.items()):
+            taken_bytes = 0
+            try:
+                for start, data in self._pieces(peer, target, assembly):
+                    taken_bytes += assembly.offer(start, data)
+            except SutureError as error:
+                failures.append(f"{peer_id}: {error}")
+            if taken_bytes:
+                used.append(peer_id)
+        left = list(assembly.missing())
+        if left:
+            count = sum(end - start for start, end in left)
+            failures.append(f"{count} of {chunk.length_bytes} bytes fit nowhere")
+            return Gathered(None, message="; ".join(failures))
+        return Gathered(assembly.data(), tuple(used))
+
+    def _pieces(
+        self, peer: OzonePeer, target: Target, assembly: Assembly
+    ) -> Iterator[tuple[int, bytes]]:
+        for start, end in list(assembly.missing()):
+            at = target.chunk.offset + start
+            if peer.reaches(target.block_id, at + end - start):
+                yield start, peer.read_unverified(target.block_id, at, end - start)
+
+    def _offer_local(self, assembly: Assembly, target: Target) -> int:
+        """Offer what the medium holds; of what it does not give at once, window by window."""
+        path, chunk = self._chunks / f"{target.block_id}.block", target.chunk
+        try:
+            return assembly.offer(0, _read(path, chunk, 0, chunk.length_bytes))
+        except FileNotFoundError:
+            return 0
+        except OSError:
+            return sum(_windows_of(path, chunk, assembly))
+
+
+def _windows_of(path: Path, chunk: ChunkInfo, assembly: Assembly) -> Iterator[int]:
+    for start in range(0, chunk.length_bytes, chunk.bytes_per_checksum):
+        length_bytes = min(chunk.bytes_per_checksum, chunk.length_bytes - start)
+        try:
+            yield assembly.offer(start, _read(path, chunk, start, length_bytes))
+        except OSError:  # a sector that is lost: others have its window, or nobody
+            continue
+
+
+def _read(path: Path, chunk: ChunkInfo, start: int, length_bytes: int) -> bytes:
+    return blockfile.read_past_cache(path, chunk.offset + start, length_bytes)
+
+
+def _told(answer: Answer) -> str:
+    return "; ".join(f"{failure.peer_id}: {failure.error}" for failure in answer.failures)

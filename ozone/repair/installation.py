@@ -1,0 +1,356 @@
+"""Putting a chunk in its place on a volume of Ozone: a crash leaves the old bytes or the new.
+
+    old bytes to quarantine ─ journal ─ pwrite ─ fdatasync ─ read back past the cache ─ journal off
+
+As `agent.store.operations.overwrite` does it for replicas of our own; the journal and what was
+replaced lie in the state directory. Files keep owner and mode, and what is made has those of its
+neighbours, so that the datanode's user can go on with it. Nothing that verifies is written over.
+"""
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from agent.errors import BlockFailed, Code, Refused, Unavailable
+from agent.store.files import blockfile, extents
+from agent.store.files.durable import (
+    block_errors,
+    disk_errors,
+    make_directories,
+    move,
+    open_new,
+    read_file,
+    remove_file,
+    stage,
+    sync_directory,
+)
+from agent.store.files.layout import Layout
+from agent.store.replica import quarantine
+from agent.store.replica.quarantine import Note
+from merkle.checksum import crc32c
+from merkle.replica import CHUNK_BYTES_MAX, BlockId, ChecksumType, ChunkInfo, ContainerId
+from ozone.disk.descriptor import DESCRIPTOR_BYTES_MAX
+from ozone.disk.layout import ContainerPaths
+from ozone.repair.journal import Entry, Journal
+from ozone.repair.windows import fits
+
+WHY: Final = "replaced by a repair"
+NEW_PREFIX: Final = ".suture-new-"  # of a file that has not its name yet; Ozone looks at *.block
+PLAIN_MODE: Final = 0o644  # of a block file where no other shows what Ozone gives them
+
+
+@dataclass(frozen=True, slots=True)
+class Kept(Layout):
+    """Where a repair keeps what it replaced: not on the volume, which is Ozone's."""
+
+    @property
+    def quarantine(self) -> Path:
+        """The directory itself."""
+        return self.volume / "quarantine"
+
+
+class Installer:
+    """Writes chunks of replicas on one volume. One owner."""
+
+    def __init__(self, state: Path, now_ms: Callable[[], int], check: Callable[[], None]) -> None:
+        """`state` is a directory of ours, for this volume; `check` raises where nothing may be
+        written now. Raises the store's errors."""
+        self._layout = Kept(state, "")
+        self._now_ms = now_ms
+        self._check = check
+        journal = state / "journal"
+        with disk_errors(state):
+            for directory in (journal, self._layout.quarantine):
+                make_directories(directory, below=state.parent)
+        self._journal = Journal(journal)
+
+    @property
+    def quarantine(self) -> Path:
+        """Where what was replaced is kept."""
+        return self._layout.quarantine
+
+    def unfinished(self) -> list[Entry]:
+        """Return what an earlier repair of this volume had begun when it was cut off."""
+        return list(self._journal.entries())
+
+    def recover(self) -> int:
+        """Bring what was begun to an end: the new bytes if they are there, else the old ones.
+        Return how many chunks that was. Raises the store's errors, Refused."""
+        entries = self.unfinished()
+        for entry in entries:
+            self._check()
+            self._settle(entry)
+        return len(entries)
+
+    def install(
+        self, paths: ContainerPaths, block_id: BlockId, chunk: ChunkInfo, data: bytes
+    ) -> bool:
+        """Put the bytes of a chunk in place; return False if those that are there verify.
+
+        Raises Refused(CHECKSUM_MISMATCH) where they do not fit the row, Refused(CHUNK_GAP) where
+        the file ends before, Unavailable(DISK_OUT_OF_SPACE), BlockFailed; the old bytes are back
+        then.
+        """
+        self._check()
+        if not fits(chunk, data):
+            raise Refused(
+                Code.CHECKSUM_MISMATCH,
+                f"block {block_id}, chunk at {chunk.offset}: not what the row here says",
+            )
+        path = paths.chunks / f"{block_id}.block"
+        make_home(paths)
+        with block_errors(path):
+            if chunk.checksum_type is not ChecksumType.NONE and _holds(path, chunk):
+                return False
+            size_bytes = _regular_size(path)
+            blockfile.check_reached(path, max(size_bytes, 0), chunk.offset)
+            self._check_room(path, size_bytes, chunk)
+            own_name(path, size_bytes)
+        entry = self._begun(paths.container_id, block_id, path, chunk, data, size_bytes)
+        try:
+            with block_errors(path):
+                if size_bytes == blockfile.ABSENT:
+                    make_empty(path)
+                blockfile.overwrite(path, data, chunk.offset)
+            check_arrived(entry)
+            self._journal.end(entry)
+        except BaseException:
+            if self._journal.is_open(entry):
+                self._roll_back(entry)
+            raise
+        return True
+
+    def replace_descriptor(self, paths: ContainerPaths, data: bytes) -> None:
+        """Put another descriptor in place in one rename; the old one is kept.
+
+        Raises the store's errors.
+        """
+        self._check()
+        path = paths.descriptor
+        with disk_errors(path):
+            old = read_file(path, bytes_max=DESCRIPTOR_BYTES_MAX)
+        note = Note(paths.container_id, BlockId(0), 0, len(old), self._now_ms(), "its descriptor")
+        quarantine.keep(self._layout, note, old)
+        with disk_errors(path):
+            staged = stage(path, data)
+            try:
+                take_after(staged.temporary, path.lstat())
+                staged.publish()
+            finally:
+                staged.discard()
+
+    def _begun(
+        self,
+        container_id: ContainerId,
+        block_id: BlockId,
+        path: Path,
+        chunk: ChunkInfo,
+        data: bytes,
+        size_bytes: int,
+    ) -> Entry:
+        entry = Entry(
+            container_id=container_id,
+            block_id=block_id,
+            path=path.absolute(),
+            chunk=chunk,
+            data_checksum=crc32c(data),
+            old_length_bytes=size_bytes,
+            kept=self._keep_old(container_id, block_id, path, chunk, size_bytes),
+        )
+        self._journal.begin(entry)
+        return entry
+
+    def _keep_old(
+        self,
+        container_id: ContainerId,
+        block_id: BlockId,
+        path: Path,
+        chunk: ChunkInfo,
+        size_bytes: int,
+    ) -> str:
+        if size_bytes <= chunk.offset:
+            return ""
+        try:
+            old = blockfile.read_past_cache(path, chunk.offset, chunk.length_bytes)
+        except OSError:  # the medium does not give them back: that is why they are replaced
+            return ""
+        at_ms = self._now_ms()
+        return quarantine.keep(
+            self._layout, Note(container_id, block_id, chunk.offset, len(old), at_ms, WHY), old
+        )
+
+    def _check_room(self, path: Path, size_bytes: int, chunk: ChunkInfo) -> None:
+        """Refuse before anything is begun where there is no room. Raises Unavailable, OSError."""
+        added = max(chunk.end - max(size_bytes, 0), 0)
+        if size_bytes != blockfile.ABSENT and path.lstat().st_nlink > 1:
+            added += size_bytes
+        kept = max(min(size_bytes, chunk.end) - chunk.offset, 0)
+        for directory, needed_bytes in ((path.parent, added), (self._layout.quarantine, kept)):
+            facts = os.statvfs(directory)
+            free_bytes = facts.f_bavail * facts.f_frsize
+            if needed_bytes > free_bytes:
+                raise Unavailable(
+                    Code.DISK_OUT_OF_SPACE,
+                    f"{directory}: {needed_bytes} bytes are needed, {free_bytes} are free",
+                    hint="--state-dir says where replaced bytes are kept",
+                )
+
+    def _settle(self, entry: Entry) -> None:
+        _remove_new(entry.path.parent)
+        if _has_arrived(entry):
+            self._journal.end(entry)
+        else:
+            self._roll_back(entry)
+
+    def _roll_back(self, entry: Entry) -> None:
+        """Restore what the file held, as far as it could be read, and end the entry."""
+        path = entry.path
+        with block_errors(path):
+            size_bytes = blockfile.size_bytes(path)
+            if entry.old_length_bytes == blockfile.ABSENT:
+                if 0 <= size_bytes <= entry.chunk.end:  # nobody has written more since
+                    remove_file(path)
+                    sync_directory(path.parent)
+            elif size_bytes != blockfile.ABSENT:
+                if entry.kept:
+                    kept = quarantine.content_path(self._layout, entry.kept)
+                    old = read_file(kept, bytes_max=CHUNK_BYTES_MAX)
+                    blockfile.overwrite(path, old, entry.chunk.offset)
+                if entry.old_length_bytes < size_bytes <= entry.chunk.end:
+                    blockfile.truncate(path, entry.old_length_bytes)
+        self._journal.end(entry)
+        if entry.kept:
+            quarantine.forget(self._layout, entry.kept)
+
+
+def _holds(path: Path, chunk: ChunkInfo) -> bool:
+    """Return whether the medium holds a chunk as its row says."""
+    try:
+        return fits(chunk, blockfile.read_past_cache(path, chunk.offset, chunk.length_bytes))
+    except OSError:
+        return False
+
+
+def check_arrived(entry: Entry) -> None:
+    """Raise BlockFailed if the medium does not give back what was written."""
+    if not _has_arrived(entry):
+        raise BlockFailed(
+            Code.IO_EXCEPTION,
+            f"{entry.path}: bytes at {entry.chunk.offset} read back otherwise than they were "
+            "written",
+            hint="check the disk and the kernel's log",
+        )
+
+
+def _has_arrived(entry: Entry) -> bool:
+    """Return whether the medium holds what was to be written, whoever wrote it."""
+    chunk, path = entry.chunk, entry.path
+    with block_errors(path):
+        if blockfile.size_bytes(path) < chunk.end:
+            return False
+        data = blockfile.read_past_cache(path, chunk.offset, chunk.length_bytes)
+    if len(data) == chunk.length_bytes and crc32c(data) == entry.data_checksum:
+        return True
+    return chunk.checksum_type is not ChecksumType.NONE and fits(chunk, data)
+
+
+def _regular_size(path: Path) -> int:
+    """Return the size of a block file, ABSENT if there is none. Raises OSError, BlockFailed for
+    what is no file."""
+    size_bytes = blockfile.size_bytes(path)
+    if size_bytes == blockfile.ABSENT and os.path.lexists(path):
+        raise BlockFailed(
+            Code.IO_EXCEPTION,
+            f"{path} is no regular file",
+            hint="move it away; the block is made anew then",
+        )
+    return size_bytes
+
+
+def make_home(paths: ContainerPaths) -> None:
+    """Make the directory of block files where it is lost. Raises the store's errors."""
+    with disk_errors(paths.chunks):
+        if paths.chunks.is_symlink():
+            raise BlockFailed(Code.IO_EXCEPTION, f"{paths.chunks} is a link")
+        if not paths.chunks.is_dir():
+            with making(paths.chunks, paths.root.lstat()) as temporary:
+                temporary.mkdir()
+
+
+def make_empty(path: Path) -> None:
+    """Make an empty block file like its neighbours. Raises OSError."""
+    with making(path, _like_neighbours(path.parent)) as temporary:
+        os.close(open_new(temporary))
+
+
+def own_name(path: Path, size_bytes: int) -> None:
+    """Give a file that has other names a copy of its own: what has those is not written through.
+
+    Raises OSError.
+    """
+    if size_bytes == blockfile.ABSENT or path.lstat().st_nlink == 1:
+        return
+    with making(path, path.lstat()) as temporary, blockfile.opened(path, os.O_RDONLY) as fd:
+        copy_fd = open_new(temporary)
+        try:
+            extents.copy(source_fd=fd, target_fd=copy_fd, start=0, end=size_bytes)
+        finally:
+            os.close(copy_fd)
+
+
+@contextmanager
+def making(path: Path, like: os.stat_result) -> Iterator[Path]:
+    """Give a name beside `path`; what the body makes there gets owner and mode of `like`, and in
+    one rename the name. Raises OSError."""
+    temporary = path.with_name(f"{NEW_PREFIX}{path.name}")
+    try:
+        yield temporary
+        take_after(temporary, like)
+        move(temporary, path)
+    finally:
+        with suppress(OSError):
+            if temporary.is_dir():
+                temporary.rmdir()
+            else:
+                temporary.unlink(missing_ok=True)
+
+
+def take_after(path: Path, like: os.stat_result) -> None:
+    """Give a file owner and mode of another one. Raises OSError."""
+    facts = path.lstat()
+    if (facts.st_uid, facts.st_gid) != (like.st_uid, like.st_gid):
+        os.chown(path, like.st_uid, like.st_gid, follow_symlinks=False)
+    path.chmod(stat.S_IMODE(like.st_mode))
+
+
+def _like_neighbours(chunks: Path) -> os.stat_result:
+    """Return what a block file there is like: as another one, else as the directory's owner has
+    files."""
+    with os.scandir(chunks) as entries:
+        for entry in entries:
+            if entry.name.endswith(".block") and entry.is_file(follow_symlinks=False):
+                return entry.stat(follow_symlinks=False)
+    facts = list(chunks.lstat())
+    facts[stat.ST_MODE] = stat.S_IFREG | PLAIN_MODE
+    return os.stat_result(facts)
+
+
+def _remove_new(chunks: Path) -> None:
+    """Remove what a repair that was cut off had not named yet."""
+    with disk_errors(chunks):
+        for path in chunks.glob(f"{NEW_PREFIX}*"):
+            path.unlink()
+
+
+def clean(paths: ContainerPaths) -> None:
+    """Remove files of ours from a replica that never got a name. Raises the store's errors."""
+    if paths.chunks.is_dir():
+        _remove_new(paths.chunks)
+    with disk_errors(paths.root):
+        empty = paths.chunks.with_name(f"{NEW_PREFIX}{paths.chunks.name}")
+        if empty.is_dir():
+            empty.rmdir()

@@ -1,0 +1,127 @@
+"""What a repair is about to write, kept durably until it is written.
+
+One file for each chunk under way, in the state directory and never on Ozone's volume. It says what
+was there, where a copy of that is, and what is to be there: so that whoever finds it after a crash
+can tell which of the two the medium has, and make it one of them.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from agent.errors import Code, Refused
+from agent.store.files.durable import (
+    disk_errors,
+    read_file,
+    remove_file,
+    replace_file,
+    sync_directory,
+)
+from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
+
+ENTRY_BYTES_MAX: Final = 8 * 1024**2  # 32 MiB in windows of 512 bytes, each with a SHA-256 in hex
+SUFFIX: Final = ".json"
+VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One chunk that is being written. `old_length_bytes`: of the file, ABSENT if there was none;
+    `kept` names the copy of the old bytes in quarantine, "" where they could not be read."""
+
+    container_id: ContainerId
+    block_id: BlockId
+    path: Path
+    chunk: ChunkInfo
+    data_checksum: int
+    old_length_bytes: int
+    kept: str
+
+    def encode(self) -> bytes:
+        """Return the entry as it is kept."""
+        chunk = self.chunk
+        return json.dumps(
+            {
+                "version": VERSION,
+                "container_id": self.container_id,
+                "block_id": self.block_id,
+                "path": str(self.path),
+                "offset": chunk.offset,
+                "length_bytes": chunk.length_bytes,
+                "checksum_type": int(chunk.checksum_type),
+                "bytes_per_checksum": chunk.bytes_per_checksum,
+                "window_checksums": chunk.window_checksums.hex(),
+                "data_checksum": self.data_checksum,
+                "old_length_bytes": self.old_length_bytes,
+                "kept": self.kept,
+            }
+        ).encode()
+
+
+def _check_version(version: object) -> None:
+    if version != VERSION:
+        raise ValueError(f"version {version}")
+
+
+def decode_entry(data: bytes, name: str) -> Entry:
+    """Return the entry in a file. Raises Refused where it is none: nothing is done on a guess."""
+    try:
+        fields: dict[str, Any] = json.loads(data)
+        _check_version(fields["version"])
+        return Entry(
+            container_id=ContainerId(int(fields["container_id"])),
+            block_id=BlockId(int(fields["block_id"])),
+            path=Path(fields["path"]),
+            chunk=ChunkInfo(
+                int(fields["offset"]),
+                int(fields["length_bytes"]),
+                ChecksumType(fields["checksum_type"]),
+                int(fields["bytes_per_checksum"]),
+                bytes.fromhex(fields["window_checksums"]),
+            ),
+            data_checksum=int(fields["data_checksum"]),
+            old_length_bytes=int(fields["old_length_bytes"]),
+            kept=str(fields["kept"]),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise Refused(
+            Code.INCONSISTENT_VOLUME,
+            f"{name} is no journal of this version of suture: {error}",
+            hint="a repair was cut off; finish it with the version that began it",
+        ) from error
+
+
+class Journal:
+    """The entries of one volume. One owner."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def begin(self, entry: Entry) -> None:
+        """Keep an entry durably. Raises the store's errors."""
+        replace_file(self._path(entry), entry.encode())
+
+    def end(self, entry: Entry) -> None:
+        """Forget an entry durably. Raises the store's errors."""
+        with disk_errors(self._directory):
+            remove_file(self._path(entry))
+            sync_directory(self._directory)
+
+    def is_open(self, entry: Entry) -> bool:
+        """Return whether an entry is kept."""
+        return self._path(entry).exists()
+
+    def entries(self) -> Iterator[Entry]:
+        """Yield what was begun and not ended. Raises the store's errors, Refused."""
+        with disk_errors(self._directory):
+            paths = sorted(self._directory.glob(f"*{SUFFIX}"))
+        for path in paths:
+            with disk_errors(path):
+                data = read_file(path, bytes_max=ENTRY_BYTES_MAX)
+            yield decode_entry(data, str(path))
+
+    def _path(self, entry: Entry) -> Path:
+        name = f"{entry.container_id}-{entry.block_id}-{entry.chunk.offset}{SUFFIX}"
+        return self._directory / name

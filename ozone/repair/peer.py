@@ -1,0 +1,229 @@
+"""A datanode of Ozone as a peer of one damaged replica (`agent.reconcile.lenders.Lender`).
+
+It is asked about the damaged blocks only: for its tree, which says what is damaged there, and for
+their rows, which say what was written. Ozone's tree leaves out what its scanner does not read
+(chunks without checksums, last chunks of files that were synced and never closed), and of these a
+peer's row is all there is to know.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from agent.errors import Code, Refused
+from agent.rpc.calls.peer import Meter
+from agent.rpc.v1 import container_pb2
+from agent.rpc.wire.hashes import BlockRows
+from merkle.checksum import Algorithm, U64s, leaf_checksum
+from merkle.damaged import Damaged
+from merkle.diff import BlockRange, in_scope, indexes_of, range_checksums
+from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
+from merkle.tree import Leaf, Summary, Tree, TreeBuilder, take
+from ozone.disk.blockrow import StoredBlock
+from ozone.disk.treefile import Leaves, OzoneTree, decode_leaves, decode_tree
+from ozone.repair.windows import fits
+from ozone.wire.datanode import Datanode
+
+ALGORITHM: Final = Algorithm.CRC32C  # Ozone's
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a peer said of the damaged blocks."""
+
+    tree: Tree
+    rows: Mapping[BlockId, BlockData]
+
+
+class OzonePeer:
+    """One datanode, and what it has of the blocks in question. Safe to use from many threads once
+    it was asked for its summary."""
+
+    def __init__(
+        self,
+        datanode: Datanode,
+        container_id: ContainerId,
+        damaged: Mapping[BlockId, StoredBlock],
+    ) -> None:
+        self._datanode = datanode
+        self._container_id = container_id
+        self._damaged = damaged
+        self._known: _Known | None = None
+        self.remark = ""  # why it takes part without its tree
+
+    # what it has
+
+    def summary(self, container_id: ContainerId, meter: Meter | None = None) -> Summary:
+        """Return the summary of what it has of the blocks in question."""
+        del container_id
+        return self._learnt(meter).tree.summary()
+
+    def ranges(
+        self, container_id: ContainerId, starts: U64s, meter: Meter | None = None
+    ) -> tuple[Summary, U64s]:
+        """Return the summary, and the checksum of each range that begins at `starts`."""
+        del container_id
+        tree = self._learnt(meter).tree
+        return tree.summary(), range_checksums(tree, starts)
+
+    def blocks(
+        self,
+        container_id: ContainerId,
+        ranges: Sequence[BlockRange] = (),
+        meter: Meter | None = None,
+    ) -> BlockRows:
+        """Return a row for each block in `ranges`, or for all."""
+        del container_id
+        tree = self._learnt(meter).tree
+        chosen = in_scope(tree.block_ids, ranges or None)
+        return BlockRows(
+            tree.summary(),
+            tree.block_ids[chosen],
+            tree.block_checksums[chosen],
+            tree.deleted[chosen],
+        )
+
+    def chunks(
+        self, container_id: ContainerId, block_ids: U64s, meter: Meter | None = None
+    ) -> tuple[Summary, Tree]:
+        """Return the summary, and the tree of the named blocks."""
+        del container_id
+        tree = self._learnt(meter).tree
+        indexes = indexes_of(tree.block_ids, block_ids)
+        return tree.summary(), take(tree, np.sort(indexes[indexes >= 0]))
+
+    def tree(self, container_id: ContainerId, meter: Meter | None = None) -> Tree:
+        """Return the tree of the blocks in question."""
+        del container_id
+        return self._learnt(meter).tree
+
+    def block(
+        self, container_id: ContainerId, block_id: BlockId, meter: Meter | None = None
+    ) -> BlockData:
+        """Return the row of a block. Raises Refused where it has none."""
+        block = self._learnt(meter).rows.get(block_id)
+        if block is None:
+            raise Refused(
+                Code.NO_SUCH_BLOCK,
+                f"datanode {self._datanode.address} has no block {block_id} of container "
+                f"{container_id}",
+            )
+        return block
+
+    def replica(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
+        """Refuse: nothing of ours follows from the commit ids that Ozone's replicas claim."""
+        raise Refused(Code.INELIGIBLE, f"container {container_id} is Ozone's")
+
+    # bytes
+
+    def read_chunk(
+        self,
+        container_id: ContainerId,
+        block_id: BlockId,
+        offset: int,
+        meter: Meter | None = None,
+    ) -> tuple[ChunkInfo, bytes]:
+        """Return a chunk and its bytes, which are what the peer's own row says.
+
+        Raises Refused(CHECKSUM_MISMATCH) when they are not; of type NONE any are.
+        """
+        block = self.block(container_id, block_id, meter)
+        chunk = next((one for one in block.chunks if one.offset == offset), None)
+        if chunk is None:
+            raise Refused(
+                Code.UNABLE_TO_FIND_CHUNK,
+                f"datanode {self._datanode.address}: block {block_id} has no chunk at {offset}",
+            )
+        data = self._datanode.read(self._container_id, block_id, chunk)
+        if meter is not None:
+            meter.data_bytes += len(data)
+        if not fits(chunk, data):
+            raise Refused(
+                Code.CHECKSUM_MISMATCH,
+                f"datanode {self._datanode.address}: block {block_id}, chunk at {offset}: what it "
+                "serves does not have its checksums",
+            )
+        return chunk, data
+
+    def read_unverified(self, block_id: BlockId, offset: int, length_bytes: int) -> bytes:
+        """Return bytes of a block, whatever they are. Raises Refused, Unavailable."""
+        piece = ChunkInfo(offset, length_bytes, ChecksumType.NONE, 0, b"")
+        return self._datanode.read(self._container_id, block_id, piece)
+
+    def reaches(self, block_id: BlockId, end: int) -> bool:
+        """Return whether its row of a block goes so far: others are not asked in vain."""
+        known = self._known
+        block = None if known is None else known.rows.get(block_id)
+        return block is not None and block.length_bytes >= end
+
+    # learning
+
+    def _learnt(self, meter: Meter | None) -> _Known:
+        if self._known is None:
+            self._known = self._learn(meter)
+        return self._known
+
+    def _learn(self, meter: Meter | None) -> _Known:
+        ozone_tree, leaves = self._asked_tree(meter)
+        wanted = [
+            block_id
+            for block_id, stored in sorted(self._damaged.items())
+            if self._may_have(ozone_tree, block_id, stored)
+        ]
+        rows = {}
+        for block_id, found in self._datanode.blocks(self._container_id, wanted):
+            if not isinstance(found, Refused):
+                rows[block_id] = found
+        builder = TreeBuilder(ALGORITHM)
+        for block_id, block in sorted(rows.items()):
+            builder.add_block(block_id)
+            told = None if ozone_tree is None else leaves.get(block_id, {})
+            for chunk in block.chunks:
+                builder.add_leaf(_leaf(chunk, told, unread_offsets(self._damaged[block_id])))
+        return _Known(builder.build(), rows)
+
+    def _asked_tree(self, meter: Meter | None) -> tuple[OzoneTree | None, Leaves]:
+        """Return its tree; None where it is no help: then its rows are what there is."""
+        try:
+            data = self._datanode.checksum_info(self._container_id)
+            if meter is not None:
+                meter.tree_bytes += len(data)
+            tree = decode_tree(data, self._container_id)
+        except Damaged as damage:
+            self.remark = f"its tree is not used: {damage}"
+            return None, {}
+        except Refused as error:
+            if error.code is not Code.MALFORMED_REQUEST:  # too large for Ozone to send
+                raise
+            self.remark = f"its tree is not used: {error}"
+            return None, {}
+        if tree.root is None:
+            return None, {}
+        return tree, decode_leaves(data, self._damaged.keys())
+
+    def _may_have(self, tree: OzoneTree | None, block_id: BlockId, stored: StoredBlock) -> bool:
+        """Whether to ask for a block: one that it does not have makes Ozone read the container."""
+        if tree is None or block_id in tree.live:
+            return True
+        return block_id not in tree.tombstones and bool(unread_offsets(stored))
+
+
+def unread_offsets(stored: StoredBlock) -> frozenset[int]:
+    """Return where the chunks of a block begin that Ozone's scanner does not read."""
+    chunks = stored.block.chunks
+    tail = chunks[len(chunks) - stored.tail_count :]
+    unsummed = [one for one in chunks if one.checksum_type is ChecksumType.NONE]
+    return frozenset(chunk.offset for chunk in (*tail, *unsummed))
+
+
+def _leaf(
+    chunk: ChunkInfo, told: Mapping[int, tuple[int, bool]] | None, unread: frozenset[int]
+) -> Leaf:
+    """Return a peer's chunk as its row has it, and whether its tree knows it to be damaged."""
+    checksum = leaf_checksum(ALGORITHM, chunk.offset, chunk.length_bytes, chunk.window_checksums)
+    if told is None or (chunk.offset in unread and chunk.offset not in told):
+        return Leaf(chunk.offset, chunk.length_bytes, checksum, True)
+    is_whole = told.get(chunk.offset) == (checksum, True)
+    return Leaf(chunk.offset, chunk.length_bytes, checksum, is_whole)

@@ -1,0 +1,280 @@
+"""One repair: read the replica, ask the peers, write what is missing, read it again.
+
+    volume that no datanode has open ─ read ─ propose ─ (a person agrees) ─ carry out ─ read
+
+The rows of the replica are the witness from the first to the last step, and are never written.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from agent.errors import BlockFailed, Code, Refused, SutureError, Unavailable
+from agent.plan.actions import PeerId
+from agent.reconcile.fetch import in_order
+from agent.runtime.clock import SystemClock
+from merkle.damaged import Damaged
+from merkle.replica import TREE_STATES, ContainerId, ReplicaState
+from ozone.disk.database import Database
+from ozone.disk.descriptor import DESCRIPTOR_BYTES_MAX, Descriptor, with_state
+from ozone.disk.layout import ContainerPaths, Volume
+from ozone.disk.rows import ContainerRows
+from ozone.disk.unknown import Unknown
+from ozone.reader import OzoneReader, identity_of, read_descriptor, read_small
+from ozone.repair.damage import Replica, read_replica
+from ozone.repair.gathering import Gathered, Gatherer
+from ozone.repair.installation import Installer, clean
+from ozone.repair.occupancy import check_stopped, has_lock
+from ozone.repair.peer import OzonePeer
+from ozone.repair.proposal import Proposal, Target, propose
+from ozone.scrub import ScrubWish, database_of, find_volumes, state
+from ozone.store import SCHEMA_SHARED
+from ozone.wire.datanode import Datanode
+
+THREADS: Final = 8  # chunks under way
+FETCH_BYTES_MAX: Final = 64 * 1024**2
+FAILURES_MAX: Final = 8  # in a row: a disk that keeps nothing must not have everything fetched
+FOLDER: Final = "repair"  # below the state directory
+
+
+@dataclass(frozen=True, slots=True)
+class PeerAddress:
+    """Where a peer listens, and its id, "" where nobody said."""
+
+    address: str
+    datanode_id: str = ""
+
+    @property
+    def peer_id(self) -> PeerId:
+        """What it is called in what is printed."""
+        return self.address
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairWish:
+    """What a repair is to do. `is_stopped`: a person vouches that the datanode is stopped, where
+    no lock can tell."""
+
+    data_dir: Path
+    container_id: ContainerId
+    peers: Sequence[PeerAddress]
+    state_dir: Path
+    database_dirs: Sequence[Path] = ()
+    is_stopped: bool = False
+    is_dry: bool = False
+
+
+class Written(StrEnum):
+    """What became of one damaged chunk."""
+
+    REPAIRED = "REPAIRED"
+    ASSEMBLED = "ASSEMBLED"  # of windows from several replicas
+    WHOLE_NOW = "WHOLE_NOW"  # somebody else has put it right
+    LEFT = "LEFT"  # as it was: nobody has what fits, or it could not be written
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One chunk after a repair."""
+
+    target: Target
+    written: Written
+    sources: tuple[str, ...] = ()
+    message: str = ""
+
+
+@contextmanager
+def repairing(wish: RepairWish) -> Iterator["Repair"]:
+    """Open a volume to repair one of its replicas. Raises SutureError, OSError.
+
+    What an earlier repair had begun is brought to an end first, unless the wish is to look only.
+    """
+    scrub = ScrubWish(data_dirs=[wish.data_dir], state_dir=wish.state_dir)
+    (volume,) = find_volumes(scrub)
+    with ExitStack() as stack:
+        scratch = stack.enter_context(state(wish.state_dir / FOLDER))
+        repair = Repair(wish, volume, scratch, stack)
+        if not wish.is_dry:
+            repair.recover()
+        yield repair
+
+
+class Repair:
+    """The repair of one replica. Made by `repairing`."""
+
+    def __init__(self, wish: RepairWish, volume: Volume, scratch: Path, stack: ExitStack) -> None:
+        self._wish = wish
+        self._now_ms = SystemClock().now_ms
+        self.volume = volume
+        self.paths = volume.paths(wish.container_id)
+        self.descriptor = _descriptor(self.paths)
+        shared = database_of(volume, wish.database_dirs)
+        is_shared = self.descriptor.schema == SCHEMA_SHARED
+        self._database = shared if is_shared else self.paths.database
+        self._databases = [shared, self.paths.database]
+        self.check_stopped()
+        if not (has_lock(shared) or wish.is_stopped):
+            raise Refused(
+                Code.INELIGIBLE,
+                f"{volume.hdds} has no database that a datanode always has open: nothing here "
+                "tells whether it is stopped",
+                hint="--stopped, if the datanode of this host is stopped",
+            )
+        _check_may_write(self.paths)
+        view = Database(self._database, scratch).view(0.0)
+        self._rows = ContainerRows(view, wish.container_id, self.descriptor.schema)
+        place = wish.state_dir / FOLDER / volume.storage_id
+        self._installer = Installer(place, self._now_ms, self.check_stopped)
+        self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="fetch")
+        stack.callback(self._executor.shutdown, cancel_futures=True)
+        self._datanodes: Mapping[PeerId, Datanode] = {
+            peer.peer_id: stack.enter_context(Datanode(peer.address, peer.datanode_id))
+            for peer in wish.peers
+        }
+        self._peers: dict[PeerId, OzonePeer] = {}
+
+    @property
+    def quarantine(self) -> Path:
+        """Where what was replaced is kept."""
+        return self._installer.quarantine
+
+    @property
+    def unfinished_count(self) -> int:
+        """How many chunks an earlier repair had begun and not ended."""
+        return len(self._installer.unfinished())
+
+    def check_stopped(self) -> None:
+        """Refuse while a datanode has the volume open. Raises Refused, OSError."""
+        check_stopped(self._databases)
+
+    def recover(self) -> None:
+        """Bring to an end what an earlier repair had begun, and clear away what it left."""
+        self._installer.recover()
+        clean(self.paths)
+
+    def read(self, progress: Callable[[int], None]) -> Replica:
+        """Read the replica whole. Raises SutureError, OSError."""
+        identity = identity_of(self.paths)
+        reader = OzoneReader(self.paths, lambda _: self._rows, time.monotonic(), identity)
+        try:
+            return read_replica(reader, self._rows, self._now_ms, progress)
+        finally:
+            reader.close()
+
+    def propose(self, replica: Replica) -> Proposal:
+        """Ask the peers what they have of the damaged blocks, and plan."""
+        container_id = self._wish.container_id
+        self._peers = {
+            peer_id: OzonePeer(datanode, container_id, replica.blocks)
+            for peer_id, datanode in self._datanodes.items()
+        }
+        return propose(container_id, replica, self._peers, self._executor)
+
+    def carry_out(self, proposal: Proposal, progress: Callable[[int], None]) -> Iterator[Outcome]:
+        """Write what can be had, chunk by chunk; yield what became of each.
+
+        What fails with one block is its outcome. Raises SutureError where nothing more may be
+        written: a datanode was started, the volume fails, nothing can be written any more.
+        """
+        known = {tree.peer_id for tree in proposal.peers if tree.is_known}
+        peers = {peer_id: peer for peer_id, peer in self._peers.items() if peer_id in known}
+        gatherer = Gatherer(self._wish.container_id, peers, self.paths.chunks)
+        failure_count = 0
+        gathered = in_order(
+            self._executor,
+            iter(proposal.targets),
+            gatherer.gather,
+            lambda target: target.chunk.length_bytes,
+            bytes_max=FETCH_BYTES_MAX,
+            count_max=THREADS,
+        )
+        for target, got in gathered:
+            outcome, error = self._install(target, got)
+            failure_count = 0 if error is None else failure_count + 1
+            yield outcome
+            progress(target.chunk.length_bytes)
+            if error is not None and failure_count >= FAILURES_MAX:
+                raise error
+
+    def _install(self, target: Target, got: Gathered) -> tuple[Outcome, SutureError | None]:
+        """Write one chunk; return what became of it, and the error if it was ours."""
+        if got.data is None:
+            return Outcome(target, Written.LEFT, message=got.message), None
+        try:
+            is_new = self._installer.install(self.paths, target.block_id, target.chunk, got.data)
+        except (Refused, Unavailable, BlockFailed) as error:
+            if error.code is Code.VOLUME_IN_USE:
+                raise
+            return Outcome(target, Written.LEFT, got.sources, str(error)), error
+        if not is_new:
+            return Outcome(target, Written.WHOLE_NOW), None
+        is_whole = target.wanted is not None and len(got.sources) == 1
+        written = Written.REPAIRED if is_whole or not target.has_checksums else Written.ASSEMBLED
+        return Outcome(target, written, got.sources), None
+
+    def mark_closed(self, after: Replica) -> None:
+        """Write CLOSED into the descriptor of a replica that is whole. Raises SutureError."""
+        if not after.is_whole:
+            raise Refused(Code.INELIGIBLE, "the replica is not whole: it is not marked closed")
+        for peer_id, datanode in self._datanodes.items():
+            try:
+                said = datanode.container(self._wish.container_id).state
+            except Unavailable:
+                continue
+            if said not in {ReplicaState.CLOSED, ReplicaState.UNHEALTHY}:
+                raise Refused(
+                    Code.INVALID_CONTAINER_STATE,
+                    f"{peer_id} has the container {said}: it is not marked closed here",
+                    hint="ozone admin container info says what the container is",
+                )
+        data = read_small(self.paths.descriptor, DESCRIPTOR_BYTES_MAX)
+        try:
+            changed = with_state(data, ReplicaState.CLOSED)
+        except Damaged as damage:
+            raise Refused(Code.INELIGIBLE, str(damage)) from damage
+        self._installer.replace_descriptor(self.paths, changed)
+        self.descriptor = _descriptor(self.paths)
+
+
+def _descriptor(paths: ContainerPaths) -> Descriptor:
+    """Return the descriptor of a replica that may be repaired. Raises Refused, OSError."""
+    try:
+        descriptor = read_descriptor(paths)
+    except FileNotFoundError as error:
+        raise Refused(
+            Code.CONTAINER_NOT_FOUND,
+            f"{paths.descriptor} does not exist",
+            hint="without it Ozone does not load the container, and copies it from others",
+        ) from error
+    except (Damaged, Unknown) as why:
+        raise Refused(Code.INELIGIBLE, str(why)) from why
+    if descriptor.state not in TREE_STATES:
+        raise Refused(
+            Code.UNCLOSED_CONTAINER_IO,
+            f"container {paths.container_id} is {descriptor.state}: it is still being written",
+        )
+    if descriptor.replica_index:
+        raise Refused(
+            Code.INELIGIBLE,
+            f"container {paths.container_id} is shard {descriptor.replica_index} of an "
+            "erasure-coded one: no peer has its bytes",
+            hint="Ozone rebuilds it from the other shards when this replica is removed",
+        )
+    return descriptor
+
+
+def _check_may_write(paths: ContainerPaths) -> None:
+    """Refuse where files of ours would not belong to the datanode's user. Raises OSError."""
+    owner = paths.root.stat().st_uid
+    if os.geteuid() not in {0, owner}:
+        raise Refused(
+            Code.PERMISSION_DENIED,
+            f"{paths.root} belongs to user {owner}",
+            hint="run it as that user, or as root: then files keep their owner",
+        )

@@ -1,0 +1,85 @@
+"""A chunk put together from the windows of several damaged ones, by its own row. Pure.
+
+Where every replica of a chunk is damaged, each elsewhere, no replica has the chunk, and together
+they may: a window of 16 KiB has a checksum of its own in the row. What fits it is right, wherever
+it comes from; what does not is not used.
+"""
+
+from collections.abc import Iterator
+
+from merkle.checksum import checksum_width_bytes, slices_of, window_checksums, window_count
+from merkle.replica import ChecksumType, ChunkInfo
+from merkle.witness import witness_checksums
+
+Run = tuple[int, int]
+"""Bytes within a chunk: where they begin and where they end."""
+
+
+def fits(chunk: ChunkInfo, data: bytes | memoryview) -> bool:
+    """Return whether bytes are those that a row says were written, by two implementations.
+
+    A row of type NONE says their number only.
+    """
+    if len(data) != chunk.length_bytes:
+        return False
+    if chunk.checksum_type is ChecksumType.NONE:
+        return True
+    window_bytes, expected = chunk.bytes_per_checksum, chunk.window_checksums
+    return (
+        window_checksums(chunk.checksum_type, window_bytes, data) == expected
+        and witness_checksums(chunk.checksum_type, window_bytes, data) == expected
+    )
+
+
+class Assembly:
+    """One chunk that is being put together."""
+
+    def __init__(self, chunk: ChunkInfo) -> None:
+        """`chunk` is what the row says; it has checksums."""
+        assert chunk.checksum_type is not ChecksumType.NONE
+        self._chunk = chunk
+        self._width = checksum_width_bytes(chunk.checksum_type)
+        self._windows: list[bytes | None] = [None] * window_count(
+            chunk.length_bytes, chunk.bytes_per_checksum
+        )
+
+    def offer(self, start: int, data: bytes | memoryview) -> int:
+        """Take the windows that fit from bytes of the chunk that begin at a window; return how many
+        bytes were taken."""
+        window_bytes = self._chunk.bytes_per_checksum
+        first, remainder = divmod(start, window_bytes)
+        assert not remainder, "bytes are offered from the beginning of a window"
+        taken_bytes = 0
+        for index, piece in enumerate(slices_of(data, window_bytes), first):
+            is_wanted = index < len(self._windows) and self._windows[index] is None
+            if is_wanted and self._window_fits(index, piece):
+                self._windows[index] = bytes(piece)
+                taken_bytes += len(piece)
+        return taken_bytes
+
+    def _window_fits(self, index: int, piece: memoryview) -> bool:
+        chunk = self._chunk
+        length_bytes = min(
+            chunk.bytes_per_checksum, chunk.length_bytes - index * chunk.bytes_per_checksum
+        )
+        if len(piece) != length_bytes:
+            return False
+        expected = chunk.window_checksums[index * self._width : (index + 1) * self._width]
+        found = window_checksums(chunk.checksum_type, chunk.bytes_per_checksum, piece)
+        return found == expected
+
+    def missing(self) -> Iterator[Run]:
+        """Yield the bytes that are still to be found, neighbours together."""
+        window_bytes = self._chunk.bytes_per_checksum
+        start: int | None = None
+        for index, window in enumerate([*self._windows, b""]):
+            if window is None and start is None:
+                start = index * window_bytes
+            elif window is not None and start is not None:
+                yield start, min(index * window_bytes, self._chunk.length_bytes)
+                start = None
+
+    def data(self) -> bytes | None:
+        """Return the chunk; None while something is missing."""
+        found = [window for window in self._windows if window is not None]
+        return b"".join(found) if len(found) == len(self._windows) else None

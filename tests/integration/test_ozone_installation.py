@@ -1,0 +1,188 @@
+"""Putting chunks in their place on a volume of Ozone, and ending what was cut off."""
+
+from pathlib import Path
+
+import pytest
+
+from agent.errors import BlockFailed, Code, Refused
+from agent.store.files import blockfile
+from merkle.checksum import crc32c
+from merkle.replica import BlockId, ContainerId
+from ozone.repair.installation import Installer
+from ozone.repair.journal import Entry, Journal, decode_entry
+from tests.support.ozone_victim import (
+    BLOCK,
+    CHUNK_BYTES,
+    PARTS,
+    WHOLE,
+    chunk_of,
+    file_of,
+    installer,
+    old_bytes,
+    paths_of,
+    prepare,
+)
+
+
+def entry_of(path: Path, *, kept: str = "", old_length_bytes: int = len(WHOLE)) -> Entry:
+    """Return the journal of the middle chunk."""
+    return Entry(
+        container_id=ContainerId(1),
+        block_id=BLOCK,
+        path=file_of(path),
+        chunk=chunk_of(1),
+        data_checksum=crc32c(PARTS[1]),
+        old_length_bytes=old_length_bytes,
+        kept=kept,
+    )
+
+
+def begun(path: Path, entry: Entry) -> Installer:
+    """Return an installer that finds an entry of an earlier one."""
+    one = installer(path)
+    Journal(path / "state" / "DS-1" / "journal").begin(entry)
+    return one
+
+
+def test_bytes_that_are_not_the_rows_are_refused(tmp_path: Path) -> None:
+    """
+    Whoever offers them: nothing is changed or kept.
+    """
+    prepare(tmp_path, "flipped")
+
+    with pytest.raises(Refused, match="not what the row here says") as refused:
+        installer(tmp_path).install(paths_of(tmp_path), BLOCK, chunk_of(1), PARTS[2])
+
+    assert Code.CHECKSUM_MISMATCH is refused.value.code
+    assert old_bytes("flipped") == file_of(tmp_path).read_bytes()
+
+
+def test_bytes_that_verify_are_not_written_over(tmp_path: Path) -> None:
+    """
+    What somebody put right meanwhile is left: the file is not even opened to be written.
+    """
+    prepare(tmp_path, "flipped")
+    before = file_of(tmp_path).stat().st_mtime_ns
+
+    assert not installer(tmp_path).install(paths_of(tmp_path), BLOCK, chunk_of(2), PARTS[2])
+
+    assert before == file_of(tmp_path).stat().st_mtime_ns
+
+
+def test_what_is_replaced_is_kept(tmp_path: Path) -> None:
+    """
+    The damaged bytes lie in quarantine, with whose they were.
+    """
+    prepare(tmp_path, "flipped")
+    one = installer(tmp_path)
+
+    one.install(paths_of(tmp_path), BLOCK, chunk_of(1), PARTS[1])
+
+    (kept,) = one.quarantine.glob("*.bytes")
+    assert (old_bytes("flipped") or b"")[CHUNK_BYTES : 2 * CHUNK_BYTES] == kept.read_bytes()
+
+
+def test_no_hole_is_made(tmp_path: Path) -> None:
+    """
+    A chunk behind one that is missing waits for it.
+    """
+    prepare(tmp_path, "short")
+
+    with pytest.raises(Refused) as refused:
+        installer(tmp_path).install(paths_of(tmp_path), BLOCK, chunk_of(2), PARTS[2])
+
+    assert Code.CHUNK_GAP is refused.value.code
+    assert old_bytes("short") == file_of(tmp_path).read_bytes()
+
+
+def test_bytes_that_do_not_arrive_are_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    A disk that loses a write: the old bytes are back, and nothing is left to be ended.
+    """
+    prepare(tmp_path, "flipped")
+    one, write = installer(tmp_path), blockfile.overwrite
+
+    def loses_the_first(path: Path, data: bytes, offset: int) -> None:
+        monkeypatch.setattr(blockfile, "overwrite", write)
+        write(path, data[:-1] + b"?", offset)
+
+    monkeypatch.setattr(blockfile, "overwrite", loses_the_first)
+    with pytest.raises(BlockFailed, match="read back otherwise"):
+        one.install(paths_of(tmp_path), BLOCK, chunk_of(1), PARTS[1])
+
+    assert old_bytes("flipped") == file_of(tmp_path).read_bytes()
+    assert [] == one.unfinished()
+
+
+def test_what_arrived_before_the_end_stays(tmp_path: Path) -> None:
+    """
+    A kill between the write and the end of the journal: the new bytes are there, and stay.
+    """
+    prepare(tmp_path, "flipped")
+    file_of(tmp_path).write_bytes(WHOLE)
+    one = begun(tmp_path, entry_of(tmp_path, kept="gone"))
+
+    assert 1 == one.recover()
+
+    assert WHOLE == file_of(tmp_path).read_bytes()
+
+
+def test_what_was_deleted_since_does_not_come_back(tmp_path: Path) -> None:
+    """
+    Ozone deleted the block after the kill: the journal ends, and nothing is made.
+    """
+    prepare(tmp_path, "flipped")
+    file_of(tmp_path).unlink()
+    one = begun(tmp_path, entry_of(tmp_path, kept="gone"))
+
+    one.recover()
+
+    assert not file_of(tmp_path).exists()
+    assert [] == one.unfinished()
+
+
+def test_what_was_written_behind_since_is_not_cut_off(tmp_path: Path) -> None:
+    """
+    Ozone's own reconcile went on with the file after the kill: it is not made shorter.
+    """
+    prepare(tmp_path, "short")
+    damaged = WHOLE[:CHUNK_BYTES] + b"?" * CHUNK_BYTES + PARTS[2]
+    file_of(tmp_path).write_bytes(damaged)
+    one = begun(tmp_path, entry_of(tmp_path, old_length_bytes=CHUNK_BYTES + 500))
+
+    one.recover()
+
+    assert damaged == file_of(tmp_path).read_bytes()
+
+
+def test_a_journal_of_another_version_stops_everything(tmp_path: Path) -> None:
+    """
+    What nobody here understands is not guessed at.
+    """
+    data = entry_of(tmp_path).encode()
+    assert entry_of(tmp_path) == decode_entry(data, "journal")
+    prepare(tmp_path, "flipped")
+    one = begun(tmp_path, entry_of(tmp_path))
+    (kept,) = (tmp_path / "state" / "DS-1" / "journal").iterdir()
+
+    for garbage in (data.replace(b'"version": 1', b'"version": 2'), data[:-7], b"[]"):
+        kept.write_bytes(garbage)
+        with pytest.raises(Refused, match="no journal of this version"):
+            one.recover()
+
+
+def test_a_link_in_the_place_of_the_directory_is_not_followed(tmp_path: Path) -> None:
+    """
+    Nothing is written where it leads.
+    """
+    prepare(tmp_path, "flipped")
+    elsewhere = tmp_path / "elsewhere"
+    paths_of(tmp_path).chunks.rename(elsewhere)
+    paths_of(tmp_path).chunks.symlink_to(elsewhere)
+
+    with pytest.raises(BlockFailed, match="is a link"):
+        installer(tmp_path).install(paths_of(tmp_path), BlockId(7), chunk_of(1), PARTS[1])
+
+    assert old_bytes("flipped") == (elsewhere / "7.block").read_bytes()

@@ -1,0 +1,476 @@
+"""`suture ozone repair` on volumes that Ozone wrote, from peers that serve what Ozone had."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.cli.terminal.exits import Exit
+from ozone.wire.datanode_messages import Command
+from tests.support.changes_seen import changes
+from tests.support.ozone_datanode import FIRST, OzoneDatanode, Served, golden_peers
+from tests.support.ozone_repairs import (
+    DamagedVolume,
+    damaged_volume,
+    held_open,
+    peers_of,
+    serving,
+)
+from tests.support.ozone_volumes import BLOCK_DATA, chunk_message, golden, snapshot
+
+LENGTHS = {
+    3: 300_000, 4: 1_100_000, 10: 4885, 16: 9547, 17: 41_060, 19: 200_000, 29: 41_110,
+    9: 4108, 14: 7993, 21: 200_000, 22: 100_000, 24: 100_000, 25: 200_000, 26: 1_300_000,
+}  # fmt: skip
+FLIPPED = 22  # container 2: one bit in one of its windows
+UNSUMMED = {24, 25}  # container 2: of checksum type NONE
+OWNER = 4321
+
+
+@pytest.fixture(scope="module")
+def volumes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The golden set, which nobody changes."""
+    return golden(tmp_path_factory.mktemp("golden"))
+
+
+@pytest.fixture
+def volume(volumes: Path, tmp_path: Path) -> DamagedVolume:
+    """A copy of the damaged volume."""
+    return damaged_volume(volumes, tmp_path)
+
+
+@pytest.fixture
+def peers(volumes: Path) -> Iterator[list[OzoneDatanode]]:
+    """The two whole replicas."""
+    with peers_of(volumes) as running:
+        yield running
+
+
+def addresses(peers: list[OzoneDatanode]) -> list[str]:
+    """Return where they listen."""
+    return [peer.address for peer in peers]
+
+
+def own_row(served: Served, block_id: int, data: bytes) -> None:
+    """Let a peer have other bytes, with a row that fits them."""
+    message = BLOCK_DATA.FromString(served.rows[block_id])
+    del message.chunks[:]
+    message.chunks.extend([BLOCK_DATA(chunks=[chunk_message(data, 0)]).chunks[0]])
+    served.rows[block_id] = message.SerializeToString()
+    served.data[block_id] = data
+
+
+# --- what is healed ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("table", ["closed", "scanned"])
+def test_every_damage_is_healed(volumes: Path, volume: DamagedVolume, table: str) -> None:
+    """
+    Flips, cuts, zeros, lost and exchanged files have the client's bytes again, whichever of Ozone's
+    two trees the peers have; rows, descriptors, trees and all other blocks are untouched.
+    """
+    before = snapshot(volume.data_dir)
+    with peers_of(volumes, table=table) as peers:
+        codes = [volume.repair(number, addresses(peers), "--yes") for number in (1, 2)]
+
+        asked = [request for peer in peers for request in peer.asked]
+
+    assert [Exit.OK, Exit.OK] == codes
+    damaged = {(c, number) for c in (1, 2) for number in volume.damaged_numbers(c)}
+    assert 14 == len(damaged)
+    assert all(volume.is_whole(c, number, LENGTHS[number]) for c, number in damaged)
+    after = snapshot(volume.data_dir)
+    touched = {str(volume.file(*place).relative_to(volume.data_dir)) for place in damaged}
+    assert touched == {name for name, facts in after.items() if _what(before, name) != facts[:3:2]
+                       or before[name][4] != facts[4]}  # fmt: skip
+    reads = [request for request in asked if request.command == Command.READ_CHUNK]
+    wanted = {request.read_chunk.block_id.local_id - FIRST for request in reads}
+    assert wanted == {number for _, number in damaged}
+
+
+def _what(facts: dict[str, Any], name: str) -> tuple[int, int]:
+    """Return mode and links of what was there; of what was not, nothing that there is."""
+    return facts[name][:3:2] if name in facts else (0, 0)
+
+
+def test_the_peers_are_asked_for_nothing_that_they_refuse(
+    volumes: Path, volume: DamagedVolume
+) -> None:
+    """
+    Each refusal would make Ozone read the container: a whole repair gets none, also of blocks that
+    Ozone's scan leaves out of its trees, and of one that a peer has lost.
+    """
+    refused = []
+    replicas = golden_peers(volumes, table="scanned")
+    replicas[0][1].forget(FIRST + 3)
+    with serving(replicas) as peers:
+        for peer in peers:
+            answer = peer._answer
+
+            def counted(request: Any, result: int, answer: Any = answer) -> Any:
+                given = answer(request, result)
+                if given.result != 1:
+                    refused.append(request)
+                return given
+
+            peer._answer = counted  # type: ignore[method-assign]
+        for number in (1, 2):
+            assert Exit.OK == volume.repair(number, addresses(peers), "--yes")
+
+    assert [] == refused
+
+
+def test_chunks_damaged_everywhere_are_put_together_of_windows(
+    volumes: Path, volume: DamagedVolume
+) -> None:
+    """
+    No replica has the chunk, all trees say so, and each window is whole somewhere: Ozone gives up,
+    and this does not.
+    """
+    replicas = golden_peers(volumes)
+    for index, replica in enumerate(replicas):
+        replica[2].flip(FIRST + FLIPPED, 16384 * (2 + index))
+        replica[2].mark(2, FIRST + FLIPPED, 0)
+    assert not volume.is_whole(2, FLIPPED, LENGTHS[FLIPPED])
+
+    with serving(replicas) as peers:
+        code = volume.repair(2, addresses(peers), "--yes")
+
+    assert Exit.OK == code
+    assert volume.is_whole(2, FLIPPED, LENGTHS[FLIPPED])
+
+
+def test_a_lost_directory_is_made_again(peers: list[OzoneDatanode], volume: DamagedVolume) -> None:
+    """
+    A replica of which the block files are gone with their directory is rebuilt from its rows.
+    """
+    chunks = volume.file(1, 3).parent
+    shutil.rmtree(chunks)
+
+    code = volume.repair(1, addresses(peers), "--yes")
+
+    assert Exit.OK == code
+    assert all(volume.is_whole(1, number, LENGTHS[number]) for number in (3, 4, 29))
+
+
+def test_a_repair_of_what_is_whole_asks_nobody(
+    peers: list[OzoneDatanode], volume: DamagedVolume
+) -> None:
+    """
+    A second repair finds nothing to do.
+    """
+    volume.repair(1, addresses(peers), "--yes")
+    before, count = snapshot(volume.data_dir), len(peers[0].asked)
+
+    assert Exit.OK == volume.repair(1, addresses(peers))
+
+    assert before == snapshot(volume.data_dir)
+    assert count == len(peers[0].asked)
+
+
+# --- what is not believed ------------------------------------------------------------------------
+
+
+def test_bytes_that_fit_a_peers_row_and_not_ours_are_not_installed(
+    volumes: Path, volume: DamagedVolume, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    Both peers agree on other bytes: our row has the last word, the damage stays, and who
+    contradicts is told.
+    """
+    replicas = golden_peers(volumes)
+    for replica in replicas:
+        own_row(replica[1], FIRST + 3, b"\x5a" * LENGTHS[3])
+        replica[1].tree = b""
+
+    with serving(replicas) as peers:
+        document = volume.document(capsys, 1, addresses(peers))
+
+    assert not volume.file(1, 3).exists()
+    left = {one["block_id"]: one for one in document["outcomes"] if one["written"] == "LEFT"}
+    assert {FIRST + 3} == set(left)
+    assert "CONTRADICTORY" in left[FIRST + 3]["message"]
+    assert (False, 1) == (document["is_whole"], document["damaged_chunk_count"])
+
+
+def test_a_peer_that_serves_other_bytes_than_its_row_says_is_passed_over(
+    volumes: Path, volume: DamagedVolume
+) -> None:
+    """
+    What rotted at one peer since its scan comes from the other.
+    """
+    replicas = golden_peers(volumes)
+    for number in LENGTHS:
+        if FIRST + number in replicas[0][1].data:
+            replicas[0][1].flip(FIRST + number, 1)
+
+    with serving(replicas) as peers:
+        assert Exit.OK == volume.repair(1, addresses(peers), "--yes")
+
+    assert all(volume.is_whole(1, n, LENGTHS[n]) for n in volume.damaged_numbers(1))
+
+
+def test_damage_that_nobody_can_heal_stays_and_is_told(
+    volumes: Path, volume: DamagedVolume, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    The same window is wrong everywhere: not a byte of the chunk is changed, and the rest is healed.
+    """
+    replicas = golden_peers(volumes)
+    at = next(item["offset"] for item in volume.damage if f"{FLIPPED}.block" in item["file"])
+    for replica in replicas:
+        replica[2].flip(FIRST + FLIPPED, at + 3)
+        replica[2].mark(2, FIRST + FLIPPED, 0)
+    before = volume.file(2, FLIPPED).read_bytes()
+
+    with serving(replicas) as peers:
+        document = volume.document(capsys, 2, addresses(peers))
+
+    assert before == volume.file(2, FLIPPED).read_bytes()
+    left = [one for one in document["outcomes"] if one["written"] == "LEFT"]
+    assert [FIRST + FLIPPED] == [one["block_id"] for one in left]
+    assert "16384 of 100000 bytes fit nowhere" in left[0]["message"]
+    assert volume.is_whole(2, 26, LENGTHS[26])
+
+
+@pytest.mark.parametrize("case", ["one peer", "peers differ"])
+def test_bytes_without_checksums_need_two_peers_that_agree(
+    volumes: Path, volume: DamagedVolume, case: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    Of what nothing vouches for, nothing is taken from one alone, nor where two differ.
+    """
+    replicas = golden_peers(volumes)[: 1 if case == "one peer" else 2]
+    if case == "peers differ":
+        for number in UNSUMMED:
+            replicas[1][2].flip(FIRST + number, 7)
+
+    with serving(replicas) as peers:
+        document = volume.document(capsys, 2, addresses(peers))
+
+    left = [one for one in document["outcomes"] if one["written"] == "LEFT"]
+    assert {FIRST + number for number in UNSUMMED} == {one["block_id"] for one in left}
+    assert all("no checksums" in one["message"] for one in left)
+    assert 0 == volume.file(2, 24).stat().st_size
+
+
+# --- peers that fail -----------------------------------------------------------------------------
+
+
+def test_without_any_peer_nothing_is_changed(
+    volume: DamagedVolume, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    Nobody answers: everything is as it was, and each peer has its reason.
+    """
+    before = snapshot(volume.data_dir)
+
+    document = volume.document(capsys, 1, ["127.0.0.1:1", "127.0.0.1:2"])
+
+    assert before == snapshot(volume.data_dir)
+    assert ["unreachable"] * 2 == [peer["state"] for peer in document["peers"]]
+    assert {"LEFT"} == {one["written"] for one in document["outcomes"]}
+
+
+def test_one_peer_that_is_down_is_done_without(
+    peers: list[OzoneDatanode], volume: DamagedVolume
+) -> None:
+    """
+    The other one is enough for whatever has checksums.
+    """
+    code = volume.repair(1, ["127.0.0.1:1", peers[1].address], "--yes")
+
+    assert Exit.OK == code
+
+
+def test_a_peer_that_dies_in_the_middle_is_replaced(
+    peers: list[OzoneDatanode], volume: DamagedVolume
+) -> None:
+    """
+    After its second chunk one peer is gone: the other gives the rest.
+    """
+
+    def dies(request: Any) -> int:
+        reads = [one for one in peers[0].asked if one.command == Command.READ_CHUNK]
+        return -1 if request.command == Command.READ_CHUNK and len(reads) > 2 else 0
+
+    peers[0].before = dies
+
+    assert Exit.OK == volume.repair(1, addresses(peers), "--yes")
+
+    assert all(volume.is_whole(1, n, LENGTHS[n]) for n in volume.damaged_numbers(1))
+
+
+# --- what is left alone --------------------------------------------------------------------------
+
+
+def test_a_running_datanode_is_refused(
+    peers: list[OzoneDatanode], volume: DamagedVolume, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    While a process has the database open nothing is read, asked or written; it is named.
+    """
+    with held_open(volume.database) as process_id:
+        opened = snapshot(volume.data_dir)
+        with changes(volume.data_dir) as seen:
+            code = volume.repair(1, addresses(peers), "--yes")
+
+        assert opened == snapshot(volume.data_dir)
+
+    assert Exit.FAILED == code
+    assert f"process {process_id} has" in capsys.readouterr().err
+    assert [] == seen
+    assert [] == peers[0].asked
+
+
+def test_a_datanode_that_is_started_meanwhile_ends_the_repair(
+    peers: list[OzoneDatanode], volume: DamagedVolume, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    Between two chunks the database is opened by somebody: no further chunk is written.
+    """
+    with ExitStack() as stack:
+
+        def start(request: Any) -> int:
+            if request.command == Command.READ_CHUNK and not started:
+                started.append(stack.enter_context(held_open(volume.database)))
+            return 0
+
+        started: list[int] = []
+        peers[0].before = peers[1].before = start
+        code = volume.repair(1, addresses(peers), "--yes")
+        assert started
+
+    assert Exit.FAILED == code
+    assert "the datanode is running" in capsys.readouterr().err
+    assert not volume.is_whole(1, 29, LENGTHS[29])  # the last one, long after the first answer
+
+
+def test_a_dry_run_changes_nothing(
+    peers: list[OzoneDatanode], volume: DamagedVolume, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    The plan is shown, no byte is fetched, and the kernel sees no change.
+    """
+    before = snapshot(volume.data_dir)
+    with changes(volume.data_dir) as seen:
+        document = volume.document(capsys, 1, addresses(peers), "--dry-run")
+
+    assert [] == seen
+    assert before == snapshot(volume.data_dir)
+    assert 9 == len(document["plan"])
+    assert all(2 == len(one["sources"]) for one in document["plan"])
+    assert Command.READ_CHUNK not in peers[0].commands()
+
+
+def test_what_is_not_agreed_to_is_not_done(
+    peers: list[OzoneDatanode], volume: DamagedVolume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Without a yes, nothing is written.
+    """
+    before = snapshot(volume.data_dir)
+    monkeypatch.setattr("typer.confirm", lambda *_args, **_more: False)
+
+    assert Exit.FAILED == volume.repair(1, addresses(peers))
+
+    assert before == snapshot(volume.data_dir)
+
+
+def test_a_file_with_other_names_is_not_written_through(
+    peers: list[OzoneDatanode], volume: DamagedVolume, tmp_path: Path
+) -> None:
+    """
+    A damaged file that somebody linked elsewhere, as a backup, keeps its bytes there.
+    """
+    linked = tmp_path / "linked"
+    os.link(volume.file(2, FLIPPED), linked)
+    before = linked.read_bytes()
+
+    code = volume.repair(2, addresses(peers), "--yes")
+
+    assert Exit.OK == code
+    assert before == linked.read_bytes()
+    assert volume.is_whole(2, FLIPPED, LENGTHS[FLIPPED])
+    assert 1 == volume.file(2, FLIPPED).stat().st_nlink
+
+
+def test_a_link_in_the_place_of_a_file_is_not_followed(
+    peers: list[OzoneDatanode],
+    volume: DamagedVolume,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """
+    What it leads to is not written, and the block is told of.
+    """
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_bytes(b"somebody else's")
+    volume.file(1, 3).symlink_to(elsewhere)
+
+    document = volume.document(capsys, 1, addresses(peers))
+
+    assert b"somebody else's" == elsewhere.read_bytes()
+    left = [one for one in document["outcomes"] if one["written"] == "LEFT"]
+    assert [FIRST + 3] == [one["block_id"] for one in left]
+    assert "is no regular file" in left[0]["message"]
+
+
+def test_files_belong_to_the_datanodes_user(
+    peers: list[OzoneDatanode], volume: DamagedVolume
+) -> None:
+    """
+    What is made has owner and mode of its neighbours, whoever repairs.
+    """
+    owner = OWNER if os.geteuid() == 0 else os.geteuid()
+    for path in volume.data_dir.rglob("*"):
+        os.chown(path, owner, -1)
+        path.chmod(0o700 if path.is_dir() else 0o604)
+    shutil.rmtree(volume.file(2, 9).parent)
+
+    for number in (1, 2):
+        assert Exit.OK == volume.repair(number, addresses(peers), "--yes")
+    assert Exit.OK == volume.repair(1, addresses(peers), "--mark-closed")
+
+    found = {
+        (path.stat().st_uid, oct(path.stat().st_mode & 0o777), path.is_dir())
+        for path in volume.data_dir.rglob("*")
+        if volume.file(2, 9).parent not in path.parents
+    }
+    assert {(owner, "0o700", True), (owner, "0o604", False)} == found
+    made = {(path.stat().st_uid, path.stat().st_mode & 0o777)
+            for path in volume.file(2, 9).parent.iterdir()}  # fmt: skip
+    assert {(owner, 0o644)} == made
+
+
+def test_erasure_coded_shards_are_refused(
+    volumes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    No peer has a shard's bytes: nobody is asked for them.
+    """
+    volume = DamagedVolume(volumes / "dn4", tmp_path / "state", [])
+
+    assert Exit.FAILED == volume.repair(3, ["127.0.0.1:1"], "--yes")
+
+    assert "is shard 3 of an erasure-coded one" in capsys.readouterr().err
+
+
+def test_schema_v2_wants_a_persons_word(
+    volumes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    Where no database is open all the time, no lock tells whether the datanode is stopped: somebody
+    has to say so.
+    """
+    shutil.copytree(volumes / "v2", tmp_path / "data")
+    volume = DamagedVolume(tmp_path / "data", tmp_path / "state", [])
+    shutil.rmtree(volume.database)
+
+    assert Exit.FAILED == volume.repair(1, ["127.0.0.1:1"], "--yes")
+    assert "--stopped" in capsys.readouterr().err
+    assert Exit.OK == volume.repair(1, ["127.0.0.1:1"], "--yes", "--stopped")
