@@ -16,6 +16,7 @@ import sys
 import time
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from itertools import cycle
 from pathlib import Path
@@ -153,10 +154,8 @@ def run(config_path: Path) -> int:
         who = who_am_i(config, scms, stop, node_of(security))
         if who is None:
             return 0
-        boot_id = random.getrandbits(63)
-        host = Host(
-            config, who, scms, security=security, version=version("suture"), boot_id=boot_id
-        )
+        who = replace(who, version=version("suture"), boot_id=random.getrandbits(63))
+        host = Host(config, who, scms, supervisor, security=security)
     except SutureError as error:
         hint = f" ({error.hint})" if error.hint else ""
         typer.echo(printable(f"suture-agent: {error}{hint}"), err=True)
@@ -185,7 +184,7 @@ def serve(
 ) -> int:
     """Serve until `stop`; drain; return the exit code."""
     try:
-        host.start(supervisor)
+        host.start()
         announce(who, host)
         supervisor.ready(f"serving on {host.address}")
         log.info(

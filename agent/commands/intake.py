@@ -8,7 +8,7 @@ far below both bounds; what is over them is a storm.
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final
 
@@ -18,7 +18,7 @@ from agent.commands.routing import Commands, kind_of
 from agent.commands.tasks import Refusal
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.clock import Clock, monotonic_ms
-from agent.runtime.loop import Idle, Step, Throttled
+from agent.runtime.loop import Bell, Idle, Step, Throttled
 
 WAITING_MAX: Final = 20_000  # about 5 MB; more are refused at once
 SLICE_COUNT: Final = 5  # some 0.2 ms of work
@@ -32,14 +32,15 @@ class Intake:
 
     name = "intake"
 
-    def __init__(self, commands: Commands, clock: Clock) -> None:
+    def __init__(self, commands: Commands, clock: Clock, *, bell: Bell) -> None:
+        """`bell` wakes the loop."""
         self._commands = commands
         self._clock = clock
         self._lock = threading.Lock()
         self._waiting: deque[tuple[scm_pb2.Command, int]] = deque()  # and when it came
         self._counts: Counter[str] = Counter()  # of those that are NORMAL
         self._refused: Counter[str] = Counter()
-        self.wake: Callable[[], None] = lambda: None  # set to the loop's own
+        self.bell = bell
 
     def accept(self, commands: Sequence[scm_pb2.Command], term: int) -> None:
         """Take commands of an SCM with that term; never waits.
@@ -54,7 +55,7 @@ class Intake:
             self._counts.update(map(kind_of, filter(is_normal, commands[:room])))
         for command in commands[room:]:
             self._commands.refuse(command, Refusal.QUEUE_FULL)
-        self.wake()
+        self.bell.ring()
 
     def queue_counts(self) -> Iterable[scm_pb2.QueueCount]:
         """Return queued and running commands by type, with those that wait here."""

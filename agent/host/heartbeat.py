@@ -4,22 +4,21 @@
          ▲                                     │
          └──────── "register again" ◄──────────┘
 
-What changed is remembered as a set of container ids, and the report is built from the facts of the
-moment of sending: however long the SCM is away, memory stays bounded by the number of replicas and
-the report is never older than its sending. Nothing is forgotten before the SCM has answered.
+What there is to say waits in `agent.host.outbox`. A report is built from the facts of the moment of
+sending: however long the SCM is away, it is never older than that.
 """
 
 import random
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, islice
+from itertools import accumulate
 from typing import Final, Protocol
 
 import structlog
 
 from agent.errors import Code, Refused, Unavailable
+from agent.host.outbox import REGISTERED, Outbox
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.clock import Clock
 from agent.runtime.loop import Busy, Step, Throttled
@@ -27,11 +26,9 @@ from agent.store.volumes.nodestate import NodeState
 from merkle.replica import LAYOUT_VERSION, ContainerId
 
 REPLICAS_PER_HEARTBEAT_MAX: Final = 5_000  # about 0.5 MB
-STATUSES_KEPT_MAX: Final = 10_000  # while the SCM is away; older ones are dropped and counted
 STATUSES_PER_HEARTBEAT_MAX: Final = 500
 STATUSES_BYTES_MAX: Final = 4 * 1024**2  # of one heartbeat: its message has a limit
 LAST_COPIES_MAX: Final = 1_000  # listened to in one answer
-REGISTERED: Final = "registered"
 INTERVAL_S_MIN: Final = 0.05
 FULL_REPORT_INTERVAL_S: Final = 3600.0
 RETRY_S_MIN: Final = 0.2
@@ -89,7 +86,7 @@ class Identity:
 
 
 class Heartbeat:
-    """The worker behind the heartbeat loop; `notify` and `answer` may be called by any thread."""
+    """The worker behind the heartbeat loop: it empties the outbox of one SCM."""
 
     def __init__(
         self,
@@ -99,12 +96,22 @@ class Heartbeat:
         on_commands: Callable[[Sequence[scm_pb2.Command], int], None],
         clock: Clock,
         *,
+        outbox: Outbox,
         leads: Callable[[int], bool] = lambda _: True,
         name: str = "heartbeat",
         spacing_s: float = 0.0,
+        on_last_copies: Callable[[Sequence[int]], None] = lambda _: None,
+        on_task_percent: Callable[[int], None] = lambda _: None,
     ) -> None:
         """`leads` says whether an SCM with that term leads, as far as this datanode knows. News of
-        `spacing_s` go together in one heartbeat, however often it is woken."""
+        `spacing_s` go together in one heartbeat, however often it is woken.
+
+        `on_last_copies` is told, with each answer, of which containers only we have a healthy copy;
+        `on_task_percent`, how much of the threads for copies is to be used.
+        """
+        self.outbox = outbox
+        self._on_last_copies = on_last_copies
+        self._on_task_percent = on_task_percent
         self._spacing_s = spacing_s
         self._sent_at_s = float("-inf")
         self.name = name
@@ -114,65 +121,28 @@ class Heartbeat:
         self._identity = identity
         self._on_commands = on_commands
         self._clock = clock
-        self._lock = threading.Lock()
-        self._changed: dict[ContainerId, None] = {}
-        self._statuses: deque[scm_pb2.CommandStatus] = deque(maxlen=STATUSES_KEPT_MAX)
-        self._statuses_dropped = 0
         self._full: deque[ContainerId] | None = None
         self._full_ended = False  # with the heartbeat under way
         self._meanwhile: set[ContainerId] = set()
         self._full_id = 0
         self._full_page = 0
         self._full_due_s = 0.0
-        self._full_wanted = False
         self._interval_s = 1.0
         self._failures = 0
-        self._state = "not registered yet"
         self._is_registered = False
-        self._must_register = False  # somebody asked for it anew
-        self.wake: Callable[[], None] = lambda: None  # set to the loop's own
-        self.on_last_copies: Callable[[Sequence[int]], None] = lambda _: None
-        """Told, with each answer, of which containers only we have a healthy copy."""
-        self.on_task_percent: Callable[[int], None] = lambda _: None
-        """Told, with each answer, how much of the threads for copies is to be used."""
 
     @property
     def state(self) -> str:
         """`registered`, or why not."""
-        return self._state
-
-    def notify(self, container_id: ContainerId) -> None:
-        """Report this replica soon: it is new, changed, or gone."""
-        with self._lock:
-            self._changed[container_id] = None
-        self.wake()
-
-    def report_all(self) -> None:
-        """Make a full report soon: what it does not name is no longer here."""
-        with self._lock:
-            self._full_wanted = True
-        self.wake()
-
-    def reregister(self) -> None:
-        """Register again, and then report all."""
-        self._must_register = True
-        self.wake()
-
-    def answer(self, status: scm_pb2.CommandStatus) -> None:
-        """Report what became of a command, soon."""
-        with self._lock:
-            if len(self._statuses) == STATUSES_KEPT_MAX:
-                self._statuses_dropped += 1
-            self._statuses.append(status)
-        self.wake()
+        return self.outbox.state
 
     def step(self) -> Step:
         """Register if needed, then send one heartbeat."""
         wait_s = self._sent_at_s + self._spacing_s - self._clock.monotonic_s()
         if wait_s > 0:
             return Throttled(wait_s)
-        if self._must_register:
-            self._must_register = self._is_registered = False
+        if self.outbox.take_wish_to_register():
+            self._is_registered = False
         try:
             if not self._is_registered:
                 self._register()
@@ -195,7 +165,7 @@ class Heartbeat:
         than in good days, and a control plane that is back waits for us in safe mode.
         """
         self._failures += 1
-        self._state = f"{error.code.value}: {error}"
+        self.outbox.note_state(f"{error.code.value}: {error}")
         if self._failures == 1:
             log.warning("scm_not_reached", error=str(error), code=error.code.value)
         longest_s = RETRY_S_MAX
@@ -230,7 +200,7 @@ class Heartbeat:
         self._is_registered = True
         self._full = None
         self._full_due_s = self._clock.monotonic_s()
-        self._state = REGISTERED
+        self.outbox.note_state(REGISTERED)
         log.info("registered", cluster_id=answer.cluster_id, term=answer.term)
 
     def _beat(self) -> bool:
@@ -260,41 +230,26 @@ class Heartbeat:
             self._is_registered = False
             self._take_back(changed)
             return True
-        waiting = self._told(statuses)
+        waiting = self.outbox.told(statuses)
         if self._leads(answer.term):
-            self.on_last_copies(answer.sole_healthy_container_ids[:LAST_COPIES_MAX])
-            self.on_task_percent(answer.task_percent)
+            self._on_last_copies(answer.sole_healthy_container_ids[:LAST_COPIES_MAX])
+            self._on_task_percent(answer.task_percent)
         if answer.commands:
             self._on_commands(answer.commands, answer.term)
         return waiting or self._full is not None
 
     def _statuses_to_send(self) -> list[scm_pb2.CommandStatus]:
         """Return the oldest answers, as many as fit a heartbeat; at least one."""
-        with self._lock:
-            oldest = list(islice(self._statuses, STATUSES_PER_HEARTBEAT_MAX))
+        oldest = self.outbox.oldest_answers(STATUSES_PER_HEARTBEAT_MAX)
         sizes_bytes = accumulate(status.ByteSize() for status in oldest)
         count = sum(1 for size_bytes in sizes_bytes if size_bytes <= STATUSES_BYTES_MAX)
         return oldest[: max(count, 1)]
-
-    def _told(self, statuses: Sequence[scm_pb2.CommandStatus]) -> bool:
-        """Forget answers that the SCM has; return whether there is more to say.
-
-        While they were on their way a full memory may have dropped some of them already.
-        """
-        told = {id(status) for status in statuses}
-        with self._lock:
-            while self._statuses and id(self._statuses[0]) in told:
-                self._statuses.popleft()
-            return bool(self._statuses) or bool(self._changed)
 
     def _reports(self, changed: list[ContainerId]) -> list[scm_pb2.ContainerReport]:
         """Return the reports to send; `changed` receives the changed replicas they tell of."""
         reports = []
         self._full_ended = False
-        with self._lock:
-            changed += islice(self._changed, REPLICAS_PER_HEARTBEAT_MAX)
-            for container_id in changed:
-                del self._changed[container_id]
+        changed += self.outbox.take_changed(REPLICAS_PER_HEARTBEAT_MAX)
         self._meanwhile.update(changed)
         if changed:
             replicas = [self._reporter.report(container_id) for container_id in changed]
@@ -312,16 +267,12 @@ class Heartbeat:
 
         A replica made meanwhile is on no page, and the SCM may take it for gone.
         """
-        with self._lock:
-            for container_id in self._meanwhile:
-                self._changed.setdefault(container_id)
+        self.outbox.put_back(self._meanwhile)
         self._meanwhile.clear()
 
     def _take_back(self, changed: Iterable[ContainerId]) -> None:
         """Report again what the SCM has not heard; a full report under way begins anew."""
-        with self._lock:
-            for container_id in changed:
-                self._changed.setdefault(container_id)
+        self.outbox.put_back(changed)
         if self._full is not None or self._full_ended:
             self._full = None
             self._full_due_s = self._clock.monotonic_s()
@@ -329,8 +280,7 @@ class Heartbeat:
     def _full_report_page(self) -> scm_pb2.ContainerReport | None:
         """Return the next page of the full report, if one is due or under way."""
         now_s = self._clock.monotonic_s()
-        with self._lock:
-            is_wanted, self._full_wanted = self._full_wanted, False
+        is_wanted = self.outbox.take_wish_for_all()
         if is_wanted:
             self._full = None  # one under way names what is gone: it begins anew
         if self._full is None:

@@ -11,7 +11,7 @@ from agent.rpc.security.caller import expires_at_s
 from agent.rpc.security.tls import LOOPBACK_ONLY, Security
 from agent.runtime.clock import Clock
 from agent.runtime.web import Page, WebListener
-from agent.scan.scrub import Scrub
+from agent.scan.background import BackgroundScans
 
 JSON_TYPE: Final = "application/json"
 
@@ -23,9 +23,10 @@ class Face:
         self,
         address: str,
         observer: Observer,
-        scrub: Scrub,
+        scrub: BackgroundScans,
         clock: Clock,
         *,
+        meters: Meters,
         security: Security = LOOPBACK_ONLY,
         calls_trouble: Callable[[], str] = lambda: "",
         names: Sequence[str] = (),
@@ -39,10 +40,7 @@ class Face:
         self._scrub = scrub
         self._clock = clock
         self._calls_trouble = calls_trouble
-        self.meters = Meters()
-        self._registry = registry_of(
-            self.meters, observer, scrub.status, lambda: expires_at_s(security)
-        )
+        self._registry = registry_of(meters, observer, scrub.status, lambda: expires_at_s(security))
         pages = {"/": self._page, "/metrics": self._metrics, "/healthz": self._health}
         self._listener = WebListener(address, pages, names) if address else None
 

@@ -48,6 +48,7 @@ class Observer:
         about: About,
         store: ReplicaStore,
         *,
+        pools: Pools,
         workers: Callable[[], Sequence[WorkerStatus]],
         scm_state: Callable[[], str],
         interval_s: float,
@@ -56,6 +57,7 @@ class Observer:
         """`interval_s`: every byte is to be verified once in this time."""
         self._about = about
         self._store = store
+        self._pools = pools
         self._workers = workers
         self._scm_state = scm_state
         self._interval_s = interval_s
@@ -63,7 +65,6 @@ class Observer:
         self._census = Census(interval_s=interval_s)
         for volume_id, replicas in store.columns():
             self._census.fill(volume_id, replicas)
-        self.pools: Pools | None = None  # set once the commands are wired
 
     def note(self, container_id: ContainerId) -> None:
         """Take in that a replica is new, changed, or gone; any thread may say so."""
@@ -135,7 +136,7 @@ class Observer:
 
     def queues(self) -> Iterable[scm_pb2.QueueCount]:
         """Return queued and running tasks by type."""
-        return () if self.pools is None else self.pools.queue_counts()
+        return self._pools.queue_counts()
 
     def node_state(self) -> NodeState:
         """Return what the SCM has decided about this datanode."""

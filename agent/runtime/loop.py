@@ -116,6 +116,28 @@ class Pulse:
         return self._clock.monotonic_s() - self._beat_at_s
 
 
+class Bell:
+    """Ends a worker's wait. It is made before the worker and its loop, and given to both, and to
+    whoever may have something for the worker to do."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._is_rung = False
+
+    def ring(self) -> None:
+        """End the wait, or the next one: there is something to do."""
+        with self._condition:
+            self._is_rung = True
+            self._condition.notify_all()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until it was rung; return whether it was, and forget that."""
+        with self._condition:
+            rung = self._condition.wait_for(lambda: self._is_rung, timeout=timeout_s)
+            self._is_rung = False
+        return rung
+
+
 class Loop:
     """Runs one worker in one thread until it is done or told to stop."""
 
@@ -125,15 +147,15 @@ class Loop:
         *,
         clock: Clock | None = None,
         pulse: Pulse | None = None,
+        bell: Bell | None = None,
         idle_s: float = IDLE_S_DEFAULT,
     ) -> None:
         self._worker = worker
         self._clock = clock or SystemClock()
         self._pulse = pulse or Pulse(self._clock)
         self._idle_s = idle_s
-        self._condition = threading.Condition()
+        self._bell = bell or Bell()
         self._is_stopping = False
-        self._is_woken = False
         self._state = WorkerState.CREATED
         self._step_count = 0
         self._error_count = 0
@@ -147,15 +169,12 @@ class Loop:
 
     def wake(self) -> None:
         """End the worker's wait: there is something to do."""
-        with self._condition:
-            self._is_woken = True
-            self._condition.notify_all()
+        self._bell.ring()
 
     def request_stop(self) -> None:
         """Ask the loop to end after the step under way; returns at once."""
-        with self._condition:
-            self._is_stopping = True
-            self._condition.notify_all()
+        self._is_stopping = True
+        self._bell.ring()
 
     def is_stopping(self) -> bool:
         """Whether stop was asked: workers pass this on as their `stop`."""
@@ -243,13 +262,8 @@ class Loop:
             left_s = deadline_s - self._clock.monotonic_s()
             if left_s <= 0:
                 return
-            with self._condition:
-                self._condition.wait_for(
-                    lambda: self._is_stopping or self._is_woken, timeout=min(left_s, IDLE_S_DEFAULT)
-                )
-                if self._is_stopping or self._is_woken:
-                    self._is_woken = False
-                    return
+            if self._bell.wait(min(left_s, IDLE_S_DEFAULT)) or self._is_stopping:
+                return
 
 
 class LoopSet:

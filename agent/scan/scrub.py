@@ -84,13 +84,17 @@ class Scrub:
     """The scans of one host (agent.rpc.datanode.server.Scrub)."""
 
     def __init__(
-        self, tools: ScanTools, config: ScanConfig, datanode_id: str, stop: threading.Event
+        self,
+        tools: ScanTools,
+        config: ScanConfig,
+        datanode_id: str,
+        stop: threading.Event,
+        *,
+        on_volume_failed: Callable[[str, tuple[ContainerId, ...]], None] = lambda *_: None,
     ) -> None:
-        """Check the promise. Raises Refused."""
-        self.checks = VolumeChecks(
-            tools.store, clock=tools.clock, on_failed=lambda *failed: self.on_volume_failed(*failed)
-        )
-        self.on_volume_failed: Callable[[str, tuple[ContainerId, ...]], None] = lambda *_: None
+        """Check the promise. Raises Refused. `on_volume_failed` is told of a volume that is fenced,
+        and which containers were on it."""
+        self.checks = VolumeChecks(tools.store, clock=tools.clock, on_failed=on_volume_failed)
         self.tools = self._tools = tools = replace(tools, on_unreadable=self.checks.request)
         self._config = config
         self._stop = stop
@@ -101,7 +105,6 @@ class Scrub:
         self._workers: dict[str, VolumeScanWorker] = {}
         self._schedule = Schedule(interval_s=config.data_interval_s, datanode_id=datanode_id)
         self._last_copy_since_ms: dict[ContainerId, int] = {}
-        self.parity_status: Callable[[], pb.ParityScrub] = pb.ParityScrub
 
     @cached_property
     def on_demand(self) -> OnDemandScans:
@@ -201,7 +204,6 @@ class Scrub:
             canary_overdue_count=sum(volume.canary_overdue for volume in volumes),
             interval_ms=self._config.data_interval_s * 1000,
             on_demand_waiting=self.on_demand.waiting_count(),
-            parity=self.parity_status(),
         )
 
     def is_held(self) -> bool:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from agent.store.files.mounts import FSTAB
+from agent.store.trouble import Trouble
 from merkle.checksum import Algorithm
-from merkle.replica import CHUNK_BYTES_MAX, CONTAINER_BYTES_MAX
+from merkle.replica import CHUNK_BYTES_MAX, CONTAINER_BYTES_MAX, ContainerId
 
 MiB: Final = 1024**2
 GiB: Final = 1024**3
@@ -39,3 +40,7 @@ class StoreOptions:
     fstab: Path = FSTAB
     """What should be mounted: an empty mount point without its disk is no new volume."""
     now_ms: Callable[[], int] = field(default=wall_clock_ms)
+    on_change: Callable[[ContainerId], None] = lambda _: None
+    """Told of every change that a report shows."""
+    on_trouble: Callable[[Trouble], None] = lambda _: None
+    """Told of every call of a client that the disk failed."""

@@ -7,7 +7,7 @@ Only `agent/store` touches volumes. Nothing here locks: who changes a replica ho
 (agent/runtime/lease.py), LMDB admits one writer at a time, and reading needs neither.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Final, Self
@@ -84,10 +84,8 @@ class ReplicaStore:
         self._lost: Mapping[ContainerId, str] = {}
         self._arrivals = Arrivals(options)
         self.recovery = RecoveryReport(tuple(shelf.steps), tuple(shelf.unloadable))
-        self.on_change: Callable[[ContainerId], None] = lambda _: None
-        """Told of every change that a report shows; set once, before others call the store."""
-        self.on_trouble: Callable[[Trouble], None] = lambda _: None
-        """Told of every call of a client that the disk failed; set like it."""
+        self.on_change = options.on_change
+        self.on_trouble = options.on_trouble
 
     @classmethod
     def open(

@@ -9,6 +9,7 @@ import pytest
 
 from agent.errors import Unavailable
 from agent.host.heartbeat import Heartbeat, Identity
+from agent.host.outbox import Outbox
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.clock import SystemClock
@@ -65,7 +66,9 @@ class Counted(ScmClient):
 def beat_of(name: str, scm: ScmClient, cluster_id: str) -> Heartbeat:
     """Return the heartbeat of a datanode, as an agent has it."""
     identity = Identity(name, cluster_id, f"{name}:1", "/rack", "0.1.0", 1)
-    return Heartbeat(scm, Holder(), identity, lambda _commands, _term: None, SystemClock())
+    return Heartbeat(
+        scm, Holder(), identity, lambda _commands, _term: None, SystemClock(), outbox=Outbox()
+    )
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

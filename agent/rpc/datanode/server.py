@@ -47,12 +47,17 @@ def decoders_of(groups: Sequence[object]) -> Mapping[str, Callable[[bytes], Any]
 
 @dataclass(frozen=True, slots=True)
 class BuiltServer:
-    """A server that is bound and not started. `health` is for the runtime to set."""
+    """A server that is bound and not started."""
 
     server: grpc.Server
     port: int
     health: Health
     waits: Waits
+
+
+def waits_of(limits: Limits) -> Waits:
+    """Return what knows of the calls that wait for their callers."""
+    return Waits(limits.rpc_count_max, slow_s=limits.patience.slow_s)
 
 
 def build_server(
@@ -64,14 +69,17 @@ def build_server(
     security: Security = LOOPBACK_ONLY,
     audit: Audit | None = None,
     slots: Slots | None = None,
+    waits: Waits | None = None,
+    is_well: Callable[[], bool] = lambda: True,
 ) -> BuiltServer:
     """Bind `address` (port 0: any free one) and return the server of `groups`, not yet started.
 
     `executor` should have a thread for each call that is let in, and `slots` be how many work.
+    `is_well` says whether the health service answers that we serve.
     Raises Refused(INVALID_CONFIG) when the address cannot be bound, or not without TLS.
     """
     gate = Gate(audit, calls_per_s_max=limits.calls_per_s_max)
-    waits = Waits(limits.rpc_count_max, slow_s=limits.patience.slow_s)
+    waits = waits or waits_of(limits)
     server = grpc.server(
         executor,
         interceptors=[
@@ -89,6 +97,6 @@ def build_server(
     )
     servicer = composed(groups)
     datanode_pb2_grpc.add_DatanodeServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
-    checks = Health([SERVICE.full_name])
+    checks = Health([SERVICE.full_name], is_well)
     checks.add_to(server)
     return BuiltServer(server, bind(server, address, security), checks, waits)

@@ -15,8 +15,9 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 class Health(health_pb2_grpc.HealthServicer):
     """Says of each service whether it serves."""
 
-    def __init__(self, services: Sequence[str]) -> None:
-        self.is_well: Callable[[], bool] = lambda: True  # set by who knows more than that we answer
+    def __init__(self, services: Sequence[str], is_well: Callable[[], bool] = lambda: True) -> None:
+        """`is_well` is of who knows more than that we answer."""
+        self.is_well = is_well
         self._statuses = health.HealthServicer()
         for name in ("", *services):
             self._statuses.set(name, health_pb2.HealthCheckResponse.SERVING)

@@ -19,6 +19,7 @@ from agent.store.volumes.probe import Probe
 from merkle.replica import BlockId, ContainerId
 from scanner.strikes import Strikes
 from tests.support.clock import FakeClock
+from tests.support.no_commands import NoCommands
 from tests.support.stores import CLUSTER, DATANODE, closed_replica, options_of_test
 
 LIMITS = CheckLimits(interval_s=3600, gap_min_s=60, timeout_s=600)
@@ -117,7 +118,13 @@ def test_its_containers_are_absent_from_a_full_report(store: ReplicaStore) -> No
     """And deleted in a report of changes; the volume is reported as failed."""
     about = About(datanode_id="dn", cluster_id="c", version="1", started_at_ms=0)
     observer = Observer(
-        about, store, workers=list, scm_state=str, interval_s=60, now_ms=lambda: 1_000_000
+        about,
+        store,
+        pools=NoCommands(),
+        workers=list,
+        scm_state=str,
+        interval_s=60,
+        now_ms=lambda: 1_000_000,
     )
     store.fail_volume(place(store, 1)[0], "test")
 

@@ -9,7 +9,7 @@ from agent.commands.routing import Commands, Route
 from agent.commands.tasks import TaskLimits
 from agent.commands.turnstile import Turnstile
 from agent.rpc.v1 import scm_pb2
-from agent.runtime.loop import Idle, Throttled
+from agent.runtime.loop import Bell, Idle, Throttled
 from tests.support.clock import FakeClock
 
 WAIT_S = 10.0
@@ -26,7 +26,7 @@ class Desk:
         commands = Commands(
             {"close": Route(self.pool, self.close)}, self.answers.append, self.clock
         )
-        self.intake = Intake(commands, self.clock)
+        self.intake = Intake(commands, self.clock, bell=Bell())
 
     def close(
         self, order: scm_pb2.Command, _context: TaskContext, _status: scm_pb2.CommandStatus

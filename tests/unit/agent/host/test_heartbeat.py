@@ -1,113 +1,27 @@
 """The heartbeat: nothing that happened is forgotten before the SCM has heard it."""
 
-from collections.abc import Callable, Iterable, Sequence
-
 import pytest
 
 from agent.errors import Code, Refused, Unavailable, VolumeFailed
 from agent.host import heartbeat as module
 from agent.host.heartbeat import Heartbeat, Identity
-from agent.host.heartbeats import Terms
-from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
+from agent.host.outbox import STATUSES_KEPT_MAX, Outbox
+from agent.host.terms import Terms
+from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.runtime.loop import Busy, Throttled
-from agent.store.volumes.nodestate import NodeState
 from merkle.replica import LAYOUT_VERSION, ContainerId
 from tests.support.clock import FakeClock
-
-CLUSTER = "CID-1"
-
-
-class Scm:
-    """An SCM that records what it hears, and fails when told to."""
-
-    def __init__(self) -> None:
-        self.registered: list[scm_pb2.RegisterRequest] = []
-        self.heard: list[scm_pb2.HeartbeatRequest] = []
-        self.errors: list[Exception] = []
-        self.answers: list[scm_pb2.HeartbeatResponse] = []
-        self.during: Callable[[], None] = lambda: None
-
-    def register(self, request: scm_pb2.RegisterRequest) -> scm_pb2.RegisterResponse:
-        self.registered.append(request)
-        return scm_pb2.RegisterResponse(cluster_id=CLUSTER, term=3, heartbeat_interval_ms=1000)
-
-    def heartbeat(self, request: scm_pb2.HeartbeatRequest) -> scm_pb2.HeartbeatResponse:
-        if self.errors:
-            raise self.errors.pop(0)
-        self.during()
-        self.heard.append(request)
-        return self.answers.pop(0) if self.answers else scm_pb2.HeartbeatResponse(term=3)
-
-
-class Replicas:
-    """What there is to report: container ids with a bcsid each."""
-
-    def __init__(self, count: int) -> None:
-        self.bcsids = dict.fromkeys(range(1, count + 1), 1)
-        self.state = NodeState()
-
-    def replica_ids(self) -> Sequence[ContainerId]:
-        return [ContainerId(number) for number in sorted(self.bcsids)]
-
-    def report(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
-        if container_id not in self.bcsids:
-            return container_pb2.ReplicaReport(
-                container_id=container_id, state=container_pb2.DELETED
-            )
-        return container_pb2.ReplicaReport(
-            container_id=container_id, bcsid=self.bcsids[container_id]
-        )
-
-    def volumes(self) -> Iterable[datanode_pb2.VolumeStatus]:
-        return [datanode_pb2.VolumeStatus(volume_id="vol1")]
-
-    def queues(self) -> Iterable[scm_pb2.QueueCount]:
-        return []
-
-    def node_state(self) -> NodeState:
-        return self.state
-
-
-class Failing(Replicas):
-    """Replicas of which one cannot be read, as often as told."""
-
-    def __init__(self, count: int, *, broken: int) -> None:
-        super().__init__(count)
-        self.broken = broken
-        self.failures_left = 1
-
-    def report(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
-        if container_id == self.broken and self.failures_left:
-            self.failures_left -= 1
-            raise VolumeFailed(Code.IO_EXCEPTION, "the index cannot be read")
-        return super().report(container_id)
-
-
-class Finishing(Replicas):
-    """Replicas at a datanode whose only task ends while the heartbeat is being written."""
-
-    def __init__(self) -> None:
-        super().__init__(1)
-        self.is_running = False
-        self.answer: Callable[[], None] = lambda: None
-
-    def volumes(self) -> Iterable[datanode_pb2.VolumeStatus]:
-        if self.is_running:
-            self.answer()
-            self.is_running = False
-        return super().volumes()
-
-    def queues(self) -> Iterable[scm_pb2.QueueCount]:
-        return [scm_pb2.QueueCount(type="close", count=1)] if self.is_running else []
+from tests.support.heard_heartbeats import IDENTITY, Failing, Finishing, Replicas, Scm
 
 
 def heartbeat(
     scm: Scm, replicas: Replicas, clock: FakeClock, orders: list[scm_pb2.Command] | None = None
 ) -> Heartbeat:
     """Return a heartbeat of datanode dn1."""
-    identity = Identity("dn1", CLUSTER, "127.0.0.1:1", "/rack", "1", 42)
     taken = orders if orders is not None else []
-    return Heartbeat(scm, replicas, identity, lambda commands, _: taken.extend(commands), clock)
+    return Heartbeat(
+        scm, replicas, IDENTITY, lambda commands, _: taken.extend(commands), clock, outbox=Outbox()
+    )
 
 
 def run_until_quiet(beat: Heartbeat) -> None:
@@ -133,11 +47,12 @@ class TestSpacing:
         Woken again and again within the spacing, it waits and then tells all in one heartbeat.
         """
         scm, clock = Scm(), FakeClock()
-        identity = Identity("dn1", CLUSTER, "127.0.0.1:1", "/rack", "1", 42)
-        beat = Heartbeat(scm, Replicas(1), identity, lambda *_: None, clock, spacing_s=0.5)
+        beat = Heartbeat(
+            scm, Replicas(1), IDENTITY, lambda *_: None, clock, outbox=Outbox(), spacing_s=0.5
+        )
         beat.step()
         for number in range(5):
-            beat.answer(scm_pb2.CommandStatus(command_id=number))
+            beat.outbox.answer(scm_pb2.CommandStatus(command_id=number))
 
             assert Throttled(0.5) == beat.step()
 
@@ -187,7 +102,7 @@ class TestReports:
 
         for bcsid in (5, 6, 7):
             replicas.bcsids[2] = bcsid
-            beat.notify(ContainerId(2))
+            beat.outbox.notify(ContainerId(2))
         beat.step()
 
         [report] = scm.heard[0].reports
@@ -202,7 +117,7 @@ class TestReports:
         run_until_quiet(beat)
         del replicas.bcsids[1]
 
-        beat.notify(ContainerId(1))
+        beat.outbox.notify(ContainerId(1))
         beat.step()
 
         [report] = scm.heard[-1].reports
@@ -217,8 +132,8 @@ class TestReports:
         run_until_quiet(beat)
         scm.heard.clear()
         scm.errors = [Unavailable(Code.UNAVAILABLE, "away"), Refused(Code.BUSY, "odd")]
-        beat.notify(ContainerId(2))
-        beat.answer(scm_pb2.CommandStatus(command_id=9))
+        beat.outbox.notify(ContainerId(2))
+        beat.outbox.answer(scm_pb2.CommandStatus(command_id=9))
 
         beat.step()
         beat.step()
@@ -267,7 +182,7 @@ class TestReports:
         beat = heartbeat(scm, replicas, FakeClock())
         run_until_quiet(beat)
         for container_id in (1, 2):
-            beat.notify(ContainerId(container_id))
+            beat.outbox.notify(ContainerId(container_id))
         replicas.failures_left = 1
 
         with pytest.raises(VolumeFailed):
@@ -287,7 +202,7 @@ class TestReports:
 
         beat.step()
         replicas.bcsids[newest] = 1
-        beat.notify(newest)
+        beat.outbox.notify(newest)
         run_until_quiet(beat)
 
         last_full = max(i for i, r in enumerate(scm.heard) if any(p.full for p in r.reports))
@@ -368,7 +283,7 @@ class TestScmAway:
         """
         scm = Scm()
         identity = Identity("dn1", "CID-other", "127.0.0.1:1", "/rack", "1", 42)
-        beat = Heartbeat(scm, Replicas(1), identity, lambda *_: None, FakeClock())
+        beat = Heartbeat(scm, Replicas(1), identity, lambda *_: None, FakeClock(), outbox=Outbox())
 
         beat.step()
 
@@ -381,10 +296,10 @@ class TestScmAway:
         """
         beat = heartbeat(Scm(), Replicas(1), FakeClock())
 
-        for number in range(module.STATUSES_KEPT_MAX + 5):
-            beat.answer(scm_pb2.CommandStatus(command_id=number))
+        for number in range(STATUSES_KEPT_MAX + 5):
+            beat.outbox.answer(scm_pb2.CommandStatus(command_id=number))
 
-        assert module.STATUSES_KEPT_MAX == len(beat._statuses)
+        assert STATUSES_KEPT_MAX == len(beat.outbox._statuses)
 
     def test_no_answer_is_lost_when_memory_overflows_during_a_call(self) -> None:
         """
@@ -392,11 +307,11 @@ class TestScmAway:
         """
         scm = Scm()
         beat = heartbeat(scm, Replicas(0), FakeClock())
-        kept = module.STATUSES_KEPT_MAX
+        kept = STATUSES_KEPT_MAX
         for number in range(kept):
-            beat.answer(scm_pb2.CommandStatus(command_id=number + 1))
+            beat.outbox.answer(scm_pb2.CommandStatus(command_id=number + 1))
         more = [scm_pb2.CommandStatus(command_id=kept + 1)]
-        scm.during = lambda: beat.answer(more.pop()) if more else None
+        scm.during = lambda: beat.outbox.answer(more.pop()) if more else None
 
         run_until_quiet(beat)
 
@@ -411,8 +326,8 @@ class TestScmAway:
         beat = heartbeat(scm, Replicas(0), FakeClock())
         text = "x" * (module.STATUSES_BYTES_MAX // 3)
         for number in range(1, 8):
-            beat.answer(scm_pb2.CommandStatus(command_id=number, message=text))
-        beat.answer(scm_pb2.CommandStatus(command_id=8, message=4 * text))
+            beat.outbox.answer(scm_pb2.CommandStatus(command_id=number, message=text))
+        beat.outbox.answer(scm_pb2.CommandStatus(command_id=8, message=4 * text))
 
         run_until_quiet(beat)
 
@@ -428,7 +343,7 @@ class TestScmAway:
         beat = heartbeat(scm, replicas, FakeClock())
         run_until_quiet(beat)
         scm.heard.clear()
-        replicas.answer = lambda: beat.answer(scm_pb2.CommandStatus(command_id=7))
+        replicas.answer = lambda: beat.outbox.answer(scm_pb2.CommandStatus(command_id=7))
 
         replicas.is_running = True
         beat.step()
@@ -464,9 +379,16 @@ def test_last_copies_are_heard_with_each_answer_and_bounded(
     ]
     percents: list[int] = []
     heard: list[list[int]] = []
-    beat = heartbeat(scm, Replicas(0), FakeClock())
-    beat.on_last_copies = lambda ids: heard.append(list(ids))
-    beat.on_task_percent = percents.append
+    beat = Heartbeat(
+        scm,
+        Replicas(0),
+        IDENTITY,
+        lambda *_: None,
+        FakeClock(),
+        outbox=Outbox(),
+        on_last_copies=lambda ids: heard.append(list(ids)),
+        on_task_percent=percents.append,
+    )
 
     for _ in range(3):
         beat.step()
@@ -485,11 +407,16 @@ def test_who_leads_no_more_is_not_listened_to() -> None:
             scm_pb2.HeartbeatResponse(term=term, sole_healthy_container_ids=[term])
             for term in ({"old": 3, "new": 4}[name],) * 2
         ]
-        identity = Identity("dn1", CLUSTER, "127.0.0.1:1", "/rack", "1", 42)
         beats[name] = Heartbeat(
-            scm, Replicas(0), identity, lambda *_: None, FakeClock(), leads=terms.leads
+            scm,
+            Replicas(0),
+            IDENTITY,
+            lambda *_: None,
+            FakeClock(),
+            outbox=Outbox(),
+            leads=terms.leads,
+            on_last_copies=lambda ids, name=name: heard.append((name, *ids)),  # type: ignore[misc]
         )
-        beats[name].on_last_copies = lambda ids, name=name: heard.append((name, *ids))
 
     for name in ("old", "new", "old", "new"):
         beats[name].step()

@@ -10,6 +10,7 @@ from agent.rpc.v1 import container_pb2
 from agent.store.index.facts import ReplicaFacts
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import ContainerId
+from tests.support.no_commands import NoCommands
 from tests.support.stores import CLUSTER, DATANODE, closed_replica, open_store
 
 ONE, TWO = ContainerId(1), ContainerId(2)
@@ -21,6 +22,7 @@ def observer(store: ReplicaStore) -> Observer:
     return Observer(
         about,
         store,
+        pools=NoCommands(),
         workers=lambda: (),
         scm_state=lambda: "registered",
         interval_s=60,

@@ -1,0 +1,44 @@
+"""What the parts of an agent are told of its options."""
+
+from collections.abc import Sequence
+
+from agent.config.options import AgentConfig
+from agent.rpc.datanode.limits import Limits
+from agent.runtime.callthreads import CallThreads
+from agent.runtime.clock import SystemClock
+from agent.store.options import StoreOptions
+
+
+def web_names(config: AgentConfig) -> Sequence[str]:
+    """Return the names by which the page may be asked for."""
+    return (*config.observe.names, (config.node.advertise or "").rpartition(":")[0])
+
+
+def call_threads(config: AgentConfig) -> CallThreads:
+    """Return the threads that calls of others have."""
+    return CallThreads(config.server.threads, config.server.calls_max)
+
+
+def server_limits(config: AgentConfig) -> Limits:
+    """Return the server's limits as the config has them."""
+    server = config.server
+    return Limits(
+        rpc_count_max=server.calls_max,
+        lease_timeout_s=server.lease_wait_s,
+        streams_max=server.streams_max,
+        connections_max=server.connections_max,
+        calls_per_s_max=server.calls_per_s_max,
+    )
+
+
+def store_options(config: AgentConfig, clock: SystemClock) -> StoreOptions:
+    """Return the store's options as the config has them."""
+    storage = config.storage
+    return StoreOptions(
+        algorithm=storage.tree_algorithm,
+        container_bytes_max=storage.container_bytes_max,
+        chunk_bytes_max=storage.chunk_bytes_max,
+        reserve_bytes=storage.reserve_bytes,
+        heal_unhealthy=storage.heal_unhealthy,
+        now_ms=clock.now_ms,
+    )

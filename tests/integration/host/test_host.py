@@ -1,0 +1,86 @@
+"""The agent in one process: built, started, stopped, in whatever order that comes."""
+
+from pathlib import Path
+
+import pytest
+
+from agent.config.options import load
+from agent.errors import Code, Refused
+from agent.host.host import Host, Who
+from agent.rpc.calls.peer import Peer
+from agent.rpc.calls.scm import ScmClient
+from agent.runtime.supervisor import Supervisor
+from merkle.replica import ContainerId
+
+NOWHERE = "127.0.0.1:1"  # nobody listens there
+WHO = Who("dn1", "CID-1", version="1", boot_id=1)
+
+
+def built(folder: Path, *, listen: str = "127.0.0.1:0") -> Host:
+    """Return an agent with one volume, whose control plane is away."""
+    volume = folder / "volume"
+    volume.mkdir(parents=True, exist_ok=True)
+    config = folder / "agent.toml"
+    config.write_text(
+        f"""[node]
+listen = "{listen}"
+scm = "{NOWHERE}"
+[observe]
+listen = "127.0.0.1:0"
+[storage]
+volumes = ["{volume}"]
+"""
+    )
+    return Host(load(config), WHO, [ScmClient(NOWHERE)], Supervisor())
+
+
+def test_stop_before_start_is_harmless(tmp_path: Path) -> None:
+    """
+    An agent that was built and never started lets go of everything: the next one has the volume.
+    """
+    assert [] == built(tmp_path).stop()
+
+    host = built(tmp_path)
+    host.start()
+    with Peer(host.address) as peer:
+        answer = peer.status()
+
+    assert "dn1" == answer.datanode_id
+    assert [] == host.stop()
+
+
+def test_stop_twice_is_harmless(tmp_path: Path) -> None:
+    """
+    Who is not sure whether it was stopped stops it.
+    """
+    host = built(tmp_path)
+    host.start()
+
+    assert [] == host.stop()
+    assert [] == host.stop()
+
+
+def test_an_agent_that_cannot_be_built_lets_go_of_its_volumes(tmp_path: Path) -> None:
+    """
+    When the address is taken, the volumes are free for whoever comes next.
+    """
+    first = built(tmp_path / "first")
+    with pytest.raises(Refused) as raised:
+        built(tmp_path / "second", listen=first.address)
+
+    assert Code.INVALID_CONFIG is raised.value.code
+    assert [] == built(tmp_path / "second").stop()
+    assert [] == first.stop()
+
+
+def test_what_changes_here_is_seen_and_to_be_told(tmp_path: Path) -> None:
+    """
+    A replica that is made shows in the status, and lies in the outbox until the SCM has heard it.
+    """
+    host = built(tmp_path)
+
+    host._store.create_container(ContainerId(7))
+
+    assert {"OPEN": 1} == dict(host._observer.status().containers_by_state)
+    assert [7] == host._outboxes.boxes[0].take_changed(10)
+    assert [] == host.stop()

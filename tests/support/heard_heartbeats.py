@@ -1,0 +1,98 @@
+"""A control plane that hears heartbeats, and replicas to tell of."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from agent.errors import Code, VolumeFailed
+from agent.host.heartbeat import Identity
+from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
+from agent.store.volumes.nodestate import NodeState
+from merkle.replica import ContainerId
+
+CLUSTER = "CID-1"
+
+
+IDENTITY = Identity("dn1", CLUSTER, "127.0.0.1:1", "/rack", "1", 42)
+
+
+class Scm:
+    """An SCM that records what it hears, and fails when told to."""
+
+    def __init__(self) -> None:
+        self.registered: list[scm_pb2.RegisterRequest] = []
+        self.heard: list[scm_pb2.HeartbeatRequest] = []
+        self.errors: list[Exception] = []
+        self.answers: list[scm_pb2.HeartbeatResponse] = []
+        self.during: Callable[[], None] = lambda: None
+
+    def register(self, request: scm_pb2.RegisterRequest) -> scm_pb2.RegisterResponse:
+        self.registered.append(request)
+        return scm_pb2.RegisterResponse(cluster_id=CLUSTER, term=3, heartbeat_interval_ms=1000)
+
+    def heartbeat(self, request: scm_pb2.HeartbeatRequest) -> scm_pb2.HeartbeatResponse:
+        if self.errors:
+            raise self.errors.pop(0)
+        self.during()
+        self.heard.append(request)
+        return self.answers.pop(0) if self.answers else scm_pb2.HeartbeatResponse(term=3)
+
+
+class Replicas:
+    """What there is to report: container ids with a bcsid each."""
+
+    def __init__(self, count: int) -> None:
+        self.bcsids = dict.fromkeys(range(1, count + 1), 1)
+        self.state = NodeState()
+
+    def replica_ids(self) -> Sequence[ContainerId]:
+        return [ContainerId(number) for number in sorted(self.bcsids)]
+
+    def report(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
+        if container_id not in self.bcsids:
+            return container_pb2.ReplicaReport(
+                container_id=container_id, state=container_pb2.DELETED
+            )
+        return container_pb2.ReplicaReport(
+            container_id=container_id, bcsid=self.bcsids[container_id]
+        )
+
+    def volumes(self) -> Iterable[datanode_pb2.VolumeStatus]:
+        return [datanode_pb2.VolumeStatus(volume_id="vol1")]
+
+    def queues(self) -> Iterable[scm_pb2.QueueCount]:
+        return []
+
+    def node_state(self) -> NodeState:
+        return self.state
+
+
+class Failing(Replicas):
+    """Replicas of which one cannot be read, as often as told."""
+
+    def __init__(self, count: int, *, broken: int) -> None:
+        super().__init__(count)
+        self.broken = broken
+        self.failures_left = 1
+
+    def report(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
+        if container_id == self.broken and self.failures_left:
+            self.failures_left -= 1
+            raise VolumeFailed(Code.IO_EXCEPTION, "the index cannot be read")
+        return super().report(container_id)
+
+
+class Finishing(Replicas):
+    """Replicas at a datanode whose only task ends while the heartbeat is being written."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.is_running = False
+        self.answer: Callable[[], None] = lambda: None
+
+    def volumes(self) -> Iterable[datanode_pb2.VolumeStatus]:
+        if self.is_running:
+            self.answer()
+            self.is_running = False
+        return super().volumes()
+
+    def queues(self) -> Iterable[scm_pb2.QueueCount]:
+        return [scm_pb2.QueueCount(type="close", count=1)] if self.is_running else []

@@ -1,0 +1,13 @@
+"""A datanode that is ordered nothing."""
+
+from collections.abc import Iterable
+
+from agent.rpc.v1 import scm_pb2
+
+
+class NoCommands:
+    """Pools without a command."""
+
+    def queue_counts(self) -> Iterable[scm_pb2.QueueCount]:
+        """Count none."""
+        return ()

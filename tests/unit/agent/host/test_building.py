@@ -1,0 +1,27 @@
+"""How the agent is put together: each part is whole when it is built."""
+
+import ast
+from pathlib import Path
+
+HOST = Path(__file__).resolve().parents[4] / "agent" / "host" / "host.py"
+
+
+def test_nothing_is_put_into_a_part_that_is_built() -> None:
+    """
+    What a part needs is handed to its constructor; the host sets no attribute of another object.
+    """
+    targets = [
+        target
+        for node in ast.walk(ast.parse(HOST.read_text()))
+        if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+    ]
+
+    foreign = [
+        ast.unparse(target)
+        for target in targets
+        if isinstance(target, ast.Attribute) and ast.unparse(target.value) != "self"
+    ]
+
+    assert targets
+    assert [] == foreign

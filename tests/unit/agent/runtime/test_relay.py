@@ -1,0 +1,31 @@
+"""What happens in one place reaches those who listen."""
+
+from agent.runtime.relay import Relay
+
+
+def test_all_who_listen_are_told_in_their_order() -> None:
+    """
+    Who listens first is told first.
+    """
+    heard: list[tuple[str, int]] = []
+    relay = Relay[[int]]()
+    relay.listen(lambda number: heard.append(("first", number)))
+    relay.listen(lambda number: heard.append(("second", number)))
+
+    relay.tell(7)
+
+    assert [("first", 7), ("second", 7)] == heard
+
+
+def test_before_anybody_listens_nothing_is_lost_but_the_news() -> None:
+    """
+    Telling nobody is no error; who listens later hears what is told later.
+    """
+    heard: list[int] = []
+    relay = Relay[[int]]()
+
+    relay.tell(1)
+    relay.listen(heard.append)
+    relay.tell(2)
+
+    assert [2] == heard
