@@ -5,7 +5,7 @@ where there is one. What was in the way is told: a group that is read degraded n
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from agent.ec.blockgroup import Agreed, Orphan, agree, is_stripe_checksum
 from agent.ec.cells import described, style_of
@@ -13,12 +13,10 @@ from agent.ec.codec import rebuild
 from agent.ec.order import Account, Shard
 from agent.ec.scheme import Scheme
 from agent.errors import Code, Unavailable
+from agent.ports import Executor
 from agent.reconstruct.sources import Sources
 from agent.rpc.calls.peer import Peer
 from merkle.replica import TREE_STATES, BlockId, ContainerId, ReplicaState
-
-if TYPE_CHECKING:
-    from agent.ports import Executor
 
 READ_STATES: Final = TREE_STATES | {ReplicaState.OPEN, ReplicaState.CLOSING}
 """A client reads what was committed, whether its container is closed or not."""
@@ -33,7 +31,7 @@ class GroupReader:
         scheme: Scheme,
         places: Iterable[tuple[str, str]],
         dial: Callable[[str], Peer],
-        executor: "Executor",
+        executor: Executor,
     ) -> None:
         """`places`: the datanodes that may have a shard, each with its address."""
         self.account = Account()

@@ -10,16 +10,14 @@ cannot be done says why and holds up no other.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from agent.errors import Code, SutureError, Unavailable
 from agent.ports import Leases
 from agent.rpc.v1 import scm_pb2
 from agent.rpc.wire import codec
+from agent.store.ports import ErasableBlocks
 from merkle.replica import BlockId, ContainerId
-
-if TYPE_CHECKING:
-    from agent.store.replica_store import ReplicaStore
 
 BLOCKS_PER_BATCH: Final = 20_000  # under one lease: what else changes the container waits so long
 BLOCKS_PER_TRANSACTION_MAX: Final = 100_000
@@ -36,7 +34,7 @@ class _Transaction:
 
 
 def delete_blocks(
-    store: "ReplicaStore",
+    store: ErasableBlocks,
     leases: Leases,
     messages: Sequence[scm_pb2.DeleteTransaction],
     *,
@@ -90,7 +88,7 @@ def batches(
 
 
 def _delete_batch(
-    store: "ReplicaStore",
+    store: ErasableBlocks,
     leases: Leases,
     container_id: ContainerId,
     transactions: Sequence[_Transaction],

@@ -5,16 +5,14 @@ are; until then whoever looks finds who says what, and the bytes that were said.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from agent.errors import SutureError
 from agent.plan.actions import Skip, SkipReason, WantedChunk
 from agent.reconcile.fetch import Sources
+from agent.store.ports import RepairableReplicas
 from merkle.replica import ContainerId
 from scanner.finding import Fault, Finding, Verdict
-
-if TYPE_CHECKING:
-    from agent.store.replica_store import ReplicaStore
 
 TOLD_MAX: Final = 1_000  # of one reconcile
 EVIDENCE_COUNT_MAX: Final = 16  # versions that one reconcile fetches and keeps
@@ -49,7 +47,7 @@ def findings_of(
 
 
 def keep_versions(
-    store: "ReplicaStore", container_id: ContainerId, fresh: Sequence[Skip], sources: Sources
+    store: RepairableReplicas, container_id: ContainerId, fresh: Sequence[Skip], sources: Sources
 ) -> None:
     """Keep what peers have where they contradict us, a bounded number of versions and bytes.
 

@@ -9,14 +9,12 @@ that is full, memory)           the end, for today
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from agent.errors import BlockFailed, Code, Refused, SutureError, VolumeFailed
+from agent.store.ports import RepairableReplicas
 from agent.store.trouble import Trouble
 from merkle.replica import ContainerId
-
-if TYPE_CHECKING:
-    from agent.store.replica_store import ReplicaStore
 
 BLOCKS_MAX: Final = 8
 """Changes in a row that fail with the files of their block: one bad block stops nothing, but a disk
@@ -27,7 +25,7 @@ that keeps nothing must not have everything fetched for it."""
 class Failures:
     """The failures of one repair, in a row."""
 
-    store: "ReplicaStore"
+    store: RepairableReplicas
     container_id: ContainerId
     count: int = 0
 

@@ -8,7 +8,7 @@ close gets its turn between two chunks, and a stop is heeded there too.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from agent.errors import Code, Refused, SutureError, VolumeFailed
 from agent.plan.actions import (
@@ -28,11 +28,9 @@ from agent.reconcile.fetch import Answer, Failure, Sources, in_order, is_leaf
 from agent.reconcile.ledger import NOBODYS, Ledger
 from agent.reconcile.pauses import held_between_copies
 from agent.rpc.wire import codec
+from agent.store.ports import RepairableReplicas
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
 from scanner.finding import Finding
-
-if TYPE_CHECKING:
-    from agent.store.replica_store import ReplicaStore
 
 GONE_CODES: Final = frozenset(
     {Code.CONTAINER_NOT_FOUND, Code.UNCLOSED_CONTAINER_IO, Code.INVALID_CONTAINER_STATE}
@@ -80,7 +78,7 @@ class _Job:
 class Mender:
     """The hands of one reconcile."""
 
-    store: "ReplicaStore"
+    store: RepairableReplicas
     leases: Leases
     executor: Executor
     container_id: ContainerId

@@ -14,7 +14,7 @@ it, the third time nothing is done, NON_CONVERGENT says so, and the trees are ke
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from agent.errors import Code, Refused, SutureError, Unavailable, VolumeFailed
 from agent.plan.actions import Deletes, PeerId, PeerView, Plan, Skip
@@ -38,15 +38,13 @@ from agent.reconcile.survey import (
 from agent.reconcile.trusting import TrustedChange, changes_of
 from agent.rpc.calls.peer import Peer
 from agent.store.index.facts import ReplicaFacts
+from agent.store.ports import RepairableReplicas
 from merkle.codec import encode_tree
 from merkle.damaged import Damaged
 from merkle.diff import REPAIRED_KINDS, BlockRange, DifferenceKind
 from merkle.replica import BlockId, ChunkInfo, ContainerId, ReplicaState
 from merkle.tree import Tree
 from scanner.finding import Finding
-
-if TYPE_CHECKING:
-    from agent.store.replica_store import ReplicaStore
 
 FRUITLESS_MAX: Final = 2  # repairs of one divergence from which nothing came
 FRUITLESS_MS_MAX: Final = 24 * 3600 * 1000  # after a day, another try
@@ -85,7 +83,7 @@ class Reconciler:
 
     def __init__(
         self,
-        store: "ReplicaStore",
+        store: RepairableReplicas,
         leases: Leases,
         executor: Executor,
         *,

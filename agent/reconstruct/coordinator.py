@@ -14,7 +14,6 @@ What fails ends the run: what it made is removed, and no replica that was there 
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
 
 from agent.ec.blockgroup import (
     Agreed,
@@ -28,6 +27,7 @@ from agent.ec.cells import described, style_of
 from agent.ec.codec import Cell, rebuild_checked
 from agent.ec.order import Account, Order, Reconstruction
 from agent.errors import Code, Unavailable
+from agent.ports import Executor
 from agent.reconstruct.sources import SLOW_S, Sources
 from agent.reconstruct.targets import Targets
 from agent.rpc.calls.peer import Peer
@@ -36,9 +36,6 @@ from merkle.replica import (
     BlockData,
     ChunkInfo,
 )
-
-if TYPE_CHECKING:
-    from agent.ports import Executor
 
 Rebuilt = dict[int, tuple[ChunkInfo, memoryview]]
 
@@ -52,7 +49,7 @@ class Coordinator:
 
     def __init__(
         self,
-        executor: "Executor",
+        executor: Executor,
         dial: Callable[[str], Peer],
         *,
         now_ms: Callable[[], int],

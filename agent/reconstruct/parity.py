@@ -8,7 +8,6 @@ where redundancy or the writer's record allow it.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from agent.ec.blockgroup import Agreed, Orphan, agree
 from agent.ec.cells import proof_of
@@ -16,12 +15,10 @@ from agent.ec.order import Account, Shard
 from agent.ec.scheme import Scheme
 from agent.ec.wrong_shard import StripeVerdict, judge_stripe
 from agent.errors import Unavailable
+from agent.ports import Executor
 from agent.reconstruct.sources import Sources
 from agent.rpc.calls.peer import Peer
 from merkle.replica import ContainerId
-
-if TYPE_CHECKING:
-    from agent.ports import Executor
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +63,7 @@ def verify_parity(
     scheme: Scheme,
     shards: Iterable[Shard],
     dial: Callable[[str], Peer],
-    executor: "Executor",
+    executor: Executor,
     *,
     pace: Callable[[int], None] = lambda _: None,
 ) -> ParityReport:

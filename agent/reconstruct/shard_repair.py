@@ -13,7 +13,7 @@ time, and not while the shard is copied.
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from agent.ec.blockgroup import Agreed, Orphan, agree
 from agent.ec.order import Account, Shard
@@ -28,7 +28,7 @@ from agent.plan.outcome import (
     ReconcileResult,
     Result,
 )
-from agent.ports import Leases
+from agent.ports import Executor, Leases
 from agent.reconcile.contradictions import EVIDENCE_BYTES_MAX, EVIDENCE_COUNT_MAX, TOLD_MAX
 from agent.reconcile.failures import Failures
 from agent.reconcile.mend import GONE_CODES
@@ -36,12 +36,9 @@ from agent.reconcile.pauses import held_between_copies
 from agent.reconstruct.rebuilt import Rebuilt, rebuilt_chunk
 from agent.reconstruct.sources import Sources
 from agent.rpc.calls.peer import Peer
+from agent.store.ports import RepairableReplicas
 from merkle.replica import BlockId, ChunkInfo, ContainerId
 from scanner.finding import Fault, Finding, Verdict
-
-if TYPE_CHECKING:
-    from agent.ports import Executor
-    from agent.store.replica_store import ReplicaStore
 
 CHUNK_FAULTS: Final = frozenset(
     {
@@ -83,9 +80,9 @@ class ShardMender:
 
     def __init__(
         self,
-        store: "ReplicaStore",
+        store: RepairableReplicas,
         leases: Leases,
-        executor: "Executor",
+        executor: Executor,
         *,
         scan: Callable[[ContainerId], object],
         now_ms: Callable[[], int],

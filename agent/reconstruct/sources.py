@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from agent.ec.blockgroup import Agreed
 from agent.ec.cells import proof_of
@@ -21,12 +21,10 @@ from agent.ec.order import Account, Shard
 from agent.ec.scheme import Scheme
 from agent.ec.wrong_shard import judge_stripe
 from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.ports import Executor
 from agent.rpc.calls.peer import Meter, Peer
 from agent.rpc.wire import codec
 from merkle.replica import TREE_STATES, BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
-
-if TYPE_CHECKING:
-    from agent.ports import Executor
 
 SILENT_COUNT_MAX: Final = 3  # calls in a row without an answer, until a source is given up
 SLOW_S: Final = 5.0  # after which another source is asked beside one that has not answered
@@ -73,7 +71,7 @@ class Sources:
         self,
         container_id: ContainerId,
         scheme: Scheme,
-        executor: "Executor",
+        executor: Executor,
         account: Account,
         *,
         slow_s: float = SLOW_S,

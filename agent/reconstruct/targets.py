@@ -6,19 +6,16 @@ create ─► cells and commits, stripe by stripe, all targets at once ─► cl
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from agent.ec.order import Account, Shard
 from agent.errors import Code, SutureError, Unavailable
-from agent.ports import Future
+from agent.ports import Executor, Future
 from agent.rpc.calls.channel import call
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, datanode_pb2
 from agent.rpc.wire import codec
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
-
-if TYPE_CHECKING:
-    from agent.ports import Executor
 
 WRITE_TIMEOUT_S: Final = 60.0
 CLOSE_TIMEOUT_S: Final = 300.0  # a tree of half a million blocks is built before the answer
@@ -33,7 +30,7 @@ class Targets:
         container_id: ContainerId,
         shards: Sequence[Shard],
         dial: Callable[[str], Peer],
-        executor: "Executor",
+        executor: Executor,
         account: Account,
     ) -> None:
         self.shards = {shard.index: shard for shard in shards}

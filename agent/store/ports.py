@@ -3,10 +3,18 @@
 `agent.store.replica_store.ReplicaStore` is all of them. Who changes a replica holds its lease.
 """
 
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
+from agent.store.files.layout import ReplicaPaths
+from agent.store.files.writebehind import Submit
 from agent.store.index.facts import ReplicaFacts, Unloadable
 from agent.store.index.history import HistoryEntry
+from agent.store.operations.arrival import Announced, Arrival, Received
+from agent.store.operations.deleting import Deleted
+from agent.store.operations.repair import Repair
+from agent.store.replica.packs import PackIndex
+from agent.store.trouble import Trouble
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
 from merkle.tree import Tree
 from scanner.finding import Finding
@@ -92,4 +100,102 @@ class ReadableReplicas(Protocol):
         self, container_id: ContainerId | None = ..., *, start: int = ..., count: int = ...
     ) -> list[Finding]:
         """Return unresolved findings: of one container, or of all from container `start` on."""
+        ...
+
+
+class RepairableReplicas(Protocol):
+    """Replicas as a repair sees and changes them. Every call raises SutureError."""
+
+    @property
+    def on_change(self) -> Callable[[ContainerId], None]:
+        """Whom to tell of a change that a report shows."""
+        ...
+
+    @property
+    def on_trouble(self) -> Callable[[Trouble], None]:
+        """Whom to tell of a disk that failed."""
+        ...
+
+    def replica(self, container_id: ContainerId) -> ReplicaFacts:
+        """Return the facts of one replica."""
+        ...
+
+    def block(self, container_id: ContainerId, block_id: BlockId, /) -> BlockData:
+        """Return a committed block."""
+        ...
+
+    def tree(self, container_id: ContainerId, /) -> Tree:
+        """Return the replica's tree."""
+        ...
+
+    def findings(self, container_id: ContainerId | None = ...) -> list[Finding]:
+        """Return unresolved findings of one container."""
+        ...
+
+    def repair(self, container_id: ContainerId) -> Repair:
+        """Return the repair of one replica; its lease is held until done with it."""
+        ...
+
+    def keep_evidence(self, container_id: ContainerId, pieces: Mapping[str, bytes]) -> None:
+        """Keep bytes about a replica in its volume's quarantine, each under what it is."""
+        ...
+
+
+class ErasableBlocks(Protocol):
+    """Replicas of which blocks are deleted."""
+
+    def free_blocks(self, container_id: ContainerId, block_ids: Iterable[BlockId]) -> Deleted:
+        """Delete blocks of a closed replica. Raise SutureError."""
+        ...
+
+
+class ArrivingReplicas(Protocol):
+    """Replicas that another datanode sends."""
+
+    def begin_arrival(self, announced: Announced, submit: Submit | None = ...) -> Arrival:
+        """Reserve room; the caller ends it, with `finish_arrival` and with `discard`."""
+        ...
+
+    def finish_arrival(self, arrival: Arrival, received: Received) -> ReplicaFacts:
+        """Put a replica that has arrived in place: durable, and served from now on."""
+        ...
+
+
+class SentReplicas(Protocol):
+    """Replicas as they are sent to another datanode. Every call raises SutureError."""
+
+    def replica(self, container_id: ContainerId) -> ReplicaFacts:
+        """Return the facts of one replica."""
+        ...
+
+    def generation(self, container_id: ContainerId) -> int:
+        """Return the replica's generation: it grows with every change of a row."""
+        ...
+
+    def paths(self, container_id: ContainerId) -> ReplicaPaths:
+        """Return where the replica's files are."""
+        ...
+
+    def pack(self, container_id: ContainerId) -> PackIndex:
+        """Return what is known of the file that small blocks of the replica share."""
+        ...
+
+    def tree(self, container_id: ContainerId, /) -> Tree:
+        """Return the replica's tree."""
+        ...
+
+    def findings(self, container_id: ContainerId | None = ...) -> list[Finding]:
+        """Return unresolved findings of one container."""
+        ...
+
+    def block_rows(self, container_id: ContainerId) -> Iterator[tuple[BlockId, bytes]]:
+        """Yield all raw block rows by ascending id."""
+        ...
+
+    def block_row(self, container_id: ContainerId, block_id: BlockId) -> bytes | None:
+        """Return the raw row of a block, None if it has none."""
+        ...
+
+    def tombstones(self, container_id: ContainerId) -> Mapping[BlockId, int]:
+        """Return the checksums of deleted blocks."""
         ...

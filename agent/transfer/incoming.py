@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from agent.runtime.memory import give_back
 from agent.store.index.facts import ReplicaFacts
 from agent.store.index.packformat import PACKED_BYTES_MAX
 from agent.store.operations.arrival import Announced, Arrival, Received
+from agent.store.ports import ArrivingReplicas
 from agent.transfer.ahead import read_ahead
 from agent.transfer.declared import FINDINGS_MAX, Declared
 from agent.transfer.folding import Folding, folded_anew, plain
@@ -49,9 +50,6 @@ from merkle.tree import Tree
 from scanner.batch import FIRST_SUM_END, SUMS_START, SimpleRun, runs
 from scanner.finding import Fault, Finding, Verdict
 
-if TYPE_CHECKING:
-    from agent.store.replica_store import ReplicaStore
-
 SMALL_BYTES_MAX: Final = PART_BYTES
 STEP_BYTES: Final = 512 * 1024
 
@@ -69,7 +67,7 @@ class Arrived:
 class Importer:
     """What every import of this datanode uses. `on_arrived` is told of each replica that came."""
 
-    store: "ReplicaStore"
+    store: ArrivingReplicas
     leases: Leases
     executor: Executor
     cluster_id: str

@@ -29,7 +29,7 @@ from agent.store.files.durable import error_of
 from agent.store.files.writebehind import REFUSED
 from agent.store.index.facts import ReplicaFacts
 from agent.store.operations.outflow import ABSENT, BlockFiles, ReadsAhead, WholeFiles
-from agent.store.replica_store import ReplicaStore
+from agent.store.ports import SentReplicas
 from agent.transfer.parts import (
     FINDINGS_PER_PART,
     PART_BYTES,
@@ -53,7 +53,7 @@ READ_AHEAD_PARTS: Final = 4  # read, or being read, before they are sent: one Mi
 class Export:
     """One replica on its way out. Used by one thread at a time; readers work beside it."""
 
-    store: ReplicaStore
+    store: SentReplicas
     container_id: ContainerId
     cluster_id: str
     datanode_id: str

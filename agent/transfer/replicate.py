@@ -7,7 +7,7 @@ share of the lease ─ one stream ─ the target's answer
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from agent.errors import Code, SutureError, Unavailable
 from agent.ports import Executor, Leases
@@ -15,11 +15,9 @@ from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.rpc.wire import codec
 from agent.runtime.memory import give_back
+from agent.store.ports import SentReplicas
 from agent.transfer.outgoing import Export
 from merkle.replica import TREE_STATES, ContainerId
-
-if TYPE_CHECKING:
-    from agent.store.replica_store import ReplicaStore
 
 TIMEOUT_S: Final = 6 * 3600.0  # of one transfer, when its command has no deadline
 LEFT_S_MIN: Final = 0.1  # of a deadline that has passed: the call says so itself
@@ -34,7 +32,7 @@ class Replicator:
     """What every push of this datanode uses. `scan` reads a replica whole and returns whether what
     it found is kept; `on_damage` is told of news about our replica where that could not be done."""
 
-    store: "ReplicaStore"
+    store: SentReplicas
     leases: Leases
     executor: Executor
     cluster_id: str

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agent.store.index.facts import ReplicaFacts
+from agent.store.ports import SentReplicas
 from agent.store.replica.trees import whole_rows
-from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ContainerId
 from merkle.tree import Tree, build_from_rows
 from scanner.finding import Finding
@@ -28,7 +28,7 @@ class Statement:
     damaged_block_ids: frozenset[int]
 
 
-def statement_of(store: ReplicaStore, facts: ReplicaFacts) -> Statement:
+def statement_of(store: SentReplicas, facts: ReplicaFacts) -> Statement:
     """Return what is to be said of a replica. Whoever asks holds a share of its lease."""
     container_id = facts.container_id
     tree = store.tree(container_id)
@@ -49,7 +49,7 @@ def statement_of(store: ReplicaStore, facts: ReplicaFacts) -> Statement:
 
 
 def lost_rows(
-    store: ReplicaStore, container_id: ContainerId, findings: Sequence[Finding]
+    store: SentReplicas, container_id: ContainerId, findings: Sequence[Finding]
 ) -> list[tuple[BlockId, bytes]]:
     """Return blocks that have a file and no row: another peer's row may make them whole again."""
     named = sorted({item.block_id for item in findings if item.block_id > 0})

@@ -5,22 +5,20 @@ One way only: nothing here is ever read back by an agent. What comes from outsid
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from agent.plan.outcome import ReconcileResult
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.rpc.wire.codec import state_number, summary_message
+from agent.store.index.facts import ReplicaFacts, Unloadable
+from agent.store.index.history import HistoryEntry
 from scanner.finding import Finding
-
-if TYPE_CHECKING:
-    from agent.store.index.facts import ReplicaFacts, Unloadable
-    from agent.store.index.history import HistoryEntry
 
 CHUNK_OUTCOMES_MAX: Final = 1_000  # in one heartbeat; the count says how many there were
 TEXT_CHARS_MAX: Final = 512
 
 
-def replica_report(facts: "ReplicaFacts") -> container_pb2.ReplicaReport:
+def replica_report(facts: ReplicaFacts) -> container_pb2.ReplicaReport:
     """Return the report of one replica; no tree yet is the absence of the field."""
     return container_pb2.ReplicaReport(
         container_id=facts.container_id,
@@ -39,7 +37,7 @@ def replica_report(facts: "ReplicaFacts") -> container_pb2.ReplicaReport:
     )
 
 
-def unloadable_report(unloadable: "Unloadable") -> container_pb2.ReplicaReport:
+def unloadable_report(unloadable: Unloadable) -> container_pb2.ReplicaReport:
     """Return the report of a replica whose files are there and cannot be loaded."""
     return container_pb2.ReplicaReport(
         container_id=unloadable.container_id,
@@ -69,7 +67,7 @@ def finding_messages(findings: Iterable[Finding]) -> list[datanode_pb2.Finding]:
     return [finding_message(finding) for finding in findings]
 
 
-def history_message(entry: "HistoryEntry") -> datanode_pb2.HistoryEntry:
+def history_message(entry: HistoryEntry) -> datanode_pb2.HistoryEntry:
     """Return the wire form of one entry of a replica's history; no tree is no root."""
     return datanode_pb2.HistoryEntry(
         at_ms=entry.at_ms,
