@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from agent.plan.outcome import PeerState
-from agent.reconcile import survey as survey_module
 from agent.reconcile.survey import survey, windows
 from agent.rpc.calls.peer import Peer
 from agent.rpc.datanode.limits import Limits
@@ -185,14 +184,14 @@ class TestDescent:
         self, block_count: int, executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A peer that contradicts itself takes no part."""
-        honest = survey_module.Peer.blocks
+        honest = Peer.blocks
 
         def lying(peer: Peer, *arguments: Any, **options: Any) -> Any:
             rows = honest(peer, *arguments, **options)
             rows.block_checksums[0] ^= 1
             return rows
 
-        monkeypatch.setattr(survey_module.Peer, "blocks", lying)
+        monkeypatch.setattr(Peer, "blocks", lying)
 
         found, state, _, _ = surveyed(
             tree_of(block_count), tree_of(block_count, missing=frozenset([3])), executor
