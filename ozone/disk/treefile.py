@@ -55,12 +55,13 @@ def decode_tree(data: bytes, container_id: ContainerId) -> OzoneTree:
         if block.deleted:
             tombstones[block_id] = checksum
             continue
-        chunks = block.chunks
-        leaves += [chunk.checksum for chunk in chunks]
-        counts.append(len(chunks))
         live[block_id] = checksum
-        if False in [chunk.matches for chunk in chunks]:
-            unhealthy.add(block_id)
+        before = len(leaves)
+        for chunk in block.chunks:
+            leaves.append(chunk.checksum)
+            if not chunk.matches:
+                unhealthy.add(block_id)
+        counts.append(len(leaves) - before)
     _check_folds(what, live, counts, leaves)
     root = info.tree.checksum if info.tree.HasField("checksum") else None
     every = dict(sorted({**live, **tombstones}.items())) if tombstones else live

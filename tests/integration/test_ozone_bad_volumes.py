@@ -16,6 +16,8 @@ from scanner.finding import Fault
 from tests.support.ozone_scrubs import BIG, damage, running_volume, scrubbed
 from tests.support.ozone_volumes import MadeVolume
 
+FORMAT_PLACE = slice(-12, -8)  # of a table's format version, before the last word
+
 
 @pytest.fixture
 def two(made: MadeVolume, tmp_path: Path) -> tuple[MadeVolume, Path]:
@@ -154,6 +156,43 @@ def test_a_table_that_is_damaged_in_the_middle_is_no_end_of_the_rows(
 
     assert [Standing.WHOLE, Standing.NOT_READ] == [results[1].standing, results[2].standing]
     assert "Corruption" in results[2].why
+
+
+@pytest.mark.parametrize("format_version", [2, 3, 4, 5, 6])
+def test_tables_of_older_and_newer_versions_are_read(tmp_path: Path, format_version: int) -> None:
+    """
+    Whatever version of RocksDB wrote them: each format that the library knows.
+    """
+    volume = MadeVolume(tmp_path / "data", format_version=format_version)
+    volume.add_container(1)
+    volume.add_block(1, 9, b"nine")
+    volume.compact()
+    volume.close()
+
+    result = scrubbed(ScrubWish(data_dirs=[volume.root], state_dir=tmp_path / "state"))[1]
+
+    assert (Standing.WHOLE, 1) == (result.standing, result.block_count)
+
+
+def test_tables_of_a_version_to_come_are_refused_by_name(
+    two: tuple[MadeVolume, Path], tmp_path: Path
+) -> None:
+    """
+    The containers of that volume are not read, and say why; another volume is read as ever.
+    """
+    made, other = two
+    made.compact()
+    for path in made.database.glob("*.sst"):
+        octets = bytearray(path.read_bytes())
+        octets[FORMAT_PLACE] = (99).to_bytes(4, "little")
+        path.write_bytes(octets)
+
+    wish = ScrubWish(data_dirs=[made.root, other], state_dir=tmp_path / "state")
+    results = scrubbed(wish)
+
+    assert [Standing.NOT_READ, Standing.WHOLE] == [results[1].standing, results[2].standing]
+    assert "unsupported format_version: 99" in results[1].why
+    assert str(made.database) in results[1].why
 
 
 def test_a_log_that_was_torn_by_a_crash_is_read(made: MadeVolume, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from typing import Any
 
 import pytest
 import zstandard
-from rocksdict import Options, Rdict
+from rocksdict import BlockBasedOptions, Options, Rdict
 
 from ozone.disk.messages import BLOCK_DATA, CHECKSUM_INFO, DELETED_BLOCKS
 
@@ -112,6 +112,7 @@ class MadeVolume:
 
     root: Path
     names: Sequence[str] = FAMILIES
+    format_version: int = 5  # of RocksDB's tables: what Ozone 2.2 writes
     _database: Any = field(init=False)
     _families: dict[str, Any] = field(init=False)
 
@@ -121,16 +122,23 @@ class MadeVolume:
         (hdds / "VERSION").write_text(
             f"#a comment\nstorageID={STORAGE}\nclusterID={CLUSTER}\ndatanodeUuid=dn\n"
         )
-        options = Options(raw_mode=True)
+        options = self._options()
         options.create_if_missing(True)
         options.create_missing_column_families(True)
         self._database = Rdict(
             str(self.database),
             options,
-            column_families={name: Options(raw_mode=True) for name in self.names},
+            column_families={name: self._options() for name in self.names},
         )
         # To let go of one flushes it: then nothing would ever be in the log only.
         self._families = {name: self._database.get_column_family(name) for name in self.names}
+
+    def _options(self) -> Options:
+        tables = BlockBasedOptions()
+        tables.set_format_version(self.format_version)
+        options = Options(raw_mode=True)
+        options.set_block_based_table_factory(tables)
+        return options
 
     @property
     def database(self) -> Path:
