@@ -12,7 +12,14 @@ import pytest
 from health.rules import Rules
 from spark_verify.errors import RunConflict
 from spark_verify.rows import RESULT_VERSION
-from spark_verify.runs import code_checksum, finished, inputs_of, run_id_of, work_directory
+from spark_verify.runs import (
+    PACKAGES,
+    code_checksum,
+    finished,
+    inputs_of,
+    run_id_of,
+    work_directory,
+)
 from spark_verify.snapshot.manifest import Manifest
 
 MANIFEST = Manifest(2, "s1", 5_000, 1, "c", {"containers": 1, "replicas": 3})
@@ -185,3 +192,17 @@ class TestWork:
         with work_directory(tmp_path, "r") as work:
             assert list(work.iterdir()) == []
         assert list(tmp_path.iterdir()) == []
+
+
+def test_every_source_that_a_result_follows_from_is_asked() -> None:
+    """
+    A finished run of other code is not returned, in whatever folder the change is.
+    """
+    root = Path(__file__).parents[3]
+    folders = {
+        path.parent.relative_to(root).as_posix().replace("/", ".")
+        for package in ("health", "spark_verify")
+        for path in (root / package).rglob("__init__.py")
+    }
+
+    assert folders - {"spark_verify.synthetic"} == set(PACKAGES)
