@@ -83,6 +83,10 @@ class Replicas:
     root: Ints
     has_root: Bools
     """Whether root and algorithm are both known; else neither means anything."""
+    settled: Ints
+    """The root that its rows and bytes have, whoever made the tree: told by a whole read that found
+    nothing wrong, and that knows why the tree differs if it does."""
+    has_settled: Bools
     tombstones: Ints
     has_tombstones: Bools
     findings: Ints

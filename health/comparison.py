@@ -4,6 +4,10 @@ Only replicas that can answer count: CLOSED, QUASI_CLOSED or UNHEALTHY, on a rea
 only replicas of the same index are comparable; a root of another tree algorithm is never compared;
 a root that is not known is never equal to anything.
 
+Trees of one replica may differ by who made them. Where whole reads say of all replicas that may be
+compared what their roots would be without that, these are compared: equal, they explain why the
+others differ. Where one was not read, a difference stays one.
+
 The vote orders work, it never decides truth: which bytes are right is known only to the datanode
 that reads them against the checksums written with them.
 """
@@ -58,7 +62,9 @@ def compare(view: View, is_good: Bools) -> Comparison:
     """Compare the roots of every container; `is_good`: replicas with nothing against them."""
     replicas, rows = view.batch.replicas, view.rows
     is_compared = _with_companion(view)
-    votes = _vote(view, np.flatnonzero(is_compared & replicas.has_root))
+    known = np.flatnonzero(is_compared & replicas.has_root)
+    told = _told(view, known)
+    votes = _vote(view, known, told)
     container = replicas.container[votes.known]
     contest = votes.contest[votes.roots.of_row]
     is_loser = (votes.is_disputed & votes.has_majority)[contest] & ~votes.is_majority[
@@ -75,7 +81,7 @@ def compare(view: View, is_good: Bools) -> Comparison:
         roots_differ=(classes <= ChecksumClass.MISMATCH_MINORITY)
         & _of_contests(view, votes, votes.is_disputed),
         tombstones_differ=_tombstones_differ(view, votes),
-        is_unreachable_different=_unreachable_differs(view, votes),
+        is_unreachable_different=_unreachable_differs(view, votes, told),
         agreeing_max=agreeing_max,
         is_minority=is_minority,
     )
@@ -92,10 +98,39 @@ def _with_companion(view: View) -> Bools:
     return compared
 
 
-def _vote(view: View, known: Ints) -> _Votes:
+def _told(view: View, known: Ints) -> Ints:
+    """Return the root by which each replica is compared: what a whole read says of it, where all
+    rows `known` of its contest were read; else what was reported."""
+    replicas = view.batch.replicas
+    if not replicas.has_settled.any():
+        return replicas.root
+    rows = np.flatnonzero(view.is_tree & replicas.has_root)
+    same = Groups.of(*[getattr(replicas, name)[rows] for name in _KEYS])
+    is_voter = np.zeros(len(replicas.root), dtype=np.bool_)
+    is_voter[known] = True
+    is_open = same.tally((is_voter & ~replicas.has_settled)[rows]) > 0
+    rows = rows[replicas.has_settled[rows] & ~is_open[same.of_row]]
+    told = replicas.root.copy()
+    told[rows] = replicas.settled[rows]
+    return told
+
+
+def _explained(view: View, votes: _Votes) -> Bools:
+    """Return which containers have replicas of one contest that reported other roots."""
+    replicas = view.batch.replicas
+    found = np.zeros(view.rows.count, dtype=np.bool_)
+    if replicas.has_settled.any():
+        root = replicas.root[votes.known]
+        contest = votes.contest[votes.roots.of_row]
+        first = root[votes.contest_first][contest]
+        found[replicas.container[votes.known[root != first]]] = True
+    return found
+
+
+def _vote(view: View, known: Ints, told: Ints) -> _Votes:
     replicas = view.batch.replicas
     keys = [getattr(replicas, name)[known] for name in _KEYS]
-    roots = Groups.of(*keys, replicas.root[known])
+    roots = Groups.of(*keys, told[known])
     begins = np.ones(roots.count, dtype=np.bool_)
     begins[1:] = False
     for key in keys:
@@ -134,7 +169,7 @@ def _tombstones_differ(view: View, votes: _Votes) -> Bools:
     return found
 
 
-def _unreachable_differs(view: View, votes: _Votes) -> Bools:
+def _unreachable_differs(view: View, votes: _Votes, told: Ints) -> Bools:
     replicas = view.batch.replicas
     found = np.zeros(view.rows.count, dtype=np.bool_)
     silent = np.flatnonzero(view.is_tree & ~view.is_reachable & replicas.has_root)
@@ -147,7 +182,7 @@ def _unreachable_differs(view: View, votes: _Votes) -> Bools:
     contest_of[same.of_row[: len(voters)]] = np.arange(len(voters))
     contest = contest_of[same.of_row[len(voters) :]]
     silent, contest = silent[contest >= 0], contest[contest >= 0]
-    other = replicas.root[silent] != replicas.root[voters[contest]]
+    other = told[silent] != told[voters[contest]]
     found[replicas.container[silent[votes.is_disputed[contest] | other]]] = True
     return found
 
@@ -185,5 +220,6 @@ def _classes(view: View, is_compared: Bools, votes: _Votes) -> Ints:
         (known == 0, ChecksumClass.UNKNOWN),
         (_of_contests(view, votes, is_mixed), ChecksumClass.NOT_COMPARABLE),
         (known < compared, ChecksumClass.PARTIAL),
+        (_explained(view, votes), ChecksumClass.EXPLAINED),
     )
     return first_that_holds(rules, ChecksumClass.MATCH)

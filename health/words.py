@@ -183,12 +183,16 @@ CLASSES: Final = (
     "NOT_COMPARABLE",
     "SINGLE",
     "EMPTY",
+    "EXPLAINED",
     "MATCH",
 )
 """Of the comparison of a container's roots, from worst to best: the order of reports."""
 
 DISPUTED: Final = CLASSES[:3]
 """Nobody can say which of the replicas that answer is right."""
+
+DIFFERING: Final = (*DISPUTED, "EXPLAINED")
+"""Replicas reported other roots, or say that they contradict each other."""
 
 
 class ChecksumClass(IntEnum):
@@ -211,7 +215,9 @@ class ChecksumClass(IntEnum):
     """One replica answers."""
     EMPTY = 7
     """No replica, or none that holds a block."""
-    MATCH = 8
+    EXPLAINED = 8
+    """Roots differ because trees were made in different ways; the replicas hold the same."""
+    MATCH = 9
     """All roots are known and equal."""
 
 

@@ -10,6 +10,7 @@ import typer
 from agent.cli.terminal.output import Exit, counted, emit, grid, items_progress, remark, say, show
 from agent.cli.terminal.typer_options import JsonFlag
 from agent.errors import Code, Refused, SutureError
+from ozone.scrubs import NOTHING_SCRUBBED, read_scrubs
 from ozone.wire.authentication import choose
 from ozone.wire.connection import parse_addresses
 from ozone.wire.scm import ScmClient
@@ -59,6 +60,12 @@ def export_command(
     to: Annotated[
         Path, typer.Option("--to", metavar="DIR", help="The snapshot; it must not exist yet.")
     ],
+    findings: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE", help="What `suture ozone scrub --json` printed on a host; many times."
+        ),
+    ] = None,
     user: UserOption = "",
     as_json: JsonFlag = False,
 ) -> int:
@@ -68,6 +75,7 @@ def export_command(
     """
     with _parquet():
         from ozone.export import ExportWish, export
+    scrubs = read_scrubs(findings) if findings else NOTHING_SCRUBBED
     client = scm_client(scm, user)
     try:
         with items_progress("containers", 0, quiet=as_json) as progress:
@@ -75,7 +83,7 @@ def export_command(
             def told(count: int, total: int) -> None:
                 progress.update(progress.task_ids[0], total=total or None, advance=count)
 
-            done = export(ExportWish(client, to), told)
+            done = export(ExportWish(client, to, scrubs), told)
     finally:
         client.close()
     if as_json:
@@ -97,6 +105,8 @@ def tell(done: "Exported") -> None:
         f"{done.elapsed_s:.1f} s, {done.containers_ms:.0f} ms for 1,000 containers, "
         f"{counted(done.requests, 'request')} to {done.scm}"
     )
+    if done.scrubbed_count:
+        say(f"{counted(done.scrubbed_count, 'replica')} with what a scrub found of them")
     if done.is_safe_mode:
         remark("the SCM is in safe mode: it does not know yet what the datanodes have")
     for reason, count in done.left_out.reasons.most_common():

@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from merkle.checksum import U64s
+from merkle.checksum import Algorithm, U64s, container_checksum
 from merkle.columns import joined
 from merkle.replica import BlockId, ChecksumType
 from merkle.tree import Tree
@@ -43,14 +43,22 @@ class Reason(StrEnum):
     LAST_CHUNK = "LAST_CHUNK"  # a file that was synced and never closed
 
 
+UNREADABLE: Final = frozenset({Reason.NO_CHECKSUMS, Reason.NO_CHUNKS})
+"""Of blocks of which no reading can say whether they are what was written."""
+
+
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """What came of comparing. `reasons`: blocks explained by each; `damaged_count`: blocks whose
     difference is the damage found now. `unexplained` names some of the blocks of
-    `unexplained_count`. `is_recorded`: the database has the tree's root, too."""
+    `unexplained_count`. `is_recorded`: the database has the tree's root, too. `settled_root`: the
+    root of a tree of the rows, whoever made Ozone's; where that is equal to it or explained.
+    `read_root`: the same of what was read in their place: another one, where bytes are damaged."""
 
     agreement: Agreement
     root: int | None = None
+    settled_root: int | None = None
+    read_root: int | None = None
     reasons: Mapping[Reason, int] = field(default_factory=dict)
     damaged_count: int = 0
     unexplained: tuple[BlockId, ...] = ()
@@ -100,6 +108,15 @@ class Ledger:
             for block_id in map(BlockId, chosen.tolist())
         ]
 
+    def _read(self, ids: U64s, written: U64s, scanned: Tree) -> U64s:
+        """Return the checksums of blocks as they were read; of what has none, those of the rows."""
+        silent = [key for key, (_, reason) in self._unstable.items() if reason in UNREADABLE]
+        is_silent = np.isin(ids, np.array(silent, dtype=np.uint64))
+        is_read = np.isin(ids, scanned.block_ids) & ~is_silent
+        found = np.where(is_silent, written, np.uint64(0))
+        found[is_read] = scanned.block_checksums[np.searchsorted(scanned.block_ids, ids[is_read])]
+        return found
+
     def compare(self, tree: OzoneTree | None, recorded: int | None, scanned: Tree) -> Comparison:
         """Compare with Ozone's tree and the root in its database, after `scanned` was read."""
         if tree is None or tree.root is None:
@@ -124,9 +141,18 @@ class Ledger:
             agreement = Agreement.DAMAGE
         elif reasons:
             agreement = Agreement.EXPLAINED
+        settled_root = read_root = None
+        if agreement is not Agreement.UNEXPLAINED and not self._left_out:
+            ids: U64s = joined(self._ids, np.uint64)
+            written: U64s = joined(self._written, np.uint64)
+            read_root = _folded(ids, self._read(ids, written, scanned), tree)
+            if agreement is not Agreement.DAMAGE:
+                settled_root = _folded(ids, written, tree)
         return Comparison(
             agreement,
             tree.root,
+            settled_root,
+            read_root,
             dict(reasons),
             damaged_count,
             tuple(unexplained[:BLOCKS_NAMED_MAX]),
@@ -147,3 +173,13 @@ def _reason(stored: StoredBlock) -> Reason:
         return Reason.NO_CHUNKS
     assert any(chunk.checksum_type is ChecksumType.NONE for chunk in stored.block.chunks)
     return Reason.NO_CHECKSUMS
+
+
+def _folded(ids: U64s, checksums: U64s, tree: OzoneTree) -> int:
+    """Return the root of blocks and tombstones; the latter stand also where a row is left."""
+    dead = np.fromiter(tree.tombstones, np.uint64, len(tree.tombstones))
+    sums = np.fromiter(tree.tombstones.values(), np.uint64, len(tree.tombstones))
+    is_live = ~np.isin(ids, dead)
+    keys = np.concatenate((ids[is_live], dead))
+    folded = np.concatenate((checksums[is_live], sums))[np.argsort(keys)]
+    return container_checksum(Algorithm.CRC32C, folded)

@@ -14,14 +14,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent.errors import Code, Refused
-from agent.rpc.wire.snapshot_file import SnapshotFiles, writing
+from agent.rpc.wire.snapshot_file import SCHEMAS, SnapshotFiles, writing
 from ozone import snapshot_rows
 from ozone.cluster import Cluster, Page, datanode_id
+from ozone.scrubs import NOTHING_SCRUBBED, Scrubs
 from ozone.snapshot_rows import Instant, Row, Strange
 from ozone.wire.scm import ScmClient
 
 PAGE_SIZE: Final = 4096  # containers of which one answer of the SCM tells
 EXAMPLES_MAX: Final = 5
+SCANNED_AT: Final = SCHEMAS["replicas"].get_field_index("data_scan_at_ms") - 1
 KIB: Final = 1024
 
 
@@ -31,6 +33,7 @@ class ExportWish:
 
     client: ScmClient
     target: Path
+    scrubs: Scrubs = NOTHING_SCRUBBED
     page_containers: int = PAGE_SIZE
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
 
@@ -61,6 +64,8 @@ class Exported:
     rows: dict[str, int]
     gone_count: int
     """Containers that were removed while they were asked for."""
+    scrubbed_count: int
+    """Replicas of which a scrub told."""
     left_out: LeftOut
     is_safe_mode: bool
     requests: int
@@ -82,6 +87,7 @@ class Exported:
             "scm": self.scm,
             "rows": self.rows,
             "gone_count": self.gone_count,
+            "scrubbed_count": self.scrubbed_count,
             "left_out": [
                 {"reason": reason, "count": count, "examples": self.left_out.examples[reason]}
                 for reason, count in self.left_out.reasons.most_common()
@@ -110,7 +116,7 @@ def export(wish: ExportWish, progress: Callable[[int, int], None]) -> Exported:
     cluster.look_at_nodes()
     cluster.look_at_pipelines()
     with writing(wish.target, snapshot_id) as files:
-        work = _Export(cluster, files, Instant(as_of_ms, not is_safe_mode))
+        work = _Export(cluster, files, Instant(as_of_ms, not is_safe_mode), wish.scrubs)
         for page in cluster.pages():
             work.add(page)
             progress(len(page.containers) + page.gone_count, page.total)
@@ -124,6 +130,7 @@ def export(wish: ExportWish, progress: Callable[[int, int], None]) -> Exported:
         scm=str(wish.client.leader),
         rows=files.counts,
         gone_count=work.gone_count,
+        scrubbed_count=work.scrubbed_count,
         left_out=work.left_out,
         is_safe_mode=is_safe_mode,
         requests=counts.requests,
@@ -138,8 +145,10 @@ class _Export:
     cluster: Cluster
     files: SnapshotFiles
     instant: Instant
+    scrubs: Scrubs
     left_out: LeftOut = field(default_factory=LeftOut)
     gone_count: int = 0
+    scrubbed_count: int = 0
     holders: dict[str, Any] = field(default_factory=dict)
 
     def add(self, page: Page) -> None:
@@ -148,17 +157,27 @@ class _Export:
         known = self.cluster.open_pipelines
         if any(snapshot_rows.lacks_pipeline(info, known) for info, _ in page.containers):
             self.cluster.look_at_pipelines()  # some are made, and closed, all the time
+        ids = [info.container_id for info, _ in page.containers] or [0]
+        scrubbed = self.scrubs.between(ids[0], ids[-1])
         containers: list[Row] = []
         replicas: list[Row] = []
         for info, held in page.containers:
             try:
                 row = snapshot_rows.container_row(info, self.cluster.open_pipelines, self.instant)
-                rows = [snapshot_rows.replica_row(replica, self.instant) for replica in held]
+                rows = [
+                    snapshot_rows.replica_row(
+                        replica,
+                        self.instant,
+                        scrubbed.get((info.container_id, datanode_id(replica.datanode))),
+                    )
+                    for replica in held
+                ]
             except Strange as error:
                 self.left_out.add(info.container_id, str(error))
                 continue
             containers.append(row)
             replicas += rows
+            self.scrubbed_count += sum(row[SCANNED_AT] is not None for row in rows)
             for replica in held:
                 self.holders.setdefault(datanode_id(replica.datanode), replica.datanode)
         self.files.add("containers", containers)

@@ -62,6 +62,13 @@ class ContainerResult:
             return Standing.DOUBTFUL
         return Standing.WHOLE
 
+    @property
+    def settled_root(self) -> int | None:
+        """The root of what is here, whoever made Ozone's tree; None when that is not known."""
+        if self.standing is Standing.WHOLE:
+            return self.comparison.settled_root
+        return self.comparison.read_root if self.standing is Standing.DAMAGED else None
+
     def doubts(self) -> tuple[str, ...]:
         """Return what needs a look although no byte is known to be damaged."""
         said = []
@@ -103,7 +110,8 @@ class ContainerResult:
             "skipped": {str(key): value for key, value in self.skipped.items()},
             "tree": {
                 "agreement": comparison.agreement.value,
-                "root": None if comparison.root is None else f"{comparison.root:08x}",
+                "root": _hex(comparison.root),
+                "settled_root": _hex(self.settled_root),
                 "reasons": {key.value: count for key, count in comparison.reasons.items()},
                 "damaged_count": comparison.damaged_count,
                 "unexplained": list(comparison.unexplained),
@@ -111,6 +119,10 @@ class ContainerResult:
                 "is_recorded": comparison.is_recorded,
             },
         }
+
+
+def _hex(root: int | None) -> str | None:
+    return None if root is None else f"{root:08x}"
 
 
 def finding_facts(finding: Finding) -> dict[str, Any]:

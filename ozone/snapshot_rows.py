@@ -1,7 +1,8 @@
 """What an SCM of Ozone tells, as rows of a snapshot. Pure.
 
-What it does not tell is left as not known, or as what plans least: tombstones, times of scans,
-volumes, and which deletes are still on their way (all containers may owe some).
+What it does not tell is left as not known, or as what plans least: tombstones, and which deletes
+are still on their way (all containers may owe some). Volumes, times of scans and findings come
+from scrubs.
 """
 
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any, Final
 
 from health.words import CONTAINER_STATES, NODE_HEALTHS, OP_STATES, REPLICA_STATES
 from ozone.cluster import datanode_id, pipeline_id
+from ozone.scrubs import Scrubbed
 
 Row = tuple[Any, ...]
 
@@ -85,11 +87,16 @@ def container_row(info: Any, open_pipelines: frozenset[str], instant: Instant) -
     )
 
 
-def replica_row(replica: Any, instant: Instant) -> Row:
-    """Return the row of a replica. Raises Strange."""
+def replica_row(replica: Any, instant: Instant, scrubbed: Scrubbed | None = None) -> Row:
+    """Return the row of a replica, with what a scrub of its host found. Raises Strange.
+
+    What a scrub made of Ozone's tree counts while the datanode reports the same tree.
+    """
     if replica.state not in REPLICA_STATES:
         raise Strange(f"a replica in state {replica.state}")
-    root = root_of(replica)
+    root, settled_root = root_of(replica), None
+    if scrubbed is not None and scrubbed.root == replica.checksum:
+        root, settled_root = scrubbed.root, scrubbed.settled_root  # a tree of 0, too
     return (
         replica.container_id,
         datanode_id(replica.datanode),
@@ -102,12 +109,13 @@ def replica_row(replica: Any, instant: Instant) -> Row:
         replica.key_count == 0 and replica.used_bytes == 0,
         None if root is None else ALGORITHM,
         root,
+        settled_root,
         None,
         None,
         None,
-        "",
-        None,
-        0,
+        "" if scrubbed is None else scrubbed.volume_id,
+        None if scrubbed is None else min(scrubbed.read_at_ms, instant.as_of_ms) or None,
+        0 if scrubbed is None else scrubbed.damage_count,
         False,
         False,
         False,

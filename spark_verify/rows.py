@@ -20,7 +20,7 @@ from health.words import (
     Health,
 )
 
-SCHEMA_VERSION: Final = 4
+SCHEMA_VERSION: Final = 5
 """Of the input. A snapshot of another version is refused: an older one lacks columns."""
 
 RESULT_VERSION: Final = 2
@@ -102,6 +102,7 @@ REPLICAS: Final = _columns(
     is_empty boolean
     tree_algorithm string?
     root long?
+    settled_root long?
     tombstones_checksum long?
     tombstone_count int?
     tree_generation long?

@@ -148,6 +148,7 @@ def _replica_row(world: World, replica: Replica) -> tuple[Any, ...]:
         replica.is_empty,
         None if tree is None else tree.algorithm,
         None if tree is None else signed(tree.root),
+        None,
         None if tree is None else signed(tree.tombstones_checksum),
         None if tree is None else tree.tombstone_count,
         None if tree is None else signed(tree.generation),

@@ -210,6 +210,8 @@ class Batches:
             algorithm=np.where(has_tree, held["algorithm"].astype(np.int64), UNKNOWN),
             root=held["root"].astype(np.int64),
             has_root=has_tree,
+            settled=np.zeros(len(owner), dtype=np.int64),  # Suture's trees have one root
+            has_settled=np.zeros(len(owner), dtype=np.bool_),
             tombstones=held["tombstones_checksum"].astype(np.int64),
             has_tombstones=has_tree,
             findings=held["finding_count"].astype(np.int64),

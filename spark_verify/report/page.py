@@ -12,6 +12,7 @@ from spark_verify.report.summary import scope
 
 COLOURS: Final = {
     "MATCH": "#2e9e6b",
+    "EXPLAINED": "#7fc4a5",
     "EMPTY": "#b8c4ce",
     "SINGLE": "#8fb8de",
     "NOT_COMPARABLE": "#7b8ea3",

@@ -23,7 +23,7 @@ _INSTANTS: Final = {
 }
 """Columns that the control plane's own clock filled in."""
 
-_SIGNED: Final = ("root", "tombstones_checksum")
+_SIGNED: Final = ("root", "settled_root", "tombstones_checksum")
 
 
 @dataclass(frozen=True, slots=True)

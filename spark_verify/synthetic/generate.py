@@ -234,6 +234,7 @@ def _replica_rows(boxes: DataFrame, shape: Shape) -> DataFrame:
         f.lit(False).alias("is_empty"),
         f.when(~no_tree, algorithm).alias("tree_algorithm"),
         f.when(~no_tree, f.when(differs, other).otherwise(content)).alias("root"),
+        f.lit(None).cast("long").alias("settled_root"),
         f.when(
             ~no_tree, f.when((fault == "ORPHANS") & is_first, 5).otherwise(0).cast("long")
         ).alias("tombstones_checksum"),

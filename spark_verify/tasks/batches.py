@@ -140,6 +140,8 @@ def _replicas(ids: Ints, table: pa.Table, names: pa.Array) -> dict[str, Any]:
         "algorithm": algorithm,
         "root": _longs(table["root"], 0),
         "has_root": _bools(has_root),
+        "settled": _longs(table["settled_root"], 0),
+        "has_settled": _bools(pc.is_valid(table["settled_root"])),
         "tombstones": _longs(table["tombstones_checksum"], 0),
         "has_tombstones": _bools(pc.is_valid(table["tombstones_checksum"])),
         "findings": _longs(table["finding_count"]),

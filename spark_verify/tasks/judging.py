@@ -55,6 +55,7 @@ JUDGED_REPLICA_COLUMNS: Final = (
     "is_empty",
     "tree_algorithm",
     "root",
+    "settled_root",
     "tombstones_checksum",
     "volume_id",
     "data_scan_at_ms",

@@ -16,7 +16,7 @@ from health.words import (
     ACTIONS,
     CLASSES,
     CONTAINER_STATES,
-    DISPUTED,
+    DIFFERING,
     ELIGIBILITY,
     QUEUES,
     REPLICA_STATES,
@@ -98,7 +98,7 @@ def _redundancy(redundancy: Ints) -> pa.Array:
 def _matters(judgement: Judgement) -> Bools:
     """Return with which containers anything is the matter: one that has a flag or is not HEALTHY,
     whose replicas differ, or that nobody knows."""
-    compared = np.isin(judgement.compared.checksum_class, [CLASSES.index(c) for c in DISPUTED])
+    compared = np.isin(judgement.compared.checksum_class, [CLASSES.index(c) for c in DIFFERING])
     is_known = judgement.view.batch.containers.is_known
     is_odd = (judgement.flags != 0) | (judgement.verdicts.state != Health.HEALTHY)
     found: Bools = is_odd | compared | ~is_known

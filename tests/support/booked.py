@@ -69,6 +69,7 @@ def _sayable_replica(row: ReplicaRow) -> ReplicaRow:
         row,
         bcsid=row.bcsid or 0,
         root=row.root if has_tree else None,
+        settled_root=None,
         tree_algorithm=row.tree_algorithm if has_tree else None,
         tombstones_checksum=(row.tombstones_checksum or 0) if has_tree else None,
     )

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
+from tests.support.compared_roots import TREE, compare
 from tests.support.snapshots import ContainerRow, NodeRow, OpRow, ReplicaRow
 
 UP = {"HEALTHY", "HEALTHY_READONLY"}
 LEAVING = {"DECOMMISSIONING", "DECOMMISSIONED"}
 RESTING = {"ENTERING_MAINTENANCE", "IN_MAINTENANCE"}
-TREE = {"CLOSED", "QUASI_CLOSED", "UNHEALTHY"}
 COUNTED = TREE | {"OPEN", "CLOSING"}
 
 
@@ -84,77 +84,6 @@ def classify(case: Case) -> Opinion:
     if not case.box.suppressed:
         flags |= {name for name, applies in found.items() if applies}
     return Opinion(word, eligibility(case), minority, state, queue, stuck, frozenset(flags))
-
-
-def compare(case: Case) -> tuple[str, frozenset[str], bool, bool, bool]:
-    """Return class, minority, and whether tombstones, a silent replica, or roots differ."""
-    trees = [r for r in case.replicas if r.state in TREE]
-    countable = [r for r in trees if case.up(r)]
-    copies = Counter(r.replica_index for r in countable)
-    is_ec = case.box.replication_type == "EC"
-    compared = [r for r in countable if not is_ec or copies[r.replica_index] > 1]
-    known = [r for r in compared if r.root is not None and r.tree_algorithm is not None]
-    groups: dict[tuple[int, str | None], Counter[int | None]] = {}
-    for r in known:
-        groups.setdefault((r.replica_index, r.tree_algorithm), Counter())[r.root] += 1
-    minority: set[str] = set()
-    split = disputed = False
-    for key, votes in groups.items():
-        if len(votes) < 2:
-            continue
-        disputed = True
-        (first, most), (_, second) = votes.most_common(2)
-        if most < 2 or most == second:
-            split = True
-            continue
-        minority |= {
-            r.datanode_id
-            for r in known
-            if (r.replica_index, r.tree_algorithm) == key and r.root != first
-        }
-    tombstones = any(
-        a.tombstones_checksum != b.tombstones_checksum
-        for a in known
-        for b in known
-        if (a.replica_index, a.tree_algorithm, a.root)
-        == (b.replica_index, b.tree_algorithm, b.root)
-        and None not in (a.tombstones_checksum, b.tombstones_checksum)
-    )
-    silent = any(
-        r.root is not None
-        and any(root != r.root for root in groups.get((r.replica_index, r.tree_algorithm), ()))
-        for r in trees
-        if not case.up(r)
-    )
-    indexes = [index for index, _ in groups]
-    mixed = len(indexes) != len(set(indexes))
-    word = _class(case, countable, compared, known, (split, disputed, mixed))
-    return word, frozenset(minority), tombstones, silent, disputed
-
-
-def _class(
-    case: Case,
-    countable: list[ReplicaRow],
-    compared: list[ReplicaRow],
-    known: list[ReplicaRow],
-    votes: tuple[bool, bool, bool],
-) -> str:
-    split, disputed, mixed = votes
-    rules = [
-        (case.box.state not in {"CLOSED", "QUASI_CLOSED"}, "NOT_COMPARABLE"),
-        (not case.replicas, "EMPTY"),
-        (not countable, "NOT_COMPARABLE"),
-        (all(r.is_empty for r in countable), "EMPTY"),
-        (any(r.is_contradictory for r in countable), "CONTRADICTORY"),
-        (split, "MISMATCH_SPLIT"),
-        (disputed, "MISMATCH_MINORITY"),
-        (not compared, "NOT_COMPARABLE"),
-        (len(compared) == 1, "SINGLE"),
-        (not known, "UNKNOWN"),
-        (mixed, "NOT_COMPARABLE"),
-        (len(known) < len(compared), "PARTIAL"),
-    ]
-    return next((word for applies, word in rules if applies), "MATCH")
 
 
 def eligibility(case: Case) -> str:

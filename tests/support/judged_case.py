@@ -105,6 +105,8 @@ def _replicas(
         algorithm=longs([ALGORITHMS.index(t.algorithm) if t else UNKNOWN for t in trees]),
         root=longs([t.root if t else 0 for t in trees]),
         has_root=flags([t is not None for t in trees]),
+        settled=longs([0] * len(placed)),
+        has_settled=flags([False] * len(placed)),
         tombstones=longs([t.tombstones_checksum if t else 0 for t in trees]),
         has_tombstones=flags([t is not None for t in trees]),
         findings=longs([r.finding_count for r in held]),

@@ -108,6 +108,7 @@ def _replica(
         used_bytes=draw.randrange(10**9),
         tree_algorithm=draw.choices(("xxh3_64", "crc32c", None), (16, 2, 1))[0],
         root=draw.choices((7, -8, 9, None), (10, 2, 1, 3))[0],
+        settled_root=draw.choices((None, 7, 9), (6, 3, 1))[0],
         tombstones_checksum=draw.choices((0, 5, None), (12, 1, 1))[0],
         volume_id=f"v{draw.randrange(4)}",
         finding_count=draw.choices((0, 2), (9, 1))[0],

@@ -5,7 +5,7 @@ The notation is that of the health rules' vectors; one word is one replica:
     C Q U O G I D R   CLOSED QUASI_CLOSED UNHEALTHY OPEN CLOSING INVALID DELETED RECOVERING
     #3 index    @10 bcsid    ^a origin    !  empty    x2 two of them    *2 findings    $ contradicts
     /d DECOMMISSIONING  /D DECOMMISSIONED  /m IN_MAINTENANCE  /e ENTERING_MAINTENANCE
-    =7 root     %5 tombstones checksum    ~crc32c tree algorithm
+    =7 root     :9 settled root     %5 tombstones checksum    ~crc32c tree algorithm
     ?s ?d ?r    node STALE, DEAD, HEALTHY_READONLY          &r2 on rack r2
     ops: "+" ADD, "-" DELETE elsewhere, "-n0" DELETE on replica 0, "+#3" ADD of index 3,
          "!" RECONCILE
@@ -83,6 +83,7 @@ class ReplicaRow:
     is_empty: bool = False
     tree_algorithm: str | None = "xxh3_64"
     root: int | None = None
+    settled_root: int | None = None
     tombstones_checksum: int | None = 0
     tombstone_count: int | None = 0
     tree_generation: int | None = 1
@@ -169,7 +170,7 @@ class SnapshotRows:
             (directory / name).mkdir(parents=True)
             pq.write_table(table, directory / name / "part-00000.parquet", compression="zstd")
         fields = {
-            "schema_version": 4,
+            "schema_version": 5,
             "snapshot_id": SNAPSHOT_ID,
             "as_of_ms": AS_OF_MS,
             "term": 1,
@@ -225,14 +226,14 @@ def _replication(word: str) -> dict[str, Any]:
 
 
 _WORD: Final = re.compile(
-    r"(?P<state>[CQUOGIDR])(?P<tail>(?:#\d+|@-?\d+|\^\w+|/\w|!|=-?\d+|%-?\d+|~\w+|\?\w|&\w+|\*\d+|\$)*)$"
+    r"(?P<state>[CQUOGIDR])(?P<tail>(?:#\d+|@-?\d+|\^\w+|/\w|!|=-?\d+|:-?\d+|%-?\d+|~\w+|\?\w|&\w+|\*\d+|\$)*)$"
 )
 
 
 def _add_replica(rows: SnapshotRows, row: ContainerRow, word: str) -> None:
     match = _WORD.match(word)
     assert match, f"cannot read replica {word!r}"
-    tail = dict(re.findall(r"([#@^/=%~?&*])(-?\w+)", match["tail"]))
+    tail = dict(re.findall(r"([#@^/=:%~?&*])(-?\w+)", match["tail"]))
     datanode_id = f"dn-{row.container_id}-{len(rows.replicas)}"
     root = tail.get("=")
     origin = tail.get("^")
@@ -249,6 +250,7 @@ def _add_replica(rows: SnapshotRows, row: ContainerRow, word: str) -> None:
             used_bytes=0 if "!" in match["tail"] else row.used_bytes,
             root=int(root) if root and root != "0" else None,
             tree_algorithm=tail.get("~", "xxh3_64"),
+            settled_root=int(tail[":"]) if ":" in tail else None,
             tombstones_checksum=int(tail.get("%", 0)),
             finding_count=int(tail.get("*", 0)),
             is_contradictory="$" in match["tail"],

@@ -27,7 +27,7 @@ from agent.errors import Code, Refused, Unavailable
 pa: Any = pyarrow  # compiled code without types
 pq: Any = pyarrow.parquet
 
-SCHEMA_VERSION: Final = 4
+SCHEMA_VERSION: Final = 5
 ROWS_PER_GROUP: Final = 100_000  # rows in memory as Python values at once
 ROWS_PER_PART: Final = 2_000_000  # one Spark task's worth
 
@@ -82,6 +82,7 @@ SCHEMAS: Final[dict[str, Any]] = {
         is_empty boolean
         tree_algorithm string?
         root long?
+        settled_root long?
         tombstones_checksum long?
         tombstone_count int?
         tree_generation long?

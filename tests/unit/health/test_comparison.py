@@ -35,6 +35,64 @@ class TestClasses:
         found = [(v[0], rows[i].opinion.checksum_class) for i, v in enumerate(self.VECTORS)]
         assert found == list(self.VECTORS)
 
+    EXPLAINED = (
+        ("C=7:1 C=8:1x2", "EXPLAINED", set()),
+        ("C=7:1 C=8:1 C=8", "MISMATCH_MINORITY", {0}),  # one was not read: it stays what it is
+        ("C=7:1 C=8", "MISMATCH_SPLIT", set()),
+        ("C=7:1 C=8:2 C=9:2", "MISMATCH_MINORITY", {0}),  # whole reads decide, not trees
+        ("C=7:1 C=7:2x2", "MISMATCH_MINORITY", {0}),  # equal trees that leave something out
+        ("C=7:1 C=8:1 C=0", "PARTIAL", set()),
+        ("C=7:1x3", "MATCH", set()),
+        ("C=7:1 C=7x2", "MATCH", set()),
+        ("C=7:1 C=8:1 C=9?d", "EXPLAINED", set()),
+        ("C=7:1 C=8:1~crc32c", "NOT_COMPARABLE", set()),
+    )
+
+    def test_a_difference_is_explained_by_whole_reads_of_all(self) -> None:
+        """
+        Nobody is in the minority then, no flag is set, and nothing is repaired.
+        """
+        parts = [container(i, "R CLOSED", v[0]) for i, v in enumerate(self.EXPLAINED)]
+
+        rows = judged(parts)
+
+        found = [rows[i].opinion for i in range(len(self.EXPLAINED))]
+        assert [
+            (word, {f"dn-{i}-{n}" for n in lost})
+            for i, (_, word, lost) in enumerate(self.EXPLAINED)
+        ] == [(opinion.checksum_class, set(opinion.minority)) for opinion in found]
+        for i, (_, word, _) in enumerate(self.EXPLAINED):
+            if word == "EXPLAINED":
+                assert not rows[i].is_wanted
+                assert () == rows[i].reasons
+                assert "ROOTS_DIFFER" not in rows[i].opinion.flags
+        assert {"UNREACHABLE_DIFFERS"} <= rows[8].opinion.flags
+
+    def test_damage_beside_an_explained_difference_is_repaired(self) -> None:
+        """
+        Because of the damage.
+        """
+        rows = judged([container(1, "R CLOSED", "C=7:1 C=8:1 U=8:1*2")])
+
+        assert "EXPLAINED" == rows[1].opinion.checksum_class
+        assert rows[1].is_wanted
+        assert ("replica UNHEALTHY", "scan findings") == rows[1].reasons
+
+    def test_shards_of_an_index_are_explained_among_themselves(self) -> None:
+        """
+        Each index is a contest of its own.
+        """
+        parts = [
+            container(1, "EC CLOSED", "C#1=1:9 C#1=2:9 C#2=2 C#3=3 C#4=4 C#5=5"),
+            container(2, "EC CLOSED", "C#1=1:9 C#1=2:9 C#2=2x2 C#2=3 C#3=3 C#4=4 C#5=5"),
+        ]
+
+        rows = judged(parts)
+
+        assert {1: "EXPLAINED", 2: "MISMATCH_MINORITY"} == {
+            i: row.opinion.checksum_class for i, row in rows.items()
+        }
+
     def test_an_ec_index_is_compared_with_itself_only(self) -> None:
         """
         Duplicated indexes that agree match; one that is not scanned is PARTIAL.

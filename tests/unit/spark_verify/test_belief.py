@@ -11,7 +11,7 @@ from spark_verify.snapshot.manifest import Manifest
 from spark_verify.snapshot.reading import check_age, check_reporting
 
 MANIFEST = {
-    "schema_version": 4,
+    "schema_version": 5,
     "snapshot_id": "s",
     "as_of_ms": 5_000,
     "term": 1,

@@ -10,7 +10,7 @@ from spark_verify.errors import SnapshotRefused
 from spark_verify.snapshot.manifest import read_manifest
 
 GOOD = {
-    "schema_version": 4,
+    "schema_version": 5,
     "snapshot_id": "s",
     "as_of_ms": 5,
     "term": 1,

@@ -26,8 +26,9 @@ CONTRACT = {
     "health_state:string?",
     "replicas": "snapshot_id:string container_id:int64 datanode_id:string replica_index:int32 "
     "state:string origin_datanode_id:string bcsid:int64? block_count:int64 used_bytes:int64 "
-    "is_empty:bool tree_algorithm:string? root:int64? tombstones_checksum:int64? "
-    "tombstone_count:int32? tree_generation:int64? volume_id:string data_scan_at_ms:int64? "
+    "is_empty:bool tree_algorithm:string? root:int64? settled_root:int64? "
+    "tombstones_checksum:int64? tombstone_count:int32? tree_generation:int64? "
+    "volume_id:string data_scan_at_ms:int64? "
     "finding_count:int32 is_contradictory:bool is_barred:bool "
     "is_hopeful:bool load_error:string? reported_at_ms:int64",
     "nodes": "snapshot_id:string datanode_id:string address:string rack:string version:string "
@@ -121,7 +122,7 @@ class TestExport:
         manifest = json.loads((exported.path / "manifest.json").read_text())
 
         assert {
-            "schema_version": 4,
+            "schema_version": 5,
             "snapshot_id": exported.snapshot_id,
             "as_of_ms": world.clock.now_ms(),
             "term": 1,

@@ -1,0 +1,128 @@
+"""What the scrubs of all hosts found, for the replicas of a snapshot.
+
+Each host's `suture ozone scrub --json` is one document. Of a replica some forty bytes are kept, in
+columns: a cluster has tens of millions.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agent.errors import Code, Refused
+from ozone.comparison import Agreement
+from ozone.result import Standing
+
+NO_ROOT: Final = -1
+ROOT_DIGITS_BASE: Final = 16
+_ROW: Final = np.dtype(
+    [
+        ("container", np.int64),
+        ("datanode", np.int32),
+        ("volume", np.int32),
+        ("read_at_ms", np.int64),
+        ("damage", np.int32),
+        ("root", np.int64),
+        ("settled", np.int64),
+    ]
+)
+_SETTLED: Final = {
+    Standing.WHOLE.value: (Agreement.EQUAL.value, Agreement.EXPLAINED.value),
+    Standing.DAMAGED.value: (
+        Agreement.EQUAL.value,
+        Agreement.EXPLAINED.value,
+        Agreement.DAMAGE.value,
+    ),
+}
+"""Agreements of Ozone's tree that are understood, by what was found of the bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scrubbed:
+    """What a scrub found of one replica.
+
+    `root` is that of Ozone's tree then, `settled_root` what it would be of what is there, whoever
+    made the tree; None unless every byte was read.
+    """
+
+    volume_id: str
+    read_at_ms: int
+    damage_count: int
+    root: int | None
+    settled_root: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Scrubs:
+    """Replicas that scrubs told of, ascending by container, datanode, time."""
+
+    rows: NDArray[Any]
+    names: tuple[str, ...]
+    """Of datanodes and volumes."""
+
+    def between(self, first_id: int, last_id: int) -> dict[tuple[int, str], Scrubbed]:
+        """Return what is known of the replicas of these containers, by container and datanode."""
+        found = {}
+        containers = self.rows["container"]
+        begin = np.searchsorted(containers, first_id)
+        end = np.searchsorted(containers, last_id, side="right")
+        for row in self.rows[begin:end].tolist():
+            container_id, datanode, volume, read_at_ms, damage, root, settled = row
+            found[container_id, self.names[datanode]] = Scrubbed(
+                self.names[volume],
+                read_at_ms,
+                damage,
+                None if root == NO_ROOT else root,
+                None if settled == NO_ROOT else settled,
+            )  # of two, the later stands
+        return found
+
+
+NOTHING_SCRUBBED: Final = Scrubs(np.zeros(0, dtype=_ROW), ())
+
+
+def read_scrubs(paths: Iterable[Path]) -> Scrubs:
+    """Return what is in the documents of all hosts. Raises Refused, which names the document."""
+    numbers: dict[str, int] = {}
+    parts = [NOTHING_SCRUBBED.rows]
+    for path in paths:
+        try:
+            document = json.loads(path.read_bytes())
+            found = [row for volume in document["volumes"] for row in _rows(volume, numbers)]
+            parts.append(np.array(found, dtype=_ROW))
+        except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+            raise Refused(
+                Code.MALFORMED_REQUEST,
+                f"{path} is no document of a scrub: {type(error).__name__}: {error}",
+                hint="give what `suture ozone scrub --json` printed",
+            ) from error
+    rows = np.concatenate(parts)
+    order = np.lexsort([rows["read_at_ms"], rows["datanode"], rows["container"]])
+    return Scrubs(rows[order], tuple(numbers))
+
+
+def _rows(volume: dict[str, Any], numbers: dict[str, int]) -> Iterable[tuple[int, ...]]:
+    datanode = numbers.setdefault(str(volume["datanode_id"]), len(numbers))
+    storage = numbers.setdefault(str(volume["storage_id"]), len(numbers))
+    for found in volume["containers"]:
+        if not found["read_at_ms"]:
+            continue  # skipped or refused: nothing is known of it
+        tree = found["tree"]
+        is_settled = tree["agreement"] in _SETTLED.get(found["standing"], ())
+        yield (
+            found["container_id"],
+            datanode,
+            storage,
+            found["read_at_ms"],
+            sum(finding["is_damage"] for finding in found["findings"]),
+            _root(tree["root"]),
+            _root(tree["settled_root"]) if is_settled else NO_ROOT,
+        )
+
+
+def _root(text: str | None) -> int:
+    return NO_ROOT if text is None else int(text, ROOT_DIGITS_BASE)
