@@ -1,7 +1,7 @@
 """Command lines that are answered without typer: importing it takes longer than the answer.
 
 A plain line of a command in `QUICK` (no help, no completion, no option that is not declared) is
-read from the command's own declarations (`agent.cli.terminal.declared`). Everything else is
+read from the command's own declarations (`agent.cli.terminal.declarations`). Everything else is
 `agent.cli.program`, which parses the same declarations with typer.
 """
 
@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Final
 
 from agent.cli.terminal.connection import choose
-from agent.cli.terminal.declared import read
+from agent.cli.terminal.declarations import read
 
 # Only the module of the command that is run is imported: half of a quick answer is importing.
 QUICK: Final[dict[str, tuple[str, str]]] = {"status": ("agent.cli.inspect.status", "status")}

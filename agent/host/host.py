@@ -36,7 +36,7 @@ from agent.observe.metrics import Meters
 from agent.observe.status import QUIET_MAX_S, About, Observer
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.datanode.arriving import ImportHandlers
-from agent.rpc.datanode.judging import JudgeHandlers
+from agent.rpc.datanode.findings import JudgeHandlers
 from agent.rpc.datanode.limits import Limits
 from agent.rpc.datanode.reading import ReadHandlers
 from agent.rpc.datanode.server import BuiltServer, build_server, waits_of

@@ -14,7 +14,7 @@ from agent.reconcile.survey import Holder
 from agent.rpc.calls.peer import Peer, Timeouts
 from agent.rpc.datanode.arriving import ImportHandlers
 from agent.rpc.datanode.backends import ScanStep
-from agent.rpc.datanode.judging import JudgeHandlers
+from agent.rpc.datanode.findings import JudgeHandlers
 from agent.rpc.datanode.limits import Limits
 from agent.rpc.datanode.reading import ReadHandlers
 from agent.rpc.datanode.server import BuiltServer, build_server

@@ -20,6 +20,11 @@ from typing import TypeVar
 PYTHON_OLDEST = (3, 11)  # pyproject requires-python
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 500
+FOLDER_MODULES_MAX = 15
+LARGE_FOLDERS = {  # and why they are
+    "ozone": "its top holds the commands, one module each; what they share lies in folders below",
+    "scm/replication": "all that the replication manager asks and orders, looked for in one place",
+}
 PRODUCT_PACKAGES = ("agent", "health", "merkle", "ozone", "scanner", "scm", "spark_verify")
 GENERATED_FOLDER = "agent/rpc/v1/"
 BANNED_MODULES = frozenset({"utils", "helpers", "common", "misc", "base", "manager"})
@@ -133,6 +138,17 @@ def files_are_short(tree: Tree) -> Iterator[str]:
         lines = tree.texts[path].count("\n")
         if lines > FILE_LINES_MAX:
             yield f"{path}:1: {lines} lines"
+
+
+def folders_are_small(tree: Tree) -> Iterator[str]:
+    """A folder holds what one looks for together; one that grows beyond the limit is two."""
+    folders: dict[str, list[str]] = {}
+    for path in map(PurePosixPath, tree.modules):
+        if is_product(str(path)) and path.name != "__init__.py":
+            folders.setdefault(str(path.parent), []).append(str(path))
+    for folder, modules in folders.items():
+        if len(modules) > FOLDER_MODULES_MAX and folder not in LARGE_FOLDERS:
+            yield f"{max(modules)}:1: one of {len(modules)} modules in its folder"
 
 
 def python_is_old_enough(tree: Tree) -> Iterator[str]:
@@ -407,6 +423,7 @@ def lines_matching(tree: Tree, pattern: re.Pattern[str], fault: str) -> Iterator
 RULES: tuple[Rule, ...] = (
     functions_are_short,
     files_are_short,
+    folders_are_small,
     python_is_old_enough,
     packages_are_docstrings,
     proto_is_no_package,

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, Final
 
 from agent.cli.terminal.connection import security
-from agent.cli.terminal.declared import JSON, SCM, SCM_DEFAULT, Option
+from agent.cli.terminal.declarations import JSON, SCM, SCM_DEFAULT, Option
 from agent.cli.terminal.exits import Exit
 from agent.errors import SutureError
 from agent.observe.answer import (

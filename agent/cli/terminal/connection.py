@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from agent.cli.terminal.declared import Option
+from agent.cli.terminal.declarations import Option
 from agent.config.given import SETTINGS_BYTES_MAX, given_bytes
 from agent.errors import Code, Refused
 

@@ -6,8 +6,8 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from agent.cli.terminal.declared import JSON, SCM, Option
-from agent.cli.terminal.declared import SCM_DEFAULT as SCM_DEFAULT
+from agent.cli.terminal.declarations import JSON, SCM, Option
+from agent.cli.terminal.declarations import SCM_DEFAULT as SCM_DEFAULT
 
 
 def typed(option: Option) -> Any:  # as typer's own function

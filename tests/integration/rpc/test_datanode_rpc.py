@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from agent.errors import Code, Refused, Unavailable
 from agent.rpc.calls.channel import call, stream
 from agent.rpc.calls.peer import Meter, Peer, Timeouts
-from agent.rpc.datanode.judging import JudgeHandlers
+from agent.rpc.datanode.findings import JudgeHandlers
 from agent.rpc.datanode.limits import Limits
 from agent.rpc.datanode.reading import ReadHandlers, pieces
 from agent.rpc.datanode.server import build_server

@@ -3,7 +3,7 @@
 import pytest
 
 from agent.rpc.datanode.arriving import ImportHandlers
-from agent.rpc.datanode.judging import JudgeHandlers
+from agent.rpc.datanode.findings import JudgeHandlers
 from agent.rpc.datanode.reading import ReadHandlers
 from agent.rpc.datanode.server import CALLS, composed, decoders_of
 from agent.rpc.datanode.steering import HostHandlers
