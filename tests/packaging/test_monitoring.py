@@ -20,10 +20,10 @@ needs_promtool = pytest.mark.skipif(
 
 
 def declared() -> set[str]:
-    """Return every metric that the agent and the control plane declare."""
+    """Return every metric that agent, control plane and scrub declare."""
     return {
         without_suffix(name)
-        for path in ("agent/observe/metrics.py", "scm/edge/metrics.py")
+        for path in ("agent/observe/metrics.py", "ozone/meters.py", "scm/edge/metrics.py")
         for name in METRIC.findall((ROOT / path).read_text())
     }
 
