@@ -14,7 +14,7 @@ from agent.rpc.v1 import scm_pb2
 from agent.runtime.loop import Bell
 from merkle.replica import ContainerId
 
-STATUSES_KEPT_MAX: Final = 10_000  # while the SCM is away; older ones are dropped and counted
+STATUSES_KEPT_MAX: Final = 10_000  # while the SCM is away; older ones are dropped
 REGISTERED: Final = "registered"
 
 
@@ -26,7 +26,6 @@ class Outbox:
         self._lock = threading.Lock()
         self._changed: dict[ContainerId, None] = {}
         self._statuses: deque[scm_pb2.CommandStatus] = deque(maxlen=STATUSES_KEPT_MAX)
-        self._statuses_dropped = 0
         self._is_full_wanted = False
         self._must_register = False
         self._state = "not registered yet"
@@ -58,8 +57,6 @@ class Outbox:
     def answer(self, status: scm_pb2.CommandStatus) -> None:
         """Report what became of a command, soon."""
         with self._lock:
-            if len(self._statuses) == STATUSES_KEPT_MAX:
-                self._statuses_dropped += 1
             self._statuses.append(status)
         self.bell.ring()
 

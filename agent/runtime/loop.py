@@ -176,10 +176,6 @@ class Loop:
         self._is_stopping = True
         self._bell.ring()
 
-    def is_stopping(self) -> bool:
-        """Whether stop was asked: workers pass this on as their `stop`."""
-        return self._is_stopping
-
     def join(self, timeout_s: float) -> bool:
         """Wait for the thread; return whether it ended in time."""
         if self._thread.ident is None:
