@@ -165,7 +165,7 @@ def test_nobody_who_leads_is_told_by_address_and_reason() -> None:
             client.ask(Ask.GET_SCM)
 
     assert f"{nobody}: Connection refused" in str(caught.value)
-    assert f"{follower.address}: does not lead: Server:one is not the leader." in str(caught.value)
+    assert f"{follower.address}: does not lead: SCM Server:4ef70016" in str(caught.value)
 
 
 def test_a_server_that_says_nothing_is_given_up() -> None:
