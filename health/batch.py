@@ -172,17 +172,14 @@ class View:
     deletes_of_healthy: Ints
     present: Ints
     """Replicas of each container that are present."""
-
-    @property
-    def is_ec(self) -> Bools:
-        """Which containers are erasure-coded."""
-        return self.batch.containers.kind == Kind.EC
-
-    @property
-    def is_judged(self) -> Bools:
-        """Which containers rules and plans are about."""
-        containers = self.batch.containers
-        return containers.is_known & ~containers.is_suppressed
+    countable: Ints
+    """Replicas of each container whose root may be asked for now."""
+    is_ec: Bools
+    """Which containers are erasure-coded."""
+    is_shard: Bools
+    """Which replicas are of erasure-coded ones."""
+    is_judged: Bools
+    """Which containers rules and plans are about."""
 
     def of_container(self, column: NDArray[Any]) -> NDArray[Any]:
         """Return a column of containers as one of their replicas."""
@@ -211,6 +208,7 @@ def view(batch: Batch) -> View:
     is_delete = ops.kind == Op.DELETE
     of_healthy = is_delete & ~is_among(op_keys, np.sort(keys[is_sick]))
     op_rows = Segments.of(ops.container, count)
+    deletes = op_rows.tally(is_delete)
     return View(
         batch=batch,
         rows=rows,
@@ -225,13 +223,25 @@ def view(batch: Batch) -> View:
         is_confirmed=_of_node(nodes.is_confirmed, replicas.node, 0).astype(np.bool_),
         is_tree=is_tree,
         is_countable=is_tree & is_reachable,
-        is_leaving=is_among(keys, np.sort(op_keys[is_delete])),
+        is_leaving=_is_leaving(keys, op_keys[is_delete], rows, deletes),
         is_delete_of_healthy=of_healthy,
         adds=op_rows.tally(ops.kind == Op.ADD),
-        deletes=op_rows.tally(is_delete),
+        deletes=deletes,
         deletes_of_healthy=op_rows.tally(of_healthy),
         present=rows.tally(is_present),
+        countable=rows.tally(is_tree & is_reachable),
+        is_ec=containers.kind == Kind.EC,
+        is_shard=(containers.kind == Kind.EC)[rows.owner],
+        is_judged=containers.is_known & ~containers.is_suppressed,
     )
+
+
+def _is_leaving(keys: Ints, deleted: Ints, rows: Segments, deletes: Ints) -> Bools:
+    """Return which replicas, by their keys, are among those that are deleted."""
+    asked = np.flatnonzero((deletes > 0)[rows.owner])
+    found = np.zeros(len(keys), dtype=np.bool_)
+    found[asked] = is_among(keys[asked], np.sort(deleted))
+    return found
 
 
 def violations(batch: Batch, name_of: Callable[[int], str]) -> list[tuple[int, str]]:

@@ -55,8 +55,8 @@ class _Chain:
     def end(self, when: Bools, state: Health, queue: Ints | Queue = Queue.NONE) -> None:
         """Give the containers for which `when` holds, and no earlier rule did, their verdict."""
         hit = self.is_open & when
-        self.state[hit] = state
-        self.queue[hit] = queue[hit] if isinstance(queue, np.ndarray) else queue
+        np.copyto(self.state, state, where=hit)
+        np.copyto(self.queue, queue, where=hit)
         self.is_open &= ~hit
 
 

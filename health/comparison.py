@@ -90,10 +90,9 @@ def compare(view: View, is_good: Bools) -> Comparison:
 def _with_companion(view: View) -> Bools:
     """The countable replicas; for EC, those that another one of the same index answers beside."""
     replicas = view.batch.replicas
-    is_ec = view.of_container(view.is_ec)
-    coded = np.flatnonzero(view.is_countable & is_ec)
+    coded = np.flatnonzero(view.is_countable & view.is_shard)
     same = Groups.of(replicas.container[coded], replicas.index[coded])
-    compared = view.is_countable & ~is_ec
+    compared = view.is_countable & ~view.is_shard
     compared[coded] = same.tally()[same.of_row] > 1
     return compared
 
@@ -207,7 +206,7 @@ def _classes(view: View, is_compared: Bools, votes: _Votes) -> Ints:
     rules = (
         (~is_comparable, ChecksumClass.NOT_COMPARABLE),
         (rows.sizes() == 0, ChecksumClass.EMPTY),
-        (~rows.some(view.is_countable), ChecksumClass.NOT_COMPARABLE),
+        (view.countable == 0, ChecksumClass.NOT_COMPARABLE),
         (~rows.some(view.is_countable & ~replicas.is_empty), ChecksumClass.EMPTY),
         (rows.some(view.is_countable & replicas.is_contradictory), ChecksumClass.CONTRADICTORY),
         (

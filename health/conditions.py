@@ -6,17 +6,18 @@ from health.batch import View
 from health.chain import Counts, Verdicts
 from health.comparison import Comparison
 from health.segments import Bools, Ints
-from health.words import FLAGS, ChecksumClass, State, flag_bit
+from health.words import FLAGS, ChecksumClass, State
 
 
 def flags(view: View, counts: Counts, verdicts: Verdicts, compared: Comparison) -> Ints:
     """Return the conditions of each container as one mask (`words.FLAGS`)."""
     found = _replication(view, counts, verdicts) | _others(view, counts, verdicts, compared)
     assert set(found) == set(FLAGS), "every flag has its condition"
+    bits = np.packbits([found[name] for name in FLAGS], axis=0, bitorder="little")
     total = np.zeros(view.rows.count, dtype=np.int64)
-    for name in FLAGS:
-        total |= np.where(found[name] & view.is_judged, flag_bit(name), 0)
-    return total
+    for place, byte in enumerate(bits):
+        total |= byte.astype(np.int64) << 8 * place
+    return np.where(view.is_judged, total, 0)
 
 
 def _replication(view: View, counts: Counts, verdicts: Verdicts) -> dict[str, Bools]:

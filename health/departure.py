@@ -12,7 +12,7 @@ import numpy as np
 
 from health.batch import View
 from health.chain import Counts
-from health.segments import Bools, Groups, Ints, popcount
+from health.segments import Bools, Groups, Ints, first_that_holds, popcount
 from health.words import ContainerState, Service, State, flag_bit
 
 HELD_BY: Final = ("unclosed", "no_good_replica", "too_few")
@@ -57,14 +57,15 @@ def obstacles(view: View, counts: Counts, flags: Ints) -> Ints:
     is_closed = (state == State.CLOSED) | (state == State.QUASI_CLOSED)
     is_closed &= ~rows.some(online & (replicas.state <= State.CLOSING))
     only_bad = n.healthy == 0  # as many elsewhere as are wanted: waiting makes none of them whole
-    at_risk = np.where(only_bad, n.need_with_bad > 0, ~rows.some(online)) & ~is_ec
+    at_risk = np.where(only_bad, n.need_with_bad > 0, n.online == 0) & ~is_ec
     at_risk |= is_ec & counts.erasure.is_unrecoverable
     at_risk |= flags & flag_bit("VULNERABLE") != 0
     too_few = (flags & flag_bit("UNDER_REPLICATED") != 0) & ~n.may_leave
     is_short = np.where(is_ec, ~counts.erasure.is_sufficient, too_few)
     is_free = (state == ContainerState.DELETING) | (state == ContainerState.DELETED)
     is_free |= counts.is_empty
-    return np.select([is_free, ~is_closed, at_risk, is_short], [FREE, 0, 1, 2], FREE)
+    rules = [(is_free, FREE), (~is_closed, 0), (at_risk, 1), (is_short, 2)]
+    return first_that_holds(rules, FREE)
 
 
 def _held(view: View, counts: Counts, flags: Ints, row: Ints) -> Ints:
@@ -111,7 +112,7 @@ def _locks_out(view: View, counts: Counts, row: Ints) -> Bools:
     containers, replicas, rows = view.batch.containers, view.batch.replicas, view.rows
     owner = rows.owner[row]
     serves = view.is_present & ~view.is_sick & view.is_reachable
-    here = np.flatnonzero(serves & view.of_container(view.is_ec))
+    here = np.flatnonzero(serves & view.is_shard)
     groups = Groups.of(replicas.container[here], replicas.index[here])
     total = np.bincount(replicas.container[here][groups.first], minlength=rows.count)
     alone = np.zeros(len(rows.owner), dtype=np.bool_)

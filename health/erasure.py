@@ -104,7 +104,7 @@ def _sets(view: View) -> tuple[_Sets, Bools, Bools]:
     """Return the masks, and whether any index is in service twice, now and after the deletes."""
     batch, rows = view.batch, view.rows
     replicas, ops = batch.replicas, batch.ops
-    is_ec = view.of_container(view.is_ec)
+    is_ec = view.is_shard
     alive = is_ec & view.is_present & ~view.is_bad
     in_service = np.flatnonzero(alive & (view.service == Service.IN_SERVICE))
     keys, copies = np.unique(

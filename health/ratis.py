@@ -20,6 +20,8 @@ class RatisCount:
     """Counts per container; they mean nothing for erasure-coded ones."""
 
     healthy: Ints
+    online: Ints
+    """The healthy ones in service."""
     most: Ints
     """More than these in service are too many."""
     match: Ints
@@ -48,26 +50,23 @@ def count_ratis(view: View, rules: Rules) -> RatisCount:
     """Count the replicas of every container."""
     containers, replicas, rows = view.batch.containers, view.batch.replicas, view.rows
     is_good = view.is_present & ~view.is_bad
-    online, leaving, resting = (
-        rows.tally(is_good & (view.service == service)) for service in Service
-    )
+    online, leaving, resting = rows.by_code(is_good, view.service, len(Service))
     own = view.of_container(containers.state)
     is_match = is_good & (view.service == Service.IN_SERVICE) & (replicas.state == own)
     match = rows.tally(is_match)
     missing = _missing(view, rules, online, resting)
-    all_online, _, all_resting = (
-        rows.tally(view.is_present & (view.service == service)) for service in Service
-    )
+    all_online, _, all_resting = rows.by_code(view.is_present, view.service, len(Service))
     missing_with_bad = _missing(view, rules, all_online, all_resting)
     expected = is_good | (view.is_present & replicas.is_hopeful)
     gone = view.deletes_of_healthy
     gone = gone + rows.tally(view.is_sick & replicas.is_hopeful & view.is_leaving)
-    hoped = [rows.tally(expected & (view.service == service)) for service in Service]
+    hoped = rows.by_code(expected, view.service, len(Service))
     need = missing + view.deletes_of_healthy
     need_with_bad = missing_with_bad + view.deletes
     healthy = online + leaving + resting
     return RatisCount(
         healthy=healthy,
+        online=online,
         most=np.maximum(view.batch.containers.factor, rules.most_copies),
         match=match,
         mismatch=online - match,

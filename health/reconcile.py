@@ -86,7 +86,7 @@ def _eligibility(view: View) -> Ints:
         "INELIGIBLE_REPLICA_STATES": rows.some(~view.is_tree),
         "INELIGIBLE_REPLICATION_TYPE": containers.kind != Kind.RATIS,
         "NOT_ENOUGH_REQUIRED_NODES": containers.factor <= 1,
-        "NOT_ENOUGH_REACHABLE_REPLICAS": rows.tally(view.is_countable) <= 1,
+        "NOT_ENOUGH_REACHABLE_REPLICAS": view.countable <= 1,
         "RECONCILE_PENDING": _is_pending(view),
     }
     return first_that_holds(
@@ -117,7 +117,7 @@ def _is_mendable(view: View, compared: Comparison, eligibility: Ints, good: Bool
     """
     containers, replicas, rows = view.batch.containers, view.batch.replicas, view.rows
     damaged = (replicas.state == UNHEALTHY) | (replicas.findings > 0)
-    usable = np.flatnonzero(good & view.of_container(view.is_ec))
+    usable = np.flatnonzero(good & view.is_shard)
     indexes = Groups.of(replicas.container[usable], replicas.index[usable])
     owner = replicas.container[usable][indexes.first]
     readable = np.bincount(owner, minlength=rows.count) >= containers.data

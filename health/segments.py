@@ -52,6 +52,13 @@ class Segments:
         """Return how many rows of each owner pass."""
         return np.bincount(self._passing(mask), minlength=self.count)
 
+    def by_code(self, mask: Bools, codes: Ints, width: int) -> Ints:
+        """Return how many rows that pass each owner has of each code below `width`: a row a
+        code."""
+        rows = np.flatnonzero(mask)
+        keys = codes[rows] * self.count + self.owner[rows]
+        return np.bincount(keys, minlength=self.count * width).reshape(width, -1)
+
     def some(self, mask: Bools) -> Bools:
         """Return whether any row of an owner passes."""
         found = np.zeros(self.count, dtype=np.bool_)
@@ -192,7 +199,7 @@ def first_that_holds(rules: Sequence[tuple[Bools, int]], default: int) -> Ints:
     """Return the code of the first rule that holds for each element."""
     found = np.full(len(rules[0][0]), default, dtype=np.int64)
     for mask, code in reversed(rules):
-        found[mask] = code
+        np.copyto(found, code, where=mask)
     return found
 
 

@@ -31,12 +31,12 @@ def close(scene: Scene) -> Iterable[Actions]:
         (may_force, leading, always, "all origins seen, highest BCSID"),
     )
     for when, who, forced, reason in cases:
-        box = scene.chosen(when & rows.some(who))
+        box, targets = scene.concerned(when, who)
         yield rows_of(
             Action.CLOSE,
             box,
             priority=MISPLACED_PRIORITY,
             reason=reason,
-            targets=scene.lists(box, who),
+            targets=targets,
             is_forced=forced[box],
         )

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from health.doubts import Doubt
+from health.erasure import INDEX_MAX
 from health.plan.actions import (
     MISPLACED_PRIORITY,
     OUT_OF_SERVICE_PRIORITY,
@@ -33,15 +34,16 @@ def _best_of(is_sound: Bools, group: Ints, count: int, kinds: Sequence[Bools]) -
     return chosen
 
 
-def ratis_sources(scene: Scene) -> tuple[Bools, Ints]:
-    """Return which replicas may be copied, and their rank: quasi-closed ones last.
+def ratis_sources(scene: Scene, asked: Bools) -> tuple[Bools, Ints]:
+    """Return which replicas of the containers asked about may be copied, and their rank:
+    quasi-closed ones last.
 
     The best kind there is, at the last commit; one in doubt only when all that have as many commits
     are. In a container that needs no copy all the same.
     """
     view, replicas, rows = scene.view, scene.view.batch.replicas, scene.view.rows
     containers = view.batch.containers
-    usable = scene.usable()
+    usable = scene.usable & view.of_container(asked)
     closed = usable & (replicas.state == State.CLOSED)
     quasi = usable & (replicas.state == State.QUASI_CLOSED)
     takes_quasi = ~rows.some(closed) | (containers.state == State.QUASI_CLOSED)
@@ -70,8 +72,8 @@ def replicate(scene: Scene) -> Iterable[Actions]:
     is_short = verdicts.state == Health.UNDER_REPLICATED
     is_short |= verdicts.state == Health.UNHEALTHY_UNDER_REPLICATED
     is_short &= need > 0
-    sources, order = ratis_sources(scene)
     applies = ~view.is_ec & (verdicts.queue == Queue.UNDER) & (is_short | is_misplaced)
+    sources, order = ratis_sources(scene, applies)
     box = scene.chosen(applies & view.rows.some(sources))
     misplaced, bad, service = is_misplaced[box], only_bad[box], n.is_due_to_service[box]
     priority = np.where(service, OUT_OF_SERVICE_PRIORITY, n.redundancy[box])
@@ -100,7 +102,7 @@ def replicate_origins(scene: Scene) -> Iterable[Actions]:
     is_short = verdicts.state == Health.QUASI_CLOSED_STUCK_UNDER_REPLICATED
     is_short &= (verdicts.queue == Queue.UNDER) & view.is_judged
     is_wanted = (origins.under > 0) & is_short[origins.container]
-    rows = np.flatnonzero((origins.of_row >= 0) & scene.usable())
+    rows = np.flatnonzero((origins.of_row >= 0) & scene.usable)
     rows = rows[is_wanted[origins.of_row[rows]]]
     rows = rows[_last_of_origin(scene, rows)]
     rows = rows[np.argsort(origins.of_row[rows], kind="stable")]
@@ -164,11 +166,12 @@ def reconstruct(scene: Scene) -> Iterable[Actions]:
     view, ec, replicas = scene.view, scene.counts.erasure, scene.view.batch.replicas
     containers = view.batch.containers
     # What a repair may heal in place, and what is just arriving, is not made a second time.
-    coming = view.rows.bits(replicas.index, view.is_present & replicas.is_hopeful)
-    coming |= view.rows.bits(replicas.index, ~view.is_gone & (replicas.state == RECOVERING))
-    lost = ec.unavailable & ~coming
+    is_coming = (view.is_present & replicas.is_hopeful) | (
+        ~view.is_gone & (replicas.state == RECOVERING)
+    )
+    lost = ec.unavailable & ~view.rows.bits(replicas.index, is_coming & view.is_shard)
     wanted = view.is_ec & (scene.verdicts.queue == Queue.UNDER) & (lost != 0)
-    usable = scene.usable() & (replicas.state == State.CLOSED) & view.of_container(wanted)
+    usable = scene.usable & (replicas.state == State.CLOSED) & view.of_container(wanted)
     rows = np.flatnonzero(usable)
     in_doubt = scene.doubts != Doubt.NONE
     best = Groups.of(replicas.container[rows], replicas.index[rows])
@@ -182,7 +185,8 @@ def reconstruct(scene: Scene) -> Iterable[Actions]:
     source &= ~(in_doubt & view.of_container(has_enough))
     missing = lost[box]
     copies = popcount(missing)
-    longest = view.rows.highest(replicas.used_bytes, 0, view.is_present)[box]
+    counted = view.is_present & view.of_container(wanted)
+    longest = view.rows.highest(replicas.used_bytes, 0, counted)[box]
     yield rows_of(
         Action.RECONSTRUCT,
         box,
@@ -200,9 +204,8 @@ def _indexes(mask: int) -> list[int]:
 
 
 def _index_lists(masks: Ints) -> Lists:
-    lists = [_indexes(mask) for mask in masks.tolist()]
-    starts = np.cumsum([0, *map(len, lists)])
-    return Lists(starts, np.array([i for one in lists for i in one], dtype=np.int64))
+    place, index = (masks[:, None] >> np.arange(INDEX_MAX) & 1).nonzero()
+    return Lists.of(place, index, len(masks))
 
 
 def _index_reasons(text: str, masks: Ints) -> Reasons:
@@ -216,9 +219,10 @@ def move_indexes(scene: Scene) -> Iterable[Actions]:
     view, ec, replicas = scene.view, scene.counts.erasure, scene.view.batch.replicas
     wanted = ec.decommission_only | _lowest(ec.maintenance_only, ec.maintenance_copies)
     applies = view.is_ec & (scene.verdicts.queue == Queue.UNDER)
-    wanted = view.of_container(np.where(applies, wanted, 0))
-    here = scene.usable() & ~view.is_sick
-    rows = np.flatnonzero(here & ((wanted >> replicas.index) & 1 != 0))
+    wanted = np.where(applies, wanted, 0)
+    here = scene.usable & ~view.is_sick & view.of_container(wanted != 0)
+    rows = np.flatnonzero(here)
+    rows = rows[wanted[view.rows.owner[rows]] >> replicas.index[rows] & 1 != 0]
     same = Groups.of(replicas.container[rows], replicas.index[rows])
     every = np.ones(len(rows), dtype=np.bool_)
     is_sound = scene.doubts[rows] == Doubt.NONE
@@ -252,7 +256,7 @@ def spread_indexes(scene: Scene) -> Iterable[Actions]:
     racks = Groups.of(view.rows.owner[here], view.rack[here])
     crowd = np.zeros(len(stands), dtype=np.int64)
     crowd[here] = racks.tally()[racks.of_row]
-    rows = np.flatnonzero(stands & scene.whole() & ~replicas.is_barred)
+    rows = np.flatnonzero(stands & scene.whole & ~replicas.is_barred)
     order = np.lexsort((-scene.places(rows), -crowd[rows], view.rows.owner[rows]))
     rows = rows[order]
     chosen = rows[first_of_run(view.rows.owner[rows])]

@@ -67,20 +67,21 @@ def delete_excess(scene: Scene) -> Iterable[Actions]:
     applies = ~view.is_ec & (containers.state == State.CLOSED) & view.is_judged
     applies &= scene.verdicts.state == Health.OVER_REPLICATED
     applies &= scene.compared.checksum_class != ChecksumClass.CONTRADICTORY
-    whole = scene.whole() & view.of_container(applies)
+    asked = view.of_container(applies)
+    whole = scene.whole & asked
     seen = view.is_present & view.is_reachable & ~view.is_leaving
-    online = rows.tally(seen & (view.service == Service.IN_SERVICE))
+    online = rows.tally(seen & (view.service == Service.IN_SERVICE) & asked)
     count = rows.tally(whole)
     applies &= (
         (online > scene.counts.ratis.most) & (count >= containers.factor) & _agree(scene, whole)
     )
     last = rows.highest(replicas.bcsid, NO_BCSID, whole)
-    able = scene.staying() & ~replicas.is_barred & view.of_container(applies)
-    able &= replicas.bcsid <= view.of_container(last)
-    is_spare = view.of_container(count > containers.factor) & _keeps_racks(scene, applies)
-    victims = np.flatnonzero(able & (~whole | is_spare))
-    final = view.of_container(containers.sequence_id)
-    has = np.where(view.is_bad, replicas.bcsid, final)[victims]
+    victims = np.flatnonzero(scene.staying & ~replicas.is_barred & view.of_container(applies))
+    owner = rows.owner[victims]
+    is_spare = (count > containers.factor)[owner] & _keeps_racks(scene, applies)[victims]
+    is_able = (replicas.bcsid[victims] <= last[owner]) & (~whole[victims] | is_spare)
+    victims, owner = victims[is_able], owner[is_able]
+    has = np.where(view.is_bad[victims], replicas.bcsid[victims], containers.sequence_id[owner])
     yield _deletes(
         scene, _first(scene, victims, has, whole[victims].astype(np.int64)), EXCESS, is_forced=True
     )
@@ -110,7 +111,7 @@ def delete_spare_of_origin(scene: Scene) -> Iterable[Actions]:
     applies = by_origin | (verdicts.state == Health.OVER_REPLICATED)
     applies &= (verdicts.queue == Queue.OVER) & (view.deletes == 0) & view.is_judged
     applies &= ~view.is_ec & (containers.state == State.QUASI_CLOSED)
-    sound = scene.staying() & (replicas.state == State.QUASI_CLOSED) & replicas.is_loaded
+    sound = scene.staying & (replicas.state == State.QUASI_CLOSED) & replicas.is_loaded
     sound &= (replicas.findings == 0) & ~replicas.is_barred & replicas.has_root
     rows = np.flatnonzero(sound & view.of_container(applies))
     origin = origins.of_row[rows]
@@ -131,11 +132,14 @@ def delete_spare_shard(scene: Scene) -> Iterable[Actions]:
     containers = view.batch.containers
     applies = view.is_ec & (containers.state == State.CLOSED) & view.is_judged
     applies &= scene.compared.checksum_class != ChecksumClass.CONTRADICTORY
-    whole = scene.whole() & view.of_container(applies)
+    applies &= (
+        view.present > containers.factor
+    )  # else none is spare when each index has a whole one
+    whole = scene.whole & view.of_container(applies)
     every = (np.int64(2) << containers.data + containers.parity) - 2
     applies &= (view.rows.bits(replicas.index, whole) & every) == every
     whole &= view.of_container(applies)
-    bad = scene.staying() & view.is_bad & ~replicas.is_barred & view.of_container(applies)
+    bad = scene.staying & view.is_bad & ~replicas.is_barred & view.of_container(applies)
     bad &= replicas.bcsid <= _last_of_index(scene, whole, bad)
     twins, crowd = _twins(scene, whole)
     rows = np.flatnonzero(bad | (twins & ~replicas.is_barred))

@@ -1,6 +1,7 @@
 """What every rule of the plan looks at."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from zlib import crc32
 
 import numpy as np
@@ -9,11 +10,11 @@ from health.batch import View
 from health.chain import Counts, Verdicts
 from health.comparison import Comparison
 from health.plan.actions import Lists
-from health.segments import Bools, Ints
+from health.segments import Bools, Ints, first_of_run
 from health.words import Service, State
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Scene:
     """What every rule looks at."""
 
@@ -28,23 +29,26 @@ class Scene:
         """Return the places of the containers for which a rule applies."""
         return np.flatnonzero(when & self.view.is_judged)
 
+    @cached_property
     def usable(self) -> Bools:
-        """Return what can be read: loaded, on a node that answers, not barred, not going."""
+        """What can be read: loaded, on a node that answers, not barred, not going."""
         view = self.view
         is_there = view.is_present & view.is_reachable & ~view.is_leaving
         return is_there & view.batch.replicas.is_loaded & ~view.batch.replicas.is_barred
 
+    @cached_property
     def whole(self) -> Bools:
-        """Return the replicas that have all that was committed and are seen to, on nodes that stay:
+        """The replicas that have all that was committed and are seen to, on nodes that stay:
         CLOSED, loaded, without findings, not going, on an answering node in service that has named
         all it holds."""
         view, replicas = self.view, self.view.batch.replicas
         is_complete = replicas.state == State.CLOSED
         is_complete &= replicas.bcsid >= view.of_container(view.batch.containers.sequence_id)
-        return self.staying() & is_complete & replicas.is_loaded & (replicas.findings == 0)
+        return self.staying & is_complete & replicas.is_loaded & (replicas.findings == 0)
 
+    @cached_property
     def staying(self) -> Bools:
-        """Return the replicas of which the control plane may dispose: on an answering node in
+        """The replicas of which the control plane may dispose: on an answering node in
         service that has named all it holds, and not going already."""
         view = self.view
         is_here = view.is_present & view.is_reachable & view.is_confirmed
@@ -66,9 +70,20 @@ class Scene:
         """
         place = np.full(self.view.rows.count, -1, dtype=np.int64)
         place[containers] = np.arange(len(containers))
-        rows = np.flatnonzero(mask & (place >= 0)[self.view.rows.owner])
+        rows = np.flatnonzero(mask)
         own = place[self.view.rows.owner[rows]]
+        rows, own = rows[own >= 0], own[own >= 0]
         if order is not None:
-            rows = rows[np.lexsort((order[rows], own))]
-            own = place[self.view.rows.owner[rows]]
+            ranked = np.lexsort((order[rows], own))
+            rows, own = rows[ranked], own[ranked]
         return Lists.of(own, rows, len(containers))
+
+    def concerned(self, when: Bools, mask: Bools) -> tuple[Ints, Lists]:
+        """Return the containers for which a rule applies and of which replicas pass, and these."""
+        rows = np.flatnonzero(mask)
+        owner = self.view.rows.owner[rows]
+        is_meant = (when & self.view.is_judged)[owner]
+        rows, owner = rows[is_meant], owner[is_meant]
+        begins = first_of_run(owner)
+        starts = np.append(np.flatnonzero(begins), len(rows))
+        return owner[begins], Lists(starts, rows)

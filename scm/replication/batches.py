@@ -8,7 +8,6 @@ come to the same answer is what `suture-verify` checks for every container.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -28,7 +27,6 @@ from health.words import (
     UNKNOWN,
     Kind,
     NodeHealth,
-    Service,
     State,
 )
 from merkle.replica import ReplicaState
@@ -163,10 +161,10 @@ class Batches:
         ]
 
     def _node_columns(self, names: Sequence[str], service: Mapping[str, OpState]) -> Nodes:
-        known = [
-            node and replace(node, op_state=service.get(name, self._nodes.counted_as(node)))
-            for name in names
-            for node in [self._state.nodes.get(name)]
+        known = [self._state.nodes.get(name) for name in names]
+        states = [
+            OpState.IN_SERVICE if n is None else service.get(name) or self._nodes.counted_as(n)
+            for name, n in zip(names, known, strict=True)
         ]
         racks = {rack: i for i, rack in enumerate(sorted({n.rack for n in known if n}))}
         return Nodes(
@@ -176,13 +174,8 @@ class Batches:
                 NodeHealth.DEAD if n is None else NODE_HEALTHS.index(self._nodes.health(name))
                 for name, n in zip(names, known, strict=True)
             ),
-            service=_longs(
-                Service.IN_SERVICE if n is None else SERVICE_OF[n.op_state] for n in known
-            ),
-            is_returning=np.array(
-                [n is not None and n.op_state is OpState.IN_MAINTENANCE for n in known],
-                dtype=np.bool_,
-            ),
+            service=_longs(SERVICE_OF[state] for state in states),
+            is_returning=np.array([s is OpState.IN_MAINTENANCE for s in states], dtype=np.bool_),
             is_confirmed=np.array(list(map(self._cases.is_confirmed, names)), dtype=np.bool_),
         )
 

@@ -26,7 +26,6 @@ from scm.state.facts import OpState
 
 MADE: Final = (Action.REPLICATE, Action.RECONSTRUCT)
 UNNEEDED: Final = np.iinfo(np.int64).max
-ODD_SHARE: Final = 8  # where more than one of so many is not well, all are planned at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +115,7 @@ class Judge:
     def look(self, container_ids: Collection[int]) -> tuple[Diagnosis, Lacks]:
         """Say of each container, ascending, how it is, and which lack or have too much."""
         found = self.diagnose(container_ids)
-        ids = found.view.batch.containers.container_id
-        is_odd = found.flags != 0
-        odd_count = np.count_nonzero(is_odd)
-        if not odd_count:
-            return found, Lacks({}, frozenset())
-        if odd_count * ODD_SHARE > len(ids):
-            return found, _lacks(found)
-        return found, _lacks(self.diagnose(ids[is_odd].tolist()))
+        return found, _lacks(found) if found.flags.any() else Lacks({}, frozenset())
 
     def health_without(self, container_id: int, datanode_id: str) -> Health:
         """Return the health of a container as if a datanode did not hold it."""
@@ -179,7 +171,7 @@ class Judge:
         batch = self._batches.of(container_ids, without=without)
         found = diagnose(batch, self._batches.rules())
         scene = scene_of(found)
-        able, order = ratis_sources(scene)
+        able, order = ratis_sources(scene, np.ones_like(scene.view.is_ec))
         own: dict[int, list[int]] = {}
         for row in sorted(able.nonzero()[0].tolist(), key=lambda row: int(order[row])):
             own.setdefault(int(batch.replicas.container[row]), []).append(row)

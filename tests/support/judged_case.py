@@ -209,7 +209,8 @@ def sources(case: Case) -> list[Placed]:
     found = asked(case)
     rows = _sources_of(found, Action.REPLICATE)
     if not rows:
-        rows = np.flatnonzero(ratis_sources(scene_of(diagnose(batch_of(case), rules_of(case))))[0])
+        scene = scene_of(diagnose(batch_of(case), rules_of(case)))
+        rows = np.flatnonzero(ratis_sources(scene, np.array([True]))[0])
         rows = rows.tolist()
     chosen = {found.view.batch.nodes.names[found.view.batch.replicas.node[r]] for r in rows}
     return [p for p in case.placed if p.datanode_id in chosen]

@@ -15,7 +15,7 @@ from health.words import Health
 from merkle.replica import ReplicaState
 from scm.edge.control import ControlPlane
 from scm.main import Ticker
-from scm.replication.replication_manager import ATTEMPTS_AT_ONCE, LOOKS_PER_TURN
+from scm.replication.replication_manager import LOOKS_PER_TURN, ORDERS_AT_ONCE
 from scm.state.facts import Kind
 from scm.state.options import ScmOptions
 from tests.support.scm_world import ScmWorld, container, replica
@@ -130,7 +130,7 @@ def test_orders_are_made_in_portions(world: ScmWorld) -> None:
 
     grown = [after - before for before, after in pairwise([0, *seen])]
     assert 2 * LIMIT == seen[-1]
-    assert ATTEMPTS_AT_ONCE == max(grown)
+    assert ORDERS_AT_ONCE == max(grown)
 
 
 def test_what_a_new_rack_changes_is_looked_at_in_one_round(tmp_path: Path) -> None:
