@@ -65,7 +65,10 @@ DatabaseOption = Annotated[
     ),
 ]
 RateOption = Annotated[
-    str, typer.Option(metavar="SIZE/s", help="Read no faster, as 50MiB/s; default: as disks allow.")
+    str,
+    typer.Option(
+        metavar="SIZE/s", help="Read no volume faster, as 50MiB/s; default: as disks allow."
+    ),
 ]
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)

@@ -301,7 +301,7 @@ class _VolumeScrub:
                 )
             except SutureError as error:
                 is_gone = error.code is Code.CONTAINER_NOT_FOUND
-                why = f"moved or deleted meanwhile: {error}" if is_gone else str(error)
+                why = f"moved or deleted meanwhile: {error}" if is_gone else _said(error)
                 return self._unread(item, why, is_open=is_gone)
             if not report.committed:
                 return self._unread(item, report.held_because, report.findings)
@@ -328,3 +328,8 @@ class _VolumeScrub:
             why=why,
             is_open=is_open,
         )
+
+
+def _said(error: SutureError) -> str:
+    """Say what is wrong, and what can be done."""
+    return f"{error} ({error.hint})" if error.hint else str(error)

@@ -4,6 +4,7 @@ import os
 import signal
 import sqlite3
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from ozone.result import ContainerResult, Standing
 from ozone.scrub import ScrubWish, Watched, scrub, state
 from scanner.finding import Fault
 from tests.support.ozone_scrubs import BIG, damage, running_volume, scrubbed
-from tests.support.ozone_volumes import MadeVolume
+from tests.support.ozone_volumes import CLUSTER, STORAGE, MadeVolume
 
 FORMAT_PLACE = slice(-12, -8)  # of a table's format version, before the last word
 
@@ -193,6 +194,27 @@ def test_tables_of_a_version_to_come_are_refused_by_name(
     assert [Standing.NOT_READ, Standing.WHOLE] == [results[1].standing, results[2].standing]
     assert "unsupported format_version: 99" in results[1].why
     assert str(made.database) in results[1].why
+
+
+def test_a_database_in_another_place_is_found_where_it_is_said_to_be(tmp_path: Path) -> None:
+    """
+    As Ozone lays it out below hdds.datanode.container.db.dir; who does not name that is told how.
+    """
+    made = MadeVolume(tmp_path / "data")
+    made.add_container(1)
+    made.add_block(1, 9, b"nine")
+    made.close()
+    place = tmp_path / "ssd" / "db" / CLUSTER / STORAGE
+    place.mkdir(parents=True)
+    made.database.rename(place / "container.db")
+    wish = ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state")
+
+    lost = scrubbed(wish)[1]
+    found = scrubbed(replace(wish, database_dirs=[tmp_path / "ssd"]))[1]
+
+    assert [Standing.NOT_READ, Standing.WHOLE] == [lost.standing, found.standing]
+    assert "container.db does not exist" in lost.why
+    assert "--db-dir" in lost.why
 
 
 def test_a_log_that_was_torn_by_a_crash_is_read(made: MadeVolume, tmp_path: Path) -> None:
