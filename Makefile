@@ -9,7 +9,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint bench mutants format deb clean python
+.PHONY: help demo test check lint bench mutants interop format deb clean python
 
 BIN := .venv/bin
 WITH_PROMTOOL := tools="$$(tools/bootstrap.sh promtool)" && PATH="$$PATH$${tools:+:$$tools}"
@@ -43,6 +43,9 @@ bench: python ## Measure; fail where a bound does not hold (NAME=...).
 
 mutants: python ## Change the pure modules; show what no test notices (NAME=..., MUTANTS_ARGS=...).
 	@nice -n 10 $(BIN)/python -m tools.mutants $(NAME) $(MUTANTS_ARGS)
+
+interop: python ## Scrub and repair beside a real Ozone cluster, from Maven (INTEROP_MINUTES=10).
+	@$(BIN)/python -m tools.interop
 
 format: python ## Format the code and mend what ruff can mend.
 	$(BIN)/ruff format .

@@ -1,0 +1,1 @@
+"""Suture beside a real cluster of Apache Ozone: `make interop`."""

@@ -1,0 +1,195 @@
+"""A cluster of Apache Ozone: built through Maven, started in one Java process, led by lines.
+
+INTEROP_REPOSITORY names a Maven repository that has Ozone already; else 262 MB come into
+build/interop.
+"""
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+HERE: Final = Path(__file__).resolve().parent
+BUILT: Final = ROOT / "build" / "interop"
+PROGRAMS: Final = ("java", "javac", "mvn")
+PREFIX: Final = "interop: "
+HEAP: Final = "-Xmx2g"
+STAND_IN: Final = "hdds-hadoop-dependency-client"
+OPENED: Final = ("java.base/java.lang", "java.base/java.nio", "java.base/sun.nio.ch")
+
+
+class Absent(Exception):
+    """Something that a cluster needs is not here; the text says what."""
+
+
+def build() -> str:
+    """Compile the driver and fetch Ozone; return the class path. Raises Absent."""
+    missing = [name for name in PROGRAMS if shutil.which(name) is None]
+    if missing:
+        raise Absent(f"not installed: {', '.join(missing)}")
+    classes, listed = BUILT / "classes", BUILT / "class-path"
+    classes.mkdir(parents=True, exist_ok=True)
+    repository = os.environ.get("INTEROP_REPOSITORY") or str(BUILT / "repository")
+    maven = ["mvn", "-q", "-B", f"-Dmaven.repo.local={repository}"]
+    stand_in = HERE / "standin.xml"
+    _run(
+        *maven,
+        "install:install-file",
+        f"-Dfile={stand_in}",
+        f"-DpomFile={stand_in}",
+        "-DgroupId=org.apache.ozone",
+        f"-DartifactId={STAND_IN}",
+        "-Dversion=2.2.0",
+        "-Dpackaging=pom",
+    )
+    pom = str(HERE / "pom.xml")
+    _run(*maven, "-f", pom, "dependency:build-classpath", f"-Dmdep.outputFile={listed}")
+    shutil.copy(HERE / "log4j.properties", classes)
+    path = f"{classes}:{listed.read_text()}"
+    _run("javac", "-d", str(classes), "-cp", path, str(HERE / "OzoneDriver.java"))
+    return path
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = (done.stdout + done.stderr).strip().splitlines()[-3:]
+        raise Absent(f"{command[0]} failed: {' / '.join(said)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One datanode."""
+
+    index: int
+    datanode_id: str
+    port: int
+    data_dir: Path
+
+    @property
+    def peer(self) -> str:
+        """How `suture ozone repair` names it."""
+        return f"127.0.0.1:{self.port}/{self.datanode_id}"
+
+    def file(self, container_id: int, block_id: int) -> Path:
+        """Where a block lies, wherever its container is."""
+        pattern = f"hdds/*/current/*/{container_id}/chunks"
+        (chunks,) = self.data_dir.glob(pattern)
+        return chunks / f"{block_id}.block"
+
+
+T = TypeVar("T")
+
+Block = tuple[int, int]
+"""Container and block."""
+
+
+class Ozone:
+    """The running cluster."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+
+    def tell(self, line: str) -> str:
+        """Have something done; return the answer. Raises RuntimeError."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+        word, _, answer = self.answer().partition(" ")
+        if word != "ok":
+            raise RuntimeError(f"{line}: {answer}")
+        return answer
+
+    def answer(self) -> str:
+        """Wait for the driver's next line."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(PREFIX):
+                return line.removeprefix(PREFIX).strip()
+        raise RuntimeError(f"the cluster ended: {self._process.wait()}")
+
+    def write(self, key: str, length_bytes: int, seed: int, *, how: str = "write") -> list[Block]:
+        """Write a key; return its blocks."""
+        found = self.tell(f"{how} {key} {length_bytes} {seed}").split()
+        pairs = (text.split(":") for text in found)
+        return [(int(container), int(block)) for container, block in pairs]
+
+    def nodes(self) -> list[Node]:
+        """Return the datanodes as they are now."""
+        found = []
+        for text in self.tell("datanodes").split():
+            index, datanode_id, port, directory = text.split(",")
+            path = directory.removeprefix("file://").removeprefix("[DISK]")
+            found.append(Node(int(index), datanode_id, int(port), Path(path)))
+        return found
+
+    def settled_nodes(self, wait_s: float) -> list[Node]:
+        """Return the datanodes, of which one may just be starting. Raises RuntimeError."""
+        return self._settled(self.nodes, wait_s)
+
+    def settled_replicas(self, wait_s: float) -> dict[tuple[int, int], tuple[str, str]]:
+        """Return the replicas, of which one's datanode may just be starting."""
+        return self._settled(self.replicas, wait_s)
+
+    def _settled(self, ask: Callable[[], T], wait_s: float) -> T:
+        end_s = time.monotonic() + wait_s
+        while True:
+            try:
+                return ask()
+            except RuntimeError:
+                if time.monotonic() > end_s or self._process.poll() is not None:
+                    raise
+            time.sleep(0.5)
+
+    def replicas(self) -> dict[tuple[int, int], tuple[str, str]]:
+        """Return state and root by datanode and container."""
+        found = {}
+        for text in self.tell("replicas").split():
+            node, container, state, root = text.split(",")
+            found[int(node), int(container)] = (state, root)
+        return found
+
+
+@contextmanager
+def running(class_path: str, directory: Path) -> Iterator[Ozone]:
+    """Start a cluster with its data below `directory`; it ends with the block. Raises Absent."""
+    opened = [word for name in OPENED for word in ("--add-opens", f"{name}=ALL-UNNAMED")]
+    command = [
+        "java",
+        HEAP,
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+        f"-Dtest.build.data={directory / 'data'}",
+        f"-Dinterop.log={directory / 'log'}",
+        *opened,
+        "-cp",
+        class_path,
+        "OzoneDriver",
+    ]
+    with (directory / "errors").open("w") as errors:
+        process = subprocess.Popen(
+            command,
+            cwd=directory,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+    try:
+        ozone = Ozone(process)
+        try:
+            ozone.answer()
+        except RuntimeError as error:
+            said = (directory / "errors").read_text().strip().splitlines()
+            why = next((line for line in said if "Exception" in line), "")
+            raise Absent(f"the cluster does not start: {error}: {why}") from error
+        yield ozone
+    finally:
+        process.kill()
+        process.wait()
