@@ -107,12 +107,12 @@ class Groups:
         """Group rows by their keys, the first of which weighs most."""
         key, width = _joined(keys)
         if _ascends(key):  # as the rows of a batch mostly do
-            is_new = _begins(key)
+            is_new = first_of_run(key)
             return cls(np.cumsum(is_new) - 1, np.flatnonzero(is_new))
         if width <= _DENSE * len(key):
             return cls._counted(key, width)
         order = np.argsort(key, kind="stable")
-        is_new = _begins(key[order])
+        is_new = first_of_run(key[order])
         of_row = np.empty(len(key), dtype=np.int64)
         of_row[order] = np.cumsum(is_new) - 1
         return cls(of_row, order[is_new])
@@ -174,7 +174,7 @@ def _ranks(total: Ints, key: Ints) -> tuple[Ints, int]:
     """
     odd = np.arange(len(key))
     if _ascends(total):
-        is_new = _begins(total)
+        is_new = first_of_run(total)
         run = np.cumsum(is_new) - 1
         is_mixed = np.zeros(int(run[-1]) + 1, dtype=np.bool_)
         is_mixed[run[key != key[is_new][run]]] = True
@@ -186,13 +186,6 @@ def _ranks(total: Ints, key: Ints) -> tuple[Ints, int]:
 
 def _ascends(values: Ints) -> bool:
     return bool((values[1:] >= values[:-1]).all())
-
-
-def _begins(values: Ints) -> Bools:
-    """Return which values differ from the one before them; the first always does."""
-    begins = np.ones(len(values), dtype=np.bool_)
-    begins[1:] = values[1:] != values[:-1]
-    return begins
 
 
 def first_that_holds(rules: Sequence[tuple[Bools, int]], default: int) -> Ints:
