@@ -14,11 +14,11 @@ from typing import Any, Final
 import yaml
 
 from merkle.damaged import Damaged
+from merkle.plainyaml import PlainLoader
 from merkle.replica import ID_MAX, ContainerId, ReplicaState
 from ozone.disk.unknown import Unknown
 
 DESCRIPTOR_BYTES_MAX: Final = 16 * 1024  # Ozone's have one; YAML takes long over what nests
-DEPTH_MAX: Final = 8  # Ozone's have two levels
 TAG: Final = "KeyValueContainerData"
 CONTAINER_TYPE: Final = "KeyValueContainer"
 DATABASE_TYPE: Final = "RocksDB"
@@ -46,23 +46,8 @@ class Descriptor:
     is_verified: bool
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML's plain types, and the one tag that Ozone writes; nothing that nests deep, or that
-    refers to another place and so may mean more than it says.
-
-    In Python and not in C: there, what nests deep ends the process.
-    """
-
-    _depth = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """Read one value."""
-        if self.check_event(yaml.AliasEvent) or self._depth >= DEPTH_MAX:
-            raise yaml.YAMLError("an alias, or what nests too deep")
-        self._depth += 1
-        node: yaml.Node | None = super().compose_node(parent, index)
-        self._depth -= 1
-        return node
+class _Loader(PlainLoader):
+    """The one tag more that Ozone writes."""
 
 
 def _mapping(loader: yaml.SafeLoader, node: yaml.Node) -> dict[Any, Any]:

@@ -107,3 +107,19 @@ def test_what_is_no_descriptor_is_damaged(data: bytes) -> None:
     """
     with pytest.raises(Damaged, match="container 7"):
         decode_descriptor(data, SEVEN)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "more: " + "[" * 100 + "]" * 100,
+        "a: &a {x: 1}\nb: {<<: [*a, *a]}",
+        "a: &a [1]\nb: *a",
+    ],
+)
+def test_yaml_that_grows_when_it_is_read_is_not_read(text: str) -> None:
+    """
+    What refers to another place, or nests deep, may take hours and all memory, whatever its size.
+    """
+    with pytest.raises(Damaged, match="not YAML"):
+        decode_descriptor(f"{signed(fields_of()).decode()}{text}\n".encode(), SEVEN)
