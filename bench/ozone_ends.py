@@ -25,9 +25,9 @@ from bench.scan_world import OPTIONS, open_store
 from merkle.replica import ContainerId
 from ozone.disk.database import clear_scratch
 from ozone.disk.layout import find_volume
-from ozone.history import History
-from ozone.scrub import RESUMABLE_S, OzoneTools
-from ozone.store import OzoneStore
+from ozone.scrub.history import History
+from ozone.scrub.scrub import RESUMABLE_S, OzoneTools
+from ozone.scrub.store import OzoneStore
 
 
 def own(volume: Path) -> tuple[ScanKit, Callable[[], object]]:

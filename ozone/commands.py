@@ -14,13 +14,13 @@ from agent.config.quantity import parse_bytes_per_s, parse_duration_s
 from agent.observe import logs
 from agent.runtime.stopping import StopRequest
 from merkle.replica import ContainerId
-from ozone.cluster_commands import export_command, reconcile_command
-from ozone.comparison import Agreement, Reason
+from ozone.cluster.commands import export_command, reconcile_command
 from ozone.disk.layout import HDDS, Volume
 from ozone.repair.commands import repair_command
-from ozone.result import MEANINGS, ContainerResult, Standing
-from ozone.scrub import ScrubWish, Watched, default_state_dir, scrub
-from ozone.service import ServiceWish, serve
+from ozone.scrub.comparison import Agreement, Reason
+from ozone.scrub.result import MEANINGS, ContainerResult, Standing
+from ozone.scrub.scrub import ScrubWish, Watched, default_state_dir, scrub
+from ozone.scrub.service import ServiceWish, serve
 from scanner.finding import Finding, Forensic
 
 if TYPE_CHECKING:

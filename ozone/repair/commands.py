@@ -27,7 +27,7 @@ from merkle.replica import ContainerId, ReplicaState
 from ozone.repair.damage import Replica
 from ozone.repair.proposal import Proposal, Target
 from ozone.repair.repair import Outcome, PeerAddress, Repair, RepairWish, Written, repairing
-from ozone.scrub import default_state_dir
+from ozone.scrub.scrub import default_state_dir
 from scanner.finding import Finding, Forensic
 
 SHOWN_MAX: Final = 50  # chunks of a table for people; --json has all

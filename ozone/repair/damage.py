@@ -12,7 +12,7 @@ from merkle.tree import Tree
 from ozone.disk.blockrow import StoredBlock, decode_stored
 from ozone.disk.rows import ContainerRows
 from ozone.disk.unknown import Unknown
-from ozone.reader import OzoneReader
+from ozone.scrub.reader import OzoneReader
 from scanner.finding import Fault, Finding, Verdict
 from scanner.verify import scan_replica
 

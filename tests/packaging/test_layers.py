@@ -33,11 +33,11 @@ PLANTED = {
     "nobody needs Ozone": ("agent/planted_ozone.py", "import ozone.disk.layout"),
     "Ozone's disks are read below what is made of them": (
         "ozone/disk/planted_upward.py",
-        "import ozone.reader",
+        "import ozone.scrub.reader",
     ),
     "Ozone's services are asked below what is made of the answers": (
         "ozone/wire/messages.py",
-        "import ozone.export",
+        "import ozone.cluster.export",
     ),
     "Ozone's formats are read by pure code": ("ozone/disk/treefile.py", "import pathlib"),
     "merkle is pure": ("merkle/planted_clock.py", "import time"),

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ozone.result import ContainerResult
-from ozone.scrub import ScrubWish, Watched, scrub
+from ozone.scrub.result import ContainerResult
+from ozone.scrub.scrub import ScrubWish, Watched, scrub
 from scanner.finding import Fault
 from tests.support.ozone_volumes import MadeVolume
 

@@ -22,7 +22,6 @@ FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 500
 FOLDER_MODULES_MAX = 15
 LARGE_FOLDERS = {  # and why they are
-    "ozone": "its top holds the commands, one module each; what they share lies in folders below",
     "scm/replication": "all that the replication manager asks and orders, looked for in one place",
 }
 PRODUCT_PACKAGES = ("agent", "health", "merkle", "ozone", "scanner", "scm", "spark_verify")

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from agent.rpc.wire.snapshot_file import SCHEMAS
-from ozone.cluster import datanode_id
-from ozone.snapshot_rows import Instant, Strange, container_row, node_row, replica_row
+from ozone.cluster.listings import datanode_id
+from ozone.cluster.snapshot_rows import Instant, Strange, container_row, node_row, replica_row
 from ozone.wire.messages import RESPONSE
 
 NOW = Instant(1_000_000, True)

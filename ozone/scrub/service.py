@@ -23,10 +23,10 @@ from agent.scan.pace import Pressure, ScanPace
 from agent.scan.rounds import RoundPolicy, VolumeScanWorker
 from agent.scan.scanning import MarkingGuard
 from ozone.disk.layout import Volume
-from ozone.history import History
-from ozone.meters import Watched, health_page, metrics_page
-from ozone.scrub import OzoneTools, ScrubWish, database_of, find_volumes, state
-from ozone.store import OzoneStore
+from ozone.scrub.history import History
+from ozone.scrub.meters import Watched, health_page, metrics_page
+from ozone.scrub.scrub import OzoneTools, ScrubWish, database_of, find_volumes, state
+from ozone.scrub.store import OzoneStore
 from scanner.pacing import PaceLimits
 from scanner.schedule import Feasibility, Schedule
 

@@ -15,11 +15,11 @@ from agent.errors import Refused
 from merkle.checksum import Algorithm
 from merkle.replica import BlockId, ContainerId
 from merkle.tree import TreeBuilder
-from ozone.comparison import Agreement, Comparison, Ledger
+from ozone.cluster.export import ExportWish, export
+from ozone.cluster.scrubs import read_scrubs
 from ozone.disk.blockrow import decode_stored
 from ozone.disk.treefile import decode_tree
-from ozone.export import ExportWish, export
-from ozone.scrubs import read_scrubs
+from ozone.scrub.comparison import Agreement, Comparison, Ledger
 from ozone.wire.authentication import Identity
 from ozone.wire.connection import parse_addresses
 from ozone.wire.scm import ScmClient

@@ -24,8 +24,8 @@ from agent.store.index.rows import (
 )
 from merkle.damaged import Damaged
 from merkle.replica import BlockId, ContainerId
-from ozone.comparison import Agreement, Comparison, Reason
-from ozone.result import ContainerResult
+from ozone.scrub.comparison import Agreement, Comparison, Reason
+from ozone.scrub.result import ContainerResult
 
 FORMAT: Final = 1
 BUSY_S: Final = 10.0  # somebody looks into it with a tool of his own

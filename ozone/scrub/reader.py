@@ -30,7 +30,6 @@ from merkle.checksum import U64s
 from merkle.damaged import Damaged
 from merkle.replica import BlockData, BlockId, ContainerId
 from merkle.tree import Tree
-from ozone.comparison import Comparison, Ledger
 from ozone.disk.blockrow import decode_stored
 from ozone.disk.descriptor import DESCRIPTOR_BYTES_MAX, Descriptor, decode_descriptor
 from ozone.disk.layout import ContainerPaths, number_of
@@ -38,7 +37,8 @@ from ozone.disk.rows import RECORDED_ROOT, ContainerRows, RowBatch
 from ozone.disk.simplerows import SimpleRows, read_simple
 from ozone.disk.treefile import TREE_BYTES_MAX, OzoneTree, decode_tree
 from ozone.disk.unknown import Unknown
-from ozone.exchange import Misplaced, exchanges
+from ozone.scrub.comparison import Comparison, Ledger
+from ozone.scrub.exchange import Misplaced, exchanges
 from scanner.finding import Fault, Verdict
 from scanner.judge import name_of, read_failure
 from scanner.ports import Pieces, Structure, StructureFault

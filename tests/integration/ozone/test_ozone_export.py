@@ -16,7 +16,7 @@ import pytest
 from agent.cli.main import run
 from agent.cli.terminal.output import Exit
 from agent.errors import Code, Refused, SutureError, Unavailable
-from ozone.export import Exported, ExportWish, export
+from ozone.cluster.export import Exported, ExportWish, export
 from ozone.wire.authentication import Identity
 from ozone.wire.connection import parse_addresses
 from ozone.wire.scm import Manners, ScmClient
@@ -172,7 +172,7 @@ def test_a_killed_export_is_not_believed_and_not_in_the_way(tmp_path: Path) -> N
                 *(sys.executable, "-m", "agent.cli.start", "ozone", "export"),
                 *("--scm", scm.address, "--to", str(target)),
             ],
-            env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+            env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])},
         )
         wait_until(lambda: len(scm.calls) > 8)
         process.send_signal(signal.SIGKILL)

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.errors import Code, Refused
-from ozone.comparison import Agreement
-from ozone.result import Standing
+from ozone.scrub.comparison import Agreement
+from ozone.scrub.result import Standing
 
 NO_ROOT: Final = -1
 ROOT_DIGITS_BASE: Final = 16

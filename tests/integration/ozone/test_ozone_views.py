@@ -14,8 +14,8 @@ from ozone.disk import database
 from ozone.disk.database import BLOCKS, Database
 from ozone.disk.layout import find_volume
 from ozone.disk.rows import ContainerRows
-from ozone.history import History
-from ozone.store import OzoneStore
+from ozone.scrub.history import History
+from ozone.scrub.store import OzoneStore
 from tests.support.ozone_scrubs import running_volume
 from tests.support.ozone_volumes import MadeVolume, key
 

@@ -15,10 +15,10 @@ from typing import Any, Final
 
 from agent.errors import Code, Refused
 from agent.rpc.wire.snapshot_file import SCHEMAS, SnapshotFiles, writing
-from ozone import snapshot_rows
-from ozone.cluster import Cluster, Page, datanode_id
-from ozone.scrubs import NOTHING_SCRUBBED, Scrubs
-from ozone.snapshot_rows import Instant, Row, Strange
+from ozone.cluster import snapshot_rows
+from ozone.cluster.listings import Cluster, Page, datanode_id
+from ozone.cluster.scrubs import NOTHING_SCRUBBED, Scrubs
+from ozone.cluster.snapshot_rows import Instant, Row, Strange
 from ozone.wire.scm import ScmClient
 
 PAGE_SIZE: Final = 4096  # containers of which one answer of the SCM tells

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Refused
-from ozone.comparison import Agreement, Reason
-from ozone.result import Standing
-from ozone.scrub import ScrubWish
+from ozone.scrub.comparison import Agreement, Reason
+from ozone.scrub.result import Standing
+from ozone.scrub.scrub import ScrubWish
 from scanner.finding import Fault, Forensic
 from tests.support.changes_seen import changes
 from tests.support.ozone_scrubs import BIG, damage, once, running_volume, scrubbed

@@ -11,8 +11,8 @@ import pytest
 
 from agent.errors import Code, Refused
 from merkle.replica import BlockId, ContainerId
-from ozone.result import ContainerResult, Standing
-from ozone.scrub import ScrubWish, Watched, scrub, state
+from ozone.scrub.result import ContainerResult, Standing
+from ozone.scrub.scrub import ScrubWish, Watched, scrub, state
 from scanner.finding import Fault
 from tests.support.ozone_scrubs import BIG, damage, running_volume, scrubbed
 from tests.support.ozone_volumes import CLUSTER, STORAGE, MadeVolume

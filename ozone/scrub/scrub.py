@@ -26,10 +26,10 @@ from merkle.checksum import Algorithm
 from merkle.replica import TREE_STATES, ContainerId
 from ozone.disk.database import clear_scratch, library
 from ozone.disk.layout import DATABASE, HDDS, Volume, find_volume
-from ozone.history import History
-from ozone.reader import OzoneReader
-from ozone.result import ContainerResult
-from ozone.store import OzoneStore, Replica
+from ozone.scrub.history import History
+from ozone.scrub.reader import OzoneReader
+from ozone.scrub.result import ContainerResult
+from ozone.scrub.store import OzoneStore, Replica
 from scanner.finding import Finding
 from scanner.pacing import PaceLimits
 from scanner.ports import Pieces

@@ -18,9 +18,9 @@ from agent.runtime.loop import Loop
 from agent.runtime.web import Page
 from agent.scan.rounds import VolumeScanWorker
 from ozone.disk.layout import Volume
-from ozone.history import History
-from ozone.result import Standing
-from ozone.store import OzoneStore
+from ozone.scrub.history import History
+from ozone.scrub.result import Standing
+from ozone.scrub.store import OzoneStore
 
 LABELS: Final = ["volume"]
 

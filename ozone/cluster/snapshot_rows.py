@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from health.words import CONTAINER_STATES, NODE_HEALTHS, OP_STATES, REPLICA_STATES
-from ozone.cluster import datanode_id, pipeline_id
-from ozone.scrubs import Scrubbed
+from ozone.cluster.listings import datanode_id, pipeline_id
+from ozone.cluster.scrubs import Scrubbed
 
 Row = tuple[Any, ...]
 

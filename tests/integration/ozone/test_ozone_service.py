@@ -18,11 +18,11 @@ from agent.errors import Code, Refused
 from agent.runtime.clock import SystemClock
 from agent.runtime.stopping import StopRequest
 from ozone.disk.layout import find_volume
-from ozone.history import History
-from ozone.result import Standing
-from ozone.scrub import ScrubWish
-from ozone.service import ServiceWish, serve
-from ozone.store import OzoneStore
+from ozone.scrub.history import History
+from ozone.scrub.result import Standing
+from ozone.scrub.scrub import ScrubWish
+from ozone.scrub.service import ServiceWish, serve
+from ozone.scrub.store import OzoneStore
 from tests.support.changes_seen import changes
 from tests.support.ozone_scrubs import running_volume, scrubbed
 from tests.support.ozone_volumes import golden, snapshot

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from ozone.comparison import Agreement, Reason
-from ozone.result import ContainerResult, Standing
-from ozone.scrub import ScrubWish, Watched, scrub
+from ozone.scrub.comparison import Agreement, Reason
+from ozone.scrub.result import ContainerResult, Standing
+from ozone.scrub.scrub import ScrubWish, Watched, scrub
 from tests.support.changes_seen import changes
 from tests.support.ozone_volumes import WHOLE, needs_whole_set, snapshot, unpack
 

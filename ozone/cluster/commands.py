@@ -10,14 +10,14 @@ import typer
 from agent.cli.terminal.output import Exit, counted, emit, grid, items_progress, remark, say, show
 from agent.cli.terminal.typer_options import JsonFlag
 from agent.errors import Code, Refused, SutureError
-from ozone.scrubs import NOTHING_SCRUBBED, read_scrubs
+from ozone.cluster.scrubs import NOTHING_SCRUBBED, read_scrubs
 from ozone.wire.authentication import choose
 from ozone.wire.connection import parse_addresses
 from ozone.wire.scm import ScmClient
 
 if TYPE_CHECKING:
-    from ozone.export import Exported
-    from ozone.reconcile import Orders
+    from ozone.cluster.export import Exported
+    from ozone.cluster.reconcile import Orders
 
 PER_MINUTE: Final = 60.0  # a datanode works on some at a time; none shall wait for hours in a queue
 
@@ -74,7 +74,7 @@ def export_command(
     Only reads. 2: some containers are left out, because they are of a kind that is not known.
     """
     with _parquet():
-        from ozone.export import ExportWish, export
+        from ozone.cluster.export import ExportWish, export
     scrubs = read_scrubs(findings) if findings else NOTHING_SCRUBBED
     client = scm_client(scm, user)
     try:
@@ -135,7 +135,7 @@ def reconcile_command(
     """
     with _parquet():
         from agent.rpc.wire.plan_file import scope
-        from ozone.reconcile import Orders, ReconcileWish, reconcile, reconcile_plan
+        from ozone.cluster.reconcile import Orders, ReconcileWish, reconcile, reconcile_plan
     orders = Orders(reconcile_plan(plan), is_dry_run=not yes)
     if partial := scope(plan):
         remark(partial)

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from merkle.replica import BlockId, ContainerId
-from ozone.comparison import Agreement, Comparison
+from ozone.scrub.comparison import Agreement, Comparison
 from scanner.finding import Fault, Finding, Verdict
 
 UNSETTLED: Final = frozenset({Verdict.SUSPECT_HOST, Verdict.TRANSIENT, Verdict.CHANGED})

@@ -13,7 +13,7 @@ import pytest
 from agent.cli.main import run
 from agent.cli.terminal.output import Exit
 from agent.errors import Code, Refused
-from ozone.reconcile import Orders, Outcome, ReconcileWish, reconcile, reconcile_plan
+from ozone.cluster.reconcile import Orders, Outcome, ReconcileWish, reconcile, reconcile_plan
 from ozone.wire.authentication import Identity
 from ozone.wire.connection import parse_addresses
 from ozone.wire.scm import Manners, ScmClient

@@ -24,15 +24,15 @@ from agent.store.scan_reader import ReadBuffers
 from merkle.damaged import Damaged
 from merkle.replica import TREE_STATES, Bcsid, ContainerId
 from merkle.tree import Tree
-from ozone.comparison import Agreement, Comparison
 from ozone.disk.database import Database, View
 from ozone.disk.descriptor import Descriptor
 from ozone.disk.layout import ContainerPaths, Volume, container_ids
 from ozone.disk.rows import BYTES_USED, ContainerRows
 from ozone.disk.unknown import Unknown
-from ozone.history import History
-from ozone.reader import OzoneReader, identity_of, misplaced, read_descriptor
-from ozone.result import ContainerResult, Standing
+from ozone.scrub.comparison import Agreement, Comparison
+from ozone.scrub.history import History
+from ozone.scrub.reader import OzoneReader, identity_of, misplaced, read_descriptor
+from ozone.scrub.result import ContainerResult, Standing
 from scanner.finding import Fault, Finding, Forensic, Verdict
 from scanner.notebook import NO_BLOCK
 from scanner.ports import Pieces

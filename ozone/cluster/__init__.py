@@ -1,0 +1,1 @@
+"""A whole cluster of Ozone, through its storage container manager."""
