@@ -6,8 +6,10 @@ import signal
 import pytest
 from hypothesis import HealthCheck, settings
 
-# A shell lets what it runs in the background ignore Ctrl-C, and processes pass that on.
+# A shell lets what it runs in the background ignore Ctrl-C, and nohup that a terminal hangs up;
+# processes pass that on.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # How long an example takes says how busy the machine is, not whether a law holds.
 busy = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

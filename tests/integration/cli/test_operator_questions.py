@@ -14,6 +14,7 @@ from agent.cli.terminal.output import Exit
 from agent.demo.cluster import Cluster
 from tests.support.command_line import CommandLine
 from tests.support.nursery import forked
+from tests.support.ozone_volumes import golden
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +23,7 @@ QUESTION = re.compile(
     r"^### (.+[.?])\n\n```console\n\$ (suture .+)\n((?:.|\n)*?)^```", re.MULTILINE
 )
 QUESTIONS = QUESTION.findall((ROOT / "docs" / "OPERATIONS.md").read_text())
-WITHOUT_SCM = {"config", "tls"}
+WITHOUT_SCM = {"config", "tls", "ozone"}
 
 
 @pytest.fixture(scope="module")
@@ -110,13 +111,19 @@ def test_every_other_command_of_the_manuals_works(
             {"CLOSED"} == {item["replica"]["state"] for item in replicas_of(suture, str(coded_id))}
         )
     )
+    ozone = {
+        "DATA_DIR": str(golden(tmp_path / "ozone") / "dn0-damaged"),
+        "ID": "1",
+        "/tmp/scrub": str(tmp_path / "scrub"),  # noqa: S108 - as the manual has it
+    }
     asked = {command for _, command, _ in QUESTIONS}
 
     typed = [command for command in commands_of_manuals() if command not in asked]
     for command in typed:
         if command.startswith("suture verify-parity"):
             command = command.replace("NUMBER", str(coded_id))
-        words = [places.get(word, word) for word in shlex.split(command)[1:]]
+        own = ozone if command.startswith("suture ozone") else {}
+        words = [(places | own).get(word, word) for word in shlex.split(command)[1:]]
         if words[0] == "config" and words[1] not in {"explain", "events"}:
             words += ["--config", str(cluster.root / "datanode1.toml")]
         elif words[0] == "scm" or not {*words} & {*WITHOUT_SCM, "--datanode"}:

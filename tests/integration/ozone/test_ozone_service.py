@@ -24,6 +24,7 @@ from ozone.scrub.scrub import ScrubWish
 from ozone.scrub.service import ServiceWish, serve
 from ozone.scrub.store import OzoneStore
 from tests.support.changes_seen import changes
+from tests.support.monitoring import METRIC, expressions, without_suffix
 from tests.support.ozone_scrubs import running_volume, scrubbed
 from tests.support.ozone_volumes import golden, snapshot
 
@@ -97,7 +98,11 @@ def test_a_service_reads_tells_and_ends(tmp_path: Path) -> None:
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
+    asked = {name for text in expressions() for name in METRIC.findall(text)}
+    asked = {without_suffix(name) for name in asked if name.startswith("suture_ozone_")}
     assert ready.startswith("READY=1")
+    assert 5 < len(asked)
+    assert asked <= {without_suffix(name) for name, _ in metrics}, "of alerts and dashboard"
     assert (200, True) == (health, json.loads(document)["is_well"])
     assert 2 == metrics["suture_ozone_containers", Standing.DAMAGED.value]
     assert 1 == metrics["suture_ozone_containers", Standing.WHOLE.value]
