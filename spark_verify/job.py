@@ -36,7 +36,10 @@ def verify_command(
     run_id: Annotated[
         str, typer.Option(help="Name of the result; default: from snapshot and nodes.")
     ] = "",
-    master: Annotated[str, typer.Option(help="Spark master; default: this machine.")] = "",
+    master: Annotated[
+        str,
+        typer.Option(help="Spark master; default: no Spark where one process is done sooner."),
+    ] = "",
     changed_node: Annotated[
         list[str] | None, typer.Option(help="Verify only containers with a replica there.")
     ] = None,

@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -50,7 +51,7 @@ from spark_verify.snapshot.reading import (
 )
 from spark_verify.snapshot.violations import EXAMPLES_MAX
 from spark_verify.tasks.batches import nodes_of
-from spark_verify.tasks.distribution import Counted, Progress, run_here, run_on_spark
+from spark_verify.tasks.distribution import Counted, run_here, run_on_spark
 from spark_verify.tasks.exchange import Layout
 from spark_verify.tasks.history import Previous, previous_run
 from spark_verify.tasks.judging import PARTS, Case, Job
@@ -65,6 +66,9 @@ and a gigabyte."""
 
 REPORTING_MIN_PERCENT: Final = 50
 """Nodes that must answer, of all in service or leaving: else silence would pass for loss."""
+
+
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,6 @@ BLOBS_PER_BATCH: Final = 16
 READ: Final = "partition int, number int, blob binary"
 JUDGED: Final = "tallies string, volumes binary"
 
-Progress = Callable[[str], None]
 Batches = Iterator[pa.RecordBatch]
 
 

