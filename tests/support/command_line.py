@@ -63,7 +63,9 @@ class CommandLine:
                 for container in self.json("scm", "containers")
                 if int(container["container_id"]) in container_ids
             ]
-            return all(c["state"] == "CLOSED" and c["checksums"] == "match" for c in found)
+            return len({*container_ids}) == len(found) and all(
+                c["state"] == "CLOSED" and c["checksums"] == "match" for c in found
+            )
 
         self.wait_until(closed)
         return found

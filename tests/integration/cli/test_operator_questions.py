@@ -12,6 +12,7 @@ import pytest
 from agent.cli.main import run
 from agent.cli.terminal.output import Exit
 from agent.demo.cluster import Cluster
+from agent.demo.harm import replica_root
 from tests.support.command_line import CommandLine
 from tests.support.nursery import forked
 from tests.support.ozone_volumes import golden
@@ -38,9 +39,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def store_and_damage(cluster: Cluster, suture: CommandLine, path: Path) -> None:
     """Store a file in container 1, flip a bit of one replica, let the scan find it."""
     path.write_bytes(os.urandom(300_000))
-    suture("put", str(path), "--close")
+    stored = suture.json("put", str(path), "--close")
+    assert [1] == stored["container_ids"]
+    suture.wait_until_reported(1)  # a replica that was left behind is copied first
     suture.wait_until_closed([1])
-    (block,) = cluster.volume_paths(1)[0].rglob("1/chunks/*.block")
+    blocks = replica_root(cluster, 1, 1).glob("chunks/*.block")
+    block = max(blocks, key=lambda file: int(file.stem))  # before it lies what a retry left
     content = bytearray(block.read_bytes())
     content[70_000] ^= 1
     block.write_bytes(bytes(content))
