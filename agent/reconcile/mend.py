@@ -1,8 +1,12 @@
 """Carrying a plan out on one replica: salvage or fetch, repair, complete; step by step.
 
-Every change goes through `agent.store.operations.repair`, which refuses to touch a byte that
-verifies here, and is made under the container's lease, held for that change only: a delete or a
-close gets its turn between two chunks, and a stop is heeded there too.
+Every change goes through `agent.store.operations.repair` or `batches`, which refuse to touch a byte
+that verifies here, and is made under the container's lease, held for that change only: a delete or
+a close gets its turn between two batches of chunks, and a stop is heeded there too.
+
+A batch has at most as many chunks as were installed before it, and 16 MiB: what is wrong with a
+disk, or with a repair, shows at one chunk, and then at two. What cannot be installed with others is
+installed alone, and has its outcome from that.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,6 +32,7 @@ from agent.reconcile.fetch import Answer, Failure, Sources, in_order, is_leaf
 from agent.reconcile.ledger import NOBODYS, Ledger
 from agent.reconcile.pauses import held_between_copies
 from agent.rpc.wire import codec
+from agent.store.operations.batches import BATCH_BYTES_MAX, BATCH_COUNT_MAX, Offer
 from agent.store.ports import RepairableReplicas
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
 from scanner.finding import Finding
@@ -46,7 +51,7 @@ class MendLimits:
     """What carrying out may use at a time."""
 
     fetch_bytes_max: int = 64 * 1024**2
-    fetch_count_max: int = 16
+    fetch_count_max: int = 64
     lease_timeout_s: float = 30.0
 
 
@@ -61,7 +66,7 @@ class _BlockRun:
     is_drawn: bool = False  # all of its chunks were looked at
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Job:
     """One chunk to get. `wait`: to be looked at again once the chunks in front of it are here."""
 
@@ -91,6 +96,9 @@ class Mender:
     uncovered: set[PeerId] = field(default_factory=set)  # their commit ids prove nothing here
     failed_blocks: set[BlockId] = field(default_factory=set)
     failures: Failures = field(init=False)
+    batch: list[tuple[_Job, Answer]] = field(default_factory=list)  # fetched and not installed yet
+    batch_bytes: int = 0
+    installed_count: int = 0
 
     def __post_init__(self) -> None:
         self.failures = Failures(self.store, self.container_id)
@@ -215,7 +223,18 @@ class Mender:
         for job, answer in fetched:
             if self.must_stop():
                 return
-            self._settle(job, answer)
+            size_bytes = len(answer.data)
+            if job.wait or self.batch_bytes + size_bytes > BATCH_BYTES_MAX:
+                self._flush()
+            if job.wait:
+                self._settle(job, answer)
+                continue
+            self.batch.append((job, answer))
+            self.batch_bytes += size_bytes
+            if len(self.batch) >= min(max(1, self.installed_count), BATCH_COUNT_MAX):
+                self._flush()
+        if not self.must_stop():
+            self._flush()
 
     def _jobs(self, actions: Sequence[RepairBlock]) -> Iterator[_Job]:
         """Draw the chunks that must be fetched; those whose bytes are here are done on the way."""
@@ -235,7 +254,8 @@ class Mender:
                     return
                 error = self._salvage(block, wanted)
                 if error is not None:
-                    wait = error.code is Code.CHUNK_GAP and block.waiting_count > 0
+                    is_behind = error.code is Code.CHUNK_GAP and block.waiting_count > 0
+                    wait = is_behind and self._may_be_here(block, wanted)
                     block.waiting_count += 1
                     yield _Job(block, wanted, wait)
             block.is_drawn = True
@@ -267,6 +287,14 @@ class Mender:
             return None
         return error or Refused(Code.CHECKSUM_MISMATCH, "what is here does not verify")
 
+    def _may_be_here(self, block: _BlockRun, wanted: WantedChunk) -> bool:
+        """Whether the block's file is so long that the chunk may be in it."""
+        try:
+            repair = self.store.repair(self.container_id)
+            return repair.reaches(block.action.block_id, wanted.leaf.end)
+        except SutureError:  # what it means shows when it is salvaged, or installed
+            return True
+
     def _described_chunk(self, block: _BlockRun, wanted: WantedChunk) -> ChunkInfo | None:
         """Return the chunk as the lender describes it, if that is the version we want."""
         described = block.described.block
@@ -275,12 +303,50 @@ class Mender:
                 return chunk if is_leaf(self.sources.algorithm, chunk, wanted.leaf) else None
         return None
 
+    def _flush(self) -> None:
+        """Install what was fetched: several together, and alone what cannot be; complete each block
+        with its last chunk."""
+        batch, self.batch, self.batch_bytes = self.batch, [], 0
+        done = self._install_together(batch) if len(batch) > 1 else frozenset()
+        for job, answer in batch:
+            if job in done:
+                self.ledger.account(answer)
+                self._installed(job, answer)
+            elif self.must_stop():
+                continue
+            else:
+                self._install(job, answer)
+            job.block.waiting_count -= 1
+            self._complete_if_done(job.block)
+
+    def _install_together(self, batch: Sequence[tuple[_Job, Answer]]) -> frozenset[_Job]:
+        """Install what can be in one go; return which that is."""
+        jobs, offers = [], []
+        for job, answer in batch:
+            if answer.chunk is not None:
+                jobs.append(job)
+                offers.append(
+                    Offer(
+                        job.block.action.block_id, answer.chunk, answer.data, job.wanted.is_ordered
+                    )
+                )
+        done: frozenset[int] = frozenset()
+
+        def install() -> None:
+            nonlocal done
+            done = self.store.install_chunks(self.container_id, offers)
+
+        error = self._change(install)
+        if error is not None and self.must_stop():
+            for job in jobs:
+                self._failed(job, str(error))
+        return frozenset(jobs[index] for index in done)
+
     def _settle(self, job: _Job, answer: Answer) -> None:
-        """Use what was fetched, and complete the block with its last chunk."""
+        """Use what a chunk waited for, and complete the block with its last chunk."""
         job.block.waiting_count -= 1
-        if job.wait:
-            answer = self._waited(job)
-        if answer.chunk is not None or not job.wait or answer.failures:
+        answer = self._waited(job)
+        if answer.chunk is not None or answer.failures:
             self._install(job, answer)
         self._complete_if_done(job.block)
 
@@ -304,12 +370,23 @@ class Mender:
             error = self._change(install)
             message = str(error)
         if chunk is None or error is not None:
-            job.block.failed_count += 1
-            self.ledger.note_chunk(block_id, job.wanted, ChunkResult.FAILED, message=message)
-            return
+            self._failed(job, message)
+        else:
+            self._installed(job, answer)
+
+    def _installed(self, job: _Job, answer: Answer) -> None:
         self.failures.clear()
+        self.installed_count += 1
         self.ledger.chunk_counts[answer.peer_id] += 1
-        self.ledger.note_chunk(block_id, job.wanted, ChunkResult.REPAIRED, source=answer.peer_id)
+        self.ledger.note_chunk(
+            job.block.action.block_id, job.wanted, ChunkResult.REPAIRED, source=answer.peer_id
+        )
+
+    def _failed(self, job: _Job, message: str) -> None:
+        job.block.failed_count += 1
+        self.ledger.note_chunk(
+            job.block.action.block_id, job.wanted, ChunkResult.FAILED, message=message
+        )
 
     # Blocks.
 

@@ -3,7 +3,7 @@
 `agent.store.replica_store.ReplicaStore` is all of them. Who changes a replica holds its lease.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from agent.store.files.layout import ReplicaPaths
@@ -11,6 +11,7 @@ from agent.store.files.writebehind import Submit
 from agent.store.index.facts import ReplicaFacts, Unloadable
 from agent.store.index.history import HistoryEntry
 from agent.store.operations.arrival import Announced, Arrival, Received
+from agent.store.operations.batches import Offer
 from agent.store.operations.deleting import Deleted
 from agent.store.operations.repair import Repair
 from agent.store.replica.packs import PackIndex
@@ -134,6 +135,11 @@ class RepairableReplicas(Protocol):
 
     def repair(self, container_id: ContainerId) -> Repair:
         """Return the repair of one replica; its lease is held until done with it."""
+        ...
+
+    def install_chunks(self, container_id: ContainerId, offers: Sequence[Offer]) -> frozenset[int]:
+        """Install peers' chunks together; return the positions of those that are installed. The
+        others are as they were, and are to be installed alone."""
         ...
 
     def keep_evidence(self, container_id: ContainerId, pieces: Mapping[str, bytes]) -> None:

@@ -28,6 +28,7 @@ from agent.store.index.facts import (
 from agent.store.index.history import HistoryEntry
 from agent.store.index.rows import ReplicaRow, ScanCursor, not_found
 from agent.store.operations.arrival import Announced, Arrival, Arrivals, Received
+from agent.store.operations.batches import Offer, install_batch
 from agent.store.operations.blocks import check_id, check_new
 from agent.store.operations.closing import close_replica, create_replica, move_state
 from agent.store.operations.deleting import Deleted, delete_blocks, delete_replica
@@ -422,6 +423,10 @@ class ReplicaStore:
         """Return the repair of one replica. The caller holds its lease until done with it."""
         return Repair(self._volume(container_id), self._options, container_id)
 
+    def install_chunks(self, container_id: ContainerId, offers: Sequence[Offer]) -> frozenset[int]:
+        """Install chunks under the lease; return which. The others are to be installed alone."""
+        return install_batch(self._volume(container_id), self._options, container_id, offers)
+
     def keep_evidence(self, container_id: ContainerId, pieces: Mapping[str, bytes]) -> None:
         """Keep bytes about a replica in its volume's quarantine, each under what it is."""
         keep_evidence(self._volume(container_id), self._options, container_id, pieces)
@@ -454,8 +459,7 @@ class ReplicaStore:
         elif container_id in self._lost:
             why = "was on a volume that failed"
         elif container_id in self._unloadable:
-            reason = self._unloadable[container_id].reason
-            why = f"has files here that cannot be loaded: {reason}"
+            why = f"has files here that cannot be loaded: {self._unloadable[container_id].reason}"
         if why:
             raise Refused(
                 Code.CONTAINER_EXISTS, f"container {container_id} {why}", container_id=container_id
@@ -466,8 +470,7 @@ class ReplicaStore:
             )
 
     def _volume(self, container_id: ContainerId) -> Volume:
-        volume = self._places.get(container_id)
-        if volume is not None:
+        if (volume := self._places.get(container_id)) is not None:
             return volume
         if container_id in self._lost:
             raise VolumeFailed(

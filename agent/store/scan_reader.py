@@ -21,13 +21,13 @@ from typing import Final, TypeVar
 import numpy as np
 
 from agent.store.files.blockfile import ALIGNMENT_BYTES, read_past_cache
-from agent.store.files.durable import block_errors, disk_errors, read_file
+from agent.store.files.durable import block_errors, disk_errors
 from agent.store.files.layout import PACK_NAME, QUARANTINE, block_id_of
 from agent.store.index.facts import ScanBase
 from agent.store.index.packformat import Packed, PackedBlocks
 from agent.store.replica.descriptor import read_descriptor
 from agent.store.replica.packs import size_in
-from agent.store.replica.quarantine import BYTES_SUFFIX
+from agent.store.replica.quarantine import kept_of
 from agent.store.replica.trees import read_tree_file
 from agent.store.replica_store import ReplicaStore
 from merkle.checksum import U64s
@@ -48,7 +48,6 @@ DIRECT_FLAGS: Final = OPEN_FLAGS | os.O_DIRECT
 DIRECT_REFUSED: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP})
 NO_BLOCK_FILE: Final = frozenset({errno.ELOOP, errno.ENXIO, errno.EISDIR})  # links, pipes, ...
 ABSENT_FD: Final = -1
-FORMER_MAX: Final = 4  # pieces of quarantine that a damaged chunk is compared with
 CLUSTER_ABOVE_ROOT: Final = 2
 HDDS_ABOVE_ROOT: Final = 3  # <volume>/hdds/<cluster>/current/containerDir<N>/<id>
 
@@ -383,12 +382,9 @@ class DiskReader:
 
     def former_bytes(self, block_id: BlockId, offset: int) -> Iterator[bytes]:
         """Yield what repairs took away from this place and keep in quarantine, newest first."""
-        prefix = f"{self._container_id}-{block_id}-{offset}-"
         folder = self._paths.root.parents[CLUSTER_ABOVE_ROOT] / QUARANTINE
         with contextlib.suppress(OSError):  # nothing that is needed to judge
-            found = sorted(folder.glob(f"{prefix}*{BYTES_SUFFIX}"), reverse=True)
-            for path in found[:FORMER_MAX]:
-                yield read_file(path, bytes_max=CHUNK_BYTES_MAX)
+            yield from kept_of(folder, self._container_id, block_id, offset)
 
     def is_current(self) -> bool:
         """Whether the replica still has the generation at which the scan began."""

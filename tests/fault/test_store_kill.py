@@ -291,6 +291,7 @@ CHECKS: Final[dict[str, Callable[[ReplicaStore, list[str]], None]]] = {
     "rewrite": check_rewrite,
     "close": check_close,
     "repair": check_repair,
+    "repair_batch": check_repair,
     "scan": check_scan,
     "delete_blocks": check_delete_blocks,
     "transactions": check_transactions,
@@ -306,6 +307,7 @@ NEEDED: Final[dict[str, set[str]]] = {
     "rewrite": {"pwrite", "fdatasync", "commit", "replace", "unlink"},
     "close": {"fsync", "commit", "replace", "ftruncate", "fdatasync", "rename"},
     "repair": {"pwrite", "fdatasync", "commit", "replace", "ftruncate"},
+    "repair_batch": {"pwrite", "fdatasync", "commit", "replace", "fsync"},
     "scan": {"pwrite", "fsync", "replace", "commit"},
     "delete_blocks": {"pwrite", "fsync", "replace", "commit", "unlink"},
     "transactions": {"pwrite", "fsync", "replace", "commit", "unlink"},
@@ -323,6 +325,7 @@ def unexpected(problems: tuple[Problem, ...], repaired: str = "") -> list[Proble
     """Return what fsck found beyond the damage that the prepared volume has."""
     planted = {
         "repair": f"/{DAMAGED}/chunks/",
+        "repair_batch": f"/{DAMAGED}/chunks/",
         "repair_packed": f"/{BROKEN}/chunks/",
         "repair_blocked": f"/{BLOCKED}/chunks/",
     }
@@ -360,7 +363,10 @@ def test_a_death_before_any_step_leaves_the_old_or_the_new(
 
 @pytest.mark.parametrize(
     "scenario",
-    ["write", "rewrite", "close", "repair", "repair_packed", "scan", "transactions"],
+    [
+        *("write", "rewrite", "close", "repair", "repair_batch", "repair_packed"),
+        *("scan", "transactions"),
+    ],
 )
 def test_a_write_that_is_torn_in_the_middle_is_no_write(
     scenario: str, victims: Victims, prepared: Path

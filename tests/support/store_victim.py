@@ -28,6 +28,7 @@ from agent.commands import removal
 from agent.errors import Code, Refused, SutureError
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.lease import Leases
+from agent.store.operations.batches import Offer
 from agent.store.replica_store import ReplicaStore
 from agent.transfer.incoming import Importer
 from agent.transfer.outgoing import Export
@@ -154,6 +155,21 @@ def repair(store: ReplicaStore, acknowledge: Acknowledge) -> None:
     tool.adopt_bcsid(BlockId(9), 50)
     tool.advance_bcsid(50)
     acknowledge("adopted")
+
+
+def repair_batch(store: ReplicaStore, acknowledge: Acknowledge) -> None:
+    """Repair a corrupt chunk, a missing file of two chunks and add a block, all at once."""
+    wanted = [(ONE, 0), (TWO, 0), (TWO, 1), (BlockId(9), 0), (BlockId(9), 1)]
+    offers = []
+    for block_id, number in wanted:
+        data = content((block_id, number))
+        offers.append(Offer(block_id, chunk_of(data, number * CHUNK_BYTES), data))
+    done = store.install_chunks(DAMAGED, offers)
+    for index, offer in enumerate(offers):
+        if index not in done:
+            with suppress_refusal(Code.INELIGIBLE):
+                store.repair(DAMAGED).install_chunk(offer.block_id, offer.chunk, offer.data)
+        acknowledge(f"installed {offer.block_id} {offer.chunk.offset}")
 
 
 def scan(store: ReplicaStore, acknowledge: Acknowledge) -> None:
@@ -300,6 +316,7 @@ SCENARIOS: Final[dict[str, Callable[[ReplicaStore, Acknowledge], None]]] = {
     "rewrite": rewrite,
     "close": close,
     "repair": repair,
+    "repair_batch": repair_batch,
     "scan": scan,
     "delete_blocks": delete_blocks,
     "transactions": transactions,

@@ -167,7 +167,10 @@ def quarantined(path: Path) -> dict[tuple[int, int], bytes]:
         note = json.loads(note_path.read_text())
         data = note_path.with_suffix(".bytes").read_bytes()
         assert len(data) == note["length_bytes"]
-        found[note["block_id"], note["offset"]] = data
+        if "parts" not in note:
+            found[note["block_id"], note["offset"]] = data
+        for block_id, offset, length_bytes, start in note.get("parts", ()):
+            found[block_id, offset] = data[start : start + length_bytes]
     return found
 
 

@@ -8,7 +8,7 @@ import errno
 import mmap
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -178,12 +178,19 @@ def _take_back(fd: int, path: Path, offset: int, *, created: bool) -> None:
 def overwrite(path: Path, data: bytes, offset: int) -> None:
     """Write `data` durably over what is there, or right behind it. Raises OSError, and
     `Refused(CHUNK_GAP)` for a hole."""
+    overwrite_pieces(path, [(offset, data)])
+    sync_directory(path.parent)
+
+
+def overwrite_pieces(path: Path, pieces: Iterable[tuple[int, bytes]]) -> None:
+    """Write each piece at its offset, over what is there or right behind it, and sync the file; if
+    it was made, its name is not durable yet. Raises as `overwrite`."""
     with opened(path, os.O_RDWR | os.O_CREAT) as fd:
         check_single(fd)
-        check_reached(path, os.fstat(fd).st_size, offset)
-        write_all(fd, data, offset)
+        for offset, data in pieces:
+            check_reached(path, os.fstat(fd).st_size, offset)
+            write_all(fd, data, offset)
         os.fdatasync(fd)
-    sync_directory(path.parent)
 
 
 def truncate(path: Path, length_bytes: int) -> None:

@@ -32,6 +32,7 @@ KEY_BYTES: Final = {
     "journal": 25, "cursors": 8, "history": 12, "packed": 16, "doubts": 8,
 }  # fmt: skip
 NO_BCSID: Final = Bcsid(0)
+ALONE: Final = -1  # a journal entry whose copy in quarantine is of its own chunk only
 CONTRADICTION_COUNT_MAX: Final = 2**16 - 1  # more are counted as so many
 _SEAL: Final = struct.Struct(">I")
 _REPLICA: Final = struct.Struct(">BBBBHHQQQQQIQQQQQQ")
@@ -231,6 +232,8 @@ class InstallEntry:
 
     `data_checksum` (CRC-32C) says whether the new bytes arrived; `quarantine` names the copy of
     the old ones ("" where they could not be read); `old_length_bytes` is the file's, -1 if absent.
+    Of a batch, the copy holds the old bytes of all its chunks: `kept_bytes` of this one, from
+    `kept_start` on; the file is as long as what the batch writes before this chunk makes it.
     """
 
     block_id: BlockId
@@ -239,6 +242,13 @@ class InstallEntry:
     old_length_bytes: int
     quarantine: str
     pending: bool  # of an uncommitted block: a client's rewrite, not a repair
+    kept_start: int = 0
+    kept_bytes: int = ALONE
+
+    @property
+    def is_of_batch(self) -> bool:
+        """Whether other entries share its copy."""
+        return self.kept_bytes != ALONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +311,7 @@ def encode_journal(entry: JournalEntry) -> bytes:
                 fields["kept_ids"] = entry.kept_ids
         case InstallEntry():
             fields = {
-                "kind": "install",
+                "kind": "batch" if entry.is_of_batch else "install",
                 "block_id": entry.block_id,
                 "chunk": encode_chunk(entry.block_id, entry.chunk).hex(),
                 "data_checksum": entry.data_checksum,
@@ -309,6 +319,8 @@ def encode_journal(entry: JournalEntry) -> bytes:
                 "quarantine": entry.quarantine,
                 "pending": entry.pending,
             }
+            if entry.is_of_batch:
+                fields |= {"kept_start": entry.kept_start, "kept_bytes": entry.kept_bytes}
         case MovingEntry():
             fields = {"kind": "moving"}
         case _:
@@ -330,7 +342,7 @@ def decode_journal(container_id: ContainerId, row: bytes) -> JournalEntry:
             return MovingEntry()
         case {"kind": "unlink", "block_ids": block_ids}:
             return UnlinkEntry(tuple(block_ids), tuple(fields.get("kept_ids", ())))
-        case {"kind": "install", "block_id": block_id}:
+        case {"kind": "install" | "batch", "block_id": block_id}:
             return InstallEntry(
                 block_id=block_id,
                 chunk=decode_chunk(block_id, bytes.fromhex(fields["chunk"])),
@@ -338,6 +350,8 @@ def decode_journal(container_id: ContainerId, row: bytes) -> JournalEntry:
                 old_length_bytes=fields["old_length_bytes"],
                 quarantine=fields["quarantine"],
                 pending=fields["pending"],
+                kept_start=fields.get("kept_start", 0),
+                kept_bytes=fields.get("kept_bytes", ALONE),
             )
     raise Damaged(f"{what}: unknown kind {fields.get('kind')!r}")
 

@@ -4,9 +4,11 @@
         ─ one LMDB commit: record, journal entry removed
 
 At the next start an entry that is still there is rolled forward if the new bytes arrived whole,
-else back from quarantine. Ozone overwrites in place without either (its trap 13).
+else back from quarantine. `agent.store.operations.batches` does the same for many chunks at once,
+with the same entries. Ozone overwrites in place without either (its trap 13).
 """
 
+import errno
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -130,14 +132,23 @@ def roll_back(volume: Volume, container_id: ContainerId, entry: InstallEntry) ->
             sync_directory(path.parent)
         elif blockfile.size_bytes(path) != blockfile.ABSENT:
             if entry.quarantine:
-                kept = quarantine.content_path(volume.layout, entry.quarantine)
-                old = read_file(kept, bytes_max=entry.chunk.length_bytes)
-                blockfile.overwrite(path, old, entry.chunk.offset)
+                blockfile.overwrite(path, kept_of(volume, entry), entry.chunk.offset)
             if blockfile.size_bytes(path) > entry.old_length_bytes:
                 blockfile.truncate(path, entry.old_length_bytes)
     volume.index.write(lambda rows: rows.end_work(container_id, entry))
-    if entry.quarantine:
+    if entry.quarantine and not entry.is_of_batch:  # others may need what they share
         quarantine.forget(volume.layout, entry.quarantine)
+
+
+def kept_of(volume: Volume, entry: InstallEntry) -> bytes:
+    """Return the old bytes of an entry out of its copy. Raises OSError where the copy is short."""
+    kept = quarantine.content_path(volume.layout, entry.quarantine)
+    if not entry.is_of_batch:
+        return read_file(kept, bytes_max=entry.chunk.length_bytes)
+    data = blockfile.read(kept, entry.kept_start, entry.kept_bytes)
+    if len(data) < entry.kept_bytes:
+        raise OSError(errno.EBADMSG, f"{len(data)} of {entry.kept_bytes} bytes", str(kept))
+    return data
 
 
 def _keep_old(

@@ -67,12 +67,7 @@ class Repair:
         block = self._fitting_block(block_id, chunk)
         recorded = chunk_at(block, chunk.offset)
         if recorded is not None and not is_ordered:
-            if self._verifies(block_id, recorded):
-                raise Refused(
-                    Code.INELIGIBLE,
-                    f"block {block_id}, chunk at {chunk.offset}: what is there verifies",
-                    container_id=self._container_id,
-                )
+            check_damaged(self._container_id, block_id, recorded, self._held(block_id, recorded))
             check_recorded(block_id, recorded, chunk)
         overwrite_chunk(
             self._volume,
@@ -97,11 +92,20 @@ class Repair:
         block = self._fitting_block(block_id, chunk)
         if not is_ordered and chunk_at(block, chunk.offset) not in {None, chunk}:
             return False
-        if chunk.checksum_type is ChecksumType.NONE or not self._verifies(block_id, chunk):
+        if chunk.checksum_type is ChecksumType.NONE or not verifies(
+            chunk, self._held(block_id, chunk)
+        ):
             return False
         if chunk_at(block, chunk.offset) != chunk:
             self._change(lambda rows: record_chunk(rows, self._container_id, block_id, chunk))
         return True
+
+    def reaches(self, block_id: BlockId, end: int) -> bool:
+        """Return whether what holds the bytes of a block is at least `end` long."""
+        with self._volume.index.read() as rows:
+            place = place_of(rows, self._paths, self._container_id, block_id)
+        with block_errors(place.name):
+            return place.size_bytes() >= end
 
     def trim(self, block_id: BlockId) -> int:
         """Move the bytes behind the last recorded chunk to quarantine; returns how many.
@@ -225,18 +229,14 @@ class Repair:
         check_fits(block_id, block, chunk)
         return block
 
-    def _verifies(self, block_id: BlockId, chunk: ChunkInfo) -> bool:
-        """Whether the medium holds this chunk. One without checksums does if it is all there."""
+    def _held(self, block_id: BlockId, chunk: ChunkInfo) -> bytes:
+        """Return what the medium holds at the place of a chunk, nothing if it gives nothing."""
         with self._volume.index.read() as rows:
             place = place_of(rows, self._paths, self._container_id, block_id)
         try:
-            data = place.read_past_cache(chunk.offset, chunk.length_bytes)
+            return place.read_past_cache(chunk.offset, chunk.length_bytes)
         except OSError:
-            return False
-        if len(data) < chunk.length_bytes:
-            return False
-        actual = window_checksums(chunk.checksum_type, chunk.bytes_per_checksum, data)
-        return actual == chunk.window_checksums
+            return b""
 
     def _change(self, change: Callable[[Change], None]) -> None:
         self._volume.index.write(change)
@@ -251,6 +251,26 @@ class Repair:
 
         self._volume.index.write(change)
         check_removed(unlink_blocks(self._volume, self._options, self._container_id), block_id)
+
+
+def verifies(chunk: ChunkInfo, data: bytes) -> bool:
+    """Return whether these bytes are the chunk. One without checksums is there if all of it is."""
+    if len(data) < chunk.length_bytes:
+        return False
+    actual = window_checksums(chunk.checksum_type, chunk.bytes_per_checksum, data)
+    return actual == chunk.window_checksums
+
+
+def check_damaged(
+    container_id: ContainerId, block_id: BlockId, recorded: ChunkInfo, held: bytes
+) -> None:
+    """Refuse to write over a chunk that the medium holds as our row says."""
+    if verifies(recorded, held):
+        raise Refused(
+            Code.INELIGIBLE,
+            f"block {block_id}, chunk at {recorded.offset}: what is there verifies",
+            container_id=container_id,
+        )
 
 
 def check_removed(left: Mapping[BlockId, SutureError], block_id: BlockId) -> None:
@@ -348,10 +368,18 @@ def record_chunk(
     rows: Change, container_id: ContainerId, block_id: BlockId, chunk: ChunkInfo
 ) -> None:
     """Record a chunk whose bytes are durable, new or in the place of a damaged one."""
+    record_chunks(rows, container_id, block_id, [chunk])
+
+
+def record_chunks(
+    rows: Change, container_id: ContainerId, block_id: BlockId, installed: Sequence[ChunkInfo]
+) -> None:
+    """Record chunks of one block whose bytes are durable."""
     block = readable_block(rows, container_id, block_id) or BlockData(block_id, Bcsid(0))
-    others = [had for had in block.chunks if had.offset != chunk.offset]
-    added_bytes = chunk.length_bytes if len(others) == len(block.chunks) else 0
-    chunks = tuple(sorted([*others, chunk], key=lambda had: had.offset))
+    had = {chunk.offset: chunk for chunk in block.chunks}
+    added_bytes = sum(chunk.length_bytes for chunk in installed if chunk.offset not in had)
+    merged = had | {chunk.offset: chunk for chunk in installed}
+    chunks = tuple(merged[offset] for offset in sorted(merged))
     put_block(rows, container_id, replace(block, chunks=chunks), added_bytes=added_bytes)
 
 

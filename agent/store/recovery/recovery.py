@@ -31,7 +31,7 @@ from agent.store.operations.arrival import finish_move
 from agent.store.operations.closing import follow_state
 from agent.store.operations.deleting import finish_delete, record_tombstones, unlink_blocks
 from agent.store.operations.overwrite import arrived, finish, roll_back
-from agent.store.operations.repair import record_chunk
+from agent.store.operations.repair import readable_block, record_chunk
 from agent.store.options import StoreOptions
 from agent.store.recovery.adoption import adopt_directory, lost_directory
 from agent.store.replica.quarantine import remove_cut_off
@@ -146,9 +146,15 @@ def roll(
 
 
 def roll_install(volume: Volume, container_id: ContainerId, entry: InstallEntry) -> str:
-    """Keep the new bytes of an interrupted write if they are all there, else restore the old."""
+    """Keep the new bytes of an interrupted write if they are all there, else restore the old.
+
+    Of a batch a chunk may have arrived without the one before it: it would be recorded behind a
+    hole, so it goes, too.
+    """
     where = f"block {entry.block_id}, chunk at {entry.chunk.offset}"
-    if not arrived(volume.paths(container_id).block_file(entry.block_id), entry):
+    if leaves_hole(volume, container_id, entry) or not arrived(
+        volume.paths(container_id).block_file(entry.block_id), entry
+    ):
         roll_back(volume, container_id, entry)
         return f"{where}: interrupted write taken back"
 
@@ -160,6 +166,15 @@ def roll_install(volume: Volume, container_id: ContainerId, entry: InstallEntry)
 
     finish(volume, container_id, entry, record)
     return f"{where}: interrupted write finished"
+
+
+def leaves_hole(volume: Volume, container_id: ContainerId, entry: InstallEntry) -> bool:
+    """Return whether a repair's chunk begins behind the end of its block as it is recorded."""
+    if entry.pending:
+        return False
+    with volume.index.read() as rows:
+        block = readable_block(rows, container_id, entry.block_id)
+    return entry.chunk.offset > (block.length_bytes if block is not None else 0)
 
 
 def roll_tree(

@@ -4,6 +4,7 @@
     quarantine/<container>-<block>-<offset>-<ms>.aside     what was no file of ours: moved as it was
     quarantine/<container>-<block>-<offset>-<ms>.json      whose it was, when and why
 
+What one batch of a repair replaced is in one copy, of block 0; its note says which part is whose.
 A copy is durable before the original is touched. Only age removes it.
 """
 
@@ -11,9 +12,10 @@ import json
 import os
 import re
 import stat
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 
 from agent.store.files import blockfile, extents
 from agent.store.files.durable import (
@@ -22,16 +24,21 @@ from agent.store.files.durable import (
     disk_errors,
     move,
     open_new,
+    read_file,
     remove_file,
     remove_tree,
     replace_file,
 )
 from agent.store.files.layout import Layout
-from merkle.replica import BlockId, ContainerId
+from merkle.replica import CHUNK_BYTES_MAX, BlockId, ContainerId
 
 BYTES_SUFFIX: Final = ".bytes"
 ASIDE_SUFFIX: Final = ".aside"
 NOTE_SUFFIX: Final = ".json"
+NO_BLOCK: Final = BlockId(0)  # of what is about several blocks; ids begin at 1
+BATCH_OFFSET: Final = 0
+FORMER_MAX: Final = 4  # pieces that a damaged chunk is compared with
+NOTE_BYTES_MAX: Final = 1024**2
 _NAME: Final = re.compile(r"\d+-\d+-\d+-(\d+)(?:-\d+)?")
 
 
@@ -47,12 +54,72 @@ class Note:
     why: str
 
 
+class Place(NamedTuple):
+    """What a copy of several places holds of one: `length_bytes` of it, from `start` on."""
+
+    block_id: BlockId
+    offset: int
+    length_bytes: int
+    start: int
+
+
 def keep(layout: Layout, note: Note, data: bytes) -> str:
     """Keep a durable copy of `data`; returns its name. Raises the store's errors."""
     name = free_name(layout, note)
     _write_note(layout, name, note)
     replace_file(layout.quarantine / (name + BYTES_SUFFIX), data)
     return name
+
+
+Part: TypeAlias = tuple[BlockId, int, bytes]
+"""Block, offset and bytes of one place."""
+
+
+def keep_together(
+    layout: Layout, container_id: ContainerId, parts: Sequence[Part], *, at_ms: int, why: str
+) -> tuple[str, list[int]]:
+    """Keep one durable copy of several places of a replica; return its name, and where in it each
+    begins. Raises the store's errors."""
+    starts, end = [], 0
+    for _, _, data in parts:
+        starts.append(end)
+        end += len(data)
+    note = Note(container_id, NO_BLOCK, BATCH_OFFSET, end, at_ms, why)
+    name = free_name(layout, note)
+    places = [
+        (block_id, offset, len(data), start)
+        for (block_id, offset, data), start in zip(parts, starts, strict=True)
+    ]
+    content = json.dumps({**asdict(note), "parts": places}).encode()
+    replace_file(layout.quarantine / (name + NOTE_SUFFIX), content)
+    copy = b"".join(data for _, _, data in parts)
+    replace_file(layout.quarantine / (name + BYTES_SUFFIX), copy)
+    return name, starts
+
+
+def kept_of(
+    folder: Path, container_id: ContainerId, block_id: BlockId, offset: int
+) -> Iterator[bytes]:
+    """Yield what was kept of one place, newest first: out of copies of its own, then out of those
+    of several places; a few of each. Raises OSError."""
+    own = folder.glob(f"{container_id}-{block_id}-{offset}-*{BYTES_SUFFIX}")
+    for path in sorted(own, reverse=True)[:FORMER_MAX]:
+        yield read_file(path, bytes_max=CHUNK_BYTES_MAX)
+    notes = folder.glob(f"{container_id}-{NO_BLOCK}-{BATCH_OFFSET}-*{NOTE_SUFFIX}")
+    for path in sorted(notes, reverse=True)[:FORMER_MAX]:
+        for part in parts_of(path):
+            if (part.block_id, part.offset) == (block_id, offset):
+                yield blockfile.read(path.with_suffix(BYTES_SUFFIX), part.start, part.length_bytes)
+
+
+def parts_of(note_path: Path) -> list[Place]:
+    """Return what a copy of several places holds; nothing for a note of another kind, or a damaged
+    one. Raises OSError."""
+    try:
+        told = json.loads(read_file(note_path, bytes_max=NOTE_BYTES_MAX))
+        return [Place(*part) for part in told.get("parts", ())]
+    except (ValueError, TypeError, AttributeError):
+        return []
 
 
 def keep_tail(layout: Layout, note: Note, path: Path) -> str:

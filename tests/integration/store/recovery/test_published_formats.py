@@ -47,6 +47,7 @@ ENTRIES: tuple[JournalEntry, ...] = (
     TreeEntry(4),
     UnlinkEntry((BlockId(3),)),
     InstallEntry(BlockId(3), chunk_of(content("x")), 1, -1, "", pending=False),
+    InstallEntry(BlockId(3), chunk_of(content("x")), 1, -1, "", False, 7, 8),
 )
 
 

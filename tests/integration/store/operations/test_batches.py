@@ -1,0 +1,437 @@
+"""Many chunks installed at once: each is old or new, whatever fails, and none is a special case."""
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from agent.errors import Code, Refused, Unavailable
+from agent.store.files import blockfile
+from agent.store.index.rows import InstallEntry
+from agent.store.operations import batches
+from agent.store.operations.batches import Offer, install_batch
+from agent.store.replica_store import ReplicaStore
+from agent.store.scan_reader import DiskReader
+from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ContainerId
+from tests.support.stores import (
+    CHUNK_BYTES,
+    check_clean,
+    chunk_of,
+    closed_replica,
+    content,
+    flip_bit,
+    open_store,
+    options_of_test,
+    quarantined,
+    reopened,
+)
+
+ONE = ContainerId(1)
+
+
+def offer(block_id: int, number: int, data: bytes | None = None) -> Offer:
+    """Offer a chunk as `closed_replica` writes it."""
+    found = data or content((block_id, number))
+    return Offer(BlockId(block_id), chunk_of(found, number * CHUNK_BYTES), found)
+
+
+def journal(store: ReplicaStore) -> list[object]:
+    """Return the unfinished work of container 1."""
+    with store._places[ONE].index.read() as rows:
+        return [entry for _, entry in rows.journal(ONE)]
+
+
+def files(store: ReplicaStore) -> dict[str, bytes]:
+    """Return the files of all blocks."""
+    return {path.name: path.read_bytes() for path in store.paths(ONE).chunks.iterdir()}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ReplicaStore]:
+    """A store with a closed container 1 of blocks 1, 2 and 3, two chunks each, all damaged."""
+    opened = open_store(tmp_path)
+    closed_replica(opened)
+    damage(opened)
+    yield opened
+    opened.close()
+
+
+def damage(store: ReplicaStore) -> None:
+    """Damage the first chunk of block 1 and the second of 2; lose the file of block 3."""
+    flip_bit(store.paths(ONE).block_file(BlockId(1)), 5)
+    flip_bit(store.paths(ONE).block_file(BlockId(2)), CHUNK_BYTES + 5)
+    store.paths(ONE).block_file(BlockId(3)).unlink()
+
+
+WANTED = (offer(1, 0), offer(2, 1), offer(3, 0), offer(3, 1), offer(9, 0), offer(9, 1))
+
+
+def in_quarantine(tmp_path: Path) -> list[Path]:
+    """Return the files in quarantine."""
+    return sorted(tmp_path.glob("v0/hdds/*/quarantine/*"))
+
+
+class TestInstalled:
+    """What is plain is installed in one go."""
+
+    def test_all_chunks_are_what_was_offered_and_the_old_bytes_are_in_one_copy(
+        self, tmp_path: Path, store: ReplicaStore
+    ) -> None:
+        """
+        Damaged, missing and new ones; the copy's note says which part is whose.
+        """
+        before = files(store)
+        blocks = {number: store.block(ONE, BlockId(number)) for number in (1, 2, 3)}
+
+        done = store.install_chunks(ONE, WANTED)
+
+        assert set(range(len(WANTED))) == done
+        for block_id in (1, 2, 3, 9):
+            whole = content((block_id, 0)) + content((block_id, 1))
+            assert whole == files(store)[f"{block_id}.block"]
+        assert blocks == {number: store.block(ONE, BlockId(number)) for number in (1, 2, 3)}
+        assert [0, CHUNK_BYTES] == [one.offset for one in store.block(ONE, BlockId(9)).chunks]
+        assert {
+            (1, 0): before["1.block"][:CHUNK_BYTES],
+            (2, CHUNK_BYTES): before["2.block"][CHUNK_BYTES:],
+        } == quarantined(tmp_path)
+        assert 2 == len(in_quarantine(tmp_path))
+        check_clean(store, tmp_path)
+
+    def test_the_counts_of_the_replica_follow(self, store: ReplicaStore) -> None:
+        """
+        What was recorded before is not counted twice.
+        """
+        before = store.replica(ONE)
+
+        store.install_chunks(ONE, WANTED)
+
+        after = store.replica(ONE)
+        assert before.block_count + 1 == after.block_count
+        assert before.bytes_used + 2 * CHUNK_BYTES == after.bytes_used
+
+    def test_a_scan_that_has_begun_is_outdated(self, store: ReplicaStore) -> None:
+        """
+        Before the first byte is written, too.
+        """
+        before = store.begin_scan(ONE).generation
+
+        store.install_chunks(ONE, WANTED[:1])
+
+        assert before + 1 < store.generation(ONE)
+
+    def test_each_step_is_durable_before_the_next(
+        self, store: ReplicaStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        The copy before the journal, the journal before the bytes, files and names before records.
+        """
+        steps: list[str] = []
+        fsync, fdatasync, pwrite = os.fsync, os.fdatasync, os.pwrite
+
+        def name_of(fd: int) -> str:
+            return Path(f"/proc/self/fd/{fd}").readlink().name.partition(".")[0].partition("-")[0]
+
+        def sync(fd: int) -> None:
+            steps.append(f"sync of {name_of(fd)}")
+            fsync(fd)
+
+        def datasync(fd: int) -> None:
+            steps.append(f"sync of {name_of(fd)}")
+            fdatasync(fd)
+
+        def write(fd: int, data: bytes, offset: int) -> int:
+            steps.append(f"write to {name_of(fd)}")
+            return pwrite(fd, data, offset)
+
+        index = store._places[ONE].index
+        commit = index.write
+        monkeypatch.setattr(os, "fsync", sync)
+        monkeypatch.setattr(os, "fdatasync", datasync)
+        monkeypatch.setattr(os, "pwrite", write)
+        monkeypatch.setattr(index, "write", lambda change: (steps.append("commit"), commit(change)))
+
+        store.install_chunks(ONE, [offer(1, 0), offer(3, 0), offer(3, 1)])
+
+        copied = ["write to 1", "sync of 1", "sync of quarantine"]  # note, then bytes
+        assert [
+            *(*copied, *copied, "commit"),
+            *("write to 1", "sync of 1", "write to 3", "write to 3", "sync of 3"),
+            *("sync of chunks", "commit"),
+        ] == steps
+
+    def test_a_scan_is_shown_what_was_replaced(self, store: ReplicaStore) -> None:
+        """
+        Out of the copy that it shares with others.
+        """
+        old = files(store)["2.block"][CHUNK_BYTES:]
+        store.install_chunks(ONE, WANTED)
+        reader = DiskReader(store, ONE, store.begin_scan(ONE))
+
+        found = list(reader.former_bytes(BlockId(2), CHUNK_BYTES))
+        others = list(reader.former_bytes(BlockId(3), 0))
+
+        reader.close()
+        assert ([old], []) == (found, others)
+
+
+class TestLeftAlone:
+    """What a batch does not take is as it was, and the others are done."""
+
+    @pytest.mark.parametrize(
+        "unfit",
+        [
+            offer(1, 1, content("other")),
+            offer(2, 1, content("other")),
+            offer(3, 1),
+            Offer(BlockId(3), chunk_of(content((3, 0))), content("not this")),
+            Offer(BlockId(1), chunk_of(content("across"), 5_000), content("across")),
+        ],
+        ids=["verifies", "not our row's", "a hole", "not as described", "across chunks"],
+    )
+    def test_what_is_refused_alone_is_not_done_with_others(
+        self, store: ReplicaStore, unfit: Offer
+    ) -> None:
+        """
+        It changes nothing, and stops nothing; alone it gets the reason.
+        """
+        before = files(store)
+        good = offer(1, 0)
+
+        done = store.install_chunks(ONE, [unfit, good])
+
+        assert {1} == done
+        after = files(store)
+        assert content((1, 0)) + content((1, 1)) == after.pop("1.block")
+        del before["1.block"]
+        assert before == after
+        with pytest.raises(Refused):
+            store.repair(ONE).install_chunk(unfit.block_id, unfit.chunk, unfit.data)
+
+    def test_a_chunk_without_checksums_is_not_overwritten_while_it_is_there(
+        self, store: ReplicaStore
+    ) -> None:
+        """
+        Unknown is no reason to overwrite.
+        """
+        two, block_id, data = ContainerId(2), BlockId(1), content((1, 0))
+        store.create_container(two)
+        chunk = chunk_of(data, checksum_type=ChecksumType.NONE)
+        block = BlockData(block_id, Bcsid(1), (chunk,))
+        store.write_chunk(two, block_id, chunk, data, commit=block)
+        store.close_container(two, bcsid=1)
+
+        done = store.install_chunks(two, [Offer(block_id, chunk, content("x"))])
+
+        assert frozenset() == done
+        assert data == store.read(two, block_id, 0, CHUNK_BYTES)
+
+    def test_what_an_operator_orders_replaces_what_verifies(
+        self, tmp_path: Path, store: ReplicaStore
+    ) -> None:
+        """
+        And what verified is kept.
+        """
+        other = content("other")
+        ordered = Offer(BlockId(1), chunk_of(other, CHUNK_BYTES), other, is_ordered=True)
+
+        done = store.install_chunks(ONE, [ordered])
+
+        assert {0} == done
+        assert {(1, CHUNK_BYTES): content((1, 1))} == quarantined(tmp_path)
+
+    def test_a_deleted_block_is_not_brought_back(self, store: ReplicaStore) -> None:
+        """
+        Whatever a peer that has not heard of the delete offers.
+        """
+        store.delete_blocks(ONE, [BlockId(3)])
+
+        done = store.install_chunks(ONE, WANTED)
+
+        assert {0, 1, 4, 5} == done
+        assert BlockId(3) not in [block.block_id for block in store.blocks(ONE)]
+
+    def test_a_file_with_other_names_is_not_written(
+        self, tmp_path: Path, store: ReplicaStore
+    ) -> None:
+        """
+        It is copied first, alone.
+        """
+        path = store.paths(ONE).block_file(BlockId(1))
+        (tmp_path / "other name").hardlink_to(path)
+        before = path.read_bytes()
+
+        done = store.install_chunks(ONE, WANTED[:2])
+
+        assert {1} == done
+        assert before == path.read_bytes()
+
+
+class TestFailing:
+    """Nothing is half done."""
+
+    def test_one_chunk_that_does_not_arrive_takes_all_back(
+        self,
+        tmp_path: Path,
+        store: ReplicaStore,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """
+        The old bytes, the missing file, the journal and the quarantine are as they were.
+        """
+        before, real = files(store), blockfile.overwrite_pieces
+
+        def forgetful(path: Path, pieces: Sequence[tuple[int, bytes]]) -> None:
+            real(path, pieces)
+            if path.name == "9.block":
+                flip_bit(path, CHUNK_BYTES + 9)
+
+        monkeypatch.setattr(blockfile, "overwrite_pieces", forgetful)
+        done = store.install_chunks(ONE, WANTED)
+
+        assert frozenset() == done
+        assert before == files(store)
+        assert ([], []) == (journal(store), in_quarantine(tmp_path))
+
+    def test_an_index_that_cannot_record_the_new_bytes_gets_the_old_ones_back(
+        self,
+        store: ReplicaStore,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """
+        Now, not at the next start.
+        """
+        before = files(store)
+
+        def full(*_: object) -> None:
+            raise Unavailable(Code.DISK_OUT_OF_SPACE, "no room in the index")
+
+        monkeypatch.setattr(batches, "record_chunks", full)
+
+        assert frozenset() == store.install_chunks(ONE, WANTED)
+        assert before == files(store)
+        assert [] == journal(store)
+
+    def test_a_batch_without_room_is_not_begun(self, tmp_path: Path, store: ReplicaStore) -> None:
+        """
+        The reserve stays; each chunk is told so alone.
+        """
+        before = files(store)
+
+        done = install_batch(store._places[ONE], options_of_test(reserve_bytes=2**62), ONE, WANTED)
+
+        assert frozenset() == done
+        assert (before, []) == (files(store), in_quarantine(tmp_path))
+
+
+class TestInterrupted:
+    """What a start makes of a batch that was cut off; `test_store_kill` cuts it everywhere."""
+
+    def begun(self, store: ReplicaStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Begin a batch and write nothing, as a process that is killed then."""
+
+        def killed(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(blockfile, "overwrite_pieces", killed)
+            patched.setattr(batches, "_take_back", lambda *_: None)
+            with pytest.raises(KeyboardInterrupt):
+                store.install_chunks(ONE, WANTED)
+
+    def test_each_chunk_gets_its_own_bytes_back_out_of_the_copy_they_share(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        Half of each arrived; what one entry restores is still there for the next.
+        """
+        store = open_store(tmp_path)
+        closed_replica(store)
+        damage(store)
+        before = files(store)
+        self.begun(store, monkeypatch)
+        for one in WANTED[:2]:
+            half = one.data[: CHUNK_BYTES // 2]
+            path = store.paths(ONE).block_file(one.block_id)
+            blockfile.overwrite(path, half[:-1] + b"?", one.chunk.offset)
+        assert before != files(store)
+
+        store = reopened(store, tmp_path)
+
+        assert before == files(store)
+        assert [] == journal(store)
+        store.close()
+
+    def test_a_chunk_that_arrived_behind_one_that_did_not_is_taken_back(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        A block whose row was lost would get one with a hole.
+        """
+        store = open_store(tmp_path)
+        closed_replica(store)
+        path = store.paths(ONE).block_file(BlockId(1))
+        for offset in (5, CHUNK_BYTES + 5):
+            flip_bit(path, offset)
+        store._places[ONE].index.write(lambda rows: rows.delete_block(ONE, BlockId(1)))
+        before = files(store)
+
+        real = blockfile.overwrite_pieces
+
+        def killed(*_: object) -> None:
+            real(path, [(0, WANTED[0].data[:-1] + b"?"), (CHUNK_BYTES, content((1, 1)))])
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(blockfile, "overwrite_pieces", killed)
+            patched.setattr(batches, "_take_back", lambda *_: None)
+            with pytest.raises(KeyboardInterrupt):
+                store.install_chunks(ONE, [offer(1, 0), offer(1, 1)])
+
+        store = reopened(store, tmp_path)
+
+        assert before == files(store)
+        assert None is store.block_row(ONE, BlockId(1))
+        assert [] == journal(store)
+        store.close()
+
+    def test_a_copy_that_is_too_short_restores_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        The entry stays, and is told; no other bytes are put in the place.
+        """
+        store = open_store(tmp_path)
+        closed_replica(store)
+        damage(store)
+        before = files(store)
+        self.begun(store, monkeypatch)
+        [copy] = tmp_path.glob("v0/hdds/*/quarantine/*.bytes")
+        copy.write_bytes(copy.read_bytes()[:-1])
+
+        store = reopened(store, tmp_path)
+
+        assert before == files(store)
+        assert [(2, CHUNK_BYTES)] == [
+            (entry.block_id, entry.chunk.offset)
+            for entry in journal(store)
+            if isinstance(entry, InstallEntry)
+        ]
+        store.close()
+
+
+def test_the_copy_of_a_batch_is_not_purged_while_the_journal_needs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    However old it is.
+    """
+    store = open_store(tmp_path)
+    closed_replica(store)
+    damage(store)
+    TestInterrupted().begun(store, monkeypatch)
+
+    assert 0 == store.purge_quarantine(-1.0)
+    assert 2 == len(in_quarantine(tmp_path))
+    store.close()
