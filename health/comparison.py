@@ -24,12 +24,15 @@ from health.words import ChecksumClass, State
 MAJORITY_MIN: Final = 2
 """One replica alone is no majority, however small the others are."""
 
+NO_VOTE: Final = -1
+"""The contest of a replica that takes part in none."""
+
 _KEYS: Final = ("container", "index", "algorithm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What the roots say; the first five per container, the last per replica."""
+    """What the roots say; the first five per container, the last three per replica."""
 
     checksum_class: Ints
     roots_differ: Bools
@@ -41,6 +44,10 @@ class Comparison:
     """Countable replicas without anything against them that hold one root, at most."""
     is_minority: Bools
     """Another root of its index has the majority."""
+    contest: Ints
+    """Replicas of one number told roots that may be compared; NO_VOTE of one that told none."""
+    is_exposed: Bools
+    """It could have lost: enough others voted beside it for a majority, and there was one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,8 @@ def compare(view: View, is_good: Bools) -> Comparison:
     ]
     is_minority = np.zeros(len(rows.owner), dtype=np.bool_)
     is_minority[votes.known[is_loser]] = True
+    of_replica = np.full(len(rows.owner), NO_VOTE, dtype=np.int64)
+    of_replica[votes.known] = contest
     agreeing = votes.roots.tally(is_good[votes.known])
     agreeing_max = np.zeros(rows.count, dtype=np.int64)
     np.maximum.at(agreeing_max, container[votes.roots.first], agreeing)
@@ -84,7 +93,16 @@ def compare(view: View, is_good: Bools) -> Comparison:
         is_unreachable_different=_unreachable_differs(view, votes, told),
         agreeing_max=agreeing_max,
         is_minority=is_minority,
+        contest=of_replica,
+        is_exposed=_exposed(votes, of_replica),
     )
+
+
+def _exposed(votes: _Votes, of_replica: Ints) -> Bools:
+    """Return which replicas stood in a contest that was decided, and that they could have lost."""
+    voters = np.bincount(votes.contest[votes.roots.of_row], minlength=len(votes.has_majority))
+    is_real = votes.has_majority & (voters > MAJORITY_MIN)
+    return np.append(is_real, False)[of_replica]
 
 
 def _with_companion(view: View) -> Bools:

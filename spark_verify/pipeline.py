@@ -162,7 +162,10 @@ def _run(run: Run) -> dict[str, Any]:
     check_reporting(nodes, request.reporting_min_percent)
     racks = {node["rack"] for node in nodes if node["health"] != "DEAD"}
     rules = replace(request.rules, **manifest.rules | {"rack_count": max(len(racks), 1)})
-    case = Case(nodes_of(table), rules, run.stamp, manifest)
+    own = nodes_of(table)
+    version = {node["datanode_id"]: node["version"] for node in nodes}
+    versions = tuple(version[name] for name in own.names)
+    case = Case(own, rules, run.stamp, manifest, versions)
     previous = previous_run(request.out, manifest, run.run_id)
     run.timed("open", started_s)
     started_s = time.monotonic()
@@ -267,7 +270,8 @@ def _conclude(
     counted: Counted, previous: Previous | None, nodes: list[Any], run: Run
 ) -> dict[str, Any]:
     """Return the run in numbers."""
-    manifest, tallies, volumes = run.manifest, counted.tallies, counted.volumes
+    manifest, tallies = run.manifest, counted.tallies
+    volumes, votes = counted.sums.volumes.to_pylist(), counted.sums.votes.to_pylist()
     if not run.request.changed_nodes:
         _check_counts(manifest, tallies)
     silent = silent_nodes(nodes)
@@ -276,7 +280,6 @@ def _conclude(
         wanting = []
     scan = (sum(v["scans"] for v in wanting), sum(v["scan_bytes"] for v in wanting))
     kinds = judged_kinds(tallies)
-    lost = count_lost(tallies)
     return {
         **asdict(run.stamp),
         "cluster_id": manifest.cluster_id,
@@ -290,10 +293,8 @@ def _conclude(
         "no_progress": tallies.ids("backed_off", ())[:SAMPLE_MAX],
         "plan": count_plan(tallies, scan),
         "verification_age": verification_ages(volumes),
-        "lost_by_volume": [
-            {"datanode_id": d, "volume_id": v, "count": n} for (d, v), n in sorted(lost.items())
-        ],
-        "blame": blame(volumes, lost, nodes),
+        "lost_by_volume": count_lost(votes),
+        "blame": blame(votes, nodes),
         "leaving": leaving_nodes(tallies, nodes, volumes),
         "agreement": agreement(tallies),
         "previous": previous.facts() if previous else None,

@@ -1,93 +1,378 @@
-"""Who is to blame: which node, volume, software version or rack the outvoted replicas share.
+"""Who is to blame: which volume, node, rack or software version lost votes that accident does not
+explain, and nobody who only stands beside it.
 
-For each value of an attribute: of `n` replicas with a known root, `k` lost the vote. Everyone else
-loses at rate p. The chance of k or more by accident is the upper tail of Binomial(n, p); times the
-number of values tried (Bonferroni), since among a thousand nodes one is always the worst. The
-smallest chance is the first suspect. Nothing here is proof: it says where to look.
+    votes of each volume ─► two versions that disagree ─► suspects, one after the other ─► each
+                            (nobody knows who is right)   again, given all the others
+
+A replica counts where it could have lost (`tasks.votes`). What is expected of a suspect is what
+the others lose: the others of the innermost suspect that it lies in, so that a volume is compared
+within its node, a node within its rack or version, once these are named. Whoever stands out
+already, named or not, is no measure for others.
+
+Volumes differ without being broken. So what is expected is not a number but a spread of rates
+(Poisson losses at a rate drawn from a gamma distribution), and the chance of accident is Chernoff's
+bound on its tail: never told smaller than it is. A suspect that has parts (a node its volumes, a
+rack its nodes) is named when its better half does badly, too; otherwise the parts are suspects.
+
+Where two versions disagree by their nature, each loses wherever it stands alone against the other,
+and neither among its own kind. The larger number wins such votes, not the right one. These losses
+are told as a case of their own, "one of these two versions", and count for nothing else. Nothing
+here is proof: it says where to look.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import exp, lgamma, log, log10
-from typing import Final
+from itertools import combinations
+from math import exp, log, log10
+from typing import Any, Final
 
-SURE_LOG10: Final = -3.0
-"""A suspect is named when accident is less likely than one in a thousand."""
+import numpy as np
 
-SHOWN_MAX: Final = 20
-TERM_MIN: Final = 1e-18
+from health.segments import Bools, Ints
+from spark_verify.report.exposure import LEVELS, PARTS_OF, Floats, Units, summed_by
 
+SURE_LOG10: Final = -4.0
+"""A suspect is named when accident is less likely, counted over all members of its level."""
 
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """What one value of one attribute did: `lost` of `known` votes."""
+TIMES_MIN: Final = 3.0
+"""Nor is anybody named who loses less than so many times what is expected."""
 
-    attribute: str
-    value: str
-    lost: int
-    known: int
+LOST_MIN: Final = 5
+"""Nor for fewer losses: each may be an accident of its own."""
+
+SPREADS: Final = {"volume": 0.1, "datanode": 0.05, "rack": 0.02, "version": 0.02}
+"""How much rates of a level differ at least: squares of their coefficients of variation."""
+
+SPREAD_MEMBERS_MIN: Final = 8
+"""Members of a level from which on its own spread is measured."""
+
+EXPECTED_MIN: Final = 5.0
+"""Losses that must be expected of somebody, or of half of it, before their lack tells anything."""
+
+BETTER_HALF_MIN: Final = 0.25
+"""What the better half of a suspect's parts must lose, of what would be its share."""
+
+STANDS_OUT_LOG10: Final = -2.5
+"""Who is as unlikely as this is no measure for the others."""
+
+SHOWN_MAX: Final = 40
+
+BOTH: Final = "versions"
+"""The attribute of two versions of which one is to blame."""
+
+NOT_COMPARED: Final = 0.0
+"""The chance, as its logarithm, where nothing needs an explanation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A value whose losses are too many for accident; smaller `log10_chance` is worse."""
+    """Losses that are too many for accident; smaller `log10_chance` is worse."""
 
     attribute: str
     value: str
     lost: int
-    known: int
+    exposed: int
+    """Votes that could have been lost."""
     times_expected: float
     log10_chance: float
+    """Of accident: at most."""
 
 
-def suspects(tallies: Iterable[Tally]) -> list[Suspect]:
-    """Return the values that stand out, the most certain first, at most SHOWN_MAX."""
-    by_attribute: dict[str, list[Tally]] = {}
-    for tally in tallies:
-        by_attribute.setdefault(tally.attribute, []).append(tally)
-    found = [suspect for group in by_attribute.values() for suspect in _rank(group)]
-    return sorted(found, key=lambda s: (s.log10_chance, s.attribute, s.value))[:SHOWN_MAX]
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """A member of a level."""
+
+    level: str
+    member: int
 
 
-def _rank(group: list[Tally]) -> list[Suspect]:
-    lost, known = sum(t.lost for t in group), sum(t.known for t in group)
-    found = []
-    for tally in group:
-        others = known - tally.known
-        if not tally.lost or not others:
-            continue  # with one value only there is nobody to compare with
-        # Half a loss for the others: a rate of exactly zero would make any loss impossible.
-        rate = min((lost - tally.lost + 0.5) / (others + 1), 1.0)
-        chance = tail_log10(tally.lost, tally.known, rate) + log10(len(group))
-        if chance <= SURE_LOG10:
-            expected = tally.known * rate
-            found.append(
-                Suspect(
-                    tally.attribute,
-                    tally.value,
-                    tally.lost,
-                    tally.known,
-                    round(tally.lost / expected, 1),
-                    round(chance, 1),
-                )
+@dataclass(frozen=True, slots=True)
+class _Evidence:
+    """Losses of the members of a level, beside what is expected of them."""
+
+    lost: Floats
+    exposed: Floats
+    expected: Floats
+    log10_chance: Floats
+    """Of accident at one member alone; the worst of many is unlikely by nature."""
+
+    def of_all(self) -> Floats:
+        """Return the chance that accident does as much to any member."""
+        return self.log10_chance + log10(max(1, int((self.exposed > 0).sum())))
+
+    def is_sure(self) -> Bools:
+        """Return who may be named."""
+        is_much: Bools = (self.lost >= LOST_MIN) & (self.lost >= TIMES_MIN * self.expected)
+        return is_much & (self.of_all() <= SURE_LOG10)
+
+
+def suspects(votes: Iterable[dict[str, Any]], nodes: Iterable[dict[str, Any]]) -> list[Suspect]:
+    """Return who is named, the most certain first, at most SHOWN_MAX. `votes` are rows of
+    `tasks.votes.NO_VOTES`, `nodes` rows of `nodes/`."""
+    units = Units.of(votes, nodes)
+    pairs, is_explained = _disagreements(units)
+    units = units.without(is_explained)
+    named: list[_Group] = []
+    while len(named) < SHOWN_MAX and (found := _worst(units, named)) is not None:
+        named.append(found)
+    named = _confirmed(units, named)
+    told = [_told(units, group, _without(named, group)) for group in named]
+    order = sorted([*pairs, *told], key=lambda s: (s.log10_chance, s.attribute, s.value))
+    return order[:SHOWN_MAX]
+
+
+def _worst(units: Units, named: Sequence[_Group]) -> _Group | None:
+    """Return who is named next, given those that are; None when nobody is."""
+    trial = _Trial(units, named)
+    found: list[tuple[float, _Group]] = []
+    for name in LEVELS:
+        evidence = trial.evidence(name)
+        level = units.levels[name]
+        for member in np.flatnonzero(evidence.is_sure() & level.is_candidate).tolist():
+            found.append((float(evidence.of_all()[member]), _Group(name, member)))
+    for _, group in sorted(found, key=lambda pair: pair[0]):
+        if group not in named and trial.is_bad_throughout(group):
+            return group
+    return None
+
+
+def _confirmed(units: Units, named: Sequence[_Group]) -> list[_Group]:
+    """Return who still stands out, given all the others: who was named first was compared with
+    some that were named later."""
+    kept = list(named)
+    while True:
+        for group in reversed(kept):
+            trial = _Trial(units, _without(kept, group))
+            evidence = trial.evidence(group.level)
+            if not evidence.is_sure()[group.member] or not trial.is_bad_throughout(group):
+                kept.remove(group)
+                break
+        else:
+            return kept
+
+
+def _without(named: Iterable[_Group], group: _Group) -> list[_Group]:
+    return [other for other in named if other != group]
+
+
+def _told(units: Units, group: _Group, others: Sequence[_Group]) -> Suspect:
+    evidence = _Trial(units, others).evidence(group.level)
+    i = group.member
+    name = units.levels[group.level].names[i]
+    attribute, value = units.labels.get((group.level, name), (group.level, name))
+    return Suspect(
+        attribute,
+        value,
+        int(evidence.lost[i]),
+        int(evidence.exposed[i]),
+        round(float(evidence.lost[i] / evidence.expected[i]), 1),
+        round(float(evidence.of_all()[i]), 1),
+    )
+
+
+class _Trial:
+    """What is said of everybody, given that some are named."""
+
+    def __init__(self, units: Units, named: Sequence[_Group]) -> None:
+        self._units = units
+        self._named = tuple(named)
+        self._cell, self._cells = _cells(units, named)
+        self._is_measure = np.ones(len(units.exposed), dtype=np.bool_)
+        self._find_measures()
+
+    def evidence(self, name: str) -> _Evidence:
+        """Return what is said of each member of a level: of its units that lie in the innermost
+        named group which contains it whole. The others are explained."""
+        units, level = self._units, self._units.levels[name]
+        place = level.of_unit * self._cells + self._cell
+        shape = (level.count, self._cells)
+        exposed, lost, measure, lost_there = (
+            summed_by(place, column, level.count * self._cells).reshape(shape)
+            for column in (
+                units.exposed,
+                units.lost,
+                units.exposed * self._is_measure,
+                units.lost * self._is_measure,
             )
-    return found
+        )
+        others = np.maximum(measure.sum(axis=0) - measure, 0)
+        others_lost = np.maximum(lost_there.sum(axis=0) - lost_there, 0)
+        is_compared = (others > 0) & (exposed > 0) & self._contains(name)
+        expected = np.where(is_compared, exposed * (others_lost + 0.5) / (others + 1), 0)
+        total = expected.sum(axis=1)
+        own_lost = np.where(is_compared, lost, 0).sum(axis=1)
+        own_exposed = np.where(is_compared, exposed, 0).sum(axis=1)
+        safe = np.where(total > 0, total, 1)
+        doubt = (expected**2 / (others_lost + 0.5)).sum(axis=1) / safe**2
+        doubt += self._spread(name, own_lost, safe)
+        chance = tail_log10(own_lost, safe, 1 / doubt)
+        return _Evidence(own_lost, own_exposed, safe, np.where(total > 0, chance, NOT_COMPARED))
+
+    def _contains(self, name: str) -> Bools:
+        """Return for each member of a level which cells belong to a group that contains it."""
+        level = self._units.levels[name]
+        found = np.ones((level.count, self._cells), dtype=np.bool_)
+        for number, group in enumerate(self._named, 1):
+            outside = self._units.levels[group.level].of_unit != group.member
+            found[:, number] = level.total(outside * 1) == 0
+        return found
+
+    def is_bad_throughout(self, group: _Group) -> bool:
+        """Whether the better half of a group's parts does badly, too."""
+        if group.level not in PARTS_OF:
+            return True
+        units = self._units
+        level = units.levels[group.level]
+        own = level.of_unit == group.member
+        own &= self._contains(group.level)[group.member][self._cell]
+        parts = units.levels[PARTS_OF[group.level]]
+        lost = summed_by(parts.of_unit[own], units.lost[own], parts.count)
+        exposed = summed_by(parts.of_unit[own], units.exposed[own], parts.count)
+        return _is_throughout(lost, exposed)
+
+    def _find_measures(self) -> None:
+        """Take out who stands out, again and again: one hides another. Half of a cell stays."""
+        while True:
+            out = np.zeros(len(self._is_measure), dtype=np.bool_)
+            for name in LEVELS[:-1]:
+                level, evidence = self._units.levels[name], self.evidence(name)
+                out |= (evidence.log10_chance <= STANDS_OUT_LOG10)[level.of_unit]
+            kept = self._is_measure & ~out
+            whole, left = (
+                summed_by(self._cell, self._units.exposed * mask, self._cells)
+                for mask in (np.ones(len(kept)), kept)
+            )
+            kept = np.where((left >= whole / 2)[self._cell], kept, self._is_measure)
+            if (kept == self._is_measure).all():
+                return
+            self._is_measure = kept
+
+    def _spread(self, name: str, lost: Floats, expected: Floats) -> Floats:
+        """Return how uncertain the rate of each member is, as the square of a coefficient."""
+        level = self._units.levels[name]
+        rate = (expected / np.maximum(level.total(self._units.exposed), 1))[level.of_unit]
+        own = self._units.exposed * rate
+        found = np.full(level.count, SPREADS[name])
+        for finer in LEVELS[: LEVELS.index(name)]:
+            if name == "version" and finer == "rack":
+                continue  # a version is of many racks, and cuts none
+            parts = self._units.levels[finer]
+            squares = np.zeros(level.count)
+            of_part = np.zeros(parts.count, dtype=np.int64)
+            of_part[parts.of_unit] = level.of_unit
+            np.add.at(squares, of_part, parts.total(own) ** 2)
+            found += SPREADS[finer] * squares / expected**2
+        contains = self._contains(name)
+        for coarser in LEVELS[LEVELS.index(name) + 1 : -1]:  # all are alike in what they lie in
+            place = LEVELS.index(coarser)
+            inner = [i for i, g in enumerate(self._named, 1) if LEVELS.index(g.level) <= place]
+            found += SPREADS[coarser] * ~contains[:, inner].any(axis=1)
+        widest: Floats = np.maximum(found, _measured_spread(lost, expected))
+        return widest
 
 
-def tail_log10(k: int, n: int, p: float) -> float:
-    """Return log10 of the chance that Binomial(n, p) is k or more."""
-    if k <= 0 or p >= 1:
+def _cells(units: Units, named: Sequence[_Group]) -> tuple[Ints, int]:
+    """Return the innermost named group of each unit, and how many cells there are; the first is of
+    those in none."""
+    cell = np.zeros(len(units.exposed), dtype=np.int64)
+    size = np.full(len(cell), np.inf)
+    for number, group in enumerate(named, 1):
+        level = units.levels[group.level]
+        own = level.of_unit == group.member
+        weight = units.exposed[own].sum()
+        inner = own & (weight < size)
+        cell[inner], size[inner] = number, weight
+    return cell, len(named) + 1
+
+
+def _measured_spread(lost: Floats, expected: Floats) -> float:
+    """Return by how much rates differ, from the lower half of those of which enough is expected:
+    suspects are in the upper one."""
+    is_told = expected >= EXPECTED_MIN
+    if is_told.sum() < SPREAD_MEMBERS_MIN:
         return 0.0
-    if k <= n * p:
-        return 0.0  # at or below what is expected: nothing to explain
-    first = lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1) + k * log(p)
-    first += (n - k) * log(1 - p)
-    total, term, i = 1.0, 1.0, k
-    while i < n and term > TERM_MIN * total:  # terms fall from k on, since k is above the mean
-        term *= (n - i) / (i + 1) * p / (1 - p)
-        total += term
-        i += 1
-    return min(0.0, (first + log(total)) / log(10))
+    rates = lost[is_told] / expected[is_told]
+    middle = float(np.median(rates))
+    low = rates <= middle
+    if middle <= 0:
+        return 0.0
+    squares = float(((rates[low] - middle) ** 2).mean())
+    chance = float((middle / expected[is_told][low]).mean())
+    return max(0.0, (squares - chance) / middle**2)
+
+
+def _disagreements(units: Units) -> tuple[list[Suspect], Bools]:
+    """Return pairs of versions of which one is to blame, and the votes that are explained so.
+
+    One of two is, and nobody knows which, when a version loses alone against the other, and not
+    beside its own kind: what damages at random does so in any company.
+    """
+    duels = units.duels
+    versions = units.levels["version"]
+    names = np.array([*versions.names, ""], dtype=object)
+    own = names[versions.of_unit[duels.unit]] if len(duels.unit) else np.array([], dtype=object)
+    against = np.array(duels.against, dtype=object)
+    is_explained = np.zeros(len(duels.unit), dtype=np.bool_)
+    found = []
+    for one, other in combinations(versions.names, 2):
+        sides = {one: (own == one) & (against == other), other: (own == other) & (against == one)}
+        told = [_alone(units, mask, side) for side, mask in sides.items()]
+        times, chance = min(told, key=lambda pair: pair[1])
+        if chance <= SURE_LOG10 and times >= TIMES_MIN:
+            both = sides[one] | sides[other]
+            is_explained |= both
+            numbers = int(duels.lost[both].sum()), int(duels.exposed[both].sum())
+            value = f"{one} or {other}"
+            found.append(Suspect(BOTH, value, *numbers, round(times, 1), round(chance, 1)))
+    return found, is_explained
+
+
+def _alone(units: Units, mask: Bools, version: str) -> tuple[float, float]:
+    """Return how many times as often as elsewhere a version lost alone against another, and the
+    chance of that; (0, 0) where it is no wonder, or the fault of some of its nodes."""
+    nothing = 0.0, NOT_COMPARED
+    duels = units.duels
+    lost, exposed = float(duels.lost[mask].sum()), float(duels.exposed[mask].sum())
+    if lost < LOST_MIN:
+        return nothing
+    nodes = units.levels["datanode"]
+    of_duel = nodes.of_unit[duels.unit[mask]]
+    parts = [
+        summed_by(of_duel, column[mask], nodes.count) for column in (duels.lost, duels.exposed)
+    ]
+    if np.count_nonzero(parts[1]) < 2 or not _is_throughout(*parts):
+        return nothing
+    alone = [summed_by(duels.unit, c, len(units.lost)) for c in (duels.lost, duels.exposed)]
+    others_lost, others = units.lost - alone[0], units.exposed - alone[1]
+    level = units.levels["version"]
+    kin = level.of_unit == level.names.index(version)
+    if others[kin].sum() * lost / exposed >= EXPECTED_MIN:  # what it would lose beside its own kind
+        others_lost, others = others_lost[kin], others[kin]
+    rate = (others_lost.sum() + 0.5) / (others.sum() + 1)
+    doubt = 1 / (others_lost.sum() + 0.5) + SPREADS["version"] + SPREADS["datanode"]
+    bound = tail_log10(np.array([lost]), np.array([exposed * rate]), np.array([1 / doubt]))
+    return lost / (exposed * rate), float(bound[0])
+
+
+def _is_throughout(lost: Floats, exposed: Floats) -> bool:
+    """Whether the better half of some parts loses at least a part of its share."""
+    there = np.flatnonzero(exposed)
+    order = there[np.argsort(lost[there] / exposed[there], kind="stable")]
+    half = np.cumsum(exposed[order]) <= exposed.sum() / 2
+    better = order[: max(1, int(half.sum()))]
+    share = lost.sum() * exposed[better].sum() / max(exposed.sum(), 1)
+    if len(there) < 2 or share < EXPECTED_MIN:
+        return True
+    return bool(lost[better].sum() >= BETTER_HALF_MIN * share)
+
+
+def tail_log10(lost: Floats, expected: Floats, shape: Floats) -> Floats:
+    """Return a bound on log10 of the chance of so many losses or more, where the rate is drawn from
+    a gamma distribution of this shape: Chernoff's, exact enough and never too small."""
+    more = np.maximum(lost, expected)
+    nats = (more + shape) * np.log((more + shape) / (expected + shape))
+    nats -= more * np.log(np.maximum(more, 1e-300) / expected)
+    return np.where(lost <= expected, NOT_COMPARED, nats / log(10))
 
 
 def chance_text(log10_chance: float) -> str:

@@ -17,7 +17,7 @@ from health.words import (
     flag_names,
     states_counted,
 )
-from spark_verify.report.blame import Tally, suspects
+from spark_verify.report.blame import suspects
 from spark_verify.tasks.tallies import SAMPLE_MAX, Tallies
 from spark_verify.tasks.volumes import AGE_DAYS
 
@@ -132,9 +132,17 @@ def verification_ages(volumes: list[dict[str, Any]]) -> dict[str, int]:
     return counts | {"never": sum(v["never"] for v in volumes)}
 
 
-def count_lost(tallies: Tallies) -> dict[tuple[str, str], int]:
-    """Return how many replicas of each node and volume lost the vote."""
-    return {(node, volume): n for (node, volume), (n,) in tallies.of("lost").items()}
+def count_lost(votes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return how many replicas of each node and volume lost the vote, of those that lost any.
+    `votes` are rows of `tasks.votes.NO_VOTES`."""
+    lost: Counter[tuple[str, str]] = Counter()
+    for row in votes:
+        lost[row["datanode_id"], row["volume_id"]] += row["lost"]
+    return [
+        {"datanode_id": datanode_id, "volume_id": volume_id, "count": count}
+        for (datanode_id, volume_id), count in sorted(lost.items())
+        if count
+    ]
 
 
 def agreement(tallies: Tallies) -> dict[str, Any]:
@@ -184,27 +192,9 @@ def leaving_nodes(
     return found[:LEAVING_MAX]
 
 
-def blame(
-    volumes: list[dict[str, Any]], lost: dict[tuple[str, str], int], nodes: list[Any]
-) -> list[dict[str, Any]]:
-    """Return the suspects among nodes, volumes, versions and racks."""
-    about = {node["datanode_id"]: node for node in nodes}
-    tallies: dict[tuple[str, str], list[int]] = {}
-    for volume in volumes:
-        datanode_id = volume["datanode_id"]
-        node = about[datanode_id]
-        counted = lost.get((datanode_id, volume["volume_id"]), 0), volume["known"]
-        for attribute, value in (
-            ("datanode", datanode_id),
-            ("volume", f"{datanode_id} {volume['volume_id']}"),
-            ("version", node["version"]),
-            ("rack", node["rack"]),
-        ):
-            tally = tallies.setdefault((attribute, value), [0, 0])
-            tally[0] += counted[0]
-            tally[1] += counted[1]
-    ranked = suspects(Tally(a, v, *counts) for (a, v), counts in sorted(tallies.items()))
-    return [asdict(suspect) for suspect in ranked]
+def blame(votes: list[dict[str, Any]], nodes: list[Any]) -> list[dict[str, Any]]:
+    """Return the suspects among volumes, nodes, racks and versions."""
+    return [asdict(suspect) for suspect in suspects(votes, nodes)]
 
 
 def exit_code(summary: dict[str, Any]) -> int:

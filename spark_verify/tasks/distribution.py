@@ -16,9 +16,8 @@ import pyarrow as pa
 
 from spark_verify.snapshot.reading import Part
 from spark_verify.tasks.exchange import packed, unpacked
-from spark_verify.tasks.judging import Job, judge_partition, parted
+from spark_verify.tasks.judging import Job, Sums, judge_partition, parted
 from spark_verify.tasks.tallies import Tallies, collected
-from spark_verify.tasks.volumes import summed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,7 +29,7 @@ BLOBS_PER_BATCH: Final = 16
 """Blobs that Spark hands to Python at once: each may have megabytes."""
 
 READ: Final = "partition int, number int, blob binary"
-JUDGED: Final = "tallies string, volumes binary"
+JUDGED: Final = "tallies string, volumes binary, votes binary"
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -40,8 +39,7 @@ class Counted:
     """What the tasks of a run counted."""
 
     tallies: Tallies
-    volumes: list[dict[str, Any]]
-    """Numbers of each volume (`volumes.count_volumes`)."""
+    sums: Sums
 
 
 def run_here(parts: Sequence[Part], job: Job) -> Counted:
@@ -51,7 +49,7 @@ def run_here(parts: Sequence[Part], job: Job) -> Counted:
     for part in parts:
         for _, table in parted(part, job, tallies):
             tables.setdefault(part.table, []).append(table)
-    return Counted(tallies, summed([judge_partition(0, tables, job, tallies)]))
+    return Counted(tallies, Sums.of([judge_partition(0, tables, job, tallies)]))
 
 
 def run_on_spark(spark: "SparkSession", parts: Sequence[Part], job: Job) -> Counted:
@@ -62,9 +60,10 @@ def run_on_spark(spark: "SparkSession", parts: Sequence[Part], job: Job) -> Coun
     exchanged = blobs.repartition(job.layout.partitions, "partition")
     judged = exchanged.sortWithinPartitions("partition", "number").mapInArrow(_judging(job), JUDGED)
     found = judged.toArrow()
+    counted = zip(found["volumes"].to_pylist(), found["votes"].to_pylist(), strict=True)
     return Counted(
         collected(found["tallies"].to_pylist()),
-        summed(unpacked(blob)[1] for blob in found["volumes"].to_pylist()),
+        Sums.of(Sums(unpacked(volumes)[1], unpacked(votes)[1]) for volumes, votes in counted),
     )
 
 
@@ -92,8 +91,9 @@ def _judging(job: Job) -> Callable[[Batches], Batches]:
                 tables.setdefault(name, []).append(table)
             texts = [t["text"][0].as_py() for t in tables.pop(TALLIES, [])]
             tallies = collected(texts)
-            volumes = judge_partition(number, tables, job, tallies)
-            yield _row(JUDGED, tallies.text(), packed("volumes", volumes))
+            sums = judge_partition(number, tables, job, tallies)
+            counted = packed("volumes", sums.volumes), packed("votes", sums.votes)
+            yield _row(JUDGED, tallies.text(), *counted)
 
     return run
 

@@ -42,7 +42,8 @@ from spark_verify.tasks.plans import scan_plan
 from spark_verify.tasks.tables import ordered, write
 from spark_verify.tasks.tallies import Tallies
 from spark_verify.tasks.verdict_rows import Stamp, judged_tables
-from spark_verify.tasks.volumes import count_volumes
+from spark_verify.tasks.volumes import count_volumes, summed
+from spark_verify.tasks.votes import NO_VOTES, VOTES, count_votes
 
 JUDGED_REPLICA_COLUMNS: Final = (
     "container_id",
@@ -94,6 +95,24 @@ class Case:
     rules: Rules
     stamp: Stamp
     manifest: Manifest
+    versions: tuple[str, ...] = ()
+    """What runs on each of the nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """What is counted beside the tallies, a row a volume or more."""
+
+    volumes: pa.Table
+    """Numbers of each volume (`volumes.count_volumes`)."""
+    votes: pa.Table
+    """How the replicas of each volume voted (`votes.VOTES`)."""
+
+    @classmethod
+    def of(cls, parts: "Iterable[Sums]") -> "Sums":
+        """Return the sum of what several tasks counted."""
+        found = list(parts)
+        return cls(summed([p.volumes for p in found]), summed([p.votes for p in found]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,15 +162,16 @@ def _tell_strange(ops: pa.Table, is_strange: Bools, what: str, tallies: Tallies)
 
 def judge_partition(
     number: int, tables: dict[str, list[pa.Table]], job: Job, tallies: Tallies
-) -> pa.Table:
+) -> Sums:
     """Judge all rows of a partition and write its file of each table of the result; return what
-    was counted of its volumes. `tables` are rows of `MOVED`, in the order of their parts; they are
-    taken out of it, because there may be many."""
+    was counted beside the tallies. `tables` are rows of `MOVED`, in the order of their parts; they
+    are taken out of it, because there may be many."""
     rows = {name: joined(tables.pop(name, []), schema) for name, schema in MOVED.items()}
     if job.changed_nodes:
         rows = _on_nodes(rows, job.changed_nodes)
     before = rows.pop("before")
     found = judge_rows(rows, job.case, tallies, job.layout)
+    votes = summed([NO_VOTES, found.pop(VOTES)])
     found["divergent"] = with_attempts(found["divergent"], before)
     wanted = _wanted(found["divergent"], tallies)
     if not job.changed_nodes:
@@ -160,7 +180,7 @@ def judge_partition(
     found["plan"] = ordered(found["plan"], "priority", "container_id", "action")
     for name, table in (found | {"reconcile_plan": wanted}).items():
         write(table, Path(job.out) / name, number)
-    return count_volumes(rows["replicas"], job.case.stamp.as_of_ms)
+    return Sums(count_volumes(rows["replicas"], job.case.stamp.as_of_ms), votes)
 
 
 def _on_nodes(rows: dict[str, pa.Table], nodes: tuple[str, ...]) -> dict[str, pa.Table]:
@@ -190,8 +210,8 @@ def judge_rows(
     rows: dict[str, pa.Table], case: Case, tallies: Tallies, layout: Layout
 ) -> dict[str, pa.Table]:
     """Judge rows of `PARTS`, all of their containers, which are put in another order; return those
-    of each table of `rows.JUDGED`."""
-    found = {name: [schema.empty_table()] for name, schema in JUDGED.items()}
+    of each table of `rows.JUDGED`, and the votes."""
+    found = {name: [schema.empty_table()] for name, schema in JUDGED.items()} | {VOTES: [NO_VOTES]}
     starts = {}
     for name in PARTS:
         rows[name], starts[name] = layout.arranged(rows[name])
@@ -224,9 +244,10 @@ def _judged(rows: dict[str, pa.Table], case: Case, tallies: Tallies) -> dict[str
         table = rows["pending_ops"]
         _tell_strange(table, np.isin(table["container_id"].to_numpy(), ids), "container", tallies)
     judgement = judge(cut.batch, case.rules)
-    tallies.count(judgement, cut)
+    tallies.count(judgement)
     tallies.compare(judgement, rows["containers"])
-    return judged_tables(judgement, cut, case.stamp)
+    votes = count_votes(judgement, cut, case.versions)
+    return judged_tables(judgement, cut, case.stamp) | {VOTES: votes}
 
 
 def _are_crowded(rows: dict[str, pa.Table], tallies: Tallies) -> bool:

@@ -11,7 +11,7 @@ from health.departure import HELD_BY
 from health.judge import Judgement
 from health.segments import Groups, Ints
 from health.words import ACTIONS, CLASSES, CONTAINER_STATES, UNKNOWN, Health
-from spark_verify.tasks.batches import Cut, coded
+from spark_verify.tasks.batches import coded
 
 SAMPLE_MAX: Final = 100
 """Container ids kept per kind of container, as many as Ozone's report shows."""
@@ -51,10 +51,9 @@ class Tallies:
         for container_id, text in wrong[:VIOLATIONS_MAX]:
             self.add("violation", (text,), (1,), (container_id,))
 
-    def count(self, judgement: Judgement, cut: Cut) -> None:
+    def count(self, judgement: Judgement) -> None:
         """Count one judged batch."""
         self._count_health(judgement)
-        self._count_lost(judgement, cut)
         self._count_plan(judgement)
         self._count_departures(judgement)
 
@@ -116,15 +115,6 @@ class Tallies:
             word = "" if state == UNKNOWN else CONTAINER_STATES[state]
             key = (word, str(health), str(stuck), str(flags), CLASSES[checksum_class], str(known))
             self.add("health", key, (count,), ids[group] if flags else ())
-
-    def _count_lost(self, judgement: Judgement, cut: Cut) -> None:
-        """Count the replicas that lost the vote, by datanode and volume."""
-        rows = np.flatnonzero(judgement.compared.is_minority)
-        names = judgement.view.batch.nodes.names
-        nodes = judgement.view.batch.replicas.node[rows].tolist()
-        volumes = cut.replicas["volume_id"].take(rows).to_pylist()
-        for node, volume in zip(nodes, volumes, strict=True):
-            self.add("lost", (names[node], volume), (1,))
 
     def _count_plan(self, judgement: Judgement) -> None:
         actions = judgement.actions

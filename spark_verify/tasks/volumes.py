@@ -1,5 +1,5 @@
-"""What is counted of each volume: replicas, known roots, scans that are due, and when the others
-were last verified."""
+"""What is counted of each volume: replicas, scans that are due, and when the others were last
+verified."""
 
 from collections.abc import Iterable
 from typing import Any, Final
@@ -29,7 +29,6 @@ def count_volumes(replicas: pa.Table, as_of_ms: int) -> pa.Table:
     ahead_ms = as_of_ms + AHEAD_MAX_MS
     counted = {
         "tree_states": in_tree,
-        "known": in_tree & has_root(replicas),
         "scans": wanting,
         # A datanode whose clock is far ahead says nothing about when it read.
         "never": in_tree & ~(is_read & (at <= ahead_ms)),
@@ -53,15 +52,14 @@ def count_volumes(replicas: pa.Table, as_of_ms: int) -> pa.Table:
     )
 
 
-def summed(counted: Iterable[pa.Table]) -> list[dict[str, Any]]:
-    """Return the sum of what several tasks counted, by node and volume."""
+def summed(counted: Iterable[pa.Table]) -> pa.Table:
+    """Return the sum of what several tasks counted, in the order of its keys: all that is text."""
     table = pa.concat_tables(counted)
-    numbers = [name for name in table.column_names if name not in KEYS]
-    sums = table.group_by(list(KEYS)).aggregate([(name, "sum") for name in numbers])
-    rows: list[dict[str, Any]] = sums.rename_columns(
-        [name.removesuffix("_sum") for name in sums.column_names]
-    ).to_pylist()
-    return sorted(rows, key=lambda row: (row["datanode_id"], row["volume_id"]))
+    keys = [field.name for field in table.schema if pa.types.is_string(field.type)]
+    numbers = [name for name in table.column_names if name not in keys]
+    sums = table.group_by(keys).aggregate([(name, "sum") for name in numbers])
+    names = [name.removesuffix("_sum") for name in sums.column_names]
+    return sums.rename_columns(names).sort_by([(key, "ascending") for key in keys])
 
 
 def is_in_tree(replicas: pa.Table) -> Bools:

@@ -1,0 +1,152 @@
+"""Votes as columns: which volumes could lose how many, where they are, and who contains whom.
+
+unit (a volume of a node) ─► datanode ─► rack
+                                    └──► version
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from health.segments import Bools, Ints
+
+Floats = NDArray[np.float64]
+
+LEVELS: Final = ("volume", "datanode", "rack", "version")
+"""What may be to blame, from the smallest."""
+
+PARTS_OF: Final = {"datanode": "volume", "rack": "datanode", "version": "datanode"}
+"""What a member of a level consists of."""
+
+
+def summed_by(places: Ints, values: Floats | Ints | Bools, count: int) -> Floats:
+    """Return the sum of the values of each place below `count`."""
+    return np.bincount(places, values, count).astype(np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """The members of one level, and which of them each unit is of."""
+
+    names: tuple[str, ...]
+    of_unit: Ints
+    is_candidate: Bools
+    """Not those that are the same units as a member of another level: they are told there."""
+
+    @property
+    def count(self) -> int:
+        """How many members there are."""
+        return len(self.names)
+
+    def total(self, values: Floats | Ints) -> Floats:
+        """Return the sum of each member's units."""
+        return summed_by(self.of_unit, values, self.count)
+
+
+@dataclass(frozen=True, slots=True)
+class Duels:
+    """Votes of replicas that stood alone against one other version, by unit."""
+
+    unit: Ints
+    against: tuple[str, ...]
+    exposed: Ints
+    lost: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """Volumes that were exposed: what they could lose and lost, and what they are part of."""
+
+    exposed: Floats
+    lost: Floats
+    levels: dict[str, Level]
+    labels: dict[tuple[str, str], tuple[str, str]]
+    """How a member is told that has the same units as one of another level."""
+    duels: Duels
+
+    @classmethod
+    def of(cls, votes: Iterable[dict[str, Any]], nodes: Iterable[dict[str, Any]]) -> "Units":
+        """Return the units of rows of `tasks.votes.NO_VOTES` and of `nodes/`."""
+        rows = [row for row in votes if row["exposed"]]
+        about = {node["datanode_id"]: node for node in nodes}
+        keys = sorted({(row["datanode_id"], row["volume_id"]) for row in rows})
+        place = {key: i for i, key in enumerate(keys)}
+        unit = np.array([place[r["datanode_id"], r["volume_id"]] for r in rows], dtype=np.int64)
+        exposed, lost = (np.array([row[n] for row in rows], float) for n in ("exposed", "lost"))
+        own = [about[datanode_id] for datanode_id, _ in keys]
+        columns = {
+            "volume": [f"{datanode_id} {volume_id}" for datanode_id, volume_id in keys],
+            "datanode": [datanode_id for datanode_id, _ in keys],
+            "rack": [node["rack"] for node in own],
+            "version": [node["version"] for node in own],
+        }
+        levels, labels = _levels(columns)
+        duel = np.flatnonzero(np.array([bool(row["against"]) for row in rows], dtype=np.bool_))
+        return cls(
+            summed_by(unit, exposed, len(keys)),
+            summed_by(unit, lost, len(keys)),
+            levels,
+            labels,
+            Duels(
+                unit[duel],
+                tuple(rows[i]["against"] for i in duel.tolist()),
+                exposed[duel].astype(np.int64),
+                lost[duel].astype(np.int64),
+            ),
+        )
+
+    def without(self, duels: Bools) -> "Units":
+        """Return the units without the votes of some duels."""
+        own = self.duels
+        exposed, lost = (
+            summed_by(own.unit[duels], column[duels], len(self.exposed))
+            for column in (own.exposed, own.lost)
+        )
+        return Units(self.exposed - exposed, self.lost - lost, self.levels, self.labels, own)
+
+
+def _levels(
+    columns: dict[str, list[str]],
+) -> tuple[dict[str, Level], dict[tuple[str, str], tuple[str, str]]]:
+    """Return the levels. A node's only volume is told as the node, a rack of one node as well, and
+    a rack whose nodes are all those of a version as both."""
+    names, codes = {}, {}
+    for level, words in columns.items():
+        found, of_unit = np.unique(np.array(words, dtype=object), return_inverse=True)
+        names[level], codes[level] = tuple(found.tolist()), of_unit.astype(np.int64)
+    sets = {
+        level: [tuple(own) for own in _members(codes[level], len(names[level]))] for level in LEVELS
+    }
+    nodes = set(sets["datanode"])
+    racks = {own: names["rack"][i] for i, own in enumerate(sets["rack"]) if own not in nodes}
+    labels = {
+        ("version", name): ("rack or version", f"{racks[own]} or {name}")
+        for name, own in zip(names["version"], sets["version"], strict=True)
+        if own in racks
+    }
+    versions = set(sets["version"])
+    hidden: dict[str, set[tuple[int, ...]]] = {
+        "volume": nodes,
+        "datanode": set(),
+        "rack": nodes | versions,
+        "version": nodes,
+    }
+    levels = {
+        level: Level(
+            names[level],
+            codes[level],
+            np.array([own not in hidden[level] for own in sets[level]], dtype=np.bool_),
+        )
+        for level in LEVELS
+    }
+    return levels, labels
+
+
+def _members(codes: Ints, count: int) -> Sequence[list[int]]:
+    """Return the units of each member."""
+    order = np.argsort(codes, kind="stable")
+    ends = np.cumsum(np.bincount(codes, minlength=count))
+    return [own.tolist() for own in np.split(order, ends[:-1])] if count else []

@@ -1,0 +1,72 @@
+"""How the replicas of each volume voted: in how many contests they could have lost, and did.
+
+A replica is *exposed* where enough others voted beside it to outvote it, and the contest was
+decided. Erasure-coded shards, replicas that stand alone, and those that do not answer are not: to
+count them would make who holds many of them look innocent.
+
+Where all others of a contest run one version, and the replica another, it stood `against` that
+version: then a loss may be the fault of either (`report.blame`).
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from health.judge import Judgement
+from health.segments import Groups, Ints
+from spark_verify.tasks.batches import Cut, coded
+
+VOTES: Final = "votes"
+"""Name of the sums."""
+
+NO_VOTES: Final = pa.schema(
+    [
+        ("datanode_id", pa.string()),
+        ("volume_id", pa.string()),
+        ("against", pa.string()),
+        ("exposed", pa.int64()),
+        ("lost", pa.int64()),
+    ]
+).empty_table()
+"""`against`: the version of all others, where it is another than the replica's own, else empty."""
+
+
+def count_votes(judgement: Judgement, cut: Cut, versions: Sequence[str]) -> pa.Table:
+    """Return one row per node, volume and version they stood against. `versions` are those of the
+    judge's nodes, in their order."""
+    compared, batch = judgement.compared, judgement.view.batch
+    rows = np.flatnonzero(compared.is_exposed)
+    node = batch.replicas.node[rows]
+    words, of_node = np.unique(np.array(versions), return_inverse=True)
+    against = _against(compared.contest[rows], of_node[node])
+    volumes, volume = coded(cut.replicas["volume_id"].take(pa.array(rows)))
+    groups = Groups.of(node, volume, against + 1)
+    names = pa.array(batch.nodes.names, pa.string())
+    shown = pa.array([*words.tolist(), ""], pa.string())
+    first = groups.first
+    return pa.table(
+        {
+            "datanode_id": names.take(pa.array(node[first])),
+            "volume_id": volumes.take(pa.array(volume[first])).cast(pa.string()),
+            "against": shown.take(pa.array(np.where(against < 0, len(words), against)[first])),
+            "exposed": groups.tally(),
+            "lost": groups.tally(compared.is_minority[rows]),
+        }
+    )
+
+
+def _against(contest: Ints, version: Ints) -> Ints:
+    """Return for each voter the version of all others of its contest, where they have one that is
+    not its own; else -1."""
+    same = Groups.of(contest, version)
+    size = same.tally()
+    own = contest[same.first]
+    _, place, kinds = np.unique(own, return_inverse=True, return_counts=True)
+    both = np.zeros(len(kinds), dtype=np.int64)
+    np.add.at(both, place, version[same.first])
+    other = both[place] - version[same.first]
+    stands_alone = (size == 1) & (kinds[place] == 2)
+    found: Ints = np.where(stands_alone, other, -1)[same.of_row]
+    return found

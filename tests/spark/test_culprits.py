@@ -1,0 +1,55 @@
+"""Who is to blame, from replicas to names: through the judge and the count of votes.
+
+`make bench NAME=blame` asks the same of hundreds of clusters.
+"""
+
+from collections.abc import Callable
+
+import pytest
+
+from health.judge import judge
+from health.rules import Rules
+from spark_verify.tasks.votes import count_votes
+from tests.support import culprits
+from tests.support.culprits import Cluster, outcome
+from tests.support.judged import cut
+from tests.support.snapshots import container, gather
+
+
+@pytest.mark.parametrize(
+    "draw", [culprits.uneven, culprits.few, culprits.nested, culprits.outvoted]
+)
+def test_culprits_are_named_and_nobody_else(draw: Callable[[int], Cluster]) -> None:
+    """
+    None where everybody damages; one to five of any level; one inside the other; and of two
+    versions that disagree not the one that is outvoted.
+    """
+    found = outcome(draw(2))
+
+    assert found.guilty == found.named
+
+
+def test_only_who_could_lose_was_exposed() -> None:
+    """
+    Not one of two, an erasure-coded shard, a silent replica, or one whose root nobody knows.
+    """
+    batch = cut(
+        gather(
+            [
+                container(1, "R CLOSED 10", "C=7 C=7 C=9"),
+                container(2, "R CLOSED 10", "C=7 C=9"),
+                container(3, "EC2-1 CLOSED 10", "C#1=1 C#2=2 C#3=3"),
+                container(4, "R CLOSED 10", "C=7 C=7 C=7?d"),
+                container(5, "R CLOSED 10", "C=7 C=7 C"),
+                container(6, "R CLOSED 10", "C=7 C=8 C=9"),
+                container(7, "R CLOSED 10", "C=7 C=7 C=7"),
+            ]
+        )
+    )
+    names = batch.batch.nodes.names
+
+    found = count_votes(judge(batch.batch, Rules()), batch, ["1"] * len(names)).to_pylist()
+
+    exposed = {row["datanode_id"]: (row["exposed"], row["lost"]) for row in found}
+    assert 6 == sum(count for count, _ in exposed.values()), "three of the first and the last"
+    assert 1 == sum(lost for _, lost in exposed.values())
