@@ -17,22 +17,19 @@ BENCH_PUT_MIB says how large the large file is (256), BENCH_PUT_FILES how many s
 (600), BENCH_PUT_ROUNDS how many pairs (5), BENCH_PUT_FOLDER where (the temporary folder).
 """
 
-import json
 import mmap
 import os
 import random
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from agent.demo.cluster import Cluster
+from bench.ends import Cost, End, cluster_cpu_s, paired
 from bench.measure import Measure, at_least, at_most
 
 MIB: Final = 1024**2
@@ -44,69 +41,6 @@ CONTAINER_BYTES_MAX: Final = 1024**3
 LARGE_RATIO_MIN: Final = 0.5
 LARGE_CPU_MAX: Final = 1.6
 SMALL_RATIO_MIN: Final = 0.9
-CLOCK_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
-
-
-class End:
-    """A process that is told what to do by lines."""
-
-    def __init__(self, *arguments: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.hello = self._answer()
-
-    def ask(self, line: str) -> dict[str, Any]:
-        """Tell it a line, return its answer."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
-        return self._answer()
-
-    def cpu_s(self) -> float:
-        """Return the processor seconds that it used."""
-        return float(self.ask("cpu")["s"])
-
-    def close(self) -> None:
-        """End it."""
-        self._process.kill()
-        self._process.communicate()
-
-    def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
-        return answer
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What one put took: seconds, and processor seconds of all processes of its side."""
-
-    wall_s: float
-    cpu_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Pairs:
-    """Rounds of ours and of the floor."""
-
-    own: Sequence[Cost]
-    floor: Sequence[Cost]
-
-    def speed(self) -> float:
-        """Return how fast ours is beside the floor: the median over the pairs."""
-        return statistics.median(
-            floor.wall_s / own.wall_s for own, floor in zip(self.own, self.floor, strict=True)
-        )
-
-    def cpu(self) -> float:
-        """Return what ours costs beside the floor: the median over the pairs."""
-        return statistics.median(
-            own.cpu_s / floor.cpu_s for own, floor in zip(self.own, self.floor, strict=True)
-        )
 
 
 def measures() -> list[Measure]:
@@ -167,12 +101,7 @@ class Own:
 
     def _cpu_s(self) -> float:
         """Return the processor seconds of all processes so far."""
-        processes = [self._cluster.scm, *self._cluster.nodes]
-        used_s = self._client.cpu_s()
-        for process in processes:
-            assert process.popen is not None
-            used_s += process_cpu_s(process.popen.pid)
-        return used_s
+        return self._client.cpu_s() + cluster_cpu_s(self._cluster)
 
 
 class Floor:
@@ -197,29 +126,12 @@ class Floor:
         return sum(end.cpu_s() for end in (*self._keepers, self._sender))
 
 
-def process_cpu_s(pid: int) -> float:
-    """Return the processor seconds that a process used, as the kernel counts them."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS_PER_S
-
-
 def cost(put: Callable[[], float], cpu_s: Callable[[], float]) -> Cost:
     """Return what a put costs, from a disk that has nothing left to write."""
     os.sync()
     before_s = cpu_s()
     wall_s = put()
     return Cost(wall_s, cpu_s() - before_s)
-
-
-def paired(own: Callable[[], Cost], floor: Callable[[], Cost], rounds: int) -> Pairs:
-    """Run both in turns; who goes first alternates."""
-    own_costs: list[Cost] = []
-    floor_costs: list[Cost] = []
-    for index in range(rounds):
-        turns = [(own, own_costs), (floor, floor_costs)]
-        for put, costs in turns if index % 2 == 0 else reversed(turns):
-            costs.append(put())
-    return Pairs(own_costs, floor_costs)
 
 
 def large_measures(

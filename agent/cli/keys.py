@@ -18,6 +18,7 @@ from agent.client.writer import Source
 from agent.ec.scheme import parse_scheme
 from agent.errors import Code, Refused, SutureError
 from agent.rpc.v1 import scm_pb2
+from agent.rpc.wire.blockpieces import Data
 
 KEYS_PER_PAGE: Final = 1000
 
@@ -204,14 +205,14 @@ def tell_degraded(key: str, degraded: Mapping[str, str]) -> None:
         remark(f"{key} was read degraded: {reasons}")
 
 
-def advancing(pieces: Iterable[bytes], bar: Progress) -> Iterator[bytes]:
+def advancing(pieces: Iterable[Data], bar: Progress) -> Iterator[Data]:
     """Yield `pieces` as they are; the bar follows."""
     for piece in pieces:
         yield piece
         bar.advance(bar.task_ids[0], len(piece))
 
 
-def write_whole(path: Path, pieces: Iterable[bytes]) -> None:
+def write_whole(path: Path, pieces: Iterable[Data]) -> None:
     """Write `pieces` beside `path` and rename: the file appears whole or not at all.
 
     What is no regular file, a device or a pipe, is written to and never replaced.

@@ -5,33 +5,35 @@
     dn2              good ->         damaged
     dn3                              good ->
 
-Where one replica fails, the others are asked for that chunk, each once; the one that answered is
-asked first for the next. Nothing that did not verify is yielded. What a replica did wrong is no
-reason to pass it over for another chunk, only to ask it later; one that does not answer at all is
-given up for the block after a few tries, so that a dead host cannot cost a deadline a chunk.
+One replica sends chunk after chunk, ahead of who takes them, until one of them fails. There another
+goes on, each is asked once, and the one that answered goes on from there. Nothing that did not
+verify is yielded. What a replica did wrong is no reason to pass it over for another chunk, only to
+ask it later; one that does not answer at all is given up for the block after a few tries, so that a
+dead host cannot cost a deadline a chunk.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Final, Protocol
 
 from agent.errors import Code, Refused, SutureError, Unavailable
-from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
+from agent.rpc.wire.blockpieces import Data
+from merkle.replica import BlockId, ContainerId
 
 SILENT_COUNT_MAX: Final = 3  # calls in a row without an answer; each is three tries already
+ABSENT: Final = frozenset({Code.CONTAINER_NOT_FOUND, Code.NO_SUCH_BLOCK, Code.BLOCK_NOT_COMMITTED})
 
 
 class BlockSource(Protocol):
     """A datanode, as far as reading needs it: `agent.rpc.calls.peer.Peer` is one."""
 
-    def block(self, container_id: ContainerId, block_id: BlockId, /) -> BlockData:
-        """Return the block's metadata."""
-        ...
-
-    def read_chunk(
-        self, container_id: ContainerId, block_id: BlockId, offset: int, /
-    ) -> tuple[ChunkInfo, bytes]:
-        """Return one chunk and its verified bytes."""
+    def parts_from(
+        self, container_id: ContainerId, block_id: BlockId, offset: int, end: int, /
+    ) -> Iterator[tuple[int, Data]]:
+        """Yield verified parts from the chunk that holds the byte at `offset`, with their places;
+        none goes on behind `end`, where the block should end."""
         ...
 
 
@@ -43,9 +45,7 @@ class Holder:
     source: BlockSource
     fault_count: int = 0
     silent_count: int = 0
-    block: BlockData | None = None
-    has_listed: bool = False
-    refusal: str = ""  # why it cannot list the block; who said so is not asked again
+    refusal: str = ""  # why it has nothing of the block; who said so is not asked again
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,67 +69,85 @@ class BlockReader:
 
     place: Place
     holders: list[Holder]
+    answered: Callable[[str, float], None] = lambda _datanode_id, _duration_s: None
+    """Told how long each datanode took until its first chunk was here, in seconds."""
     faults: dict[str, str] = field(default_factory=dict)
+    _begun: tuple[Holder, Iterator[tuple[int, Data]]] | None = None
 
-    def read(self) -> Iterator[bytes]:
+    def begin(self) -> None:
+        """Have the first replica send already, before `read`. Raises nothing: `read` will."""
+        with suppress(SutureError):
+            holder = self._next({}, 0)
+            self._begun = holder, self._asked(holder, 0)
+
+    def read(self) -> Iterator[Data]:
         """Yield the block from its first byte to its last.
 
         Raises Unavailable at the first chunk that no replica gives: it names the block, the offset
         and what each replica said.
         """
         at = 0
+        said: dict[str, str] = {}  # why the chunk at `at` does not come, by who was asked for it
         while at < self.place.length_bytes:
-            data = self._bytes_from(at)
-            at += len(data)
-            yield data
-
-    def _bytes_from(self, at: int) -> bytes:
-        """Return the rest of a chunk that holds the byte at `at`, from the first that gives it."""
-        said: list[str] = []
-        for holder in sorted(self.holders, key=lambda one: one.fault_count):
+            holder = self._next(said, at)
             try:
-                return self._chunk_of(holder, at)
+                for part in self._parts(holder, at):
+                    at += len(part)
+                    said = {}
+                    yield part
             except SutureError as error:
                 self._note(holder, error)
-                said.append(f"{holder.datanode_id}: {error}")
+                said[holder.datanode_id] = str(error)
+
+    def _next(self, said: dict[str, str], at: int) -> Holder:
+        """Return whom to ask next for the chunk at `at`. Raises Unavailable if all were."""
+        left = [holder for holder in self.holders if holder.datanode_id not in said]
+        if left:
+            return min(left, key=lambda one: one.fault_count)
+        reasons = "; ".join(f"{who}: {why}" for who, why in said.items())
         raise Unavailable(
             Code.UNAVAILABLE,
             f"no replica gives {self.place.text}, chunk at offset {at}: "
-            + ("; ".join(said) or "no replica is known"),
+            + (reasons or "no replica is known"),
             hint=f"`suture explain {self.place.container_id}` shows what each replica has",
             container_id=self.place.container_id,
             block_id=self.place.block_id,
             offset=at,
         )
 
-    def _chunk_of(self, holder: Holder, at: int) -> bytes:
+    def _parts(self, holder: Holder, at: int) -> Iterator[Data]:
+        """Yield the block from the byte at `at` on, as this replica has it."""
         if holder.silent_count >= SILENT_COUNT_MAX:
             raise Refused(Code.INELIGIBLE, "gave no answer, and is asked no more for this block")
-        chunk = self._listed(holder, at)
-        container_id, block_id = self.place.container_id, self.place.block_id
-        served, data = holder.source.read_chunk(container_id, block_id, chunk.offset)
-        if served != chunk:
-            holder.block = None  # it may have been repaired in between: ask again what it has
-            raise Refused(
-                Code.CHECKSUM_MISMATCH, f"serves another chunk at {chunk.offset} than it listed"
-            )
-        holder.silent_count = 0
-        return data[at - chunk.offset :]
-
-    def _listed(self, holder: Holder, at: int) -> ChunkInfo:
-        """Return the chunk in which this replica has the byte at `at`."""
         if holder.refusal:
             raise Refused(Code.INELIGIBLE, holder.refusal)
-        if holder.block is None:
-            holder.block = holder.source.block(self.place.container_id, self.place.block_id)
-            holder.has_listed = True
-        for chunk in holder.block.chunks:
-            if chunk.offset <= at < chunk.end <= self.place.length_bytes:
-                return chunk
-        raise Refused(
-            Code.UNABLE_TO_FIND_CHUNK,
-            f"has {holder.block.length_bytes} of {self.place.length_bytes} bytes, no chunk at {at}",
-        )
+        end = self.place.length_bytes
+        begun_s: float | None = perf_counter()
+        begun, self._begun = self._begun, None
+        is_begun = begun is not None and begun[0] is holder and at == 0
+        for start, data in begun[1] if begun and is_begun else self._asked(holder, at):
+            if begun_s is not None:
+                self.answered(holder.datanode_id, perf_counter() - begun_s)
+                begun_s = None
+            holder.silent_count = 0
+            stop = start + len(data)
+            if start > at or stop > end:
+                raise Refused(
+                    Code.UNABLE_TO_FIND_CHUNK,
+                    f"gives the bytes {start} to {stop} of {end}, none at {at}",
+                )
+            if stop <= at:
+                continue  # of the same chunk, and here already
+            part = data[at - start :] if at > start else data
+            at = stop
+            yield part
+            if at == end:
+                return
+        raise Refused(Code.UNABLE_TO_FIND_CHUNK, f"has {at} of {end} bytes")
+
+    def _asked(self, holder: Holder, at: int) -> Iterator[tuple[int, Data]]:
+        place = self.place
+        return holder.source.parts_from(place.container_id, place.block_id, at, place.length_bytes)
 
     def _note(self, holder: Holder, error: SutureError) -> None:
         """Remember what a holder did, so that those that behave are asked before it."""
@@ -137,5 +155,5 @@ class BlockReader:
         self.faults[holder.datanode_id] = str(error)
         if isinstance(error, Unavailable):
             holder.silent_count += 1
-        elif not holder.has_listed:
+        elif error.code in ABSENT:
             holder.refusal = str(error)

@@ -4,13 +4,14 @@ The reader trusts nobody: every window of every chunk is checked, and a chunk th
 replica is read from another.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
-from typing import Final
+from itertools import zip_longest
+from typing import Final, TypeVar
 
 from agent.client.blockreader import BlockReader, Holder, Place
+from agent.client.conduct import Conduct
 from agent.client.ecreader import GroupReader
 from agent.client.ecwriter import EcWriterSession
 from agent.client.writer import Source, Stored, Waits, WriterSession, balanced, put_share
@@ -20,7 +21,10 @@ from agent.rpc.calls.peer import Peer
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.security.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import container_pb2, datanode_pb2_grpc, scm_pb2
+from agent.rpc.wire.blockpieces import Data
 from merkle.replica import BlockId, ContainerId
+
+T = TypeVar("T")
 
 LANES_DEFAULT: Final = 4  # writer sessions side by side, each with its own container
 
@@ -32,7 +36,7 @@ class Client:
         self.security = security
         self.scm = ScmClient(scm_address, security=security)
         self.degraded: dict[str, str] = {}  # datanode -> what kept it from being read
-        self._fault_counts: Counter[str] = Counter()  # of blocks that a datanode gave badly
+        self._conduct = Conduct()
         self._peers: dict[str, Peer] = {}
         self._cells: ThreadPoolExecutor | None = None
         self._readers: dict[int, GroupReader] = {}
@@ -121,41 +125,45 @@ class Client:
         """Return where `key` is, and how long it is."""
         return self.scm.lookup_key(scm_pb2.LookupKeyRequest(key=key))
 
-    def get(self, key: str, *, datanode_id: str | None = None) -> Iterator[bytes]:
+    def get(self, key: str, *, datanode_id: str | None = None) -> Iterator[Data]:
         """Yield the bytes of `key`, every window verified; see `read`."""
         return self.read(self.find(key), datanode_id=datanode_id)
 
     def read(
         self, answer: scm_pb2.LookupKeyResponse, *, datanode_id: str | None = None
-    ) -> Iterator[bytes]:
+    ) -> Iterator[Data]:
         """Yield the bytes of a key that was found, every window verified.
 
         With `datanode_id`, or the beginning of one, only that replica is read; else every chunk
         that any replica has healthy is read, and nothing that does not verify is yielded. What kept
         an erasure-coded key from being read as it was written is added to `degraded`.
         """
-        replicas = {item.container_id: list(item.replicas) for item in answer.containers}
-        schemes = {item.container_id: item.scheme for item in answer.containers}
-        for location in answer.key.blocks:
-            container_id = location.block_id.container_id
-            known = replicas.get(container_id, [])
-            if schemes.get(container_id):
+        located = {item.container_id: item for item in answer.containers}
+        key, ahead = answer.key.key, None
+        for location, following in zip_longest(answer.key.blocks, answer.key.blocks[1:]):
+            found = located.get(location.block_id.container_id, scm_pb2.ContainerReplicas())
+            if found.scheme:
                 if datanode_id is not None:
                     raise Refused(
                         Code.INELIGIBLE,
-                        f"container {container_id} is erasure-coded: no datanode alone has "
-                        f"{answer.key.key}",
+                        f"container {found.container_id} is erasure-coded: no datanode alone has "
+                        f"{key}",
                     )
-                yield from self._read_group(location, schemes[container_id], known)
+                yield from self._read_group(location, found.scheme, found.replicas)
                 continue
-            candidates = [r for r in known if r.datanode_id.startswith(datanode_id or "")]
-            if known and not candidates:
-                raise Refused(
-                    Code.CONTAINER_NOT_FOUND,
-                    f"no datanode whose id begins with {datanode_id} has a replica of container "
-                    f"{container_id}, which holds {answer.key.key}",
-                )
-            yield from self._read_block(answer.key.key, location, candidates)
+            reader = ahead or self._reader(key, location, found, datanode_id)
+            ahead = None
+            if following is not None:  # its first bytes are on their way when this one ends
+                beside = located.get(following.block_id.container_id, scm_pb2.ContainerReplicas())
+                if not beside.scheme:
+                    reader.begin()
+                    ahead = self._reader(key, following, beside, datanode_id)
+                    ahead.begin()
+            try:
+                yield from reader.read()
+            finally:
+                for datanode in reader.faults:
+                    self._conduct.failed(datanode)
 
     def peer(self, address: str) -> Peer:
         """Return the connection to the datanode at `address`, made on first use."""
@@ -163,27 +171,37 @@ class Client:
             self._peers[address] = Peer(address, security=self.security)
         return self._peers[address]
 
-    def _read_block(
+    def _reader(
         self,
         key: str,
         location: scm_pb2.BlockLocation,
-        candidates: Iterable[container_pb2.DatanodeEndpoint],
-    ) -> Iterator[bytes]:
-        """Yield one block, asking first whoever behaved best in the blocks before it."""
-        ranked = sorted(candidates, key=lambda one: self._fault_counts[one.datanode_id])
-        reader = BlockReader(
+        found: scm_pb2.ContainerReplicas,
+        datanode_id: str | None,
+    ) -> BlockReader:
+        """Return what reads one block, asking first whoever behaved best in the blocks before it.
+
+        Raises Refused if none of its replicas is on `datanode_id`.
+        """
+        block_id = location.block_id
+        spread = turned(found.replicas, found.equal_count, block_id.local_id)
+        candidates = [one for one in spread if one.datanode_id.startswith(datanode_id or "")]
+        if found.replicas and not candidates:
+            raise Refused(
+                Code.CONTAINER_NOT_FOUND,
+                f"no datanode whose id begins with {datanode_id} has a replica of container "
+                f"{block_id.container_id}, which holds {key}",
+            )
+        candidates.sort(key=lambda one: self._conduct.rank(one.datanode_id))
+        return BlockReader(
             Place(
-                ContainerId(location.block_id.container_id),
-                BlockId(location.block_id.local_id),
+                ContainerId(block_id.container_id),
+                BlockId(block_id.local_id),
                 location.length,
                 key,
             ),
-            [Holder(one.datanode_id, self.peer(one.address)) for one in ranked],
+            [Holder(one.datanode_id, self.peer(one.address)) for one in candidates],
+            self._conduct.answered,
         )
-        try:
-            yield from reader.read()
-        finally:
-            self._fault_counts.update(reader.faults.keys())
 
     def _read_group(
         self,
@@ -209,3 +227,15 @@ class Client:
 
     def _dial(self, address: str) -> datanode_pb2_grpc.DatanodeStub:
         return self.peer(address).stub
+
+
+def turned(replicas: Sequence[T], equal_count: int, block_id: int) -> list[T]:
+    """Return replicas in the order to ask them for a block: equal ones take turns at being first.
+
+    By the block's id, so that all clients ask the same replica for it and find it in memory there.
+    """
+    if equal_count < 2:
+        return list(replicas)
+    equal = replicas[:equal_count]
+    first = block_id % len(equal)
+    return [*equal[first:], *equal[:first], *replicas[equal_count:]]

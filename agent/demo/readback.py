@@ -10,6 +10,7 @@ from agent.client.client import Client
 from agent.client.writer import Source, chunks_of, pieces_of
 from agent.errors import SutureError
 from agent.rpc.v1 import scm_pb2
+from agent.rpc.wire.blockpieces import Data
 from merkle.replica import BlockData, ContainerId
 
 READERS: Final = 4
@@ -28,7 +29,7 @@ def source_checksums(sources: Sequence[Source]) -> Checksums:
     }
 
 
-def checksum_of(pieces: Iterator[bytes]) -> tuple[str, int]:
+def checksum_of(pieces: Iterator[Data]) -> tuple[str, int]:
     """Return the checksum and the count of some bytes."""
     checksum, count = xxhash.xxh3_128(), 0
     for piece in pieces:
@@ -95,7 +96,7 @@ def block_bytes(
     replica: scm_pb2.ContainerInfoReplica,
     container_id: ContainerId,
     block: BlockData,
-) -> Iterator[bytes]:
+) -> Iterator[Data]:
     """Yield a block's verified bytes from one replica."""
     peer = client.peer(replica.datanode.address)
     for chunk in block.chunks:

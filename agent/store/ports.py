@@ -13,6 +13,7 @@ from agent.store.index.history import HistoryEntry
 from agent.store.operations.arrival import Announced, Arrival, Received
 from agent.store.operations.batches import Offer
 from agent.store.operations.deleting import Deleted
+from agent.store.operations.reading import Readable
 from agent.store.operations.repair import Repair
 from agent.store.replica.packs import PackIndex
 from agent.store.trouble import Trouble
@@ -83,8 +84,17 @@ class ReadableReplicas(Protocol):
         """Return committed blocks from `start` on, at most `count`."""
         ...
 
+    def readable(self, container_id: ContainerId, block_id: BlockId, /) -> Readable:
+        """Return a committed block with where it is."""
+        ...
+
     def read(
-        self, container_id: ContainerId, block_id: BlockId, offset: int, length_bytes: int, /
+        self,
+        container_id: ContainerId,
+        block: BlockId | Readable,
+        offset: int,
+        length_bytes: int,
+        /,
     ) -> bytes:
         """Return bytes of a block as the disk has them: the reader verifies."""
         ...

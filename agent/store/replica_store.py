@@ -33,13 +33,14 @@ from agent.store.operations.blocks import check_id, check_new
 from agent.store.operations.closing import close_replica, create_replica, move_state
 from agent.store.operations.deleting import Deleted, delete_blocks, delete_replica
 from agent.store.operations.reading import (
+    Readable,
     block_rows,
-    committed_block,
     facts_or_failure,
     failed_facts,
     findings_of,
     index_version,
     read_block,
+    readable_block,
     readable_blocks,
     served_columns,
 )
@@ -304,10 +305,9 @@ class ReplicaStore:
 
     # -- reading
 
-    @noticed
     def block(self, container_id: ContainerId, block_id: BlockId) -> BlockData:
         """Return a committed block. Raises `Refused`: NO_SUCH_BLOCK, BLOCK_NOT_COMMITTED."""
-        return committed_block(self._volume(container_id), container_id, block_id)
+        return self.readable(container_id, block_id).block
 
     @noticed
     def blocks(
@@ -318,14 +318,17 @@ class ReplicaStore:
         return list(islice(readable_blocks(rows), min(count, BLOCKS_MAX)))
 
     @noticed
-    def read(
-        self, container_id: ContainerId, block_id: BlockId, offset: int, length_bytes: int
-    ) -> bytes:
-        """Return bytes of a block, committed or not, as the disk has them: the reader verifies.
+    def readable(self, container_id: ContainerId, block_id: BlockId) -> Readable:
+        """Return a committed block with where its bytes are. Raises as `block`."""
+        return readable_block(self._volume(container_id), container_id, block_id)
 
-        Raises `Refused`: NO_SUCH_BLOCK, UNABLE_TO_FIND_CHUNK; `VolumeFailed` for a read error.
-        """
-        return read_block(self._volume(container_id), container_id, block_id, offset, length_bytes)
+    @noticed
+    def read(
+        self, container_id: ContainerId, block: BlockId | Readable, offset: int, length_bytes: int
+    ) -> bytes:
+        """Return bytes of a block as the disk has them, also of one that is not committed and is
+        named by its id. Raises `Refused`: NO_SUCH_BLOCK, UNABLE_TO_FIND_CHUNK; `VolumeFailed`."""
+        return read_block(self._volume(container_id), container_id, block, offset, length_bytes)
 
     @noticed
     def tree(self, container_id: ContainerId) -> Tree:
@@ -412,12 +415,7 @@ class ReplicaStore:
         if container_id is not None:
             with self._volume(container_id).index.read() as rows:
                 return list(islice(rows.findings(container_id), bound))
-        found = (
-            finding
-            for volume in self._volumes
-            for finding in findings_of(volume, self._places, start=start, count=bound)
-        )
-        return sorted(found, key=lambda finding: finding.container_id)[:bound]
+        return findings_of(self._volumes, self._places, start=start, count=bound)
 
     def repair(self, container_id: ContainerId) -> Repair:
         """Return the repair of one replica. The caller holds its lease until done with it."""

@@ -21,6 +21,7 @@ import zstandard
 from agent.errors import Refused
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec
+from agent.rpc.wire.varint import field_tag, read_varint, varint
 from agent.store.files.blockfile import ALIGNMENT_BYTES
 from merkle.replica import BlockId
 
@@ -28,11 +29,9 @@ PART_BYTES: Final = 1024**2  # of data in one message: the sweet spot of a gRPC 
 PART_BLOCKS_MAX: Final = 1024
 FINDINGS_PER_PART: Final = 500
 ZSTD_LEVEL: Final = 1
-VARINT_BYTES_MAX: Final = 5  # more than any message's size needs
-LENGTH_DELIMITED: Final = 2  # protobuf's wire type of bytes and messages
-BLOCKS_TAG: Final = bytes([pb.ImportPart.BLOCKS_FIELD_NUMBER << 3 | LENGTH_DELIMITED])
-DATA_TAG: Final = bytes([pb.ImportBlocks.DATA_FIELD_NUMBER << 3 | LENGTH_DELIMITED])
-PADDING_TAG: Final = bytes([pb.ImportBlocks.PADDING_FIELD_NUMBER << 3 | LENGTH_DELIMITED])
+BLOCKS_TAG: Final = field_tag(pb.ImportPart.BLOCKS_FIELD_NUMBER)
+DATA_TAG: Final = field_tag(pb.ImportBlocks.DATA_FIELD_NUMBER)
+PADDING_TAG: Final = field_tag(pb.ImportBlocks.PADDING_FIELD_NUMBER)
 PADDING_BYTES: Final = ALIGNMENT_BYTES  # of both together
 PADDING_HEAD_BYTES: Final = 3
 WRITABLE: Final = 0x200  # PyBUF_WRITE of the C API
@@ -46,16 +45,6 @@ _place_of.argtypes = [ctypes.py_object]
 _view_of = ctypes.pythonapi.PyMemoryView_FromMemory
 _view_of.restype = ctypes.py_object
 _view_of.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int]
-
-
-def varint(value: int) -> bytes:
-    """Return `value` as protobuf writes it."""
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
 
 
 def blocks_part(
@@ -144,17 +133,6 @@ def read_part(encoded: bytes) -> Part:
                         return Part(pb.ImportPart(blocks=rest), view[start:end])
     message = pb.ImportPart.FromString(encoded)
     return Part(message, memoryview(message.blocks.data))
-
-
-def read_varint(view: memoryview, start: int) -> tuple[int, int]:
-    """Return a number as protobuf writes it, and where it ends; a size no message has if it does
-    not end."""
-    value = 0
-    for index, octet in enumerate(view[start : start + VARINT_BYTES_MAX]):
-        value |= (octet & 0x7F) << 7 * index
-        if octet < 0x80:
-            return value, start + index + 1
-    return len(view), start
 
 
 def unpacked(data: memoryview, *, compressed: bool) -> memoryview:

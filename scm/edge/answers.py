@@ -12,7 +12,7 @@ from scm.administration.decommission import SHOWN_MAX, Departure
 from scm.administration.forgetting import Fate
 from scm.containers.block_deletion import KeyDeletion
 from scm.edge import wire
-from scm.edge.calls import Endpoint, HeartbeatAnswer, PromisedBlock, Queues
+from scm.edge.calls import Endpoint, HeartbeatAnswer, Located, PromisedBlock, Queues
 from scm.edge.report import RmReport
 from scm.edge.totals import Counts
 from scm.edge.views import ContainerView, NodeView, ReplicaView, comparison
@@ -83,17 +83,18 @@ def key_message(key: Key, lost: Iterable[int] = ()) -> scm_pb2.KeyInfo:
     )
 
 
-def lookup_response(
-    key: Key, containers: Sequence[tuple[int, tuple[Endpoint, ...], str]]
-) -> scm_pb2.LookupKeyResponse:
+def lookup_response(key: Key, containers: Sequence[Located]) -> scm_pb2.LookupKeyResponse:
     """Return a key and where its containers are."""
     return scm_pb2.LookupKeyResponse(
         key=key_message(key),
         containers=[
             scm_pb2.ContainerReplicas(
-                container_id=container_id, replicas=_endpoints(endpoints), scheme=scheme
+                container_id=one.container_id,
+                replicas=_endpoints(one.endpoints),
+                scheme=one.scheme,
+                equal_count=one.equal_count,
             )
-            for container_id, endpoints, scheme in containers
+            for one in containers
         ],
     )
 

@@ -17,6 +17,16 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Located:
+    """Where a container is to be read: the most promising datanode first."""
+
+    container_id: int
+    endpoints: tuple[Endpoint, ...]
+    scheme: str  # the erasure code's name; "": each replica is a whole copy
+    equal_count: int  # so many of the first promise the same: readers spread over them
+
+
+@dataclass(frozen=True, slots=True)
 class Heartbeat:
     """One call of a datanode."""
 

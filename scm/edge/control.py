@@ -11,7 +11,7 @@ from typing import TypeVar
 from agent.errors import Code, Refused, Unavailable
 from scm.cluster.dispatch import HARMLESS, OF_THE_NODE
 from scm.cluster.nodes import Registration
-from scm.edge.calls import Endpoint, Heartbeat, HeartbeatAnswer, PromisedBlock
+from scm.edge.calls import Endpoint, Heartbeat, HeartbeatAnswer, Located, PromisedBlock
 from scm.edge.operators import Operators
 from scm.edge.report import Verified
 from scm.edge.views import key_containers
@@ -251,8 +251,8 @@ class ControlPlane(Operators):
             self._observer.observe(change, container_ids)
             return container_ids
 
-    def lookup(self, name: str) -> tuple[Key, list[tuple[int, tuple[Endpoint, ...], str]]]:
-        """Return a key, where its containers are, and their erasure codes.
+    def lookup(self, name: str) -> tuple[Key, list[Located]]:
+        """Return a key, and where its containers are.
 
         Raises Refused(KEY_NOT_FOUND), or Refused(KEY_LOST) if a container of it was given up.
         """
@@ -268,15 +268,17 @@ class ControlPlane(Operators):
                     f"key {name} is lost: its data was in container {named}, which was given up",
                     hint="store it again with --replace, or remove the key",
                 )
-            return key, [
-                (
-                    container_id,
-                    self._endpoints(self._views.locations(container_id)),
-                    container.scheme if container is not None else "",
-                )
-                for container_id in key_containers(key)
-                for container in [self._state.containers.get(container_id)]
-            ]
+            return key, [self._located(container_id) for container_id in key_containers(key)]
+
+    def _located(self, container_id: int) -> Located:
+        container = self._state.containers.get(container_id)
+        datanode_ids, equal_count = self._views.locations(container_id)
+        return Located(
+            container_id,
+            self._endpoints(datanode_ids),
+            "" if container is None else container.scheme,
+            equal_count,
+        )
 
     def list_keys(self, *, prefix: str, start_after: str, count: int) -> tuple[list[Key], str]:
         """Return a page of keys and the name to go on after (empty: no more)."""

@@ -187,15 +187,16 @@ class Views:
         node = self._state.nodes.get(datanode_id)
         return "" if node is None else node.address
 
-    def locations(self, container_id: int) -> list[str]:
-        """Return the datanodes to read a container from, most promising first.
+    def locations(self, container_id: int) -> tuple[list[str], int]:
+        """Return the datanodes to read a container from, most promising first, and how many of the
+        first promise the same.
 
         Those that do not answer come last; before them those with a bad replica, with one that is
         behind, and those that are to leave or rest: they have enough to do with their copies.
         """
         container = self._state.containers.get(container_id)
         if container is None:
-            return []
+            return [], 0
         ranked = []
         replicas = self._state.replicas.of(container_id)
         for replica in replicas:
@@ -208,7 +209,9 @@ class Views:
             for node in container.pipeline
             if node not in reported
         ]
-        return [node for _doubts, node in sorted(ranked)]
+        ranked.sort()
+        equal_count = sum(doubts == ranked[0][0] for doubts, _node in ranked)
+        return [node for _doubts, node in ranked], equal_count
 
     def _silence(self, datanode_id: str) -> int:
         return _SILENCE[self._nodes.health(datanode_id)]

@@ -1,6 +1,6 @@
 """A block is read whole as long as each of its chunks is healthy in some replica."""
 
-from dataclasses import replace
+from collections.abc import Iterator
 from itertools import islice
 
 import pytest
@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from agent.client.blockreader import SILENT_COUNT_MAX, BlockReader, Holder, Place
 from agent.errors import Code, Refused, SutureError, Unavailable, VolumeFailed
-from merkle.checksum import window_checksums
-from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
+from merkle.replica import BlockId, ContainerId
 
 CONTAINER, BLOCK = ContainerId(7), BlockId(3)
 REPLICA_COUNT, CHUNK_COUNT_MAX = 3, 8
@@ -25,37 +24,42 @@ class Replica:
     """One datanode's copy of a block, with faults at some chunks; it counts what is asked of it."""
 
     def __init__(
-        self, chunks: list[bytes], faults: dict[int, str], *, has_row: bool = True
+        self,
+        chunks: list[bytes],
+        faults: dict[int, str],
+        *,
+        has_row: bool = True,
+        piece_bytes: int = 1_000,
     ) -> None:
         self.faults = faults
         self.has_row = has_row
         self.asked: list[int] = []
-        self.list_count = 0
+        self.call_count = 0
+        self.piece_bytes = piece_bytes
         self._parts = chunks
-        self._chunks = []
-        for data in chunks:
-            sums = window_checksums(ChecksumType.CRC32C, 16, data)
-            offset = self._chunks[-1].end if self._chunks else 0
-            self._chunks.append(ChunkInfo(offset, len(data), ChecksumType.CRC32C, 16, sums))
 
-    def block(self, container_id: ContainerId, block_id: BlockId, /) -> BlockData:
-        """Return the row."""
+    def parts_from(
+        self, container_id: ContainerId, block_id: BlockId, offset: int, end: int, /
+    ) -> Iterator[tuple[int, bytes]]:
+        """Yield chunk after chunk, up to the first at which this replica fails."""
         assert (CONTAINER, BLOCK) == (container_id, block_id)
-        self.list_count += 1
+        assert offset < end
+        self.call_count += 1
         if not self.has_row:
             raise Refused(Code.NO_SUCH_BLOCK, "there is no such block")
-        return BlockData(block_id, Bcsid(1), tuple(self._chunks))
+        start = 0
+        for number, part in enumerate(self._parts):
+            if start + len(part) > offset:
+                self.asked.append(number)
+                if number in self.faults:
+                    raise FAULTS[self.faults[number]]
+                yield from self._cut(start, part)
+            start += len(part)
 
-    def read_chunk(
-        self, container_id: ContainerId, block_id: BlockId, offset: int, /
-    ) -> tuple[ChunkInfo, bytes]:
-        """Return one chunk, or fail as this replica does there."""
-        assert (CONTAINER, BLOCK) == (container_id, block_id)
-        [number] = [n for n, chunk in enumerate(self._chunks) if chunk.offset == offset]
-        self.asked.append(number)
-        if number in self.faults:
-            raise FAULTS[self.faults[number]]
-        return self._chunks[number], self._parts[number]
+    def _cut(self, start: int, part: bytes) -> Iterator[tuple[int, bytes]]:
+        """Yield a chunk in pieces of at most `piece_bytes`, with their places."""
+        for at in range(0, len(part), self.piece_bytes):
+            yield start + at, part[at : at + self.piece_bytes]
 
 
 def reader_of(replicas: list[Replica], length_bytes: int) -> BlockReader:
@@ -110,8 +114,8 @@ def test_replicas_that_cut_the_block_differently_still_make_it_whole(
     One replica has the block as one chunk, damaged or not: the bytes are the same.
     """
     whole = b"".join(chunks)
-    first = Replica(chunks, data.draw(DAMAGE))
-    second = Replica([whole], {})
+    first = Replica(chunks, data.draw(DAMAGE), piece_bytes=data.draw(st.integers(1, 9)))
+    second = Replica([whole], {}, piece_bytes=data.draw(st.integers(1, 9)))
 
     assert whole == b"".join(reader_of([first, second], len(whole)).read())
 
@@ -127,7 +131,7 @@ def test_a_replica_without_the_row_is_asked_for_it_once() -> None:
 
     assert b"".join(chunks) == b"".join(reader.read())
     assert [] == without.asked
-    assert 1 == without.list_count
+    assert 1 == without.call_count
     assert {"dn0", "dn1", "dn2"} == set(reader.faults)
 
 
@@ -175,41 +179,67 @@ def test_a_dead_host_and_a_bad_chunk_are_both_named() -> None:
     assert f"dn1: {FAULTS['corrupt']}" in said
 
 
-def test_a_chunk_that_is_not_the_listed_one_is_read_elsewhere() -> None:
+def test_who_answers_well_is_not_asked_again_for_each_chunk() -> None:
     """
-    A replica that was repaired between its list and its chunk: the chunk may end elsewhere now.
+    One call brings the block, and the others are not asked at all.
+    """
+    chunks = [bytes([number]) * 20 for number in range(8)]
+    replicas = [Replica(chunks, {}), Replica(chunks, {})]
+
+    assert b"".join(chunks) == b"".join(reader_of(replicas, 160).read())
+    assert [1, 0] == [replica.call_count for replica in replicas]
+
+
+@pytest.mark.parametrize("shift", [-20, 20, 45], ids=["before", "after", "behind the end"])
+def test_a_part_that_is_not_due_is_not_taken(shift: int) -> None:
+    """
+    Its bytes have their checksums, and belong elsewhere: another replica gives what is due.
     """
 
     class Shifting(Replica):
-        def read_chunk(
-            self, container_id: ContainerId, block_id: BlockId, offset: int, /
-        ) -> tuple[ChunkInfo, bytes]:
-            chunk, data = super().read_chunk(container_id, block_id, offset)
-            return replace(chunk, length_bytes=chunk.length_bytes - 1), data[:-1]
-
-    chunks = [b"a" * 20, b"b" * 20]
-    reader = reader_of([Shifting(chunks, {}), Replica(chunks, {})], 40)
-
-    read = list(islice(reader.read(), 10))  # of a shorter chunk nothing is left: it would never end
-
-    assert chunks == read
-
-
-def test_a_replica_that_was_repaired_meanwhile_is_asked_what_it_has_now() -> None:
-    """
-    The chunk that betrays it is read elsewhere; the next one, which only it has, from itself.
-    """
-
-    class Repaired(Replica):
-        def block(self, container_id: ContainerId, block_id: BlockId, /) -> BlockData:
-            row = super().block(container_id, block_id)
-            if self.list_count > 1:
-                return row
-            sums = window_checksums(ChecksumType.CRC32C, 16, b"?" * 20)
-            return replace(row, chunks=tuple(replace(c, window_checksums=sums) for c in row.chunks))
+        def parts_from(
+            self, container_id: ContainerId, block_id: BlockId, offset: int, end: int, /
+        ) -> Iterator[tuple[int, bytes]]:
+            for start, data in super().parts_from(container_id, block_id, offset, end):
+                yield start + (shift if start == 20 else 0), data
 
     chunks = [b"a" * 20, b"b" * 20, b"c" * 20]
-    repaired, damaged = Repaired(chunks, {}), Replica(chunks, {1: "corrupt", 2: "corrupt"})
+    reader = reader_of([Shifting(chunks, {}), Replica(chunks, {})], 60)
 
-    assert b"".join(chunks) == b"".join(reader_of([repaired, damaged], 60).read())
-    assert 2 == repaired.list_count
+    read = list(islice(reader.read(), 10))  # what never comes further would never end
+
+    assert chunks == read
+    assert ["dn0"] == list(reader.faults)
+
+
+def test_a_chunk_beyond_the_length_of_the_key_is_not_taken() -> None:
+    """
+    A replica whose block goes on is not the one that the key names.
+    """
+    longer, right = Replica([b"a" * 30], {}), Replica([b"a" * 20], {})
+
+    assert b"a" * 20 == b"".join(reader_of([longer, right], 20).read())
+
+
+def test_a_replica_that_ends_too_early_leaves_the_rest_to_another() -> None:
+    """
+    What it has is taken; the rest comes from who has it, or is named.
+    """
+    short, whole = Replica([b"a" * 20], {}), Replica([b"a" * 20, b"b" * 20], {})
+
+    assert b"a" * 20 + b"b" * 20 == b"".join(reader_of([short, whole], 40).read())
+    with pytest.raises(Unavailable, match="dn0: has 20 of 40 bytes"):
+        list(reader_of([short], 40).read())
+
+
+def test_the_time_until_a_first_chunk_is_told_once_for_each_call() -> None:
+    """
+    That is what a replica's speed is judged by.
+    """
+    chunks = [b"a" * 20, b"b" * 20, b"c" * 20]
+    told: list[str] = []
+    reader = reader_of([Replica(chunks, {1: "corrupt"}), Replica(chunks, {})], 60)
+    reader.answered = lambda datanode_id, _duration_s: told.append(datanode_id)
+
+    assert b"".join(chunks) == b"".join(reader.read())
+    assert ["dn0", "dn1"] == told

@@ -205,6 +205,16 @@ class CountingReads(ReadHandlers):
         self.datanode.reads.append((request.block_id.local_id, request.offset))
         yield from super().ReadChunk(request, context)
 
+    def ReadBlock(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+        """Note from where on it is read, then serve it."""
+        self.datanode.reads.append((request.block_id.local_id, request.offset))
+        yield from super().ReadBlock(request, context)
+
+    def GetSmallFile(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+        """Note from where on it is read, then serve it."""
+        self.datanode.reads.append((request.block_id.local_id, request.offset))
+        return super().GetSmallFile(request, context)
+
 
 def scan_steps(datanode: Datanode, container_id: ContainerId) -> Iterator[ScanStep]:
     """Scan, and tell the result as the only step."""

@@ -75,11 +75,18 @@ def call(
 
 
 def stream(method: Method, request: Any, *, timeout_s: float) -> Iterator[Any]:
-    """Yield the messages of a method that answers with many; leaving early cancels the call."""
+    """Begin a call that is answered with many messages, and return them; leaving early cancels it.
+
+    The other end sends ahead, as far as gRPC's window lets it, from now on.
+    """
     try:
         answers = method(request, timeout=timeout_s, metadata=carried())
     except ValueError as error:
         raise Unavailable(Code.UNAVAILABLE, "the connection was closed") from error
+    return _messages(answers)
+
+
+def _messages(answers: Any) -> Iterator[Any]:
     try:
         yield from answers
     except grpc.RpcError as error:

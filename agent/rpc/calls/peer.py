@@ -6,6 +6,7 @@ checksums that came with it before it is returned.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final, Self
 
 from agent.errors import Code, Refused
@@ -14,14 +15,18 @@ from agent.rpc.security.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import container_pb2, datanode_pb2_grpc
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec, hashes
+from agent.rpc.wire.blockpieces import BlockPiece, Data, decode_piece
 from agent.rpc.wire.hashes import BlockRows
-from merkle.checksum import U64s, window_checksums
+from merkle.checksum import U64s, checksum_width_bytes, window_checksums
 from merkle.diff import BlockRange
 from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
 from merkle.tree import Summary, Tree
 
 SCAN_TIMEOUT_S: Final = 6 * 3600.0  # a full container on a busy disk
+READ_BLOCK_METHOD: Final = "/suture.v1.Datanode/ReadBlock"  # with a deserializer of its own
 IMPORT_METHOD: Final = "/suture.v1.Datanode/ImportContainer"  # with a serializer of its own
+SMALL_BYTES_MAX: Final = 1024**2  # of a block in one message; a datanode sends no more so
+READ_BYTES_PER_S_MIN: Final = 1024**2  # a block that comes slower than this is given up
 BLOCKS_MAX: Final = 1_000_000  # of one container, for those who list them all
 
 
@@ -56,6 +61,11 @@ class Peer:
         self._timeouts = timeouts or Timeouts()
         self._channel = open_channel(address, security)
         self.stub = datanode_pb2_grpc.DatanodeStub(self._channel)  # type: ignore[no-untyped-call]
+        self._read_block: Method = self._channel.unary_stream(
+            READ_BLOCK_METHOD,
+            request_serializer=pb.ReadBlockRequest.SerializeToString,
+            response_deserializer=decode_piece,
+        )
         self._import: Method = self._channel.stream_unary(
             IMPORT_METHOD, response_deserializer=pb.ImportContainerResponse.FromString
         )
@@ -208,6 +218,44 @@ class Peer:
 
         return retried(ask, timeout_s=self._timeouts.chunk_s)
 
+    def parts_from(
+        self, container_id: ContainerId, block_id: BlockId, offset: int, end: int
+    ) -> Iterator[tuple[int, Data]]:
+        """Yield a block from the chunk that holds the byte at `offset` to its end: parts, each with
+        where it begins; each is verified.
+
+        The block should end at `end`, and does not go on behind it. Where little is left, it comes
+        in one message; else the datanode begins to send now, ahead of who takes it. Raises as
+        `read_chunk`, when the first part is taken.
+        """
+        request = pb.ReadBlockRequest(block_id=_key(container_id, block_id), offset=offset)
+        if end - offset <= SMALL_BYTES_MAX:
+            return self._small_parts(request, end)
+        timeout_s = self._timeouts.chunk_s + (end - offset) / READ_BYTES_PER_S_MIN
+        return self._streamed_parts(request, end, timeout_s)
+
+    def _small_parts(self, request: pb.ReadBlockRequest, end: int) -> Iterator[tuple[int, Data]]:
+        timeout_s = self._timeouts.chunk_s
+        yield from _cut(self._ask(self.stub.GetSmallFile, request, timeout_s=timeout_s), end)
+
+    def _streamed_parts(
+        self, request: pb.ReadBlockRequest, end: int, timeout_s: float
+    ) -> Iterator[tuple[int, Data]]:
+        begun = [stream(self._read_block, request, timeout_s=timeout_s)]
+
+        def first() -> tuple[BlockPiece | None, Iterator[BlockPiece]]:
+            answers = (
+                begun.pop() if begun else stream(self._read_block, request, timeout_s=timeout_s)
+            )
+            return next(answers, None), answers
+
+        def parts() -> Iterator[tuple[int, Data]]:
+            piece, answers = retried(first, timeout_s=self._timeouts.chunk_s)
+            if piece is not None:
+                yield from _verified(chain([piece], answers), end)
+
+        return parts()
+
     def import_container(
         self, parts: Iterator[bytes], *, timeout_s: float, must_end: Callable[[], bool]
     ) -> pb.ImportContainerResponse:
@@ -280,8 +328,10 @@ class Peer:
         answer: pb.ScrubStatusResponse = self._ask(self.stub.SteerScrub, request)
         return answer
 
-    def _ask(self, method: Method, request: object) -> Any:  # the method's answer
-        timeout_s = self._timeouts.call_s
+    def _ask(
+        self, method: Method, request: object, *, timeout_s: float | None = None
+    ) -> Any:  # the method's answer
+        timeout_s = timeout_s or self._timeouts.call_s
         party = f"the datanode at {self.address}"
         return retried(
             lambda: call(method, request, timeout_s=timeout_s, party=party), timeout_s=timeout_s
@@ -318,11 +368,72 @@ def _receive(
     return chunk, data
 
 
-def _verify(chunk: ChunkInfo, data: bytes) -> None:
+def _cut(answer: pb.GetSmallFileResponse, end: int) -> Iterator[tuple[int, Data]]:
+    """Yield the chunks of one message: all of them are there, and nothing else."""
+    chunks = [_due(item, end) for item in answer.chunks]
+    expected_bytes = sum(chunk.length_bytes for chunk in chunks)
+    data = answer.data
+    if expected_bytes != len(data):
+        raise codec.malformed("answer.data", f"{len(data)} of {expected_bytes} bytes")
+    start = 0
+    for chunk in chunks:
+        part = data if len(chunks) == 1 else data[start : start + chunk.length_bytes]
+        _verify(chunk, part)
+        yield chunk.offset, part
+        start += chunk.length_bytes
+
+
+def _verified(answers: Iterator[BlockPiece], end: int) -> Iterator[tuple[int, Data]]:
+    """Yield the data of messages as soon as whole windows of a chunk are there."""
+    chunk: ChunkInfo | None = None
+    waiting: list[Data] = []  # for the rest of a window
+    at, waiting_bytes = 0, 0  # where what waits begins
+    for answer in answers:
+        if answer.chunk is not None:
+            if chunk is not None and at < chunk.end:
+                raise codec.malformed("answer.data", f"{chunk.end - at} bytes are missing")
+            chunk = _due(answer.chunk, end)
+            if chunk.offset < at:
+                raise codec.malformed("answer.chunk.offset", f"{chunk.offset} after {at}")
+            at = chunk.offset
+        left_bytes = 0 if chunk is None else chunk.end - at - waiting_bytes
+        if chunk is None or not 0 < len(answer.data) <= left_bytes:
+            raise codec.malformed(
+                "answer.data", f"{len(answer.data)} bytes, at most {left_bytes} are due"
+            )
+        waiting.append(answer.data)
+        waiting_bytes += len(answer.data)
+        window_bytes = max(chunk.bytes_per_checksum, 1)
+        if (at + waiting_bytes - chunk.offset) % window_bytes and waiting_bytes < chunk.end - at:
+            continue
+        part = waiting[0] if len(waiting) == 1 else b"".join(waiting)
+        _verify(chunk, part, at - chunk.offset)
+        yield at, part
+        at += waiting_bytes
+        waiting, waiting_bytes = [], 0
+    if chunk is not None and at < chunk.end:
+        raise codec.malformed("answer.data", f"{chunk.end - at} bytes are missing")
+
+
+def _due(message: container_pb2.ChunkInfo, end: int) -> ChunkInfo:
+    """Return a chunk that was sent. Raises Refused if the block goes on behind where it ends."""
+    chunk = codec.parse_chunk(message, "answer.chunk")
+    if chunk.end > end:
+        raise Refused(
+            Code.UNABLE_TO_FIND_CHUNK,
+            f"has a chunk of the bytes {chunk.offset} to {chunk.end}, of a block of {end}",
+        )
+    return chunk
+
+
+def _verify(chunk: ChunkInfo, data: Data, start: int = 0) -> None:
+    """Refuse bytes of a chunk, from the window at `start` on, without the checksums they have."""
     if chunk.checksum_type is ChecksumType.NONE:
         return
+    width_bytes = checksum_width_bytes(chunk.checksum_type)
+    first = start // chunk.bytes_per_checksum * width_bytes
     found = window_checksums(chunk.checksum_type, chunk.bytes_per_checksum, data)
-    if found != chunk.window_checksums:
+    if found != chunk.window_checksums[first : first + len(found)]:
         raise Refused(
             Code.CHECKSUM_MISMATCH,
             f"chunk at {chunk.offset}: the bytes do not have the checksums they came with",

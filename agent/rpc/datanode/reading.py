@@ -1,8 +1,8 @@
 """Calls that tell of replicas and read them. They take no lease."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter
-from typing import Final
+from typing import Any, Final
 
 import grpc
 
@@ -11,16 +11,18 @@ from agent.rpc.datanode.limits import Limits, page_size
 from agent.rpc.v1 import container_pb2
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec, hashes, reports
+from agent.rpc.wire.blockpieces import BlockPiece, encode_piece
+from agent.store.operations.reading import Readable
 from agent.store.ports import ReadableReplicas
-from merkle.replica import ID_MAX, BlockData, BlockId, ChunkInfo, ContainerId
+from merkle.replica import ID_MAX, BlockData, ChunkInfo, ContainerId
 
 PIECE_BYTES_MAX: Final = 1024**2  # of chunk data in one message
 BLOCKS_PAGE_BYTES_MAX: Final = 1024**2
 
 
 class ReadHandlers:
-    """GetContainer, ListContainers, GetBlock, ListBlocks, ReadChunk, GetContainerHashes,
-    ListHistory."""
+    """GetContainer, ListContainers, GetBlock, ListBlocks, ReadChunk, ReadBlock, GetSmallFile,
+    GetContainerHashes, ListHistory."""
 
     def __init__(
         self,
@@ -33,6 +35,7 @@ class ReadHandlers:
         self._store = store
         self._limits = limits
         self._on_read = on_read
+        self.encoders: Mapping[str, Callable[[Any], bytes]] = {"ReadBlock": encode_piece}
 
     def GetContainer(  # noqa: N802
         self, request: pb.GetContainerRequest, context: grpc.ServicerContext
@@ -71,37 +74,34 @@ class ReadHandlers:
     ) -> pb.GetBlockResponse:
         """Return the metadata of one committed block."""
         del context
-        container_id, block_id = codec.parse_block_key(request.block_id, "block_id")
-        block = self._block(container_id, block_id, request.block_id)
-        return pb.GetBlockResponse(block=codec.block_message(container_id, block))
+        container_id, found = self._readable(request.block_id)
+        return pb.GetBlockResponse(block=codec.block_message(container_id, found.block))
 
-    def _block(
-        self, container_id: ContainerId, block_id: BlockId, asked: container_pb2.BlockId
-    ) -> BlockData:
+    def _readable(self, asked: container_pb2.BlockId) -> tuple[ContainerId, Readable]:
         """Return the block, unless the asker knows of a later commit or another replica index."""
-        facts = self._store.replica(container_id)
-        if asked.replica_index not in {0, facts.replica_index}:
+        container_id, block_id = codec.parse_block_key(asked, "block_id")
+        found = self._store.readable(container_id, block_id)
+        if asked.replica_index not in {0, found.replica_index}:
             raise Refused(
                 Code.CONTAINER_NOT_FOUND,
-                f"container {container_id} is here with replica index {facts.replica_index}, "
+                f"container {container_id} is here with replica index {found.replica_index}, "
                 f"not {asked.replica_index}",
                 container_id=container_id,
             )
-        if asked.bcsid > facts.bcsid:
+        if asked.bcsid > found.bcsid:
             raise Refused(
                 Code.UNKNOWN_BCSID,
-                f"container {container_id} is at bcsid {facts.bcsid}, {asked.bcsid} was asked for",
+                f"container {container_id} is at bcsid {found.bcsid}, {asked.bcsid} was asked for",
                 container_id=container_id,
             )
-        block = self._store.block(container_id, block_id)
-        if asked.bcsid > block.bcsid:
+        if asked.bcsid > found.block.bcsid:
             raise Refused(
                 Code.BCSID_MISMATCH,
-                f"block {block_id} is at bcsid {block.bcsid}, {asked.bcsid} was asked for",
+                f"block {block_id} is at bcsid {found.block.bcsid}, {asked.bcsid} was asked for",
                 container_id=container_id,
                 block_id=block_id,
             )
-        return block
+        return container_id, found
 
     def ListBlocks(  # noqa: N802
         self, request: pb.ListBlocksRequest, context: grpc.ServicerContext
@@ -132,15 +132,57 @@ class ReadHandlers:
         When the caller has gone gRPC takes no further piece, so none is read.
         """
         del context
-        container_id, block_id = codec.parse_block_key(request.block_id, "block_id")
-        block = self._block(container_id, block_id, request.block_id)
-        chunk = _chunk_at(block, request.offset)
+        container_id, found = self._readable(request.block_id)
+        chunk = _chunk_at(found.block, request.offset)
         yield pb.ReadChunkResponse(chunk=codec.chunk_message(chunk))
         for offset, length_bytes in pieces(chunk):
-            begun_s = perf_counter()
-            data = self._store.read(container_id, block_id, offset, length_bytes)
-            self._on_read(perf_counter() - begun_s)
-            yield pb.ReadChunkResponse(data=data)
+            yield pb.ReadChunkResponse(data=self._read(container_id, found, offset, length_bytes))
+
+    def ReadBlock(  # noqa: N802
+        self, request: pb.ReadBlockRequest, context: grpc.ServicerContext
+    ) -> Iterator[BlockPiece]:
+        """Send chunk after chunk, as far ahead of their reader as gRPC's window lets us."""
+        del context
+        container_id, found = self._readable(request.block_id)
+        for chunk in _chunks_from(found.block, request.offset):
+            described: container_pb2.ChunkInfo | None = codec.chunk_message(chunk)
+            for offset, length_bytes in pieces(chunk):
+                data = self._read(container_id, found, offset, length_bytes)
+                yield BlockPiece(described, data)
+                described = None
+
+    def GetSmallFile(  # noqa: N802
+        self, request: pb.ReadBlockRequest, context: grpc.ServicerContext
+    ) -> pb.GetSmallFileResponse:
+        """Send the rest of a block in one message."""
+        del context
+        container_id, found = self._readable(request.block_id)
+        chunks = _chunks_from(found.block, request.offset)
+        length_bytes = sum(chunk.length_bytes for chunk in chunks)
+        if length_bytes > PIECE_BYTES_MAX:
+            raise Refused(
+                Code.INELIGIBLE,
+                f"{length_bytes} bytes of block {found.block.block_id} are asked for in one "
+                f"message, at most {PIECE_BYTES_MAX} are sent so",
+                hint="ReadBlock sends them one after the other",
+            )
+        start = chunks[0].offset
+        if start + length_bytes == chunks[-1].end:
+            data = self._read(container_id, found, start, length_bytes)
+        else:  # there are holes between them
+            data = b"".join(
+                self._read(container_id, found, chunk.offset, chunk.length_bytes)
+                for chunk in chunks
+            )
+        return pb.GetSmallFileResponse(chunks=map(codec.chunk_message, chunks), data=data)
+
+    def _read(
+        self, container_id: ContainerId, found: Readable, offset: int, length_bytes: int
+    ) -> bytes:
+        begun_s = perf_counter()
+        data = self._store.read(container_id, found, offset, length_bytes)
+        self._on_read(perf_counter() - begun_s)
+        return data
 
     def GetContainerHashes(  # noqa: N802
         self, request: pb.GetContainerHashesRequest, context: grpc.ServicerContext
@@ -170,6 +212,19 @@ def _chunk_at(block: BlockData, offset: int) -> ChunkInfo:
         block_id=block.block_id,
         offset=offset,
     )
+
+
+def _chunks_from(block: BlockData, offset: int) -> list[ChunkInfo]:
+    """Return the chunks from that which holds the byte at `offset` to the end."""
+    chunks = [chunk for chunk in block.chunks if chunk.end > offset]
+    if not chunks or chunks[0].offset > offset:
+        raise Refused(
+            Code.UNABLE_TO_FIND_CHUNK,
+            f"block {block.block_id} has {block.length_bytes} bytes, no chunk at {offset}",
+            block_id=block.block_id,
+            offset=offset,
+        )
+    return chunks
 
 
 def pieces(chunk: ChunkInfo) -> Iterator[tuple[int, int]]:

@@ -5,7 +5,7 @@ allowed, `ErrorEdge` turns what they raise into a status. Each group has the cal
 same things; a call that no group has is UNIMPLEMENTED.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -36,12 +36,13 @@ def composed(groups: Sequence[object]) -> datanode_pb2_grpc.DatanodeServicer:
     return servicer
 
 
-def decoders_of(groups: Sequence[object]) -> Mapping[str, Callable[[bytes], Any]]:
-    """Return how requests are decoded by groups that do that themselves, by the call's path."""
+def codecs_of(groups: Sequence[object], name: str) -> dict[str, Callable[[Any], Any]]:
+    """Return the `decoders` of requests, or `encoders` of answers, of groups that do that
+    themselves, by the call's path."""
     return {
-        f"/{SERVICE.full_name}/{call}": decode
+        f"/{SERVICE.full_name}/{call}": convert
         for group in groups
-        for call, decode in getattr(group, "decoders", {}).items()
+        for call, convert in getattr(group, name, {}).items()
     }
 
 
@@ -85,7 +86,7 @@ def build_server(
         interceptors=[
             Attended(waits, slots or Unlimited()),
             Traced(),
-            ErrorEdge(decoders_of(groups)),
+            ErrorEdge(codecs_of(groups, "decoders"), codecs_of(groups, "encoders")),
             gate,
         ],
         options=server_options(

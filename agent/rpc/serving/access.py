@@ -18,6 +18,7 @@ from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.rpc.security.caller import Identity, Role, identity_of
 from agent.rpc.serving.allowance import Allowances
 from agent.rpc.serving.waits import account_of
+from agent.runtime.wrapped import Wrapped
 
 PLAINTEXT: Final = "plaintext"
 DONE: Final = "OK"
@@ -59,6 +60,8 @@ DATANODE: Final[Mapping[str, Rule]] = {
     "GetBlock": Rule(PEER | ADMIN | CLIENT),
     "ListBlocks": Rule(PEER | ADMIN | CLIENT),
     "ReadChunk": Rule(PEER | ADMIN | CLIENT),
+    "ReadBlock": Rule(PEER | ADMIN | CLIENT),
+    "GetSmallFile": Rule(PEER | ADMIN | CLIENT),
     "GetContainerHashes": Rule(PEER | ADMIN),
     "ImportContainer": _audited(PEER),
     "ScanContainer": _audited(ADMIN, "container_id"),
@@ -252,6 +255,7 @@ class Gate(grpc.ServerInterceptor):
         self._allowances = Allowances(calls_per_s_max) if calls_per_s_max else None
         self._now_s = now_s
         self._table = table
+        self._wrapped = Wrapped(self._wrap)
 
     def intercept_service(
         self,
@@ -264,6 +268,10 @@ class Gate(grpc.ServerInterceptor):
         rule = self._table.get(method)
         if handler is None or (rule is not None and rule.roles == ANYBODY):
             return handler  # type: ignore[no-any-return]
+        return self._wrapped.around(method, handler)  # type: ignore[no-any-return]
+
+    def _wrap(self, method: str, handler: Any) -> _Handler:
+        rule = self._table.get(method)
         if rule is None:
             rule = Rule(frozenset())
             behavior: Any = _closed

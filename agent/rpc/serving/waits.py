@@ -26,6 +26,8 @@ from typing import Any, Final, Protocol, TypeAlias
 import grpc
 from google.protobuf.message import DecodeError
 
+from agent.runtime.wrapped import Wrapped
+
 SLOW_S: Final = 3.0  # a caller that keeps its call waiting for so long gives way to others
 WAIT_S_MAX: Final = 120.0  # 16 MiB over 1 Mbit/s; and longer than any pause of a healthy reader
 SWEEP_INTERVAL_S: Final = 0.25
@@ -149,6 +151,7 @@ class Attended(grpc.ServerInterceptor):
     def __init__(self, waits: Waits, slots: Slots) -> None:
         self._waits = waits
         self._slots = slots
+        self._wrapped = Wrapped(self._wrap)
 
     def intercept_service(
         self,
@@ -160,6 +163,10 @@ class Attended(grpc.ServerInterceptor):
         handler: Any = continuation(handler_call_details)
         if handler is None:
             return None
+        method = str(handler_call_details.method)
+        return self._wrapped.around(method, handler)  # type: ignore[no-any-return]
+
+    def _wrap(self, _method: str, handler: Any) -> _Handler:
         if handler.request_streaming:
             assert not handler.response_streaming, "no method of ours streams both ways"
             return grpc.stream_unary_rpc_method_handler(

@@ -167,6 +167,30 @@ class ReadChunkResponse(_message.Message):
     data: bytes
     def __init__(self, chunk: _Optional[_Union[_container_pb2.ChunkInfo, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
+class ReadBlockRequest(_message.Message):
+    __slots__ = ("block_id", "offset")
+    BLOCK_ID_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    block_id: _container_pb2.BlockId
+    offset: int
+    def __init__(self, block_id: _Optional[_Union[_container_pb2.BlockId, _Mapping]] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class ReadBlockResponse(_message.Message):
+    __slots__ = ("chunk", "data")
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    chunk: _container_pb2.ChunkInfo
+    data: bytes
+    def __init__(self, chunk: _Optional[_Union[_container_pb2.ChunkInfo, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class GetSmallFileResponse(_message.Message):
+    __slots__ = ("chunks", "data")
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    chunks: _containers.RepeatedCompositeFieldContainer[_container_pb2.ChunkInfo]
+    data: bytes
+    def __init__(self, chunks: _Optional[_Iterable[_Union[_container_pb2.ChunkInfo, _Mapping]]] = ..., data: _Optional[bytes] = ...) -> None: ...
+
 class BlockRange(_message.Message):
     __slots__ = ("first", "last")
     FIRST_FIELD_NUMBER: _ClassVar[int]

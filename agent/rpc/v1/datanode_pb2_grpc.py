@@ -84,6 +84,16 @@ class DatanodeStub(object):
                 request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ReadChunkRequest.SerializeToString,
                 response_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ReadChunkResponse.FromString,
                 _registered_method=True)
+        self.ReadBlock = channel.unary_stream(
+                '/suture.v1.Datanode/ReadBlock',
+                request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ReadBlockRequest.SerializeToString,
+                response_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ReadBlockResponse.FromString,
+                _registered_method=True)
+        self.GetSmallFile = channel.unary_unary(
+                '/suture.v1.Datanode/GetSmallFile',
+                request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ReadBlockRequest.SerializeToString,
+                response_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.GetSmallFileResponse.FromString,
+                _registered_method=True)
         self.GetContainerHashes = channel.unary_stream(
                 '/suture.v1.Datanode/GetContainerHashes',
                 request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.GetContainerHashesRequest.SerializeToString,
@@ -193,6 +203,18 @@ class DatanodeServicer(object):
     def ReadChunk(self, request, context):
         """The reader verifies: the server sends what the disk holds with the checksums written with it.
         """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadBlock(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetSmallFile(self, request, context):
+        """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -309,6 +331,16 @@ def add_DatanodeServicer_to_server(servicer, server):
                     servicer.ReadChunk,
                     request_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ReadChunkRequest.FromString,
                     response_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ReadChunkResponse.SerializeToString,
+            ),
+            'ReadBlock': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadBlock,
+                    request_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ReadBlockRequest.FromString,
+                    response_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ReadBlockResponse.SerializeToString,
+            ),
+            'GetSmallFile': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetSmallFile,
+                    request_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ReadBlockRequest.FromString,
+                    response_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.GetSmallFileResponse.SerializeToString,
             ),
             'GetContainerHashes': grpc.unary_stream_rpc_method_handler(
                     servicer.GetContainerHashes,
@@ -626,6 +658,60 @@ class Datanode(object):
             '/suture.v1.Datanode/ReadChunk',
             agent_dot_rpc_dot_v1_dot_datanode__pb2.ReadChunkRequest.SerializeToString,
             agent_dot_rpc_dot_v1_dot_datanode__pb2.ReadChunkResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadBlock(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/suture.v1.Datanode/ReadBlock',
+            agent_dot_rpc_dot_v1_dot_datanode__pb2.ReadBlockRequest.SerializeToString,
+            agent_dot_rpc_dot_v1_dot_datanode__pb2.ReadBlockResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetSmallFile(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/suture.v1.Datanode/GetSmallFile',
+            agent_dot_rpc_dot_v1_dot_datanode__pb2.ReadBlockRequest.SerializeToString,
+            agent_dot_rpc_dot_v1_dot_datanode__pb2.GetSmallFileResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -518,14 +518,16 @@ class LookupKeyResponse(_message.Message):
     def __init__(self, key: _Optional[_Union[KeyInfo, _Mapping]] = ..., containers: _Optional[_Iterable[_Union[ContainerReplicas, _Mapping]]] = ...) -> None: ...
 
 class ContainerReplicas(_message.Message):
-    __slots__ = ("container_id", "replicas", "scheme")
+    __slots__ = ("container_id", "replicas", "scheme", "equal_count")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     SCHEME_FIELD_NUMBER: _ClassVar[int]
+    EQUAL_COUNT_FIELD_NUMBER: _ClassVar[int]
     container_id: int
     replicas: _containers.RepeatedCompositeFieldContainer[_container_pb2.DatanodeEndpoint]
     scheme: str
-    def __init__(self, container_id: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[_container_pb2.DatanodeEndpoint, _Mapping]]] = ..., scheme: _Optional[str] = ...) -> None: ...
+    equal_count: int
+    def __init__(self, container_id: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[_container_pb2.DatanodeEndpoint, _Mapping]]] = ..., scheme: _Optional[str] = ..., equal_count: _Optional[int] = ...) -> None: ...
 
 class ListKeysRequest(_message.Message):
     __slots__ = ("prefix", "start_after", "count")

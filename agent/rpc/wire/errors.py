@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
 from agent.errors import Code, Refused, SutureError, Unavailable, VolumeFailed
+from agent.runtime.wrapped import Wrapped
 
 DOMAIN: Final = "suture"
 SERVICE_PREFIX: Final = "/suture.v1."
@@ -194,9 +195,16 @@ class ErrorEdge(grpc.ServerInterceptor):
     stranger must not be able to fill our log.
     """
 
-    def __init__(self, parsers: Mapping[str, Callable[[bytes], Any]] | None = None) -> None:
-        """`parsers`: methods whose requests are read otherwise than by their generated class."""
+    def __init__(
+        self,
+        parsers: Mapping[str, Callable[[bytes], Any]] | None = None,
+        serializers: Mapping[str, Callable[[Any], bytes]] | None = None,
+    ) -> None:
+        """`parsers`, `serializers`: methods whose requests are read, and whose answers are written,
+        otherwise than by their generated classes."""
         self._parsers = dict(parsers or {})
+        self._serializers = dict(serializers or {})
+        self._wrapped = Wrapped(self._wrap)
 
     def intercept_service(
         self,
@@ -208,18 +216,22 @@ class ErrorEdge(grpc.ServerInterceptor):
         method = str(handler_call_details.method)
         if handler is None or not method.startswith(SERVICE_PREFIX):
             return handler  # type: ignore[no-any-return]
+        return self._wrapped.around(method, handler)  # type: ignore[no-any-return]
+
+    def _wrap(self, method: str, handler: Any) -> Any:
         parse = _parser(self._parsers.get(method, handler.request_deserializer))
+        serialize = self._serializers.get(method, handler.response_serializer)
         if handler.request_streaming:
             assert not handler.response_streaming, "no method of ours streams both ways"
             return grpc.stream_unary_rpc_method_handler(
-                _guard_upload(method, handler.stream_unary), parse, handler.response_serializer
+                _guard_upload(method, handler.stream_unary), parse, serialize
             )
         if handler.response_streaming:
             return grpc.unary_stream_rpc_method_handler(
-                _guard_stream(method, handler.unary_stream), parse, handler.response_serializer
+                _guard_stream(method, handler.unary_stream), parse, serialize
             )
         return grpc.unary_unary_rpc_method_handler(
-            _guard_unary(method, handler.unary_unary), parse, handler.response_serializer
+            _guard_unary(method, handler.unary_unary), parse, serialize
         )
 
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
@@ -12,12 +13,13 @@ from agent.runtime.memory import give_back
 from agent.store.files.durable import disk_errors
 from agent.store.index.columns import ReplicaColumns
 from agent.store.index.facts import VolumeFacts
+from agent.store.index.index import Snapshot
 from agent.store.operations.blocks import known_block
-from agent.store.replica.packs import place_of
+from agent.store.replica.packs import Place, place_of
 from agent.store.volumes.volume import Counted, Volume
 from merkle.blockrow import decode_block
 from merkle.damaged import Damaged
-from merkle.replica import CHUNK_BYTES_MAX, BlockData, BlockId, ContainerId
+from merkle.replica import CHUNK_BYTES_MAX, Bcsid, BlockData, BlockId, ContainerId
 from scanner.finding import Finding
 
 ROWS_PER_READ: Final = 4_096  # bounds how long one read transaction lasts
@@ -50,19 +52,41 @@ def readable_blocks(rows: Iterable[tuple[BlockId, bytes]]) -> Iterator[BlockData
             continue
 
 
-def committed_block(volume: Volume, container_id: ContainerId, block_id: BlockId) -> BlockData:
-    """Return a committed block. Raises `Refused`, and `Unavailable` while its row is damaged."""
+@dataclass(frozen=True, slots=True)
+class Readable:
+    """A committed block to be read: its row, where its bytes are, and its replica's standing."""
+
+    block: BlockData
+    place: Place
+    replica_index: int
+    bcsid: Bcsid  # of the replica
+
+
+def readable_block(volume: Volume, container_id: ContainerId, block_id: BlockId) -> Readable:
+    """Return a committed block and where it is. Raises `Refused`, and `Unavailable` while its row
+    is damaged."""
     with volume.index.read() as rows:
-        rows.replica(container_id)
+        replica = rows.replica(container_id)
         row = rows.block(container_id, block_id)
         if row is None:
-            pending = rows.last_pending(container_id, block_id)
-            raise Refused(
-                Code.NO_SUCH_BLOCK if pending is None else Code.BLOCK_NOT_COMMITTED,
-                f"no committed block {block_id} in container {container_id}",
-                container_id=container_id,
-                block_id=block_id,
-            )
+            raise _no_block(rows, container_id, block_id)
+        place = place_of(rows, volume.paths(container_id), container_id, block_id)
+    return Readable(
+        _decoded(container_id, block_id, row), place, replica.replica_index, replica.bcsid
+    )
+
+
+def _no_block(rows: Snapshot, container_id: ContainerId, block_id: BlockId) -> Refused:
+    pending = rows.last_pending(container_id, block_id)
+    return Refused(
+        Code.NO_SUCH_BLOCK if pending is None else Code.BLOCK_NOT_COMMITTED,
+        f"no committed block {block_id} in container {container_id}",
+        container_id=container_id,
+        block_id=block_id,
+    )
+
+
+def _decoded(container_id: ContainerId, block_id: BlockId, row: bytes) -> BlockData:
     try:
         return decode_block(block_id, row)
     except Damaged as damage:
@@ -70,16 +94,21 @@ def committed_block(volume: Volume, container_id: ContainerId, block_id: BlockId
 
 
 def read_block(
-    volume: Volume, container_id: ContainerId, block_id: BlockId, offset: int, length_bytes: int
+    volume: Volume,
+    container_id: ContainerId,
+    block: BlockId | Readable,
+    offset: int,
+    length_bytes: int,
 ) -> bytes:
-    """Return bytes of a block, committed or not. The reader verifies them."""
-    with volume.index.read() as rows:
-        rows.replica(container_id)
-        place = place_of(rows, volume.paths(container_id), container_id, block_id)
-        try:
-            end = known_block(rows, container_id, block_id).end
-        except Damaged as damage:
-            raise damaged_block(container_id, damage) from damage
+    """Return bytes of a block. The reader verifies them.
+
+    Who names it by its id gets what is written and not yet committed, too.
+    """
+    if isinstance(block, Readable):
+        block_id, place, end = block.block.block_id, block.place, block.block.length_bytes
+    else:
+        block_id = block
+        place, end = _found(volume, container_id, block_id)
     if offset < 0 or not 0 < length_bytes <= READ_BYTES_MAX or offset + length_bytes > end:
         raise Refused(
             Code.UNABLE_TO_FIND_CHUNK,
@@ -106,6 +135,17 @@ def read_block(
     return data
 
 
+def _found(volume: Volume, container_id: ContainerId, block_id: BlockId) -> tuple[Place, int]:
+    """Return where the bytes of a block are, and where they end."""
+    with volume.index.read() as rows:
+        rows.replica(container_id)
+        place = place_of(rows, volume.paths(container_id), container_id, block_id)
+        try:
+            return place, known_block(rows, container_id, block_id).end
+        except Damaged as damage:
+            raise damaged_block(container_id, damage) from damage
+
+
 def damaged_block(container_id: ContainerId, damage: Damaged) -> Unavailable:
     """Return the error for a block whose row is damaged: another replica has it."""
     return Unavailable(
@@ -116,17 +156,20 @@ def damaged_block(container_id: ContainerId, damage: Damaged) -> Unavailable:
 
 
 def findings_of(
-    volume: Volume, places: Mapping[ContainerId, Volume], *, start: int, count: int
+    volumes: Iterable[Volume], places: Mapping[ContainerId, Volume], *, start: int, count: int
 ) -> list[Finding]:
-    """Return unresolved findings of the replicas that a volume serves, from `start` on."""
-    with volume.index.read() as rows:
-        here = (
-            finding
-            for owner in rows.containers_with_findings(start)
-            if places.get(owner) is volume
-            for finding in rows.findings(owner)
-        )
-        return list(islice(here, count))
+    """Return unresolved findings of the replicas that volumes serve, from container `start` on."""
+    found: list[Finding] = []
+    for volume in volumes:
+        with volume.index.read() as rows:
+            here = (
+                finding
+                for owner in rows.containers_with_findings(start)
+                if places.get(owner) is volume
+                for finding in rows.findings(owner)
+            )
+            found += islice(here, count)
+    return sorted(found, key=lambda finding: finding.container_id)[:count]
 
 
 def facts_or_failure(volume: Volume) -> VolumeFacts:

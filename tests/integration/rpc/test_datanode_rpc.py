@@ -198,14 +198,77 @@ class TestReading:
     def test_what_is_not_here_is_refused_by_name(
         self, peer: Peer, key: dict[str, int], code: Code
     ) -> None:
-        """GetBlock and ReadChunk give the same answer."""
+        """GetBlock and the calls that read data give the same answer."""
         block_id = container_pb2.BlockId(**key)  # type: ignore[arg-type]
         read = pb.ReadChunkRequest(block_id=block_id)
+        rest = pb.ReadBlockRequest(block_id=block_id)
 
-        get = code_of(lambda: ask(peer.stub.GetBlock, pb.GetBlockRequest(block_id=block_id)))
-        got = code_of(lambda: list(stream(peer.stub.ReadChunk, read, timeout_s=5)))
+        said = [
+            code_of(lambda: ask(peer.stub.GetBlock, pb.GetBlockRequest(block_id=block_id))),
+            code_of(lambda: list(stream(peer.stub.ReadChunk, read, timeout_s=5))),
+            code_of(lambda: list(stream(peer.stub.ReadBlock, rest, timeout_s=5))),
+            code_of(lambda: ask(peer.stub.GetSmallFile, rest)),
+        ]
 
-        assert (code.value, code.value) == (get, got)
+        assert [code.value] * 4 == said
+
+    @pytest.mark.parametrize("at", [0, 1, 899_999, 900_000, 3 * MiB - 1], ids=str)
+    def test_a_block_is_read_from_the_chunk_that_holds_a_byte(self, peer: Peer, at: int) -> None:
+        """Chunk after chunk in one call, or all in one message: the same bytes."""
+        ask(peer.stub.CreateContainer, pb.CreateContainerRequest(container_id=OPEN))
+        datas = [noise(900_000, 1), noise(2 * MiB, 2), noise(3 * MiB - 900_000 - 2 * MiB, 3)]
+        write(peer, 5, *datas)
+        whole = b"".join(datas)
+        chunks = peer.block(OPEN, BlockId(5)).chunks
+        first = next(chunk.offset for chunk in chunks if chunk.end > at)
+
+        parts = list(peer.parts_from(OPEN, BlockId(5), at, len(whole)))
+
+        assert whole[first:] == b"".join(data for _, data in parts)
+        assert all(data == whole[start : start + len(data)] for start, data in parts)
+
+    def test_what_is_too_large_for_one_message_is_refused(self, peer: Peer) -> None:
+        """By its length, and with the call that sends it."""
+        ask(peer.stub.CreateContainer, pb.CreateContainerRequest(container_id=OPEN))
+        write(peer, 5, bytes(MiB), bytes(1))
+        key = container_pb2.BlockId(container_id=OPEN, local_id=5)
+
+        whole = code_of(lambda: ask(peer.stub.GetSmallFile, pb.ReadBlockRequest(block_id=key)))
+        rest = ask(peer.stub.GetSmallFile, pb.ReadBlockRequest(block_id=key, offset=MiB))
+
+        assert Code.INELIGIBLE.value == whole
+        assert b"\0" == rest.data  # type: ignore[attr-defined]
+
+    @pytest.mark.parametrize("missing_bytes", [1, 3 * MiB], ids=["in one message", "as a stream"])
+    def test_nothing_is_read_behind_the_end(self, peer: Peer, missing_bytes: int) -> None:
+        """There is no chunk: that is said, not answered with nothing."""
+        end = 2 * CHUNK_BYTES + 1
+
+        assert Code.UNABLE_TO_FIND_CHUNK.value == code_of(
+            lambda: list(peer.parts_from(CONTAINER, BlockId(1), end, end + missing_bytes))
+        )
+
+    def test_bytes_that_were_damaged_end_a_block_where_they_are(
+        self, peer: Peer, datanode: Datanode
+    ) -> None:
+        """What came before them was verified and is taken, whichever call it came by."""
+        ask(peer.stub.CreateContainer, pb.CreateContainerRequest(container_id=OPEN))
+        datas = [noise(MiB, 1), noise(MiB, 2), noise(100, 3), noise(100, 4)]
+        write(peer, 5, *datas)
+        file = datanode.replica.file(5, OPEN)
+        content = bytearray(file.read_bytes())
+        for at in (MiB + 7, 2 * MiB + 107):
+            content[at] ^= 1
+        file.write_bytes(bytes(content))
+
+        taken: list[bytes] = []
+        for at in (0, 2 * MiB):
+            with pytest.raises(Refused, match="do not have the checksums"):
+                taken.extend(
+                    data for _, data in peer.parts_from(OPEN, BlockId(5), at, 2 * MiB + 200)
+                )
+
+        assert [datas[0], datas[2]] == taken
 
     def test_no_chunk_begins_in_the_middle(self, peer: Peer) -> None:
         """A chunk is named by where it begins."""

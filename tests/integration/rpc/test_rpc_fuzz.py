@@ -29,12 +29,14 @@ METHODS = {
     "GetBlock": pb.GetBlockRequest,
     "ListBlocks": pb.ListBlocksRequest,
     "ReadChunk": pb.ReadChunkRequest,
+    "ReadBlock": pb.ReadBlockRequest,
+    "GetSmallFile": pb.ReadBlockRequest,
     "GetContainerHashes": pb.GetContainerHashesRequest,
     "ScanContainer": pb.ScanContainerRequest,
     "ListFindings": pb.ListFindingsRequest,
     "Status": pb.StatusRequest,
 }
-STREAMS = {"ReadChunk", "GetContainerHashes", "ScanContainer"}
+STREAMS = {"ReadChunk", "ReadBlock", "GetContainerHashes", "ScanContainer"}
 ABSURD = [0, 1, 2, 2**31, 2**32 - 1, 2**62, 2**63 - 1, 2**63, 2**64 - 1]
 ANSWERED_CODES = {
     grpc.StatusCode.OK,
@@ -132,6 +134,9 @@ def absurd_messages(dice: random.Random) -> Iterator[tuple[str, bytes]]:
     )
     yield "PutBlock", pb.PutBlockRequest(block=block()).SerializeToString()
     yield "GetBlock", pb.GetBlockRequest(block_id=key()).SerializeToString()
+    reading = pb.ReadBlockRequest(block_id=key(), offset=number()).SerializeToString()
+    yield "ReadBlock", reading
+    yield "GetSmallFile", reading
     yield "ReadChunk", pb.ReadChunkRequest(block_id=key(), offset=number()).SerializeToString()
     yield (
         "ListBlocks",

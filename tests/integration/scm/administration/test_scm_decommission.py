@@ -367,6 +367,24 @@ def test_readers_are_sent_to_those_that_leave_or_are_silent_last(tmp_path: Path)
         world.clock.advance_s(21)
         world.keep_alive("dn1", "dn3", "dn4")
 
-        _key, [(_id, endpoints, _scheme)] = world.control.lookup("setup-1-0")
+        _key, [found] = world.control.lookup("setup-1-0")
 
-    assert ["dn4", "dn1", "dn3", "dn2"] == [e.datanode_id for e in endpoints]
+    assert ["dn4", "dn1", "dn3", "dn2"] == [e.datanode_id for e in found.endpoints]
+    assert 1 == found.equal_count
+
+
+def test_readers_are_told_how_many_replicas_promise_the_same(tmp_path: Path) -> None:
+    """Those in service that have all of it; not one that is damaged."""
+    with ScmWorld(tmp_path, OPTIONS).running() as world:
+        world.join(*NODES)
+        world.made_closed()
+        for node in NODES:
+            world.beat(node, replica(node, bcsid=1), full=True)
+        _key, [before] = world.control.lookup("setup-1-0")
+        bad = replace(replica(NODES[0], bcsid=1), state=ReplicaState.UNHEALTHY)
+        world.beat(NODES[0], bad, full=True)
+        _key, [after] = world.control.lookup("setup-1-0")
+
+    assert 4 == before.equal_count
+    assert 3 == after.equal_count
+    assert NODES[0] == after.endpoints[-1].datanode_id

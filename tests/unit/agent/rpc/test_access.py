@@ -78,6 +78,7 @@ class TestTable:
         assert quiet == {
             *("CreateContainer", "WriteChunk", "PutBlock", "GetContainer", "ListContainers"),
             *("GetBlock", "ListBlocks", "ReadChunk", "GetContainerHashes", "ListFindings"),
+            *("ReadBlock", "GetSmallFile"),
             *("Status", "ScrubStatus", "Heartbeat", "AllocateBlocks", "CommitKey", "LookupKey"),
             *("ListKeys", "FinishWrites", "ListNodes", "ListContainerInfos", "GetContainerInfo"),
             *("ListOutcomes", "GetQueues", "GetReport", "ListDepartures", "ListHistory"),

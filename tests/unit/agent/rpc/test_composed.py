@@ -5,7 +5,7 @@ import pytest
 from agent.rpc.datanode.arriving import ImportHandlers
 from agent.rpc.datanode.findings import JudgeHandlers
 from agent.rpc.datanode.reading import ReadHandlers
-from agent.rpc.datanode.server import CALLS, composed, decoders_of
+from agent.rpc.datanode.server import CALLS, codecs_of, composed
 from agent.rpc.datanode.steering import HostHandlers
 from agent.rpc.datanode.trusting import TrustHandlers
 from agent.rpc.datanode.writing import WriteHandlers
@@ -68,5 +68,5 @@ def test_a_group_that_decodes_its_requests_itself_is_asked() -> None:
     """
     group = ImportHandlers(Importing())  # type: ignore[arg-type]  # it receives nothing
 
-    assert ["/suture.v1.Datanode/ImportContainer"] == list(decoders_of([group]))
-    assert b"part" == decoders_of([group])["/suture.v1.Datanode/ImportContainer"](b"part")
+    assert ["/suture.v1.Datanode/ImportContainer"] == list(codecs_of([group], "decoders"))
+    assert b"part" == codecs_of([group], "decoders")["/suture.v1.Datanode/ImportContainer"](b"part")

@@ -115,8 +115,7 @@ class TestCommit:
             [b.local_id for b in found.blocks],
         )
         assert [(1, {e.datanode_id for e in blocks[0].replicas})] == [
-            (container_id, {e.datanode_id for e in endpoints})
-            for container_id, endpoints, _ in containers
+            (one.container_id, {e.datanode_id for e in one.endpoints}) for one in containers
         ]
 
     def test_the_same_commit_twice_is_one_commit(self, world: ScmWorld) -> None:

@@ -1,0 +1,105 @@
+"""Two sides of a bench, each of several processes that are told by lines what to do."""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from agent.demo.cluster import Cluster, Process
+
+CLOCK_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+
+
+class End:
+    """A process that is told what to do by lines."""
+
+    def __init__(self, *arguments: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.hello = self._answer()
+
+    def ask(self, line: str) -> dict[str, Any]:
+        """Tell it a line, return its answer."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def cpu_s(self) -> float:
+        """Return the processor seconds that it used."""
+        return float(self.ask("cpu")["s"])
+
+    def close(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.communicate()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return answer
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one put took: seconds, and processor seconds of all processes of its side."""
+
+    wall_s: float
+    cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Rounds of ours and of the floor."""
+
+    own: Sequence[Cost]
+    floor: Sequence[Cost]
+
+    def speed(self) -> float:
+        """Return how fast ours is beside the floor: the median over the pairs."""
+        return statistics.median(
+            floor.wall_s / own.wall_s for own, floor in zip(self.own, self.floor, strict=True)
+        )
+
+    def cpu(self) -> float:
+        """Return what ours costs beside the floor: the median over the pairs."""
+        return statistics.median(
+            own.cpu_s / floor.cpu_s for own, floor in zip(self.own, self.floor, strict=True)
+        )
+
+
+def process_cpu_s(pid: int) -> float:
+    """Return the processor seconds that a process used, as the kernel counts them."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS_PER_S
+
+
+def node_cpu_s(process: Process) -> float:
+    """Return the processor seconds of a process of a cluster."""
+    assert process.popen is not None
+    return process_cpu_s(process.popen.pid)
+
+
+def cluster_cpu_s(cluster: Cluster) -> float:
+    """Return the processor seconds of a cluster's control plane and datanodes."""
+    return sum(node_cpu_s(process) for process in (cluster.scm, *cluster.nodes))
+
+
+def paired(own: Callable[[], Cost], floor: Callable[[], Cost], rounds: int) -> Pairs:
+    """Run both in turns; who goes first alternates."""
+    own_costs: list[Cost] = []
+    floor_costs: list[Cost] = []
+    for index in range(rounds):
+        turns = [(own, own_costs), (floor, floor_costs)]
+        for put, costs in turns if index % 2 == 0 else reversed(turns):
+            costs.append(put())
+    return Pairs(own_costs, floor_costs)
