@@ -10,14 +10,20 @@ goes on, each is asked once, and the one that answered goes on from there. Nothi
 verify is yielded. What a replica did wrong is no reason to pass it over for another chunk, only to
 ask it later; one that does not answer at all is given up for the block after a few tries, so that a
 dead host cannot cost a deadline a chunk.
+
+Who lets a small block wait for longer than nearly all others is left for another replica, and asked
+again only after all of them. That is the hedged request of Dean and Barroso ("The tail at scale",
+CACM 2013), except that the first request is given up: to wait for both would cost each read a
+thread's time, and not the late ones alone.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Final, Protocol
 
+from agent.client.conduct import Conduct
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.rpc.wire.blockpieces import Data
 from merkle.replica import BlockId, ContainerId
@@ -30,10 +36,18 @@ class BlockSource(Protocol):
     """A datanode, as far as reading needs it: `agent.rpc.calls.peer.Peer` is one."""
 
     def parts_from(
-        self, container_id: ContainerId, block_id: BlockId, offset: int, end: int, /
+        self,
+        container_id: ContainerId,
+        block_id: BlockId,
+        offset: int,
+        end: int,
+        /,
+        *,
+        patience_s: float | None = None,
     ) -> Iterator[tuple[int, Data]]:
         """Yield verified parts from the chunk that holds the byte at `offset`, with their places;
-        none goes on behind `end`, where the block should end."""
+        none goes on behind `end`, where the block should end. What comes in one message is waited
+        for no longer than `patience_s`."""
         ...
 
 
@@ -45,6 +59,7 @@ class Holder:
     source: BlockSource
     fault_count: int = 0
     silent_count: int = 0
+    is_late: bool = False  # it was given up because others are faster
     refusal: str = ""  # why it has nothing of the block; who said so is not asked again
 
 
@@ -69,8 +84,7 @@ class BlockReader:
 
     place: Place
     holders: list[Holder]
-    answered: Callable[[str, float], None] = lambda _datanode_id, _duration_s: None
-    """Told how long each datanode took until its first chunk was here, in seconds."""
+    conduct: Conduct = field(default_factory=Conduct)
     faults: dict[str, str] = field(default_factory=dict)
     _begun: tuple[Holder, Iterator[tuple[int, Data]]] | None = None
 
@@ -90,20 +104,33 @@ class BlockReader:
         said: dict[str, str] = {}  # why the chunk at `at` does not come, by who was asked for it
         while at < self.place.length_bytes:
             holder = self._next(said, at)
+            patience_s = self._patience_s(said, at)
+            begun_s = perf_counter()
             try:
-                for part in self._parts(holder, at):
+                for part in self._parts(holder, at, patience_s):
                     at += len(part)
                     said = {}
                     yield part
             except SutureError as error:
+                waited_s = perf_counter() - begun_s
+                if patience_s is not None and waited_s >= patience_s and not at:
+                    self.conduct.hedged(holder.datanode_id, waited_s)
+                    holder.is_late = True
+                    continue
                 self._note(holder, error)
                 said[holder.datanode_id] = str(error)
+
+    def _patience_s(self, said: dict[str, str], at: int) -> float | None:
+        """Return how long to wait for the first replica; None: as long as it takes."""
+        if at or said or len(self.holders) < 2 or any(one.is_late for one in self.holders):
+            return None
+        return self.conduct.patience_s()
 
     def _next(self, said: dict[str, str], at: int) -> Holder:
         """Return whom to ask next for the chunk at `at`. Raises Unavailable if all were."""
         left = [holder for holder in self.holders if holder.datanode_id not in said]
         if left:
-            return min(left, key=lambda one: one.fault_count)
+            return min(left, key=lambda one: (one.is_late, one.fault_count))
         reasons = "; ".join(f"{who}: {why}" for who, why in said.items())
         raise Unavailable(
             Code.UNAVAILABLE,
@@ -115,7 +142,7 @@ class BlockReader:
             offset=at,
         )
 
-    def _parts(self, holder: Holder, at: int) -> Iterator[Data]:
+    def _parts(self, holder: Holder, at: int, patience_s: float | None = None) -> Iterator[Data]:
         """Yield the block from the byte at `at` on, as this replica has it."""
         if holder.silent_count >= SILENT_COUNT_MAX:
             raise Refused(Code.INELIGIBLE, "gave no answer, and is asked no more for this block")
@@ -125,9 +152,9 @@ class BlockReader:
         begun_s: float | None = perf_counter()
         begun, self._begun = self._begun, None
         is_begun = begun is not None and begun[0] is holder and at == 0
-        for start, data in begun[1] if begun and is_begun else self._asked(holder, at):
+        for start, data in begun[1] if begun and is_begun else self._asked(holder, at, patience_s):
             if begun_s is not None:
-                self.answered(holder.datanode_id, perf_counter() - begun_s)
+                self.conduct.answered(holder.datanode_id, perf_counter() - begun_s)
                 begun_s = None
             holder.silent_count = 0
             stop = start + len(data)
@@ -145,9 +172,13 @@ class BlockReader:
                 return
         raise Refused(Code.UNABLE_TO_FIND_CHUNK, f"has {at} of {end} bytes")
 
-    def _asked(self, holder: Holder, at: int) -> Iterator[tuple[int, Data]]:
+    def _asked(
+        self, holder: Holder, at: int, patience_s: float | None = None
+    ) -> Iterator[tuple[int, Data]]:
         place = self.place
-        return holder.source.parts_from(place.container_id, place.block_id, at, place.length_bytes)
+        return holder.source.parts_from(
+            place.container_id, place.block_id, at, place.length_bytes, patience_s=patience_s
+        )
 
     def _note(self, holder: Holder, error: SutureError) -> None:
         """Remember what a holder did, so that those that behave are asked before it."""

@@ -200,7 +200,7 @@ class Client:
                 key,
             ),
             [Holder(one.datanode_id, self.peer(one.address)) for one in candidates],
-            self._conduct.answered,
+            self._conduct,
         )
 
     def _read_group(

@@ -8,6 +8,7 @@ send).
 
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -16,6 +17,12 @@ SLOW_RATIO: Final = 3.0  # of the median of all means
 SLOW_S_MIN: Final = 0.1  # above that median: less is the mood of a busy host
 SLOW_FOR_S: Final = 10.0  # after which a datanode that was slow is tried again
 FAULTY_FOR_S: Final = 60.0  # after which one that failed is asked as if it had not
+ANSWERS_KEPT: Final = 256  # of all datanodes: what a usual answer takes is known by them
+ANSWERS_MIN: Final = 32  # before that nobody is hurried
+PATIENT_WITH: Final = 0.95  # of the answers
+PATIENCE_S_MIN: Final = 0.02  # less is the mood of a busy host
+HEDGES_PER_ANSWER: Final = 0.05  # so a cluster that is slow as a whole does not get more to do
+HEDGES_MAX: Final = 10.0  # saved up
 
 
 class Conduct:
@@ -24,6 +31,10 @@ class Conduct:
     def __init__(self, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._monotonic_s = monotonic_s
         self._means: dict[str, tuple[float, float]] = {}  # mean, and when it was last noted
+        self._recent: deque[float] = deque(maxlen=ANSWERS_KEPT)
+        self._usual_s = 0.0  # what nearly all answers take; 0.0: that is not known
+        self._since_usual = 0
+        self._hedges_left = HEDGES_MAX
         self._faults: dict[str, tuple[int, float]] = {}  # how many blocks, and when the last was
 
     def answered(self, datanode_id: str, duration_s: float) -> None:
@@ -33,6 +44,25 @@ class Conduct:
         if now_s - noted_s > SLOW_FOR_S:
             mean_s = duration_s
         self._means[datanode_id] = (mean_s + WEIGHT * (duration_s - mean_s), now_s)
+        self._hedges_left = min(self._hedges_left + HEDGES_PER_ANSWER, HEDGES_MAX)
+        self._recent.append(duration_s)
+        self._since_usual += 1
+        if self._since_usual >= ANSWERS_MIN:
+            self._since_usual = 0
+            answers = sorted(self._recent)
+            self._usual_s = answers[int(PATIENT_WITH * len(answers))]
+
+    def hedged(self, datanode_id: str, waited_s: float) -> None:
+        """Note that another datanode is asked because this one let us wait for so long."""
+        self._hedges_left -= 1
+        self.answered(datanode_id, waited_s)
+
+    def patience_s(self) -> float | None:
+        """Return how long to wait before another is asked; None: as long as it takes, because
+        nothing is known yet, or too many were asked twice of late."""
+        if not self._usual_s or self._hedges_left < 1:
+            return None
+        return max(self._usual_s, PATIENCE_S_MIN)
 
     def failed(self, datanode_id: str) -> None:
         """Note that something of a block was not to be had."""

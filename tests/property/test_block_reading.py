@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.client.blockreader import SILENT_COUNT_MAX, BlockReader, Holder, Place
+from agent.client.conduct import ANSWERS_MIN, Conduct
 from agent.errors import Code, Refused, SutureError, Unavailable, VolumeFailed
 from merkle.replica import BlockId, ContainerId
 
@@ -35,16 +36,25 @@ class Replica:
         self.has_row = has_row
         self.asked: list[int] = []
         self.call_count = 0
+        self.patience: list[float | None] = []
         self.piece_bytes = piece_bytes
         self._parts = chunks
 
     def parts_from(
-        self, container_id: ContainerId, block_id: BlockId, offset: int, end: int, /
+        self,
+        container_id: ContainerId,
+        block_id: BlockId,
+        offset: int,
+        end: int,
+        /,
+        *,
+        patience_s: float | None = None,
     ) -> Iterator[tuple[int, bytes]]:
         """Yield chunk after chunk, up to the first at which this replica fails."""
         assert (CONTAINER, BLOCK) == (container_id, block_id)
         assert offset < end
         self.call_count += 1
+        self.patience.append(patience_s)
         if not self.has_row:
             raise Refused(Code.NO_SUCH_BLOCK, "there is no such block")
         start = 0
@@ -198,9 +208,18 @@ def test_a_part_that_is_not_due_is_not_taken(shift: int) -> None:
 
     class Shifting(Replica):
         def parts_from(
-            self, container_id: ContainerId, block_id: BlockId, offset: int, end: int, /
+            self,
+            container_id: ContainerId,
+            block_id: BlockId,
+            offset: int,
+            end: int,
+            /,
+            *,
+            patience_s: float | None = None,
         ) -> Iterator[tuple[int, bytes]]:
-            for start, data in super().parts_from(container_id, block_id, offset, end):
+            for start, data in super().parts_from(
+                container_id, block_id, offset, end, patience_s=patience_s
+            ):
                 yield start + (shift if start == 20 else 0), data
 
     chunks = [b"a" * 20, b"b" * 20, b"c" * 20]
@@ -232,14 +251,73 @@ def test_a_replica_that_ends_too_early_leaves_the_rest_to_another() -> None:
         list(reader_of([short], 40).read())
 
 
-def test_the_time_until_a_first_chunk_is_told_once_for_each_call() -> None:
+def test_the_time_until_a_first_chunk_is_noted_once_for_each_call() -> None:
     """
     That is what a replica's speed is judged by.
     """
+
+    class Noting(Conduct):
+        def answered(self, datanode_id: str, duration_s: float) -> None:
+            told.append(datanode_id)
+            assert duration_s >= 0
+
     chunks = [b"a" * 20, b"b" * 20, b"c" * 20]
     told: list[str] = []
     reader = reader_of([Replica(chunks, {1: "corrupt"}), Replica(chunks, {})], 60)
-    reader.answered = lambda datanode_id, _duration_s: told.append(datanode_id)
+    reader.conduct = Noting()
 
     assert b"".join(chunks) == b"".join(reader.read())
     assert ["dn0", "dn1"] == told
+
+
+def hurried(replicas: list[Replica]) -> BlockReader:
+    """Return a reader that waits for its first replica no time at all."""
+    reader = reader_of(replicas, 20)
+    for _ in range(ANSWERS_MIN):
+        reader.conduct.answered("dn0", 0.0)
+    reader.conduct._usual_s = -1.0
+    return reader
+
+
+def test_who_is_late_is_left_for_another_and_is_not_at_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    The second is waited for as long as it takes, and so is the first, when it is asked again
+    because the second has nothing.
+    """
+    monkeypatch.setattr("agent.client.conduct.PATIENCE_S_MIN", 0.0)
+    late = Replica([b"a" * 20], {0: "silent"})
+    good = Replica([b"a" * 20], {})
+    reader = hurried([late, good])
+
+    assert b"a" * 20 == b"".join(reader.read())
+    assert ([0.0], [None]) == (late.patience, good.patience)
+    assert {} == reader.faults
+
+    class Awakened(Replica):
+        @property
+        def faults(self) -> dict[int, str]:
+            return {0: "silent"} if self.call_count < 2 else {}
+
+        @faults.setter
+        def faults(self, _faults: dict[int, str]) -> None:
+            """Take none."""
+
+    awakened, bad = Awakened([b"a" * 20], {}), Replica([b"a" * 20], {0: "corrupt"})
+    again = hurried([awakened, bad])
+
+    assert b"a" * 20 == b"".join(again.read())
+    assert [0.0, None] == awakened.patience
+    assert ["dn1"] == list(again.faults)
+
+
+def test_nobody_is_hurried_who_is_the_only_one() -> None:
+    """
+    Nor anybody before it is known what a usual answer takes.
+    """
+    only, first, second = (Replica([b"a" * 20], {}) for _ in range(3))
+    b"".join(hurried([only]).read())
+    b"".join(reader_of([first, second], 20).read())
+
+    assert [None] == only.patience == first.patience

@@ -219,23 +219,31 @@ class Peer:
         return retried(ask, timeout_s=self._timeouts.chunk_s)
 
     def parts_from(
-        self, container_id: ContainerId, block_id: BlockId, offset: int, end: int
+        self,
+        container_id: ContainerId,
+        block_id: BlockId,
+        offset: int,
+        end: int,
+        *,
+        patience_s: float | None = None,
     ) -> Iterator[tuple[int, Data]]:
         """Yield a block from the chunk that holds the byte at `offset` to its end: parts, each with
         where it begins; each is verified.
 
         The block should end at `end`, and does not go on behind it. Where little is left, it comes
-        in one message; else the datanode begins to send now, ahead of who takes it. Raises as
-        `read_chunk`, when the first part is taken.
+        in one message, which is waited for no longer than `patience_s`; else the datanode begins to
+        send now, ahead of who takes it. Raises as `read_chunk`, when the first part is taken.
         """
         request = pb.ReadBlockRequest(block_id=_key(container_id, block_id), offset=offset)
         if end - offset <= SMALL_BYTES_MAX:
-            return self._small_parts(request, end)
+            timeout_s = min(self._timeouts.chunk_s, patience_s or self._timeouts.chunk_s)
+            return self._small_parts(request, end, timeout_s)
         timeout_s = self._timeouts.chunk_s + (end - offset) / READ_BYTES_PER_S_MIN
         return self._streamed_parts(request, end, timeout_s)
 
-    def _small_parts(self, request: pb.ReadBlockRequest, end: int) -> Iterator[tuple[int, Data]]:
-        timeout_s = self._timeouts.chunk_s
+    def _small_parts(
+        self, request: pb.ReadBlockRequest, end: int, timeout_s: float
+    ) -> Iterator[tuple[int, Data]]:
         yield from _cut(self._ask(self.stub.GetSmallFile, request, timeout_s=timeout_s), end)
 
     def _streamed_parts(

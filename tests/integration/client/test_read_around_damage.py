@@ -1,5 +1,6 @@
 """Files are read whole though no replica, and no shard, is whole any more."""
 
+import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from agent.client.client import Client
+from agent.client.conduct import ANSWERS_MIN
 from agent.client.ecreader import GroupReader
 from agent.ec.blockgroup import Agreed, agree
 from agent.ec.order import Account
@@ -26,6 +28,7 @@ from tests.support.ec_cluster import EcCluster, altered, ec_cluster, groups_of, 
 from tests.support.stored_replica import CHUNK_BYTES, CONTAINER, noise
 
 CHUNK_COUNT = 4
+HOST = "127.0.0.1"
 BLOCK = 9
 RS_3_2 = Scheme(CodecName.RS, 3, 2, 4096)
 STRIPE_BYTES = 3 * 4096
@@ -113,6 +116,23 @@ def test_who_gave_a_block_badly_is_asked_later_for_the_next(three: list[Datanode
 
     assert content() == first == second
     assert 1 == asked == len(three[0].reads)
+
+
+def test_a_datanode_that_hangs_costs_a_moment_and_not_a_deadline(three: list[Datanode]) -> None:
+    """
+    Once it is known what a usual answer takes, another is asked when one takes longer.
+    """
+    three[0].stop_serving()
+    with socket.create_server((HOST, 0)) as silent, Client(f"{HOST}:9") as client:
+        answer = found_at(three)
+        answer.containers[0].replicas[0].address = f"{HOST}:{silent.getsockname()[1]}"
+        for _ in range(ANSWERS_MIN):
+            client._conduct.answered("dn2", 0.001)
+
+        read = b"".join(client.read(answer))
+
+        assert content() == read
+        assert 0 == client._conduct.fault_count("dn1")  # a deadline that passes is a fault
 
 
 def test_what_nobody_has_is_named(three: list[Datanode]) -> None:

@@ -1,7 +1,14 @@
 """Who is slow is known by its answers, beside those of others, and for a while."""
 
 from agent.client.client import turned
-from agent.client.conduct import FAULTY_FOR_S, SLOW_FOR_S, SLOW_S_MIN, Conduct
+from agent.client.conduct import (
+    ANSWERS_MIN,
+    FAULTY_FOR_S,
+    PATIENCE_S_MIN,
+    SLOW_FOR_S,
+    SLOW_S_MIN,
+    Conduct,
+)
 
 
 class Clock:
@@ -87,6 +94,42 @@ def test_who_failed_is_asked_later_until_that_is_forgotten() -> None:
 
     assert ["dn3", "dn2", "dn1"] == then
     assert [0, 0] == [conduct.fault_count(name) for name in ("dn1", "dn2")]
+
+
+def test_patience_is_what_nearly_all_answers_take() -> None:
+    """
+    Not before there are enough of them, and never less than a busy host's mood.
+    """
+    conduct = Conduct()
+    for number in range(1, ANSWERS_MIN):
+        conduct.answered("dn1", number / 100)
+    before = conduct.patience_s()
+    conduct.answered("dn1", ANSWERS_MIN / 100)
+    quick = Conduct()
+    for _ in range(ANSWERS_MIN):
+        quick.answered("dn1", 0.001)
+
+    assert before is None
+    assert 0.31 == conduct.patience_s()
+    assert PATIENCE_S_MIN == quick.patience_s()
+
+
+def test_few_are_asked_twice() -> None:
+    """
+    Some that were saved up, then one in twenty: where all are slow, they get no more to do.
+    """
+    conduct = Conduct()
+    for _ in range(ANSWERS_MIN):
+        conduct.answered("dn1", 0.001)
+    hedged_count = 0
+    for _ in range(1_000):
+        if conduct.patience_s() is not None:
+            hedged_count += 1
+            conduct.hedged("dn1", 0.02)
+        else:
+            conduct.answered("dn1", 0.02)
+
+    assert 50 <= hedged_count <= 70
 
 
 def test_equal_replicas_take_turns_block_by_block() -> None:
