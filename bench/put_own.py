@@ -16,6 +16,7 @@ from typing import Any
 
 from agent.client.client import Client
 from agent.client.writer import Source
+from agent.runtime.memory import share_heaps
 
 
 def main(scm_address: str) -> None:
@@ -55,4 +56,5 @@ def say(answer: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    share_heaps()
     main(sys.argv[1])

@@ -19,6 +19,7 @@ from agent.ec.scheme import parse_scheme
 from agent.errors import Code, Refused, SutureError
 from agent.rpc.v1 import scm_pb2
 from agent.rpc.wire.blockpieces import Data
+from agent.runtime.memory import share_heaps
 
 KEYS_PER_PAGE: Final = 1000
 
@@ -50,6 +51,7 @@ def put(
     A file is stored under the key `suture ls` shows: its name, after that of the directory it
     was found in. A link below a directory is left out.
     """
+    share_heaps()  # before there are threads: the messages of a write are megabytes each
     scheme = parse_scheme(replication) if replication else None
     sources = checked(sources_of(paths, prefix))
     total_bytes = sum(source.size_bytes for source in sources)

@@ -14,6 +14,7 @@ from agent.client.blockreader import BlockReader, Holder, Place
 from agent.client.conduct import Conduct
 from agent.client.ecreader import GroupReader
 from agent.client.ecwriter import EcWriterSession
+from agent.client.spread import Open
 from agent.client.writer import Source, Stored, Waits, WriterSession, balanced, put_share
 from agent.ec.scheme import SHARDS_MAX, Scheme, parse_scheme
 from agent.errors import Code, Refused, SutureError
@@ -70,7 +71,7 @@ class Client:
 
         With a `scheme` it is erasure-coded, else each replica is a whole copy.
 
-        `progress` hears of the bytes of every chunk that is durable, from several threads. `close`
+        `progress` hears of the bytes of blocks that are durable, from several threads. `close`
         asks the SCM to close those containers. The first failure stops the rest and is raised, with
         `stored_files` among its facts; keys committed before it stay stored. While the control
         plane restarts, or is in safe mode, it is waited for, up to two minutes; `waits` hears why,
@@ -96,7 +97,7 @@ class Client:
         self, scheme: Scheme | None, progress: Callable[[int], None], waits: Waits
     ) -> WriterSession:
         if scheme is None:
-            return WriterSession(self.scm, self._dial, progress, waits)
+            return WriterSession(self.scm, self._dial, progress, waits, stream=self._stream)
         return EcWriterSession(self.scm, self._dial, progress, waits, scheme=scheme)
 
     def _run_sessions(
@@ -224,6 +225,9 @@ class Client:
             self.degraded.update(reader.account.replaced)
             for index in reader.absent:
                 self.degraded.setdefault(f"shard {index}", "no datanode gives it")
+
+    def _stream(self, address: str) -> Open:
+        return self.peer(address).begin_blocks
 
     def _dial(self, address: str) -> datanode_pb2_grpc.DatanodeStub:
         return self.peer(address).stub

@@ -1,6 +1,9 @@
-"""Writes files as blocks: each chunk to every replica at once, acknowledged when durable.
+"""Writes files as blocks: to every replica at once, acknowledged when durable.
 
-    file ──► pieces, one block each ──► chunks, each to every replica at once ──► keys committed
+    files ──► pieces, one block each ──► runs of blocks of one container ──► keys committed
+                                         each one stream to every replica at once
+
+To a datanode that does not know such streams each chunk goes in a call of its own.
 
 A writer's session has containers of its own, so commits reach every replica in the order of their
 commit ids (BCSID). A replica that fails is left behind: the write goes on with the others while a
@@ -15,11 +18,12 @@ from typing import Final, TypeVar
 
 import grpc
 
+from agent.client.spread import Lane, Open, spread
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.rpc.calls.channel import patient
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import container_pb2, datanode_pb2, datanode_pb2_grpc, scm_pb2
-from agent.rpc.wire import codec
+from agent.rpc.wire import codec, newblocks
 from agent.rpc.wire.errors import error_from
 from merkle.checksum import window_checksums
 from merkle.replica import (
@@ -33,7 +37,10 @@ from merkle.replica import (
     ContainerId,
 )
 
-ALLOCATION_BATCH: Final = 32  # files whose blocks are asked of the SCM at once
+ALLOCATION_BATCH: Final = 128  # files whose blocks are asked of the SCM at once
+RUN_BYTES_MAX: Final = 64 * 1024**2  # of blocks that are acknowledged together
+MESSAGE_BYTES_MAX: Final = 1024**2  # of small blocks in one message
+MESSAGE_BLOCKS_MAX: Final = 256
 BLOCK_BYTES_DEFAULT: Final = 16 * 1024**2  # a longer file becomes several blocks
 WRITE_TIMEOUT_S: Final = 60.0
 ATTEMPTS_MAX: Final = 3  # containers tried for one block before the write fails
@@ -42,6 +49,9 @@ assert CHUNK_BYTES_DEFAULT <= BLOCK_BYTES_DEFAULT
 
 Metadata = tuple[tuple[str, str], ...]
 Waits = Callable[[SutureError], None]  # hears why a writer waits for the control plane
+Stream = Callable[[str], Open]  # by the address of a datanode
+Placed = tuple["Piece", scm_pb2.BlockAllocation]
+Location = tuple[scm_pb2.BlockLocation, int]  # where a block is, and how many hold it durably
 T = TypeVar("T")
 
 
@@ -79,6 +89,10 @@ class Piece:
         return ("key", self.source.key), ("part", str(self.part))
 
 
+class Outdated(Exception):
+    """A datanode does not know how to take whole blocks; write chunk by chunk."""
+
+
 class LeftBehind(Exception):
     """Too few replicas of this container still take writes; try another container."""
 
@@ -95,9 +109,11 @@ class WriterSession:
         dial: Callable[[str], datanode_pb2_grpc.DatanodeStub],
         wrote: Callable[[int], None] = lambda _: None,
         waits: Waits = lambda _: None,
+        *,
+        stream: Stream | None = None,
     ) -> None:
-        """Begin a session; `wrote` hears of the bytes of each chunk that is durable, `waits` of
-        what the control plane answers while it starts."""
+        """Begin a session; `wrote` hears of bytes that are durable, `waits` of what the control
+        plane answers while it starts. Without `stream` each chunk goes in a call of its own."""
         self.client_id = uuid.uuid4().hex
         self.stopped = False  # set from outside: the session ends before its next chunk
         self.failed: dict[tuple[int, str], str] = {}  # (container, datanode) -> why
@@ -106,6 +122,7 @@ class WriterSession:
         self._dial = dial
         self._wrote = wrote
         self._waits = waits
+        self._stream = stream
         self._was_heard = False  # the control plane: if it is silent now, it is being restarted
 
     def put(self, sources: Sequence[Source], *, replace: bool) -> list[Stored]:
@@ -113,9 +130,9 @@ class WriterSession:
         pieces = [piece for source in sources for piece in pieces_of(source, self.block_bytes)]
         new = () if replace else tuple(source.key for source in sources)
         allocations = self._allocate([piece.size_bytes for piece in pieces], new)
-        written: dict[str, list[tuple[scm_pb2.BlockLocation, int]]] = {}
-        for piece, allocation in zip(pieces, allocations, strict=True):
-            location = self._put_piece(piece, allocation)
+        written: dict[str, list[Location]] = {}
+        placed = list(zip(pieces, allocations, strict=True))
+        for piece, location in zip(pieces, self._put_placed(placed, ATTEMPTS_MAX), strict=True):
             written.setdefault(piece.source.key, []).append(location)
         stored = [
             Stored(
@@ -167,27 +184,84 @@ class WriterSession:
         self._was_heard = True
         return answer
 
-    def _put_piece(
-        self, piece: Piece, allocation: scm_pb2.BlockAllocation
-    ) -> tuple[scm_pb2.BlockLocation, int]:
-        """Write one block; on too few replicas take another container, a few times.
-
-        Return where it is, and how many replicas hold it durably.
-        """
-        why = ""
-        for _ in range(ATTEMPTS_MAX):
+    def _put_placed(self, placed: Sequence[Placed], attempts: int) -> list[Location]:
+        """Write blocks; on too few replicas take other containers for a run, a few times."""
+        found: list[Location] = []
+        for run in self._runs(placed):
             try:
-                living = self._write_replicas(piece, allocation)
+                living = self._write_run(run)
             except LeftBehind as left:
-                why = str(left)
                 self._tell_failed()
-                [allocation] = self._allocate([piece.size_bytes])
+                if attempts == 1:
+                    raise Unavailable(
+                        Code.NOT_ENOUGH_NODES, f"cannot store {run[0][0].source.key}: {left}"
+                    ) from left
+                pieces = [piece for piece, _ in run]
+                fresh = self._allocate([piece.size_bytes for piece in pieces])
+                found += self._put_placed(list(zip(pieces, fresh, strict=True)), attempts - 1)
             else:
-                location = scm_pb2.BlockLocation(
-                    block_id=allocation.block_id, length=piece.size_bytes
-                )
-                return location, living
-        raise Unavailable(Code.NOT_ENOUGH_NODES, f"cannot store {piece.source.key}: {why}")
+                for piece, allocation in run:
+                    at = scm_pb2.BlockLocation(
+                        block_id=allocation.block_id, length=piece.size_bytes
+                    )
+                    found.append((at, living))
+        return found
+
+    def _runs(self, placed: Sequence[Placed]) -> list[list[Placed]]:
+        """Return the blocks as they are written together: all of a run, or none."""
+        if self._stream is None:
+            return [[one] for one in placed]
+        return runs_of(placed)
+
+    def _write_run(self, run: Sequence[Placed]) -> int:
+        """Write blocks of one container to every living replica; return how many hold them
+        durably."""
+        if self._stream is not None:
+            try:
+                return self._stream_run(run)
+            except Outdated:
+                self._stream = None
+        return min([self._write_replicas(piece, allocation) for piece, allocation in run])
+
+    def _stream_run(self, run: Sequence[Placed]) -> int:
+        """Write blocks in one stream to each replica."""
+        assert self._stream is not None
+        allocation = run[0][1]
+        container_id = allocation.block_id.container_id
+        addresses = {replica.datanode_id: replica.address for replica in allocation.replicas}
+        stubs = self._living(allocation)
+        pieces = [piece for piece, _ in run]
+        lanes = {
+            datanode_id: Lane(
+                self._stream(addresses[datanode_id]),
+                message_timeout_s=WRITE_TIMEOUT_S,
+                message_count=sum(1 + piece.size_bytes // CHUNK_BYTES_DEFAULT for piece in pieces),
+            )
+            for datanode_id in stubs
+        }
+        failed = spread(self._until_stopped(run), lanes)
+        if any(lanes[datanode_id].is_unknown() for datanode_id in failed):
+            raise Outdated
+        for datanode_id, error in failed.items():
+            self.failed[container_id, datanode_id] = str(error)
+            del stubs[datanode_id]
+        self._check_majority(allocation, len(stubs))
+        for piece in pieces:
+            self._wrote(piece.size_bytes)
+        return len(stubs)
+
+    def _until_stopped(self, run: Sequence[Placed]) -> Iterator[bytes]:
+        for message in messages_of(run):
+            if self.stopped:
+                key = run[0][0].source.key
+                raise Unavailable(Code.CANCELLED, f"stopped before {key} was stored")
+            yield message
+
+    def _check_majority(self, allocation: scm_pb2.BlockAllocation, living: int) -> None:
+        container_id = allocation.block_id.container_id
+        if living < len(allocation.replicas) // 2 + 1:
+            reasons = [why for (c, _), why in self.failed.items() if c == container_id]
+            raise LeftBehind("; ".join(reasons) or "no replica takes writes")
 
     def _tell_failed(self) -> None:
         """Tell the SCM at once, so that it allocates elsewhere."""
@@ -261,6 +335,68 @@ class WriterSession:
         if len(stubs) < majority:
             reasons = [why for (c, _), why in self.failed.items() if c == container_id]
             raise LeftBehind("; ".join(reasons) or "no replica takes writes")
+
+
+def runs_of(placed: Sequence[Placed]) -> list[list[Placed]]:
+    """Return blocks in runs: of one container each, and of at most `RUN_BYTES_MAX`."""
+    runs: list[list[Placed]] = []
+    run_bytes = 0
+    for piece, allocation in placed:
+        container_id = allocation.block_id.container_id
+        run_bytes += piece.size_bytes
+        is_next = runs and runs[-1][0][1].block_id.container_id == container_id
+        if is_next and run_bytes <= RUN_BYTES_MAX:
+            runs[-1].append((piece, allocation))
+        else:
+            runs.append([(piece, allocation)])
+            run_bytes = piece.size_bytes
+    return runs
+
+
+def messages_of(run: Sequence[Placed]) -> Iterator[bytes]:
+    """Yield the stream of a run: small blocks many in a message, others chunk by chunk."""
+    blocks: list[datanode_pb2.NewBlock] = []
+    data: list[bytes] = []
+    data_bytes = 0
+    for piece, allocation in run:
+        is_full = data_bytes + piece.size_bytes > MESSAGE_BYTES_MAX
+        if blocks and (is_full or len(blocks) == MESSAGE_BLOCKS_MAX):
+            yield newblocks.encode(blocks, data)
+            blocks, data, data_bytes = [], [], 0
+        if piece.size_bytes > MESSAGE_BYTES_MAX:
+            yield from _messages_of_large(piece, allocation)
+            continue
+        content = b"".join(chunks_of(piece))
+        chunks = [describe(0, content)] if content else []
+        blocks.append(_new_block(piece, allocation, chunks, is_whole=True))
+        data.append(content)
+        data_bytes += len(content)
+    if blocks:
+        yield newblocks.encode(blocks, data)
+
+
+def _messages_of_large(piece: Piece, allocation: scm_pb2.BlockAllocation) -> Iterator[bytes]:
+    offset = 0
+    for content in chunks_of(piece):
+        chunk = describe(offset, content)
+        offset = chunk.end
+        is_whole = offset == piece.size_bytes
+        yield newblocks.encode(
+            [_new_block(piece, allocation, [chunk], is_whole=is_whole)], [content]
+        )
+
+
+def _new_block(
+    piece: Piece,
+    allocation: scm_pb2.BlockAllocation,
+    chunks: Sequence[ChunkInfo],
+    *,
+    is_whole: bool,
+) -> datanode_pb2.NewBlock:
+    metadata = piece.metadata if is_whole else ()
+    return newblocks.new_block_message(
+        allocation.block_id, chunks, is_whole=is_whole, metadata=metadata
+    )
 
 
 def pieces_of(source: Source, block_bytes: int = BLOCK_BYTES_DEFAULT) -> list[Piece]:

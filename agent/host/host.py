@@ -67,6 +67,7 @@ from merkle.replica import ContainerId
 
 NEWS_SPACING_S: Final = 0.05  # a storm of answers is told in some heartbeats, not in thousands
 STEPS_SHOWN: Final = 3
+DISK_WRITERS: Final = 4  # of what clients send: a write or two on each of some disks
 
 log = structlog.get_logger()
 
@@ -143,6 +144,7 @@ class Host:
         self._writers = ThreadPoolExecutor(
             TRANSFER_THREADS + ARRIVALS_MAX, thread_name_prefix="import"
         )  # each arrival may have one that waits for its sender
+        self._disk_writers = ThreadPoolExecutor(DISK_WRITERS, thread_name_prefix="write")
         limits = server_limits(config)
         self._executor = call_threads(config)
         waits = waits_of(limits)
@@ -214,6 +216,7 @@ class Host:
         stopped.wait()
         self._executor.shutdown(wait=True, cancel_futures=True)
         self._writers.shutdown(wait=True, cancel_futures=True)
+        self._disk_writers.shutdown(wait=True)
         if self._watch is not None:
             self._watch.close()
         if self._parity is not None:
@@ -333,7 +336,13 @@ class Host:
         )
         groups = (
             ReadHandlers(self._store, limits=limits, on_read=self._scrub.client_read),
-            WriteHandlers(self._store, self._leases, limits=limits, recoveries=self._recoveries),
+            WriteHandlers(
+                self._store,
+                self._leases,
+                limits=limits,
+                recoveries=self._recoveries,
+                submit=self._disk_writers.submit,
+            ),
             ImportHandlers(importer),
             JudgeHandlers(self._store, self._requested.run, limits=limits),
             TrustHandlers(self._handlers.trust),

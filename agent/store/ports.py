@@ -13,6 +13,7 @@ from agent.store.index.history import HistoryEntry
 from agent.store.operations.arrival import Announced, Arrival, Received
 from agent.store.operations.batches import Offer
 from agent.store.operations.deleting import Deleted
+from agent.store.operations.newblocks import NewBlocks
 from agent.store.operations.reading import Readable
 from agent.store.operations.repair import Repair
 from agent.store.replica.packs import PackIndex
@@ -46,6 +47,10 @@ class WritableReplicas(Protocol):
 
     def put_block(self, container_id: ContainerId, block: BlockData, /) -> int:
         """Commit a block whose chunks are written; return its length in bytes."""
+        ...
+
+    def begin_blocks(self, container_id: ContainerId, submit: Submit | None = ..., /) -> NewBlocks:
+        """Begin to take whole new blocks of a container; no lease is needed."""
         ...
 
     def close_container(

@@ -29,9 +29,10 @@ from agent.store.index.history import HistoryEntry
 from agent.store.index.rows import ReplicaRow, ScanCursor, not_found
 from agent.store.operations.arrival import Announced, Arrival, Arrivals, Received
 from agent.store.operations.batches import Offer, install_batch
-from agent.store.operations.blocks import check_id, check_new
+from agent.store.operations.blocks import check_id, check_new, check_open, check_same
 from agent.store.operations.closing import close_replica, create_replica, move_state
 from agent.store.operations.deleting import Deleted, delete_blocks, delete_replica
+from agent.store.operations.newblocks import NewBlocks
 from agent.store.operations.reading import (
     Readable,
     block_rows,
@@ -220,7 +221,7 @@ class ReplicaStore:
         replica is open. A reconstruction creates it RECOVERING."""
         check_new(container_id, replica_index, state)
         if container_id in self._places or container_id in self._lost:
-            return self._existing(container_id, replica_index, state)
+            return check_same(self.replica(container_id), replica_index, state)
         self._check_absent(container_id)
         volume = roomiest(self._volumes, self._options.reserve_bytes)
         row = ReplicaRow(
@@ -269,6 +270,14 @@ class ReplicaStore:
     def put_block(self, container_id: ContainerId, block: BlockData) -> int:
         """Commit a block whose chunks are written; returns its length. Durable when it returns."""
         return put_block(self._volume(container_id), container_id, block)
+
+    def begin_blocks(self, container_id: ContainerId, submit: Submit | None = None) -> NewBlocks:
+        """Begin to take whole new blocks of a container. The caller ends it with `discard`;
+        `submit` has data written beside the caller's thread."""
+        volume = self._volume(container_id)
+        with volume.index.read() as rows:
+            check_open(container_id, rows.replica(container_id))
+        return NewBlocks(volume, self._options, submit, self.on_trouble)
 
     def close_container(
         self, container_id: ContainerId, *, bcsid: int = 0, force: bool = False
@@ -484,15 +493,3 @@ class ReplicaStore:
             if volume.volume_id == volume_id:
                 return volume
         raise VolumeFailed(Code.IO_EXCEPTION, f"volume {volume_id} does not serve")
-
-    def _existing(
-        self, container_id: ContainerId, replica_index: int, state: ReplicaState
-    ) -> ReplicaFacts:
-        facts = self.replica(container_id)
-        if facts.state is state and facts.replica_index == replica_index:
-            return facts
-        raise Refused(
-            Code.CONTAINER_EXISTS,
-            f"container {container_id} is {facts.state} here with index {facts.replica_index}",
-            container_id=container_id,
-        )

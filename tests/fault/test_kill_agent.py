@@ -6,6 +6,7 @@ again on what is left, and must have everything it ever acknowledged.
 
 import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -14,7 +15,7 @@ import pytest
 from agent.errors import Refused
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
-from agent.rpc.wire import codec
+from agent.rpc.wire import codec, newblocks
 from agent.store.recovery.fsck import fsck
 from merkle.replica import BlockData, BlockId, ContainerId
 from tests.support.scripted_scm import ScriptedScm
@@ -24,6 +25,9 @@ from tests.support.victim import Zygote, write_config
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
 POINTS = 100  # of each test: 200 in all
+BATCH_POINTS = 25
+BATCH_BLOCKS = 12
+BATCH_SIZE = 4
 SEED = 20261121
 CONTAINER = ContainerId(7)
 BLOCKS = 6
@@ -85,6 +89,41 @@ class Writer:
             self.committed[block_id] = block.length_bytes
 
 
+class BatchWriter(Writer):
+    """Writes blocks of two chunks, several in one call, and keeps what was acknowledged."""
+
+    def _write(self, peer: Peer) -> None:
+        peer.stub.CreateContainer(
+            datanode_pb2.CreateContainerRequest(container_id=CONTAINER), timeout=CALL_S
+        )
+        self.created = True
+        for first in range(1, BATCH_BLOCKS + 1, BATCH_SIZE):
+            self._write_batch(peer, range(first, first + BATCH_SIZE))
+
+    def _write_batch(self, peer: Peer, block_ids: range) -> None:
+        """The last block of a batch is too large to be in memory whole."""
+        messages: list[datanode_pb2.NewBlock] = []
+        datas: list[bytes] = []
+        written: dict[tuple[int, int], bytes] = {}
+        for block_id in block_ids:
+            chunk_bytes = CHUNK_BYTES * (4 if block_id == block_ids[-1] else 1)
+            parts = [content(block_id, index, chunk_bytes) for index in range(2)]
+            chunks = [chunk_of(index * chunk_bytes, part) for index, part in enumerate(parts)]
+            key = container_pb2.BlockId(container_id=CONTAINER, local_id=block_id, bcsid=block_id)
+            messages.append(
+                newblocks.new_block_message(key, chunks, is_whole=True, metadata=[("k", "v")])
+            )
+            datas += parts
+            for chunk, part in zip(chunks, parts, strict=True):
+                written[block_id, chunk.offset] = part
+        answer = peer.begin_blocks(iter([newblocks.encode(messages, datas)]), CALL_S).result()
+        assert len(block_ids) == answer.block_count
+        self.chunks |= written
+        for block_id in block_ids:
+            length = sum(len(part) for (owner, _), part in written.items() if owner == block_id)
+            self.committed[block_id] = length
+
+
 def read_acknowledged(peer: Peer, writer: Writer) -> None:
     """Assert that everything the writer had acknowledged reads back."""
     if writer.created:
@@ -129,16 +168,28 @@ def test_writes(tmp_path: Path) -> None:
     """
     Whatever step of a write an agent dies at, acknowledged chunks survive and fsck is clean.
     """
+    kill_while_writing(tmp_path, Writer, POINTS)
+
+
+def test_batches(tmp_path: Path) -> None:
+    """
+    Whatever step of a batch of blocks an agent dies at, acknowledged ones survive, all of them.
+    """
+    kill_while_writing(tmp_path, BatchWriter, BATCH_POINTS)
+
+
+def kill_while_writing(tmp_path: Path, writer_of: Callable[[], Writer], points: int) -> None:
+    """Kill an agent at so many steps of what a writer does, and look at what it acknowledged."""
     with ScriptedScm() as scm, Zygote(tmp_path / "agent.log") as zygote:
         config = write_config(tmp_path / "whole.toml", tmp_path / "whole", scm.address)
-        assert Writer().run(zygote.start_counted(config))
+        assert writer_of().run(zygote.start_counted(config))
         last_step = zygote.stop()["steps"]
         killed = 0
 
-        for number, step in enumerate(seeded_steps(POINTS, last_step)):
+        for number, step in enumerate(seeded_steps(points, last_step)):
             volume = tmp_path / f"run{number}"
             config = write_config(tmp_path / "run.toml", volume, scm.address)
-            writer = Writer()
+            writer = writer_of()
             address = zygote.start_doomed(config, kill_at=step)
             finished = address is not None and writer.run(address)
             if address is not None:
@@ -152,7 +203,7 @@ def test_writes(tmp_path: Path) -> None:
             assert_clean(volume)
             shutil.rmtree(volume)
 
-    assert killed >= POINTS * 0.9, "the faults were not injected"
+    assert killed >= points * 0.9, "the faults were not injected"
 
 
 def test_repairs(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from merkle.replica import BlockId, ContainerId, ReplicaState
 from tests.support.nursery import Child
 from tests.support.store_victim import (
     ARRIVED,
+    BATCHES,
     BLOCKED,
     BROKEN,
     CLOSED,
@@ -41,6 +42,7 @@ from tests.support.store_victim import (
     SMALL,
     THREE,
     TWO,
+    described,
     lasting,
     open_packing,
     prepare,
@@ -108,6 +110,22 @@ def check_write(store: ReplicaStore, acknowledged: list[str]) -> None:
     if "block 2" in acknowledged:
         assert LATER == store.read(NEW, TWO, 0, CHUNK_BYTES)
         assert 2 == store.replica(NEW).bcsid
+
+
+def check_batch(store: ReplicaStore, acknowledged: list[str]) -> None:
+    """Of blocks that were committed together all are there or none; none is in between."""
+    assert [] == list(store._volumes[0].layout.importing.iterdir())
+    known = {block.block_id for block in store.blocks(OPEN)}
+    for what, block_ids in BATCHES.items():
+        assert set(block_ids) <= known or not set(block_ids) & known, what
+        assert set(block_ids) <= known or what not in acknowledged
+        for block_id in known & set(block_ids):
+            chunks, data = described(block_id)
+            assert chunks == store.block(OPEN, block_id).chunks
+            assert data == b"".join(
+                store.read(OPEN, block_id, chunk.offset, chunk.length_bytes) for chunk in chunks
+            )
+    assert content((1, 0)) == store.read(OPEN, ONE, 0, CHUNK_BYTES)
 
 
 def check_rewrite(store: ReplicaStore, acknowledged: list[str]) -> None:
@@ -288,6 +306,7 @@ def check_delete_container(store: ReplicaStore, acknowledged: list[str]) -> None
 
 CHECKS: Final[dict[str, Callable[[ReplicaStore, list[str]], None]]] = {
     "write": check_write,
+    "batch": check_batch,
     "rewrite": check_rewrite,
     "close": check_close,
     "repair": check_repair,
@@ -304,6 +323,7 @@ CHECKS: Final[dict[str, Callable[[ReplicaStore, list[str]], None]]] = {
 }
 NEEDED: Final[dict[str, set[str]]] = {
     "write": {"pwrite", "fdatasync", "fsync", "commit", "mkdir", "rename", "replace"},
+    "batch": {"pwrite", "fdatasync", "rename", "fsync", "ftruncate", "commit"},
     "rewrite": {"pwrite", "fdatasync", "commit", "replace", "unlink"},
     "close": {"fsync", "commit", "replace", "ftruncate", "fdatasync", "rename"},
     "repair": {"pwrite", "fdatasync", "commit", "replace", "ftruncate"},
@@ -364,7 +384,7 @@ def test_a_death_before_any_step_leaves_the_old_or_the_new(
 @pytest.mark.parametrize(
     "scenario",
     [
-        *("write", "rewrite", "close", "repair", "repair_batch", "repair_packed"),
+        *("write", "batch", "rewrite", "close", "repair", "repair_batch", "repair_packed"),
         *("scan", "transactions"),
     ],
 )
@@ -385,6 +405,20 @@ def test_a_write_that_is_torn_in_the_middle_is_no_write(
 
         assert (signal.SIGKILL, True) == (report["signal"], report["torn"])
         survive(life, scenario, report["acknowledged"], f"{kill_at}: torn")
+
+
+def test_a_batch_is_on_the_medium_before_it_is_committed(victims: Victims, prepared: Path) -> None:
+    """
+    A power cut after the acknowledgement finds each file synced, then their names, then the rows:
+    a file for each block that has bytes, one of them written beside its place.
+    """
+    steps = victims.run(copied(prepared), "batch", 0, tear=False)["steps"]
+
+    first = steps[: steps.index("commit")]
+    lasting_steps = [step for step in first if step in {"fdatasync", "rename", "fsync"}]
+    assert ["fdatasync", "rename", "fdatasync", "fdatasync", "fsync"] == lasting_steps
+    assert first.index("fdatasync") > first.index("ftruncate"), "the large one, whole"
+    assert len(first) - 1 == first.index("fsync"), "nothing is written behind the last sync"
 
 
 def test_commands_are_killed_at_more_than_fifty_lasting_steps(

@@ -34,7 +34,7 @@ from agent.transfer.incoming import Importer
 from agent.transfer.outgoing import Export
 from agent.transfer.parts import Part, read_part
 from merkle.checksum import Algorithm
-from merkle.replica import Bcsid, BlockData, BlockId, ContainerId
+from merkle.replica import Bcsid, BlockData, BlockId, ChunkInfo, ContainerId
 from tests.support.stores import (
     CHUNK_BYTES,
     CLUSTER,
@@ -72,6 +72,11 @@ CLOSED, OPEN, DAMAGED, DOOMED, NEW, ARRIVED = (ContainerId(number) for number in
 SMALL, PACKED, BROKEN, SENT, BLOCKED = (ContainerId(number) for number in range(7, 12))
 ONE, TWO, THREE = BlockId(1), BlockId(2), BlockId(3)
 LATER = content("written later")
+BATCHES: Final = {
+    "batch": (BlockId(21), BlockId(22), BlockId(23), BlockId(24)),
+    "one more": (BlockId(25),),
+}
+BATCH_CHUNKS: Final = {21: 1, 22: 2, 23: 0, 24: 8, 25: 1}  # 24 is written beside its place
 
 
 def open_packing(path: Path) -> ReplicaStore:
@@ -123,6 +128,28 @@ def write(store: ReplicaStore, acknowledge: Acknowledge) -> None:
     chunk = chunk_of(LATER)
     store.write_chunk(NEW, TWO, chunk, LATER, commit=BlockData(TWO, Bcsid(2), (chunk,)))
     acknowledge("block 2")
+
+
+def batch(store: ReplicaStore, acknowledge: Acknowledge) -> None:
+    """Write new blocks together, small ones and a large one, then one more."""
+    for what, block_ids in BATCHES.items():
+        new = store.begin_blocks(OPEN)
+        try:
+            for block_id in block_ids:
+                chunks, data = described(block_id)
+                block = BlockData(block_id, Bcsid(block_id), chunks)
+                new.take(OPEN, block, memoryview(data), is_whole=True)
+            new.commit(OPEN)
+        finally:
+            new.discard()
+        acknowledge(what)
+
+
+def described(block_id: BlockId) -> tuple[tuple[ChunkInfo, ...], bytes]:
+    """Return the chunks of a block of a batch, and its data."""
+    datas = [content(("new", block_id, number)) for number in range(BATCH_CHUNKS[block_id])]
+    chunks = tuple(chunk_of(data, n * CHUNK_BYTES) for n, data in enumerate(datas))
+    return chunks, b"".join(datas)
 
 
 def rewrite(store: ReplicaStore, acknowledge: Acknowledge) -> None:
@@ -313,6 +340,7 @@ def delete_container(store: ReplicaStore, acknowledge: Acknowledge) -> None:
 
 SCENARIOS: Final[dict[str, Callable[[ReplicaStore, Acknowledge], None]]] = {
     "write": write,
+    "batch": batch,
     "rewrite": rewrite,
     "close": close,
     "repair": repair,

@@ -17,6 +17,7 @@ from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec, hashes
 from agent.rpc.wire.blockpieces import BlockPiece, Data, decode_piece
 from agent.rpc.wire.hashes import BlockRows
+from agent.runtime.tracing import carried
 from merkle.checksum import U64s, checksum_width_bytes, window_checksums
 from merkle.diff import BlockRange
 from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
@@ -27,6 +28,7 @@ READ_BLOCK_METHOD: Final = "/suture.v1.Datanode/ReadBlock"  # with a deserialize
 IMPORT_METHOD: Final = "/suture.v1.Datanode/ImportContainer"  # with a serializer of its own
 SMALL_BYTES_MAX: Final = 1024**2  # of a block in one message; a datanode sends no more so
 READ_BYTES_PER_S_MIN: Final = 1024**2  # a block that comes slower than this is given up
+WRITE_BLOCKS_METHOD: Final = "/suture.v1.Datanode/WriteBlocks"  # likewise
 BLOCKS_MAX: Final = 1_000_000  # of one container, for those who list them all
 
 
@@ -68,6 +70,9 @@ class Peer:
         )
         self._import: Method = self._channel.stream_unary(
             IMPORT_METHOD, response_deserializer=pb.ImportContainerResponse.FromString
+        )
+        self._write_blocks: Method = self._channel.stream_unary(
+            WRITE_BLOCKS_METHOD, response_deserializer=pb.WriteBlocksResponse.FromString
         )
 
     def __enter__(self) -> Self:
@@ -275,6 +280,15 @@ class Peer:
             self._import, parts, timeout_s=timeout_s, must_end=must_end
         )
         return answer
+
+    def begin_blocks(self, messages: Iterator[bytes], timeout_s: float) -> Any:
+        """Begin to write new blocks, as encoded `NewBlocks`; return the call's future.
+
+        `messages` is drawn from by a thread of gRPC, until the call ends.
+        """
+        return self._write_blocks.future(  # type: ignore[attr-defined]
+            messages, timeout=timeout_s, metadata=carried()
+        )
 
     # Replicas and judgement.
 

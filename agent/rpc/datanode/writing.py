@@ -5,8 +5,9 @@ held for one call of the store: a slow or dead client holds nothing. A RECOVERIN
 the reconstruction that created it: what writes to it shows that the run lives.
 """
 
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import grpc
 
@@ -15,7 +16,9 @@ from agent.ports import Leases
 from agent.rpc.datanode.limits import Limits
 from agent.rpc.v1 import container_pb2
 from agent.rpc.v1 import datanode_pb2 as pb
-from agent.rpc.wire import codec, reports
+from agent.rpc.wire import codec, newblocks, reports
+from agent.store.files.writebehind import Submit
+from agent.store.operations.newblocks import NewBlocks
 from agent.store.ports import WritableReplicas
 from merkle.replica import BlockData, ContainerId
 
@@ -39,7 +42,7 @@ class Recoveries(Protocol):
 
 
 class WriteHandlers:
-    """CreateContainer, WriteChunk, PutBlock, CloseContainer, DeleteContainer."""
+    """CreateContainer, WriteChunk, PutBlock, WriteBlocks, CloseContainer, DeleteContainer."""
 
     def __init__(
         self,
@@ -48,12 +51,17 @@ class WriteHandlers:
         *,
         limits: Limits,
         recoveries: Recoveries | None = None,
+        submit: Submit | None = None,
     ) -> None:
-        """Without `recoveries` no reconstruction may make a replica here."""
+        """Without `recoveries` no reconstruction may make a replica here; `submit` has data
+        written beside the thread of a call."""
         self._store = store
         self._leases = leases
         self._recoveries = recoveries
         self._timeout_s = limits.lease_timeout_s
+        self._submit = submit
+        self.decoders: Mapping[str, Callable[[bytes], Any]] = {"WriteBlocks": newblocks.decode}
+        """How requests are decoded whose messages are too large to be decoded as others are."""
 
     def CreateContainer(  # noqa: N802
         self, request: pb.CreateContainerRequest, context: grpc.ServicerContext
@@ -97,6 +105,34 @@ class WriteHandlers:
             length_bytes = self._store.put_block(container_id, block)
         self._note_write(container_id)
         return pb.PutBlockResponse(committed_length=length_bytes)
+
+    def WriteBlocks(  # noqa: N802
+        self, requests: Iterator[Any], context: grpc.ServicerContext
+    ) -> pb.WriteBlocksResponse:
+        """Write whole new blocks of one container; those that a message made whole are committed
+        before the next message is taken."""
+        owner: ContainerId | None = None
+        new: NewBlocks | None = None
+        count = 0
+        try:
+            for request in requests:
+                for piece, data in newblocks.parse(request):
+                    if new is None:
+                        owner = piece.container_id
+                        new = self._store.begin_blocks(owner, self._submit)
+                    if piece.container_id != owner:
+                        raise codec.malformed("blocks.block_id", "is of another container")
+                    new.take(owner, piece.block, data, is_whole=piece.is_whole)
+                if owner is not None and new is not None and new.whole_count:
+                    with self._hold(owner, context):
+                        count += new.commit(owner)
+                    self._note_write(owner)
+            if new is not None and new.is_cut_off:
+                raise codec.malformed("blocks", "the stream ended before its last block")
+        finally:
+            if new is not None:
+                new.discard()
+        return pb.WriteBlocksResponse(block_count=count)
 
     def CloseContainer(  # noqa: N802
         self, request: pb.CloseContainerRequest, context: grpc.ServicerContext

@@ -53,6 +53,7 @@ DATANODE: Final[Mapping[str, Rule]] = {
     "CreateContainer": Rule(PEER | CLIENT),
     "WriteChunk": Rule(PEER | CLIENT),
     "PutBlock": Rule(PEER | CLIENT),
+    "WriteBlocks": Rule(PEER | CLIENT),
     "CloseContainer": _audited(PEER, "container_id", "force"),
     "DeleteContainer": _audited(PEER, "container_id", "force"),
     "GetContainer": Rule(PEER | ADMIN | CLIENT),

@@ -65,6 +65,32 @@ class PutBlockResponse(_message.Message):
     committed_length: int
     def __init__(self, committed_length: _Optional[int] = ...) -> None: ...
 
+class NewBlocks(_message.Message):
+    __slots__ = ("data", "blocks")
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    blocks: _containers.RepeatedCompositeFieldContainer[NewBlock]
+    def __init__(self, data: _Optional[bytes] = ..., blocks: _Optional[_Iterable[_Union[NewBlock, _Mapping]]] = ...) -> None: ...
+
+class NewBlock(_message.Message):
+    __slots__ = ("block_id", "chunks", "is_whole", "metadata")
+    BLOCK_ID_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    IS_WHOLE_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    block_id: _container_pb2.BlockId
+    chunks: _containers.RepeatedCompositeFieldContainer[_container_pb2.ChunkInfo]
+    is_whole: bool
+    metadata: _containers.RepeatedCompositeFieldContainer[_container_pb2.KeyValue]
+    def __init__(self, block_id: _Optional[_Union[_container_pb2.BlockId, _Mapping]] = ..., chunks: _Optional[_Iterable[_Union[_container_pb2.ChunkInfo, _Mapping]]] = ..., is_whole: bool = ..., metadata: _Optional[_Iterable[_Union[_container_pb2.KeyValue, _Mapping]]] = ...) -> None: ...
+
+class WriteBlocksResponse(_message.Message):
+    __slots__ = ("block_count",)
+    BLOCK_COUNT_FIELD_NUMBER: _ClassVar[int]
+    block_count: int
+    def __init__(self, block_count: _Optional[int] = ...) -> None: ...
+
 class CloseContainerRequest(_message.Message):
     __slots__ = ("container_id", "bcsid", "force")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]

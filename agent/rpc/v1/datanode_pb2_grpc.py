@@ -49,6 +49,11 @@ class DatanodeStub(object):
                 request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.PutBlockRequest.SerializeToString,
                 response_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.PutBlockResponse.FromString,
                 _registered_method=True)
+        self.WriteBlocks = channel.stream_unary(
+                '/suture.v1.Datanode/WriteBlocks',
+                request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.NewBlocks.SerializeToString,
+                response_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.WriteBlocksResponse.FromString,
+                _registered_method=True)
         self.CloseContainer = channel.unary_unary(
                 '/suture.v1.Datanode/CloseContainer',
                 request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.CloseContainerRequest.SerializeToString,
@@ -159,6 +164,15 @@ class DatanodeServicer(object):
 
     def PutBlock(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WriteBlocks(self, request_iterator, context):
+        """Whole new blocks of one container, any number, committed in the order in which they come: small
+        ones many in a message, a large one chunk by chunk. The one answer says that all are durable; a
+        call that fails may have committed some. An agent that does not know it says UNIMPLEMENTED.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -296,6 +310,11 @@ def add_DatanodeServicer_to_server(servicer, server):
                     servicer.PutBlock,
                     request_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.PutBlockRequest.FromString,
                     response_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.PutBlockResponse.SerializeToString,
+            ),
+            'WriteBlocks': grpc.stream_unary_rpc_method_handler(
+                    servicer.WriteBlocks,
+                    request_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.NewBlocks.FromString,
+                    response_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.WriteBlocksResponse.SerializeToString,
             ),
             'CloseContainer': grpc.unary_unary_rpc_method_handler(
                     servicer.CloseContainer,
@@ -469,6 +488,33 @@ class Datanode(object):
             '/suture.v1.Datanode/PutBlock',
             agent_dot_rpc_dot_v1_dot_datanode__pb2.PutBlockRequest.SerializeToString,
             agent_dot_rpc_dot_v1_dot_datanode__pb2.PutBlockResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WriteBlocks(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/suture.v1.Datanode/WriteBlocks',
+            agent_dot_rpc_dot_v1_dot_datanode__pb2.NewBlocks.SerializeToString,
+            agent_dot_rpc_dot_v1_dot_datanode__pb2.WriteBlocksResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -217,7 +217,7 @@ def parse_block(
     if message.size != total_bytes:
         raise malformed(f"{where}.size", f"{message.size}, but its chunks hold {total_bytes}")
     bcsid = parse_bcsid(message.block_id.bcsid, f"{where}.block_id.bcsid")
-    metadata = _parse_metadata(message.metadata, f"{where}.metadata")
+    metadata = parse_metadata(message.metadata, f"{where}.metadata")
     return container_id, BlockData(block_id, bcsid, chunks, metadata)
 
 
@@ -232,7 +232,8 @@ def _check_order(chunks: Sequence[ChunkInfo], where: str) -> None:
             )
 
 
-def _parse_metadata(pairs: Sequence[pb.KeyValue], where: str) -> tuple[tuple[str, str], ...]:
+def parse_metadata(pairs: Sequence[pb.KeyValue], where: str) -> tuple[tuple[str, str], ...]:
+    """Return what a block says of itself, if it is not too much."""
     if len(pairs) > METADATA_PAIRS_MAX:
         raise malformed(where, f"{len(pairs)} pairs are more than {METADATA_PAIRS_MAX}")
     metadata = tuple(

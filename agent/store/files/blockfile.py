@@ -149,6 +149,16 @@ def append(path: Path, data: bytes, offset: int) -> None:
             os.close(fd)
 
 
+def create(name: str, directory_fd: int) -> int | None:
+    """Create the file of a block to be written; return its descriptor, None where something has
+    the name. Raises OSError."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | FILE_FLAGS
+    try:
+        return os.open(name, flags, FILE_MODE, dir_fd=directory_fd)
+    except FileExistsError:
+        return None
+
+
 def check_single(fd: int) -> None:
     """Refuse to write into a file that has other names: they may be what is left of something
     else. Raises OSError; `agent.store.replica.obstacles` gives a block a file of its own."""

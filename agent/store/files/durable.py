@@ -11,7 +11,7 @@ import ctypes
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ STATFS_WORDS: Final = 32  # more than the kernel fills
 PUNCH_HOLE: Final = 0x03  # and keep the size (linux/falloc.h)
 NO_FILE: Final = frozenset({errno.ELOOP, errno.ENXIO, errno.ENOTDIR})  # a link, a socket, no place
 HEAD_BYTES: Final = 128
+SYNC_FILE_WRITE: Final = 2  # linux/fs.h
 IN_MEMORY: Final = frozenset({0x0102_1994, 0x8584_58F6})  # tmpfs, ramfs (linux/magic.h)
 
 OUT_OF_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -138,13 +139,21 @@ def read_head(path: Path, bytes_max: int) -> bytes:
         os.close(fd)
 
 
-def open_new(path: Path) -> int:
+def open_new(path: Path, flags: int = 0, *, refused: Collection[int] = ()) -> int:
     """Open an empty file under a name that only we use; returns its descriptor. Raises OSError.
 
     What has the name is taken away, whatever it is: nothing is written to where a link leads.
+    Where the file system refuses `flags` with one of the errors `refused`, they are left out.
     """
     remove_file(path)
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+    create = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        return os.open(path, create | flags, FILE_MODE)
+    except OSError as error:
+        if error.errno not in refused:
+            raise
+    remove_file(path)  # some file systems create it before they refuse
+    return os.open(path, create, FILE_MODE)
 
 
 def sync_directory(path: Path) -> None:
@@ -207,6 +216,16 @@ def punch(fd: int, *, offset: int, length_bytes: int) -> bool:
         if error.errno in OUT_OF_SPACE:
             return False
         raise
+
+
+def begin_writing(fd: int) -> None:
+    """Have the kernel begin to write a file to the disk, and wait for nothing (sync_file_range(2)).
+
+    Best effort: of many files that are synced one after the other then, the first sync finds the
+    others on their way. It makes nothing durable.
+    """
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).sync_file_range(fd, ctypes.c_long(0), ctypes.c_long(0), SYNC_FILE_WRITE)
 
 
 def _fallocate(fd: int, mode: int, offset: int, length_bytes: int) -> bool:

@@ -190,7 +190,7 @@ class FileWriter:
                 if filled:
                     padded = -(-filled // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
                     buffer[filled:padded] = bytes(padded - filled)
-                    _write_direct(fd, buffer[:padded], offset)
+                    write_direct(fd, buffer[:padded], offset)
                     os.ftruncate(fd, offset + filled)
             except BaseException:
                 is_open = False
@@ -233,7 +233,7 @@ class FileWriter:
 
     def _flush(self) -> None:
         fd, buffer, offset = self._fd, self._buffers[0], self._written
-        self._behind.run(lambda: _write_direct(fd, buffer, offset), others_max=WRITES_MAX - 1)
+        self._behind.run(lambda: write_direct(fd, buffer, offset), others_max=WRITES_MAX - 1)
         self._buffers.rotate(-1)
         self._written += self._filled
         self._filled = 0
@@ -281,7 +281,7 @@ def _open_direct(name: str, directory_fd: int) -> int:
     return os.open(name, CREATE_FLAGS, FILE_MODE, dir_fd=directory_fd)
 
 
-def _write_direct(fd: int, data: memoryview, offset: int) -> None:
+def write_direct(fd: int, data: memoryview, offset: int) -> None:
     """Write whole aligned pages; where O_DIRECT is refused only now, through the page cache."""
     try:
         write_all(fd, data, offset)

@@ -10,11 +10,12 @@ from enum import Enum, auto
 from typing import Final
 
 from agent.errors import Code, Refused
+from agent.store.index.facts import ReplicaFacts
 from agent.store.index.index import Change, Snapshot
 from agent.store.index.rows import ReplicaRow
 from agent.store.options import StoreOptions
 from merkle.blockrow import check_chunk, decode_block, encode_block
-from merkle.checksum import checksum_width_bytes, window_checksums, window_count
+from merkle.checksum import Buffer, checksum_width_bytes, window_checksums, window_count
 from merkle.damaged import Damaged
 from merkle.replica import (
     BLOCK_BYTES_MAX,
@@ -77,16 +78,21 @@ def check_new(container_id: ContainerId, replica_index: int, state: ReplicaState
         raise Refused(Code.MALFORMED_REQUEST, f"a replica cannot be created {state}")
 
 
+def check_same(facts: ReplicaFacts, replica_index: int, state: ReplicaState) -> ReplicaFacts:
+    """Return a replica that is to be created and is here, if it is the same."""
+    if facts.state is state and facts.replica_index == replica_index:
+        return facts
+    raise Refused(
+        Code.CONTAINER_EXISTS,
+        f"container {facts.container_id} is {facts.state} here with index {facts.replica_index}",
+        container_id=facts.container_id,
+    )
+
+
 def writable_replica(rows: Snapshot, container_id: ContainerId, block_id: BlockId) -> ReplicaRow:
     """Return the replica if a client may write this block of it."""
     row = rows.replica(container_id)
-    if row.state not in WRITABLE_STATES:
-        raise Refused(
-            Code.CONTAINER_NOT_OPEN,
-            f"container {container_id} is {row.state}",
-            container_id=container_id,
-            state=row.state,
-        )
+    check_open(container_id, row)
     if rows.tombstone(container_id, block_id) is not None:
         raise Refused(
             Code.NO_SUCH_BLOCK,
@@ -95,6 +101,17 @@ def writable_replica(rows: Snapshot, container_id: ContainerId, block_id: BlockI
             block_id=block_id,
         )
     return row
+
+
+def check_open(container_id: ContainerId, row: ReplicaRow) -> None:
+    """Refuse to write to a replica in its state."""
+    if row.state not in WRITABLE_STATES:
+        raise Refused(
+            Code.CONTAINER_NOT_OPEN,
+            f"container {container_id} is {row.state}",
+            container_id=container_id,
+            state=row.state,
+        )
 
 
 def known_block(rows: Snapshot, container_id: ContainerId, block_id: BlockId) -> KnownBlock:
@@ -107,7 +124,7 @@ def known_block(rows: Snapshot, container_id: ContainerId, block_id: BlockId) ->
 
 
 def checked_chunk(
-    options: StoreOptions, block_id: BlockId, chunk: ChunkInfo, data: bytes
+    options: StoreOptions, block_id: BlockId, chunk: ChunkInfo, data: Buffer
 ) -> ChunkInfo:
     """Return the chunk as it will be recorded, if `data` is what its writer described.
 
@@ -135,13 +152,13 @@ def checked_chunk(
     return chunk
 
 
-def summed_chunk(offset: int, data: bytes) -> ChunkInfo:
+def summed_chunk(offset: int, data: Buffer) -> ChunkInfo:
     """Return the chunk that `data` is, with the default checksums."""
     checksums = window_checksums(ChecksumType.CRC32C, WINDOW_BYTES_DEFAULT, data)
     return ChunkInfo(offset, len(data), ChecksumType.CRC32C, WINDOW_BYTES_DEFAULT, checksums)
 
 
-def check_checksums(where: str, chunk: ChunkInfo, data: bytes) -> None:
+def check_checksums(where: str, chunk: ChunkInfo, data: Buffer) -> None:
     """Refuse checksums that do not fit the chunk, or that `data` does not have."""
     if chunk.checksum_type is ChecksumType.NONE:
         if chunk.window_checksums:
@@ -228,10 +245,15 @@ def place_chunk(
 
 def check_room(options: StoreOptions, row: ReplicaRow, chunk: ChunkInfo) -> None:
     """Refuse a chunk that does not fit into its container any more."""
-    if row.bytes_used + chunk.length_bytes > options.container_bytes_max:
+    check_room_for(options, row, chunk.length_bytes)
+
+
+def check_room_for(options: StoreOptions, row: ReplicaRow, added_bytes: int) -> None:
+    """Refuse data that does not fit into its container any more."""
+    if row.bytes_used + added_bytes > options.container_bytes_max:
         raise Refused(
             Code.INVALID_WRITE_SIZE,
-            f"container holds {row.bytes_used} bytes, {chunk.length_bytes} more exceed its "
+            f"container holds {row.bytes_used} bytes, {added_bytes} more exceed its "
             f"{options.container_bytes_max}",
             hint="close the container and write to another one",
         )

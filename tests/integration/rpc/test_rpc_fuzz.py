@@ -22,6 +22,7 @@ METHODS = {
     "CreateContainer": pb.CreateContainerRequest,
     "WriteChunk": pb.WriteChunkRequest,
     "PutBlock": pb.PutBlockRequest,
+    "WriteBlocks": pb.NewBlocks,
     "CloseContainer": pb.CloseContainerRequest,
     "DeleteContainer": pb.DeleteContainerRequest,
     "GetContainer": pb.GetContainerRequest,
@@ -132,6 +133,9 @@ def absurd_messages(dice: random.Random) -> Iterator[tuple[str, bytes]]:
             block_id=key(), chunk=chunk(), data=data, commit=block()
         ).SerializeToString(),
     )
+    new = pb.NewBlock(block_id=key(), chunks=[chunk() for _ in range(dice.randrange(3))])
+    new.is_whole = dice.random() < 0.5
+    yield "WriteBlocks", pb.NewBlocks(data=data, blocks=[new] * 2).SerializeToString()
     yield "PutBlock", pb.PutBlockRequest(block=block()).SerializeToString()
     yield "GetBlock", pb.GetBlockRequest(block_id=key()).SerializeToString()
     reading = pb.ReadBlockRequest(block_id=key(), offset=number()).SerializeToString()

@@ -76,7 +76,14 @@ class TestTable:
         quiet = {name for name, rule in (*DATANODE.items(), *SCM.items()) if not rule.audited}
 
         assert quiet == {
-            *("CreateContainer", "WriteChunk", "PutBlock", "GetContainer", "ListContainers"),
+            *(
+                "CreateContainer",
+                "WriteChunk",
+                "PutBlock",
+                "WriteBlocks",
+                "GetContainer",
+                "ListContainers",
+            ),
             *("GetBlock", "ListBlocks", "ReadChunk", "GetContainerHashes", "ListFindings"),
             *("ReadBlock", "GetSmallFile"),
             *("Status", "ScrubStatus", "Heartbeat", "AllocateBlocks", "CommitKey", "LookupKey"),

@@ -1,0 +1,322 @@
+"""Whole new blocks that a client sends: durable beside their place, then in it, then committed.
+
+    large    tmp/importing/<id>.<n>.new: written past the page cache ─ fdatasync ─ rename
+    small    each into its own file, side by side; then fdatasync of each
+    all      one sync of the directory ─ one LMDB commit ─ acknowledged
+
+Nothing is in a replica's directory before the sender is done with the block, and no lease is held
+while it sends. A crash before the commit leaves files that no row names, or in tmp/: they belong to
+nobody.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Final
+
+from agent.errors import Code, Refused, SutureError
+from agent.store.files import blockfile
+from agent.store.files.directfile import Buffers, DirectFile
+from agent.store.files.durable import begin_writing, disk_errors, write_all
+from agent.store.files.writebehind import SMALL_BYTES_MAX, Submit
+from agent.store.index.index import Change, Snapshot
+from agent.store.operations.blocks import (
+    KnownBlock,
+    check_commit,
+    check_encodable,
+    check_id,
+    check_room_for,
+    checked_chunk,
+    known_block,
+    writable_replica,
+)
+from agent.store.options import StoreOptions
+from agent.store.replica.obstacles import clear_place
+from agent.store.trouble import Trouble, noticed
+from agent.store.volumes.volume import Volume, check_space
+from merkle.blockrow import encode_block
+from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
+
+OPEN_COUNT_MAX: Final = 64  # small files that one call has open at once
+NEW_SUFFIX: Final = ".new"  # in tmp/importing, which a start empties
+NOTHING_KNOWN: Final = KnownBlock(None, 0)
+
+_numbers = count()
+_buffers = Buffers()
+
+
+@dataclass(slots=True)
+class _Growing:
+    """A block of which more is to come."""
+
+    block_id: BlockId
+    file: DirectFile
+    chunks: list[ChunkInfo]
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """A block that is here: in memory, or (`file`) durable beside its place."""
+
+    block: BlockData
+    data: memoryview
+    file: DirectFile | None = None
+
+
+class NewBlocks:
+    """The new blocks of one call, for one container. Belongs to one thread; ends with `discard`."""
+
+    def __init__(
+        self,
+        volume: Volume,
+        options: StoreOptions,
+        submit: Submit | None,
+        on_trouble: Callable[[Trouble], None],
+    ) -> None:
+        """`submit` has large blocks written beside the caller's thread."""
+        self._volume = volume
+        self._options = options
+        self._submit = submit
+        self.on_trouble = on_trouble
+        self._growing: _Growing | None = None
+        self._whole: list[_Whole] = []
+
+    @property
+    def whole_count(self) -> int:
+        """How many blocks `commit` would commit."""
+        return len(self._whole)
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether there is a block of which more is to come."""
+        return self._growing is not None
+
+    @noticed
+    def take(
+        self, container_id: ContainerId, piece: BlockData, data: memoryview, *, is_whole: bool
+    ) -> None:
+        """Take the next chunks of a block, and their data, which must stay as it is until `commit`;
+        what the block says of itself counts where it is whole.
+
+        Needs no lease. Raises the store's errors; `discard` is the caller's to call then.
+        """
+        block_id = piece.block_id
+        check_id(block_id, "block id")
+        growing = self._growing
+        if growing is not None and growing.block_id != block_id:
+            raise Refused(
+                Code.MALFORMED_REQUEST,
+                f"block {block_id} begins before block {growing.block_id} is whole",
+            )
+        if growing is None and block_id in {one.block.block_id for one in self._whole}:
+            raise Refused(Code.MALFORMED_REQUEST, f"block {block_id} came twice")
+        before = growing.chunks if growing else []
+        chunks = before + self._checked(block_id, before, piece.chunks, data)
+        block = replace(piece, chunks=tuple(chunks))
+        if is_whole:
+            check_commit(NOTHING_KNOWN, block)
+            check_encodable(block)
+        if growing is None and is_whole and len(data) <= SMALL_BYTES_MAX:
+            self._whole.append(_Whole(block, data))
+            return
+        self._grow(container_id, block_id, chunks, data)
+        if is_whole:
+            self._end(block)
+
+    @noticed
+    def commit(self, container_id: ContainerId) -> int:
+        """Put what is whole in its place and commit it; return how many blocks that were.
+
+        All of them or none. The caller holds the container's lease. Blocks that are committed
+        already, exactly as they came, are committed.
+        """
+        volume = self._volume
+        whole, self._whole = self._whole, []
+        with self._taken(whole):
+            with volume.index.read() as rows:
+                fresh = [one for one in whole if not _is_committed(rows, container_id, one.block)]
+                row = rows.replica(container_id)
+            added_bytes = sum(one.block.length_bytes for one in fresh)
+            check_room_for(self._options, row, added_bytes)
+            small_bytes = sum(len(one.data) for one in fresh if one.file is None)
+            check_space(volume, small_bytes, reserve_bytes=self._options.reserve_bytes)
+            if not fresh:
+                return len(whole)
+            blocks = [one.block for one in fresh]
+            try:
+                self._place(container_id, fresh)
+                volume.index.write(lambda rows: _record(rows, container_id, blocks))
+            except SutureError:
+                _forget_unrecorded(volume, container_id, blocks)
+                raise
+        return len(whole)
+
+    def discard(self) -> None:
+        """Remove what was not committed. Harmless after `commit`."""
+        growing, self._growing = self._growing, None
+        if growing is not None:
+            growing.file.abandon()
+        whole, self._whole = self._whole, []
+        for one in whole:
+            if one.file is not None:
+                one.file.abandon()
+
+    def _taken(self, whole: Iterable[_Whole]) -> ExitStack:
+        """Return what removes, when it ends, files that have not found their place."""
+        stack = ExitStack()
+        for one in whole:
+            if one.file is not None:
+                stack.callback(one.file.abandon)
+        return stack
+
+    def _checked(
+        self,
+        block_id: BlockId,
+        before: Sequence[ChunkInfo],
+        chunks: Sequence[ChunkInfo],
+        data: memoryview,
+    ) -> list[ChunkInfo]:
+        """Return the chunks as they will be recorded, if they follow each other and their data is
+        what their writer described."""
+        end = before[-1].end if before else 0
+        start = 0
+        recorded = []
+        for chunk in chunks:
+            if chunk.offset != end:
+                code = Code.CHUNK_GAP if chunk.offset > end else Code.OVERLAPPING_CHUNK
+                raise Refused(
+                    code,
+                    f"block {block_id}, chunk at {chunk.offset}: the one before it ends at {end}",
+                )
+            piece = data[start : start + chunk.length_bytes]
+            recorded.append(checked_chunk(self._options, block_id, chunk, piece))
+            end, start = chunk.end, start + chunk.length_bytes
+        assert start == len(data), "data is that of the chunks"
+        return recorded
+
+    def _grow(
+        self,
+        container_id: ContainerId,
+        block_id: BlockId,
+        chunks: list[ChunkInfo],
+        data: memoryview,
+    ) -> None:
+        volume = self._volume
+        check_space(volume, len(data), reserve_bytes=self._options.reserve_bytes)
+        directory = volume.layout.importing
+        with disk_errors(directory):
+            if self._growing is None:
+                path = directory / f"{container_id}.{next(_numbers)}{NEW_SUFFIX}"
+                file = DirectFile(path, _buffers, self._submit)
+                self._growing = _Growing(block_id, file, chunks)
+            self._growing.chunks = chunks
+            self._growing.file.append(data)
+
+    def _end(self, block: BlockData) -> None:
+        growing = self._growing
+        assert growing is not None
+        with disk_errors(growing.file.path):
+            growing.file.finish()
+        self._growing = None
+        self._whole.append(_Whole(block, memoryview(b""), growing.file))
+
+    def _place(self, container_id: ContainerId, whole: Sequence[_Whole]) -> None:
+        """Give blocks their files, durable with their names."""
+        chunks = self._volume.paths(container_id).chunks
+        for one in whole:
+            if one.file is not None:
+                self._clear(container_id, one.block.block_id)
+        with disk_errors(chunks):
+            small = [one for one in whole if one.file is None and one.data]
+            try:
+                directory_fd = os.open(chunks, blockfile.DIRECTORY_FLAGS)
+            except OSError:  # lost with all that was in it, or something stands in its place
+                self._clear(container_id, whole[0].block.block_id)
+                directory_fd = os.open(chunks, blockfile.DIRECTORY_FLAGS)
+            try:
+                for one in whole:
+                    if one.file is not None:
+                        name = f"{one.block.block_id}.block"
+                        os.rename(one.file.path, name, dst_dir_fd=directory_fd)
+                for start in range(0, len(small), OPEN_COUNT_MAX):
+                    self._write_small(
+                        container_id, small[start : start + OPEN_COUNT_MAX], directory_fd
+                    )
+                os.fsync(directory_fd)
+            finally:
+                os.close(directory_fd)
+
+    def _write_small(
+        self, container_id: ContainerId, small: Sequence[_Whole], directory_fd: int
+    ) -> None:
+        """Write small blocks side by side, then sync each."""
+        with ExitStack() as opened:
+            fds = []
+            for one in small:
+                block_id = one.block.block_id
+                fd = blockfile.create(f"{block_id}.block", directory_fd)
+                if fd is None:  # bytes that belong to nobody, or no file at all
+                    self._clear(container_id, block_id)
+                    path = self._volume.paths(container_id).block_file(block_id)
+                    blockfile.append(path, bytes(one.data), 0)
+                    continue
+                opened.callback(os.close, fd)
+                write_all(fd, one.data, 0)
+                begin_writing(fd)
+                fds.append(fd)
+            for fd in fds:
+                os.fdatasync(fd)
+
+    def _clear(self, container_id: ContainerId, block_id: BlockId) -> None:
+        reserve_bytes = self._options.reserve_bytes
+        clear_place(self._volume, container_id, block_id, reserve_bytes=reserve_bytes, end=0)
+
+
+def _is_committed(rows: Snapshot, container_id: ContainerId, block: BlockData) -> bool:
+    """Whether a block is committed exactly so. Raises `Refused` where it cannot be any more."""
+    writable_replica(rows, container_id, block.block_id)
+    known = known_block(rows, container_id, block.block_id)
+    if known.committed == block and not any(map(_is_unsummed, block.chunks)):
+        return True
+    if known.end or known.committed is not None:
+        raise Refused(
+            Code.OVERLAPPING_CHUNK,
+            f"block {block.block_id} of container {container_id}: it is no new block, "
+            f"{known.end} bytes of it are written",
+            container_id=container_id,
+            block_id=block.block_id,
+        )
+    return False
+
+
+def _is_unsummed(chunk: ChunkInfo) -> bool:
+    """Whether nothing tells if two chunks have the same bytes."""
+    return chunk.checksum_type is ChecksumType.NONE
+
+
+def _record(rows: Change, container_id: ContainerId, blocks: Sequence[BlockData]) -> None:
+    row = rows.replica(container_id)
+    for block in blocks:
+        rows.put_block(container_id, block.block_id, encode_block(block))
+    rows.put_replica(
+        container_id,
+        replace(
+            row,
+            bytes_used=row.bytes_used + sum(block.length_bytes for block in blocks),
+            block_count=row.block_count + len(blocks),
+            bcsid=Bcsid(max(row.bcsid, *(block.bcsid for block in blocks))),
+        ),
+    )
+
+
+def _forget_unrecorded(
+    volume: Volume, container_id: ContainerId, blocks: Sequence[BlockData]
+) -> None:
+    """Remove the files of blocks that could not be recorded, only if the index itself says so."""
+    with suppress(SutureError), volume.index.read() as rows:
+        for block in blocks:
+            if known_block(rows, container_id, block.block_id) == NOTHING_KNOWN:
+                path = volume.paths(container_id).block_file(block.block_id)
+                blockfile.forget_tail(path, 0)

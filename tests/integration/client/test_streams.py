@@ -1,0 +1,282 @@
+"""A writer's streams to real datanodes: the same blocks everywhere, whoever fails or is older."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from agent.client import writer
+from agent.client.client import Client
+from agent.client.spread import WAITING_MAX, Lane, Open, spread
+from agent.client.writer import Source, Stored, WriterSession
+from agent.errors import Code, Unavailable
+from agent.rpc.calls.peer import Peer
+from agent.rpc.v1 import container_pb2, scm_pb2
+from merkle.replica import BlockId, ContainerId
+from tests.support.datanodes import Datanode
+from tests.support.three_replicas import content
+
+COUNT = 3
+MIB = 1024**2
+
+
+class Scm:
+    """Gives each allocation a container of its own on all datanodes."""
+
+    def __init__(self, nodes: Sequence[Datanode]) -> None:
+        self.replicas = [
+            container_pb2.DatanodeEndpoint(datanode_id=node.datanode_id, address=node.address)
+            for node in nodes
+        ]
+        self.container_id = 100
+        self.failed: set[tuple[int, str]] = set()
+
+    def allocate_blocks(
+        self, request: scm_pb2.AllocateBlocksRequest
+    ) -> scm_pb2.AllocateBlocksResponse:
+        self.container_id += 1
+        return scm_pb2.AllocateBlocksResponse(
+            blocks=[
+                scm_pb2.BlockAllocation(
+                    block_id=container_pb2.BlockId(
+                        container_id=self.container_id, local_id=number, bcsid=number
+                    ),
+                    replicas=self.replicas,
+                )
+                for number in range(1, len(request.sizes) + 1)
+            ]
+        )
+
+    def commit_key(self, request: scm_pb2.CommitKeyRequest) -> None:
+        self.failed |= {(item.container_id, item.datanode_id) for item in request.failed}
+
+
+class World:
+    """Three datanodes and a session; `older` of them know no streams."""
+
+    def __init__(self, path: Path, stack: ExitStack, older: int = 0) -> None:
+        self.nodes = []
+        for number in range(COUNT):
+            node = Datanode(f"dn{number}", path / f"dn{number}")
+            node.serve()
+            stack.callback(node.close)
+            self.nodes.append(node)
+        self.scm = Scm(self.nodes)
+        self.peers = {node.address: stack.enter_context(Peer(node.address)) for node in self.nodes}
+        self.wrote: list[int] = []
+        self.session = WriterSession(
+            self.scm,  # type: ignore[arg-type]
+            lambda address: self.peers[address].stub,
+            self.wrote.append,
+            stream=lambda address: self.opened(address, {n.address for n in self.nodes[:older]}),
+        )
+
+    def opened(self, address: str, older: set[str]) -> Open:
+        """Return what begins a stream; an older datanode answers as to any call it never heard
+        of."""
+        if address not in older:
+            return self.peers[address].begin_blocks
+        unheard: Any = self.peers[address]._channel.stream_unary("/suture.v1.Datanode/Unheard")
+        return lambda messages, timeout_s: unheard.future(messages, timeout=timeout_s)
+
+    def check(self, stored: Sequence[Stored], nodes: Sequence[Datanode]) -> None:
+        """Assert that these datanodes have what was stored."""
+        for number, item in enumerate(stored):
+            for node in nodes:
+                store = node.replica.store
+                data = b""
+                for location in item.blocks:
+                    at = location.block_id
+                    place = ContainerId(at.container_id), BlockId(at.local_id)
+                    block = store.block(*place)
+                    assert location.length == block.length_bytes
+                    assert at.bcsid == block.bcsid
+                    assert ("key", item.key) in block.metadata
+                    if location.length:
+                        data += store.read(*place, 0, location.length)
+                assert contents(number, item.size_bytes) == data
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    """What is closed at the end."""
+    with ExitStack() as made:
+        yield made
+
+
+def contents(number: int, size_bytes: int) -> bytes:
+    """Return the bytes of a file."""
+    return content(number, 0, size_bytes)
+
+
+def sources(path: Path, *sizes_bytes: int) -> list[Source]:
+    """Make files of these sizes."""
+    made = []
+    for number, size_bytes in enumerate(sizes_bytes):
+        file = path / f"file{number}"
+        file.write_bytes(contents(number, size_bytes))
+        made.append(Source(f"k/{number}", file, size_bytes))
+    return made
+
+
+SIZES = [10, 0, 50_000, 2 * MIB, 9 * MIB + 5, 1, 100_000]
+
+
+@pytest.mark.parametrize("older", [0, 1, 3])
+def test_every_replica_has_the_same(tmp_path: Path, stack: ExitStack, older: int) -> None:
+    """
+    Files of all sizes in one put; where a datanode is older, all of them get chunk by chunk what
+    some have already.
+    """
+    world = World(tmp_path, stack, older)
+    files = sources(tmp_path, *SIZES)
+
+    stored = world.session.put(files, replace=False)
+
+    assert {COUNT} == {item.replicas_min for item in stored}
+    world.check(stored, world.nodes)
+    assert sum(SIZES) == sum(world.wrote)
+    assert set() == world.scm.failed
+    facts = [node.replica.store.replica(ContainerId(101)) for node in world.nodes]
+    assert {(len(SIZES), sum(SIZES))} == {(one.block_count, one.bytes_used) for one in facts}
+
+
+def test_runs_are_bounded(
+    tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    What is acknowledged together has an end; order and commit ids go on over it.
+    """
+    monkeypatch.setattr(writer, "RUN_BYTES_MAX", 3 * MIB)
+    world = World(tmp_path, stack)
+
+    stored = world.session.put(sources(tmp_path, *SIZES), replace=False)
+
+    world.check(stored, world.nodes)
+
+
+@pytest.mark.parametrize("how", ["gone", "closed"])
+def test_a_replica_that_fails_is_left_behind(tmp_path: Path, stack: ExitStack, how: str) -> None:
+    """
+    Whether it cannot be reached or refuses: the others have all, and the SCM is told.
+    """
+    world = World(tmp_path, stack)
+    bad = world.nodes[1]
+    if how == "gone":
+        bad.stop_serving()
+    else:
+        bad.replica.store.create_container(ContainerId(101))
+        world.session._created.add((101, "dn1"))
+        bad.replica.store.close_container(ContainerId(101), force=True)
+
+    stored = world.session.put(sources(tmp_path, *SIZES), replace=False)
+
+    assert {COUNT - 1} == {item.replicas_min for item in stored}
+    world.check(stored, [world.nodes[0], world.nodes[2]])
+    assert {(101, "dn1")} == world.scm.failed
+
+
+def test_nothing_is_stored_on_a_minority(tmp_path: Path, stack: ExitStack) -> None:
+    """
+    Other containers are tried, and each failure is told.
+    """
+    world = World(tmp_path, stack)
+    for node in world.nodes[1:]:
+        node.stop_serving()
+
+    with pytest.raises(Unavailable) as caught:
+        world.session.put(sources(tmp_path, 10, 20), replace=False)
+
+    assert Code.NOT_ENOUGH_NODES is caught.value.code
+    assert {(c, n) for c in (101, 102, 103) for n in ("dn1", "dn2")} == world.scm.failed
+
+
+def test_a_run_that_a_minority_takes_is_written_elsewhere(tmp_path: Path, stack: ExitStack) -> None:
+    """
+    Where most replicas refuse while they are written, all of the run goes to another container.
+    """
+    world = World(tmp_path, stack)
+    for node in world.nodes[1:]:
+        node.replica.store.create_container(ContainerId(101))
+        world.session._created.add((101, node.datanode_id))
+        node.replica.store.close_container(ContainerId(101), force=True)
+
+    stored = world.session.put(sources(tmp_path, *SIZES), replace=False)
+
+    assert {102} == {b.block_id.container_id for item in stored for b in item.blocks}
+    assert {COUNT} == {item.replicas_min for item in stored}
+    world.check(stored, world.nodes)
+
+
+def test_a_session_that_is_stopped_ends_its_streams(
+    tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Nothing of a block that was cut off stays.
+    """
+    world = World(tmp_path, stack)
+    files = sources(tmp_path, 9 * MIB)
+    messages = writer.messages_of
+
+    def stopping(run: Any) -> Iterator[bytes]:
+        for message in messages(run):
+            yield message
+            world.session.stopped = True
+
+    monkeypatch.setattr(writer, "messages_of", stopping)
+    with pytest.raises(Unavailable) as caught:
+        world.session.put(files, replace=False)
+
+    assert Code.CANCELLED is caught.value.code
+    for node in world.nodes:
+        node.stop_serving()
+        assert [] == node.replica.store.blocks(ContainerId(101))
+
+
+class Silent:
+    """A call that takes no message, and ends only when it is cancelled."""
+
+    def __init__(self) -> None:
+        self.is_cancelled = False
+        self._tell: Callable[[object], None] = lambda _: None
+
+    def add_done_callback(self, tell: Callable[[object], None]) -> None:
+        self._tell = tell
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+        self._tell(self)
+
+    def result(self, **options: float) -> None:
+        assert options["timeout"] > 0
+        raise grpc.FutureCancelledError if self.is_cancelled else grpc.FutureTimeoutError
+
+
+@pytest.mark.parametrize("message_count", [1, WAITING_MAX + 100])
+def test_one_that_takes_nothing_is_out(message_count: int) -> None:
+    """
+    Whether it fails to take messages, or to answer: it holds up the others once, and no longer.
+    """
+    call = Silent()
+    lane = Lane(
+        lambda _messages, _timeout_s: call, message_timeout_s=0.05, message_count=message_count
+    )
+
+    begun_s = time.monotonic()
+    failed = spread(iter([b"m"] * message_count), {"dn": lane})
+
+    assert time.monotonic() - begun_s < 0.05 * 50
+    assert ["dn"] == list(failed)
+    assert call.is_cancelled
+
+
+def test_a_client_writes_streams() -> None:
+    """
+    The session of a client that stores copies is one that streams.
+    """
+    with Client("127.0.0.1:1") as client:
+        assert client._session(None, lambda _: None, lambda _: None)._stream is not None
