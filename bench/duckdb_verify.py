@@ -18,6 +18,7 @@ import pyarrow as pa
 from health.plan.actions import SCAN_PRIORITY
 from health.rules import Rules
 from health.words import QUEUES, REACHABLE_HEALTHS, TREE_STATES, Queue
+from spark_verify.places import Place
 from spark_verify.report.summary import judged_kinds
 from spark_verify.rows import TABLES
 from spark_verify.snapshot.manifest import Manifest, read_manifest
@@ -28,6 +29,7 @@ from spark_verify.tasks.tables import ordered, write
 from spark_verify.tasks.tallies import Tallies
 from spark_verify.tasks.verdict_rows import Stamp
 from spark_verify.tasks.volumes import AGE_DAYS, DAY_MS
+from spark_verify.tasks.votes import VOTES
 
 RUN_ID = "duckdb"
 
@@ -44,6 +46,7 @@ def main(snapshot: Path, out: Path) -> None:
         Rules(**{"rack_count": max(len(racks), 1)} | manifest.rules),
         Stamp(manifest.snapshot_id, RUN_ID, manifest.as_of_ms),
         manifest,
+        tuple(nodes.sort_by("datanode_id")["version"].to_pylist()),
     )
     for name in ("health", "plan"):
         (out / name).mkdir(parents=True)
@@ -52,10 +55,11 @@ def main(snapshot: Path, out: Path) -> None:
     tallies = Tallies()
     rows = {name: suspects(connection, snapshot, name) for name in PARTS}
     tables = judge_rows(rows, case, tallies, Layout.whole(rows["replicas"].num_rows))
+    del tables[VOTES]
     tables["reconcile_plan"] = reconcile_plan(tables["divergent"])
     tables["plan"] = ordered(tables["plan"], "priority", "container_id", "action")
     for name, table in tables.items():
-        write(table, out / name)
+        write(table, Place.of(out) / name, "0")
     kinds = connection.sql(
         "SELECT state, checksum_class, count(*) FROM screened WHERE plain GROUP BY ALL"
     )
@@ -130,14 +134,13 @@ def reconcile_plan(divergent: Any) -> Any:
 def volumes(
     connection: duckdb.DuckDBPyConnection, snapshot: Path, manifest: Manifest
 ) -> list[tuple[Any, ...]]:
-    """Return per volume the replicas, known roots, scans that are due and ages of verification."""
+    """Return per volume the replicas, scans that are due and ages of verification."""
     ages = [f"count_if(in_tree AND age <= {days * DAY_MS})" for days in AGE_DAYS]
     rows: list[tuple[Any, ...]] = ask(
         connection,
         """
-        SELECT datanode_id, volume_id, count(*), count_if(in_tree), count_if(in_tree AND known),
-          count_if(wanting), sum(used_bytes) FILTER (wanting)::BIGINT, $ages, count_if(in_tree AND
-          age IS NULL)
+        SELECT datanode_id, volume_id, count(*), count_if(in_tree), count_if(wanting),
+          sum(used_bytes) FILTER (wanting)::BIGINT, $ages, count_if(in_tree AND age IS NULL)
         FROM (SELECT *, state IN ($tree_states) AS in_tree, root IS NOT NULL AS known,
           $as_of_ms - data_scan_at_ms AS age, (in_tree OR load_error IS NOT NULL) AND NOT known
           AS wanting FROM '$snapshot/replicas/*.parquet')

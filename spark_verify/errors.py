@@ -22,6 +22,12 @@ class SnapshotRefused(VerifyError):
     code = "SNAPSHOT_REFUSED"
 
 
+class PlaceRefused(VerifyError):
+    """An address names no file system that can be used."""
+
+    code = "PLACE_REFUSED"
+
+
 class RunConflict(VerifyError):
     """The run id is taken by a run of other input or other options."""
 

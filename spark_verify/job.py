@@ -31,8 +31,10 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command()
 def verify_command(
-    snapshot: Annotated[str, typer.Argument(help="Directory of the snapshot.")],
-    out: Annotated[Path, typer.Option(help="Directory that gets run_id=<run id>/.")],
+    snapshot: Annotated[
+        str, typer.Argument(help="Directory of the snapshot: a path, file://, s3:// or hdfs://.")
+    ],
+    out: Annotated[str, typer.Option(help="Directory that gets run_id=<run id>/.")],
     run_id: Annotated[
         str, typer.Option(help="Name of the result; default: from snapshot and nodes.")
     ] = "",
@@ -76,7 +78,7 @@ def verify_command(
         raise _Done(ERROR) from error
     _say_result(result, as_json=as_json)
     what = "done, partial" if result.summary["is_partial"] else "done"
-    progress(f"{what}: {result.directory}")
+    progress(f"{what}: {result.place}")
     raise _Done(result.summary["exit_code"])
 
 
@@ -155,7 +157,7 @@ def _say_error(error: Exception, *, as_json: bool) -> None:
 
 def _say_result(result: Result, *, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps({"path": str(result.directory)} | result.summary))
+        typer.echo(json.dumps({"path": str(result.place)} | result.summary))
         return
     for line in str(result.summary["text_report"]).split("\n"):
         _tell(line)
@@ -165,7 +167,7 @@ def _say_result(result: Result, *, as_json: bool) -> None:
             _tell(f"to {action}: {planned['rows']:,}")
     _kind, title, sentence = verdict(result.summary)
     _tell(f"{title}: {sentence}")
-    _tell(f"{result.directory / 'report.html'}")
+    _tell(f"{result.place / 'report.html'}")
 
 
 def _tell(text: str, *, err: bool = False) -> None:

@@ -6,12 +6,11 @@
                                                                └► tallies, sums by volume
     and from what was counted: summary.json, report.html, manifest.json, at last _SUCCESS
 
-Everything is written to a hidden directory beside the target and renamed when it is whole.
+What is written becomes a finished run at the end, and not before (`runs`).
 """
 
 import json
 import os
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
@@ -20,6 +19,7 @@ from typing import Any, Final
 
 from health.rules import Rules
 from spark_verify.errors import SnapshotRefused
+from spark_verify.places import Place
 from spark_verify.report.page import render
 from spark_verify.report.summary import (
     agreement,
@@ -35,7 +35,7 @@ from spark_verify.report.summary import (
     verification_ages,
 )
 from spark_verify.rows import RESULT_VERSION, ROWS_PER_CONTAINER_MAX
-from spark_verify.runs import finished, inputs_of, run_id_of, work_directory
+from spark_verify.runs import TEXTS, Attempt, attempt, finished, inputs_of, run_id_of
 from spark_verify.snapshot.manifest import SCAN_AGAIN, Manifest, read_manifest
 from spark_verify.snapshot.reading import (
     Part,
@@ -76,7 +76,8 @@ class Request:
     """What to verify and where to put the result."""
 
     snapshot: str
-    out: Path
+    out: Path | str
+    """A path or an address, as the snapshot."""
     run_id: str = ""
     master: str = ""
     changed_nodes: tuple[str, ...] = ()
@@ -94,8 +95,14 @@ class Request:
 class Result:
     """Where a finished run lies and what it found."""
 
-    directory: Path
+    place: Place
     summary: dict[str, Any]
+
+    @property
+    def directory(self) -> Path:
+        """The directory of a result on a local disk."""
+        assert self.place.is_local
+        return Path(self.place.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +113,8 @@ class Run:
     manifest: Manifest
     run_id: str
     inputs: dict[str, Any]
-    work: Path
+    out: Place
+    attempt: Attempt
     say: Progress
     seconds: dict[str, float]
 
@@ -136,16 +144,18 @@ def verify(request: Request, progress: Progress = lambda _: None) -> Result:
         rules=request.rules,
         reporting_min_percent=request.reporting_min_percent,
     )
-    target = request.out / f"run_id={run_id}"
+    out = Place.of(request.out)
+    target = out / f"run_id={run_id}"
     known = finished(target, inputs)
     if known is not None:
         progress(f"run {run_id} is finished already")
         return Result(target, known)
-    with work_directory(request.out, run_id) as work:
-        summary = _run(Run(request, manifest, run_id, inputs, work, progress, {}))
-        shutil.rmtree(target, ignore_errors=True)  # left by a run that never got its _SUCCESS
-        work.rename(target)
-        (target / "_SUCCESS").touch()
+    with attempt(out, run_id) as grown:
+        run = Run(request, manifest, run_id, inputs, out, grown, progress, {})
+        summary = _run(run)
+        told = _result_manifest(run, summary)
+        texts = json.dumps(summary, indent=2), render(summary), json.dumps(told, indent=2)
+        grown.commit({name: text + "\n" for name, text in zip(TEXTS, texts, strict=True)})
     return Result(target, summary)
 
 
@@ -162,11 +172,9 @@ def _run(run: Run) -> dict[str, Any]:
     check_reporting(nodes, request.reporting_min_percent)
     racks = {node["rack"] for node in nodes if node["health"] != "DEAD"}
     rules = replace(request.rules, **manifest.rules | {"rack_count": max(len(racks), 1)})
-    own = nodes_of(table)
-    version = {node["datanode_id"]: node["version"] for node in nodes}
-    versions = tuple(version[name] for name in own.names)
-    case = Case(own, rules, run.stamp, manifest, versions)
-    previous = previous_run(request.out, manifest, run.run_id)
+    versions = tuple(table.sort_by("datanode_id")["version"].to_pylist())
+    case = Case(nodes_of(table), rules, run.stamp, manifest, versions)
+    previous = previous_run(run.out, manifest, run.run_id)
     run.timed("open", started_s)
     started_s = time.monotonic()
     wanted = [part for name in PARTS for part in parts[name]]
@@ -176,15 +184,12 @@ def _run(run: Run) -> dict[str, Any]:
     _check_told(counted.tallies)
     run.say("concluding")
     started_s = time.monotonic()
-    sweep(run.work)
+    sweep(run.attempt.work)
     summary = _conclude(counted, previous, nodes, run)
     run.timed("conclude", started_s)
     summary["rules"] = asdict(rules)
     summary["exit_code"] = exit_code(summary)
     summary["text_report"] = text_report(summary)
-    _write_text(run.work / "summary.json", json.dumps(summary, indent=2))
-    _write_text(run.work / "report.html", render(summary))
-    _write_text(run.work / "manifest.json", json.dumps(_result_manifest(run, summary), indent=2))
     return summary
 
 
@@ -194,8 +199,8 @@ def _counted(parts: list[Part], case: Case, silent: tuple[str, ...], run: Run) -
     rows = max(replicas, run.manifest.rows["containers"])
 
     def job(layout: Layout) -> Job:
-        work = str(run.work.resolve())
-        return Job(case, layout, work, request.changed_nodes, silent)
+        work, suffix = str(run.attempt.work), run.attempt.suffix
+        return Job(case, layout, work, suffix, request.changed_nodes, silent)
 
     if rows <= request.here_rows and not request.master and not is_submitted():
         run.say(f"judging {run.manifest.rows['containers']:,} containers in this process")
@@ -299,10 +304,6 @@ def _conclude(
         "agreement": agreement(tallies),
         "previous": previous.facts() if previous else None,
     }
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text + "\n", encoding="utf-8")
 
 
 def _result_manifest(run: Run, summary: dict[str, Any]) -> dict[str, object]:

@@ -3,11 +3,11 @@
 import json
 from dataclasses import dataclass, field
 from dataclasses import fields as dataclass_fields
-from pathlib import Path
 from typing import Any, Final
 
 from health.rules import Rules
 from spark_verify.errors import SnapshotRefused
+from spark_verify.places import Place
 from spark_verify.rows import SCHEMA_VERSION, TABLES
 
 SAME_RELEASE: Final = "use the suture-verify of the same release as the SCM"
@@ -29,22 +29,23 @@ class Manifest:
 
 
 def read_manifest(directory: str) -> Manifest:
-    """Return the validated manifest of the snapshot at `directory`. Needs no Spark."""
-    path = Path(directory) / "manifest.json"
-    if not Path(directory).is_dir():
+    """Return the validated manifest of the snapshot at `directory`, a path or an address. Needs
+    no Spark."""
+    path = Place.of(directory) / "manifest.json"
+    if not path.parent.is_directory():
         raise SnapshotRefused(f"{directory} is not a directory", hint=SCAN_AGAIN)
     if not path.is_file():
         raise SnapshotRefused(
             f"{directory} has no manifest.json", hint="is it a snapshot, and is its export over?"
         )
     try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
+        fields = json.loads(path.read_text())
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise SnapshotRefused(f"{path} is not JSON: {error}", hint=SCAN_AGAIN) from error
     return _manifest(path, fields)
 
 
-def _manifest(path: Path, fields: Any) -> Manifest:
+def _manifest(path: Place, fields: Any) -> Manifest:
     if not isinstance(fields, dict):
         raise SnapshotRefused(f"{path} is not a JSON object", hint=SCAN_AGAIN)
     version = _field(path, fields, "schema_version", int)
@@ -65,14 +66,14 @@ def _manifest(path: Path, fields: Any) -> Manifest:
     )
 
 
-def _rules(path: Path, fields: dict[str, Any]) -> dict[str, int]:
+def _rules(path: Place, fields: dict[str, Any]) -> dict[str, int]:
     strange = sorted(set(fields) - {one.name for one in dataclass_fields(Rules)})
     if strange:
         raise SnapshotRefused(f"{path}: unknown rules {', '.join(strange)}", hint=SAME_RELEASE)
     return {name: _field(path, fields, name, int) for name in fields}
 
 
-def _field(path: Path, fields: dict[str, Any], name: str, kind: type) -> Any:
+def _field(path: Place, fields: dict[str, Any], name: str, kind: type) -> Any:
     value = fields.get(name)
     if not isinstance(value, kind) or isinstance(value, bool):
         raise SnapshotRefused(

@@ -9,9 +9,9 @@ code) the judge tells (`health.batch`).
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from health.words import REACHABLE_HEALTHS
 from spark_verify.errors import SnapshotRefused
+from spark_verify.places import Place
 from spark_verify.rows import AHEAD_MAX_MS, TABLES, schema_of
 from spark_verify.snapshot.manifest import SCAN_AGAIN, Manifest
 from spark_verify.snapshot.violations import EXAMPLES_MAX, wrong_rows
@@ -40,18 +41,18 @@ class Part:
 
     table: str
     groups: tuple[tuple[str, tuple[int, ...]], ...]
-    """Paths of files, and the numbers of the row groups in them."""
+    """Places of files as text, and the numbers of the row groups in them."""
 
 
 def open_snapshot(directory: str, manifest: Manifest) -> dict[str, list[Part]]:
     """Return the parts of each table. Raises SnapshotRefused when a file, a column or a type is
     not what it must be, or a table has not as many rows as its manifest says."""
-    return {name: _open_table(Path(directory), name, manifest) for name in TABLES}
+    return {name: _open_table(Place.of(directory), name, manifest) for name in TABLES}
 
 
-def _open_table(directory: Path, name: str, manifest: Manifest) -> list[Part]:
+def _open_table(directory: Place, name: str, manifest: Manifest) -> list[Part]:
     path = directory / name
-    if not path.is_dir():
+    if not path.is_directory():
         raise SnapshotRefused(f"{directory} has no table {name}/", hint=SCAN_AGAIN)
     files = parquet_files(path)
     if not files:
@@ -59,7 +60,7 @@ def _open_table(directory: Path, name: str, manifest: Manifest) -> list[Part]:
     sizes: list[tuple[str, list[int]]] = []
     for file in files:
         try:
-            with pq.ParquetFile(file) as opened:
+            with parquet_file(file) as opened:
                 _check_columns(name, file, opened.schema_arrow)
                 sizes.append((str(file), group_sizes(opened)))
         except (pa.ArrowException, OSError) as error:
@@ -71,9 +72,17 @@ def _open_table(directory: Path, name: str, manifest: Manifest) -> list[Part]:
     return parts_of(name, sizes)
 
 
-def parquet_files(path: Path) -> list[Path]:
+def parquet_files(path: Place) -> list[Place]:
     """Return the files of a table, in the order of their names."""
-    return sorted(p for p in path.rglob("*") if p.is_file() and p.name[0] not in "._")
+    found = [one.place for one in path.listed(recursive=True) if one.is_file]
+    return [place for place in found if place.name[0] not in "._"]
+
+
+@contextmanager
+def parquet_file(place: Place, words: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
+    """Open a file of a table; columns of `words` are read as codes of a dictionary."""
+    with place.opened() as source, pq.ParquetFile(source, read_dictionary=list(words)) as opened:
+        yield opened
 
 
 def group_sizes(file: pq.ParquetFile) -> list[int]:
@@ -82,7 +91,7 @@ def group_sizes(file: pq.ParquetFile) -> list[int]:
     return [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
 
 
-def _check_columns(name: str, file: Path, schema: pa.Schema) -> None:
+def _check_columns(name: str, file: Place, schema: pa.Schema) -> None:
     """Refuse a file that lacks a column or has it with another type.
 
     Every file is asked: one that an older release wrote must not hide among others.
@@ -127,7 +136,7 @@ def read_part(part: Part, schema: pa.Schema) -> pa.Table:
     words = [field.name for field in schema if pa.types.is_string(field.type)]
     tables = []
     for path, groups in part.groups:
-        with pq.ParquetFile(path, read_dictionary=words) as file:
+        with parquet_file(Place.of(path), words) as file:
             tables.append(file.read_row_groups(list(groups), columns=schema.names))
     return pa.concat_tables(tables).select(schema.names)
 

@@ -6,17 +6,16 @@ it was last planned is planned ever more rarely: at its 1st, 2nd, 3rd, 5th, 9th 
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
+from spark_verify.places import Place
 from spark_verify.rows import DIVERGENT, RESULT_VERSION
-from spark_verify.runs import read_summary
+from spark_verify.runs import finished_runs, read_summary
 from spark_verify.snapshot.manifest import Manifest
-from spark_verify.snapshot.reading import Part, group_sizes, parquet_files, parts_of
+from spark_verify.snapshot.reading import Part, group_sizes, parquet_file, parquet_files, parts_of
 
 BEFORE: Final = pa.schema(
     [DIVERGENT.field(name) for name in ("container_id", "replicas", "attempts")]
@@ -28,7 +27,7 @@ BEFORE: Final = pa.schema(
 class Previous:
     """A finished run of an earlier instant of the same cluster."""
 
-    directory: Path
+    place: Place
     summary: dict[str, Any]
 
     def facts(self) -> dict[str, Any]:
@@ -39,22 +38,22 @@ class Previous:
     def parts(self) -> list[Part]:
         """Return the files of what it found to differ."""
         sizes = []
-        for path in parquet_files(self.directory / "divergent"):
-            with pq.ParquetFile(path) as file:
+        for path in parquet_files(self.place / "divergent"):
+            with parquet_file(path) as file:
                 sizes.append((str(path), group_sizes(file)))
         return parts_of("before", sizes)
 
 
-def previous_run(out: Path, manifest: Manifest, run_id: str) -> Previous | None:
+def previous_run(out: Place, manifest: Manifest, run_id: str) -> Previous | None:
     """Return the latest finished run before this snapshot's instant; None when there is none."""
     found = []
-    for success in out.glob("run_id=*/_SUCCESS"):
-        summary = read_summary(success.parent)
+    for run in finished_runs(out):
+        summary = read_summary(run)
         if summary is None or _version(summary) != RESULT_VERSION:
             continue  # damaged, or of another version: nothing follows from it
         is_same = summary["cluster_id"] == manifest.cluster_id and not summary["changed_nodes"]
         if is_same and summary["as_of_ms"] < manifest.as_of_ms and summary["run_id"] != run_id:
-            found.append(Previous(success.parent, summary))
+            found.append(Previous(run, summary))
     return max(found, key=lambda p: (p.summary["as_of_ms"], p.summary["run_id"]), default=None)
 
 

@@ -10,7 +10,6 @@ that no table is read again only to be counted.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -21,6 +20,7 @@ from health.batch import Nodes, violations
 from health.judge import judge
 from health.rules import Rules
 from health.segments import Bools
+from spark_verify.places import Place
 from spark_verify.rows import (
     CONTAINERS,
     DIVERGENT,
@@ -122,7 +122,9 @@ class Job:
     case: Case
     layout: Layout
     out: str
-    """Directory of the result that grows; all tasks see it."""
+    """Directory of the result that grows, as text; all tasks see it."""
+    attempt: str = ""
+    """Ends the names of its files, where an earlier attempt may have left others."""
     changed_nodes: tuple[str, ...] = ()
     """When given, only containers with a replica on one of these nodes are judged."""
     silent: tuple[str, ...] = ()
@@ -179,7 +181,7 @@ def judge_partition(
         found["plan"] = pa.concat_tables([found["plan"], scans])
     found["plan"] = ordered(found["plan"], "priority", "container_id", "action")
     for name, table in (found | {"reconcile_plan": wanted}).items():
-        write(table, Path(job.out) / name, number)
+        write(table, Place.of(job.out) / name, f"{number:05d}{job.attempt}")
     return Sums(count_volumes(rows["replicas"], job.case.stamp.as_of_ms), votes)
 
 

@@ -1,28 +1,25 @@
 """The tables of a result: files of a run, each there as a whole or not at all."""
 
-import uuid
-from pathlib import Path
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from spark_verify.places import Place
 
-def write(table: pa.Table, directory: Path, number: int = 0) -> None:
-    """Write rows as file `number` of the table in `directory`.
+
+def write(table: pa.Table, directory: Place, name: str) -> None:
+    """Write rows as the file `name` of the table in `directory`.
 
     A task that is done twice, because a worker died or was slow, leaves the same file once.
     """
-    directory.mkdir(parents=True, exist_ok=True)
-    path = directory / f"part-{number:05d}.parquet"
-    growing = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    pq.write_table(table, growing, compression="zstd")
-    growing.replace(path)
+    with (directory / f"part-{name}.parquet").created() as stream:
+        pq.write_table(table, stream, compression="zstd")
 
 
-def sweep(directory: Path) -> None:
+def sweep(directory: Place) -> None:
     """Remove what tasks left in a result that died while they wrote."""
-    for left in directory.glob("*/.part-*"):
-        left.unlink()
+    for left in directory.listed(recursive=True):
+        if left.is_file and left.place.name.startswith(".part-"):
+            left.place.remove()
 
 
 def ordered(table: pa.Table, *columns: str) -> pa.Table:

@@ -6,6 +6,7 @@ import pytest
 
 from spark_verify.pipeline import HERE_ROWS
 from tests.support.java import skip_without_java
+from tests.support.object_store import give_credentials
 
 
 @pytest.fixture(scope="session")
@@ -14,6 +15,7 @@ def spark() -> Iterator[object]:
     skip_without_java()
     from spark_verify.tasks.session import open_session
 
+    give_credentials()  # of the object store: Spark's workers have the environment of its start
     session = open_session(replica_count=0, master="local[2]")
     session.conf.set("spark.sql.shuffle.partitions", "4")
     yield session

@@ -8,6 +8,7 @@ import pytest
 
 from spark_verify.errors import SnapshotRefused
 from spark_verify.pipeline import _check_counts
+from spark_verify.places import Place
 from spark_verify.snapshot.manifest import Manifest
 from spark_verify.tasks.tables import sweep, write
 from spark_verify.tasks.tallies import Tallies
@@ -20,11 +21,11 @@ def test_a_task_that_is_done_twice_leaves_one_file(tmp_path: Path) -> None:
     And one that died while it wrote leaves nothing.
     """
     for _ in range(2):
-        write(TABLE, tmp_path / "health", 7)
+        write(TABLE, Place.of(tmp_path / "health"), "00007")
     half = tmp_path / "health" / ".part-00008.parquet.1234"
     half.write_bytes(b"PAR1")
 
-    sweep(tmp_path)
+    sweep(Place.of(tmp_path))
 
     assert ["part-00007.parquet"] == [path.name for path in (tmp_path / "health").iterdir()]
     assert TABLE == pq.read_table(tmp_path / "health")

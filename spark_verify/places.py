@@ -1,0 +1,197 @@
+"""Files and directories of any file system, named by a path or an address.
+
+    /var/lib/x   file:///var/lib/x   s3://bucket/x   s3a://bucket/x   hdfs://name:8020/x
+
+A place is given to other processes as its text and opened there: credentials come from each
+machine's environment, and an address that holds any is refused, because addresses are printed. What
+an address needs beside stands in its query: `s3://bucket/x?endpoint_override=host:9000&scheme=http`.
+
+What is created appears whole or not at all: on a local disk by renaming, elsewhere because an
+object is there when its last byte is.
+"""
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from spark_verify.errors import PlaceRefused
+
+SAME: Final = {"s3a": "s3", "s3n": "s3"}
+"""Hadoop's names of what has another one here."""
+
+LOCAL: Final = "file"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A file or a directory."""
+
+    scheme: str
+    """`file` for a local path."""
+    host: str
+    """Of a file system that has one; a store's bucket is part of the path."""
+    path: str
+    query: str = ""
+
+    @classmethod
+    def of(cls, place: "str | Path | Place") -> "Place":
+        """Return the place of a path or an address. Raises PlaceRefused for one that is none."""
+        if isinstance(place, Place):
+            return place
+        text = str(place)
+        if "://" not in text:
+            return cls(LOCAL, "", str(Path(text).absolute()))
+        parts = urlsplit(text)
+        if "@" in parts.netloc:
+            raise PlaceRefused(
+                f"an address of {parts.scheme}:// holds credentials",
+                hint="give them by the environment: addresses are printed and remembered",
+            )
+        scheme = SAME.get(parts.scheme, parts.scheme)
+        if scheme == LOCAL:
+            return cls(LOCAL, "", str(Path(parts.path)))
+        if scheme in ("hdfs", "viewfs"):
+            return cls(scheme, parts.netloc, parts.path.rstrip("/"), parts.query)
+        return cls(scheme, "", (parts.netloc + parts.path).rstrip("/"), parts.query)
+
+    def __str__(self) -> str:
+        """Return the path of a local place, the address of another; `of` reads both."""
+        if self.is_local:
+            return self.path
+        query = f"?{self.query}" if self.query else ""
+        return f"{self.scheme}://{self.host}{self.path}{query}"
+
+    def __truediv__(self, name: str) -> "Place":
+        """Return a place in this directory."""
+        return replace(self, path=f"{self.path}/{name}")
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rpartition("/")[2]
+
+    @property
+    def parent(self) -> "Place":
+        """The directory it lies in."""
+        return replace(self, path=self.path.rpartition("/")[0])
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it lies on a disk of this machine, or is mounted as if it did."""
+        return self.scheme == LOCAL
+
+    @property
+    def files(self) -> Any:
+        """The file system it lies in. Raises OSError where that cannot be reached."""
+        return _files(self.scheme, self.host, self.path.partition("/")[0], self.query)
+
+    def is_file(self) -> bool:
+        """Whether a file is there."""
+        found: bool = self.files.get_file_info(self.path).type == pafs.FileType.File
+        return found
+
+    def is_directory(self) -> bool:
+        """Whether a directory is there: in a store, anything below this name."""
+        found: bool = self.files.get_file_info(self.path).type == pafs.FileType.Directory
+        return found
+
+    def listed(self, *, recursive: bool = False) -> list["Listed"]:
+        """Return what lies below, in the order of names; nothing where nothing is."""
+        selector = pafs.FileSelector(self.path, allow_not_found=True, recursive=recursive)
+        found = [
+            Listed(
+                replace(self, path=info.path),
+                info.type == pafs.FileType.File,
+                int(info.mtime.timestamp() * 1000) if info.mtime else 0,
+            )
+            for info in self.files.get_file_info(selector)
+        ]
+        return sorted(found, key=lambda one: one.place.path)
+
+    def opened(self) -> Any:
+        """Open it to read from any position."""
+        return self.files.open_input_file(self.path)
+
+    def read_text(self) -> str:
+        """Return what a file of text holds."""
+        with self.files.open_input_stream(self.path) as stream:
+            text: str = stream.readall().decode("utf-8")
+        return text
+
+    @contextmanager
+    def created(self) -> Iterator[Any]:
+        """Yield what is written to; the file is there when that ends well, and else is not."""
+        target = self
+        if self.is_local:
+            self.files.create_dir(self.parent.path, recursive=True)
+            target = self.parent / f".{self.name}.{uuid.uuid4().hex}"
+        stream = self.files.open_output_stream(target.path)
+        try:
+            yield stream
+        except BaseException:
+            with suppress(OSError):
+                stream.abort() if hasattr(stream, "abort") else stream.close()
+                target.remove()
+            raise
+        stream.close()
+        if target is not self:
+            _sync(target.path)
+            target.move(self)
+
+    def write_text(self, text: str) -> None:
+        """Create a file of text."""
+        with self.created() as stream:
+            stream.write(text.encode("utf-8"))
+
+    def move(self, target: "Place") -> None:
+        """Give a local file or directory another name, durably."""
+        self.files.move(self.path, target.path)
+        _sync(target.parent.path)
+
+    def remove(self) -> None:
+        """Remove a file, or a directory and what is in it; what is not there is no error."""
+        with suppress(FileNotFoundError):
+            kind = self.files.get_file_info(self.path).type
+            if kind == pafs.FileType.Directory:
+                self.files.delete_dir(self.path)
+            elif kind == pafs.FileType.File:
+                self.files.delete_file(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What lies in a directory."""
+
+    place: Place
+    is_file: bool
+    changed_at_ms: int
+    """0 where the file system does not say."""
+
+
+def _sync(path: str) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@cache
+def _files(scheme: str, host: str, bucket: str, query: str) -> Any:
+    if scheme == LOCAL:
+        return pafs.LocalFileSystem()
+    address = f"{scheme}://{host or bucket}/{f'?{query}' if query else ''}"
+    try:
+        files, _ = pafs.FileSystem.from_uri(address)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError) as error:
+        raise PlaceRefused(f"{scheme}:// cannot be opened: {error}") from error
+    return files

@@ -1,0 +1,199 @@
+"""Snapshots and results in an object store, and by address on a local disk."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from spark_verify.errors import PlaceRefused, RunConflict
+from spark_verify.pipeline import Request, Result, verify
+from spark_verify.places import Place
+from spark_verify.runs import LEFT_MS, TEXTS, attempt, finished_runs, remove_left
+from tests.support.object_store import ObjectStore, object_store
+from tests.support.snapshots import SnapshotRows, container, gather
+
+ROOT = Path(__file__).parents[2]
+TABLES = ("health", "replica_class", "divergent", "reconcile_plan", "plan")
+KILLS = 10
+
+
+def cluster() -> SnapshotRows:
+    """Return sound containers, one that differs, one that lost a replica, and one with too many."""
+    parts = [container(i, "R CLOSED 10", "C=7x3") for i in range(1, 40)]
+    parts += [container(40, "R CLOSED 10", "C=7x2 C=9"), container(41, "R CLOSED 10", "C=7x2")]
+    return gather([*parts, container(42, "R CLOSED 10", "C=7x4")])
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[ObjectStore]:
+    with object_store() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """The cluster verified on a local disk."""
+    directory = tmp_path_factory.mktemp("local")
+    return verify(Request(str(cluster().write(directory / "s")), directory / "out", run_id="r"))
+
+
+@pytest.fixture(scope="module")
+def there(store: ObjectStore, local: Result) -> str:
+    """The same snapshot in the store."""
+    put(local.directory.parents[1] / "s", store.address("s"))
+    return store.address("s")
+
+
+def put(directory: Path, address: str) -> None:
+    """Copy a directory into the store."""
+    for path in sorted(directory.rglob("*.*")):
+        if path.is_file():
+            with (Place.of(address) / path.relative_to(directory).as_posix()).created() as stream:
+                stream.write(path.read_bytes())
+
+
+def contents(run: Place) -> dict[str, Any]:
+    """Return all rows of a run, and what is said of it but for the time it took."""
+    rows = {
+        name: pq.read_table((run / name).path, filesystem=run.files).to_pylist() for name in TABLES
+    }
+    manifest = json.loads((run / "manifest.json").read_text())
+    del manifest["seconds"]
+    return rows | {"manifest": manifest, "summary": (run / "summary.json").read_text()}
+
+
+def blobs(run: Place) -> list[bytes]:
+    """Return the files of the tables of a run, byte by byte."""
+    return [
+        one.place.opened().readall()
+        for name in TABLES
+        for one in (run / name).listed()
+        if one.is_file
+    ]
+
+
+def killed(count: int, snapshot: str, out: str) -> subprocess.CompletedProcess[str]:
+    """Verify in a process that dies before its n-th change."""
+    return subprocess.run(
+        [sys.executable, "-m", "tests.support.killed_verify", str(count), snapshot, out],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_result_in_a_store_is_that_on_a_local_disk(
+    tmp_path: Path, store: ObjectStore, there: str, local: Result, here_rows: int
+) -> None:
+    """
+    Read and written by address, in this process and in tasks of Spark; bit for bit the same, and
+    returned without work when it is asked for again.
+    """
+    snapshot = str(local.directory.parents[1] / "s")
+    out = store.address(f"out-{here_rows}")
+
+    own = verify(Request(snapshot, tmp_path, run_id="r", here_rows=here_rows))
+    result = verify(Request(there, out, run_id="r", here_rows=here_rows))
+
+    assert contents(own.place) == contents(result.place)
+    assert blobs(own.place) == blobs(result.place)
+    assert [result.place] == finished_runs(Place.of(out))
+    said: list[str] = []
+    assert result.summary == verify(Request(there, out, run_id="r"), said.append).summary
+    assert said == ["run r is finished already"]
+
+
+def test_an_address_of_a_local_disk_is_its_path(tmp_path: Path, local: Result) -> None:
+    """
+    file:// in and out.
+    """
+    snapshot = local.directory.parents[1] / "s"
+
+    result = verify(Request(snapshot.as_uri(), (tmp_path / "out").as_uri(), run_id="r"))
+
+    assert tmp_path / "out" / "run_id=r" == result.directory
+    assert blobs(local.place) == blobs(result.place)
+
+
+@pytest.mark.parametrize("kind", ["local", "store"])
+def test_a_run_that_was_killed_is_none_and_is_done_again(
+    tmp_path: Path, kind: str, store: ObjectStore, there: str, local: Result
+) -> None:
+    """
+    At ten points from the first change to the last: no result that reads as whole, and the next
+    run of the same name is whole and leaves nothing else.
+    """
+    is_local = kind == "local"
+    snapshot = str(local.directory.parents[1] / "s") if is_local else there
+    address = str(tmp_path / "whole") if is_local else store.address("whole")
+    changes = int(killed(0, snapshot, address).stdout)
+    points = sorted({1 + i * (changes - 1) // (KILLS - 1) for i in range(KILLS)})
+    out = Place.of(tmp_path / "killed" if is_local else store.address("killed"))
+
+    for point in points:
+        assert killed(point, snapshot, str(out)).returncode == -signal.SIGKILL
+        assert finished_runs(out) == [], f"killed before change {point} of {changes}"
+        if is_local:
+            assert list(Path(out.path).glob("[!.]*")) == [], "nothing that a reader would see"
+
+    result = verify(Request(snapshot, str(out), run_id="r"))
+    assert contents(local.place) == contents(result.place)
+    assert blobs(local.place) == blobs(result.place)
+    left = [one.place.name for one in out.listed(recursive=True) if "." in one.place.name]
+    assert len(left) == len(TABLES) + 3
+    assert len(points) == KILLS
+
+
+def test_a_run_that_another_process_finished_first_is_refused(
+    store: ObjectStore, there: str
+) -> None:
+    """
+    Nothing can be locked in a store: who comes second finds a finished run, and leaves it whole.
+    """
+    out = Place.of(store.address("twice"))
+
+    texts = dict.fromkeys(TEXTS, "{}")
+    with attempt(out, "r") as second:
+        (second.work / "health" / f"part-0{second.suffix}.parquet").write_text("half")
+        first = verify(Request(there, str(out), run_id="r"))
+        whole = blobs(first.place)
+        with pytest.raises(RunConflict, match="another process"):
+            second.commit(texts)
+
+    assert first.summary == verify(Request(there, str(out), run_id="r")).summary
+    assert whole == blobs(first.place)
+    assert [f for f in out.listed(recursive=True) if second.suffix in f.place.name] == []
+
+
+def test_what_killed_runs_left_goes_after_a_day(store: ObjectStore) -> None:
+    """
+    Not what still grows, and never a finished run.
+    """
+    out = Place.of(store.address("left"))
+    (out / "run_id=dead" / "health" / "part-0.parquet").write_text("half")
+    (out / "run_id=done" / "_SUCCESS").write_text("")
+
+    remove_left(out)
+    young = [one.place.name for one in out.listed()]
+    (newest,) = [f.changed_at_ms for f in (out / "run_id=dead" / "health").listed()]
+    remove_left(out, now_ms=newest + LEFT_MS + 1)
+
+    assert ["run_id=dead", "run_id=done"] == young
+    assert ["run_id=done"] == [one.place.name for one in out.listed()]
+
+
+def test_an_address_with_credentials_is_refused() -> None:
+    """
+    It would be printed and remembered; and what is no file system is named.
+    """
+    with pytest.raises(PlaceRefused, match="holds credentials"):
+        Place.of("s3://key:secret@bucket/x")
+    with pytest.raises(PlaceRefused, match="gopher:// cannot be opened"):
+        Place.of("gopher://host/x").is_file()
