@@ -20,6 +20,7 @@ import structlog
 from agent.errors import Code, Refused, Unavailable
 from agent.host.outbox import REGISTERED, Outbox
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
+from agent.rpc.wire.replica_columns import column_report
 from agent.runtime.clock import Clock
 from agent.runtime.loop import Busy, Step, Throttled
 from agent.store.volumes.nodestate import NodeState
@@ -130,6 +131,7 @@ class Heartbeat:
         self._interval_s = 1.0
         self._failures = 0
         self._is_registered = False
+        self._takes_columns = False  # the SCM that we are registered with
 
     @property
     def state(self) -> str:
@@ -198,6 +200,7 @@ class Heartbeat:
             )
         self._interval_s = max(INTERVAL_S_MIN, answer.heartbeat_interval_ms / 1000)
         self._is_registered = True
+        self._takes_columns = answer.takes_columns
         self._full = None
         self._full_due_s = self._clock.monotonic_s()
         self.outbox.note_state(REGISTERED)
@@ -212,11 +215,13 @@ class Heartbeat:
         changed: list[ContainerId] = []
         state = self._reporter.node_state()
         try:
+            reports, column_reports = self._reports(changed)
             request = scm_pb2.HeartbeatRequest(
                 datanode_id=self._identity.datanode_id,
                 boot_id=self._identity.boot_id,
                 volumes=self._reporter.volumes(),
-                reports=self._reports(changed),
+                reports=reports,
+                column_reports=column_reports,
                 command_statuses=statuses,
                 queues=queues,
                 op_state=state.op_state,
@@ -245,9 +250,15 @@ class Heartbeat:
         count = sum(1 for size_bytes in sizes_bytes if size_bytes <= STATUSES_BYTES_MAX)
         return oldest[: max(count, 1)]
 
-    def _reports(self, changed: list[ContainerId]) -> list[scm_pb2.ContainerReport]:
-        """Return the reports to send; `changed` receives the changed replicas they tell of."""
-        reports = []
+    def _reports(
+        self, changed: list[ContainerId]
+    ) -> tuple[list[scm_pb2.ContainerReport], list[scm_pb2.ColumnReport]]:
+        """Return the reports to send; `changed` receives the changed replicas they tell of.
+
+        A page of a full report goes by columns to an SCM that takes them.
+        """
+        reports: list[scm_pb2.ContainerReport] = []
+        by_columns: list[scm_pb2.ColumnReport] = []
         self._full_ended = False
         changed += self.outbox.take_changed(REPLICAS_PER_HEARTBEAT_MAX)
         self._meanwhile.update(changed)
@@ -256,11 +267,13 @@ class Heartbeat:
             reports.append(scm_pb2.ContainerReport(full=False, last=True, replicas=replicas))
         page = self._full_report_page()
         self._full_ended = page is not None and page.last
-        if page is not None:
+        if page is not None and self._takes_columns:
+            by_columns.append(column_report(page))
+        elif page is not None:
             reports.append(page)
         if self._full_ended:
             self._tell_meanwhile()
-        return reports
+        return reports, by_columns
 
     def _tell_meanwhile(self) -> None:
         """Report again what changed while the full report went out page by page.

@@ -7,19 +7,22 @@ on the list.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from heapq import nsmallest
 from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from merkle.replica import ReplicaState
 from scm.cluster.nodes import Nodes
 from scm.state.database import Change, State
-from scm.state.facts import Health, Replica
+from scm.state.facts import Health
 
 LAST_COPIES_MAX: Final = 1_000  # told at once: some 5 KB of each heartbeat's answer
 COUNTED_MAX: Final = 1_000  # in one call, some 10 ms: after a restart all containers are to count
 WHOLE: Final = frozenset({ReplicaState.CLOSED, ReplicaState.QUASI_CLOSED})
+_WHOLE: Final = np.array([state in WHOLE for state in ReplicaState])  # by number of a state
 
 
 class LastCopies:
@@ -28,7 +31,8 @@ class LastCopies:
     def __init__(self, state: State, nodes: Nodes) -> None:
         self._state = state
         self._nodes = nodes
-        self._uncounted: set[int] = set(state.replicas.container_ids())
+        self._first = state.replicas.container_ids()  # of a start, to be counted from its end
+        self._uncounted: set[int] = set()
         self._holder: dict[int, str] = {}
         self._held: defaultdict[str, set[int]] = defaultdict(set)
 
@@ -44,28 +48,42 @@ class LastCopies:
 
         No more than COUNTED_MAX changed containers are counted in one call; the rest in the next.
         """
-        for _ in range(min(COUNTED_MAX, len(self._uncounted))):
-            self._count(self._uncounted.pop())
+        due = [self._uncounted.pop() for _ in range(min(COUNTED_MAX, len(self._uncounted)))]
+        rest_count = len(self._first) - (COUNTED_MAX - len(due))
+        due += self._first[max(0, rest_count) :].tolist()
+        self._first = self._first[: max(0, rest_count)]
+        if due:
+            self._count(due)
         held = self._held.get(datanode_id, set())
         if len(held) <= LAST_COPIES_MAX:
             return tuple(sorted(held))
-        return tuple(sorted(nsmallest(LAST_COPIES_MAX, held, key=partial(self._age, datanode_id))))
+        ids = np.fromiter(held, np.int64, len(held))
+        rows = self._state.replicas.of_node(datanode_id, np.sort(ids))
+        oldest = np.lexsort((rows["container_id"], rows["data_scan_at_ms"]))[:LAST_COPIES_MAX]
+        return tuple(np.sort(rows["container_id"][oldest]).tolist())
 
-    def _count(self, container_id: int) -> None:
-        replicas = self._state.replicas.of(container_id)
-        healthy = [replica.datanode_id for replica in replicas if self._is_healthy(replica)]
-        is_replicated = not any(replica.replica_index for replica in replicas)
-        before = self._holder.pop(container_id, None)
-        if before is not None:
-            self._held[before].discard(container_id)
-        if len(healthy) == 1 and is_replicated:
-            self._holder[container_id] = healthy[0]
-            self._held[healthy[0]].add(container_id)
+    def _count(self, container_ids: Sequence[int]) -> None:
+        owner, rows = self._state.replicas.owned(container_ids)
+        is_healthy = _WHOLE[rows["state"]] & (rows["finding_count"] == 0)
+        is_healthy &= self._is_among(rows["error"], lambda word: not word)
+        is_healthy &= self._is_among(
+            rows["datanode"], lambda node: self._nodes.health(node) is not Health.DEAD
+        )
+        count = len(container_ids)
+        is_sole = np.bincount(owner[is_healthy], minlength=count) == 1
+        is_sole[owner[rows["replica_index"] != 0]] = False
+        sole = np.flatnonzero(is_healthy)[is_sole[owner[is_healthy]]]
+        for container_id in self._holder.keys() & set(container_ids):
+            self._held[self._holder.pop(container_id)].discard(container_id)
+        holders = self._state.replicas.words(rows["datanode"][sole].tolist())
+        for place, holder in zip(owner[sole].tolist(), holders, strict=True):
+            self._holder[container_ids[place]] = holder
+            self._held[holder].add(container_ids[place])
 
-    def _is_healthy(self, replica: Replica) -> bool:
-        is_whole = replica.state in WHOLE and not replica.load_error and not replica.finding_count
-        return is_whole and self._nodes.health(replica.datanode_id) is not Health.DEAD
-
-    def _age(self, datanode_id: str, container_id: int) -> tuple[int, int]:
-        replica = self._state.replicas.get((container_id, datanode_id))
-        return (0 if replica is None else replica.data_scan_at_ms, container_id)
+    def _is_among(
+        self, numbers: NDArray[np.uint32], is_so: Callable[[str], bool]
+    ) -> NDArray[np.bool_]:
+        """Return of which rows a word is so, each word asked once."""
+        distinct, which = np.unique(numbers, return_inverse=True)
+        words = self._state.replicas.words(distinct.tolist())
+        return np.array([is_so(word) for word in words], np.bool_)[which]

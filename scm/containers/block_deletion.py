@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from typing import Final
 
+import numpy as np
 import structlog
 
 from agent.errors import Code
@@ -205,9 +206,15 @@ class BlockDeletion:
     def tidy(self, change: Change, container_ids: Iterable[int]) -> list[int]:
         """Delete containers that are empty, or let them come back; return those that changed."""
         changed = []
-        for container_id in container_ids:
+        asked = list(container_ids)
+        is_held = self._state.replicas.holding(np.array(asked, np.int64), self._nodes.dead)
+        for container_id, holds in zip(asked, is_held.tolist(), strict=True):
             container = self._state.containers.get(container_id)
-            if container is not None and self._tidy_one(change, container):
+            if container is None:
+                continue
+            if holds and container.state in _DONE:  # as nearly all: no replica is unpacked
+                self._unfinished.pop(container_id, None)
+            elif self._tidy_one(change, container):
                 changed.append(container_id)
         return changed
 
@@ -220,10 +227,6 @@ class BlockDeletion:
 
     def _tidy_one(self, change: Change, container: Container) -> bool:
         container_id = container.container_id
-        known = self._state.replicas
-        if container.state in _DONE and not known.may_be_empty(container_id, self._nodes.dead):
-            self._unfinished.pop(container_id, None)
-            return False  # as nearly all: they are not even unpacked
         replicas = self._nodes.living(self._state.replicas.of(container_id))
         nodes = map(self._state.nodes.get, (r.datanode_id for r in replicas))
         leaving = {n.datanode_id for n in nodes if n is not None and n.op_state in LEAVING}

@@ -1,6 +1,6 @@
 """Containers brought to where their replicas show them."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -46,6 +46,18 @@ class Observer:
         self._manager = manager
         self._cases = cases
         self._clock = clock
+
+    def observe_all(self, change: Change, container_ids: Collection[int]) -> None:
+        """Do the same for many, of which most are closed and at rest: these are but looked at."""
+        state, orders = self._state, self._orders
+        resting = set(state.containers.at_rest(container_ids)).difference(
+            state.replicas.unsettled,
+            state.commands.by_container,
+            state.transactions.by_container,
+            orders.close_attempts,
+        )
+        self._manager.look_at(resting)
+        self.observe(change, [number for number in container_ids if number not in resting])
 
     def observe(self, change: Change, container_ids: Iterable[int]) -> None:
         """Bring containers to where their replicas show them, and queue the closes that are due."""

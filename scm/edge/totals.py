@@ -102,7 +102,7 @@ class Totals:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._due = set(state.replicas.container_ids())
+        self._due = set(state.replicas.container_ids().tolist())
         self._due.update(container.container_id for container in state.containers.values())
         for table in (state.containers, state.replicas):
             table.touched.clear()  # reading them back

@@ -7,26 +7,28 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
+
 from agent.ec.scheme import parse_scheme
 from agent.errors import Code, Refused
-from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
+from agent.rpc.v1 import datanode_pb2, scm_pb2
 from agent.rpc.wire.codec import (
     malformed,
     parse_bcsid,
     parse_block_id,
     parse_container_id,
     parse_int,
-    parse_replica_index,
     parse_state,
-    parse_summary,
 )
+from agent.rpc.wire.replica_columns import Columns, columns_from, columns_of
 from merkle.replica import BLOCK_BYTES_MAX, ID_MAX
 from scm.administration.decommission import REQUESTED_STATES, Request
 from scm.cluster.nodes import Registration
 from scm.cluster.replicas import Report
 from scm.edge.calls import Heartbeat
 from scm.replication.intake import ACTIONS, PlanReplica, PlanRow
-from scm.state.facts import Key, KeyBlock, Kind, OpState, Outcome, OutcomeState, Replica, Volume
+from scm.state.facts import Key, KeyBlock, Kind, OpState, Outcome, OutcomeState, Volume
+from scm.state.reported import Reported
 
 LAYOUT_BEFORE_SAID: Final = 1  # of agents so old that they do not say
 KEY_BYTES_MAX: Final = 1_024
@@ -81,9 +83,15 @@ def heartbeat_from(message: scm_pb2.HeartbeatRequest, *, now_ms: int) -> Heartbe
         datanode_id=datanode_id,
         boot_id=message.boot_id,
         volumes=_volumes(message.volumes),
-        reports=tuple(
-            _report(report, datanode_id, f"reports[{i}]", now_ms)
-            for i, report in enumerate(message.reports)
+        reports=(
+            *(
+                _report(report, datanode_id, f"reports[{i}]", now_ms)
+                for i, report in enumerate(message.reports)
+            ),
+            *(
+                _column_report(report, datanode_id, f"column_reports[{i}]", now_ms)
+                for i, report in enumerate(message.column_reports)
+            ),
         ),
         outcomes=tuple(
             _outcome(status, datanode_id, f"command_statuses[{i}]", now_ms)
@@ -321,48 +329,42 @@ def _volume_id(message: datanode_pb2.VolumeStatus, where: str) -> str:
 
 
 def _report(message: scm_pb2.ContainerReport, datanode_id: str, where: str, now_ms: int) -> Report:
+    replicas = columns_of(message.replicas, f"{where}.replicas")
     return Report(
         is_full=message.full,
         report_id=message.report_id,
         page=message.page,
         is_last=message.last,
-        replicas=tuple(
-            _replica(replica, datanode_id, f"{where}.replicas[{i}]", now_ms)
-            for i, replica in enumerate(message.replicas)
-        ),
+        replicas=_reported(replicas, datanode_id, f"{where}.replicas", now_ms),
     )
 
 
-def _replica(
-    message: container_pb2.ReplicaReport, datanode_id: str, where: str, now_ms: int
-) -> Replica:
-    # One that cannot be loaded has no state that could be believed.
-    state = container_pb2.UNHEALTHY if message.load_error else message.state
-    origin = message.origin_datanode_id
-    return Replica(
-        container_id=parse_container_id(message.container_id, f"{where}.container_id"),
-        datanode_id=datanode_id,
-        state=parse_state(state, f"{where}.state"),
-        bytes_used=parse_int(message.bytes_used, f"{where}.bytes_used", low=0, high=ID_MAX),
-        block_count=parse_int(message.block_count, f"{where}.block_count", low=0, high=ID_MAX),
-        bcsid=parse_bcsid(message.bcsid, f"{where}.bcsid"),
-        origin_datanode_id=sys.intern(parse_name(origin, f"{where}.origin_datanode_id"))
-        if origin
-        else datanode_id,
-        replica_index=parse_replica_index(message.replica_index, f"{where}.replica_index"),
-        is_empty=message.is_empty,
-        tree=parse_summary(message.tree, f"{where}.tree") if message.HasField("tree") else None,
-        volume_id=sys.intern(cut(message.volume_id, NAME_CHARS_MAX)),
-        data_scan_at_ms=parse_int(
-            message.data_scan_at_ms, f"{where}.data_scan_at_ms", low=0, high=ID_MAX
-        ),
-        finding_count=parse_int(
-            message.finding_count, f"{where}.finding_count", low=0, high=2**31 - 1
-        ),
-        load_error=cut(message.load_error),
-        reported_at_ms=now_ms,
-        is_contradictory=message.contradiction_count > 0,
+def _column_report(
+    message: scm_pb2.ColumnReport, datanode_id: str, where: str, now_ms: int
+) -> Report:
+    replicas = columns_from(message.replicas, f"{where}.replicas")
+    return Report(
+        is_full=True,
+        report_id=message.report_id,
+        page=message.page,
+        is_last=message.last,
+        replicas=_reported(replicas, datanode_id, f"{where}.replicas", now_ms),
     )
+
+
+def _reported(columns: Columns, datanode_id: str, where: str, now_ms: int) -> Reported:
+    """Check the words of replicas; no origin is the datanode itself."""
+    origins = set(columns.numbers["origin"].tolist()) - {0}
+    volumes = set(columns.numbers["volume"].tolist())
+    words = [""]
+    for place, word in enumerate(columns.words[1:], 1):
+        if place in origins:
+            parse_name(word, f"{where}.origin_datanode_id")
+        words.append(cut(word, NAME_CHARS_MAX if place in volumes else TEXT_CHARS_MAX))
+    origin = columns.numbers["origin"]
+    own = {"origin": np.where(origin == 0, len(words), origin)}
+    whole = Columns({**columns.numbers, **own}, words)
+    return Reported.from_columns(datanode_id, whole, [*words, datanode_id], now_ms)
 
 
 def _outcome(message: scm_pb2.CommandStatus, datanode_id: str, where: str, now_ms: int) -> Outcome:

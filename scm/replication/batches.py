@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from agent.rpc.wire.replica_columns import CONTRADICTORY, EMPTY, HAS_TREE
 from health.batch import NO_BCSID, Batch, Containers, Nodes, Ops, Replicas
 from health.rules import Rules
 from health.segments import Bools, Ints, Segments
@@ -36,7 +37,6 @@ from scm.state import facts
 from scm.state.database import State as Books
 from scm.state.facts import Container, ContainerState, Health, OpState, Pending
 from scm.state.options import ScmOptions
-from scm.state.records import CONTRADICTORY, EMPTY, HAS_TREE
 
 OP_WORDS: Final = {
     facts.Kind.CLOSE: "CLOSE",
@@ -110,8 +110,7 @@ class Batches:
         datanode, were not there, and datanodes were in the states that `service` gives them.
         """
         ids = sorted(set(container_ids))
-        counts, held = self._state.replicas.columns(ids)
-        owner = np.repeat(np.arange(len(ids)), counts)
+        owner, held = self._state.replicas.owned(ids)
         if gone := frozenset(gone):
             is_left = self._left(ids, owner, held, gone)
             owner, held = owner[is_left], held[is_left]
@@ -122,7 +121,7 @@ class Batches:
         names = sorted({*holders, *known})
         place = {name: i for i, name in enumerate(names)}
         node = np.array([place[name] for name in holders], dtype=np.int64)[which]
-        order = np.lexsort((node, held["index"], owner))
+        order = np.lexsort((node, held["replica_index"], owner))
         replicas, origins = self._replicas(ids, owner[order], held[order], node[order], names)
         return Batch(
             containers=self._containers(ids, owner, held),
@@ -192,7 +191,7 @@ class Batches:
         replicas = Replicas(
             container=owner,
             node=node,
-            index=held["index"].astype(np.int64),
+            index=held["replica_index"].astype(np.int64),
             # A replica that could not be loaded is there and is bad, whatever it was before.
             state=np.where(is_loaded, _REPLICA_STATES[held["state"]], UNHEALTHY),
             is_loaded=is_loaded,

@@ -43,7 +43,8 @@ class Orders:
         self._judge = judge
         self._reconciles = reconciles
         self._coding = coding
-        self._close_attempts: dict[int, dict[str, _Attempt]] = {}
+        self.close_attempts: dict[int, dict[str, _Attempt]] = {}
+        """By container and datanode: closes that were ordered and are not seen to be done."""
         self._closed: Settled = self._state.settled()
 
     def close_due(self, change: Change) -> None:
@@ -55,7 +56,7 @@ class Orders:
 
     def ask_again(self, container_id: int) -> None:
         """Forget how often a close was ordered: the next order does not wait for its pause."""
-        self._close_attempts.pop(container_id, None)
+        self.close_attempts.pop(container_id, None)
 
     def close(self, change: Change, container: Container) -> list[int]:
         """Queue the close commands that are due; return the ids of all that are pending.
@@ -68,10 +69,10 @@ class Orders:
         if container.pipeline or container_id in self._state.replicas.unsettled:
             orders = lifecycle.close_orders(container, self._cases.living(container_id))
         if not orders:
-            self._close_attempts.pop(container_id, None)
+            self.close_attempts.pop(container_id, None)
             self._closed.add(container_id)
             return []
-        attempts = self._close_attempts.setdefault(container_id, {})
+        attempts = self.close_attempts.setdefault(container_id, {})
         command_ids = []
         for order in orders:
             node = order.datanode_id

@@ -27,8 +27,12 @@ import numpy as np
 from agent.errors import Code, Refused, Unavailable
 from merkle.replica import ID_MAX
 from scm.state import records
+from scm.state.arena import Rows
 from scm.state.facts import Deleted, OpState, Outcome
+from scm.state.holders import Ids
+from scm.state.key_table import KeyTable
 from scm.state.replica_table import ReplicaTable
+from scm.state.reported import Reported
 from scm.state.settled import Settled
 from scm.state.tables import (
     AllocationTable,
@@ -36,7 +40,6 @@ from scm.state.tables import (
     DeletedTable,
     ForgottenTable,
     HoldTable,
-    KeyTable,
     NodeTable,
     OutcomeTable,
     PendingTable,
@@ -87,6 +90,23 @@ class Change:
         """Remove a value, in memory now and on disk with the rest."""
         self._apply(table, key, None)
         self.rows[(table.name, table.key_bytes(key))] = None
+
+    def take(self, table: ReplicaTable, there: Rows, told: Reported) -> Ids:
+        """Set what a datanode reports (`ReplicaTable.take`); return of which containers any of it
+        is new: that goes to the disk with the rest."""
+        new, undo = table.take(there, told)
+        self._undo.append(undo)
+        for key, row in table.disk_rows(told.datanode_id, new) if len(new) else ():
+            self.rows[(table.name, key)] = row
+        return new["container_id"]
+
+    def remove_all(self, table: ReplicaTable, datanode_id: str, container_ids: Ids) -> Ids:
+        """Remove a datanode's replicas of these containers; return of which it had one."""
+        removed, undo = table.remove_all(datanode_id, container_ids)
+        self._undo.append(undo)
+        for container_id in removed.tolist():
+            self.rows[(table.name, table.key_bytes((container_id, datanode_id)))] = None
+        return removed
 
     def next_id(self, counter: str) -> int:
         """Take the next number of `counter`; never given twice, also not after a crash."""
@@ -194,9 +214,13 @@ class State:
             table.settled.append(made)
         return made
 
-    def stir(self, container_ids: Iterable[int]) -> None:
+    def stir(self, container_ids: Ids | Iterable[int]) -> None:
         """Note that something about containers changes that no row of theirs shows: a node."""
-        stirred = np.fromiter(container_ids, np.int64)
+        stirred = (
+            container_ids
+            if isinstance(container_ids, np.ndarray)
+            else np.fromiter(container_ids, np.int64)
+        )
         for settled in self.containers.settled:
             settled.discard_all(stirred)
 

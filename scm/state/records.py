@@ -13,11 +13,14 @@ import json
 import struct
 import sys
 import zlib
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate, pairwise
+from operator import attrgetter
 from typing import Any, Final
 
+from agent.rpc.wire.replica_columns import COLUMNS, CONTRADICTORY, EMPTY, HAS_TREE, Column
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
 from merkle.tree import Summary
@@ -52,31 +55,29 @@ _HEAD: Final = struct.Struct(">IQ")  # of a replica's row: checksum and containe
 _LENGTH: Final = struct.Struct(">H")
 _NAMES: Final = 4
 
-# A packed replica: state, index, flags, algorithm, findings; bytes, blocks, bcsid, scanned at,
-# reported at; then the tree's root, generation, blocks, tombstones and their checksum.
-_NUMBERS: Final = struct.Struct(">BBBB11Q")
-REPLICA_NUMBERS: Final = (
-    *((name, ">u1") for name in ("state", "index", "flags", "algorithm")),
-    *(
-        (name, ">u8")
-        for name in (
-            *("finding_count", "bytes_used", "block_count", "bcsid", "data_scan_at_ms"),
-            *("reported_at_ms", "root", "generation", "tree_block_count", "tombstone_count"),
-            "tombstones_checksum",
-        )
-    ),
+_REPORTED_AT: Final = 9  # the place among the columns of when they were reported
+_KEPT: Final = (
+    *COLUMNS[:_REPORTED_AT],
+    Column("reported_at_ms", "<u8", ""),
+    *COLUMNS[_REPORTED_AT:],
 )
+REPLICA_NUMBERS: Final = tuple((c.name, c.type.replace("<", ">")) for c in _KEPT)
 """The numbers of a packed replica as numpy reads them: name and type."""
+_LETTERS: Final = {"|u1": "B", "<u8": "Q"}
+_NUMBERS: Final = struct.Struct(">" + "".join(_LETTERS[c.type] for c in _KEPT))
+_PLACES: Final = {c.name: i for i, c in enumerate(_KEPT)}
+_OWN: Final = tuple(c for c in _KEPT if c.field and "." not in c.field and c.name != "state")
+_TREE: Final = tuple(c for c in _KEPT if c.field.startswith("tree.") and c.name != "algorithm")
+_OWN_OF: Final = attrgetter(*(c.field for c in _OWN))
+_TREE_OF: Final = attrgetter(*(c.field.removeprefix("tree.") for c in _TREE))
 _STATES: Final = tuple(ReplicaState)
 _ALGORITHMS: Final = tuple(Algorithm)
 _NODE_FIELDS: Final = (10, 11)  # of version 5, and of this one
 _PENDING_FIELDS: Final = (13, 14, 15)  # of version 4, of version 6, and of this one
-EMPTY: Final = 1
-HAS_TREE: Final = 2
-CONTRADICTORY: Final = 4
-FLAGS_AT: Final = 2  # in the numbers
-_REPORTED_AT: Final = 4 + 5 * 8  # in the numbers: when it was reported, 8 bytes
 _NAMES_AT: Final = _HEAD.size + _NUMBERS.size
+_HEAD_BYTES: Final = _ID.size + _NUMBERS.size
+_OWN_FIELDS: Final = tuple((c.field, _PLACES[c.name]) for c in _OWN)
+_TREE_FIELDS: Final = tuple((c.field.removeprefix("tree."), _PLACES[c.name]) for c in _TREE)
 
 
 class DamagedRow(ValueError):
@@ -158,25 +159,41 @@ def container_from(row: bytes) -> Container:
 
 def replica_row(replica: Replica) -> bytes:
     """Encode a replica: CRC32 ‖ container id ‖ numbers ‖ four strings, each behind its length."""
-    names = _names_bytes(replica_names(replica))
+    names = names_bytes(replica_names(replica))
     body = _ID.pack(replica.container_id) + replica_numbers(replica) + names
     return _CRC.pack(zlib.crc32(body)) + body
 
 
+def replica_rows(heads: bytes, names: Iterable[bytes]) -> list[bytes]:
+    """Return rows: `heads` are their container ids and numbers, one behind the other."""
+    size, crc, pack_crc = _HEAD_BYTES, zlib.crc32, _CRC.pack
+    bodies = (heads[i * size : (i + 1) * size] + own for i, own in enumerate(names))
+    return [pack_crc(crc(body)) + body for body in bodies]
+
+
 @lru_cache(maxsize=65_536)
-def _names_bytes(names: tuple[str, str, str, str]) -> bytes:
+def names_bytes(names: tuple[str, str, str, str]) -> bytes:
+    """Return the four strings at the end of a replica's row."""
     strings = [name.encode() for name in names]
     return b"".join(_LENGTH.pack(len(string)) + string for string in strings)
 
 
-def replica_split(row: bytes) -> tuple[int, bytes, bytes]:
-    """Return a replica's container id, numbers and names as they lie. Raises DamagedRow."""
-    if len(row) < _NAMES_AT:
-        raise DamagedRow(f"row of {len(row)} bytes is too short for a replica")
-    checksum, container_id = _HEAD.unpack_from(row)
-    if checksum != zlib.crc32(row[_CRC.size :]):
+def replica_heads(rows: Sequence[bytes]) -> tuple[bytes, list[bytes]]:
+    """Return container ids and numbers of rows, one behind the other, and their names as they
+    lie. Raises DamagedRow."""
+    crc = zlib.crc32
+    found = b"".join([row[: _CRC.size] for row in rows])
+    if found != struct.pack(f">{len(rows)}I", *[crc(row[_CRC.size :]) for row in rows]):
+        for row in rows:
+            _check(row)
+    if any(len(row) < _NAMES_AT for row in rows):
+        raise DamagedRow("a row is too short for a replica")
+    return b"".join([row[_CRC.size : _NAMES_AT] for row in rows]), [row[_NAMES_AT:] for row in rows]
+
+
+def _check(row: bytes) -> None:
+    if len(row) < _CRC.size or _CRC.unpack_from(row)[0] != zlib.crc32(row[_CRC.size :]):
         raise DamagedRow(f"row of {len(row)} bytes does not match its checksum")
-    return container_id, row[_HEAD.size : _NAMES_AT], row[_NAMES_AT:]
 
 
 def names_of(data: bytes) -> tuple[str, str, str, str]:
@@ -195,8 +212,8 @@ def names_of(data: bytes) -> tuple[str, str, str, str]:
 
 def replica_from(row: bytes) -> Replica:
     """Decode a replica."""
-    container_id, numbers, names = replica_split(row)
-    return replica_of(container_id, numbers, names_of(names))
+    head, (names,) = replica_heads([row])
+    return replica_of(_ID.unpack_from(head)[0], names_of(names), head, _ID.size)
 
 
 def replica_names(replica: Replica) -> tuple[str, str, str, str]:
@@ -214,78 +231,48 @@ def replica_numbers(replica: Replica) -> bytes:
     tree = replica.tree
     flags = (EMPTY if replica.is_empty else 0) | (0 if tree is None else HAS_TREE)
     flags |= CONTRADICTORY if replica.is_contradictory else 0
-    algorithm = 0 if tree is None else _ALGORITHMS.index(tree.algorithm)
-    return _NUMBERS.pack(
-        _STATES.index(replica.state),
-        replica.replica_index,
-        flags,
-        algorithm,
-        replica.finding_count,
-        replica.bytes_used,
-        replica.block_count,
-        replica.bcsid,
-        replica.data_scan_at_ms,
-        replica.reported_at_ms,
-        *(
-            (0, 0, 0, 0, 0)
-            if tree is None
-            else (
-                tree.root,
-                tree.generation,
-                tree.block_count,
-                tree.tombstone_count,
-                tree.tombstones_checksum,
-            )
-        ),
-    )
+    values = dict.fromkeys(_PLACES, 0)
+    values |= {c.name: value for c, value in zip(_OWN, _OWN_OF(replica), strict=True)}
+    if tree is not None:
+        values |= {c.name: value for c, value in zip(_TREE, _TREE_OF(tree), strict=True)}
+        values["algorithm"] = _ALGORITHMS.index(tree.algorithm)
+    values |= {
+        "state": _STATES.index(replica.state),
+        "flags": flags,
+        "reported_at_ms": replica.reported_at_ms,
+    }
+    return _NUMBERS.pack(*values.values())
 
 
-def replica_of(container_id: int, numbers: bytes, names: tuple[str, str, str, str]) -> Replica:
-    """Put a replica together."""
-    state, index, flags, algorithm, findings, used, blocks, bcsid, scanned, reported, *tree = (
-        _NUMBERS.unpack(numbers)
-    )
+def replica_of(
+    container_id: int, names: tuple[str, str, str, str], packed: bytes | memoryview, at: int
+) -> Replica:
+    """Put a replica together, whose numbers begin at a place of `packed`."""
+    numbers = _NUMBERS.unpack_from(packed, at)
     datanode_id, origin_datanode_id, volume_id, load_error = names
+    flags = numbers[_PLACES["flags"]]
+    tree = None
+    if flags & HAS_TREE:
+        algorithm = _ALGORITHMS[numbers[_PLACES["algorithm"]]]
+        tree = Summary(algorithm, **{field: numbers[i] for field, i in _TREE_FIELDS})
     return Replica(
-        container_id,
-        datanode_id,
-        _STATES[state],
-        used,
-        blocks,
-        bcsid,
-        origin_datanode_id,
-        index,
-        bool(flags & EMPTY),
-        Summary(_ALGORITHMS[algorithm], *tree) if flags & HAS_TREE else None,
-        volume_id,
-        scanned,
-        findings,
-        load_error,
-        reported,
-        bool(flags & CONTRADICTORY),
+        container_id=container_id,
+        datanode_id=datanode_id,
+        state=_STATES[numbers[0]],
+        origin_datanode_id=origin_datanode_id,
+        is_empty=bool(flags & EMPTY),
+        tree=tree,
+        volume_id=volume_id,
+        load_error=load_error,
+        reported_at_ms=numbers[_REPORTED_AT],
+        is_contradictory=bool(flags & CONTRADICTORY),
+        **{field: numbers[i] for field, i in _OWN_FIELDS},
     )
 
 
-def replica_state(numbers: bytes) -> ReplicaState:
-    """Return the state of a packed replica."""
-    return _STATES[numbers[0]]
-
-
-def state_byte(state: ReplicaState) -> int:
-    """Return what a packed replica of this state begins with."""
+def state_code(state: ReplicaState) -> int:
+    """Return the number by which packed replicas are of this state."""
     return _STATES.index(state)
-
-
-def is_empty_byte(flags: int) -> bool:
-    """Whether the flags of a packed replica say that it holds nothing."""
-    return bool(flags & EMPTY)
-
-
-def is_same_but_for_time(one: bytes, other: bytes, *, first: int) -> bool:
-    """Whether two packed replicas, whose numbers begin at `first`, differ in nothing but when they
-    were reported."""
-    at = first + _REPORTED_AT
-    return one[:at] == other[:at] and one[at + 8 :] == other[at + 8 :]
 
 
 def allocation_row(allocation: Allocation) -> bytes:

@@ -1,46 +1,48 @@
-"""The replicas in memory: packed, because there are millions of them."""
+"""The replicas in memory: rows in arrays, because there are millions of them."""
 
 import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain
-from typing import Any, Final, overload
+from itertools import islice
+from typing import Final, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from agent.rpc.wire.replica_columns import EMPTY
 from merkle.replica import ReplicaState
 from scm.state import records
+from scm.state.arena import DATANODE_AT, NOBODY, NUMBERS_AT, ROW, Arena, Rows, Slots, gathered
 from scm.state.facts import Replica
-from scm.state.tables import Table, discard, id_key
+from scm.state.holders import Chains, Held, Ids
+from scm.state.reported import Reported
+from scm.state.tables import Table, id_key
 
-_WORD: Final = struct.Struct("=I")
+_WORD: Final = struct.Struct("<I")
+_WORDS: Final = struct.Struct("<4I")
+_ID: Final = struct.Struct("<q")
 _END: Final = b"\0"  # of a datanode's id in a key: no id has it, and it sorts before all others
-_NAMES_KNOWN_MAX: Final = 100_000  # while rows are read: different names of replicas, some 20 MB
-_WORDS: Final = struct.Struct("=4I")  # of a packed replica: datanode, origin, volume, error
-_FLAGS_AT: Final = _WORDS.size + records.FLAGS_AT
-
-_COLUMNS: Final = np.dtype(
-    [
-        *((name, "=u4") for name in ("datanode", "origin", "volume", "error")),
-        *records.REPLICA_NUMBERS,
-    ]
-)
-"""A packed replica as numpy reads it."""
+_LOADED_AT_ONCE: Final = 16_384  # rows
+_COPY_AT_ONCE: Final = 1_024  # rows of a snapshot that are unpacked together
 
 UNSETTLED_STATES: Final = frozenset(
     {ReplicaState.OPEN, ReplicaState.CLOSING, ReplicaState.QUASI_CLOSED}
 )
 """Replica states that a close command may still move."""
 
+_RECOVERING: Final = records.state_code(ReplicaState.RECOVERING)
+_UNSETTLED: Final = np.array([state in UNSETTLED_STATES for state in ReplicaState])
+"""By number of a state."""
+
 
 class ReplicaTable(Table[tuple[int, str], Replica]):
     """Replicas by container and datanode, and container ids by datanode.
 
-    There are millions of them: each is kept as packed numbers, behind the numbers that stand for
-    its words, and becomes a `Replica` when it is asked for. On disk those of one datanode lie
-    together, because they are reported together: a report of 10,000 changes hundreds of pages, and
-    not as many as there are replicas in it.
+    There are millions of them: each is a row of numbers (`scm.state.arena`), some of which stand
+    for its words, and becomes a `Replica` when it is asked for. What a datanode reports is compared
+    and taken as one array (`take`). On disk those of one datanode lie together, because they are
+    reported together: a report of 10,000 changes hundreds of pages, and not as many as there are
+    replicas in it.
     """
 
     def __init__(self) -> None:
@@ -51,8 +53,9 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
             row=records.replica_row,
             value=records.replica_from,
         )
-        self._packed: dict[int, tuple[bytes, ...]] = {}
-        self._by_node: dict[str, set[int]] = {}
+        self._arena = Arena()
+        self._chains = Chains()
+        self._held: dict[str, Held] = {}
         self._names: list[str] = []
         self._name_numbers: dict[str, int] = {}
         self._count = 0
@@ -63,12 +66,12 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
 
     def get(self, key: tuple[int, str]) -> Replica | None:
         """Return one datanode's replica of a container, if reported."""
-        packed = self._find(*key)
-        return None if packed is None else self._replica(key[0], packed)
+        slot = self._find(*key)
+        return None if slot == NOBODY else self._replica(*self._arena.at(slot))
 
     def values(self) -> "Sequence[Replica]":  # type: ignore[override]
         """Return a snapshot of all replicas; each is unpacked as it is reached."""
-        return Unpacked(self, list(self._packed.items()), self._count)
+        return Unpacked(self, self._arena.share(), self._count)
 
     def __len__(self) -> int:
         return self._count
@@ -76,44 +79,112 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
     def load(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
         """Take rows in as they were on disk, by ascending key, into an empty table.
 
-        A row is checked and packed, and nothing is made of it: there are millions, and everybody
-        waits. Raises DamagedRow.
+        They are checked and laid side by side, and nothing is made of each: there are millions, and
+        everybody waits. Raises DamagedRow.
         """
-        known: dict[bytes, bytes] = {}
-        unsettled = {records.state_byte(state) for state in UNSETTLED_STATES}
-        recovering = records.state_byte(ReplicaState.RECOVERING)
-        packed = self._packed
-        for key, row in rows:
+        known: dict[bytes, tuple[int, ...]] = {}
+        waiting = iter(rows)
+        while portion := list(islice(waiting, _LOADED_AT_ONCE)):
             try:
-                container_id, numbers, names = records.replica_split(row)
-                words = known.get(names)
-                if words is None:
-                    if len(known) >= _NAMES_KNOWN_MAX:
-                        known.clear()
-                    words = known[names] = self._words(records.names_of(names))
-            except ValueError as error:
-                raise self.damaged(key, error) from error
-            packed[container_id] = (*packed.get(container_id, ()), words + numbers)
-            if numbers[0] in unsettled:
-                self.unsettled.add(container_id)
-            self.recovering_count += numbers[0] == recovering
-            self._count += 1
-        held_by: dict[bytes, list[int]] = {}
-        for container_id, held in packed.items():  # one int for all of its replicas
-            for one in held:
-                held_by.setdefault(one[: _WORD.size], []).append(container_id)
-        self._by_node = {
-            self._names[_WORD.unpack(word)[0]]: set(ids) for word, ids in held_by.items()
-        }
+                heads, names = records.replica_heads([row for _key, row in portion])
+                for one in set(names) - known.keys():
+                    known[one] = self._words(records.names_of(one))
+            except ValueError:
+                for key, row in portion:
+                    self._check(key, row)
+                raise
+            loaded = np.zeros(len(portion), ROW)
+            size = len(heads) // len(portion)
+            packed = np.frombuffer(heads, np.uint8).reshape(-1, size)
+            loaded["container_id"] = packed[:, :8].copy().view(">i8")[:, 0]
+            _bytes_of(loaded)[:, NUMBERS_AT:] = packed[:, 8:]
+            words = np.array([known[one] for one in names], np.uint32)
+            for place, name in enumerate(("datanode", "origin", "volume", "error")):
+                loaded[name] = words[:, place]
+            for number in dict.fromkeys(words[:, 0].tolist()):
+                self._append(self._names[number], loaded[words[:, 0] == number])
+
+    def _check(self, key: bytes, row: bytes) -> None:
+        try:
+            records.replica_from(row)
+        except ValueError as error:
+            raise self.damaged(key, error) from error
 
     def apply(self, key: tuple[int, str], value: Replica | None) -> Replica | None:
         """Set or remove, and keep the indexes."""
-        before = self._place(*key, self._pack(value))
-        return None if before is None else self._replica(key[0], before)
+        before = self.get(key)
+        self._set(key[1], key[0], None if value is None else Reported.of(key[1], [value]))
+        return before
 
     def swap(self, key: tuple[int, str], value: Replica | None) -> Callable[[], object]:
-        """Set or remove; return what puts back what was there before, which stays packed."""
-        return partial(self._place, *key, self._place(*key, self._pack(value)))
+        """Set or remove; return what puts back what was there before."""
+        before = self.apply(key, value)
+        return lambda: self.apply(key, before)
+
+    def _set(self, datanode_id: str, container_id: int, reported: Reported | None) -> None:
+        if reported is not None:
+            self._put(datanode_id, self._own(reported.rows, datanode_id, reported.words))
+        else:
+            self.remove_all(datanode_id, np.array([container_id], np.int64))
+
+    def take(self, there: Rows, told: Reported) -> tuple[Rows, Callable[[], object]]:
+        """Set what a datanode reports; return what is new of it, and what undoes that.
+
+        `there` are rows of `told`, one a container, ascending. Of what is known just so only the
+        time of the report is taken: in memory, and it stays whatever becomes of the rest.
+        """
+        rows = self._own(there, told.datanode_id, told.words)
+        slots = self._held_by(told.datanode_id).find(rows["container_id"])
+        known = np.flatnonzero(slots)
+        before = self._arena.read(slots[known])
+        is_same = _same_but_for_time(before, rows[known])
+        self._arena.write(slots[known[is_same]], rows[known[is_same]])
+        is_new = np.ones(len(rows), np.bool_)
+        is_new[known[is_same]] = False
+        changed = rows[is_new]
+        if len(changed):
+            self._put(told.datanode_id, changed)
+        made = rows["container_id"][slots == NOBODY]
+        return changed, partial(self._undo, told.datanode_id, made, before[~is_same])
+
+    def remove_all(self, datanode_id: str, container_ids: Ids) -> tuple[Ids, Callable[[], object]]:
+        """Remove a datanode's replicas of these containers, as far as they are known; return of
+        which it had one, and what undoes that."""
+        held = self._held_by(datanode_id)
+        slots = held.find(container_ids)
+        known, slots = container_ids[slots != NOBODY], slots[slots != NOBODY]
+        if not len(known):
+            return known, lambda: None
+        before = self._arena.read(slots)
+        for container_id, slot in zip(known.tolist(), slots.tolist(), strict=True):
+            self._chains.unlink(container_id, slot)
+        held.drop(known)
+        self._arena.give_back(slots)
+        self._count -= len(known)
+        self.recovering_count -= _recovering_count(before)
+        self._changed(known)
+        return known, partial(self._put, datanode_id, before)
+
+    def disk_rows(self, datanode_id: str, rows: Rows) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the keys and rows on disk of what `take` found new."""
+        ids = rows["container_id"].astype(">u8").tobytes()
+        prefix = datanode_id.encode() + _END
+        heads = np.concatenate(
+            (
+                rows["container_id"].astype(">u8").view(np.uint8).reshape(-1, 8),
+                _bytes_of(np.ascontiguousarray(rows))[:, NUMBERS_AT:],
+            ),
+            axis=1,
+        ).tobytes()
+        words = zip(*(rows[name].tolist() for name in _WORD_COLUMNS), strict=True)
+        known: dict[tuple[int, ...], bytes] = {}
+        names = [known.get(own) or known.setdefault(own, self._names_bytes(own)) for own in words]
+        keys = [prefix + ids[i : i + 8] for i in range(0, len(ids), 8)]
+        return zip(keys, records.replica_rows(heads, names), strict=True)
+
+    def _names_bytes(self, words: Sequence[int]) -> bytes:
+        a, b, c, d = (self._names[number] for number in words)
+        return records.names_bytes((a, b, c, d))
 
     @staticmethod
     def node_of_key(key: bytes) -> bytes:
@@ -125,155 +196,193 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         """Return the key of what had `key` before version 6: then the container came first."""
         return key[8:] + _END + key[:8]
 
-    def confirm(self, replica: Replica) -> bool:
-        """Whether a replica is known just so; then only the time of the report is taken.
-
-        That is in memory only, and it stays whatever becomes of the change it came with.
-        """
-        held = self._packed.get(replica.container_id, ())
-        at = self._at(held, replica.datanode_id)
-        if at < 0:
-            return False
-        packed = self._pack(replica)
-        assert packed is not None
-        if not records.is_same_but_for_time(held[at], packed, first=_WORDS.size):
-            return False
-        self._packed[replica.container_id] = (*held[:at], packed, *held[at + 1 :])
-        return True
-
-    def may_be_empty(self, container_id: int, without: Collection[str] = ()) -> bool:
-        """Whether no replica of a container says that it holds anything; not those of `without`."""
-        for one in self._packed.get(container_id, ()):
-            is_empty = records.is_empty_byte(one[_FLAGS_AT])
-            if not is_empty and (not without or self._node_of(one) not in without):
-                return False  # as the first one nearly always does
-        return True
+    def holding(self, container_ids: Ids, without: Collection[str] = ()) -> NDArray[np.bool_]:
+        """Return of which of these containers a replica says that it holds anything; not those of
+        `without`."""
+        owner, slots = self._chains.of_all(container_ids)
+        rows = self._arena.read(slots)
+        is_held = rows["flags"] & EMPTY == 0
+        dead = [self._name_numbers[name] for name in without if name in self._name_numbers]
+        if dead:
+            is_held &= ~np.isin(rows["datanode"], dead)
+        found = np.zeros(len(container_ids), np.bool_)
+        found[owner[is_held]] = True
+        return found
 
     def of(self, container_id: int) -> tuple[Replica, ...]:
         """Return all replicas of a container, by datanode id."""
-        packed = self._packed.get(container_id, ())
-        return tuple(self._replica(container_id, one) for one in packed)
+        found = [self._replica(*self._arena.at(slot)) for slot in self._chains.of(container_id)]
+        return tuple(sorted(found, key=lambda replica: replica.datanode_id))
 
-    def columns(self, container_ids: Iterable[int]) -> tuple[NDArray[np.int64], NDArray[Any]]:
-        """Return how many replicas each of these containers has, and all of them as one array.
+    def owned(self, container_ids: Sequence[int]) -> tuple[NDArray[np.int64], Rows]:
+        """Return all replicas of these containers as one array, each with the place of its
+        container.
 
-        They come container by container, and by datanode id; the fields `datanode`, `origin` and
-        `error` are numbers of words (`words`), the others those of `records.REPLICA_NUMBERS`.
+        They come container by container; the fields `datanode`, `origin`, `volume` and `error` are
+        numbers of words (`words`), the others those of `records.REPLICA_NUMBERS`.
         """
-        held = [self._packed.get(container_id, ()) for container_id in container_ids]
-        counts = np.fromiter(map(len, held), np.int64, len(held))
-        return counts, np.frombuffer(b"".join(chain.from_iterable(held)), _COLUMNS)
+        owner, slots = self._chains.of_all(np.array(container_ids, np.int64))
+        return owner, self._arena.read(slots)
 
     def words(self, numbers: Iterable[int]) -> list[str]:
         """Return the words that stand behind numbers of `columns`."""
         return [self._names[number] for number in numbers]
 
-    def container_ids(self) -> list[int]:
+    def of_node(self, datanode_id: str, container_ids: Ids) -> Rows:
+        """Return a datanode's replicas of these containers, as far as it has them, as one array."""
+        slots = self._held_by(datanode_id).find(container_ids)
+        return self._arena.read(slots[slots != NOBODY])
+
+    def container_ids(self) -> Ids:
         """Return the ids of all containers that have a replica."""
-        return list(self._packed)
+        return self._chains.container_ids()
 
     def on(self, datanode_id: str) -> frozenset[int]:
         """Return the ids of the containers that a datanode holds."""
-        return frozenset(self._by_node.get(datanode_id, ()))
+        return frozenset(self.ids_on(datanode_id).tolist())
+
+    def ids_on(self, datanode_id: str) -> Ids:
+        """Return the same, ascending."""
+        held = self._held.get(datanode_id)
+        return np.zeros(0, np.int64) if held is None else held.ids
 
     def count_on(self, datanode_id: str) -> int:
         """Return how many replicas a datanode holds."""
-        return len(self._by_node.get(datanode_id, ()))
+        return len(self.ids_on(datanode_id))
 
-    def unpack(self, container_id: int, packed: Sequence[bytes]) -> Iterator[Replica]:
-        """Yield the replicas of a container from what `values` took."""
-        return (self._replica(container_id, one) for one in packed)
+    def unpack(self, rows: Rows) -> Iterator[Replica]:
+        """Yield the replicas in rows of a snapshot."""
+        packed = memoryview(rows.tobytes())
+        for at in range(0, len(packed), ROW.itemsize):
+            yield self._replica(packed, at)
 
-    def _place(self, container_id: int, datanode_id: str, packed: bytes | None) -> bytes | None:
-        self.touched.add(container_id)
-        self._stir(container_id)
-        held = self._packed.get(container_id, ())
-        at = self._at(held, datanode_id)
-        before = None if at < 0 else held[at]
-        others = held if at < 0 else held[:at] + held[at + 1 :]
-        if packed is None:
-            held = others
-            discard(self._by_node, datanode_id, container_id)
-        elif before is not None:
-            held = (*held[:at], packed, *held[at + 1 :])
-        else:
-            held = tuple(sorted((*others, packed), key=self._node_of))
-            self._by_node.setdefault(datanode_id, set()).add(container_id)
-        self._count += (packed is not None) - (before is not None)
-        self.recovering_count += _is_recovering(packed) - _is_recovering(before)
-        if held:
-            self._packed[container_id] = held
-        else:
-            self._packed.pop(container_id, None)
-        if any(records.replica_state(one[_WORDS.size :]) in UNSETTLED_STATES for one in held):
-            self.unsettled.add(container_id)
-        else:
-            self.unsettled.discard(container_id)
-        return before
+    def _append(self, datanode_id: str, rows: Rows) -> None:
+        """Take in replicas that are not there, by ascending container, without telling anybody."""
+        slots = self._arena.take(len(rows))
+        self._arena.write(slots, rows)
+        self._chains.link(rows["container_id"], slots)
+        self._held_by(datanode_id).add(rows["container_id"], slots)
+        self._count += len(rows)
+        self.recovering_count += _recovering_count(rows)
+        self.unsettled.update(rows["container_id"][_UNSETTLED[rows["state"]]].tolist())
 
-    def _find(self, container_id: int, datanode_id: str) -> bytes | None:
-        held = self._packed.get(container_id, ())
-        at = self._at(held, datanode_id)
-        return None if at < 0 else held[at]
+    def _put(self, datanode_id: str, rows: Rows) -> None:
+        """Set replicas, known or not, by ascending container."""
+        ids = rows["container_id"]
+        slots = self._held_by(datanode_id).find(ids)
+        known = slots[slots != NOBODY]
+        self.recovering_count -= _recovering_count(self._arena.read(known))
+        self._arena.write(known, rows[slots != NOBODY])
+        self.recovering_count += _recovering_count(rows[slots != NOBODY])
+        self._append(datanode_id, rows[slots == NOBODY])
+        self._changed(ids)
 
-    def _at(self, held: Sequence[bytes], datanode_id: str) -> int:
-        """Return where a datanode's replica is among those of a container; -1 if nowhere."""
+    def _undo(self, datanode_id: str, made: Ids, before: Rows) -> None:
+        """Take back what `take` made, and put back what it changed."""
+        self.remove_all(datanode_id, made)
+        if len(before):
+            self._put(datanode_id, before)
+
+    def _changed(self, container_ids: Ids) -> None:
+        """Tell those who keep count which containers are concerned."""
+        self.touched.update(container_ids.tolist())
+        for settled in self.settled:
+            settled.discard_all(container_ids)
+        owner, slots = self._chains.of_all(container_ids)
+        is_unsettled = _UNSETTLED[self._arena.states(slots)]
+        self.unsettled.difference_update(container_ids.tolist())
+        self.unsettled.update(container_ids[owner[is_unsettled]].tolist())
+
+    def _own(self, rows: Rows, datanode_id: str, words: Sequence[str]) -> Rows:
+        """Return a datanode's rows with the numbers that words have here."""
+        numbers = np.array(self._words([datanode_id, *words]), np.uint32)
+        own = rows.copy()
+        own["datanode"] = numbers[0]
+        for name in _WORD_COLUMNS[1:]:
+            own[name] = numbers[1:][rows[name]]
+        return own
+
+    def _held_by(self, datanode_id: str) -> Held:
+        return self._held.setdefault(datanode_id, Held())
+
+    def _find(self, container_id: int, datanode_id: str) -> int:
+        """Return the place of a replica, NOBODY if there is none."""
         number = self._name_numbers.get(datanode_id)
-        if number is not None:
-            word = _WORD.pack(number)
-            for i, one in enumerate(held):
-                if one.startswith(word):
-                    return i
-        return -1
+        for slot in self._chains.of(container_id) if number is not None else ():
+            packed, at = self._arena.at(slot)
+            if _WORD.unpack_from(packed, at + DATANODE_AT)[0] == number:
+                return slot
+        return NOBODY
 
-    def _pack(self, value: Replica | None) -> bytes | None:
-        if value is None:
-            return None
-        return self._words(records.replica_names(value)) + records.replica_numbers(value)
-
-    def _node_of(self, packed: bytes) -> str:
-        number: int = _WORD.unpack_from(packed)[0]
-        return self._names[number]
-
-    def _words(self, names: Sequence[str]) -> bytes:
+    def _words(self, names: Sequence[str]) -> tuple[int, ...]:
         """Return the numbers that stand for words; a new word gets the next number."""
         known = self._name_numbers
         for name in names:
             if name not in known:
                 known[name] = len(self._names)
                 self._names.append(name)
-        return _WORDS.pack(*(known[name] for name in names))
+        return tuple(known[name] for name in names)
 
-    def _replica(self, container_id: int, packed: bytes) -> Replica:
-        a, b, c, d = _WORDS.unpack_from(packed)
+    def _replica(self, packed: memoryview, at: int) -> Replica:
+        a, b, c, d = _WORDS.unpack_from(packed, at + DATANODE_AT)
+        (container_id,) = _ID.unpack_from(packed, at)
         words = self._names
-        return records.replica_of(
-            container_id, packed[_WORDS.size :], (words[a], words[b], words[c], words[d])
-        )
+        names = (words[a], words[b], words[c], words[d])
+        return records.replica_of(container_id, names, packed, at + NUMBERS_AT)
 
 
-def _is_recovering(packed: bytes | None) -> bool:
-    """Whether a packed replica, if there is one, is a shard that is being made."""
-    state = None if packed is None else records.replica_state(packed[_WORDS.size :])
-    return state is ReplicaState.RECOVERING
+_REPORTED_AT: Final[int] = ROW.fields["reported_at_ms"][1] // 8  # type: ignore[index]
+_WORD_COLUMNS: Final = ("datanode", "origin", "volume", "error")
+
+
+def _bytes_of(rows: Rows) -> NDArray[np.uint8]:
+    return rows.view(np.uint8).reshape(len(rows), ROW.itemsize)
+
+
+def _recovering_count(rows: Rows) -> int:
+    """Return how many are shards that are being made."""
+    return int(np.count_nonzero(rows["state"] == _RECOVERING))
+
+
+def _same_but_for_time(one: Rows, other: Rows) -> NDArray[np.bool_]:
+    """Return which rows differ in nothing but when they were reported."""
+    width = ROW.itemsize // 8
+    pair = (rows.view(np.uint64).reshape(len(rows), width) for rows in (one, other))
+    differs = np.not_equal(*pair)
+    differs[:, _REPORTED_AT] = False
+    is_same: NDArray[np.bool_] = ~np.logical_or.reduce(differs, axis=1)
+    return is_same
 
 
 class Unpacked(Sequence[Replica]):
-    """All replicas at one moment, unpacked one by one and as often as they are gone through."""
+    """All replicas at one moment, by container and datanode id; they are unpacked one by one, as
+    often as they are gone through."""
 
-    def __init__(
-        self, table: ReplicaTable, packed: list[tuple[int, tuple[bytes, ...]]], count: int
-    ) -> None:
+    def __init__(self, table: ReplicaTable, blocks: tuple[Rows, ...], count: int) -> None:
         self._table = table
-        self._packed = packed
+        self._blocks = blocks
         self._count = count
 
     def __len__(self) -> int:
         return self._count
 
     def __iter__(self) -> Iterator[Replica]:
-        for container_id, packed in self._packed:
-            yield from self._table.unpack(container_id, packed)
+        order = self._order() if self._count else np.zeros(0, np.int64)
+        for start in range(0, len(order), _COPY_AT_ONCE):
+            slots = order[start : start + _COPY_AT_ONCE]
+            yield from self._table.unpack(gathered(self._blocks, slots))
+
+    def _order(self) -> Slots:
+        ids = np.concatenate([block["container_id"] for block in self._blocks])
+        there = np.flatnonzero(ids)
+        nodes, which = np.unique(
+            np.concatenate([block["datanode"] for block in self._blocks])[there],
+            return_inverse=True,
+        )
+        names = self._table.words(nodes.tolist())
+        rank = np.empty(len(names), np.int64)
+        rank[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
+        return there[np.lexsort((rank[which], ids[there]))]
 
     @overload
     def __getitem__(self, index: int) -> Replica: ...

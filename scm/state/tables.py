@@ -5,9 +5,7 @@ is the only way to change one, so that an undo is an `apply` of the value before
 who keep count of what is settled (`State.settled`) which container is concerned.
 """
 
-import hashlib
 import struct
-from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Hashable, Iterable
 from typing import Final, Generic, TypeVar
 
@@ -20,7 +18,6 @@ from scm.state.facts import (
     Forgotten,
     Hold,
     Key,
-    KeyBlock,
     Kind,
     Node,
     Outcome,
@@ -152,6 +149,20 @@ class ContainerTable(Table[int, Container]):
             self.closing.add(key)
         return before
 
+    def missing(self, container_ids: Iterable[int]) -> list[int]:
+        """Return which of some ids are of no container."""
+        known = self._rows
+        return [number for number in container_ids if number not in known]
+
+    def at_rest(self, container_ids: Iterable[int]) -> list[int]:
+        """Return which of some containers are closed, with nobody to wait for."""
+        get, closed = self._rows.get, ContainerState.CLOSED
+        return [
+            number
+            for number in container_ids
+            if (found := get(number)) is not None and found.state is closed and not found.pipeline
+        ]
+
     def open_of(self, client_id: str) -> list[Container]:
         """Return the open containers of one writer's session, oldest first."""
         return [self._rows[key] for key in sorted(self._open_by_client.get(client_id, ()))]
@@ -175,30 +186,31 @@ class PairTable(Table[tuple[int, int], V]):
         super().__init__(
             name, key_bytes=lambda key: _ID_PAIR.pack(*key), key_of=key_of, row=row, value=value
         )
-        self._by_container: dict[int, set[int]] = {}
+        self.by_container: dict[int, set[int]] = {}
+        """The numbers of each container that has rows."""
 
     def apply(self, key: tuple[int, int], value: V | None) -> V | None:
         """Set or remove, and keep the index."""
         before = super().apply(key, value)
         self._stir(key[0])
         if value is not None:
-            self._by_container.setdefault(key[0], set()).add(key[1])
+            self.by_container.setdefault(key[0], set()).add(key[1])
         else:
-            discard(self._by_container, *key)
+            discard(self.by_container, *key)
         return before
 
     def of(self, container_id: int) -> list[V]:
         """Return the rows of a container, lowest number first."""
-        numbers = sorted(self._by_container.get(container_id, ()))
+        numbers = sorted(self.by_container.get(container_id, ()))
         return [self._rows[(container_id, number)] for number in numbers]
 
     def has_any(self, container_id: int) -> bool:
         """Whether there is a row of this container."""
-        return container_id in self._by_container
+        return container_id in self.by_container
 
     def container_ids(self) -> list[int]:
         """Return the containers that have rows."""
-        return list(self._by_container)
+        return list(self.by_container)
 
 
 class AllocationTable(PairTable[Allocation]):
@@ -211,81 +223,6 @@ class AllocationTable(PairTable[Allocation]):
             row=records.allocation_row,
             value=records.allocation_from,
         )
-
-
-class KeyTable(Table[str, Key]):
-    """Keys by name, and the names in order. A name may be longer than an LMDB key."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "keys",
-            key_bytes=lambda name: hashlib.blake2b(name.encode(), digest_size=32).digest(),
-            key_of=lambda key: key.name,
-            row=records.key_row,
-            value=records.key_from,
-        )
-        self._names: list[str] = []
-        self._blocks_in: dict[int, int] = {}
-        self._last_bcsids: dict[int, int] = {}
-
-    def apply(self, key: str, value: Key | None) -> Key | None:
-        """Set or remove, and keep the order."""
-        before = super().apply(key, value)
-        for block in () if value is None else value.blocks:
-            self._blocks_in[block.container_id] = self._blocks_in.get(block.container_id, 0) + 1
-            last_bcsid = self._last_bcsids.get(block.container_id, 0)
-            self._last_bcsids[block.container_id] = max(last_bcsid, block.bcsid)
-            self._stir(block.container_id)
-        for block in () if before is None else before.blocks:
-            self._blocks_in[block.container_id] -= 1
-            self._stir(block.container_id)
-            if not self._blocks_in[block.container_id]:
-                del self._blocks_in[block.container_id]
-                del self._last_bcsids[block.container_id]
-        if before is None and value is not None:
-            insort(self._names, key)
-        elif before is not None and value is None:
-            del self._names[bisect_left(self._names, key)]
-        return before
-
-    def blocks_in(self, container_id: int) -> int:
-        """Return how many blocks of keys are in a container."""
-        return self._blocks_in.get(container_id, 0)
-
-    def last_bcsid_in(self, container_id: int) -> int:
-        """Return the last commit that a key needs of a container, or one that a key needed."""
-        return self._last_bcsids.get(container_id, 0)
-
-    def last_bcsids(self) -> dict[int, int]:
-        """Return `last_bcsid_in` of every container that a key has a block in."""
-        return self._last_bcsids.copy()
-
-    def blocks_behind(self, container_id: int, bcsid: int) -> list[tuple[KeyBlock, str]]:
-        """Return what keys need of a container beyond a commit, with the names of the keys.
-
-        Goes through all keys: for what a person asks about one container, and no more.
-        """
-        return sorted(
-            (
-                (block, key.name)
-                for key in self._rows.values()
-                for block in key.blocks
-                if block.container_id == container_id and block.bcsid > bcsid
-            ),
-            key=lambda found: found[0].bcsid,
-        )
-
-    def page(self, *, prefix: str, start_after: str, count: int) -> list[Key]:
-        """Return up to `count` keys behind `start_after` whose name begins with `prefix`."""
-        first = bisect_left(self._names, prefix)
-        if start_after:
-            first = max(first, bisect_right(self._names, start_after))
-        names = []
-        for name in self._names[first : first + count]:
-            if not name.startswith(prefix):
-                break
-            names.append(name)
-        return [self._rows[name] for name in names]
 
 
 class PendingTable(Table[int, Pending]):
@@ -301,7 +238,8 @@ class PendingTable(Table[int, Pending]):
         )
         self._by_node: dict[str, dict[int, None]] = {}
         self._by_target: dict[tuple[Kind, int, str], int] = {}
-        self._by_container: dict[int, set[int]] = {}
+        self.by_container: dict[int, set[int]] = {}
+        """The commands about each container about which there is one."""
         self._adds: dict[str, set[int]] = {}
         self.add_count = 0
         """Replicas on their way in the whole cluster, all targets of a reconstruction counted."""
@@ -325,14 +263,14 @@ class PendingTable(Table[int, Pending]):
                 adds.add(key)
             self._by_node.setdefault(value.datanode_id, {})[key] = None
             self._by_target[target] = key
-            self._by_container.setdefault(value.container_id, set()).add(key)
+            self.by_container.setdefault(value.container_id, set()).add(key)
         else:
             ids = self._by_node[pending.datanode_id]
             del ids[key]
             if not ids:
                 del self._by_node[pending.datanode_id]
             self._by_target.pop(target, None)
-            discard(self._by_container, pending.container_id, key)
+            discard(self.by_container, pending.container_id, key)
             for node in _targets(pending):
                 self.add_count -= key in self._adds.get(node, ())
                 discard(self._adds, node, key)
@@ -357,11 +295,11 @@ class PendingTable(Table[int, Pending]):
 
     def has_any(self, container_id: int) -> bool:
         """Whether any command about a container is pending."""
-        return container_id in self._by_container
+        return container_id in self.by_container
 
     def of_container(self, container_id: int) -> list[Pending]:
         """Return the commands about one container, oldest first."""
-        return [self._rows[key] for key in sorted(self._by_container.get(container_id, ()))]
+        return [self._rows[key] for key in sorted(self.by_container.get(container_id, ()))]
 
 
 def _targets(command: Pending) -> tuple[str, ...]:

@@ -23,10 +23,16 @@ class Scm:
         self.errors: list[Exception] = []
         self.answers: list[scm_pb2.HeartbeatResponse] = []
         self.during: Callable[[], None] = lambda: None
+        self.takes_columns = False
 
     def register(self, request: scm_pb2.RegisterRequest) -> scm_pb2.RegisterResponse:
         self.registered.append(request)
-        return scm_pb2.RegisterResponse(cluster_id=CLUSTER, term=3, heartbeat_interval_ms=1000)
+        return scm_pb2.RegisterResponse(
+            cluster_id=CLUSTER,
+            term=3,
+            heartbeat_interval_ms=1000,
+            takes_columns=self.takes_columns,
+        )
 
     def heartbeat(self, request: scm_pb2.HeartbeatRequest) -> scm_pb2.HeartbeatResponse:
         if self.errors:
@@ -52,7 +58,9 @@ class Replicas:
                 container_id=container_id, state=container_pb2.DELETED
             )
         return container_pb2.ReplicaReport(
-            container_id=container_id, bcsid=self.bcsids[container_id]
+            container_id=container_id,
+            state=container_pb2.CLOSED,
+            bcsid=self.bcsids[container_id],
         )
 
     def volumes(self) -> Iterable[datanode_pb2.VolumeStatus]:

@@ -43,14 +43,16 @@ class RegisterRequest(_message.Message):
     def __init__(self, datanode_id: _Optional[str] = ..., address: _Optional[str] = ..., rack: _Optional[str] = ..., version: _Optional[str] = ..., cluster_id: _Optional[str] = ..., volumes: _Optional[_Iterable[_Union[_datanode_pb2.VolumeStatus, _Mapping]]] = ..., boot_id: _Optional[int] = ..., op_state: _Optional[str] = ..., op_expiry_ms: _Optional[int] = ..., layout_version: _Optional[int] = ...) -> None: ...
 
 class RegisterResponse(_message.Message):
-    __slots__ = ("cluster_id", "term", "heartbeat_interval_ms")
+    __slots__ = ("cluster_id", "term", "heartbeat_interval_ms", "takes_columns")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    TAKES_COLUMNS_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     term: int
     heartbeat_interval_ms: int
-    def __init__(self, cluster_id: _Optional[str] = ..., term: _Optional[int] = ..., heartbeat_interval_ms: _Optional[int] = ...) -> None: ...
+    takes_columns: bool
+    def __init__(self, cluster_id: _Optional[str] = ..., term: _Optional[int] = ..., heartbeat_interval_ms: _Optional[int] = ..., takes_columns: bool = ...) -> None: ...
 
 class ContainerReport(_message.Message):
     __slots__ = ("full", "report_id", "page", "last", "replicas")
@@ -65,6 +67,62 @@ class ContainerReport(_message.Message):
     last: bool
     replicas: _containers.RepeatedCompositeFieldContainer[_container_pb2.ReplicaReport]
     def __init__(self, full: bool = ..., report_id: _Optional[int] = ..., page: _Optional[int] = ..., last: bool = ..., replicas: _Optional[_Iterable[_Union[_container_pb2.ReplicaReport, _Mapping]]] = ...) -> None: ...
+
+class ReplicaColumns(_message.Message):
+    __slots__ = ("count", "container_id", "state", "replica_index", "flags", "algorithm", "finding_count", "bytes_used", "block_count", "bcsid", "data_scan_at_ms", "root", "generation", "tree_block_count", "tombstone_count", "tombstones_checksum", "origin", "volume", "error", "words")
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_INDEX_FIELD_NUMBER: _ClassVar[int]
+    FLAGS_FIELD_NUMBER: _ClassVar[int]
+    ALGORITHM_FIELD_NUMBER: _ClassVar[int]
+    FINDING_COUNT_FIELD_NUMBER: _ClassVar[int]
+    BYTES_USED_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_COUNT_FIELD_NUMBER: _ClassVar[int]
+    BCSID_FIELD_NUMBER: _ClassVar[int]
+    DATA_SCAN_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    ROOT_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    TREE_BLOCK_COUNT_FIELD_NUMBER: _ClassVar[int]
+    TOMBSTONE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    TOMBSTONES_CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    VOLUME_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    WORDS_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    container_id: bytes
+    state: bytes
+    replica_index: bytes
+    flags: bytes
+    algorithm: bytes
+    finding_count: bytes
+    bytes_used: bytes
+    block_count: bytes
+    bcsid: bytes
+    data_scan_at_ms: bytes
+    root: bytes
+    generation: bytes
+    tree_block_count: bytes
+    tombstone_count: bytes
+    tombstones_checksum: bytes
+    origin: bytes
+    volume: bytes
+    error: bytes
+    words: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, count: _Optional[int] = ..., container_id: _Optional[bytes] = ..., state: _Optional[bytes] = ..., replica_index: _Optional[bytes] = ..., flags: _Optional[bytes] = ..., algorithm: _Optional[bytes] = ..., finding_count: _Optional[bytes] = ..., bytes_used: _Optional[bytes] = ..., block_count: _Optional[bytes] = ..., bcsid: _Optional[bytes] = ..., data_scan_at_ms: _Optional[bytes] = ..., root: _Optional[bytes] = ..., generation: _Optional[bytes] = ..., tree_block_count: _Optional[bytes] = ..., tombstone_count: _Optional[bytes] = ..., tombstones_checksum: _Optional[bytes] = ..., origin: _Optional[bytes] = ..., volume: _Optional[bytes] = ..., error: _Optional[bytes] = ..., words: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ColumnReport(_message.Message):
+    __slots__ = ("report_id", "page", "last", "replicas")
+    REPORT_ID_FIELD_NUMBER: _ClassVar[int]
+    PAGE_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    report_id: int
+    page: int
+    last: bool
+    replicas: ReplicaColumns
+    def __init__(self, report_id: _Optional[int] = ..., page: _Optional[int] = ..., last: bool = ..., replicas: _Optional[_Union[ReplicaColumns, _Mapping]] = ...) -> None: ...
 
 class CommandStatus(_message.Message):
     __slots__ = ("command_id", "state", "type", "container_id", "code", "message", "reconcile", "replicate", "delete_blocks", "reconstruct")
@@ -109,7 +167,7 @@ class QueueCount(_message.Message):
     def __init__(self, type: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("datanode_id", "boot_id", "volumes", "reports", "command_statuses", "queues", "op_state", "op_expiry_ms")
+    __slots__ = ("datanode_id", "boot_id", "volumes", "reports", "command_statuses", "queues", "op_state", "op_expiry_ms", "column_reports")
     DATANODE_ID_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     VOLUMES_FIELD_NUMBER: _ClassVar[int]
@@ -118,6 +176,7 @@ class HeartbeatRequest(_message.Message):
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     OP_STATE_FIELD_NUMBER: _ClassVar[int]
     OP_EXPIRY_MS_FIELD_NUMBER: _ClassVar[int]
+    COLUMN_REPORTS_FIELD_NUMBER: _ClassVar[int]
     datanode_id: str
     boot_id: int
     volumes: _containers.RepeatedCompositeFieldContainer[_datanode_pb2.VolumeStatus]
@@ -126,7 +185,8 @@ class HeartbeatRequest(_message.Message):
     queues: _containers.RepeatedCompositeFieldContainer[QueueCount]
     op_state: str
     op_expiry_ms: int
-    def __init__(self, datanode_id: _Optional[str] = ..., boot_id: _Optional[int] = ..., volumes: _Optional[_Iterable[_Union[_datanode_pb2.VolumeStatus, _Mapping]]] = ..., reports: _Optional[_Iterable[_Union[ContainerReport, _Mapping]]] = ..., command_statuses: _Optional[_Iterable[_Union[CommandStatus, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueCount, _Mapping]]] = ..., op_state: _Optional[str] = ..., op_expiry_ms: _Optional[int] = ...) -> None: ...
+    column_reports: _containers.RepeatedCompositeFieldContainer[ColumnReport]
+    def __init__(self, datanode_id: _Optional[str] = ..., boot_id: _Optional[int] = ..., volumes: _Optional[_Iterable[_Union[_datanode_pb2.VolumeStatus, _Mapping]]] = ..., reports: _Optional[_Iterable[_Union[ContainerReport, _Mapping]]] = ..., command_statuses: _Optional[_Iterable[_Union[CommandStatus, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueCount, _Mapping]]] = ..., op_state: _Optional[str] = ..., op_expiry_ms: _Optional[int] = ..., column_reports: _Optional[_Iterable[_Union[ColumnReport, _Mapping]]] = ...) -> None: ...
 
 class HeartbeatResponse(_message.Message):
     __slots__ = ("term", "commands", "reregister", "sole_healthy_container_ids", "task_percent")

@@ -50,7 +50,7 @@ _STATE_NUMBERS: Final = {
     ReplicaState.DELETED: pb.DELETED,
     ReplicaState.RECOVERING: pb.RECOVERING,
 }
-_STATES: Final[dict[int, ReplicaState]] = {  # enums are open: any number may come
+STATES: Final[dict[int, ReplicaState]] = {  # enums are open: any number may come
     number: state for state, number in _STATE_NUMBERS.items()
 }
 assert set(_STATE_NUMBERS) == set(ReplicaState)
@@ -59,7 +59,7 @@ _ALGORITHM_NUMBERS: Final = {
     Algorithm.CRC32C: pb.TREE_CRC32C,
     Algorithm.XXH3_64: pb.TREE_XXH3_64,
 }
-_ALGORITHMS: Final[dict[int, Algorithm]] = {
+ALGORITHMS: Final[dict[int, Algorithm]] = {
     number: algorithm for algorithm, number in _ALGORITHM_NUMBERS.items()
 }
 assert set(_ALGORITHM_NUMBERS) == set(Algorithm)
@@ -253,7 +253,7 @@ def parse_metadata(pairs: Sequence[pb.KeyValue], where: str) -> tuple[tuple[str,
 
 def parse_state(number: int, where: str) -> ReplicaState:
     """Return the replica state with this number."""
-    state = _STATES.get(number)
+    state = STATES.get(number)
     if state is None:
         raise malformed(where, f"replica state {number} is unknown")
     return state
@@ -261,7 +261,7 @@ def parse_state(number: int, where: str) -> ReplicaState:
 
 def parse_summary(message: pb.TreeSummary, where: str) -> Summary:
     """Return the summary of a tree; absence of one is the caller's to see (`HasField`)."""
-    algorithm = _ALGORITHMS.get(message.algorithm)
+    algorithm = ALGORITHMS.get(message.algorithm)
     if algorithm is None:
         raise Refused(
             Code.NO_SUCH_ALGORITHM,

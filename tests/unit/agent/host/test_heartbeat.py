@@ -91,6 +91,43 @@ class TestReports:
         assert 1 == len({page.report_id for page in pages})
         assert count == sum(len(page.replicas) for page in pages)
 
+    def test_pages_go_by_columns_to_an_scm_that_takes_them(self) -> None:
+        """
+        The same pages of the same report, and nothing of it in the old form.
+        """
+        scm = Scm()
+        scm.takes_columns = True
+        count = module.REPLICAS_PER_HEARTBEAT_MAX + 1
+
+        run_until_quiet(heartbeat(scm, Replicas(count), FakeClock()))
+
+        pages = [page for request in scm.heard for page in request.column_reports]
+        assert [(0, False), (1, True)] == [(page.page, page.last) for page in pages]
+        assert 1 == len({page.report_id for page in pages})
+        ids = b"".join(page.replicas.container_id for page in pages)
+        assert b"".join(i.to_bytes(8, "little") for i in range(1, count + 1)) == ids
+        assert [] == [report for request in scm.heard for report in request.reports]
+
+    def test_an_older_scm_gets_the_form_it_knows(self) -> None:
+        """
+        After it took the place of one that takes columns, and had us register again.
+        """
+        scm = Scm()
+        scm.takes_columns = True
+        beat = heartbeat(scm, Replicas(2), FakeClock())
+        run_until_quiet(beat)
+        scm.heard.clear()
+
+        scm.takes_columns = False
+        scm.answers = [scm_pb2.HeartbeatResponse(term=4, reregister=True)]
+        beat.step()
+        run_until_quiet(beat)
+
+        last = scm.heard[-1]
+        assert [] == list(last.column_reports)
+        [report] = last.reports
+        assert (True, [1, 2]) == (report.full, [r.container_id for r in report.replicas])
+
     def test_a_change_is_reported_as_it_is_when_sent(self) -> None:
         """
         A replica that changes many times between two heartbeats is reported once, as it is now.

@@ -55,10 +55,10 @@ class TestLocations:
             world.beat("d", replica("d"))
             world.beat("e", replica("e", UNHEALTHY, load_error="damaged"))
 
-            ((_container_id, endpoints, _),) = world.control.lookup("k")[1]
+            (located,) = world.control.lookup("k")[1]
 
-        assert ["d", "c", "b", "a"] == [endpoint.datanode_id for endpoint in endpoints]
-        assert "d:9859" == endpoints[0].address
+        assert ["d", "c", "b", "a"] == [endpoint.datanode_id for endpoint in located.endpoints]
+        assert "d:9859" == located.endpoints[0].address
 
 
 class TestShardsHint:

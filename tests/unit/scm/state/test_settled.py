@@ -5,13 +5,13 @@ import pytest
 
 from merkle.replica import ReplicaState
 from scm.state.facts import Allocation, Hold, Key, KeyBlock, Transaction
+from scm.state.key_table import KeyTable
 from scm.state.replica_table import ReplicaTable
 from scm.state.settled import Settled
 from scm.state.tables import (
     AllocationTable,
     ContainerTable,
     HoldTable,
-    KeyTable,
     PendingTable,
     Table,
     TransactionTable,

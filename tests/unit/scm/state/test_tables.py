@@ -5,8 +5,9 @@ from hypothesis import strategies as st
 
 from merkle.replica import ReplicaState
 from scm.state.facts import Key, Kind, Pending, Replica
+from scm.state.key_table import KeyTable
 from scm.state.replica_table import UNSETTLED_STATES, ReplicaTable
-from scm.state.tables import KeyTable, PendingTable
+from scm.state.tables import PendingTable
 from tests.support.scm_world import replica
 
 STEPS = st.lists(

@@ -1,0 +1,226 @@
+"""Replicas as columns: each field of a report declared once, with its width, bounds and place.
+
+    ReplicaReport messages ──columns_of──┐
+                                         ├──► Columns ──message_of──► ReplicaColumns
+    ReplicaColumns ─────────columns_from─┘
+
+From here on a replica is a row of numbers: nothing is made of each before something about it is
+seen to be new. What `COLUMNS` declares is also what the control plane keeps, in this order.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agent.errors import Code, Refused
+from agent.rpc.v1 import container_pb2 as pb
+from agent.rpc.v1 import scm_pb2
+from agent.rpc.wire.codec import ALGORITHMS, REPLICA_INDEX_MAX, STATES, malformed
+from merkle.checksum import Algorithm
+from merkle.replica import ID_MAX, ReplicaState
+
+EMPTY: Final = 1
+HAS_TREE: Final = 2
+CONTRADICTORY: Final = 4
+FLAGS: Final = EMPTY | HAS_TREE | CONTRADICTORY
+WORD_TYPE: Final = "<u4"
+REPLICAS_MAX: Final = 100_000  # in one message
+_UNKNOWN: Final = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A number of a replica: its name in `ReplicaColumns`, its numpy type there, which field of a
+    `ReplicaReport` it is (behind a dot: of its tree), and its bounds; above `high` none without."""
+
+    name: str
+    type: str
+    field: str
+    high: int | None = None
+    low: int = 0
+
+
+ID: Final = Column("container_id", "<u8", "container_id", ID_MAX, 1)
+COLUMNS: Final = (
+    Column("state", "|u1", "state"),
+    Column("replica_index", "|u1", "replica_index", REPLICA_INDEX_MAX),
+    Column("flags", "|u1", "", FLAGS),
+    Column("algorithm", "|u1", "tree.algorithm"),
+    Column("finding_count", "<u8", "finding_count", 2**31 - 1),
+    Column("bytes_used", "<u8", "bytes_used", ID_MAX),
+    Column("block_count", "<u8", "block_count", ID_MAX),
+    Column("bcsid", "<u8", "bcsid", ID_MAX),
+    Column("data_scan_at_ms", "<u8", "data_scan_at_ms", ID_MAX),
+    Column("root", "<u8", "tree.root"),
+    Column("generation", "<u8", "tree.generation"),
+    Column("tree_block_count", "<u8", "tree.block_count"),
+    Column("tombstone_count", "<u8", "tree.tombstone_count"),
+    Column("tombstones_checksum", "<u8", "tree.tombstones_checksum"),
+)
+"""Numbers beside the id. In `Columns` a state and an algorithm are places among their words."""
+
+WORDS: Final = ("origin", "volume", "error")
+"""Words: columns of places in a list of words, whose first is empty."""
+_WORD_FIELDS: Final = ("origin_datanode_id", "volume_id", "load_error")
+
+_PLAIN: Final = tuple(c for c in (ID, *COLUMNS) if c.field and "." not in c.field)
+_OF_TREE: Final = tuple(c for c in COLUMNS if c.field.startswith("tree."))
+_PLAIN_OF: Final[Callable[[Any], tuple[int, ...]]] = attrgetter(*(c.field for c in _PLAIN))
+_TREE_OF: Final[Callable[[Any], tuple[int, ...]]] = attrgetter(
+    *(c.field.removeprefix("tree.") for c in _OF_TREE)
+)
+_FLAGS_OF: Final[Callable[[Any], tuple[bool, int]]] = attrgetter("is_empty", "contradiction_count")
+_WORDS_OF: Final[Callable[[Any], tuple[str, ...]]] = attrgetter(*_WORD_FIELDS)
+_NO_TREE: Final = (0,) * len(_OF_TREE)
+
+
+def _codes(words: Sequence[Any], numbers: Mapping[int, Any]) -> NDArray[np.uint8]:
+    """Return the place of a word by its number on the wire."""
+    found = np.full(256, _UNKNOWN, np.uint8)
+    for number, word in numbers.items():
+        found[number] = words.index(word)
+    return found
+
+
+_STATE_CODES: Final = _codes(tuple(ReplicaState), STATES)
+_ALGORITHM_CODES: Final = _codes(tuple(Algorithm), ALGORITHMS)
+_UNHEALTHY: Final = tuple(ReplicaState).index(ReplicaState.UNHEALTHY)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    """Replicas of one datanode: value i of each array is about replica i."""
+
+    numbers: Mapping[str, NDArray[Any]]  # by name, of `ID`, `COLUMNS` and `WORDS`
+    words: Sequence[str]  # that `WORDS` name by place, the first empty
+
+    def __len__(self) -> int:
+        return len(self.numbers[ID.name])
+
+
+def columns_of(messages: Sequence[pb.ReplicaReport], where: str) -> Columns:
+    """Return reports as columns. Raises Refused naming the field that broke a rule."""
+    numbers: dict[str, NDArray[Any]] = {}
+    for column, values in zip(_PLAIN, _turned(map(_PLAIN_OF, messages), _PLAIN), strict=True):
+        kind = np.int64 if column.name == "state" else np.uint64  # an enum may be negative
+        numbers[column.name] = np.array(values, kind)
+    has_tree = [message.HasField("tree") for message in messages]
+    trees = (
+        _TREE_OF(message.tree) if there else _NO_TREE
+        for message, there in zip(messages, has_tree, strict=True)
+    )
+    for column, values in zip(_OF_TREE, _turned(trees, _OF_TREE), strict=True):
+        kind = np.int64 if column.name == "algorithm" else np.uint64
+        numbers[column.name] = np.array(values, kind)
+    numbers["flags"] = np.array(has_tree, np.uint8) * HAS_TREE
+    empty, contradictions = _turned(map(_FLAGS_OF, messages), ("", ""))
+    numbers["flags"] |= np.array(empty, np.uint8) * EMPTY
+    numbers["flags"] |= (np.array(contradictions, np.int64) > 0).astype(np.uint8) * CONTRADICTORY
+    places = {"": 0}
+    for name, words in zip(WORDS, _turned(map(_WORDS_OF, messages), WORDS), strict=True):
+        numbers[name] = np.array([places.setdefault(w, len(places)) for w in words], np.uint32)
+    return _checked(numbers, list(places), lambda i, field: f"{where}[{i}].{field}")
+
+
+def columns_from(message: scm_pb2.ReplicaColumns, where: str) -> Columns:
+    """Return columns as they came. Raises Refused naming the column that broke a rule."""
+    count = message.count
+    if count > REPLICAS_MAX:
+        raise malformed(f"{where}.count", f"{count} are more than {REPLICAS_MAX} in one call")
+    numbers: dict[str, NDArray[Any]] = {}
+    for name, kind in (*((c.name, c.type) for c in (ID, *COLUMNS)), *_WORD_TYPES):
+        data, width = getattr(message, name), np.dtype(kind).itemsize
+        if data and len(data) != count * width:
+            raise malformed(f"{where}.{name}", f"{len(data)} bytes are not {count} of {width}")
+        numbers[name] = np.frombuffer(data, kind) if data else np.zeros(count, kind)
+    if "" in message.words:
+        raise malformed(f"{where}.words", "one is empty")
+    words = ["", *message.words]
+    for name in WORDS:
+        last = int(numbers[name].max(initial=0))
+        if last >= len(words):
+            raise malformed(f"{where}.{name}", f"word {last} of {len(words) - 1}")
+    return _checked(numbers, words, lambda i, field: f"{where}.{field}[{i}]")
+
+
+def message_of(columns: Columns) -> scm_pb2.ReplicaColumns:
+    """Return columns as they are sent."""
+    message = scm_pb2.ReplicaColumns(count=len(columns), words=columns.words[1:])
+    for name, kind in (*((c.name, c.type) for c in (ID, *COLUMNS)), *_WORD_TYPES):
+        values = columns.numbers[name]
+        if name in _WIRE_CODES:
+            values = _WIRE_CODES[name][values]
+            if name == "algorithm":
+                values = np.where(columns.numbers["flags"] & HAS_TREE, values, 0)
+        if values.any():
+            setattr(message, name, values.astype(kind).tobytes())
+    return message
+
+
+def column_report(page: scm_pb2.ContainerReport) -> scm_pb2.ColumnReport:
+    """Return a page of a full report by columns."""
+    return scm_pb2.ColumnReport(
+        report_id=page.report_id,
+        page=page.page,
+        last=page.last,
+        replicas=message_of(columns_of(page.replicas, "replicas")),
+    )
+
+
+_WORD_TYPES: Final = tuple((name, WORD_TYPE) for name in WORDS)
+_WIRE_CODES: Final = {
+    "state": np.array([_STATE_CODES.tolist().index(i) for i in range(len(ReplicaState))], np.uint8),
+    "algorithm": np.array(
+        [_ALGORITHM_CODES.tolist().index(i) for i in range(len(Algorithm))], np.uint8
+    ),
+}
+"""The number of a word on the wire by its place."""
+
+
+def _turned(rows: Any, names: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Return rows as columns, also where there is none."""
+    return list(zip(*rows, strict=True)) or [()] * len(names)
+
+
+def _checked(
+    numbers: dict[str, NDArray[Any]], words: Sequence[str], path: Callable[[int, str], str]
+) -> Columns:
+    """Return columns that keep their bounds, with states and algorithms as places of words; `path`
+    names a field of a replica."""
+    for column in (ID, *COLUMNS):
+        values = numbers[column.name]
+        is_out = values < column.low if column.low else np.zeros(len(values), np.bool_)
+        if column.high is not None:
+            is_out |= values > column.high
+        if is_out.any():
+            i = int(is_out.argmax())
+            bounds = f"{int(values[i])} is not within {column.low}..{column.high}"
+            raise malformed(path(i, column.field or column.name), bounds)
+    is_loaded = numbers["error"] == 0
+    # One that cannot be loaded has no state that could be believed.
+    state = np.where(is_loaded, _coded(numbers["state"], _STATE_CODES), _UNHEALTHY)
+    for i in np.flatnonzero(state == _UNKNOWN)[:1].tolist():
+        number = int(numbers["state"][i])
+        raise malformed(path(i, "state"), f"replica state {number} is unknown")
+    has_tree = (numbers["flags"] & HAS_TREE).astype(np.bool_)
+    algorithm = np.where(has_tree, _coded(numbers["algorithm"], _ALGORITHM_CODES), 0)
+    for i in np.flatnonzero(algorithm == _UNKNOWN)[:1].tolist():
+        field = path(i, "tree.algorithm")
+        number = int(numbers["algorithm"][i])
+        what = f"{field}: tree algorithm {number} is unknown"
+        raise Refused(Code.NO_SUCH_ALGORITHM, what, field=field)
+    numbers["state"], numbers["algorithm"] = state, algorithm
+    if not has_tree.all():
+        for column in _OF_TREE:
+            numbers[column.name] = np.where(has_tree, numbers[column.name], 0)
+    return Columns(numbers, words)
+
+
+def _coded(numbers: NDArray[Any], codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return the places of words by their numbers; enums are open: any number may come."""
+    is_small = (numbers >= 0) & (numbers < len(codes))
+    return np.where(is_small, codes[np.where(is_small, numbers, 0)], _UNKNOWN)

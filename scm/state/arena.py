@@ -1,0 +1,130 @@
+"""Rows of replicas in memory: one beside the other in blocks, each at a number that stays.
+
+    block 0  | 0 nobody | 1 | 2 | ...        a row: container, words by number, and what
+    block 1  | 65,536 | ...                  `scm.state.records` keeps of a replica
+
+There are millions: nothing is copied when they become more, and who takes a snapshot shares the
+blocks. A block that is shared is copied before one of its rows changes.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scm.state import records
+
+SHIFT: Final = 16
+BLOCK_ROWS: Final = 1 << SHIFT
+ROW: Final = np.dtype(
+    [
+        ("container_id", "<i8"),
+        *((name, "<u4") for name in ("datanode", "origin", "volume", "error", "nothing")),
+        *records.REPLICA_NUMBERS,
+    ]
+)
+"""A replica in memory, as numpy reads it; the words are numbers of words, and `nothing` is there so
+that all of it is words of 8 bytes."""
+assert ROW.itemsize % 8 == 0
+DATANODE_AT: Final[int] = ROW.fields["datanode"][1]  # type: ignore[index]
+NUMBERS_AT: Final[int] = ROW.fields["state"][1]  # type: ignore[index]
+NOBODY: Final = 0
+"""The place of no row."""
+
+Rows = NDArray[Any]
+Slots = NDArray[np.int64]
+
+
+class Arena:
+    """Blocks of rows. A place that was given back is given out again."""
+
+    def __init__(self) -> None:
+        self._blocks: list[Rows] = []
+        self._views: list[memoryview] = []
+        self._shared: list[bool] = []
+        self._free: list[int] = []
+        self._top = 1
+
+    def take(self, count: int) -> Slots:
+        """Return free places; of many, most are neighbours."""
+        again = [self._free.pop() for _ in range(min(count, len(self._free)))]
+        fresh = np.arange(self._top, self._top + count - len(again), dtype=np.int64)
+        self._top += len(fresh)
+        while len(self._blocks) << SHIFT < self._top:
+            self._blocks.append(np.zeros(BLOCK_ROWS, ROW))
+            self._views.append(_bytes_of(self._blocks[-1]))
+            self._shared.append(False)
+        return np.concatenate((np.array(again, np.int64), fresh))
+
+    def give_back(self, slots: Slots) -> None:
+        """Empty places."""
+        self.write(slots, np.zeros(len(slots), ROW))
+        self._free += slots.tolist()
+
+    def read(self, slots: Slots) -> Rows:
+        """Return a copy of the rows at these places, in their order."""
+        return gathered(self._blocks, slots)
+
+    def states(self, slots: Slots) -> NDArray[np.uint8]:
+        """Return the states of the rows at these places, as numbers."""
+        found = np.empty(len(slots), np.uint8)
+        for number, places, within in _by_block(slots):
+            found[places] = self._blocks[number]["state"][within]
+        return found
+
+    def write(self, slots: Slots, rows: Rows) -> None:
+        """Set the rows at these places."""
+        for number, places, within in _by_block(slots):
+            self._own(number)[within] = rows[places]
+
+    def at(self, slot: int) -> tuple[memoryview, int]:
+        """Return where the bytes of one row are, to be read at once: view and offset."""
+        return self._views[slot >> SHIFT], (slot & (BLOCK_ROWS - 1)) * ROW.itemsize
+
+    def share(self) -> tuple[Rows, ...]:
+        """Return all blocks as they are now and stay; a row that is empty has container 0."""
+        self._shared = [True] * len(self._blocks)
+        return tuple(self._blocks)
+
+    def _own(self, number: int) -> Rows:
+        """Return a block that nobody else looks at."""
+        if self._shared[number]:
+            self._blocks[number] = self._blocks[number].copy()
+            self._views[number] = _bytes_of(self._blocks[number])
+            self._shared[number] = False
+        return self._blocks[number]
+
+
+def gathered(blocks: Sequence[Rows], slots: Slots) -> Rows:
+    """Return a copy of the rows at these places of blocks, in their order."""
+    found = np.empty(len(slots), ROW)
+    for number, places, within in _by_block(slots):
+        found[places] = blocks[number][within]
+    return found
+
+
+def _bytes_of(rows: Rows) -> memoryview:
+    return rows.view(np.uint8).data
+
+
+def _by_block(slots: Slots) -> Iterator[tuple[int, Any, Any]]:
+    """Yield numbers of blocks, each with the places in `slots` of what is in it, and its places in
+    the block. Neighbours, as most that one datanode reports are, come as slices."""
+    if not len(slots):
+        return
+    first, last = int(slots[0]), int(slots[-1])
+    if last - first == len(slots) - 1 and (np.diff(slots) == 1).all():
+        for number in range(first >> SHIFT, (last >> SHIFT) + 1):
+            start, stop = max(first, number << SHIFT), min(last + 1, (number + 1) << SHIFT)
+            base = number << SHIFT
+            yield number, slice(start - first, stop - first), slice(start - base, stop - base)
+        return
+    block = slots >> SHIFT
+    order = np.argsort(block, kind="stable")
+    ascending = block[order]
+    bounds = np.flatnonzero(np.diff(ascending)) + 1
+    for start, stop in pairwise((0, *bounds.tolist(), len(order))):
+        places = order[start:stop]
+        yield int(ascending[start]), places, slots[places] & (BLOCK_ROWS - 1)

@@ -1,0 +1,162 @@
+"""Where the replicas of a container are, and those of a datanode: places in the arena.
+
+    container ──► a place ──► the next place ──► 0        a chain, in arrays
+    datanode  ──► container ids, ascending, each with its place
+
+Ids of containers made here are small and dense; any other id that a datanode reports is looked up
+in a dict.
+"""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scm.state.arena import NOBODY, Slots
+
+DENSE_MIN: Final = 1 << 20
+DENSE_FACTOR: Final = 8
+"""An id below so many times the replicas there are is found in an array."""
+
+Ids = NDArray[np.int64]
+
+
+class Chains:
+    """The places of each container's replicas, in no order."""
+
+    def __init__(self) -> None:
+        self._first = np.zeros(0, np.uint32)
+        self._next = np.zeros(1024, np.uint32)
+        self._odd: dict[int, int] = {}  # first places of ids that the array does not reach
+
+    def of(self, container_id: int) -> list[int]:
+        """Return the places of one container's replicas."""
+        slot = self._head(container_id)
+        found = []
+        following = self._next
+        while slot != NOBODY:
+            found.append(slot)
+            slot = int(following[slot])
+        return found
+
+    def of_all(self, container_ids: Ids) -> tuple[NDArray[np.int64], Slots]:
+        """Return the places of many containers' replicas, container by container, each with the
+        place of its container in `container_ids`."""
+        slot = self._heads(container_ids)
+        owner = np.flatnonzero(slot)
+        slot = slot[owner]
+        owners, slots = [], []
+        while len(owner):
+            owners.append(owner)
+            slots.append(slot)
+            slot = self._next[slot].astype(np.int64)
+            is_more = slot != NOBODY
+            owner, slot = owner[is_more], slot[is_more]
+        if not owners:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        owner, slot = np.concatenate(owners), np.concatenate(slots)
+        order = np.argsort(owner, kind="stable")
+        return owner[order], slot[order]
+
+    def link(self, container_ids: Ids, slots: Slots) -> None:
+        """Add a place to each of these containers, which are different ones."""
+        if not len(slots):
+            return
+        self._reach(container_ids, int(slots.max()))
+        self._next[slots] = self._heads(container_ids)
+        is_dense = container_ids < len(self._first)
+        self._first[container_ids[is_dense]] = slots[is_dense]
+        if not is_dense.all():
+            odd = zip(container_ids[~is_dense].tolist(), slots[~is_dense].tolist(), strict=True)
+            self._odd.update(odd)
+
+    def unlink(self, container_id: int, slot: int) -> None:
+        """Take a place away from its container."""
+        following = int(self._next[slot])
+        before = self._head(container_id)
+        if before == slot:
+            self._set_head(container_id, following)
+        else:
+            while int(self._next[before]) != slot:
+                before = int(self._next[before])
+            self._next[before] = following
+
+    def container_ids(self) -> Ids:
+        """Return the containers that have a replica."""
+        odd = np.array(list(self._odd), np.int64)
+        return np.concatenate((np.flatnonzero(self._first), odd))
+
+    def _head(self, container_id: int) -> int:
+        if container_id < len(self._first):
+            return int(self._first[container_id])
+        return self._odd.get(container_id, NOBODY)
+
+    def _heads(self, container_ids: Ids) -> Slots:
+        is_dense = container_ids < len(self._first)
+        if is_dense.all():
+            return self._first[container_ids].astype(np.int64)
+        found = np.zeros(len(container_ids), np.int64)
+        found[is_dense] = self._first[container_ids[is_dense]]
+        found[~is_dense] = [self._odd.get(n, NOBODY) for n in container_ids[~is_dense].tolist()]
+        return found
+
+    def _set_head(self, container_id: int, slot: int) -> None:
+        if container_id < len(self._first):
+            self._first[container_id] = slot
+        elif slot == NOBODY:
+            self._odd.pop(container_id, None)
+        else:
+            self._odd[container_id] = slot
+
+    def _reach(self, container_ids: Ids, slot: int) -> None:
+        """Make the arrays long enough for a place, and for ids near those that are expected."""
+        if slot >= len(self._next):
+            self._next = _grown(self._next, slot)
+        near = container_ids[container_ids < DENSE_MIN + DENSE_FACTOR * slot]
+        last = int(near.max(initial=0))
+        if last >= len(self._first):
+            self._first = _grown(self._first, last)
+            for odd in [n for n in self._odd if n < len(self._first)]:
+                self._first[odd] = self._odd.pop(odd)
+
+
+class Held:
+    """What one datanode holds: container ids, ascending, and the places of the replicas."""
+
+    def __init__(self) -> None:
+        self.ids: Ids = np.zeros(0, np.int64)
+        self.slots: Slots = np.zeros(0, np.int64)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def find(self, container_ids: Ids) -> Slots:
+        """Return the places of these containers' replicas here; NOBODY where there is none."""
+        if not len(self.ids):
+            return np.zeros(len(container_ids), np.int64)
+        places = np.searchsorted(self.ids, container_ids)
+        places[places == len(self.ids)] = 0
+        return np.where(self.ids[places] == container_ids, self.slots[places], NOBODY)
+
+    def add(self, container_ids: Ids, slots: Slots) -> None:
+        """Add containers that are not here, ascending."""
+        if not len(self.ids) or (len(container_ids) and container_ids[0] > self.ids[-1]):
+            self.ids = np.concatenate((self.ids, container_ids))
+            self.slots = np.concatenate((self.slots, slots))
+            return
+        places = np.searchsorted(self.ids, container_ids)
+        self.ids = np.insert(self.ids, places, container_ids)
+        self.slots = np.insert(self.slots, places, slots)
+
+    def drop(self, container_ids: Ids) -> None:
+        """Take away containers that are here."""
+        places = np.searchsorted(self.ids, container_ids)
+        self.ids = np.delete(self.ids, places)
+        self.slots = np.delete(self.slots, places)
+
+
+def _grown(values: NDArray[np.uint32], place: int) -> NDArray[np.uint32]:
+    """Return an array with `place` in it, and as much again as there was."""
+    grown = np.zeros(max(place + 1, 2 * len(values)), np.uint32)
+    grown[: len(values)] = values
+    return grown

@@ -1,0 +1,83 @@
+"""The keys in memory: by name, in order, and what of containers they need."""
+
+import hashlib
+from bisect import bisect_left, bisect_right, insort
+
+from scm.state import records
+from scm.state.facts import Key, KeyBlock
+from scm.state.tables import Table
+
+
+class KeyTable(Table[str, Key]):
+    """Keys by name, and the names in order. A name may be longer than an LMDB key."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "keys",
+            key_bytes=lambda name: hashlib.blake2b(name.encode(), digest_size=32).digest(),
+            key_of=lambda key: key.name,
+            row=records.key_row,
+            value=records.key_from,
+        )
+        self._names: list[str] = []
+        self._blocks_in: dict[int, int] = {}
+        self._last_bcsids: dict[int, int] = {}
+
+    def apply(self, key: str, value: Key | None) -> Key | None:
+        """Set or remove, and keep the order."""
+        before = super().apply(key, value)
+        for block in () if value is None else value.blocks:
+            self._blocks_in[block.container_id] = self._blocks_in.get(block.container_id, 0) + 1
+            last_bcsid = self._last_bcsids.get(block.container_id, 0)
+            self._last_bcsids[block.container_id] = max(last_bcsid, block.bcsid)
+            self._stir(block.container_id)
+        for block in () if before is None else before.blocks:
+            self._blocks_in[block.container_id] -= 1
+            self._stir(block.container_id)
+            if not self._blocks_in[block.container_id]:
+                del self._blocks_in[block.container_id]
+                del self._last_bcsids[block.container_id]
+        if before is None and value is not None:
+            insort(self._names, key)
+        elif before is not None and value is None:
+            del self._names[bisect_left(self._names, key)]
+        return before
+
+    def blocks_in(self, container_id: int) -> int:
+        """Return how many blocks of keys are in a container."""
+        return self._blocks_in.get(container_id, 0)
+
+    def last_bcsid_in(self, container_id: int) -> int:
+        """Return the last commit that a key needs of a container, or one that a key needed."""
+        return self._last_bcsids.get(container_id, 0)
+
+    def last_bcsids(self) -> dict[int, int]:
+        """Return `last_bcsid_in` of every container that a key has a block in."""
+        return self._last_bcsids.copy()
+
+    def blocks_behind(self, container_id: int, bcsid: int) -> list[tuple[KeyBlock, str]]:
+        """Return what keys need of a container beyond a commit, with the names of the keys.
+
+        Goes through all keys: for what a person asks about one container, and no more.
+        """
+        return sorted(
+            (
+                (block, key.name)
+                for key in self._rows.values()
+                for block in key.blocks
+                if block.container_id == container_id and block.bcsid > bcsid
+            ),
+            key=lambda found: found[0].bcsid,
+        )
+
+    def page(self, *, prefix: str, start_after: str, count: int) -> list[Key]:
+        """Return up to `count` keys behind `start_after` whose name begins with `prefix`."""
+        first = bisect_left(self._names, prefix)
+        if start_after:
+            first = max(first, bisect_right(self._names, start_after))
+        names = []
+        for name in self._names[first : first + count]:
+            if not name.startswith(prefix):
+                break
+            names.append(name)
+        return [self._rows[name] for name in names]

@@ -1,0 +1,88 @@
+"""Replicas of one datanode as one array, as they come in a report: nothing is made of each."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Self, overload
+
+import numpy as np
+
+from agent.rpc.wire.replica_columns import COLUMNS, ID, WORDS, Columns
+from merkle.replica import ReplicaState
+from scm.state import records
+from scm.state.arena import NUMBERS_AT, ROW, Rows
+from scm.state.facts import Replica
+
+_DELETED = records.state_code(ReplicaState.DELETED)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reported(Sequence[Replica]):
+    """Replicas of one datanode. A word of a row is its place in `words`, the first is empty."""
+
+    datanode_id: str
+    rows: Rows
+    words: tuple[str, ...]
+
+    @classmethod
+    def of(cls, datanode_id: str, replicas: Iterable[Replica]) -> Self:
+        """Return replicas of this datanode as one array."""
+        places = {"": 0}
+        packed = [
+            b"".join(
+                (
+                    replica.container_id.to_bytes(8, "little"),
+                    bytes(4),
+                    *(
+                        places.setdefault(word, len(places)).to_bytes(4, "little")
+                        for word in records.replica_names(replica)[1:]
+                    ),
+                    bytes(4),
+                    records.replica_numbers(replica),
+                )
+            )
+            for replica in replicas
+        ]
+        return cls(datanode_id, np.frombuffer(b"".join(packed), ROW), tuple(places))
+
+    @classmethod
+    def from_columns(
+        cls, datanode_id: str, columns: Columns, words: Sequence[str], now_ms: int
+    ) -> Self:
+        """Return what a datanode said at `now_ms`; `words` stand for those of `columns`."""
+        rows = np.zeros(len(columns), ROW)
+        for name in (ID.name, *(column.name for column in COLUMNS), *WORDS):
+            rows[name] = columns.numbers[name]
+        rows["reported_at_ms"] = now_ms
+        return cls(datanode_id, rows, tuple(words))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Replica]:
+        packed, size = self.rows.tobytes(), ROW.itemsize
+        names = ("container_id", *WORDS)
+        numbers = zip(*(self.rows[name].tolist() for name in names), strict=True)
+        for i, (container_id, *places) in enumerate(numbers):
+            origin, volume, error = (self.words[place] for place in places)
+            words = (self.datanode_id, origin, volume, error)
+            yield records.replica_of(container_id, words, packed, i * size + NUMBERS_AT)
+
+    @overload
+    def __getitem__(self, index: int) -> Replica: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Reported": ...
+    def __getitem__(self, index: int | slice) -> "Replica | Reported":
+        if isinstance(index, slice):
+            return Reported(self.datanode_id, self.rows[index], self.words)
+        return next(iter(self[index : index + 1 or None]))
+
+    def settled(self) -> tuple[Rows, Rows]:
+        """Return the last word about each container, ascending: what is there, and what is gone."""
+        rows = self.rows
+        ids = rows["container_id"]
+        if len(ids) > 1 and not (ids[1:] > ids[:-1]).all():
+            rows = rows[np.argsort(ids, kind="stable")]
+            ids = rows["container_id"]
+            rows = rows[np.append(ids[1:] != ids[:-1], True)]
+        is_gone = rows["state"] == _DELETED
+        return (rows[~is_gone], rows[is_gone]) if is_gone.any() else (rows, rows[:0])

@@ -1,0 +1,71 @@
+"""A report that is too large for one hold of the lock is taken in part by part."""
+
+from pathlib import Path
+
+import pytest
+
+from agent.errors import Unavailable
+from merkle.replica import ReplicaState
+from scm.cluster.replicas import Report
+from scm.edge import control
+from scm.edge.calls import Heartbeat
+from tests.support.scm_world import ScmWorld, replica, volume
+
+
+def page(*ids: int, report_id: int = 1, last: bool = True, number: int = 0) -> Report:
+    """Build a page of a full report of dn1."""
+    replicas = tuple(replica("dn1", container_id=i) for i in ids)
+    return Report(True, report_id, number, is_last=last, replicas=replicas)
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let two replicas be as many as are taken in at once."""
+    monkeypatch.setattr(control, "REPORTED_AT_ONCE", 2)
+
+
+def held(world: ScmWorld) -> set[int]:
+    """Return the containers dn1 is known to hold."""
+    return set(world.state.replicas.on("dn1"))
+
+
+def test_all_of_it_counts_and_only_the_end_removes(tmp_path: Path) -> None:
+    """As if it had been taken in at once, page by page."""
+    with ScmWorld(tmp_path).running() as world:
+        world.join("dn1")
+        world.call("dn1", page(1, 2, 3, 4, 5))
+        assert {1, 2, 3, 4, 5} == held(world)
+
+        world.call("dn1", page(2, 3, 4, report_id=2, last=False))
+        assert {1, 2, 3, 4, 5} == held(world)
+        world.call("dn1", page(5, 6, 7, report_id=2, number=1))
+        assert {2, 3, 4, 5, 6, 7} == held(world)
+
+
+def test_who_gives_up_in_between_is_not_heard_on(tmp_path: Path) -> None:
+    """What was taken in stays, nothing is removed, and the whole report may come again."""
+    with ScmWorld(tmp_path).running() as world:
+        world.join("dn1")
+        world.call("dn1", page(1, 9))
+        waits = iter([True, True, False])
+        call = Heartbeat("dn1", 1, (volume(),), (page(1, 2, 3, 4, 5, 6, report_id=2),), (), ())
+
+        with pytest.raises(Unavailable):
+            world.control.heartbeat(call, lambda: next(waits))
+
+        assert {1, 2, 3, 4, 9} == held(world)
+        world.call("dn1", page(1, 2, 3, 4, 5, 6, report_id=2))
+        assert {1, 2, 3, 4, 5, 6} == held(world)
+
+
+def test_what_is_deleted_meanwhile_stays_deleted(tmp_path: Path) -> None:
+    """An incremental report of the same call is older than none of the parts behind it."""
+    with ScmWorld(tmp_path).running() as world:
+        world.join("dn1")
+        world.call("dn1", page(1, 2, 3, 4, last=False))
+        gone = replica("dn1", ReplicaState.DELETED, container_id=5)
+        some = Report(False, 0, 0, is_last=True, replicas=(gone,))
+
+        world.call("dn1", some, page(5, 6, 7, 8, number=1))
+
+        assert {1, 2, 3, 4, 6, 7, 8} == held(world)
