@@ -16,12 +16,12 @@ synced. A read is one short transaction: long ones keep LMDB from reusing pages.
 """
 
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import lmdb
 
@@ -32,7 +32,7 @@ from agent.store.index.columns import DamagedRows, ReplicaColumns, decode_column
 from agent.store.index.databases import LATER, Databases
 from agent.store.index.history import KEPT_COUNT, HistoryEntry, decode_entry, encode_entry, entry_of
 from agent.store.index.indexcheck import check_index
-from agent.store.index.indexerrors import DATA_FILE, LOCK_FILE, MapFull, index_errors
+from agent.store.index.indexerrors import DATA_FILE, LOCK_FILE, index_errors
 from agent.store.index.mapgate import MapGate
 from agent.store.index.packformat import (
     Packed,
@@ -60,6 +60,7 @@ from agent.store.index.rows import (
     not_found,
     shown_part,
 )
+from agent.store.index.sharedcommits import SharedCommits
 from agent.store.options import wall_clock_ms
 from merkle.damaged import Damaged
 from merkle.replica import BlockId, ChunkInfo, ContainerId, ReplicaState
@@ -425,6 +426,7 @@ class Index:
         self._file = path / DATA_FILE
         self._now_ms = now_ms
         self._gate = MapGate()
+        self._commits = SharedCommits(self._attempt, self._grow)
         with index_errors(path):
             self._env = lmdb.open(
                 str(path),
@@ -471,24 +473,22 @@ class Index:
     def write(self, change: Callable[[Change], T]) -> T:
         """Run `change` in a transaction and commit it durably; an exception changes nothing.
 
-        `change` runs again when the map was full and has grown, so it must give the same result.
+        `change` may run again, and in another thread (`SharedCommits`): it gives the same result.
         """
-        while True:
-            try:
-                with index_errors(self._path), self._gate.entered():
-                    return self._attempt(change)
-            except MapFull:
-                self._grow()
-
-    def _attempt(self, change: Callable[[Change], T]) -> T:
-        transaction = self._env.begin(write=True)
-        try:
-            result = change(Change(transaction, self._databases, self._file, self._now_ms))
-            transaction.commit()
-        except BaseException:
-            transaction.abort()
-            raise
+        result: T = self._commits.write(change)
         return result
+
+    def _attempt(self, changes: Sequence[Callable[[Change], Any]]) -> list[Any]:
+        with index_errors(self._path), self._gate.entered():
+            transaction = self._env.begin(write=True)
+            try:
+                rows = Change(transaction, self._databases, self._file, self._now_ms)
+                results = [change(rows) for change in changes]
+                transaction.commit()
+            except BaseException:
+                transaction.abort()
+                raise
+            return results
 
     def _grow(self) -> None:
         map_bytes = 2 * self._env.info()["map_size"]

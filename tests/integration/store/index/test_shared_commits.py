@@ -1,0 +1,250 @@
+"""Changes that wait at the same time share a commit; none fails for another, none is lost."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from agent.errors import Code, Refused
+from agent.store.index.index import Change, Index
+from agent.store.index.sharedcommits import GROUP_MAX, SharedCommits
+from merkle.replica import BlockId, ContainerId
+
+ONE = ContainerId(1)
+WAITING = 8
+MIB = 1024**2
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[Index]:
+    """An empty index."""
+    tmp_path.joinpath("db").mkdir()
+    opened = Index(tmp_path / "db", map_bytes=MIB)
+    yield opened
+    opened.close()
+
+
+class Gate:
+    """A change that is in its transaction until it is let go."""
+
+    def __init__(self) -> None:
+        self.is_inside = threading.Event()
+        self.may_end = threading.Event()
+
+    def __call__(self, _rows: Change) -> None:
+        self.is_inside.set()
+        assert self.may_end.wait(30)
+
+
+def version(index: Index) -> int:
+    """Return how many commits there were."""
+    with index.read() as rows:
+        return rows.version()
+
+
+def putting(block_id: int, row: bytes = b"row") -> Callable[[Change], int]:
+    """Return a change that puts a row, and returns its number."""
+
+    def put(rows: Change) -> int:
+        rows.put_block(ONE, BlockId(block_id), row)
+        return block_id
+
+    return put
+
+
+def refusing(rows: Change) -> None:
+    """Put a row and refuse."""
+    rows.put_block(ONE, BlockId(999), b"never")
+    raise Refused(Code.INELIGIBLE, "no")
+
+
+def behind_a_gate(
+    index: Index, changes: list[Callable[[Change], object]]
+) -> tuple[int, list["Future[object]"]]:
+    """Have changes wait behind one that is in its transaction; return how many commits they took,
+    and what came of each."""
+    gate = Gate()
+    with ThreadPoolExecutor(len(changes) + 1) as pool:
+        first = pool.submit(index.write, gate)
+        assert gate.is_inside.wait(30)
+        before = version(index)
+        others = [pool.submit(index.write, change) for change in changes]
+        while len(index._commits._waiting) < len(changes):
+            assert not first.done()
+        gate.may_end.set()
+        first.result()
+        for other in others:
+            other.exception()
+    return version(index) - before, others
+
+
+def block_ids(index: Index) -> set[int]:
+    """Return the blocks that have rows."""
+    with index.read() as rows:
+        return {int(block_id) for block_id, _ in rows.blocks(ONE)}
+
+
+def test_what_waits_shares_a_commit(index: Index) -> None:
+    """
+    Each gets its own result.
+    """
+    wanted = range(1, WAITING + 1)
+
+    commits, futures = behind_a_gate(index, [putting(number) for number in wanted])
+
+    assert 1 == commits
+    assert list(wanted) == [future.result() for future in futures]
+    assert set(wanted) == block_ids(index)
+
+
+def test_alone_is_at_once(index: Index) -> None:
+    """
+    Nobody waits for company, and who comes later leads.
+    """
+    for number in range(1, 4):
+        before = version(index)
+        assert number == index.write(putting(number))
+        assert 1 == version(index) - before
+
+
+def test_one_that_fails_fails_alone(index: Index) -> None:
+    """
+    The others are durable, and nothing of it is.
+    """
+    changes = [putting(1), refusing, putting(2), putting(3)]
+
+    _, futures = behind_a_gate(index, changes)
+
+    failures = [future.exception() for future in futures]
+    assert [None, Refused, None, None] == [error and type(error) for error in failures]
+    assert {1, 2, 3} == block_ids(index)
+
+
+def test_a_group_that_fills_the_map_is_recorded_whole(index: Index) -> None:
+    """
+    Changes that fit one by one, and not together, have the map grown.
+    """
+    row = bytes(MIB // 4)
+
+    _, futures = behind_a_gate(index, [putting(n, row) for n in range(1, WAITING + 1)])
+
+    assert all(future.exception() is None for future in futures)
+    assert set(range(1, WAITING + 1)) == block_ids(index)
+
+
+def test_a_crowd_is_served_in_groups(index: Index) -> None:
+    """
+    As many as one commit takes, then the others.
+    """
+    count = GROUP_MAX + 3
+
+    commits, futures = behind_a_gate(index, [putting(number) for number in range(1, count + 1)])
+
+    assert 2 == commits
+    assert list(range(1, count + 1)) == [future.result() for future in futures]
+
+
+def test_many_threads_lose_nothing() -> None:
+    """
+    Whoever comes when another gives up the lead: each change is made once, and nobody waits for
+    ever.
+    """
+    made: list[int] = []
+    most = 0
+
+    def attempt(changes: list[int]) -> list[int]:
+        nonlocal most
+        most = max(most, len(changes))
+        made.extend(changes)
+        return [-change for change in changes]
+
+    commits: SharedCommits[int] = SharedCommits(attempt, lambda: None)  # type: ignore[arg-type]
+    threads, each = 8, 2_000
+
+    def write(thread: int) -> bool:
+        numbers = range(thread * each, (thread + 1) * each)
+        return all(commits.write(number) == -number for number in numbers)
+
+    with ThreadPoolExecutor(threads) as pool:
+        futures = [pool.submit(write, thread) for thread in range(threads)]
+        assert all(future.result(timeout=60) for future in futures)
+
+    assert sorted(made) == list(range(threads * each))
+    assert {} == commits._leader
+    assert not commits._waiting
+
+
+class Interrupted(dict[str, object]):
+    """Where the key of who leads lies; lets others in right before it is asked for or given up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before_asking: Callable[[], object] = lambda: None
+        self.before_giving_up: Callable[[], object] = lambda: None
+        self.was_refused = threading.Event()
+
+    def setdefault(self, key: str, default: object) -> object:  # type: ignore[override]
+        once, self.before_asking = self.before_asking, lambda: None
+        once()
+        found = super().setdefault(key, default)
+        if found is not default:
+            self.was_refused.set()
+        return found
+
+    def __delitem__(self, key: str) -> None:
+        once, self.before_giving_up = self.before_giving_up, lambda: None
+        once()
+        super().__delitem__(key)
+
+
+@pytest.fixture
+def crossed() -> tuple[SharedCommits[int], Interrupted]:
+    """Commits of nothing, and what lets others in."""
+    commits: SharedCommits[int] = SharedCommits(lambda c: [-x for x in c], lambda: None)  # type: ignore[arg-type, misc]
+    interrupted = Interrupted()
+    commits._leader = interrupted
+    return commits, interrupted
+
+
+def test_who_was_served_before_it_asked_gives_the_lead_back(
+    crossed: tuple[SharedCommits[int], Interrupted],
+) -> None:
+    """
+    Another led, and took its change along, between its coming and its asking.
+    """
+    commits, interrupted = crossed
+    with ThreadPoolExecutor(2) as pool:
+        interrupted.before_asking = lambda: pool.submit(commits.write, 2).result(timeout=30)
+
+        assert -1 == pool.submit(commits.write, 1).result(timeout=30)
+
+        assert {} == interrupted
+        assert -3 == pool.submit(commits.write, 3).result(timeout=30)
+
+
+def test_who_comes_while_the_lead_is_given_up_is_served(
+    crossed: tuple[SharedCommits[int], Interrupted],
+) -> None:
+    """
+    It was refused the lead, and the leader saw nobody a moment before.
+    """
+    commits, interrupted = crossed
+    late: list[Future[int]] = []
+    with ThreadPoolExecutor(2) as pool:
+
+        def come_late() -> None:
+            late.append(pool.submit(commits.write, 2))
+            assert interrupted.was_refused.wait(30)
+
+        interrupted.before_giving_up = come_late
+        assert -1 == pool.submit(commits.write, 1).result(timeout=30)
+        try:
+            assert -2 == late[0].result(timeout=5)
+        finally:  # whoever waits for ever would keep the pool from ending
+            for request in list(commits._waiting):
+                request.end(None)
+                request.was_tried = True
+                request.turn.put(None)
+    assert {} == interrupted
