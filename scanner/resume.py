@@ -7,12 +7,13 @@ What lies before the mark is not read again, except chunks in doubt: damage is j
 every finding rests on what this process has seen. A mark is good for one generation only.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from typing import Final
 
-from merkle.replica import BlockData, BlockId, ChunkInfo
+from merkle.replica import BLOCK_BYTES_MAX, ID_MAX, BlockData, BlockId, ChunkInfo
 
 MARK_BYTES_MIN: Final = 1024**2  # read between two marks that are offered
 DOUBTS_MAX: Final = 1_000  # beyond it the mark stays where it is
@@ -36,11 +37,18 @@ class ScanMark:
 
     def covers_block(self, block: BlockData) -> bool:
         """Whether the whole block was read and nothing about it is in doubt."""
-        return block.block_id < self.block_id and block.block_id not in self._doubts
+        return self.covers_id(block.block_id)
+
+    def covers_id(self, block_id: BlockId) -> bool:
+        """The same of a block of which only the id is known."""
+        return block_id < self.block_id and block_id not in self._doubts
 
     def covers(self, block_id: BlockId, span: tuple[ChunkInfo, ...]) -> bool:
         """Whether these chunks of the block were read and are clean."""
-        start, end = span[0].offset, span[-1].end
+        return self.covers_range(block_id, span[0].offset, span[-1].end)
+
+    def covers_range(self, block_id: BlockId, start: int, end: int) -> bool:
+        """Whether these bytes of the block were read and are clean."""
         if (block_id, end) > (self.block_id, self.offset):
             return False
         return not any(
@@ -48,12 +56,36 @@ class ScanMark:
             for offset, length_bytes in self._doubts.get(block_id, ())
         )
 
+    def parts(
+        self, block_id: BlockId, span: tuple[ChunkInfo, ...]
+    ) -> Iterator[tuple[bool, tuple[ChunkInfo, ...]]]:
+        """Yield the span in parts that need to be read or not, and which; before the mark only what
+        is in doubt is, behind it all."""
+        is_covered = self.covers(block_id, span)
+        if is_covered or (block_id, span[-1].end) > (self.block_id, self.offset):
+            yield is_covered, span
+            return
+        for has_been_read, part in groupby(span, lambda chunk: self.covers(block_id, (chunk,))):
+            yield has_been_read, tuple(part)
+
     @cached_property
     def _doubts(self) -> dict[BlockId, list[tuple[int, int]]]:
         places: dict[BlockId, list[tuple[int, int]]] = {}
         for block_id, offset, length_bytes in self.doubts:
             places.setdefault(block_id, []).append((offset, length_bytes))
         return places
+
+
+def all_but(places: Iterable[Doubt]) -> ScanMark:
+    """Return the mark of a scan to which nothing is left but these places. Without an offset, or a
+    length, a place is the whole block."""
+    doubts = frozenset(
+        (block_id, offset, length_bytes)
+        if offset >= 0 and length_bytes > 0
+        else (block_id, 0, BLOCK_BYTES_MAX)
+        for block_id, offset, length_bytes in places
+    )
+    return ScanMark(BlockId(ID_MAX + 1), 0, doubts, 0)
 
 
 KeepMark = Callable[[ScanMark], None]

@@ -168,6 +168,7 @@ class _Scan:
     def _scan_run(self, run: SimpleRun, tombstones: Mapping[BlockId, int]) -> None:
         """Read small blocks, one look each; what is not as it should be is scanned by itself."""
         read, verify, marker = self._reader.read_whole, self._verify, self._marker
+        resume = self._resume
         kind = run.checksum_type
         resumed_id = -1 if self._resume is None else self._resume.block_id
         start = 0  # of the blocks that are fine and not in the tree yet
@@ -179,6 +180,8 @@ class _Scan:
             if self._stop():
                 self._take(run, start, index)
                 raise _StopError(STOPPED)
+            if resume is not None and block_id not in tombstones and resume.covers_id(block_id):
+                continue
             attempt: Attempt = None
             if block_id > resumed_id and block_id not in tombstones:
                 try:
@@ -269,11 +272,14 @@ class _Scan:
         for span in spans_of(block.chunks, READ_BYTES_MAX):
             if self._stop():
                 raise _StopError(STOPPED)
-            if self._resume is not None and self._resume.covers(block.block_id, span):
-                for chunk in span:
-                    self._healthy(chunk)
-                continue
-            self._scan_span(block, row, file, span, wholes, attempt)
+            resume = self._resume
+            parts = [(False, span)] if resume is None else resume.parts(block.block_id, span)
+            for is_covered, part in parts:
+                if is_covered:
+                    for chunk in part:
+                        self._healthy(chunk)
+                else:
+                    self._scan_span(block, row, file, part, wholes, attempt)
             self._marker.passed(block.block_id, span[-1].end, self._bytes_read)
         trailing_bytes = file.size_bytes - block.length_bytes
         if trailing_bytes > 0 and self._stands(block.block_id, row):

@@ -22,7 +22,7 @@ from agent.ec.scheme import SHARDS_MAX, parse_scheme
 from agent.errors import Code, Refused, SutureError
 from agent.plan.actions import Deletes
 from agent.plan.outcome import ChunkResult
-from agent.reconcile.reconciler import Reconciler
+from agent.reconcile.reconciler import Prove, Reconciler
 from agent.reconcile.survey import Holder
 from agent.reconcile.trusting import fingerprint
 from agent.reconstruct.coordinator import Coordinator
@@ -60,7 +60,8 @@ class Tools:
     """What the handlers work with. `ask_scan` queues a scan, with the reason;
     `wait` waits so many seconds, and returns True early when the agent stops. `report_soon` sends
     a heartbeat now; `reregister` registers again, and reports all. `confirm_deletes` asks the
-    control plane about deletes that peers claim; it raises SutureError."""
+    control plane about deletes that peers claim; it raises SutureError. `prove` reads what a
+    reconcile changed; without it all is read."""
 
     store: ReplicaStore
     leases: Leases
@@ -74,6 +75,7 @@ class Tools:
     report_soon: Callable[[], None]
     reregister: Callable[[], None]
     security: Security = LOOPBACK_ONLY
+    prove: Prove | None = None
 
 
 def threads_for(volume_count: int) -> int:
@@ -115,6 +117,7 @@ class Handlers:
             scan=tools.scan_now,
             now_ms=tools.clock.now_ms,
             confirm=self._confirm,
+            prove=tools.prove,
         )
         self._mender = ShardMender(
             tools.store,
@@ -271,6 +274,7 @@ class Handlers:
             fetched_bytes=outcome.bytes_fetched,
             tree_bytes=outcome.tree_bytes_fetched,
             duration_ms=outcome.duration_ms,
+            proof=outcome.proof,
         )
 
     def trust(

@@ -6,8 +6,7 @@ that its key ends in; a text brings its own: `data_interval_s = 604800` is `data
 What is changed by SIGHUP is declared as `live`; the rest waits for a restart.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from difflib import get_close_matches
 from itertools import combinations
 from pathlib import Path
@@ -24,7 +23,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from agent.config.quantity import parse_bytes, parse_bytes_per_s, parse_duration_s
+from agent.config.quantity import Unit, parse_bytes, parse_bytes_per_s, parse_duration_s
 from agent.config.toml_file import Key, Written, read
 from agent.errors import Code, Refused
 from agent.runtime.loopback import is_loopback
@@ -39,21 +38,6 @@ MIB = 1024 * 1024
 ANY_ADDRESS: Final = frozenset({"0.0.0.0", "[::]"})  # noqa: S104 - refused without `advertise`
 
 LIVE: Final[dict[str, Any]] = {"live": True}
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """The unit of an option: its name, and how a text that brings its own is read."""
-
-    name: str
-    parse: Callable[[str], float]
-
-    def __call__(self, value: object) -> object:
-        """Return `value` in this unit. Raise ValueError for a text in another."""
-        if isinstance(value, bool):
-            raise ValueError(f"{value} is no number of {self.name}")  # noqa: TRY004 - pydantic's
-        return self.parse(value) if isinstance(value, str) else value
-
 
 BYTES: Final = Unit("bytes", parse_bytes)
 BYTES_PER_S: Final = Unit("bytes per second", parse_bytes_per_s)
@@ -234,6 +218,13 @@ class TaskConfig(Section):
     )
     reconcile_deadline_s: WholeSeconds = Field(
         6 * HOUR_S, ge=1, description="A reconcile stops between two chunks after this time."
+    )
+    reconcile_proof_age_s: WholeSeconds = Field(
+        DAY_S,
+        ge=0,
+        le=90 * DAY_S,
+        description="After a reconcile only what it changed is read, and the rest at its scan's "
+        "slot, if the replica was read whole at most so long ago; 0: always all of it.",
     )
     reconstruct_share: float = Field(
         0.3, gt=0, le=1, description="Part of the threads that reconstruct may take."

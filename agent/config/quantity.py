@@ -5,6 +5,8 @@ A size without a prefix of two letters is decimal, as on the box of a disk: `1GB
 """
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 SIZES_BYTES: Final = {
@@ -100,3 +102,17 @@ def spoken_duration(duration_s: float) -> str:
             rest = whole_s % unit_s // minor_s
             return f"{whole_s // unit_s} {unit}" + (f" {rest} {minor}" if rest else "")
     return f"{whole_s} s"
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """The unit of an option: its name, and how a text that brings its own is read."""
+
+    name: str
+    parse: Callable[[str], float]
+
+    def __call__(self, value: object) -> object:
+        """Return `value` in this unit. Raise ValueError for a text in another."""
+        if isinstance(value, bool):
+            raise ValueError(f"{value} is no number of {self.name}")  # noqa: TRY004 - pydantic's
+        return self.parse(value) if isinstance(value, str) else value

@@ -10,7 +10,7 @@ are built later goes through a relay, or lies in the outbox of the heartbeat.
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -34,6 +34,7 @@ from agent.host.terms import Terms
 from agent.observe.audit import AuditLog
 from agent.observe.metrics import Meters
 from agent.observe.status import QUIET_MAX_S, About, Observer
+from agent.plan.outcome import Proof
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.datanode.arriving import ImportHandlers
 from agent.rpc.datanode.findings import JudgeHandlers
@@ -54,6 +55,7 @@ from agent.runtime.relay import Relay
 from agent.runtime.supervisor import Supervisor, WatchdogWorker
 from agent.scan.background import BackgroundScans
 from agent.scan.parity import ParityPolicy, ParityScrub
+from agent.scan.proof import prove
 from agent.scan.requested import RequestedScans
 from agent.scan.scanning import ScanReport, ScanTools, scan_container
 from agent.scan.scrub import Scrub
@@ -64,6 +66,7 @@ from agent.store.replica_store import ReplicaStore
 from agent.store.trouble import Trouble
 from agent.transfer.incoming import Importer
 from merkle.replica import ContainerId
+from scanner.resume import Doubt
 
 NEWS_SPACING_S: Final = 0.05  # a storm of answers is told in some heartbeats, not in thousands
 STEPS_SHOWN: Final = 3
@@ -254,6 +257,7 @@ class Host:
             cluster_id=self._who.cluster_id,
             datanode_id=self._who.datanode_id,
             scan_now=self._scan_after_repair,
+            prove=self._prove_repair,
             confirm_deletes=control_planes.confirm_deletes,
             ask_scan=self._ask_scan,
             wait=self._stopping.wait,
@@ -415,6 +419,16 @@ class Host:
     def _scan_after_repair(self, container_id: ContainerId) -> ScanReport:
         """Read the replica whole, so that what it is called rests on the medium."""
         return scan_container(self._scrub.tools, container_id, stop=self._stopping.is_set)
+
+    def _prove_repair(self, container_id: ContainerId, changed: Collection[Doubt]) -> Proof:
+        """Read what a reconcile changed; all of the replica, if it was not read lately."""
+        return prove(
+            self._scrub.tools,
+            container_id,
+            changed,
+            age_max_s=self._config.tasks.reconcile_proof_age_s,
+            stop=self._stopping.is_set,
+        )
 
     def _ask_scan(self, container_id: ContainerId, reason: str) -> None:
         """Ask for a scan; a full queue is no loss: what was never read is read before others."""

@@ -55,6 +55,7 @@ AGENT: Final[Mapping[str, Event]] = {
     "reconstruction_expired": Event("Its coordinator went away; the shard goes.", (CONTAINER,)),
     "reconstruction_replaced": Event("An unfinished shard made way.", (CONTAINER,)),
     "registered": Event("The control plane knows this datanode."),
+    "repair_proven": Event("What a reconcile changed was read; the rest waits.", (CONTAINER,)),
     "replica_reconciled": Event("What a reconcile came to, in chunks and bytes.", (CONTAINER,)),
     "replica_scanned": Event("A replica was read whole, and what came of it.", (CONTAINER, VOLUME)),
     "scan_given_up": Event("A scan that was asked for failed too often.", (CONTAINER,)),

@@ -46,6 +46,14 @@ class ChunkResult(StrEnum):
     FAILED = "failed"
 
 
+class Proof(StrEnum):
+    """What of the replica was read after a repair."""
+
+    NONE = ""  # nothing: it changed nothing, or was interrupted
+    CHANGED = "changed"  # what was repaired; the rest was read lately, and is again at its slot
+    WHOLE = "whole"
+
+
 @dataclass(frozen=True, slots=True)
 class PeerOutcome:
     """One peer: what it was to us and what it cost."""
@@ -87,4 +95,5 @@ class ReconcileResult:
     state_before: ReplicaState | None = None
     state_after: ReplicaState | None = None
     duration_ms: int = 0
+    proof: Proof = Proof.NONE
     differences: dict[str, int] = field(default_factory=dict)

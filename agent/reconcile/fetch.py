@@ -36,12 +36,16 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What peers gave: the first that helped, what all of them cost, and who failed before."""
+    """What peers gave: the first that helped, what all of them cost, and who failed before.
+
+    Or, with `is_here`, that nobody had to be asked.
+    """
 
     peer_id: PeerId = ""
     block: BlockData | None = None
     chunk: ChunkInfo | None = None
     data: bytes = b""
+    is_here: bool = False
     failures: tuple[Failure, ...] = ()
     costs: tuple[tuple[PeerId, Meter], ...] = ()
 
@@ -101,7 +105,12 @@ class Sources:
                 self._judge(peer_id, error)
                 continue
             return Answer(
-                peer_id, answer.block, answer.chunk, answer.data, tuple(failures), tuple(costs)
+                peer_id,
+                answer.block,
+                answer.chunk,
+                answer.data,
+                failures=tuple(failures),
+                costs=tuple(costs),
             )
         return Answer(failures=tuple(failures), costs=tuple(costs))
 

@@ -13,6 +13,7 @@ from agent.plan.outcome import (
     ChunkOutcome,
     ChunkResult,
     PeerOutcome,
+    Proof,
     ReconcileResult,
     Result,
 )
@@ -21,6 +22,7 @@ from agent.reconcile.survey import PeerTree, peer_state_of
 from merkle.diff import Divergence
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from merkle.tree import Summary
+from scanner.resume import Doubt
 
 CHUNK_OUTCOMES_MAX: Final = 1_000  # the first are told one by one, the rest is counted
 NOBODYS: Final = BlockId(-1)  # of an outcome that is about no block
@@ -53,6 +55,8 @@ class Ledger:
     tree_bytes: Counter[PeerId] = field(default_factory=Counter)
     data_bytes: Counter[PeerId] = field(default_factory=Counter)
     chunk_counts: Counter[PeerId] = field(default_factory=Counter)
+    changed: set[Doubt] = field(default_factory=set)  # the places that were written, or recorded
+    proof: Proof = Proof.NONE
 
     @property
     def has_changed(self) -> bool:
@@ -77,6 +81,8 @@ class Ledger:
     ) -> None:
         """Note what became of one chunk, block or file."""
         self.counts[result] += 1
+        if result in MADE and block_id >= 0:
+            self.changed.add((block_id, offset, length_bytes))
         if len(self.chunks) < CHUNK_OUTCOMES_MAX:
             self.chunks.append(
                 ChunkOutcome(block_id, offset, length_bytes, difference, result, source, message)
@@ -168,6 +174,7 @@ class Ledger:
             state_before=state_before,
             state_after=state_after,
             duration_ms=duration_ms,
+            proof=self.proof,
             differences=dict(self.differences),
         )
 

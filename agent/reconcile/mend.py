@@ -10,7 +10,7 @@ installed alone, and has its outcome from that.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -68,15 +68,15 @@ class _BlockRun:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Job:
-    """One chunk to get. `wait`: to be looked at again once the chunks in front of it are here."""
+    """One chunk to get. `described`: as its lender describes it, if that is the version we want."""
 
     block: _BlockRun
     wanted: WantedChunk
-    wait: bool = False
+    described: ChunkInfo | None
 
     def size_bytes(self) -> int:
         """What it holds in memory while it is under way."""
-        return 0 if self.wait else self.wanted.leaf.length_bytes
+        return self.wanted.leaf.length_bytes
 
 
 @dataclass(slots=True)
@@ -224,10 +224,10 @@ class Mender:
             if self.must_stop():
                 return
             size_bytes = len(answer.data)
-            if job.wait or self.batch_bytes + size_bytes > BATCH_BYTES_MAX:
+            if answer.is_here or self.batch_bytes + size_bytes > BATCH_BYTES_MAX:
                 self._flush()
-            if job.wait:
-                self._settle(job, answer)
+            if answer.is_here:
+                self._settle(job)
                 continue
             self.batch.append((job, answer))
             self.batch_bytes += size_bytes
@@ -237,7 +237,7 @@ class Mender:
             self._flush()
 
     def _jobs(self, actions: Sequence[RepairBlock]) -> Iterator[_Job]:
-        """Draw the chunks that must be fetched; those whose bytes are here are done on the way."""
+        """Draw the chunks that are to be got right."""
         described = in_order(
             self.executor,
             iter(actions),
@@ -252,48 +252,39 @@ class Mender:
             for wanted in action.chunks:
                 if self.must_stop():
                     return
-                error = self._salvage(block, wanted)
-                if error is not None:
-                    is_behind = error.code is Code.CHUNK_GAP and block.waiting_count > 0
-                    wait = is_behind and self._may_be_here(block, wanted)
-                    block.waiting_count += 1
-                    yield _Job(block, wanted, wait)
+                block.waiting_count += 1
+                yield _Job(block, wanted, self._described_chunk(block, wanted))
             block.is_drawn = True
             self._complete_if_done(block)
 
     def _fetch(self, job: _Job) -> Answer:
-        """Runs in the executor."""
-        if job.wait:
-            return Answer()
-        return self.sources.fetch(job.block.action.block_id, job.wanted)
+        """Fetch a chunk, unless what is here verifies.
 
-    def _salvage(self, block: _BlockRun, wanted: WantedChunk) -> SutureError | None:
-        """Use the bytes that are here if they are what the chunk must be; else say why not."""
-        chunk = self._described_chunk(block, wanted)
-        if chunk is None:
-            return Refused(Code.UNABLE_TO_FIND_CHUNK, "its checksums are not known yet")
+        Runs in the executor, without the lease: what is here is looked at again, right before it is
+        recorded or written over.
+        """
+        block_id = job.block.action.block_id
+        if job.described is not None:
+            with suppress(SutureError):  # whatever it is, it shows again when something is changed
+                if self.store.repair(self.container_id).holds(block_id, job.described):
+                    return Answer(is_here=True)
+        return self.sources.fetch(block_id, job.wanted)
+
+    def _salvage(self, job: _Job) -> bool:
+        """Use the bytes that are here; return whether they are what the chunk must be."""
+        block_id, chunk = job.block.action.block_id, job.described
+        assert chunk is not None, "what is not described was not looked at"
         salvaged = False
 
         def salvage() -> None:
             nonlocal salvaged
             repair = self.store.repair(self.container_id)
-            salvaged = repair.salvage_chunk(
-                block.action.block_id, chunk, is_ordered=wanted.is_ordered
-            )
+            salvaged = repair.salvage_chunk(block_id, chunk, is_ordered=job.wanted.is_ordered)
 
-        error = self._change(salvage)
-        if error is None and salvaged:
-            self.ledger.note_chunk(block.action.block_id, wanted, ChunkResult.SALVAGED)
-            return None
-        return error or Refused(Code.CHECKSUM_MISMATCH, "what is here does not verify")
-
-    def _may_be_here(self, block: _BlockRun, wanted: WantedChunk) -> bool:
-        """Whether the block's file is so long that the chunk may be in it."""
-        try:
-            repair = self.store.repair(self.container_id)
-            return repair.reaches(block.action.block_id, wanted.leaf.end)
-        except SutureError:  # what it means shows when it is salvaged, or installed
+        if self._change(salvage) is None and salvaged:
+            self.ledger.note_chunk(block_id, job.wanted, ChunkResult.SALVAGED)
             return True
+        return False
 
     def _described_chunk(self, block: _BlockRun, wanted: WantedChunk) -> ChunkInfo | None:
         """Return the chunk as the lender describes it, if that is the version we want."""
@@ -342,19 +333,12 @@ class Mender:
                 self._failed(job, str(error))
         return frozenset(jobs[index] for index in done)
 
-    def _settle(self, job: _Job, answer: Answer) -> None:
-        """Use what a chunk waited for, and complete the block with its last chunk."""
+    def _settle(self, job: _Job) -> None:
+        """Use what was here, or fetch it after all; complete the block with its last chunk."""
+        if not self._salvage(job) and not self.must_stop():
+            self._install(job, self.sources.fetch(job.block.action.block_id, job.wanted))
         job.block.waiting_count -= 1
-        answer = self._waited(job)
-        if answer.chunk is not None or answer.failures:
-            self._install(job, answer)
         self._complete_if_done(job.block)
-
-    def _waited(self, job: _Job) -> Answer:
-        """Look again at a chunk behind one that was not here yet; fetch it after all."""
-        if self._salvage(job.block, job.wanted) is None:
-            return Answer()
-        return self.sources.fetch(job.block.action.block_id, job.wanted)
 
     def _install(self, job: _Job, answer: Answer) -> None:
         self.ledger.account(answer)

@@ -1,7 +1,7 @@
 """Reconcile: make a replica equal to its peers, chunk by chunk, and never worse.
 
     survey all peers ─► a window of blocks ─► plan (pure) ─► mend ─► next window
-                                                               └─► at last, a full scan judges
+                                          at last, what was changed is read, or all ◄─┘
 
 What was done stays done, so a reconcile that was interrupted goes on where it ended: bytes that
 are already right cost no fetch. What cannot be known (a peer without a tree, or out of reach) is
@@ -11,14 +11,14 @@ The loop guard: when the same replicas with the same roots were repaired twice a
 it, the third time nothing is done, NON_CONVERGENT says so, and the trees are kept as its evidence.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
 from agent.errors import Code, Refused, SutureError, Unavailable, VolumeFailed
 from agent.plan.actions import Deletes, PeerId, PeerView, Plan, Skip
-from agent.plan.outcome import ChunkResult, PeerState, ReconcileResult, Result
+from agent.plan.outcome import ChunkResult, PeerState, Proof, ReconcileResult, Result
 from agent.plan.reconcile import plan
 from agent.ports import Executor, Leases
 from agent.reconcile.contradictions import TOLD_MAX, findings_of, keep_versions
@@ -45,10 +45,14 @@ from merkle.diff import REPAIRED_KINDS, BlockRange, DifferenceKind
 from merkle.replica import BlockId, ChunkInfo, ContainerId, ReplicaState
 from merkle.tree import Tree
 from scanner.finding import Finding
+from scanner.resume import Doubt
 
 FRUITLESS_MAX: Final = 2  # repairs of one divergence from which nothing came
 FRUITLESS_MS_MAX: Final = 24 * 3600 * 1000  # after a day, another try
 REMEMBERED_MAX: Final = 10_000  # replicas whose fruitless repairs are remembered, twice over
+
+Prove = Callable[[ContainerId, Collection[Doubt]], Proof]
+"""Reads a replica after a repair that changed these places; returns what of it was read."""
 
 Confirm = Callable[[ContainerId, Sequence[BlockId]], Deletes]
 """Says which of these blocks the control plane ordered deleted, and which a key still names."""
@@ -91,13 +95,16 @@ class Reconciler:
         now_ms: Callable[[], int],
         limits: MendLimits | None = None,
         confirm: Confirm = lambda _id, _blocks: Deletes(),
+        prove: Prove | None = None,
     ) -> None:
-        """`confirm` asks the control plane about deletes; without it, it confirms none."""
+        """`confirm` asks the control plane about deletes; without it, it confirms none. `prove`
+        reads what was changed, or all, when a repair has ended; without it, `scan` does."""
         self._store = store
         self._confirm = confirm
         self._leases = leases
         self._executor = executor
         self._scan = scan
+        self._prove = prove or self._prove_whole
         self._now_ms = now_ms
         self._limits = limits or MendLimits()
         self._fruitless: dict[ContainerId, _Fruitless] = {}
@@ -192,18 +199,22 @@ class Reconciler:
                 self._store.on_change(run.container_id)
 
     def _judge(self, run: "_Run", before: ReplicaFacts) -> None:
-        """Let a full read say what the replica is now, if that may be news."""
+        """Let a read say what the replica is now, if that may be news."""
         may_be_whole = run.knows_peers and not run.ledger.is_short
         may_heal = before.state is ReplicaState.UNHEALTHY and may_be_whole
         if run.ledger.is_interrupted or not (run.ledger.has_changed or may_heal):
             return
         try:
-            self._scan(run.container_id)
+            run.ledger.proof = self._prove(run.container_id, run.ledger.changed)
         except VolumeFailed:
             raise
         except SutureError as error:
             run.ledger.note(NOBODYS, "SCAN", ChunkResult.FAILED, message=str(error))
             run.ledger.is_transient = True
+
+    def _prove_whole(self, container_id: ContainerId, _changed: Collection[Doubt]) -> Proof:
+        self._scan(container_id)
+        return Proof.WHOLE
 
     def _stuck(self, container_id: ContainerId, roots: Roots) -> _Fruitless | None:
         known = self._remembered(container_id, roots)

@@ -114,8 +114,7 @@ class ReplicaStore:
         """Close all volumes. No other call may be running."""
         for volume in (*self._volumes, *self._fenced):
             volume.close(is_well=volume not in self._fenced)
-        self._volumes = self._fenced = ()
-        self._places = {}
+        self._volumes, self._fenced, self._places = (), (), {}
 
     # -- what there is
 
@@ -400,6 +399,7 @@ class ReplicaStore:
         findings: Sequence[Finding],
         bytes_read: int,
         complete: bool,
+        is_whole: bool = True,
     ) -> ScanCommit:
         """Make a scan's outcome durable, if nothing changed since `begin_scan`."""
         assert bytes_read >= 0
@@ -411,6 +411,7 @@ class ReplicaStore:
             tree=tree,
             findings=findings,
             complete=complete,
+            is_whole=is_whole,
         )
         if commit.committed:
             self.on_change(container_id)
@@ -444,8 +445,7 @@ class ReplicaStore:
 
     def volume_id(self, container_id: ContainerId) -> str:
         """Return the volume that a replica is on, "" when none that works has it. Reads nothing."""
-        volume = self._places.get(container_id)
-        return "" if volume is None else volume.volume_id
+        return volume.volume_id if (volume := self._places.get(container_id)) else ""
 
     # -- what the above calls
 

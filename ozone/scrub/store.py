@@ -82,6 +82,10 @@ class _Doubts:
         """Return whether what fails now is to be called UNREADABLE."""
         return is_over(self.history.doubt(self.container_id), self.clock.now_ms())
 
+    def are_noted(self) -> bool:
+        """Return whether any scan since the last whole one could not read something."""
+        return self.history.doubt(self.container_id) is not None
+
 
 class OzoneStore:
     """The replicas of one volume. One owner; not for use from several threads at once."""

@@ -9,7 +9,7 @@ from agent.errors import SutureError
 from agent.plan.actions import Deletes
 from agent.plan.outcome import ReconcileResult
 from agent.reconcile.mend import MendLimits
-from agent.reconcile.reconciler import Reconciler
+from agent.reconcile.reconciler import Prove, Reconciler
 from agent.reconcile.survey import Holder
 from agent.rpc.calls.peer import Peer, Timeouts
 from agent.rpc.datanode.arriving import ImportHandlers
@@ -129,9 +129,14 @@ class Datanode:
         assert report.committed, report.held_because
 
     def reconciler(
-        self, *, limits: MendLimits | None = None, deletes: Deletes | None = None
+        self,
+        *,
+        limits: MendLimits | None = None,
+        deletes: Deletes | None = None,
+        prove: Prove | None = None,
     ) -> Reconciler:
-        """Return a reconciler of this datanode; `deletes` is what the control plane knows."""
+        """Return a reconciler of this datanode; `deletes` is what the control plane knows. Without
+        `prove` it reads all when it has repaired something."""
         return Reconciler(
             self.replica.store,
             self.replica.leases,
@@ -140,6 +145,7 @@ class Datanode:
             now_ms=SystemClock().now_ms,
             limits=limits,
             confirm=lambda _id, _blocks: deletes or Deletes(),
+            prove=prove,
         )
 
     def replicator(self, *, stall_s: float = STALL_S, finish_s: float = FINISH_S) -> Replicator:
@@ -180,10 +186,11 @@ class Datanode:
         deletes: Deletes | None = None,
         trusted: str = "",
         stop: Callable[[], bool] = lambda: False,
+        prove: Prove | None = None,
     ) -> ReconcileResult:
         """Reconcile with other datanodes, as a command of the SCM says."""
         with dialled(others) as peers:
-            return self.reconciler(deletes=deletes).reconcile(
+            return self.reconciler(deletes=deletes, prove=prove).reconcile(
                 container_id, peers, holders=holders, trusted=trusted, stop=stop
             )
 

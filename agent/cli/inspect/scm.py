@@ -274,6 +274,9 @@ OUTCOME_COLUMNS = [
 ]
 
 
+PROOFS = {"changed": "read what changed", "whole": "read whole"}
+
+
 def outcome_row(outcome: scm_pb2.Outcome) -> tuple[object, ...]:
     """Return one command's outcome as a table row."""
     status, done = outcome.status, outcome.status.reconcile
@@ -289,7 +292,7 @@ def outcome_row(outcome: scm_pb2.Outcome) -> tuple[object, ...]:
         size(done.bytes_fetched or rebuilt.bytes_read),
         size(done.tree_bytes_fetched),
         state_name(done.state_after) if done.state_after else "-",
-        f"{status.code} {status.message} {orphans}".strip(),
+        f"{status.code} {status.message} {orphans} {PROOFS.get(done.proof, '')}".strip(),
     )
 
 

@@ -455,7 +455,7 @@ class ChunkOutcome(_message.Message):
     def __init__(self, local_id: _Optional[int] = ..., offset: _Optional[int] = ..., length: _Optional[int] = ..., difference: _Optional[str] = ..., result: _Optional[str] = ..., source: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
 class ReconcileOutcome(_message.Message):
-    __slots__ = ("container_id", "result", "peers", "chunks", "chunk_count", "bytes_fetched", "tree_bytes_fetched", "tree_before", "tree_after", "state_before", "state_after", "duration_ms", "differences")
+    __slots__ = ("container_id", "result", "peers", "chunks", "chunk_count", "bytes_fetched", "tree_bytes_fetched", "tree_before", "tree_after", "state_before", "state_after", "duration_ms", "differences", "proof")
     class DifferencesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -476,6 +476,7 @@ class ReconcileOutcome(_message.Message):
     STATE_AFTER_FIELD_NUMBER: _ClassVar[int]
     DURATION_MS_FIELD_NUMBER: _ClassVar[int]
     DIFFERENCES_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
     container_id: int
     result: str
     peers: _containers.RepeatedCompositeFieldContainer[PeerOutcome]
@@ -489,7 +490,8 @@ class ReconcileOutcome(_message.Message):
     state_after: _container_pb2.ReplicaState
     duration_ms: int
     differences: _containers.ScalarMap[str, int]
-    def __init__(self, container_id: _Optional[int] = ..., result: _Optional[str] = ..., peers: _Optional[_Iterable[_Union[PeerOutcome, _Mapping]]] = ..., chunks: _Optional[_Iterable[_Union[ChunkOutcome, _Mapping]]] = ..., chunk_count: _Optional[int] = ..., bytes_fetched: _Optional[int] = ..., tree_bytes_fetched: _Optional[int] = ..., tree_before: _Optional[_Union[_container_pb2.TreeSummary, _Mapping]] = ..., tree_after: _Optional[_Union[_container_pb2.TreeSummary, _Mapping]] = ..., state_before: _Optional[_Union[_container_pb2.ReplicaState, str]] = ..., state_after: _Optional[_Union[_container_pb2.ReplicaState, str]] = ..., duration_ms: _Optional[int] = ..., differences: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    proof: str
+    def __init__(self, container_id: _Optional[int] = ..., result: _Optional[str] = ..., peers: _Optional[_Iterable[_Union[PeerOutcome, _Mapping]]] = ..., chunks: _Optional[_Iterable[_Union[ChunkOutcome, _Mapping]]] = ..., chunk_count: _Optional[int] = ..., bytes_fetched: _Optional[int] = ..., tree_bytes_fetched: _Optional[int] = ..., tree_before: _Optional[_Union[_container_pb2.TreeSummary, _Mapping]] = ..., tree_after: _Optional[_Union[_container_pb2.TreeSummary, _Mapping]] = ..., state_before: _Optional[_Union[_container_pb2.ReplicaState, str]] = ..., state_after: _Optional[_Union[_container_pb2.ReplicaState, str]] = ..., duration_ms: _Optional[int] = ..., differences: _Optional[_Mapping[str, int]] = ..., proof: _Optional[str] = ...) -> None: ...
 
 class AllocateBlocksRequest(_message.Message):
     __slots__ = ("client_id", "sizes", "keys", "scheme")

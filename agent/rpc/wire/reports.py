@@ -98,6 +98,7 @@ def outcome_message(result: ReconcileResult) -> scm_pb2.ReconcileOutcome:
         state_after=None if result.state_after is None else state_number(result.state_after),
         duration_ms=result.duration_ms,
         differences=result.differences,
+        proof=result.proof.value,
     )
 
 

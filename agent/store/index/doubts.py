@@ -41,6 +41,10 @@ class KeptDoubts(Protocol):
         """Return whether what fails now is to be called UNREADABLE."""
         ...
 
+    def are_noted(self) -> bool:
+        """Return whether any scan since the last whole one could not read something."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Doubts:
@@ -64,6 +68,11 @@ class Doubts:
         with self.index.read() as rows:
             doubt = decode_doubt(rows.doubt_row(self.container_id))
         return is_over(doubt, self.index.now_ms())
+
+    def are_noted(self) -> bool:
+        """Return whether any scan since the last whole one could not read something."""
+        with self.index.read() as rows:
+            return rows.doubt_row(self.container_id) is not None
 
 
 def grown(had: Doubt | None, now_ms: int, why: str) -> Doubt:

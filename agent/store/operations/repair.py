@@ -92,20 +92,18 @@ class Repair:
         block = self._fitting_block(block_id, chunk)
         if not is_ordered and chunk_at(block, chunk.offset) not in {None, chunk}:
             return False
-        if chunk.checksum_type is ChecksumType.NONE or not verifies(
-            chunk, self._held(block_id, chunk)
-        ):
+        if not self.holds(block_id, chunk):
             return False
         if chunk_at(block, chunk.offset) != chunk:
             self._change(lambda rows: record_chunk(rows, self._container_id, block_id, chunk))
         return True
 
-    def reaches(self, block_id: BlockId, end: int) -> bool:
-        """Return whether what holds the bytes of a block is at least `end` long."""
-        with self._volume.index.read() as rows:
-            place = place_of(rows, self._paths, self._container_id, block_id)
-        with block_errors(place.name):
-            return place.size_bytes() >= end
+    def holds(self, block_id: BlockId, chunk: ChunkInfo) -> bool:
+        """Return whether the medium has the bytes of a chunk at its place. Needs no lease: it is
+        asked again before they are recorded, or written over."""
+        if chunk.checksum_type is ChecksumType.NONE:
+            return False
+        return verifies(chunk, self._held(block_id, chunk))
 
     def trim(self, block_id: BlockId) -> int:
         """Move the bytes behind the last recorded chunk to quarantine; returns how many.

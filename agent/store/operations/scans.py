@@ -61,8 +61,11 @@ def commit_scan(
     tree: Tree,
     findings: Sequence[Finding],
     complete: bool,
+    is_whole: bool = True,
 ) -> ScanCommit:
     """Make the outcome of a scan durable, if the replica is still what the scan began with.
+
+    With `is_whole` False it is complete by what an earlier scan read: when that was stays known.
 
     A complete scan replaces tree and findings. One that was stopped only adds its findings: what
     it did not read, it knows nothing of. Damage is recorded also where there is no place for a
@@ -74,7 +77,7 @@ def commit_scan(
 
     def alter(rows: Change, row: ReplicaRow) -> ReplicaRow:
         row = counted(rows, container_id, row)
-        after = judged(options, container_id, row, findings, complete=complete)
+        after = judged(options, container_id, row, findings, complete=complete, is_whole=is_whole)
         replace_scanned(rows, container_id, findings)
         rows.delete_cursor(container_id)
         rows.put_doubt_row(container_id, None)
@@ -115,10 +118,11 @@ def judged(
     findings: Sequence[Finding],
     *,
     complete: bool,
+    is_whole: bool = True,
 ) -> ReplicaRow:
     """Return the row after a scan with these findings: UNHEALTHY, healed, or in the same state."""
     damage_count = sum(finding.is_damage for finding in findings)
-    if complete:
+    if complete and is_whole:
         row = replace(row, data_scan_at_ms=options.now_ms())
     if damage_count:
         return unhealthy(container_id, row, finding_count=damage_count)

@@ -7,7 +7,7 @@ import pytest
 from merkle.checksum import Algorithm
 from merkle.replica import BlockId
 from scanner.outcome import ScanOutcome
-from scanner.resume import DOUBTS_MAX, MARK_BYTES_MIN, ScanMark
+from scanner.resume import DOUBTS_MAX, MARK_BYTES_MIN, ScanMark, all_but
 from scanner.verify import scan_replica
 from tests.support.replica_reader import NOW_MS, MemoryReader, MemoryReplica, noise
 
@@ -124,3 +124,49 @@ def test_an_unread_block_is_never_covered() -> None:
     assert mark.covers(BlockId(2), (first,))
     assert not mark.covers(BlockId(2), (first, second))
     assert not mark.covers(BlockId(3), (first,))
+
+
+@pytest.mark.parametrize(
+    ("places", "read_bytes"),
+    [
+        ([], []),
+        ([(BlockId(2), CHUNK_BYTES, CHUNK_BYTES)], [CHUNK_BYTES]),
+        ([(BlockId(2), CHUNK_BYTES - 1, 2)], [2 * CHUNK_BYTES]),
+        ([(BlockId(2), 0, 1), (BlockId(2), 3 * CHUNK_BYTES, 1)], [CHUNK_BYTES, CHUNK_BYTES]),
+        ([(BlockId(2), -1, -1)], [4 * CHUNK_BYTES, CHUNK_BYTES]),
+        ([(BlockId(11), 0, 9_000)], [9_000]),
+        ([(BlockId(2), 99 * CHUNK_BYTES, 1)], []),
+    ],
+    ids=["nothing", "a chunk", "across two", "two of a block", "a block", "a small one", "behind"],
+)
+def test_of_all_but_some_places_only_those_are_read(
+    replica: MemoryReplica, places: list[tuple[BlockId, int, int]], read_bytes: list[int]
+) -> None:
+    """Chunk by chunk; and the tree is that of all."""
+    for block_id in (10, 11, 12):
+        replica.put(block_id, noise(9_000), bytes_per_checksum=1_024)
+    whole, _ = resumed(replica, None)
+    read: list[int] = []
+
+    outcome = scan_replica(
+        MemoryReader(replica),
+        algorithm=Algorithm.XXH3_64,
+        now_ms=lambda: NOW_MS,
+        stop=lambda: False,
+        progress=read.append,
+        pace=lambda _: None,
+        resume=all_but(places),
+    )
+
+    assert read_bytes == read
+    assert (whole.tree, whole.findings) == (outcome.tree, outcome.findings)
+
+
+def test_of_all_but_some_places_bytes_behind_the_block_are_seen(replica: MemoryReplica) -> None:
+    """A block of which anything is in doubt has its file looked at."""
+    replica.files[2] += b"more"
+
+    outcome, _ = resumed(replica, all_but([(BlockId(2), 99 * CHUNK_BYTES, 4)]))
+    unseen, _ = resumed(replica, all_but([(BlockId(3), 0, 1)]))
+
+    assert (1, 0) == (outcome.finding_count, unseen.finding_count)
