@@ -29,6 +29,7 @@ from agent.observe.audit import AuditLog
 from agent.observe.printable import printable
 from agent.rpc.security.caller import Role, check_own
 from agent.rpc.security.tls import Material, Security, secured
+from agent.rpc.wire.snapshot_store import check_address
 from agent.runtime.callthreads import CallThreads
 from agent.runtime.loop import Loop, LoopSet, Pulse
 from agent.runtime.stopping import StopRequest
@@ -116,6 +117,8 @@ def serve(
     security = secured(
         options.tls_files(), allow_plaintext=options.allow_plaintext, inspect=_check_certificate
     )
+    if options.snapshot_address:
+        check_address(options.snapshot_address)
     audit = AuditLog(Path(options.audit_file) if options.audit_file else None)
     limits = Limits(options.streams_max, options.connections_max, options.calls_per_s_max)
     state = State.open(data, map_bytes=options.lmdb_map_bytes, is_cold=is_cold)

@@ -332,7 +332,10 @@ class Operators(Parts):
                     hopeful=self._cases.all_hopeful(),
                 )
             return snapshot.export(
-                world, self._snapshots_path, keep_count=self._options.snapshot_keep_count
+                world,
+                self._snapshots_path,
+                keep_count=self._options.snapshot_keep_count,
+                address=self._options.snapshot_address,
             )
         finally:
             self._export_lock.release()

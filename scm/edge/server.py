@@ -202,7 +202,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         exported = self._control.export_snapshot()
         return scm_pb2.ExportSnapshotResponse(
             snapshot_id=exported.snapshot_id,
-            path=str(exported.path),
+            path=exported.place,
             container_count=exported.rows["containers"],
             replica_count=exported.rows["replicas"],
         )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent.rpc.wire.snapshot_file import signed, writing
+from agent.rpc.wire.snapshot_store import publish
 from health.rules import Rules
 from scm.cluster.loads import RECONSTRUCT_TYPE
 from scm.edge.views import NodeView, block_count, used_bytes
@@ -72,12 +73,21 @@ class Exported:
     snapshot_id: str
     path: Path
     rows: dict[str, int]
+    address: str = ""
+    """Where it lies for others, if it was put anywhere."""
+
+    @property
+    def place(self) -> str:
+        """Where whoever verifies finds it."""
+        return self.address or str(self.path)
 
 
-def export(world: World, directory: Path, *, keep_count: int) -> Exported:
-    """Write a snapshot under `directory` and delete the oldest beyond `keep_count`.
+def export(world: World, directory: Path, *, keep_count: int, address: str = "") -> Exported:
+    """Write a snapshot under `directory`, put it below `address` if there is one, and delete the
+    oldest beyond `keep_count` in both.
 
     Raises Unavailable(DISK_OUT_OF_SPACE) if it cannot be written; nothing is left of it then.
+    Raises what `snapshot_store.publish` does when others cannot have it.
     """
     snapshot_id = _free_id(world, directory)
     target = directory / snapshot_id
@@ -94,7 +104,8 @@ def export(world: World, directory: Path, *, keep_count: int) -> Exported:
             rules={name: getattr(world.rules, name) for name in OWN_RULES},
         )
     _delete_old(directory, keep_count)
-    return Exported(snapshot_id, target, files.counts)
+    published = publish(target, address, keep_count=keep_count) if address else ""
+    return Exported(snapshot_id, target, files.counts, published)
 
 
 def _free_id(world: World, directory: Path) -> str:

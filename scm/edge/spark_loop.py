@@ -108,7 +108,7 @@ class SparkLoop:
     def _verify(self, changed: Sequence[str]) -> Path:
         exported = self._control.export_snapshot()
         nodes = [f"--changed-node={node}" for node in changed]
-        code, out = self._run([str(exported.path), "--out", str(self._out), "--json", *nodes])
+        code, out = self._run([exported.place, "--out", str(self._out), "--json", *nodes])
         if code not in DONE_CODES:
             told = out.strip()[-TOLD_MAX:] or self._last_words()
             raise ValueError(f"{self._command[0]} ended with {code}: {told}; see {self.log}")

@@ -271,6 +271,10 @@ class ScmOptions:
     snapshot_keep_count: int = _option(
         10, "Newest snapshots kept on disk; older ones are deleted.", low=1, high=10_000
     )
+    snapshot_address: str = _path(
+        "Address where each snapshot is put as well, for Spark on other machines: "
+        "s3://bucket/snapshots, hdfs://..., file://...; none: only on this disk."
+    )
     tls_certificate: str = _path(
         "PEM file: the certificate of the control plane, with the role scm, and its issuers."
     )

@@ -11,11 +11,15 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from agent.errors import Refused, Unavailable
+from agent.rpc.wire.snapshot_store import check_address
+from scm.state.options import ScmOptions
 from spark_verify.errors import PlaceRefused, RunConflict
 from spark_verify.pipeline import Request, Result, verify
 from spark_verify.places import Place
 from spark_verify.runs import LEFT_MS, TEXTS, attempt, finished_runs, remove_left
 from tests.support.object_store import ObjectStore, object_store
+from tests.support.scm_world import ScmWorld
 from tests.support.snapshots import SnapshotRows, container, gather
 
 ROOT = Path(__file__).parents[2]
@@ -187,6 +191,53 @@ def test_what_killed_runs_left_goes_after_a_day(store: ObjectStore) -> None:
 
     assert ["run_id=dead", "run_id=done"] == young
     assert ["run_id=done"] == [one.place.name for one in out.listed()]
+
+
+def test_the_control_plane_puts_its_snapshots_where_spark_reads_them(
+    tmp_path: Path, store: ObjectStore
+) -> None:
+    """
+    The same files as on its own disk, as many as are kept, and nothing of one that was begun and
+    not finished.
+    """
+    address = store.address("scm")
+    begun = Place.of(address) / "0000000000001-t1"
+    (begun / "replicas" / "part-00000.parquet").write_text("half")
+    options = ScmOptions(snapshot_address=address, snapshot_keep_count=2)
+    with ScmWorld(tmp_path, options).running() as world:
+        world.join("dn1", "dn2", "dn3")
+        world.made_closed()
+        exported = [world.control.export_snapshot() for _ in range(3)]
+
+    assert [one.snapshot_id for one in exported[1:]] == [
+        one.place.name for one in Place.of(address).listed()
+    ]
+    newest = exported[-1]
+    own = sorted(path for path in newest.path.rglob("*") if path.is_file())
+    there = [one.place for one in Place.of(newest.place).listed(recursive=True) if one.is_file]
+    assert [path.read_bytes() for path in own] == [place.opened().readall() for place in there]
+    result = verify(Request(newest.place, store.address("scm-results"), reporting_min_percent=0))
+    assert result.summary["containers"] == 1
+
+
+def test_a_snapshot_that_cannot_be_put_there_is_told_and_kept(
+    tmp_path: Path, store: ObjectStore
+) -> None:
+    """
+    On the control plane's own disk, for who asks again; and a wrong address stops the start.
+    """
+    address = store.address("scm").replace("/snapshots/", "/no-such-bucket/")
+    with ScmWorld(tmp_path, ScmOptions(snapshot_address=address)).running() as world:
+        world.join("dn1")
+        with pytest.raises(Unavailable, match="cannot be written to") as raised:
+            world.control.export_snapshot()
+
+    assert (
+        Path(raised.value.hint.removeprefix("it is whole in ")).joinpath("manifest.json").is_file()
+    )
+    for wrong in ("bucket/snapshots", "s3://key:secret@bucket/x"):
+        with pytest.raises(Refused):
+            check_address(wrong)
 
 
 def test_an_address_with_credentials_is_refused() -> None:
