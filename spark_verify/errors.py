@@ -28,6 +28,12 @@ class PlaceRefused(VerifyError):
     code = "PLACE_REFUSED"
 
 
+class OptionRefused(VerifyError):
+    """An option is unknown, or has a value that it may not have."""
+
+    code = "OPTION_REFUSED"
+
+
 class RunConflict(VerifyError):
     """The run id is taken by a run of other input or other options."""
 

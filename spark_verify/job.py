@@ -19,7 +19,8 @@ from typing import Annotated, Final
 import typer
 
 from spark_verify.errors import failures
-from spark_verify.pipeline import REPORTING_MIN_PERCENT, Request, Result, verify
+from spark_verify.options import Chosen
+from spark_verify.pipeline import Request, Result, verify
 from spark_verify.printable import printable
 from spark_verify.report.page import verdict
 from spark_verify.snapshot.manifest import read_manifest
@@ -45,12 +46,27 @@ def verify_command(
     changed_node: Annotated[
         list[str] | None, typer.Option(help="Verify only containers with a replica there.")
     ] = None,
+    options: Annotated[
+        Path | None, typer.Option(help="File (TOML) of the options below, and of all rules.")
+    ] = None,
+    maintenance_min: Annotated[
+        int | None, typer.Option(help="Replicas that stay online during maintenance.")
+    ] = None,
+    ec_redundancy: Annotated[
+        int | None, typer.Option(help="EC indexes beyond data that stay online then.")
+    ] = None,
+    sample_max: Annotated[
+        int | None, typer.Option(help="Container ids that are named of each kind.")
+    ] = None,
     age_max_s: Annotated[
-        int, typer.Option(min=0, help="Refuse a snapshot older than this; 0: any age.")
-    ] = 0,
+        int | None, typer.Option(help="Refuse a snapshot older than this; 0: any age.")
+    ] = None,
     reporting_min_percent: Annotated[
-        int, typer.Option(min=0, max=100, help="Refuse when fewer of the nodes report.")
-    ] = REPORTING_MIN_PERCENT,
+        int | None, typer.Option(help="Refuse when fewer of the nodes report.")
+    ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Print all options, whence each comes, and stop.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Compare all replicas' checksums cluster-wide and say what to reconcile.
@@ -63,14 +79,27 @@ def verify_command(
         _tell(f"[{time.monotonic() - started_s:6.1f} s] {text}", err=True)
 
     try:
+        flags = {
+            "maintenance_min": maintenance_min,
+            "ec_redundancy": ec_redundancy,
+            "sample_max": sample_max,
+            "age_max_s": age_max_s,
+            "reporting_min_percent": reporting_min_percent,
+        }
+        chosen = Chosen.of(flags, options)
+        if explain:
+            _say_options(chosen, read_manifest(snapshot).rules, as_json=as_json)
+            raise _Done(0)
         request = Request(
             snapshot,
             out,
             run_id,
             master,
             tuple(changed_node or ()),
-            age_max_s=age_max_s,
-            reporting_min_percent=reporting_min_percent,
+            own_rules=chosen.rules(),
+            sample_max=chosen.value("sample_max"),
+            age_max_s=chosen.value("age_max_s"),
+            reporting_min_percent=chosen.value("reporting_min_percent"),
         )
         result = verify(request, progress)
     except failures() as error:
@@ -155,6 +184,17 @@ def _say_error(error: Exception, *, as_json: bool) -> None:
         _tell(f"hint: {hint}", err=True)
 
 
+def _say_options(chosen: Chosen, rules: dict[str, int], *, as_json: bool) -> None:
+    """Print what this verification would use."""
+    rows = chosen.explained(rules)
+    if as_json:
+        names = ("value", "from", "meaning")
+        typer.echo(json.dumps({row[0]: dict(zip(names, row[1:], strict=True)) for row in rows}))
+        return
+    for name, value, whence, meaning in rows:
+        _tell(f"{name:<22} {value:>10,}  {whence:<8}  {meaning}")
+
+
 def _say_result(result: Result, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"path": str(result.place)} | result.summary))
@@ -165,6 +205,10 @@ def _say_result(result: Result, *, as_json: bool) -> None:
     for action, planned in result.summary["plan"].items():
         if planned["rows"]:
             _tell(f"to {action}: {planned['rows']:,}")
+    if any(planned["rows"] for planned in result.summary["plan"].values()):
+        _tell(
+            "nothing was changed: `suture scm apply` hands the plan over, or `suture-scm --verify`"
+        )
     _kind, title, sentence = verdict(result.summary)
     _tell(f"{title}: {sentence}")
     _tell(f"{result.place / 'report.html'}")

@@ -12,7 +12,7 @@ What is written becomes a finished run at the end, and not before (`runs`).
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -34,7 +34,7 @@ from spark_verify.report.summary import (
     text_report,
     verification_ages,
 )
-from spark_verify.rows import RESULT_VERSION, ROWS_PER_CONTAINER_MAX
+from spark_verify.rows import RESULT_VERSION, ROWS_PER_CONTAINER_MAX, SAMPLE_MAX
 from spark_verify.runs import TEXTS, Attempt, attempt, finished, inputs_of, run_id_of
 from spark_verify.snapshot.manifest import SCAN_AGAIN, Manifest, read_manifest
 from spark_verify.snapshot.reading import (
@@ -57,7 +57,7 @@ from spark_verify.tasks.history import Previous, previous_run
 from spark_verify.tasks.judging import PARTS, Case, Job
 from spark_verify.tasks.plans import silent_nodes
 from spark_verify.tasks.tables import sweep
-from spark_verify.tasks.tallies import SAMPLE_MAX, Tallies
+from spark_verify.tasks.tallies import Tallies
 from spark_verify.tasks.verdict_rows import Stamp
 
 HERE_ROWS: Final = 5_000_000
@@ -87,6 +87,10 @@ class Request:
     reporting_min_percent: int = REPORTING_MIN_PERCENT
     """Of the nodes that should answer; with fewer the snapshot is refused."""
     rules: Rules = field(default_factory=Rules)
+    own_rules: Mapping[str, int] = field(default_factory=dict)
+    """Numbers that a person chose: they come before what the control plane says in its snapshot."""
+    sample_max: int = SAMPLE_MAX
+    """Container ids that are named of each kind."""
     here_rows: int = HERE_ROWS
     """Replica rows up to which Spark is not started, unless a master or a session is given."""
 
@@ -141,8 +145,10 @@ def verify(request: Request, progress: Progress = lambda _: None) -> Result:
     inputs = inputs_of(
         manifest,
         changed_nodes=request.changed_nodes,
-        rules=request.rules,
+        rules=replace(request.rules, **request.own_rules),
+        own_rules=sorted(request.own_rules),
         reporting_min_percent=request.reporting_min_percent,
+        sample_max=request.sample_max,
     )
     out = Place.of(request.out)
     target = out / f"run_id={run_id}"
@@ -171,9 +177,10 @@ def _run(run: Run) -> dict[str, Any]:
     check_changed(nodes, request.changed_nodes)
     check_reporting(nodes, request.reporting_min_percent)
     racks = {node["rack"] for node in nodes if node["health"] != "DEAD"}
-    rules = replace(request.rules, **manifest.rules | {"rack_count": max(len(racks), 1)})
+    chosen = manifest.rules | dict(request.own_rules)
+    rules = replace(request.rules, **chosen | {"rack_count": max(len(racks), 1)})
     versions = tuple(table.sort_by("datanode_id")["version"].to_pylist())
-    case = Case(nodes_of(table), rules, run.stamp, manifest, versions)
+    case = Case(nodes_of(table), rules, run.stamp, manifest, versions, request.sample_max)
     previous = previous_run(run.out, manifest, run.run_id)
     run.timed("open", started_s)
     started_s = time.monotonic()
@@ -294,8 +301,8 @@ def _conclude(
         "changed_nodes": run.inputs["changed_nodes"],
         "is_partial": bool(run.request.changed_nodes),
         **count_health(kinds),
-        "samples": samples(kinds),
-        "no_progress": tallies.ids("backed_off", ())[:SAMPLE_MAX],
+        "samples": samples(kinds, run.request.sample_max),
+        "no_progress": tallies.ids("backed_off", ())[: run.request.sample_max],
         "plan": count_plan(tallies, scan),
         "verification_age": verification_ages(volumes),
         "lost_by_volume": count_lost(votes),

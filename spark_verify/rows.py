@@ -30,6 +30,10 @@ ROWS_PER_CONTAINER_MAX: Final = 1_023
 """Replicas, or pending ops, of one container: some twenty are usual. What is judged side by side is
 bounded."""
 
+SAMPLE_MAX: Final = 100
+"""Container ids kept per kind of container unless an option says otherwise, as many as Ozone's
+report shows."""
+
 AHEAD_MAX_MS: Final = 3_600_000
 """How far an instant may lie in the future: clocks differ, but not by more than an hour."""
 

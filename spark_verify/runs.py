@@ -32,7 +32,7 @@ from typing import Any, Final
 from health.rules import Rules
 from spark_verify.errors import RunConflict
 from spark_verify.places import Place
-from spark_verify.rows import RESULT_VERSION
+from spark_verify.rows import RESULT_VERSION, SAMPLE_MAX
 from spark_verify.snapshot.manifest import Manifest
 
 SUCCESS: Final = "_SUCCESS"
@@ -76,7 +76,13 @@ def run_id_of(given: str, manifest: Manifest, changed_nodes: Sequence[str]) -> s
 
 
 def inputs_of(
-    manifest: Manifest, *, changed_nodes: Sequence[str], rules: Rules, reporting_min_percent: int
+    manifest: Manifest,
+    *,
+    changed_nodes: Sequence[str],
+    rules: Rules,
+    reporting_min_percent: int,
+    own_rules: Sequence[str] = (),
+    sample_max: int = SAMPLE_MAX,
 ) -> dict[str, Any]:
     """Return everything that a result follows from, as it stands in its summary."""
     return {
@@ -87,7 +93,9 @@ def inputs_of(
         "rows": dict(manifest.rows),
         "changed_nodes": sorted(set(changed_nodes)),
         "rules": asdict(rules),
+        "own_rules": list(own_rules),
         "reporting_min_percent": reporting_min_percent,
+        "sample_max": sample_max,
         "result_version": RESULT_VERSION,
         "code": code_checksum(),
     }

@@ -18,7 +18,7 @@ from health.words import (
     states_counted,
 )
 from spark_verify.report.blame import suspects
-from spark_verify.tasks.tallies import SAMPLE_MAX, Tallies
+from spark_verify.tasks.tallies import Tallies
 from spark_verify.tasks.volumes import AGE_DAYS
 
 LEAVING_MAX: Final = 500
@@ -87,7 +87,7 @@ def count_health(kinds: Iterable[Kind]) -> dict[str, Any]:
     }
 
 
-def samples(kinds: Iterable[Kind]) -> dict[str, dict[str, list[int]]]:
+def samples(kinds: Iterable[Kind], sample_max: int) -> dict[str, dict[str, list[int]]]:
     """Return the first ids of every flag, health state and mismatch that any container has."""
     found: dict[str, dict[str, set[int]]] = {
         "flags": {},
@@ -107,7 +107,7 @@ def samples(kinds: Iterable[Kind]) -> dict[str, dict[str, list[int]]]:
     order = {"flags": FLAGS, "health_states": tuple(s.name for s in Health)}
     return {
         what: {
-            name: sorted(names[name])[:SAMPLE_MAX]
+            name: sorted(names[name])[:sample_max]
             for name in order.get(what, CLASSES)
             if name in names
         }
@@ -239,5 +239,9 @@ def text_report(summary: dict[str, Any]) -> str:
         ids = ", ".join(map(str, found["ids"]))
         lines += [f"{found['scm']} for the SCM, {found['judge']} here: {ids}"]
     for name, ids in summary["samples"]["health_states"].items():
-        lines += ["", f"First {SAMPLE_MAX} {name} containers:", ", ".join(map(str, ids))]
+        lines += [
+            "",
+            f"First {summary['inputs']['sample_max']} {name} containers:",
+            ", ".join(map(str, ids)),
+        ]
     return "\n".join(lines)

@@ -44,7 +44,7 @@ class Counted:
 
 def run_here(parts: Sequence[Part], job: Job) -> Counted:
     """Do all tasks in this process; the layout has one partition."""
-    tallies = Tallies()
+    tallies = Tallies(job.case.sample_max)
     tables: dict[str, list[pa.Table]] = {}
     for part in parts:
         for _, table in parted(part, job, tallies):
@@ -62,7 +62,7 @@ def run_on_spark(spark: "SparkSession", parts: Sequence[Part], job: Job) -> Coun
     found = judged.toArrow()
     counted = zip(found["volumes"].to_pylist(), found["votes"].to_pylist(), strict=True)
     return Counted(
-        collected(found["tallies"].to_pylist()),
+        collected(found["tallies"].to_pylist(), job.case.sample_max),
         Sums.of(Sums(unpacked(volumes)[1], unpacked(votes)[1]) for volumes, votes in counted),
     )
 
@@ -71,7 +71,7 @@ def _reading(parts: Sequence[Part], job: Job) -> Callable[[Batches], Batches]:
     def run(batches: Batches) -> Batches:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                tallies = Tallies()
+                tallies = Tallies(job.case.sample_max)
                 name = parts[number].table
                 for partition, table in parted(parts[number], job, tallies):
                     yield _row(READ, partition, number, packed(name, table))
@@ -90,7 +90,7 @@ def _judging(job: Job) -> Callable[[Batches], Batches]:
                 name, table = unpacked(blob)
                 tables.setdefault(name, []).append(table)
             texts = [t["text"][0].as_py() for t in tables.pop(TALLIES, [])]
-            tallies = collected(texts)
+            tallies = collected(texts, job.case.sample_max)
             sums = judge_partition(number, tables, job, tallies)
             counted = packed("volumes", sums.volumes), packed("votes", sums.votes)
             yield _row(JUDGED, tallies.text(), *counted)

@@ -28,6 +28,7 @@ from spark_verify.rows import (
     PENDING_OPS,
     REPLICAS,
     ROWS_PER_CONTAINER_MAX,
+    SAMPLE_MAX,
     TABLES,
     Column,
     schema_of,
@@ -97,6 +98,8 @@ class Case:
     manifest: Manifest
     versions: tuple[str, ...] = ()
     """What runs on each of the nodes."""
+    sample_max: int = SAMPLE_MAX
+    """Container ids that are named of each kind."""
 
 
 @dataclass(frozen=True, slots=True)

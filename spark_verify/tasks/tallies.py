@@ -11,10 +11,8 @@ from health.departure import HELD_BY
 from health.judge import Judgement
 from health.segments import Groups, Ints
 from health.words import ACTIONS, CLASSES, CONTAINER_STATES, UNKNOWN, Health
+from spark_verify.rows import SAMPLE_MAX
 from spark_verify.tasks.batches import coded
-
-SAMPLE_MAX: Final = 100
-"""Container ids kept per kind of container, as many as Ozone's report shows."""
 
 VIOLATIONS_MAX: Final = 5
 """Contradictions of a snapshot that are named: enough to find the cause."""
@@ -25,7 +23,8 @@ Key = tuple[str, ...]
 class Tallies:
     """Sums by kind and key; those of several tasks add up."""
 
-    def __init__(self) -> None:
+    def __init__(self, sample_max: int = SAMPLE_MAX) -> None:
+        self.sample_max = sample_max
         self._numbers: dict[tuple[str, Key], list[int]] = {}
         self._ids: dict[tuple[str, Key], list[int]] = {}
 
@@ -34,7 +33,7 @@ class Tallies:
         place = (what, key)
         before = self._numbers.setdefault(place, [0] * len(numbers))
         self._numbers[place] = [a + b for a, b in zip(before, numbers, strict=True)]
-        self._ids[place] = sorted({*self._ids.get(place, ()), *ids})[:SAMPLE_MAX]
+        self._ids[place] = sorted({*self._ids.get(place, ()), *ids})[: self.sample_max]
 
     def count_rows(self, containers: int, replicas: int, ops: int) -> None:
         """Count the rows that were read."""
@@ -77,7 +76,7 @@ class Tallies:
 
     def text(self) -> str:
         """Return everything as JSON: `what`, key, sums, and the lowest container ids that were
-        counted, at most SAMPLE_MAX."""
+        counted, at most `sample_max`."""
         return json.dumps(
             [
                 (what, key, numbers, self._ids[what, key])
@@ -105,7 +104,7 @@ class Tallies:
             containers.is_known,
         )
         groups = Groups.of(*columns)
-        ids = _lowest_ids(groups, containers.container_id)
+        ids = _lowest_ids(groups, containers.container_id, self.sample_max)
         for group, (first, count) in enumerate(
             zip(groups.first.tolist(), groups.tally().tolist(), strict=True)
         ):
@@ -135,19 +134,19 @@ class Tallies:
             self.add("leaving", key, (*held, *map(int, others)))
 
 
-def collected(texts: Iterable[str]) -> Tallies:
+def collected(texts: Iterable[str], sample_max: int = SAMPLE_MAX) -> Tallies:
     """Return the sum of the tallies of several tasks, of each its `text`."""
-    total = Tallies()
+    total = Tallies(sample_max)
     for text in texts:
         for what, key, numbers, ids in json.loads(text):
             total.add(what, tuple(key), numbers, ids)
     return total
 
 
-def _lowest_ids(groups: Groups, ids: Ints) -> list[list[int]]:
+def _lowest_ids(groups: Groups, ids: Ints, count: int) -> list[list[int]]:
     order = np.argsort(groups.of_row, kind="stable")
     ends = np.cumsum(groups.tally())
     return [
-        ids[order[start : min(start + SAMPLE_MAX, end)]].tolist()
+        ids[order[start : min(start + count, end)]].tolist()
         for start, end in zip([0, *ends[:-1]], ends, strict=True)
     ]

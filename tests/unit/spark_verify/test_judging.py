@@ -7,8 +7,9 @@ from itertools import pairwise
 import pyarrow as pa
 import pytest
 
+from spark_verify.rows import SAMPLE_MAX
 from spark_verify.tasks.exchange import ROWS_PER_SLICE, Layout, joined, packed, unpacked
-from spark_verify.tasks.tallies import SAMPLE_MAX, Tallies, collected
+from spark_verify.tasks.tallies import Tallies, collected
 
 IDS = random.Random(3).choices(range(400), k=5_000)
 SCHEMA = pa.schema([("container_id", pa.int64()), ("number", pa.int64()), ("word", pa.string())])

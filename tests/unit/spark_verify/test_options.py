@@ -1,0 +1,152 @@
+"""What an operator chooses: where it comes from, and what is refused."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from health.rules import Rules
+from spark_verify import job
+from spark_verify.errors import OptionRefused
+from spark_verify.options import OPTIONS, Chosen
+from spark_verify.pipeline import Request, verify
+from tests.support.snapshots import NodeRow, container, gather
+
+UNIT = Path(__file__).parents[3] / "systemd" / "suture-verify.service"
+
+
+def options(directory: Path, text: str) -> Path:
+    """Write a file of options."""
+    path = directory / "verify.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_flag_comes_before_the_file_and_the_file_before_the_snapshot(tmp_path: Path) -> None:
+    """
+    And each says whence it comes; the rest is the default.
+    """
+    file = options(tmp_path, "maintenance_min = 3\nec_redundancy = 4\n")
+    chosen = Chosen.of({"maintenance_min": 5, "age_max_s": None}, file)
+
+    told = {
+        name: (value, whence)
+        for name, value, whence, _ in chosen.explained(
+            {"maintenance_min": 7, "ec_redundancy": 8, "most_copies": 9}
+        )
+    }
+
+    assert (5, "flag") == told["maintenance_min"]
+    assert (4, "file") == told["ec_redundancy"]
+    assert (9, "snapshot") == told["most_copies"]
+    assert (0, "default") == told["age_max_s"]
+    assert set(told) == set(OPTIONS)
+    assert {"maintenance_min": 5, "ec_redundancy": 4} == chosen.rules()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("maintenance = 1", "unknown maintenance"),
+        ("maintenance_min = -1", "must be 0 to 100"),
+        ("maintenance_min = true", "must be a whole number"),
+        ("reporting_min_percent = 101", "must be 0 to 100"),
+        ("maintenance_min =", "cannot be read"),
+    ],
+)
+def test_what_an_option_may_not_be_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    """
+    By its name, before anything is read.
+    """
+    with pytest.raises(OptionRefused, match=words):
+        Chosen.of({}, options(tmp_path, text))
+
+
+def test_every_rule_has_an_option() -> None:
+    """
+    But the number of racks, which is counted.
+    """
+    rules = {option.name for option in OPTIONS.values() if option.is_rule}
+
+    assert set(Rules.__dataclass_fields__) - {"rack_count"} == rules
+
+
+def test_a_chosen_rule_comes_before_the_control_planes(tmp_path: Path) -> None:
+    """
+    One replica of three rests: enough online by the snapshot's own number, too few by the one that
+    a person gave.
+    """
+    rows = gather([container(1, "R CLOSED 10", "C=7x2 C=7/m")])
+    snapshot = rows.write(tmp_path / "s", manifest={"rules": {"maintenance_min": 2}})
+
+    plain = verify(Request(str(snapshot), tmp_path / "out", "plain"))
+    strict = verify(
+        Request(str(snapshot), tmp_path / "out", "strict", own_rules={"maintenance_min": 3})
+    )
+
+    assert 0 == plain.summary["plan"]["replicate"]["rows"]
+    assert 1 == strict.summary["plan"]["replicate"]["rows"]
+    assert 3 == strict.summary["rules"]["maintenance_min"]
+
+
+def test_as_many_containers_are_named_as_was_chosen(tmp_path: Path) -> None:
+    """
+    In the samples and in the text report.
+    """
+    rows = gather([container(i, "R CLOSED 10", "C=7x2") for i in range(1, 10)])
+    snapshot = rows.write(tmp_path / "s")
+
+    summary = verify(Request(str(snapshot), tmp_path / "out", sample_max=4)).summary
+
+    assert [1, 2, 3, 4] == summary["samples"]["flags"]["UNDER_REPLICATED"]
+    assert "First 4 UNDER_REPLICATED containers:\n1, 2, 3, 4" in summary["text_report"]
+
+
+def test_explain_prints_and_does_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    All options, as JSON for programs; no result is made.
+    """
+    snapshot = gather([container(1, "R CLOSED 10", "C=7x3")]).write(tmp_path / "s")
+    words = [str(snapshot), "--out", str(tmp_path / "out"), "--sample-max", "7", "--explain"]
+    monkeypatch.setattr("sys.argv", ["suture-verify", *words, "--json"])
+
+    with pytest.raises(SystemExit) as ended:
+        job.main()
+
+    told = json.loads(capsys.readouterr().out)
+    assert 0 == ended.value.code
+    assert {"value": 7, "from": "flag"} == {
+        name: told["sample_max"][name] for name in ("value", "from")
+    }
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_shipped_unit_refuses_what_is_old_or_half_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    With the very flags of the unit: an old snapshot is refused, and, were it fresh, one of which a
+    fifth of the nodes has not reported.
+    """
+    (line,) = re.findall(r"^ExecStart=(.+)$", UNIT.read_text(), re.MULTILINE)
+    script = shlex.split(line)[2]
+    flags = shlex.split(script.partition('"$$snapshot"')[2])
+    rows = gather([container(1, "R CLOSED 10", "C=7x3")])
+    rows.nodes.append(NodeRow("silent", has_reported=False))
+    snapshot = rows.write(tmp_path / "s")
+    said = []
+    for more in ((), ("--age-max-s", "0")):
+        words = [str(snapshot), *flags, "--out", str(tmp_path / "out"), *more]
+        monkeypatch.setattr("sys.argv", ["suture-verify", *words])
+        with pytest.raises(SystemExit) as ended:
+            job.main()
+        assert 1 == ended.value.code
+        said.append(capsys.readouterr().err)
+
+    assert "at most 3600 s are allowed" in said[0]
+    assert "90 % must" in said[1]
+    assert 'snapshot)" && exec' in script, "without a snapshot nothing is verified"
