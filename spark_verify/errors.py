@@ -34,6 +34,12 @@ class OptionRefused(VerifyError):
     code = "OPTION_REFUSED"
 
 
+class SparkRefused(VerifyError):
+    """Spark does not start."""
+
+    code = "SPARK_REFUSED"
+
+
 class RunConflict(VerifyError):
     """The run id is taken by a run of other input or other options."""
 

@@ -30,6 +30,17 @@ ERROR: Final = 1
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
+MaintenanceMin = Annotated[
+    int | None, typer.Option(help="Replicas that stay online during maintenance.")
+]
+EcRedundancy = Annotated[
+    int | None, typer.Option(help="EC indexes beyond data that stay online then.")
+]
+SampleMax = Annotated[int | None, typer.Option(help="Container ids that are named of each kind.")]
+AgeMax = Annotated[int | None, typer.Option(help="Refuse a snapshot older than this; 0: any age.")]
+ReportingMin = Annotated[int | None, typer.Option(help="Refuse when fewer of the nodes report.")]
+
+
 @app.command()
 def verify_command(
     snapshot: Annotated[
@@ -49,21 +60,11 @@ def verify_command(
     options: Annotated[
         Path | None, typer.Option(help="File (TOML) of the options below, and of all rules.")
     ] = None,
-    maintenance_min: Annotated[
-        int | None, typer.Option(help="Replicas that stay online during maintenance.")
-    ] = None,
-    ec_redundancy: Annotated[
-        int | None, typer.Option(help="EC indexes beyond data that stay online then.")
-    ] = None,
-    sample_max: Annotated[
-        int | None, typer.Option(help="Container ids that are named of each kind.")
-    ] = None,
-    age_max_s: Annotated[
-        int | None, typer.Option(help="Refuse a snapshot older than this; 0: any age.")
-    ] = None,
-    reporting_min_percent: Annotated[
-        int | None, typer.Option(help="Refuse when fewer of the nodes report.")
-    ] = None,
+    maintenance_min: MaintenanceMin = None,
+    ec_redundancy: EcRedundancy = None,
+    sample_max: SampleMax = None,
+    age_max_s: AgeMax = None,
+    reporting_min_percent: ReportingMin = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Print all options, whence each comes, and stop.")
     ] = False,

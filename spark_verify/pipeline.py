@@ -51,7 +51,7 @@ from spark_verify.snapshot.reading import (
 )
 from spark_verify.snapshot.violations import EXAMPLES_MAX
 from spark_verify.tasks.batches import nodes_of
-from spark_verify.tasks.distribution import Counted, run_here, run_on_spark
+from spark_verify.tasks.distribution import Counted, is_submitted, run_here, run_on_spark
 from spark_verify.tasks.exchange import Layout
 from spark_verify.tasks.history import Previous, previous_run
 from spark_verify.tasks.judging import PARTS, Case, Job
@@ -221,11 +221,6 @@ def _counted(parts: list[Part], case: Case, silent: tuple[str, ...], run: Run) -
     run.say(f"judging {run.manifest.rows['containers']:,} containers in tasks of Spark")
     layout = Layout.of(rows, partitions_min=min(os.cpu_count() or 1, len(parts)))
     return run_on_spark(spark, parts, job(layout))
-
-
-def is_submitted() -> bool:
-    """Whether spark-submit started this process, or a Spark Connect server is named."""
-    return "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
 
 
 def _check_told(tallies: Tallies) -> None:

@@ -7,6 +7,7 @@ The tasks are the same functions (`judging`), and so are the files they write. S
 Arrow tables as blobs: its rows are few, and its JVM does nothing by the row.
 """
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -40,6 +41,11 @@ class Counted:
 
     tallies: Tallies
     sums: Sums
+
+
+def is_submitted() -> bool:
+    """Whether spark-submit started this process, or a Spark Connect server is named."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
 
 
 def run_here(parts: Sequence[Part], job: Job) -> Counted:

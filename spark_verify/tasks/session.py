@@ -4,11 +4,19 @@ Only what Spark Connect also offers is used here and everywhere: no RDD, no Spar
 """
 
 import os
+import socket
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import IO, Any, Final
 
 from pyspark.sql import SparkSession
+
+from spark_verify.errors import SparkRefused, failures
+from spark_verify.snapshot.reading import REASON_CHARACTERS_MAX
+from spark_verify.tasks.distribution import is_submitted
 
 ROWS_PER_PARTITION: Final = 500_000
 """Replica rows a shuffle partition holds: about 40 MB, small enough to aggregate in memory."""
@@ -46,22 +54,68 @@ def open_session(*, replica_count: int, master: str = "") -> SparkSession:
     `master` overrides; with neither, all cores of this machine.
     """
     builder = SparkSession.Builder().appName("suture-verify")
-    if _was_given() and not master:
+    is_given = is_submitted() or SparkSession.getActiveSession() is not None
+    if is_given and not master:
         spark = builder.getOrCreate()
     else:
         # The judge runs where its libraries are; a local session takes this from nowhere else.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         for name, value in _local_options(replica_count).items():
             builder = builder.config(name, value)
-        spark = builder.master(master or "local[*]").getOrCreate()
+        spark = _start(builder.master(master or "local[*]"), master or "local[*]")
     _tune(spark, replica_count)
     return spark
 
 
-def _was_given() -> bool:
-    """Whether someone else chose the cluster: spark-submit, Spark Connect, or a live session."""
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
-    return submitted or SparkSession.getActiveSession() is not None
+def _start(builder: Any, master: str) -> SparkSession:
+    """Start a JVM, and Spark in it. Raises SparkRefused with the reason that it gave: the stack
+    around it says nothing to who runs this."""
+    if master.startswith("local"):
+        _name_this_host()
+    with tempfile.TemporaryFile() as words:
+        try:
+            with _heard(words):
+                session: SparkSession = builder.getOrCreate()
+        except failures() as error:
+            words.seek(0)
+            said = words.read().decode("utf-8", errors="replace")
+            raise SparkRefused(f"Spark does not start: {reason_of(error, said)}") from error
+    return session
+
+
+def _name_this_host() -> None:
+    """Let a local session listen on loopback where this machine's own name is no address: Spark
+    asks for that before it looks at its configuration."""
+    try:
+        socket.getaddrinfo(socket.gethostname(), None)
+    except OSError:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        os.environ.setdefault("SPARK_LOCAL_HOSTNAME", "localhost")
+
+
+@contextmanager
+def _heard(words: IO[bytes]) -> Iterator[None]:
+    """Take what processes that are started meanwhile say on stderr, as long as they live: what
+    goes wrong later is told by the errors that reach Python."""
+    sys.stderr.flush()
+    own = os.dup(2)
+    os.dup2(words.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(own, 2)
+        os.close(own)
+
+
+def reason_of(error: Exception, said: str) -> str:
+    """Return the innermost reason that Java gave, in one line; what Python knows if it gave
+    none."""
+    lines = [line.strip() for line in (said + "\n" + str(error)).splitlines()]
+    causes = [line.partition("Caused by: ")[2] for line in lines if line.startswith("Caused by: ")]
+    thrown = [line.partition('" ')[2] for line in lines if line.startswith("Exception in thread")]
+    told = [line for line in lines if line and not line.startswith(("WARNING", "Picked up"))]
+    reasons = causes[-1:] or thrown[-1:] or told[:1]
+    return reasons[0].strip()[:REASON_CHARACTERS_MAX]
 
 
 def _local_options(replica_count: int) -> dict[str, str]:

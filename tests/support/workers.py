@@ -20,6 +20,7 @@ TOGETHER: Final = {
         "tests/spark/test_history.py",
         "tests/spark/test_job.py",
         "tests/spark/test_judging.py",
+        "tests/spark/test_places.py",
         "tests/spark/test_snapshot.py",
         "tests/spark/test_vectors.py",
     ),

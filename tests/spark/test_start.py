@@ -1,0 +1,80 @@
+"""Spark starts on any host, and where it does not the reason is told in a line."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spark_verify.tasks.session import reason_of
+from tests.support.java import skip_without_java
+from tests.support.snapshots import container, gather
+
+ROOT = Path(__file__).parents[2]
+
+STACK = """WARNING: Using incubator modules: jdk.incubator.vector
+Exception in thread "main" java.lang.ExceptionInInitializerError
+\tat org.apache.spark.deploy.SparkSubmit.main(SparkSubmit.scala)
+Caused by: java.net.UnknownHostException: node7: node7: Name or service not known
+\t... 10 more
+Caused by: java.net.UnknownHostException: node7: Name or service not known
+"""
+
+
+def verified(directory: Path, *before: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Verify a container on Spark in a process of its own, which a command may start."""
+    snapshot = gather([container(1, "R CLOSED 10", "C=7x3")]).write(directory / "s")
+    job = ["-m", "spark_verify.job", str(snapshot), "--out", str(directory / "out")]
+    return subprocess.run(
+        [*before, sys.executable, *job, "--master", "local[1]"],
+        cwd=ROOT,
+        env={k: v for k, v in os.environ.items() if not k.startswith("SPARK_")} | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.spark
+def test_a_host_whose_own_name_is_no_address_runs_spark(tmp_path: Path) -> None:
+    """
+    A local session listens on loopback by itself.
+    """
+    skip_without_java()
+    rename = 'hostname no-such-host.invalid && exec "$0" "$@"'
+
+    done = verified(tmp_path, "unshare", "-ru", "sh", "-c", rename)
+
+    assert 0 == done.returncode, done.stderr
+    assert "judging 1 containers in tasks of Spark" in done.stderr
+
+
+def test_a_start_that_fails_is_told_in_a_line(tmp_path: Path) -> None:
+    """
+    Here for want of a Java: what the shell said of it, without a stack.
+    """
+    failed = verified(tmp_path, JAVA_HOME="/nonexistent")
+
+    assert 1 == failed.returncode
+    *_, last = failed.stderr.strip().splitlines()
+    assert last.startswith("suture-verify: Spark does not start: ")
+    assert "/nonexistent/bin/java: No such file or directory" in last
+    assert "Traceback" not in failed.stderr
+    assert not list((tmp_path / "out").glob("*"))
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (STACK, "java.net.UnknownHostException: node7: Name or service not known"),
+        ('Exception in thread "main" a.B: no port\n\tat a.C\n', "a.B: no port"),
+        ("WARNING: x\nspark-class: no java\nline 97: CMD\n", "spark-class: no java"),
+        ("", "the gateway ended"),
+    ],
+)
+def test_the_innermost_reason_is_told(said: str, reason: str) -> None:
+    """
+    Of all that Java says around it; what Python knows where Java said nothing.
+    """
+    assert reason == reason_of(RuntimeError("the gateway ended\nmore"), said)
