@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from agent.store.files.durable import sync_file_system
+from agent.store.files.durable import sync_all
 
 PROGRAM: Final = "rsync"
 MODULE: Final = "whole"
@@ -44,15 +44,6 @@ def processor_s(pid: int, fields: int = OWN_TIMES) -> float:
     """Return the processor seconds of a process so far."""
     after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, after_name[11 : 11 + fields])) / TICKS_PER_S
-
-
-def synced(folder: Path) -> None:
-    """Make all that was written to the file system of a folder durable."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        sync_file_system(fd)
-    finally:
-        os.close(fd)
 
 
 def rsync_program() -> str:
@@ -115,7 +106,7 @@ class RsyncDaemon:
             assert client.stdout is not None
             told = client.stdout.read()
             _, status, usage = os.wait4(client.pid, 0)
-            synced(target)
+            sync_all(target)
             taken_s = time.perf_counter() - begun_s
             client.returncode = os.waitstatus_to_exitcode(status)
         if client.returncode:

@@ -316,9 +316,14 @@ class Mender:
         for job, answer in batch:
             if answer.chunk is not None:
                 jobs.append(job)
+                block = job.block
                 offers.append(
                     Offer(
-                        job.block.action.block_id, answer.chunk, answer.data, job.wanted.is_ordered
+                        block.action.block_id,
+                        answer.chunk,
+                        answer.data,
+                        job.wanted.is_ordered,
+                        block.described.block,
                     )
                 )
         done: frozenset[int] = frozenset()

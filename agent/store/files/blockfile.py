@@ -192,15 +192,18 @@ def overwrite(path: Path, data: bytes, offset: int) -> None:
     sync_directory(path.parent)
 
 
-def overwrite_pieces(path: Path, pieces: Iterable[tuple[int, bytes]]) -> None:
-    """Write each piece at its offset, over what is there or right behind it, and sync the file; if
-    it was made, its name is not durable yet. Raises as `overwrite`."""
+def overwrite_pieces(
+    path: Path, pieces: Iterable[tuple[int, bytes]], *, is_synced: bool = True
+) -> None:
+    """Write each piece at its offset, over what is there or right behind it, and sync the file, or
+    leave that to the caller; if it was made, its name is not durable yet. Raises as `overwrite`."""
     with opened(path, os.O_RDWR | os.O_CREAT) as fd:
         check_single(fd)
         for offset, data in pieces:
             check_reached(path, os.fstat(fd).st_size, offset)
             write_all(fd, data, offset)
-        os.fdatasync(fd)
+        if is_synced:
+            os.fdatasync(fd)
 
 
 def truncate(path: Path, length_bytes: int) -> None:

@@ -186,6 +186,15 @@ def sync_file_system(fd: int) -> None:
         raise OSError(number, os.strerror(number))
 
 
+def sync_all(directory: Path) -> None:
+    """Make all that was written to the file system of a directory durable. Raises OSError."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        sync_file_system(fd)
+    finally:
+        os.close(fd)
+
+
 def is_in_memory(fd: int) -> bool:
     """Return whether a file system has its files in the page cache alone (statfs(2)).
 

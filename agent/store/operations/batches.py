@@ -2,6 +2,7 @@
 
     old bytes of all to one copy in quarantine ─ one commit: an entry each
         ─ pwrite, one fdatasync a file ─ one sync of the directory ─ each read back past the cache
+          (of many files: one sync of the file system, names included)
         ─ one commit: all records, all entries removed
 
 What holds for one chunk (`agent.store.operations.repair`, `overwrite`) holds for each of a batch:
@@ -25,7 +26,7 @@ from typing import Final
 
 from agent.errors import SutureError
 from agent.store.files import blockfile
-from agent.store.files.durable import block_errors, sync_directory
+from agent.store.files.durable import block_errors, sync_all, sync_directory
 from agent.store.index.index import Change, Snapshot
 from agent.store.index.rows import InstallEntry, moved_on
 from agent.store.operations.overwrite import check_arrived, is_open, roll_back
@@ -43,22 +44,29 @@ from agent.store.replica import quarantine
 from agent.store.replica.obstacles import has_home
 from agent.store.replica.trees import tree_replica
 from agent.store.volumes.volume import Volume, check_space
+from merkle.blockrow import encode_block
 from merkle.checksum import crc32c
 from merkle.replica import Bcsid, BlockData, BlockId, ChunkInfo, ContainerId
 
 BATCH_BYTES_MAX: Final = 16 * 1024**2  # in memory twice: what comes, and what goes
 BATCH_COUNT_MAX: Final = 1_024
+FILES_SYNCED_MAX: Final = 16  # more are synced with their file system: a commit of its journal each
 WHY: Final = "replaced by a repair"
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A chunk that a peer gave. `is_ordered`: an operator wants just these bytes."""
+    """A chunk that a peer gave.
+
+    `is_ordered`: an operator wants just these bytes. `lent`: its block, as the peer has it: when it
+    has all its chunks here, it takes over commit id and client metadata.
+    """
 
     block_id: BlockId
     chunk: ChunkInfo
     data: bytes
     is_ordered: bool = False
+    lent: BlockData | None = None
 
 
 @dataclass(slots=True)
@@ -101,7 +109,8 @@ def install_batch(
         return frozenset()
     try:
         _write(volume, container_id, entries, taken)
-        volume.index.write(lambda rows: _record(rows, container_id, entries))
+        lent = {one.offer.block_id: one.offer.lent for one in taken if one.offer.lent}
+        volume.index.write(lambda rows: _record(rows, container_id, entries, lent))
     except BaseException as error:
         _take_back(volume, container_id, entries)
         if not isinstance(error, SutureError):
@@ -232,25 +241,48 @@ def _write(
     pieces: dict[BlockId, list[tuple[int, bytes]]] = defaultdict(list)
     for one in taken:
         pieces[one.offer.block_id].append((one.offer.chunk.offset, one.offer.data))
+    is_synced = len(pieces) <= FILES_SYNCED_MAX
     for block_id, parts in pieces.items():
         path = paths.block_file(block_id)
         with block_errors(path):
-            blockfile.overwrite_pieces(path, parts)
+            blockfile.overwrite_pieces(path, parts, is_synced=is_synced)
     if pieces:
         with block_errors(paths.chunks):
-            sync_directory(paths.chunks)
+            (sync_directory if is_synced else sync_all)(paths.chunks)
     for entry in entries:
         check_arrived(paths.block_file(entry.block_id), entry)
 
 
-def _record(rows: Change, container_id: ContainerId, entries: Sequence[InstallEntry]) -> None:
-    """Record the new bytes and end the entries."""
+def _record(
+    rows: Change,
+    container_id: ContainerId,
+    entries: Sequence[InstallEntry],
+    lent: Mapping[BlockId, BlockData],
+) -> None:
+    """Record the new bytes, and what else blocks have at their lenders; end the entries."""
     chunks: dict[BlockId, list[ChunkInfo]] = defaultdict(list)
     for entry in entries:
         chunks[entry.block_id].append(entry.chunk)
         rows.end_work(container_id, entry)
     for block_id, installed in chunks.items():
         record_chunks(rows, container_id, block_id, installed)
+        if block_id in lent:
+            _adopt(rows, container_id, block_id, lent[block_id])
+
+
+def _adopt(rows: Change, container_id: ContainerId, block_id: BlockId, lent: BlockData) -> None:
+    """Give a block that has each of the lender's chunks its commit id, unless ours is higher, and
+    its client's metadata, unless there is some."""
+    block = readable_block(rows, container_id, block_id)
+    if block is None or not set(lent.chunks) <= set(block.chunks):
+        return
+    adopted = replace(
+        block,
+        bcsid=Bcsid(max(block.bcsid, lent.bcsid)),
+        metadata=block.metadata or lent.metadata,
+    )
+    if adopted != block:
+        rows.put_block(container_id, block_id, encode_block(adopted))
 
 
 def _take_back(volume: Volume, container_id: ContainerId, entries: Sequence[InstallEntry]) -> None:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from agent.errors import Code, Refused, Unavailable
 from agent.store.files import blockfile
 from agent.store.index.rows import InstallEntry
 from agent.store.operations import batches
-from agent.store.operations.batches import Offer, install_batch
+from agent.store.operations.batches import FILES_SYNCED_MAX, Offer, install_batch
 from agent.store.replica_store import ReplicaStore
 from agent.store.scan_reader import DiskReader
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ContainerId
@@ -111,6 +112,38 @@ class TestInstalled:
         assert before.block_count + 1 == after.block_count
         assert before.bytes_used + 2 * CHUNK_BYTES == after.bytes_used
 
+    @pytest.mark.parametrize(
+        ("count", "expected"),
+        [(2, (44, (("key", "k9"),))), (1, (0, ()))],
+        ids=["all chunks", "not all"],
+    )
+    def test_what_else_a_block_has_at_its_lender_comes_with_its_chunks(
+        self, store: ReplicaStore, count: int, expected: tuple[int, object]
+    ) -> None:
+        """
+        In the same commit, and with all of its chunks only: a commit id claims them.
+        """
+        offers = [offer(9, 0), offer(9, 1)]
+        chunks = tuple(one.chunk for one in offers)
+        lent = BlockData(BlockId(9), Bcsid(44), chunks, (("key", "k9"),))
+
+        store.install_chunks(ONE, [replace(one, lent=lent) for one in offers[:count]])
+
+        block = store.block(ONE, BlockId(9))
+        assert expected == (block.bcsid, block.metadata)
+
+    def test_what_a_block_has_here_stays(self, store: ReplicaStore) -> None:
+        """
+        No commit id is lowered, and no client's metadata replaced.
+        """
+        before = store.block(ONE, BlockId(1))
+        assert before.metadata
+        lent = replace(before, bcsid=Bcsid(0), metadata=(("key", "another"),))
+
+        store.install_chunks(ONE, [replace(offer(1, 0), lent=lent)])
+
+        assert before == store.block(ONE, BlockId(1))
+
     def test_a_scan_that_has_begun_is_outdated(self, store: ReplicaStore) -> None:
         """
         Before the first byte is written, too.
@@ -160,6 +193,34 @@ class TestInstalled:
             *("write to 1", "sync of 1", "write to 3", "write to 3", "sync of 3"),
             *("sync of chunks", "commit"),
         ] == steps
+
+    def test_many_files_are_synced_with_their_file_system(
+        self, store: ReplicaStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        Once, before anything is recorded: each by itself is a commit of the file system's journal.
+        """
+        steps: list[str] = []
+        index, fdatasync, real = store._places[ONE].index, os.fdatasync, batches.sync_all
+        commit = index.write
+
+        def datasync(fd: int) -> None:
+            steps.append("sync of a file")
+            fdatasync(fd)
+
+        def sync(directory: Path) -> None:
+            steps.append(f"sync of all below {directory.name}")
+            real(directory)
+
+        monkeypatch.setattr(os, "fdatasync", datasync)
+        monkeypatch.setattr(batches, "sync_all", sync)
+        monkeypatch.setattr(index, "write", lambda change: (steps.append("commit"), commit(change)))
+        offers = [offer(block_id, 0) for block_id in range(10, 11 + FILES_SYNCED_MAX)]
+
+        done = store.install_chunks(ONE, offers)
+
+        assert len(offers) == len(done)
+        assert ["commit", "sync of all below chunks", "commit"] == steps
 
     def test_a_scan_is_shown_what_was_replaced(self, store: ReplicaStore) -> None:
         """
@@ -282,8 +343,10 @@ class TestFailing:
         """
         before, real = files(store), blockfile.overwrite_pieces
 
-        def forgetful(path: Path, pieces: Sequence[tuple[int, bytes]]) -> None:
-            real(path, pieces)
+        def forgetful(
+            path: Path, pieces: Sequence[tuple[int, bytes]], *, is_synced: bool = True
+        ) -> None:
+            real(path, pieces, is_synced=is_synced)
             if path.name == "9.block":
                 flip_bit(path, CHUNK_BYTES + 9)
 
@@ -331,7 +394,7 @@ class TestInterrupted:
     def begun(self, store: ReplicaStore, monkeypatch: pytest.MonkeyPatch) -> None:
         """Begin a batch and write nothing, as a process that is killed then."""
 
-        def killed(*_: object) -> None:
+        def killed(*_: object, **__: object) -> None:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patched:
@@ -379,7 +442,7 @@ class TestInterrupted:
 
         real = blockfile.overwrite_pieces
 
-        def killed(*_: object) -> None:
+        def killed(*_: object, **__: object) -> None:
             real(path, [(0, WANTED[0].data[:-1] + b"?"), (CHUNK_BYTES, content((1, 1)))])
             raise KeyboardInterrupt
 
