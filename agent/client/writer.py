@@ -38,7 +38,7 @@ from merkle.replica import (
 )
 
 ALLOCATION_BATCH: Final = 128  # files whose blocks are asked of the SCM at once
-RUN_BYTES_MAX: Final = 64 * 1024**2  # of blocks that are acknowledged together
+RUN_BYTES_MAX: Final = 32 * 1024**2  # of blocks that are acknowledged together
 MESSAGE_BYTES_MAX: Final = 1024**2  # of small blocks in one message
 MESSAGE_BLOCKS_MAX: Final = 256
 BLOCK_BYTES_DEFAULT: Final = 16 * 1024**2  # a longer file becomes several blocks

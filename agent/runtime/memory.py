@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 ARENAS_MAX: Final = 2  # what allocates most holds the interpreter lock; glibc: eight for each core
-KEPT_BYTES: Final = 64 * 1024**2  # free at the end of a heap: the messages of a few streams
+KEPT_BYTES: Final = 32 * 1024**2  # free at the end of a heap: the messages of a few streams
 MAPPED_BYTES_MIN: Final = 32 * 1024**2  # glibc's maximum: above any message, a chunk and more
 M_TRIM_THRESHOLD: Final = -1  # these three: malloc.h
 M_MMAP_THRESHOLD: Final = -3

@@ -21,7 +21,7 @@ from agent.store.files.writebehind import (
     write_direct,
 )
 
-BUFFER_BYTES: Final = 4 * 1024**2  # in one write: a chunk as clients cut it
+BUFFER_BYTES: Final = 2 * 1024**2  # in one write: enough for a disk with queues to be busy
 KEPT_COUNT: Final = 8  # buffers, for the files that are written at once most of the time
 
 assert BUFFER_BYTES % ALIGNMENT_BYTES == 0
