@@ -299,6 +299,7 @@ def _conclude(
         "samples": samples(kinds, run.request.sample_max),
         "no_progress": tallies.ids("backed_off", ())[: run.request.sample_max],
         "plan": count_plan(tallies, scan),
+        "scans_listed": tallies.of("scans").get((), [0])[0],
         "verification_age": verification_ages(volumes),
         "lost_by_volume": count_lost(votes),
         "blame": blame(votes, nodes),
@@ -319,7 +320,8 @@ def _result_manifest(run: Run, summary: dict[str, Any]) -> dict[str, object]:
         "rows": {
             "health": summary["containers"] + summary["unknown_containers"],
             "reconcile_plan": summary["plan"]["reconcile"]["rows"],
-            "plan": sum(p["rows"] for a, p in summary["plan"].items() if a != "reconcile"),
+            "plan": summary["scans_listed"]
+            + sum(p["rows"] for a, p in summary["plan"].items() if a not in ("reconcile", "scan")),
         },
         "seconds": run.seconds,
     }

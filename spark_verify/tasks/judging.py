@@ -181,6 +181,7 @@ def judge_partition(
     wanted = _wanted(found["divergent"], tallies)
     if not job.changed_nodes:
         scans = scan_plan(rows["replicas"], job.silent, job.case.stamp)
+        tallies.add("scans", (), (scans.num_rows,))
         found["plan"] = pa.concat_tables([found["plan"], scans])
     found["plan"] = ordered(found["plan"], "priority", "container_id", "action")
     for name, table in (found | {"reconcile_plan": wanted}).items():
