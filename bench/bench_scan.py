@@ -42,6 +42,7 @@ C_SOURCE: Final = Path(__file__).parent / "c" / "scan.c"
 C_PROGRAM: Final = C_SOURCE.parent / "bin" / "scan"
 LARGE: Final = (ContainerId(1), ContainerId(2))  # one a worker
 SMALL: Final = ContainerId(3)
+FINE: Final = ContainerId(4)  # as many bytes as a large one, in chunks of 64 KiB
 SMALL_SHAPE: Final = Shape(50_000, 1, 10_000)
 CHUNKS_PER_BLOCK: Final = 32
 MIB: Final = 1024**2
@@ -52,6 +53,7 @@ SUM_ROUNDS: Final = 9
 SUBPROCESS_TIMEOUT_S: Final = 300
 
 CPU_RATIO_MAX: Final = 1.5
+FINE_RATIO_MAX: Final = 1.5
 SPEED_RATIO_MIN: Final = 0.9
 SMALL_BLOCKS_PER_S_MIN: Final = 20_000
 SMALL_RATIO_MAX: Final = 1.3
@@ -90,11 +92,13 @@ def measures() -> list[Measure]:
         volume = Path(folder) / "volume"
         blocks = max(1, mib * MIB // len(LARGE) // (CHUNKS_PER_BLOCK * 4 * MIB))
         large = [fill(volume, one, Shape(blocks, CHUNKS_PER_BLOCK, 4 * MIB)) for one in LARGE]
+        fill(volume, FINE, Shape(blocks * CHUNKS_PER_BLOCK // 4, 256, 64 * 1024))
         small = fill(volume, SMALL, SMALL_SHAPE)
         fill(volume, WARM_UP, Shape(2, 2, 4 * MIB))
         files = sorted(path for folder in large for path in folder.iterdir())
         return [
             *against_c(volume, large),
+            *small_chunks(volume),
             *small_blocks(volume, small),
             *against_checksummers(volume, files),
             *page_cache(volume, files),
@@ -151,6 +155,25 @@ def against_c(volume: Path, large: list[Path]) -> list[Measure]:
             SPEED_RATIO_MIN,
             compared_with="C program",
         ),
+    ]
+
+
+def small_chunks(volume: Path) -> list[Measure]:
+    """Measure as many bytes in chunks of 64 KiB as in chunks of 4 MiB, one worker each."""
+    own, large = in_turns(
+        lambda: run_own(volume, FINE),
+        lambda: run_own(volume, LARGE[0]),
+        rounds=ROUNDS_DEFAULT,
+    )
+    cpu = ratios(own, large, lambda run: run.cpu_s_per_gb)
+    return [
+        at_most(
+            f"scan cpu, chunks of 64 KiB ({min(cpu):.2f} to {max(cpu):.2f})",
+            statistics.median(cpu),
+            "x",
+            FINE_RATIO_MAX,
+            compared_with="chunks of 4 MiB",
+        )
     ]
 
 

@@ -50,6 +50,12 @@ CONTRADICTING: Final = frozenset({Fault.PEER_CONTRADICTS, Fault.UNCONFIRMED_DELE
 """Faults that are between replicas: their verdict is CONTRADICTORY."""
 
 
+NOTE_FAULTS: Final = frozenset(
+    {Fault.FOREIGN_FILE, Fault.TREE_DAMAGED, Fault.TREE_MISSING, Fault.TREE_STALE}
+)
+"""Faults that cost no data: a stranger's file; a tree, which this scan makes anew."""
+
+
 class Forensic(StrEnum):
     """What kind of accident the bytes look like. It points at a culprit; it changes no verdict."""
 

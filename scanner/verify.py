@@ -12,7 +12,8 @@ Nothing here writes, marks or repairs, and nothing is reported about a block tha
 rewritten while it was read.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -21,9 +22,8 @@ from merkle.blockrow import decode_block
 from merkle.checksum import NO_WHOLE, Algorithm, U64s, long_crcs
 from merkle.damaged import Damaged
 from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo
-from merkle.tree import TreeBuilder
-from scanner.batch import SUMS_START, SimpleRun, runs
-from scanner.finding import Fault, Verdict
+from scanner.finding import NOTE_FAULTS, Fault, Verdict
+from scanner.growth import UNREADABLE_LEAF, Growth
 from scanner.insist import Insistent
 from scanner.judge import (
     WITNESSES,
@@ -38,20 +38,14 @@ from scanner.notebook import Notebook
 from scanner.outcome import ScanOutcome
 from scanner.ports import BlockReader, ReplicaReader, Structure
 from scanner.resume import KeepMark, Marker, ScanMark, no_mark
-from scanner.spans import Wholes, expected_wholes, spans_of
+from scanner.rows.alike import AlikeChunks
+from scanner.rows.batch import SUMS_START, SimpleRun, runs_and_alike
+from scanner.rows.spans import Wholes, expected_wholes, spans_of
 
 READ_BYTES_MAX: Final = 4 * 1024**2  # larger reads gain nothing, measured on NVMe and SATA
 Attempt: TypeAlias = memoryview | OSError | None  # what a first, quick read of a block gave
 STOPPED: Final = "stopped"
 CHANGED: Final = "changed"
-
-UNREADABLE_LEAF: Final = b"unreadable"
-"""Folded instead of sums where there are none, so that the leaf equals no healthy one."""
-
-NOTE_FAULTS: Final = frozenset(
-    {Fault.FOREIGN_FILE, Fault.TREE_DAMAGED, Fault.TREE_MISSING, Fault.TREE_STALE}
-)
-"""Faults that cost no data: a stranger's file; a tree, which this scan makes anew."""
 
 
 class _StopError(Exception):
@@ -115,27 +109,23 @@ class _Scan:
         self._verify = witnesses.quick or witnesses.verify
         self._long_crcs = long_crcs()
         self._algorithm = algorithm
-        self._builder = TreeBuilder(algorithm)
-        self._clean: list[ChunkInfo] = []
+        self._tree = Growth(algorithm)
         self._bytes_read = resume.bytes_read if resume else 0
         self._resume = resume
         self._marker = Marker(mark, resume)
         self._notebook = Notebook(reader.container_id, now_ms, self._marker.doubt)
-        self._block_count = 0
-        self._chunk_count = 0
         self._disagreement_count = 0
         self._undecided_count = 0
         self._wavering_count = 0
 
     def outcome(self, stopped_because: str = "") -> ScanOutcome:
-        self._add_clean()
         return ScanOutcome(
-            tree=self._builder.build(),
+            tree=self._tree.build(),
             findings=self._notebook.findings(),
             finding_count=self._notebook.count,
             bytes_read=self._bytes_read,
-            block_count=self._block_count,
-            chunk_count=self._chunk_count,
+            block_count=self._tree.block_count,
+            chunk_count=self._tree.chunk_count,
             stopped_because=stopped_because,
             undecided_count=self._undecided_count,
             wavering_count=self._wavering_count,
@@ -147,13 +137,16 @@ class _Scan:
     def walk(self) -> None:
         tombstones = self._reader.tombstones()
         for block_id, checksum in tombstones.items():
-            self._builder.add_tombstone(block_id, checksum)
+            self._tree.bury(block_id, checksum)
         seen: list[U64s] = []
         others: list[int] = []
-        for item in runs(self._reader.blocks(), self._algorithm, READ_BYTES_MAX):
+        for item in runs_and_alike(self._reader.blocks(), self._algorithm, READ_BYTES_MAX):
             if isinstance(item, SimpleRun):
                 seen.append(item.block_ids)
                 self._scan_run(item, tombstones)
+            elif isinstance(item, AlikeChunks):
+                others.append(item.block_id)
+                self._scan_alike(item, tombstones)
             else:
                 others.append(item[0])
                 self._scan_row(*item, tombstones)
@@ -161,8 +154,8 @@ class _Scan:
             structure = self._reader.structure()
         except OSError as error:
             raise _transient(error) from error
-        rows = np.concatenate([*seen, np.array(others, dtype=np.uint64)])
-        self._judge_structure(structure, rows, tombstones)
+        known = np.concatenate([*seen, np.array(others, dtype=np.uint64)])
+        self._judge_structure(structure, known, tombstones)
         self._notebook.trace(self._reader.blocks)
 
     def _scan_run(self, run: SimpleRun, tombstones: Mapping[BlockId, int]) -> None:
@@ -178,7 +171,7 @@ class _Scan:
         )
         for index, (block_id, row, length_bytes, window_bytes, sums_end) in enumerate(items):
             if self._stop():
-                self._take(run, start, index)
+                self._tree.run(run, start, index)
                 raise _StopError(STOPPED)
             if resume is not None and block_id not in tombstones and resume.covers_id(block_id):
                 continue
@@ -194,19 +187,57 @@ class _Scan:
                     if len(view) == length_bytes and verify(kind, window_bytes, sums, view):
                         marker.passed(block_id, length_bytes, self._bytes_read)
                         continue
-            self._take(run, start, index)
+            self._tree.run(run, start, index)
             start = index + 1
             self._scan_row(block_id, row, tombstones, attempt)
-        self._take(run, start, len(run.rows))
+        self._tree.run(run, start, len(run.rows))
 
-    def _take(self, run: SimpleRun, start: int, end: int) -> None:
-        """Put healthy blocks of a run into the tree."""
-        self._add_clean()
-        self._block_count += end - start
-        self._chunk_count += end - start
-        part = slice(start, end)
-        counts = np.ones(end - start, dtype=np.uint64)
-        self._builder.add_blocks(run.block_ids[part], counts, run.spans[part], run.leaves[part])
+    def _scan_alike(self, block: AlikeChunks, tombstones: Mapping[BlockId, int]) -> None:
+        """Read small chunks as if they were large ones; where that finds something, one by one."""
+        is_resumed = self._resume is not None and block.block_id <= self._resume.block_id
+        file = None
+        if not is_resumed and block.block_id not in tombstones:
+            if self._stop():
+                raise _StopError(STOPPED)
+            with suppress(OSError):
+                file = self._reader.open_block(block.block_id)
+        if file is None:
+            self._scan_row(block.block_id, block.row, tombstones)
+            return
+        try:
+            self._scan_stretches(block, file)
+        except OSError as error:
+            raise _transient(error) from error
+        finally:
+            file.close()
+
+    def _scan_stretches(self, block: AlikeChunks, file: BlockReader) -> None:
+        stretches = block.stretches(READ_BYTES_MAX)
+        wholes = expected_wholes(tuple(one.chunk for one in stretches), self._witnesses)
+        for stretch in stretches:
+            chunk = stretch.chunk
+            if self._stop():
+                self._tree.alike(block, stretch.first)
+                raise _StopError(STOPPED)
+            attempt: Attempt
+            try:
+                attempt = view = file.read(chunk.offset, chunk.length_bytes)
+            except OSError as error:
+                attempt = error
+            else:
+                self._account(len(view))
+                whole = wholes.get((chunk.offset, chunk.end), NO_WHOLE)
+                if self._compare(chunk, view, whole) is None:
+                    self._marker.passed(block.block_id, chunk.end, self._bytes_read)
+                    continue
+            chunks = decode_block(block.block_id, block.row)
+            self._tree.begin(block.block_id)
+            self._tree.healthy(*chunks.chunks[: stretch.first])
+            spans = spans_of(chunks.chunks[stretch.first :], READ_BYTES_MAX)
+            self._scan_spans(chunks, block.row, file, spans, attempt)
+            return
+        self._tree.alike(block, len(block.ends))
+        self._judge_length(block.block_id, block.length_bytes, block.row, file)
 
     def _scan_row(
         self,
@@ -247,9 +278,8 @@ class _Scan:
 
     def _scan_block(self, block: BlockData, row: bytes, attempt: Attempt) -> None:
         if self._resume is not None and self._resume.covers_block(block):
-            self._begin(block.block_id)
-            for chunk in block.chunks:
-                self._healthy(chunk)
+            self._tree.begin(block.block_id)
+            self._tree.healthy(*block.chunks)
             return
         try:
             file = self._reader.open_block(block.block_id)
@@ -267,30 +297,41 @@ class _Scan:
             file.close()
 
     def _scan_file(self, block: BlockData, row: bytes, file: BlockReader, attempt: Attempt) -> None:
-        self._begin(block.block_id)
+        self._tree.begin(block.block_id)
+        self._scan_spans(block, row, file, spans_of(block.chunks, READ_BYTES_MAX), attempt)
+
+    def _scan_spans(
+        self,
+        block: BlockData,
+        row: bytes,
+        file: BlockReader,
+        spans: Iterable[tuple[ChunkInfo, ...]],
+        attempt: Attempt,
+    ) -> None:
+        """Read what is left of a block; `attempt` is what reading the first span gave already."""
         wholes = expected_wholes(block.chunks, self._witnesses)
-        for span in spans_of(block.chunks, READ_BYTES_MAX):
+        for span in spans:
             if self._stop():
                 raise _StopError(STOPPED)
             resume = self._resume
             parts = [(False, span)] if resume is None else resume.parts(block.block_id, span)
             for is_covered, part in parts:
                 if is_covered:
-                    for chunk in part:
-                        self._healthy(chunk)
+                    self._tree.healthy(*part)
                 else:
                     self._scan_span(block, row, file, part, wholes, attempt)
             self._marker.passed(block.block_id, span[-1].end, self._bytes_read)
-        trailing_bytes = file.size_bytes - block.length_bytes
-        if trailing_bytes > 0 and self._stands(block.block_id, row):
-            self._notebook.note(
-                Verdict.CORRUPT,
-                Fault.TRAILING_BYTES,
-                f"file of {file.size_bytes} bytes, block of {block.length_bytes}",
-                block.block_id,
-                block.length_bytes,
-                trailing_bytes,
-            )
+            attempt = None
+        self._judge_length(block.block_id, block.length_bytes, row, file)
+
+    def _judge_length(
+        self, block_id: BlockId, length_bytes: int, row: bytes, file: BlockReader
+    ) -> None:
+        trailing_bytes = file.size_bytes - length_bytes
+        if trailing_bytes > 0 and self._stands(block_id, row):
+            evidence = f"file of {file.size_bytes} bytes, block of {length_bytes}"
+            place = (block_id, length_bytes, trailing_bytes)
+            self._notebook.note(Verdict.CORRUPT, Fault.TRAILING_BYTES, evidence, *place)
 
     def _scan_span(
         self,
@@ -303,7 +344,7 @@ class _Scan:
     ) -> None:
         """Read chunks that lie side by side in one go, and compare each with its row.
 
-        `attempt` is what reading them gave already, if they are the block's only ones.
+        `attempt` is what reading them gave already, if that was done.
         """
         start = span[0].offset
         try:
@@ -326,12 +367,14 @@ class _Scan:
             data = view[chunk.offset - start : chunk.end - start]
             first = self._compare(chunk, data, wholes.get((chunk.offset, chunk.end), NO_WHOLE))
             if first is None and not suspects:
-                self._healthy(chunk)
+                self._tree.healthy(chunk)
             else:
                 suspects.append((chunk, first))
         for chunk, first in suspects:
             if first is None:
-                self._healthy(chunk)  # only waited for its turn: chunks enter the tree in order
+                self._tree.healthy(
+                    chunk
+                )  # only waited for its turn: chunks enter the tree in order
             else:
                 self._judge(block, row, file, chunk, first)
 
@@ -371,24 +414,8 @@ class _Scan:
 
     # what goes into the tree and the findings
 
-    def _begin(self, block_id: BlockId) -> None:
-        self._add_clean()
-        self._block_count += 1
-        self._builder.add_block(block_id)
-
-    def _healthy(self, chunk: ChunkInfo) -> None:
-        self._chunk_count += 1
-        self._clean.append(chunk)
-
-    def _add_clean(self) -> None:
-        """Put the chunks into the tree that were found clean: many at once, because what is done
-        between two reads finds the processor's cache full of data."""
-        for chunk in self._clean:
-            self._builder.add_chunk(chunk.offset, chunk.length_bytes, chunk.window_checksums, True)
-        self._clean.clear()
-
     def _suspect(self, block: BlockData, chunk: ChunkInfo, judgement: Judgement) -> None:
-        self._healthy(chunk)
+        self._tree.healthy(chunk)
         self._disagreement_count += judgement.is_disagreement
         self._undecided_count += not judgement.is_decided
         self._wavering_count += judgement.is_wavering
@@ -398,17 +425,15 @@ class _Scan:
         self._notebook.chunk(block.block_id, chunk, judgement)
         if judgement.fault is Fault.CHUNK_MISSING:
             return
-        self._chunk_count += 1
-        self._add_clean()
         if judgement.verdict is Verdict.UNREADABLE or chunk.checksum_type is ChecksumType.NONE:
             leaf, length_bytes = UNREADABLE_LEAF, chunk.length_bytes
         else:
             leaf, length_bytes = judgement.window_checksums, judgement.length_bytes
-        self._builder.add_chunk(chunk.offset, length_bytes, leaf, False)
+        self._tree.damaged(chunk, length_bytes, leaf)
 
     def _block_without_file(self, block: BlockData, row: bytes) -> None:
         if not block.chunks:  # nothing was ever written to it
-            self._begin(block.block_id)
+            self._tree.begin(block.block_id)
         elif self._stands(block.block_id, row):
             evidence = f"no file for {len(block.chunks)} chunks, {block.length_bytes} bytes"
             self._notebook.note(
@@ -423,10 +448,9 @@ class _Scan:
     def _block_unreadable(self, block: BlockData, row: bytes, error: OSError) -> None:
         if not self._stands(block.block_id, row):
             return
-        self._begin(block.block_id)
+        self._tree.begin(block.block_id)
         for chunk in block.chunks:
-            self._chunk_count += 1
-            self._builder.add_chunk(chunk.offset, chunk.length_bytes, UNREADABLE_LEAF, False)
+            self._tree.damaged(chunk, chunk.length_bytes, UNREADABLE_LEAF)
         self._notebook.note(
             Verdict.UNREADABLE,
             Fault.CHUNK_UNREADABLE,

@@ -47,8 +47,8 @@ from merkle.replica import (
     ReplicaState,
 )
 from merkle.tree import Tree
-from scanner.batch import FIRST_SUM_END, SUMS_START, SimpleRun, runs
 from scanner.finding import Fault, Finding, Verdict
+from scanner.rows.batch import FIRST_SUM_END, SUMS_START, SimpleRun, runs
 
 SMALL_BYTES_MAX: Final = PART_BYTES
 STEP_BYTES: Final = 512 * 1024

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from merkle.replica import ChecksumType, ChunkInfo
-from scanner import spans
+from scanner.rows import spans
 from tools.mutants import child, suite
 from tools.mutants.groups import GROUPS, chosen
 from tools.mutants.invariants import checks_in
@@ -93,7 +93,7 @@ class TestChanges:
         """
         A change that is no Python would be killed by nobody's merit.
         """
-        path = "scanner/spans.py"
+        path = "scanner/rows/spans.py"
         source = (ROOT / path).read_text()
 
         for mutant in mutants_of(path, source):
@@ -152,7 +152,7 @@ class TestTrials:
         """
         The forked process runs the new code under the names that were imported long ago.
         """
-        path = "scanner/spans.py"
+        path = "scanner/rows/spans.py"
         source = (ROOT / path).read_text()
         mutant = next(
             each

@@ -10,7 +10,7 @@ from merkle.blockrow import decode_block
 from merkle.checksum import Algorithm
 from merkle.replica import BlockData
 from merkle.tree import Tree
-from scanner.batch import SimpleRun, runs
+from scanner.rows.batch import SimpleRun, runs
 from tests.support.tree_strategies import ALGORITHMS, blocks, trees
 from tests.support.trees import rows_of
 

@@ -63,8 +63,9 @@ SCM_RULES = (
     *("eligibility", "dispatch", "loads", "balance", "allocate", "intake", "nodes", "safemode"),
 )
 SCANNER_RULES = (
-    *("judge", "forensics", "breaker", "schedule", "pacing", "finding", "resume", "spans"),
-    *("strikes", "notebook", "batch", "verify", "outcome", "insist"),
+    *("rows/alike", "growth"),
+    *("judge", "forensics", "breaker", "schedule", "pacing", "finding", "resume", "rows/spans"),
+    *("strikes", "notebook", "rows/batch", "verify", "outcome", "insist"),
 )
 
 GROUPS = (
@@ -72,7 +73,11 @@ GROUPS = (
     Group(
         "scanner",
         tuple(f"scanner/{name}.py" for name in SCANNER_RULES),
-        ("tests/unit/scanner", "tests/property/test_scan_promise.py"),
+        (
+            "tests/unit/scanner",
+            "tests/property/test_scan_promise.py",
+            "tests/property/test_alike_chunks.py",
+        ),
         "scanner",
     ),
     Group(

@@ -4,7 +4,7 @@ A container may hold half a million blocks of one small chunk, and then what a s
 the bytes but what is done for each block. So rows are parsed in columns, and the leaves that the
 tree will have if all is well are folded in columns too; left for each block is one look at its
 file. A block of several chunks, of another checksum type or with a damaged row is not simple, and
-is scanned by itself.
+is scanned by itself; or as `scanner.rows.alike` says.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,13 +19,17 @@ from merkle.checksum import Algorithm, U64s
 from merkle.columns import fold_leaves, spans_of
 from merkle.damaged import Damaged
 from merkle.replica import BlockId, ChecksumType
+from scanner.rows.alike import (
+    SIMPLE_TYPES,
+    SUM_BYTES,
+    WINDOW_MASK,
+    AlikeChunks,
+    alike_blocks,
+    kinds_of,
+)
 
 Row: TypeAlias = tuple[BlockId, bytes]
 
-SIMPLE_TYPES: Final = (ChecksumType.CRC32, ChecksumType.CRC32C)
-"""Of nearly every block that was ever written, by Ozone's clients and by ours."""
-
-SUM_BYTES: Final = 4  # of one window's, by either type
 NOT_SIMPLE: Final = 0
 SUMS_START: Final = HEADER.size + CHUNK.size + POSITION.size
 """Where a row of one chunk has its window checksums."""
@@ -75,27 +79,42 @@ def runs(
 
     A simple block has at most `length_bytes_max`.
     """
+    for item in runs_and_alike(rows, algorithm, length_bytes_max, are_sought=False):
+        assert not isinstance(item, AlikeChunks), "none is sought"
+        yield item
+
+
+def runs_and_alike(
+    rows: Iterable[Row], algorithm: Algorithm, length_bytes_max: int, *, are_sought: bool = True
+) -> Iterator[SimpleRun | AlikeChunks | Row]:
+    """Yield the rows in order: runs of simple blocks, blocks of chunks that are alike and have
+    half of `length_bytes_max` or less each, if they `are_sought`, and every other row by itself.
+    """
     for block_ids, raws in batches(rows):
         try:
             parsed = read_columns(block_ids, raws)
         except Damaged:
             yield from zip(block_ids, raws, strict=True)
             continue
-        columns = _columns(parsed, algorithm, length_bytes_max)
+        leaves = fold_leaves(algorithm, parsed)
+        columns = _columns(parsed, leaves, length_bytes_max)
+        alikes = alike_blocks(parsed, raws, leaves, length_bytes_max // 2) if are_sought else {}
         edges = np.flatnonzero(np.diff(columns.simple_types)) + 1
         starts = [0, *edges.tolist()]
         for start, end in zip(starts, [*starts[1:], len(raws)], strict=True):
             if columns.simple_types[start] != NOT_SIMPLE:
                 yield _run(parsed, raws, columns, slice(start, end))
             else:
-                yield from zip(block_ids[start:end], raws[start:end], strict=True)
+                for index in range(start, end):
+                    alike = alikes.get(index)
+                    yield (block_ids[index], raws[index]) if alike is None else alike
 
 
-def _columns(parsed: RowColumns, algorithm: Algorithm, length_bytes_max: int) -> _Columns:
+def _columns(parsed: RowColumns, leaves: U64s, length_bytes_max: int) -> _Columns:
     counts = parsed.chunk_counts
     one = np.flatnonzero(counts == 1)
     chunks = (np.cumsum(counts) - counts)[one]
-    kinds = parsed.octets.view("<u4")[parsed.leaf_starts[chunks] // 4 - 1].astype(np.int64)
+    kinds = kinds_of(parsed, np.cumsum(counts) - counts)[chunks]
     result = _Columns(
         simple_types=np.full(len(counts), NOT_SIMPLE, dtype=np.int64),
         lengths_bytes=np.zeros(len(counts), dtype=np.int64),
@@ -108,7 +127,7 @@ def _columns(parsed: RowColumns, algorithm: Algorithm, length_bytes_max: int) ->
     # A length beyond any chunk's must not become a small one: compare before the sign is lost.
     fits = parsed.lengths_bytes[chunks] <= np.uint64(length_bytes_max)
     lengths = np.where(fits, parsed.lengths_bytes[chunks], np.uint64(0)).astype(np.int64)
-    window_bytes = kinds & ((1 << TYPE_SHIFT) - 1)
+    window_bytes = kinds & WINDOW_MASK
     sums_bytes = parsed.leaf_lengths[chunks] - POSITION.size
     window_counts = -(-lengths // np.maximum(window_bytes, 1))
     types = kinds >> TYPE_SHIFT
@@ -128,7 +147,7 @@ def _columns(parsed: RowColumns, algorithm: Algorithm, length_bytes_max: int) ->
     result.spans[one] = spans_of(
         np.zeros_like(chunks, np.uint64), lengths.astype(np.uint64), np.True_
     )
-    result.leaves[one] = fold_leaves(algorithm, parsed)[chunks]
+    result.leaves[one] = leaves[chunks]
     return result
 
 

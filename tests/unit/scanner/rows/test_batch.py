@@ -8,9 +8,10 @@ import pytest
 from merkle.blockrow import ROWS_PER_BATCH, decode_block, encode_block
 from merkle.checksum import Algorithm
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo
-from scanner.batch import FIRST_SUM_END, SUMS_START, SimpleRun, runs
 from scanner.finding import Fault, Verdict
 from scanner.judge import WITNESSES, Witnesses
+from scanner.rows.alike import AlikeChunks
+from scanner.rows.batch import FIRST_SUM_END, SUMS_START, SimpleRun, runs, runs_and_alike
 from scanner.verify import READ_BYTES_MAX, scan_replica
 from tests.support.replica_reader import (
     WINDOW_BYTES,
@@ -54,6 +55,21 @@ def test_a_mixed_replica_has_the_tree_of_its_metadata(
     assert mixed.metadata_tree(algorithm) == outcome.tree
     assert () == outcome.findings
     assert (38, 38) == (outcome.block_count, outcome.chunk_count)
+
+
+def test_chunks_that_are_alike_come_as_one_if_they_are_sought() -> None:
+    """Of at most half of what is read in one go; a push of rows takes them one by one."""
+    replica = MemoryReplica()
+    replica.put(1, noise(WINDOW_BYTES, 1), noise(WINDOW_BYTES, 2))
+    replica.put(2, noise(2 * WINDOW_BYTES, 1), noise(WINDOW_BYTES, 2))
+    rows = list(MemoryReader(replica).blocks())
+    read_bytes = 3 * WINDOW_BYTES
+
+    sought = list(runs_and_alike(rows, Algorithm.XXH3_64, read_bytes))
+
+    assert [True, False] == [isinstance(item, AlikeChunks) for item in sought]
+    assert rows[1] == sought[1]
+    assert rows == list(runs(rows, Algorithm.XXH3_64, read_bytes))
 
 
 def test_simple_blocks_come_as_runs(mixed: MemoryReplica) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from merkle.replica import ChecksumType, ChunkInfo
 from scanner.judge import Witnesses
-from scanner.spans import expected_wholes, spans_of
+from scanner.rows.spans import expected_wholes, spans_of
 
 
 def chunks(*spans: tuple[int, int]) -> tuple[ChunkInfo, ...]:

@@ -5,7 +5,7 @@ import pytest
 from merkle.blockrow import encode_block
 from merkle.checksum import Algorithm
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo
-from scanner.batch import SimpleRun, runs
+from scanner.rows.batch import SimpleRun, runs
 
 TYPE = ChecksumType.CRC32C
 MAX_BYTES = 1_000

@@ -1,0 +1,78 @@
+"""The tree that a scan grows: blocks in order, with what the medium holds of their chunks."""
+
+from typing import Final
+
+import numpy as np
+
+from merkle.checksum import Algorithm
+from merkle.replica import BlockId, ChunkInfo
+from merkle.tree import Tree, TreeBuilder
+from scanner.rows.alike import AlikeChunks
+from scanner.rows.batch import SimpleRun
+
+UNREADABLE_LEAF: Final = b"unreadable"
+"""Folded instead of sums where there are none, so that the leaf equals no healthy one."""
+
+
+class Growth:
+    """A tree that grows, and how many blocks and chunks are in it."""
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        self._builder = TreeBuilder(algorithm)
+        self._clean: list[ChunkInfo] = []
+        self.block_count = 0
+        self.chunk_count = 0
+
+    def bury(self, block_id: BlockId, checksum: int) -> None:
+        """Add a deleted block, at any time."""
+        self._builder.add_tombstone(block_id, checksum)
+
+    def begin(self, block_id: BlockId) -> None:
+        """Add the next block; chunks are its from now on."""
+        self._add_clean()
+        self.block_count += 1
+        self._builder.add_block(block_id)
+
+    def healthy(self, *chunks: ChunkInfo) -> None:
+        """Add chunks that are as they were written."""
+        self._clean += chunks
+        self.chunk_count += len(chunks)
+
+    def damaged(self, chunk: ChunkInfo, length_bytes: int, sums: bytes) -> None:
+        """Add what the medium holds of a chunk, by the sums of its windows."""
+        self._add_clean()
+        self.chunk_count += 1
+        self._builder.add_chunk(chunk.offset, length_bytes, sums, False)
+
+    def run(self, run: SimpleRun, start: int, end: int) -> None:
+        """Add healthy blocks of a run."""
+        self._add_clean()
+        self.block_count += end - start
+        self.chunk_count += end - start
+        part = slice(start, end)
+        counts = np.ones(end - start, dtype=np.uint64)
+        self._builder.add_blocks(run.block_ids[part], counts, run.spans[part], run.leaves[part])
+
+    def alike(self, block: AlikeChunks, count: int) -> None:
+        """Add a block with its first chunks, which are healthy."""
+        self._add_clean()
+        self.block_count += 1
+        self.chunk_count += count
+        self._builder.add_blocks(
+            np.array([block.block_id], dtype=np.uint64),
+            np.array([count], dtype=np.uint64),
+            block.spans[:count],
+            block.leaves[:count],
+        )
+
+    def build(self) -> Tree:
+        """Return the tree."""
+        self._add_clean()
+        return self._builder.build()
+
+    def _add_clean(self) -> None:
+        """Put the chunks into the tree that were found clean: many at once, because what is done
+        between two reads finds the processor's cache full of data."""
+        for chunk in self._clean:
+            self._builder.add_chunk(chunk.offset, chunk.length_bytes, chunk.window_checksums, True)
+        self._clean.clear()

@@ -1,0 +1,148 @@
+"""Blocks of many small chunks that are alike, scanned as if they had few large ones.
+
+    64 KiB chunks of four windows each      ░░░░|░░░░|░░░░|░░░░|░░░░|░░░░|░░░░|░░░░|░░
+    read, and compared, in one go           ──────── 4 MiB ────────┤ ───── 4 MiB ─────
+
+A client that syncs often writes chunks of some kilobytes. What a scan costs is then not the bytes
+but what is done for each chunk: its row decoded, its data cut, its sums compared, its leaf made.
+Where no window is cut by the end of a chunk, the windows of many chunks in a row are those of one
+large chunk. So they are compared in one go, and their leaves are made in columns; only where that
+finds something is each chunk looked at by itself.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from merkle.blockrow import CHUNK, POSITION, TYPE_SHIFT, RowColumns
+from merkle.checksum import U64s
+from merkle.columns import spans_of
+from merkle.replica import BLOCK_BYTES_MAX, BlockId, ChecksumType, ChunkInfo
+
+SIMPLE_TYPES: Final = (ChecksumType.CRC32, ChecksumType.CRC32C)
+"""Of nearly every block that was ever written, by Ozone's clients and by ours."""
+
+WINDOW_MASK: Final = (1 << TYPE_SHIFT) - 1
+SUM_BYTES: Final = 4  # of one window's, by either type
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Chunks of one block that are read in one go: `[first, last)` of them, as if they were one."""
+
+    first: int
+    last: int
+    chunk: ChunkInfo
+
+
+@dataclass(frozen=True, slots=True)
+class AlikeChunks:
+    """A block of small chunks side by side, of one checksum type and window, none cut by a chunk's
+    end but the last: so all windows of a stretch of it are those of one large chunk.
+
+    `ends`, `spans` and `leaves` have one item a chunk; `sums` are the checksums of all windows.
+    """
+
+    block_id: BlockId
+    row: bytes
+    checksum_type: ChecksumType
+    window_bytes: int
+    ends: npt.NDArray[np.int64]
+    sums: bytes
+    spans: U64s
+    leaves: U64s
+
+    @property
+    def length_bytes(self) -> int:
+        """Of the block."""
+        return int(self.ends[-1])
+
+    def stretches(self, length_bytes_max: int) -> list[Stretch]:
+        """Return what to read in one go each: whole chunks, of at most `length_bytes_max`."""
+        found = []
+        first = start = 0
+        while first < len(self.ends):
+            last = int(np.searchsorted(self.ends, start + length_bytes_max, side="right"))
+            end = int(self.ends[last - 1])
+            sums = slice(
+                SUM_BYTES * (start // self.window_bytes), SUM_BYTES * -(-end // self.window_bytes)
+            )
+            chunk = ChunkInfo(
+                start, end - start, self.checksum_type, self.window_bytes, self.sums[sums]
+            )
+            found.append(Stretch(first, last, chunk))
+            first, start = last, end
+        return found
+
+
+def alike_blocks(
+    parsed: RowColumns, raws: Sequence[bytes], leaves: U64s, length_bytes_max: int
+) -> dict[int, AlikeChunks]:
+    """Return the blocks whose chunks are alike and have at most `length_bytes_max`, by their place
+    in the batch."""
+    counts = parsed.chunk_counts
+    if not (counts > 1).any():
+        return {}
+    firsts = np.cumsum(counts) - counts
+    kinds = kinds_of(parsed, firsts)
+    fits = parsed.lengths_bytes <= np.uint64(length_bytes_max)
+    lengths = np.where(fits, parsed.lengths_bytes, np.uint64(0)).astype(np.int64)
+    window_bytes = kinds & WINDOW_MASK
+    windows = np.maximum(window_bytes, 1)
+    is_first = np.zeros(len(kinds), dtype=np.bool_)
+    is_first[firsts[counts > 0]] = True
+    is_last = np.roll(is_first, -1)
+    ends = parsed.offsets + parsed.lengths_bytes
+    is_alike = (
+        np.isin(kinds >> TYPE_SHIFT, SIMPLE_TYPES)
+        & (lengths > 0)
+        & (window_bytes > 0)
+        & (is_last | (lengths % windows == 0))
+        & (parsed.leaf_lengths - POSITION.size == SUM_BYTES * -(-lengths // windows))
+        & (parsed.offsets == np.where(is_first, np.uint64(0), np.roll(ends, 1)))
+        & (ends <= np.uint64(BLOCK_BYTES_MAX))
+        & (is_first | (kinds == np.roll(kinds, 1)))
+    )
+    wrong_counts = np.add.reduceat(~is_alike, firsts[counts > 0], dtype=np.int64)
+    found = np.flatnonzero(counts > 0)[wrong_counts == 0]
+    return {
+        index: _alike(parsed, raws, leaves, index, int(firsts[index]), int(kinds[firsts[index]]))
+        for index in found[counts[found] > 1].tolist()
+    }
+
+
+def _alike(
+    parsed: RowColumns, raws: Sequence[bytes], leaves: U64s, index: int, first: int, kind: int
+) -> AlikeChunks:
+    part = slice(first, first + int(parsed.chunk_counts[index]))
+    starts = parsed.leaf_starts[part] + POSITION.size
+    stops = parsed.leaf_starts[part] + parsed.leaf_lengths[part]
+    octets = memoryview(parsed.octets.data)
+    sums = [octets[a:b] for a, b in zip(starts.tolist(), stops.tolist(), strict=True)]
+    lengths = parsed.lengths_bytes[part]
+    return AlikeChunks(
+        block_id=BlockId(int(parsed.block_ids[index])),
+        row=raws[index],
+        checksum_type=ChecksumType(kind >> TYPE_SHIFT),
+        window_bytes=kind & WINDOW_MASK,
+        ends=np.cumsum(lengths).astype(np.int64),
+        sums=b"".join(sums),
+        spans=spans_of(parsed.offsets[part], lengths, np.True_),
+        leaves=leaves[part],
+    )
+
+
+def kinds_of(parsed: RowColumns, firsts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the type and window size of each chunk, as the table before a row's leaves has them;
+    `firsts` are the first chunks of the rows."""
+    counts = parsed.chunk_counts
+    some = counts > 0
+    tables = parsed.leaf_starts[firsts[some]] - CHUNK.size * counts[some]
+    within = np.arange(counts.sum()) - np.repeat(firsts, counts)
+    places = np.repeat(tables, counts[some]) + CHUNK.size * within
+    words: npt.NDArray[np.uint32] = parsed.octets.view("<u4")
+    kinds: npt.NDArray[np.int64] = words[places // 4 + 1].astype(np.int64)
+    return kinds
