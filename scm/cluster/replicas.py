@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 import structlog
 
-from scm.state.arena import Rows
+from scm.state.arena import Rows, picked
 from scm.state.database import Change, State
 from scm.state.facts import Replica
 from scm.state.holders import Ids
@@ -130,7 +130,7 @@ class Reports:
             return self._record(change, told, there, gone)
         assembly.seen.append(there["container_id"])
         if assembly.deleted:
-            there = there[~np.isin(there["container_id"], list(assembly.deleted))]
+            there = picked(there, ~np.isin(there["container_id"], list(assembly.deleted)))
         changed = self._record(change, told, there, gone)
         assembly.next_page = report.page + (not report.is_unfinished)
         if report.is_unfinished or not report.is_last:

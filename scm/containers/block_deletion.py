@@ -208,12 +208,14 @@ class BlockDeletion:
         changed = []
         asked = list(container_ids)
         is_held = self._state.replicas.holding(np.array(asked, np.int64), self._nodes.dead)
+        get = self._state.containers.get
         for container_id, holds in zip(asked, is_held.tolist(), strict=True):
-            container = self._state.containers.get(container_id)
+            container = get(container_id)
             if container is None:
                 continue
             if holds and container.state in _DONE:  # as nearly all: no replica is unpacked
-                self._unfinished.pop(container_id, None)
+                if self._unfinished:
+                    self._unfinished.pop(container_id, None)
             elif self._tidy_one(change, container):
                 changed.append(container_id)
         return changed

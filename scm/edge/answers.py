@@ -6,7 +6,8 @@ from typing import Final, assert_never
 
 from agent.ec.scheme import parse_scheme
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
-from agent.rpc.wire.codec import state_number, summary_message
+from agent.rpc.wire.codec import summary_message
+from agent.rpc.wire.replica_columns import report_of
 from scm.administration.admin import NodeDecision
 from scm.administration.decommission import SHOWN_MAX, Departure
 from scm.administration.forgetting import Fate
@@ -451,19 +452,8 @@ def _holder(replica: Replica) -> scm_pb2.KnownHolder:
 
 
 def _replica_report(replica: Replica) -> container_pb2.ReplicaReport:
-    return container_pb2.ReplicaReport(
-        container_id=replica.container_id,
-        state=state_number(replica.state),
-        bytes_used=replica.bytes_used,
-        block_count=replica.block_count,
-        bcsid=replica.bcsid,
-        origin_datanode_id=replica.origin_datanode_id,
-        replica_index=replica.replica_index,
-        is_empty=replica.is_empty,
-        tree=None if replica.tree is None else summary_message(replica.tree),
-        volume_id=replica.volume_id,
-        data_scan_at_ms=replica.data_scan_at_ms,
-        finding_count=replica.finding_count,
-        load_error=replica.load_error,
+    return report_of(
+        replica,
         contradiction_count=int(replica.is_contradictory),
+        load_error=replica.load_error,
     )

@@ -57,9 +57,17 @@ class Meters:
             registry=self.registry,
         )
 
-    def lock_held(self, seconds: float) -> None:
+        self._lock_spent = Histogram(
+            "suture_scm_lock_processor_seconds",
+            "Processor time while the lock was held; the rest of each hold was spent waiting.",
+            buckets=LOCK_BOUNDS_S,
+            registry=self.registry,
+        )
+
+    def lock_held(self, seconds: float, processor_seconds: float) -> None:
         """Count one hold of the lock."""
         self._lock_held.observe(seconds)
+        self._lock_spent.observe(processor_seconds)
 
 
 class FiguresCollector(Collector):

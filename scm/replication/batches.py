@@ -7,7 +7,8 @@ A snapshot of the same moment gives Spark the same batch (`spark_verify.tasks.ba
 come to the same answer is what `suture-verify` checks for every container.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Sized
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -34,6 +35,7 @@ from merkle.replica import ReplicaState
 from scm.cluster.cases import Cases
 from scm.cluster.nodes import Nodes as NodeBook
 from scm.state import facts
+from scm.state.arena import picked
 from scm.state.database import State as Books
 from scm.state.facts import Container, ContainerState, Health, OpState, Pending
 from scm.state.options import ScmOptions
@@ -49,6 +51,9 @@ OP_WORDS: Final = {
 
 _STATES: Final = {word: code for code, word in enumerate(CONTAINER_STATES)}
 _REPLICA_STATES: Final = np.array([REPLICA_STATES.index(state) for state in ReplicaState])
+_TOLD: Final[Callable[[Container], tuple[Any, ...]]] = attrgetter(
+    "replication_factor", "sequence_id", "committed_count", "committed_bytes", "state"
+)
 _NOBODY: Final = Container(0, ContainerState.CLOSED, 0, 0, 0, ())  # a container only replicas name
 
 
@@ -113,7 +118,7 @@ class Batches:
         owner, held = self._state.replicas.owned(ids)
         if gone := frozenset(gone):
             is_left = self._left(ids, owner, held, gone)
-            owner, held = owner[is_left], held[is_left]
+            owner, held = owner[is_left], picked(held, is_left)
         ops = self._ops(ids, without)
         words, which = np.unique(held["datanode"], return_inverse=True)
         holders = self._state.replicas.words(words.tolist())
@@ -122,7 +127,9 @@ class Batches:
         place = {name: i for i, name in enumerate(names)}
         node = np.array([place[name] for name in holders], dtype=np.int64)[which]
         order = np.lexsort((node, held["replica_index"], owner))
-        replicas, origins = self._replicas(ids, owner[order], held[order], node[order], names)
+        replicas, origins = self._replicas(
+            ids, owner[order], picked(held, order), node[order], names
+        )
         return Batch(
             containers=self._containers(ids, owner, held),
             replicas=replicas,
@@ -149,11 +156,11 @@ class Batches:
 
     def _ops(self, ids: Sequence[int], without: Collection[int]) -> list[tuple[int, str, str, int]]:
         """Return place of the container, word, datanode, index."""
-        commands = self._state.commands
+        commands, concerned = self._state.commands, self._state.commands.by_container
         return [
             (i, *row)
             for i, number in enumerate(ids)
-            if commands.has_any(number)
+            if number in concerned
             for pending in commands.of_container(number)
             if pending.command_id not in without
             for row in op_rows(pending, self._state)
@@ -258,31 +265,43 @@ class Batches:
         able = _REPLICA_STATES[held["state"]] != UNHEALTHY
         blocks = rows_of.highest(held["block_count"].astype(np.int64), -1, able)
         used = rows_of.highest(held["bytes_used"].astype(np.int64), -1, able)
-        state, keys = self._state, self._state.keys
-        found = [state.containers.get(number) for number in ids]
+        containers, keys = self._state.containers, self._state.keys
+        found = [containers.get(number) for number in ids]
         known = [_NOBODY if container is None else container for container in found]
         is_known = np.array([container is not None for container in found], dtype=np.bool_)
-        data = _longs(c.data_count if c.scheme else 0 for c in known)
-        factor = _longs([c.replication_factor for c in known])
+        factors, sequence_ids, counts, sizes, words = zip(*map(_TOLD, known), strict=True)
+        factor = _longs(factors)
+        data = np.zeros(len(ids), dtype=np.int64)
+        for i in [i for i, container in enumerate(known) if container.scheme]:
+            data[i] = known[i].data_count
         is_ec = data > 0
-        committed = _longs([c.committed_count for c in known])
-        size = _longs([c.committed_bytes for c in known])
+        has_pipeline = np.zeros(len(ids), dtype=np.bool_)
+        for i in [i for i, word in enumerate(words) if word is ContainerState.OPEN]:
+            has_pipeline[i] = self._has_pipeline(known[i])
         return Containers(
             container_id=np.array(ids, dtype=np.int64),
             kind=np.where(is_known, np.where(is_ec, Kind.EC, Kind.RATIS), UNKNOWN),
             factor=factor,
             data=data,
             parity=np.where(is_ec, factor - data, 0),
-            state=np.where(is_known, _longs([_STATES[c.state] for c in known]), UNKNOWN),
-            sequence_id=_longs([c.sequence_id for c in known]),
-            acknowledged_id=_longs([keys.last_bcsid_in(n) or NO_BCSID for n in ids]),
-            key_count=np.where(blocks < 0, committed, blocks),
-            used_bytes=np.where(used < 0, size, used),
-            has_pipeline=_bools([self._has_pipeline(c) for c in known]),
-            is_suppressed=_bools([state.holds.is_suppressed(n) for n in ids]),
-            owes_deletes=_bools([self._cases.owes_deletes(n) for n in ids]) & is_known,
+            state=np.where(is_known, _longs([_STATES[word] for word in words]), UNKNOWN),
+            sequence_id=_longs(sequence_ids),
+            acknowledged_id=_longs([n or NO_BCSID for n in keys.last_bcsids_in(ids)]),
+            key_count=np.where(blocks < 0, _longs(counts), blocks),
+            used_bytes=np.where(used < 0, _longs(sizes), used),
+            has_pipeline=has_pipeline,
+            is_suppressed=self._those(ids, self._state.holds.is_suppressed, self._state.holds),
+            owes_deletes=self._those(ids, self._cases.owes_deletes, self._state.transactions)
+            & is_known,
             is_known=is_known,
         )
+
+    @staticmethod
+    def _those(ids: Sequence[int], is_so: Callable[[int], bool], rows: Sized) -> Bools:
+        """Return of which containers it is so; of none where no row could say it."""
+        if not len(rows):
+            return np.zeros(len(ids), dtype=np.bool_)
+        return np.array([is_so(number) for number in ids], dtype=np.bool_)
 
     def _has_pipeline(self, container: Container) -> bool:
         return container.state is ContainerState.OPEN and all(
@@ -292,7 +311,3 @@ class Batches:
 
 def _longs(values: Any) -> Ints:
     return np.fromiter(values, dtype=np.int64)
-
-
-def _bools(values: Any) -> Bools:
-    return np.fromiter(values, dtype=np.bool_)

@@ -40,7 +40,7 @@ from scm.state.health_states import States
 LOOKS_PER_TURN: Final = 2_000  # while the lock is held, some 0.03 s
 ATTEMPTS_PER_TURN: Final = 500
 ASKED_AT_ONCE: Final = 100  # of the judge
-ORDERS_AT_ONCE: Final = 25  # while the lock is held, some 0.03 s
+ORDERS_AT_ONCE: Final = 50  # while the lock is held, some 0.03 s
 UNLIMITED: Final = 1_000_000  # replicas on their way, where no limit is set
 
 _log = structlog.get_logger("suture.scm")

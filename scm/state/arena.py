@@ -30,6 +30,7 @@ that all of it is words of 8 bytes."""
 assert ROW.itemsize % 8 == 0
 DATANODE_AT: Final[int] = ROW.fields["datanode"][1]  # type: ignore[index]
 NUMBERS_AT: Final[int] = ROW.fields["state"][1]  # type: ignore[index]
+_PLAIN: Final = np.dtype((np.void, ROW.itemsize))
 NOBODY: Final = 0
 """The place of no row."""
 
@@ -77,7 +78,7 @@ class Arena:
     def write(self, slots: Slots, rows: Rows) -> None:
         """Set the rows at these places."""
         for number, places, within in _by_block(slots):
-            self._own(number)[within] = rows[places]
+            _plain(self._own(number))[within] = _plain(rows)[places]
 
     def at(self, slot: int) -> tuple[memoryview, int]:
         """Return where the bytes of one row are, to be read at once: view and offset."""
@@ -91,7 +92,7 @@ class Arena:
     def _own(self, number: int) -> Rows:
         """Return a block that nobody else looks at."""
         if self._shared[number]:
-            self._blocks[number] = self._blocks[number].copy()
+            self._blocks[number] = copied(self._blocks[number])
             self._views[number] = _bytes_of(self._blocks[number])
             self._shared[number] = False
         return self._blocks[number]
@@ -101,8 +102,24 @@ def gathered(blocks: Sequence[Rows], slots: Slots) -> Rows:
     """Return a copy of the rows at these places of blocks, in their order."""
     found = np.empty(len(slots), ROW)
     for number, places, within in _by_block(slots):
-        found[places] = blocks[number][within]
+        _plain(found)[places] = _plain(blocks[number])[within]
     return found
+
+
+def picked(rows: Rows, which: NDArray[Any]) -> Rows:
+    """Return a copy of some rows, by their places or by a mask."""
+    found: Rows = _plain(rows)[which].view(ROW)
+    return found
+
+
+def copied(rows: Rows) -> Rows:
+    """Return a copy of all of them."""
+    return _plain(rows).copy().view(ROW)
+
+
+def _plain(rows: Rows) -> NDArray[np.void]:
+    """Return rows as bytes of one length each: numpy copies a row with fields field by field."""
+    return rows.view(_PLAIN)
 
 
 def _bytes_of(rows: Rows) -> memoryview:
@@ -121,7 +138,7 @@ def _by_block(slots: Slots) -> Iterator[tuple[int, Any, Any]]:
             base = number << SHIFT
             yield number, slice(start - first, stop - first), slice(start - base, stop - base)
         return
-    block = slots >> SHIFT
+    block = (slots >> SHIFT).astype(np.uint16)  # for which a stable sort takes a third
     order = np.argsort(block, kind="stable")
     ascending = block[order]
     bounds = np.flatnonzero(np.diff(ascending)) + 1

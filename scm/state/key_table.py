@@ -2,6 +2,7 @@
 
 import hashlib
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Sequence
 
 from scm.state import records
 from scm.state.facts import Key, KeyBlock
@@ -50,6 +51,11 @@ class KeyTable(Table[str, Key]):
     def last_bcsid_in(self, container_id: int) -> int:
         """Return the last commit that a key needs of a container, or one that a key needed."""
         return self._last_bcsids.get(container_id, 0)
+
+    def last_bcsids_in(self, container_ids: Sequence[int]) -> list[int]:
+        """Return `last_bcsid_in` of many containers."""
+        get = self._last_bcsids.get
+        return [get(number, 0) for number in container_ids]
 
     def last_bcsids(self) -> dict[int, int]:
         """Return `last_bcsid_in` of every container that a key has a block in."""

@@ -1,4 +1,8 @@
-"""A lock that tells how long it was held: every call to the control plane waits for one."""
+"""A lock that tells how long it was held: every call to the control plane waits for one.
+
+Beside it stands the processor time of who held it: the rest was spent waiting, for the disk or for
+a core, and no smaller portion of work would shorten it.
+"""
 
 import threading
 import time
@@ -9,16 +13,18 @@ from types import TracebackType
 class MeteredLock:
     """A lock, as a context manager only."""
 
-    def __init__(self, held: Callable[[float], object]) -> None:
-        """`held` is told the seconds of each hold, after its end."""
+    def __init__(self, held: Callable[[float, float], object]) -> None:
+        """`held` is told the seconds of each hold and its processor time, after its end."""
         self._lock = threading.Lock()
         self._held = held
         self._since_s = 0.0
+        self._spent_s = 0.0  # by the thread that holds it, before it took it
 
     def __enter__(self) -> None:
         """Take it, however long that takes."""
         self._lock.acquire()
         self._since_s = time.perf_counter()
+        self._spent_s = time.thread_time()
 
     def __exit__(
         self,
@@ -28,5 +34,6 @@ class MeteredLock:
     ) -> None:
         """Let go of it."""
         held_s = time.perf_counter() - self._since_s
+        spent_s = time.thread_time() - self._spent_s
         self._lock.release()
-        self._held(held_s)
+        self._held(held_s, spent_s)

@@ -12,7 +12,18 @@ from numpy.typing import NDArray
 from agent.rpc.wire.replica_columns import EMPTY
 from merkle.replica import ReplicaState
 from scm.state import records
-from scm.state.arena import DATANODE_AT, NOBODY, NUMBERS_AT, ROW, Arena, Rows, Slots, gathered
+from scm.state.arena import (
+    DATANODE_AT,
+    NOBODY,
+    NUMBERS_AT,
+    ROW,
+    Arena,
+    Rows,
+    Slots,
+    copied,
+    gathered,
+    picked,
+)
 from scm.state.facts import Replica
 from scm.state.holders import Chains, Held, Ids
 from scm.state.reported import Reported
@@ -102,7 +113,7 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
             for place, name in enumerate(("datanode", "origin", "volume", "error")):
                 loaded[name] = words[:, place]
             for number in dict.fromkeys(words[:, 0].tolist()):
-                self._append(self._names[number], loaded[words[:, 0] == number])
+                self._append(self._names[number], picked(loaded, words[:, 0] == number))
 
     def _check(self, key: bytes, row: bytes) -> None:
         try:
@@ -137,15 +148,15 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         slots = self._held_by(told.datanode_id).find(rows["container_id"])
         known = np.flatnonzero(slots)
         before = self._arena.read(slots[known])
-        is_same = _same_but_for_time(before, rows[known])
-        self._arena.write(slots[known[is_same]], rows[known[is_same]])
+        is_same = _same_but_for_time(before, picked(rows, known))
+        self._arena.write(slots[known[is_same]], picked(rows, known[is_same]))
         is_new = np.ones(len(rows), np.bool_)
         is_new[known[is_same]] = False
-        changed = rows[is_new]
+        changed = picked(rows, is_new)
         if len(changed):
             self._put(told.datanode_id, changed)
         made = rows["container_id"][slots == NOBODY]
-        return changed, partial(self._undo, told.datanode_id, made, before[~is_same])
+        return changed, partial(self._undo, told.datanode_id, made, picked(before, ~is_same))
 
     def remove_all(self, datanode_id: str, container_ids: Ids) -> tuple[Ids, Callable[[], object]]:
         """Remove a datanode's replicas of these containers, as far as they are known; return of
@@ -270,11 +281,13 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         """Set replicas, known or not, by ascending container."""
         ids = rows["container_id"]
         slots = self._held_by(datanode_id).find(ids)
-        known = slots[slots != NOBODY]
-        self.recovering_count -= _recovering_count(self._arena.read(known))
-        self._arena.write(known, rows[slots != NOBODY])
-        self.recovering_count += _recovering_count(rows[slots != NOBODY])
-        self._append(datanode_id, rows[slots == NOBODY])
+        is_known = slots != NOBODY
+        if is_known.any():
+            known = slots[is_known]
+            self.recovering_count -= _recovering_count(self._arena.read(known))
+            self._arena.write(known, picked(rows, is_known))
+            self.recovering_count += _recovering_count(picked(rows, is_known))
+        self._append(datanode_id, picked(rows, ~is_known))
         self._changed(ids)
 
     def _undo(self, datanode_id: str, made: Ids, before: Rows) -> None:
@@ -296,7 +309,7 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
     def _own(self, rows: Rows, datanode_id: str, words: Sequence[str]) -> Rows:
         """Return a datanode's rows with the numbers that words have here."""
         numbers = np.array(self._words([datanode_id, *words]), np.uint32)
-        own = rows.copy()
+        own = copied(rows)
         own["datanode"] = numbers[0]
         for name in _WORD_COLUMNS[1:]:
             own[name] = numbers[1:][rows[name]]

@@ -9,7 +9,7 @@ import numpy as np
 from agent.rpc.wire.replica_columns import COLUMNS, ID, WORDS, Columns
 from merkle.replica import ReplicaState
 from scm.state import records
-from scm.state.arena import NUMBERS_AT, ROW, Rows
+from scm.state.arena import NUMBERS_AT, ROW, Rows, picked
 from scm.state.facts import Replica
 
 _DELETED = records.state_code(ReplicaState.DELETED)
@@ -81,8 +81,10 @@ class Reported(Sequence[Replica]):
         rows = self.rows
         ids = rows["container_id"]
         if len(ids) > 1 and not (ids[1:] > ids[:-1]).all():
-            rows = rows[np.argsort(ids, kind="stable")]
+            rows = picked(rows, np.argsort(ids, kind="stable"))
             ids = rows["container_id"]
-            rows = rows[np.append(ids[1:] != ids[:-1], True)]
+            rows = picked(rows, np.append(ids[1:] != ids[:-1], True))
         is_gone = rows["state"] == _DELETED
-        return (rows[~is_gone], rows[is_gone]) if is_gone.any() else (rows, rows[:0])
+        if not is_gone.any():
+            return rows, rows[:0]
+        return picked(rows, ~is_gone), picked(rows, is_gone)

@@ -11,7 +11,7 @@ seen to be new. What `COLUMNS` declares is also what the control plane keeps, in
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +19,17 @@ from numpy.typing import NDArray
 from agent.errors import Code, Refused
 from agent.rpc.v1 import container_pb2 as pb
 from agent.rpc.v1 import scm_pb2
-from agent.rpc.wire.codec import ALGORITHMS, REPLICA_INDEX_MAX, STATES, malformed
+from agent.rpc.wire.codec import (
+    ALGORITHMS,
+    REPLICA_INDEX_MAX,
+    STATES,
+    malformed,
+    state_number,
+    summary_message,
+)
 from merkle.checksum import Algorithm
 from merkle.replica import ID_MAX, ReplicaState
+from merkle.tree import Summary
 
 EMPTY: Final = 1
 HAS_TREE: Final = 2
@@ -75,6 +83,8 @@ _TREE_OF: Final[Callable[[Any], tuple[int, ...]]] = attrgetter(
 )
 _FLAGS_OF: Final[Callable[[Any], tuple[bool, int]]] = attrgetter("is_empty", "contradiction_count")
 _WORDS_OF: Final[Callable[[Any], tuple[str, ...]]] = attrgetter(*_WORD_FIELDS)
+_NUMBER_FIELDS: Final = tuple(c.field for c in _PLAIN if c.name != "state")
+_NUMBERS_OF: Final[Callable[[Any], tuple[int, ...]]] = attrgetter(*_NUMBER_FIELDS)
 _NO_TREE: Final = (0,) * len(_OF_TREE)
 
 
@@ -159,6 +169,49 @@ def message_of(columns: Columns) -> scm_pb2.ReplicaColumns:
         if values.any():
             setattr(message, name, values.astype(kind).tobytes())
     return message
+
+
+class Known(Protocol):
+    """A replica as somebody knows it, with an attribute for each field of `COLUMNS`."""
+
+    @property
+    def state(self) -> ReplicaState:
+        """What its datanode calls it."""
+        ...
+
+    @property
+    def tree(self) -> Summary | None:
+        """What its tree comes to; None: it has none yet."""
+        ...
+
+    @property
+    def origin_datanode_id(self) -> str:
+        """The datanode that made it."""
+        ...
+
+    @property
+    def volume_id(self) -> str:
+        """The volume it is on."""
+        ...
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it certainly holds nothing."""
+        ...
+
+
+def report_of(known: Known, *, contradiction_count: int, load_error: str = "") -> pb.ReplicaReport:
+    """Return the report of one replica; no tree yet is the absence of the field."""
+    return pb.ReplicaReport(
+        state=state_number(known.state),
+        origin_datanode_id=known.origin_datanode_id,
+        volume_id=known.volume_id,
+        is_empty=known.is_empty,
+        tree=None if known.tree is None else summary_message(known.tree),
+        load_error=load_error,
+        contradiction_count=contradiction_count,
+        **dict(zip(_NUMBER_FIELDS, _NUMBERS_OF(known), strict=True)),
+    )
 
 
 def column_report(page: scm_pb2.ContainerReport) -> scm_pb2.ColumnReport:

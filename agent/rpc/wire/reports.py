@@ -10,6 +10,7 @@ from typing import Final
 from agent.plan.outcome import ReconcileResult
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.rpc.wire.codec import state_number, summary_message
+from agent.rpc.wire.replica_columns import report_of
 from agent.store.index.facts import ReplicaFacts, Unloadable
 from agent.store.index.history import HistoryEntry
 from scanner.finding import Finding
@@ -20,21 +21,7 @@ TEXT_CHARS_MAX: Final = 512
 
 def replica_report(facts: ReplicaFacts) -> container_pb2.ReplicaReport:
     """Return the report of one replica; no tree yet is the absence of the field."""
-    return container_pb2.ReplicaReport(
-        container_id=facts.container_id,
-        state=state_number(facts.state),
-        bytes_used=facts.bytes_used,
-        block_count=facts.block_count,
-        bcsid=facts.bcsid,
-        origin_datanode_id=facts.origin_datanode_id,
-        replica_index=facts.replica_index,
-        is_empty=facts.is_empty,
-        tree=summary_message(facts.tree) if facts.tree is not None else None,
-        volume_id=facts.volume_id,
-        data_scan_at_ms=facts.data_scan_at_ms,
-        finding_count=facts.finding_count,
-        contradiction_count=facts.contradiction_count,
-    )
+    return report_of(facts, contradiction_count=facts.contradiction_count)
 
 
 def unloadable_report(unloadable: Unloadable) -> container_pb2.ReplicaReport:
