@@ -26,6 +26,7 @@ from scm.state.facts import Container, ContainerState, Kind
 
 SUPPRESSED: Final = "SUPPRESSED"
 AWAITS_REPAIR: Final = "AWAITS_REPAIR"
+LATER: Final = "is judged again once the one before it is ordered"
 
 
 class Plans:
@@ -60,10 +61,16 @@ class Plans:
         if aborted:
             return aborted
         needs = self._judge.rows({row.container_id for row in rows})
-        decisions = []
+        decisions: list[Decision] = []
+        removed: set[int] = set()
         for row in rows:
+            if row.action == Kind.DELETE and row.container_id in removed:
+                decisions.append(Decision(row.container_id, "OK", LATER))
+                continue
             needed = needs.get(row.container_id, ())
             decisions.append(self._apply(change, row, needed, dry_run=dry_run))
+            if dry_run and row.action == Kind.DELETE and decisions[-1].code == "OK":
+                removed.add(row.container_id)
             if decisions[-1].command_ids:  # another row about it meets another world
                 needs |= {row.container_id: []} | self._judge.rows([row.container_id])
         if not dry_run:

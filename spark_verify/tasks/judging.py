@@ -37,6 +37,7 @@ from spark_verify.snapshot.manifest import Manifest
 from spark_verify.snapshot.reading import Part, read_part
 from spark_verify.snapshot.violations import EXAMPLES_MAX, examples, wrong_rows
 from spark_verify.tasks.batches import coded, cut_of
+from spark_verify.tasks.excess import further_deletes
 from spark_verify.tasks.exchange import Layout, joined
 from spark_verify.tasks.history import BEFORE, with_attempts
 from spark_verify.tasks.plans import scan_plan
@@ -252,8 +253,12 @@ def _judged(rows: dict[str, pa.Table], case: Case, tallies: Tallies) -> dict[str
     judgement = judge(cut.batch, case.rules)
     tallies.count(judgement)
     tallies.compare(judgement, rows["containers"])
-    votes = count_votes(judgement, cut, case.versions)
-    return judged_tables(judgement, cut, case.stamp) | {VOTES: votes}
+    tables = judged_tables(judgement, cut, case.stamp)
+    further = further_deletes(rows, tables["plan"], case.nodes, case.rules, case.stamp)
+    total = pc.sum(further["bytes_estimated"]).as_py() or 0
+    tallies.add("plan", ("delete",), (further.num_rows, total))
+    tables["plan"] = pa.concat_tables([tables["plan"], further])
+    return tables | {VOTES: count_votes(judgement, cut, case.versions)}
 
 
 def _are_crowded(rows: dict[str, pa.Table], tallies: Tallies) -> bool:

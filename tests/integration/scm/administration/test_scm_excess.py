@@ -1,0 +1,41 @@
+"""A plan of the verification that removes two replicas of one container, applied."""
+
+from pathlib import Path
+
+from agent.rpc.wire.plan_file import read_plan
+from scm.edge import wire
+from scm.state.facts import Kind
+from scm.state.options import ScmOptions
+from spark_verify.pipeline import Request, verify
+from tests.support.scm_world import ScmWorld, confirm, replica
+
+NODES = ("dn1", "dn2", "dn3", "dn4", "dn5")
+
+
+def test_all_rows_about_a_container_are_shown_and_done(tmp_path: Path) -> None:
+    """
+    The second stands for a world in which the first was ordered: a dry run shows both, and each is
+    judged again when its turn comes. A third is refused.
+    """
+    options = ScmOptions(stale_after_ms=1_000_000, dead_after_ms=2_000_000)
+    with ScmWorld(tmp_path / "scm", options).running() as world:
+        world.join(*NODES)
+        made = world.made_closed()
+        holders = {r.datanode_id for r in world.state.replicas.of(made.container_id)}
+        for node in sorted(set(NODES) - holders):
+            world.beat(node, replica(node, bcsid=made.sequence_id))
+        confirm(world, *NODES)
+        snapshot = world.control.export_snapshot().place
+        run = verify(Request(snapshot, tmp_path / "out", reporting_min_percent=0)).directory
+        rows = wire.plan_rows_from(read_plan(run, only="delete"))
+
+        shown = world.control.apply_plan(rows, dry_run=True)
+        assert not list(world.state.commands.values())
+        done = world.control.apply_plan(rows, worlds=[d.world for d in shown], dry_run=False)
+        again = world.control.apply_plan(rows[1:], dry_run=False)
+
+        assert ["OK", "OK"] == [decision.code for decision in shown]
+        assert [1, 1] == [len(decision.command_ids) for decision in done]
+        deletes = [c for c in world.state.commands.values() if c.kind is Kind.DELETE]
+        assert 2 == len(deletes)
+        assert [0] == [len(decision.command_ids) for decision in again]
