@@ -98,7 +98,9 @@ class Client:
     ) -> WriterSession:
         if scheme is None:
             return WriterSession(self.scm, self._dial, progress, waits, stream=self._stream)
-        return EcWriterSession(self.scm, self._dial, progress, waits, scheme=scheme)
+        return EcWriterSession(
+            self.scm, self._dial, progress, waits, scheme=scheme, shard_stream=self._stream
+        )
 
     def _run_sessions(
         self,

@@ -1,20 +1,24 @@
 """Writes files as block groups: each stripe over all shards at once, parity beside the data.
 
     file ──► pieces, one group each ──► stripes ──► cells, one to each shard ──► commits ──► keys
+                                          of more than one, a stream to each; the commit at its end
 
 A group whose shards do not all take it is written again elsewhere, as in Ozone: a group with fewer
 shards than its code has would begin its life degraded. What was written of it is an orphan.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, Self
 
 import grpc
 
+from agent.client.spread import Lane, Open
 from agent.client.writer import (
     WRITE_TIMEOUT_S,
     LeftBehind,
+    Outdated,
     Piece,
+    Stream,
     Waits,
     WriterSession,
     chunks_of,
@@ -24,10 +28,10 @@ from agent.ec.blockgroup import group_metadata, stripe_checksum, stripe_metadata
 from agent.ec.codec import encode
 from agent.ec.geometry import Group
 from agent.ec.scheme import Scheme
-from agent.errors import Code, Unavailable
+from agent.errors import Code, SutureError, Unavailable
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import container_pb2, datanode_pb2, datanode_pb2_grpc, scm_pb2
-from agent.rpc.wire import codec
+from agent.rpc.wire import codec, newblocks
 from agent.rpc.wire.errors import error_from
 from merkle.replica import Bcsid, BlockData, BlockId, ChunkInfo, ContainerId
 
@@ -47,9 +51,12 @@ class EcWriterSession(WriterSession):
         waits: Waits = lambda _: None,
         *,
         scheme: Scheme,
+        shard_stream: Stream | None = None,
     ) -> None:
-        """Begin a session; `wrote` hears of the bytes of each stripe that is durable."""
+        """Begin a session; `wrote` hears of the bytes of each group that is durable. Without
+        `shard_stream` each cell goes in a call of its own."""
         super().__init__(scm, dial, wrote, waits)
+        self._shard_stream = shard_stream
         self.scheme = str(scheme)
         cells_count = max(1, SHARD_BYTES_DEFAULT // scheme.cell_bytes)
         self.block_bytes = cells_count * scheme.stripe_bytes
@@ -72,11 +79,25 @@ class EcWriterSession(WriterSession):
         if (container_id, names[1]) not in self._created:
             shards.create()
             self._created.add((container_id, names[1]))
+        if self._shard_stream is not None and piece.size_bytes > self._code.stripe_bytes:
+            opens = {
+                index: self._shard_stream(replica.address)
+                for index, replica in enumerate(allocation.replicas, start=1)
+            }
+            try:
+                with _Streams(
+                    shards, opens, piece.size_bytes // self._code.stripe_bytes
+                ) as streams:
+                    self._write_group(piece, allocation, streams)
+            except Outdated:
+                self._shard_stream = None
+            else:
+                return self._code.shard_count
         self._write_group(piece, allocation, shards)
         return self._code.shard_count
 
     def _write_group(
-        self, piece: Piece, allocation: scm_pb2.BlockAllocation, shards: "_Shards"
+        self, piece: Piece, allocation: scm_pb2.BlockAllocation, shards: "_Shards | _Streams"
     ) -> None:
         group = Group(self._code, piece.size_bytes)
         chunks: dict[int, list[ChunkInfo]] = {index: [] for index in self._code.indexes}
@@ -93,8 +114,8 @@ class EcWriterSession(WriterSession):
             for index, chunk in described.items():
                 chunks[index].append(chunk)
             checksums.append(stripe_checksum([described[index] for index in sorted(described)]))
-            self._wrote(len(data))
         shards.commit(
+            allocation.block_id,
             {
                 index: BlockData(
                     BlockId(allocation.block_id.local_id),
@@ -104,8 +125,9 @@ class EcWriterSession(WriterSession):
                     + (stripe_metadata(checksums) if self._is_keeper(index) else ()),
                 )
                 for index in self._code.indexes
-            }
+            },
         )
+        self._wrote(piece.size_bytes)
 
     def _is_keeper(self, index: int) -> bool:
         """Return whether a shard keeps stripe checksums: the first and parity, as in Ozone."""
@@ -171,7 +193,7 @@ class _Shards:
             },
         )
 
-    def commit(self, blocks: Mapping[int, BlockData]) -> None:
+    def commit(self, _block_id: container_pb2.BlockId, blocks: Mapping[int, BlockData]) -> None:
         """Commit the group: a shard that has nothing of it has a block without chunks."""
         self._each(
             "PutBlock",
@@ -189,13 +211,60 @@ class _Shards:
             index: getattr(self._stubs[index], method).future(request, timeout=WRITE_TIMEOUT_S)
             for index, request in requests.items()
         }
-        reasons = []
+        failures = {}
         for index, future in futures.items():
             try:
                 future.result()
             except grpc.RpcError as error:
-                why = str(error_from(error))
-                self._failed[self._container_id, self._names[index]] = why
-                reasons.append(f"shard {index} at {self._names[index]}: {why}")
+                failures[index] = error_from(error)
+        self.check(failures)
+
+    def check(self, failures: Mapping[int, SutureError]) -> None:
+        """Note which shards failed, and why. Raises LeftBehind if any did."""
+        reasons = []
+        for index, error in failures.items():
+            self._failed[self._container_id, self._names[index]] = str(error)
+            reasons.append(f"shard {index} at {self._names[index]}: {error}")
         if reasons:
             raise LeftBehind("; ".join(reasons))
+
+
+class _Streams:
+    """One stream to each shard of a group; leaving it early ends them all."""
+
+    def __init__(self, shards: _Shards, opens: Mapping[int, Open], message_count: int) -> None:
+        self._shards = shards
+        self._lanes = {
+            index: Lane(begin, message_timeout_s=WRITE_TIMEOUT_S, message_count=message_count + 2)
+            for index, begin in opens.items()
+        }
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for lane in self._lanes.values():
+            lane.cancel()  # one that has ended stays as it is
+
+    def write(
+        self,
+        block_id: container_pb2.BlockId,
+        chunks: Mapping[int, ChunkInfo],
+        cells: Mapping[int, bytes],
+    ) -> None:
+        """Send the cells of one stripe, when there is room for them."""
+        for index, chunk in chunks.items():
+            block = newblocks.new_block_message(block_id, [chunk], is_whole=False, metadata=())
+            self._lanes[index].send(newblocks.encode([block], [cells[index]]))
+
+    def commit(self, block_id: container_pb2.BlockId, blocks: Mapping[int, BlockData]) -> None:
+        """Commit the group, and wait until all of it is durable."""
+        for index, block in blocks.items():
+            last = newblocks.new_block_message(block_id, (), is_whole=True, metadata=block.metadata)
+            self._lanes[index].send(newblocks.encode([last], []))
+            self._lanes[index].send(None)
+        failures = {index: lane.failure() for index, lane in self._lanes.items()}
+        known = {index: error for index, error in failures.items() if error is not None}
+        if any(self._lanes[index].is_unknown() for index in known):
+            raise Outdated
+        self._shards.check(known)

@@ -11,8 +11,10 @@ import pytest
 
 from agent.client import writer
 from agent.client.client import Client
+from agent.client.ecwriter import EcWriterSession
 from agent.client.spread import WAITING_MAX, Lane, Open, spread
 from agent.client.writer import Source, Stored, WriterSession
+from agent.ec.scheme import Scheme, parse_scheme
 from agent.errors import Code, Unavailable
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, scm_pb2
@@ -58,9 +60,12 @@ class Scm:
 class World:
     """Three datanodes and a session; `older` of them know no streams."""
 
-    def __init__(self, path: Path, stack: ExitStack, older: int = 0) -> None:
+    def __init__(
+        self, path: Path, stack: ExitStack, older: int = 0, scheme: Scheme | None = None
+    ) -> None:
+        path.mkdir(exist_ok=True)
         self.nodes = []
-        for number in range(COUNT):
+        for number in range(scheme.shard_count if scheme else COUNT):
             node = Datanode(f"dn{number}", path / f"dn{number}")
             node.serve()
             stack.callback(node.close)
@@ -68,11 +73,19 @@ class World:
         self.scm = Scm(self.nodes)
         self.peers = {node.address: stack.enter_context(Peer(node.address)) for node in self.nodes}
         self.wrote: list[int] = []
-        self.session = WriterSession(
-            self.scm,  # type: ignore[arg-type]
-            lambda address: self.peers[address].stub,
-            self.wrote.append,
-            stream=lambda address: self.opened(address, {n.address for n in self.nodes[:older]}),
+        before = {node.address for node in self.nodes[:older]}
+
+        def dial(address: str) -> Any:
+            return self.peers[address].stub
+
+        def stream(address: str) -> Open:
+            return self.opened(address, before)
+
+        scm: Any = self.scm
+        self.session = (
+            WriterSession(scm, dial, self.wrote.append, stream=stream)
+            if scheme is None
+            else EcWriterSession(scm, dial, self.wrote.append, scheme=scheme, shard_stream=stream)
         )
 
     def opened(self, address: str, older: set[str]) -> Open:
@@ -235,6 +248,64 @@ def test_a_session_that_is_stopped_ends_its_streams(
     for node in world.nodes:
         node.stop_serving()
         assert [] == node.replica.store.blocks(ContainerId(101))
+
+
+CODE = parse_scheme("rs-3-2-64k")
+CODED_SIZES = [0, 1, 65_536, 100_000, 3 * 65_536, 500_000, 1_000_003]
+
+
+def shards_of(world: World) -> list[tuple[object, ...]]:
+    """Return what each datanode has of the first container."""
+    found = []
+    for node in world.nodes:
+        store, container_id = node.replica.store, ContainerId(101)
+        blocks = store.blocks(container_id)
+        datas = [
+            b"".join(
+                store.read(container_id, b.block_id, c.offset, c.length_bytes) for c in b.chunks
+            )
+            for b in blocks
+        ]
+        facts = store.replica(container_id)
+        found.append((facts.replica_index, facts.bcsid, facts.bytes_used, blocks, datas))
+    return found
+
+
+@pytest.mark.parametrize("older", [0, 1])
+def test_shards_are_what_they_are_cell_by_cell(
+    tmp_path: Path, stack: ExitStack, older: int
+) -> None:
+    """
+    Streams write the same shards as a call for each cell does, also where one datanode is older.
+    """
+    files = sources(tmp_path, *CODED_SIZES)
+    expected = World(tmp_path / "calls", stack, CODE.shard_count, CODE)
+    world = World(tmp_path / "streams", stack, older, CODE)
+
+    for one in (expected, world):
+        stored = one.session.put(files, replace=False)
+        assert {CODE.shard_count} == {item.replicas_min for item in stored}
+        assert sum(CODED_SIZES) == sum(one.wrote)
+
+    assert shards_of(expected) == shards_of(world)
+    assert set() == world.scm.failed
+
+
+def test_a_group_whose_shard_fails_is_written_elsewhere(tmp_path: Path, stack: ExitStack) -> None:
+    """
+    All shards or none: a group with fewer would begin its life degraded.
+    """
+    world = World(tmp_path, stack, 0, CODE)
+    store = world.nodes[3].replica.store
+    world.session._created.add((101, "dn0"))
+    for number, node in enumerate(world.nodes, 1):
+        node.replica.store.create_container(ContainerId(101), replica_index=number)
+    store.close_container(ContainerId(101), force=True)
+
+    [stored] = world.session.put(sources(tmp_path, 500_000), replace=False)
+
+    assert [102] == [block.block_id.container_id for block in stored.blocks]
+    assert (101, "dn3") in world.scm.failed
 
 
 class Silent:
