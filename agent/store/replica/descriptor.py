@@ -20,6 +20,9 @@ from merkle.damaged import Damaged
 from merkle.plainyaml import PlainLoader
 from merkle.replica import ID_MAX, Bcsid, ContainerId, ReplicaState
 
+DUMPER: Final = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+"""libyaml where PyYAML was built with it: it writes the same, five times as fast."""
+
 UNSUMMED: Final = "0" * 64
 _UNSUMMED_TEXT: Final = f"'{UNSUMMED}'".encode()
 DESCRIPTOR_BYTES_MAX: Final = 64 * 1024
@@ -163,7 +166,8 @@ def write_descriptor(path: Path, descriptor: Descriptor) -> None:
 
 
 def _dump(fields: dict[str, Any]) -> bytes:
-    return yaml.safe_dump(fields, sort_keys=True, default_flow_style=False).encode()
+    text: str = yaml.dump(fields, Dumper=DUMPER, sort_keys=True, default_flow_style=False)
+    return text.encode()
 
 
 def _checksum(fields: dict[str, Any]) -> str:
