@@ -9,6 +9,7 @@ import jinja2
 
 from spark_verify.report.blame import chance_text
 from spark_verify.report.summary import scope
+from spark_verify.rows import JUDGED
 
 COLOURS: Final = {
     "MATCH": "#2e9e6b",
@@ -87,6 +88,7 @@ def render(summary: dict[str, Any]) -> str:
         colours=COLOURS,
         heat=heat_map(summary["lost_by_volume"]),
         trend=trend(summary),
+        tables=(*JUDGED, "reconcile_plan"),
         leaving=summary["leaving"][:LEAVING_ROWS_MAX],
     )
 

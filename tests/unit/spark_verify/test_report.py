@@ -1,7 +1,12 @@
 """How numbers become words and bars."""
 
+import re
+from pathlib import Path
+
+from spark_verify.pipeline import Request, verify
 from spark_verify.report.page import bars, bytes_text, instant_text, number_text
 from spark_verify.rows import root_text
+from tests.support.snapshots import container, gather
 
 
 class TestWords:
@@ -43,6 +48,23 @@ class TestWords:
             "0000000000000007",
             "ffffffffffffffff",
         ]
+
+
+def test_the_report_says_what_to_do_next(tmp_path: Path) -> None:
+    """
+    A command for each action that is planned, none for one that is not; Ozone's states beside the
+    flags; a link to each table, which lies beside the report.
+    """
+    rows = gather([container(1, "R CLOSED 10", "C=7x2"), container(2, "R CLOSED 10", "C=7x3")])
+    snapshot = rows.write(tmp_path / "s")
+
+    run = verify(Request(str(snapshot), tmp_path / "out", run_id="r")).directory
+
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert 1 == page.count("<code>suture scm apply run_id=r --dry-run</code>"), "replicate alone"
+    assert '<td class="name">UNDER_REPLICATED</td><td class="n">1</td>' in page
+    linked = re.findall(r'<a href="(\w+)/">', page)
+    assert sorted(linked) == sorted(path.name for path in run.iterdir() if path.is_dir())
 
 
 class TestBars:
