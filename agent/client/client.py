@@ -71,7 +71,7 @@ class Client:
 
         With a `scheme` it is erasure-coded, else each replica is a whole copy.
 
-        `progress` hears of the bytes of blocks that are durable, from several threads. `close`
+        `progress` hears of the bytes that go out to all replicas, from several threads. `close`
         asks the SCM to close those containers. The first failure stops the rest and is raised, with
         `stored_files` among its facts; keys committed before it stay stored. While the control
         plane restarts, or is in safe mode, it is waited for, up to two minutes; `waits` hears why,

@@ -28,7 +28,7 @@ from agent.ec.blockgroup import group_metadata, stripe_checksum, stripe_metadata
 from agent.ec.codec import encode
 from agent.ec.geometry import Group
 from agent.ec.scheme import Scheme
-from agent.errors import Code, SutureError, Unavailable
+from agent.errors import SutureError
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import container_pb2, datanode_pb2, datanode_pb2_grpc, scm_pb2
 from agent.rpc.wire import codec, newblocks
@@ -53,8 +53,7 @@ class EcWriterSession(WriterSession):
         scheme: Scheme,
         shard_stream: Stream | None = None,
     ) -> None:
-        """Begin a session; `wrote` hears of the bytes of each group that is durable. Without
-        `shard_stream` each cell goes in a call of its own."""
+        """Begin a session; without `shard_stream` each cell goes in a call of its own."""
         super().__init__(scm, dial, wrote, waits)
         self._shard_stream = shard_stream
         self.scheme = str(scheme)
@@ -85,9 +84,10 @@ class EcWriterSession(WriterSession):
                 for index, replica in enumerate(allocation.replicas, start=1)
             }
             try:
-                with _Streams(
-                    shards, opens, piece.size_bytes // self._code.stripe_bytes
-                ) as streams:
+                with (
+                    self._taken_back(),
+                    _Streams(shards, opens, piece.size_bytes // self._code.stripe_bytes) as streams,
+                ):
                     self._write_group(piece, allocation, streams)
             except Outdated:
                 self._shard_stream = None
@@ -103,8 +103,7 @@ class EcWriterSession(WriterSession):
         chunks: dict[int, list[ChunkInfo]] = {index: [] for index in self._code.indexes}
         checksums: list[int] = []
         for stripe, data in enumerate(chunks_of(piece, self._code.stripe_bytes)):
-            if self.stopped:
-                raise Unavailable(Code.CANCELLED, f"stopped before {piece.source.key} was stored")
+            self._check_stopped(piece.source.key)
             cells = cells_of(group, stripe, data)
             described = {
                 index: describe(stripe * self._code.cell_bytes, cell)
@@ -114,6 +113,7 @@ class EcWriterSession(WriterSession):
             for index, chunk in described.items():
                 chunks[index].append(chunk)
             checksums.append(stripe_checksum([described[index] for index in sorted(described)]))
+            self._tell(len(data))
         shards.commit(
             allocation.block_id,
             {
@@ -127,7 +127,6 @@ class EcWriterSession(WriterSession):
                 for index in self._code.indexes
             },
         )
-        self._wrote(piece.size_bytes)
 
     def _is_keeper(self, index: int) -> bool:
         """Return whether a shard keeps stripe checksums: the first and parity, as in Ozone."""

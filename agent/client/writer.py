@@ -12,6 +12,7 @@ majority lives, the SCM is told, and reconcile catches the replica up later.
 
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
@@ -112,8 +113,9 @@ class WriterSession:
         *,
         stream: Stream | None = None,
     ) -> None:
-        """Begin a session; `wrote` hears of bytes that are durable, `waits` of what the control
-        plane answers while it starts. Without `stream` each chunk goes in a call of its own."""
+        """Begin a session; `wrote` hears of bytes that go out to all replicas, and of fewer than
+        none when they have to go out again; `waits` of what the control plane answers while it
+        starts. Without `stream` each chunk goes in a call of its own."""
         self.client_id = uuid.uuid4().hex
         self.stopped = False  # set from outside: the session ends before its next chunk
         self.failed: dict[tuple[int, str], str] = {}  # (container, datanode) -> why
@@ -123,6 +125,7 @@ class WriterSession:
         self._wrote = wrote
         self._waits = waits
         self._stream = stream
+        self._told_bytes = 0
         self._was_heard = False  # the control plane: if it is silent now, it is being restarted
 
     def put(self, sources: Sequence[Source], *, replace: bool) -> list[Stored]:
@@ -143,6 +146,7 @@ class WriterSession:
             )
             for source in sources
         ]
+        self._check_stopped(sources[0].key if sources else "")
         self._commit(stored, replace=replace)
         return stored
 
@@ -189,7 +193,8 @@ class WriterSession:
         found: list[Location] = []
         for run in self._runs(placed):
             try:
-                living = self._write_run(run)
+                with self._taken_back():
+                    living = self._write_run(run)
             except LeftBehind as left:
                 self._tell_failed()
                 if attempts == 1:
@@ -218,7 +223,8 @@ class WriterSession:
         durably."""
         if self._stream is not None:
             try:
-                return self._stream_run(run)
+                with self._taken_back():
+                    return self._stream_run(run)
             except Outdated:
                 self._stream = None
         return min([self._write_replicas(piece, allocation) for piece, allocation in run])
@@ -246,16 +252,31 @@ class WriterSession:
             self.failed[container_id, datanode_id] = str(error)
             del stubs[datanode_id]
         self._check_majority(allocation, len(stubs))
-        for piece in pieces:
-            self._wrote(piece.size_bytes)
         return len(stubs)
 
     def _until_stopped(self, run: Sequence[Placed]) -> Iterator[bytes]:
-        for message in messages_of(run):
-            if self.stopped:
-                key = run[0][0].source.key
-                raise Unavailable(Code.CANCELLED, f"stopped before {key} was stored")
+        for message, data_bytes in messages_of(run):
+            self._check_stopped(run[0][0].source.key)
             yield message
+            self._tell(data_bytes)
+
+    def _check_stopped(self, key: str) -> None:
+        if self.stopped:
+            raise Unavailable(Code.CANCELLED, f"stopped before {key} was stored")
+
+    def _tell(self, data_bytes: int) -> None:
+        self._told_bytes += data_bytes
+        self._wrote(data_bytes)
+
+    @contextmanager
+    def _taken_back(self) -> Iterator[None]:
+        """Take back what was told in the body, if it has to be written again."""
+        before_bytes = self._told_bytes
+        try:
+            yield
+        except (LeftBehind, Outdated):
+            self._tell(before_bytes - self._told_bytes)
+            raise
 
     def _check_majority(self, allocation: scm_pb2.BlockAllocation, living: int) -> None:
         container_id = allocation.block_id.container_id
@@ -274,8 +295,7 @@ class WriterSession:
         majority = len(allocation.replicas) // 2 + 1
         chunks: list[ChunkInfo] = []
         for data in chunks_of(piece):
-            if self.stopped:
-                raise Unavailable(Code.CANCELLED, f"stopped before {piece.source.key} was stored")
+            self._check_stopped(piece.source.key)
             chunks.append(describe(chunks[-1].end if chunks else 0, data))
             request = datanode_pb2.WriteChunkRequest(
                 block_id=allocation.block_id, chunk=codec.chunk_message(chunks[-1]), data=data
@@ -283,7 +303,7 @@ class WriterSession:
             if chunks[-1].end == piece.size_bytes:
                 request.commit.CopyFrom(commit_message(allocation, chunks, piece.metadata))
             self._fan_out(container_id, stubs, "WriteChunk", request, majority)
-            self._wrote(len(data))
+            self._tell(len(data))
         if not chunks:
             block = commit_message(allocation, [], piece.metadata)
             put = datanode_pb2.PutBlockRequest(block=block)
@@ -353,15 +373,16 @@ def runs_of(placed: Sequence[Placed]) -> list[list[Placed]]:
     return runs
 
 
-def messages_of(run: Sequence[Placed]) -> Iterator[bytes]:
-    """Yield the stream of a run: small blocks many in a message, others chunk by chunk."""
+def messages_of(run: Sequence[Placed]) -> Iterator[tuple[bytes, int]]:
+    """Yield the messages of a run, and how many bytes of its files are in each: small blocks many
+    in one, others chunk by chunk."""
     blocks: list[datanode_pb2.NewBlock] = []
     data: list[bytes] = []
     data_bytes = 0
     for piece, allocation in run:
         is_full = data_bytes + piece.size_bytes > MESSAGE_BYTES_MAX
         if blocks and (is_full or len(blocks) == MESSAGE_BLOCKS_MAX):
-            yield newblocks.encode(blocks, data)
+            yield newblocks.encode(blocks, data), data_bytes
             blocks, data, data_bytes = [], [], 0
         if piece.size_bytes > MESSAGE_BYTES_MAX:
             yield from _messages_of_large(piece, allocation)
@@ -372,18 +393,18 @@ def messages_of(run: Sequence[Placed]) -> Iterator[bytes]:
         data.append(content)
         data_bytes += len(content)
     if blocks:
-        yield newblocks.encode(blocks, data)
+        yield newblocks.encode(blocks, data), data_bytes
 
 
-def _messages_of_large(piece: Piece, allocation: scm_pb2.BlockAllocation) -> Iterator[bytes]:
+def _messages_of_large(
+    piece: Piece, allocation: scm_pb2.BlockAllocation
+) -> Iterator[tuple[bytes, int]]:
     offset = 0
     for content in chunks_of(piece):
         chunk = describe(offset, content)
         offset = chunk.end
-        is_whole = offset == piece.size_bytes
-        yield newblocks.encode(
-            [_new_block(piece, allocation, [chunk], is_whole=is_whole)], [content]
-        )
+        block = _new_block(piece, allocation, [chunk], is_whole=offset == piece.size_bytes)
+        yield newblocks.encode([block], [content]), len(content)
 
 
 def _new_block(

@@ -36,6 +36,7 @@ class Scm:
         ]
         self.container_id = 100
         self.failed: set[tuple[int, str]] = set()
+        self.keys: list[str] = []
 
     def allocate_blocks(
         self, request: scm_pb2.AllocateBlocksRequest
@@ -55,6 +56,7 @@ class Scm:
 
     def commit_key(self, request: scm_pb2.CommitKeyRequest) -> None:
         self.failed |= {(item.container_id, item.datanode_id) for item in request.failed}
+        self.keys += [item.key for item in request.keys]
 
 
 class World:
@@ -220,6 +222,7 @@ def test_a_run_that_a_minority_takes_is_written_elsewhere(tmp_path: Path, stack:
 
     stored = world.session.put(sources(tmp_path, *SIZES), replace=False)
 
+    assert sum(SIZES) == sum(world.wrote), "what went out twice counts once"
     assert {102} == {b.block_id.container_id for item in stored for b in item.blocks}
     assert {COUNT} == {item.replicas_min for item in stored}
     world.check(stored, world.nodes)
@@ -235,7 +238,7 @@ def test_a_session_that_is_stopped_ends_its_streams(
     files = sources(tmp_path, 9 * MIB)
     messages = writer.messages_of
 
-    def stopping(run: Any) -> Iterator[bytes]:
+    def stopping(run: Any) -> Iterator[tuple[bytes, int]]:
         for message in messages(run):
             yield message
             world.session.stopped = True
@@ -248,6 +251,23 @@ def test_a_session_that_is_stopped_ends_its_streams(
     for node in world.nodes:
         node.stop_serving()
         assert [] == node.replica.store.blocks(ContainerId(101))
+
+
+def test_a_session_that_is_stopped_commits_no_key(tmp_path: Path, stack: ExitStack) -> None:
+    """
+    Also when all of its bytes had gone out: who interrupts a put does not find its keys.
+    """
+    world = World(tmp_path, stack)
+
+    def stop(_data_bytes: int) -> None:
+        world.session.stopped = True
+
+    world.session._wrote = stop
+    with pytest.raises(Unavailable) as caught:
+        world.session.put(sources(tmp_path, 10, 20), replace=False)
+
+    assert Code.CANCELLED is caught.value.code
+    assert [] == world.scm.keys
 
 
 CODE = parse_scheme("rs-3-2-64k")
