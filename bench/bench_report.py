@@ -117,6 +117,8 @@ def start_measures() -> list[Measure]:
         write_cluster(Path(scratch), NODE_COUNT, REPLICAS_PER_NODE)
         process = ScmProcess.start(
             Path(scratch),
+            log_level="error",
+            audit_file=f"{scratch}/audit",
             heartbeat_interval_ms=1_000,
             session_idle_ms=86_400_000,
             stale_after_ms=DEAD_AFTER_MS // 2,

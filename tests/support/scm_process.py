@@ -25,10 +25,16 @@ class ScmProcess:
 
     @classmethod
     def start(
-        cls, data: Path, *, listen: str = "127.0.0.1:0", **settings: int | str
+        cls,
+        data: Path,
+        *,
+        listen: str = "127.0.0.1:0",
+        log_level: str = "info",
+        **settings: int | str,
     ) -> "ScmProcess":
-        """Start on `data` and wait until it answers calls."""
-        process = spawn(data, listen=listen, **settings)
+        """Start on `data` and wait until it answers calls. Who lets it log much must read that: it
+        waits until there is room in the pipe."""
+        process = spawn(data, listen=listen, log_level=log_level, **settings)
         line = process.stdout.readline()
         if not line:
             raise AssertionError(f"suture-scm did not start: {process.stderr.read()}")
@@ -55,7 +61,14 @@ class ScmProcess:
         return self.process.returncode
 
 
-def spawn(data: Path, *, listen: str = "127.0.0.1:0", **settings: int | str) -> Child:
+def spawn(
+    data: Path,
+    *,
+    listen: str = "127.0.0.1:0",
+    log_level: str = "info",
+    **settings: int | str,
+) -> Child:
     """Start it without waiting for it."""
     pairs = [f"--set={name}={value}" for name, value in (FAST | settings).items()]
-    return Child("scm.main", f"--data={data}", f"--listen={listen}", *pairs)
+    own = (f"--data={data}", f"--listen={listen}", f"--log-level={log_level}")
+    return Child("scm.main", *own, *pairs)
