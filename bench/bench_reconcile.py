@@ -14,7 +14,7 @@ earlier read, so that a full read of the container follows.
 
 BENCH_RECONCILE_MIB says how much the container holds in which 1,000 chunks of 64 KiB are damaged
 (1,024), BENCH_RECONCILE_CHUNKS how many are, BENCH_RECONCILE_BLOCKS how many blocks of 9 kB the
-other one has (30,000), BENCH_RECONCILE_ROUNDS how often (5), BENCH_RECONCILE_FOLDER where.
+other one has (30,000), BENCH_RECONCILE_ROUNDS how often (3), BENCH_RECONCILE_FOLDER where.
 """
 
 import os
@@ -24,7 +24,7 @@ import shutil
 import statistics
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,11 +33,11 @@ from typing import Final
 from agent.demo.cluster import Process
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, scm_pb2
+from agent.store.files.durable import sync_all
 from bench.measure import Measure, at_most
 from bench.rsync_daemon import RsyncDaemon, processor_s, rsync_program
 from bench.scan_world import CLUSTER, Shape, fill
 from merkle.replica import ContainerId
-from tests.support.page_cache import drop_pages
 from tests.support.scripted_scm import ScriptedScm
 
 MIB: Final = 1024**2
@@ -75,9 +75,9 @@ class Rounds:
     whole: list[Spent] = field(default_factory=list)
     rsync: list[Spent] = field(default_factory=list)
 
-    def ratio(self, ours: Sequence[Spent]) -> float:
+    def ratio(self) -> float:
         """Return the median of the paired times."""
-        pairs = zip(ours, self.rsync, strict=True)
+        pairs = zip(self.ours, self.rsync, strict=True)
         return statistics.median(own.seconds / other.seconds for own, other in pairs)
 
 
@@ -88,23 +88,23 @@ def measures() -> list[Measure]:
     chunk_count = int(os.environ.get("BENCH_RECONCILE_MIB", "1024")) * MIB // CHUNK_BYTES
     damaged = int(os.environ.get("BENCH_RECONCILE_CHUNKS", "1000"))
     block_count = int(os.environ.get("BENCH_RECONCILE_BLOCKS", "30000"))
-    rounds = int(os.environ.get("BENCH_RECONCILE_ROUNDS", "5"))
+    rounds = int(os.environ.get("BENCH_RECONCILE_ROUNDS", "3"))
     large = Shape(max(1, chunk_count // CHUNKS_PER_BLOCK), CHUNKS_PER_BLOCK, CHUNK_BYTES)
     small = Shape(block_count, 1, SMALL_BYTES)
     found: list[Measure] = []
-    for name, shape, count, ratio_max in (
-        (f"{damaged:,} chunks", large, damaged, TIME_RATIO_MAX),
-        (f"one block of {block_count:,}", small, 1, ONE_RATIO_MAX),
+    for name, shape, count, ratio_max, bytes_max in (
+        (f"{damaged:,} chunks", large, damaged, TIME_RATIO_MAX, BYTES_RATIO_MAX),
+        (f"one block of {block_count:,}", small, 1, ONE_RATIO_MAX, None),
     ):
         with tempfile.TemporaryDirectory(prefix="suture-bench-", dir=parent) as directory:
             with World(Path(directory), shape).running() as world:
                 taken = world.repaired(count, rounds)
-            found += told(f"reconcile {name}", taken, ratio_max)
+            found += told(f"reconcile {name}", taken, ratio_max, bytes_max)
     return found
 
 
-def told(name: str, taken: Rounds, ratio_max: float) -> Iterator[Measure]:
-    """Yield what one kind of damage took."""
+def told(name: str, taken: Rounds, ratio_max: float, bytes_max: float | None) -> Iterator[Measure]:
+    """Yield what one kind of damage took. Of 9 kB the calls' own heads are a seventh: no bound."""
     ours, whole, rsync = (
         Spent(
             statistics.median(spent.seconds for spent in kind),
@@ -115,16 +115,21 @@ def told(name: str, taken: Rounds, ratio_max: float) -> Iterator[Measure]:
     )
     least = max(one.wire_bytes / (taken.damaged_bytes + one.tree_bytes) for one in taken.ours)
     yield Measure(f"{name}: time", ours.seconds, "s", f"rsync {rsync.seconds:.3g}")
-    yield at_most(f"{name}: of rsync's time", taken.ratio(taken.ours), "x", ratio_max)
+    yield at_most(f"{name}: of rsync's time", taken.ratio(), "x", ratio_max)
     yield Measure(
         f"{name}: processor time", ours.processor_s, "s", f"rsync {rsync.processor_s:.3g}"
     )
     yield Measure(
         f"{name}: wire", ours.wire_bytes / MIB, "MiB", f"rsync {rsync.wire_bytes / MIB:,.2f}"
     )
-    yield at_most(f"{name}: of damage and tree", least, "x", BYTES_RATIO_MAX)
+    if bytes_max is None:
+        yield Measure(f"{name}: of damage and tree", least, "x")
+    else:
+        yield at_most(f"{name}: of damage and tree", least, "x", bytes_max)
     yield Measure(f"{name}, read whole: time", whole.seconds, "s", f"rsync {rsync.seconds:.3g}")
-    yield Measure(f"{name}, read whole: of rsync's time", taken.ratio(taken.whole), "x")
+    yield Measure(
+        f"{name}, read whole: of rsync's time", whole.seconds / rsync.seconds, "x", "not paired"
+    )
 
 
 class World:
@@ -171,7 +176,7 @@ class World:
             agent = self._agent("mine", self._scm.address, settings)
             agent.start()
             try:
-                for number in range(rounds):
+                for number in range(rounds if is_paired else 1):
                     self._damage(damaged_count, number)
                     self._scan(agent)
                     self._drop()
@@ -214,9 +219,12 @@ class World:
 
     def _drop(self) -> None:
         """Let no file be in the page cache."""
+        sync_all(self._folder)
         for folder in (self._mine, *self._served, self._target):
             for path in folder.iterdir():
-                drop_pages(path)
+                fd = os.open(path, os.O_RDONLY)
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+                os.close(fd)
 
     def _run_rsync(self) -> Spent:
         fetched = self._rsync.fetch(self._target)
