@@ -109,7 +109,9 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
             packed = np.frombuffer(heads, np.uint8).reshape(-1, size)
             loaded["container_id"] = packed[:, :8].copy().view(">i8")[:, 0]
             _bytes_of(loaded)[:, NUMBERS_AT:] = packed[:, 8:]
-            words = np.array([known[one] for one in names], np.uint32)
+            places = {one: i for i, one in enumerate(dict.fromkeys(names))}
+            own = np.array([known[one] for one in places], np.uint32)
+            words = own[np.fromiter(map(places.__getitem__, names), np.int64, len(names))]
             for place, name in enumerate(("datanode", "origin", "volume", "error")):
                 loaded[name] = words[:, place]
             for number in dict.fromkeys(words[:, 0].tolist()):
