@@ -107,12 +107,12 @@ def observe(container: Container, replicas: Sequence[Replica], *, now_ms: int) -
         sequence_id = _sequence_id(container, replicas)
         if sequence_id != container.sequence_id:
             container = replace(container, sequence_id=sequence_id)
-    for event in _events(container, replicas):
+    reported = {replica.datanode_id for replica in replicas}
+    awaited = tuple(node for node in container.pipeline if node not in reported)
+    for event in _events(container, replicas, is_awaiting=bool(awaited)):
         container = advance(container, event, now_ms=now_ms)
     if container.state is ContainerState.OPEN or not container.pipeline:
         return container
-    reported = {replica.datanode_id for replica in replicas}
-    awaited = tuple(node for node in container.pipeline if node not in reported)
     return replace(container, pipeline=awaited)
 
 
@@ -189,7 +189,8 @@ def _sequence_id(container: Container, replicas: Sequence[Replica]) -> int:
     return max([container.sequence_id, *held])
 
 
-def _events(container: Container, replicas: Sequence[Replica]) -> list[Event]:
+def _events(container: Container, replicas: Sequence[Replica], *, is_awaiting: bool) -> list[Event]:
+    """Return what the replicas show; `is_awaiting`: a chosen datanode is yet to report."""
     if not replicas:
         is_unwritten = not container.pipeline and not container.committed_count
         return [Event.NEVER_WRITTEN] if is_unwritten else []
@@ -201,6 +202,6 @@ def _events(container: Container, replicas: Sequence[Replica]) -> list[Event]:
         events.append(Event.CLOSED_COMPLETE)
     elif states & {ReplicaState.QUASI_CLOSED, ReplicaState.CLOSED}:
         events.append(Event.CLOSED_BEHIND)
-    elif not states & _WRITABLE and not container.pipeline:
+    elif not states & _WRITABLE and not is_awaiting:
         events.append(Event.NONE_WRITABLE)
     return events

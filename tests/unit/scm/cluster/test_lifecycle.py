@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from merkle.replica import ReplicaState
@@ -124,6 +124,16 @@ class TestObserve:
         assert pipeline == seen(container(OPEN, pipeline=pipeline), "O1 O1").pipeline
         assert ("dn3",) == seen(container(CLOSING, pipeline=pipeline), "O1 O1").pipeline
 
+    @pytest.mark.parametrize("before", [OPEN, CLOSING])
+    def test_the_last_one_that_was_awaited_may_be_the_one_that_is_damaged(
+        self, before: ContainerState
+    ) -> None:
+        """With its report nobody is awaited any more: at once, not at the next look."""
+        awaiting = container(before, pipeline=("dn1", "dn2"))
+
+        assert CLOSING is seen(awaiting, "U5").state
+        assert QUASI_CLOSED is seen(awaiting, "U5 U5").state
+
     def test_a_container_nobody_ever_wrote_ends_as_deleted(self) -> None:
         """Only when every chosen node said so and nothing was committed."""
         empty = container(CLOSING, sequence_id=0, pipeline=("dn1", "dn2"), committed_count=0)
@@ -182,6 +192,7 @@ class TestObserve:
         assert CLOSING is seen(lost, "").state
 
     @settings(deadline=None)
+    @example(OPEN, ["U5"] * 9)
     @given(
         st.sampled_from(ContainerState),
         st.lists(st.sampled_from(["O1", "O9", "G5", "Q4", "Q5=7", "C5=7", "C4", "U5", "R1"])),
