@@ -95,6 +95,13 @@ def _messages(answers: Any) -> Iterator[Any]:
         answers.cancel()
 
 
+def is_unknown(error: SutureError) -> bool:
+    """Whether a call failed because the other end, of an earlier version perhaps, has no such
+    method."""
+    cause = error.__cause__
+    return isinstance(cause, grpc.Call) and cause.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
 def upload(
     method: Method,
     requests: Iterator[bytes],

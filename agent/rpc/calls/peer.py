@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Any, Final, Self
 
 from agent.errors import Code, Refused
-from agent.rpc.calls.channel import Method, call, open_channel, retried, stream, upload
+from agent.rpc.calls.channel import Method, call, is_unknown, open_channel, retried, stream, upload
 from agent.rpc.security.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import container_pb2, datanode_pb2_grpc
 from agent.rpc.v1 import datanode_pb2 as pb
@@ -68,6 +68,7 @@ class Peer:
             request_serializer=pb.ReadBlockRequest.SerializeToString,
             response_deserializer=decode_piece,
         )
+        self._reads_by_chunk = False  # it has no call that reads a block
         self._import: Method = self._channel.stream_unary(
             IMPORT_METHOD, response_deserializer=pb.ImportContainerResponse.FromString
         )
@@ -242,9 +243,34 @@ class Peer:
         request = pb.ReadBlockRequest(block_id=_key(container_id, block_id), offset=offset)
         if end - offset <= SMALL_BYTES_MAX:
             timeout_s = min(self._timeouts.chunk_s, patience_s or self._timeouts.chunk_s)
-            return self._small_parts(request, end, timeout_s)
-        timeout_s = self._timeouts.chunk_s + (end - offset) / READ_BYTES_PER_S_MIN
-        return self._streamed_parts(request, end, timeout_s)
+            parts = self._small_parts(request, end, timeout_s)
+        else:
+            timeout_s = self._timeouts.chunk_s + (end - offset) / READ_BYTES_PER_S_MIN
+            parts = self._streamed_parts(request, end, timeout_s)
+        return self._or_by_chunk(parts, container_id, block_id, offset)
+
+    def _or_by_chunk(
+        self,
+        parts: Iterator[tuple[int, Data]],
+        container_id: ContainerId,
+        block_id: BlockId,
+        offset: int,
+    ) -> Iterator[tuple[int, Data]]:
+        try:
+            yield from parts
+        except Refused as error:
+            if not is_unknown(error):
+                raise
+            self._reads_by_chunk = True
+            yield from self._chunk_by_chunk(container_id, block_id, offset)
+
+    def _chunk_by_chunk(
+        self, container_id: ContainerId, block_id: BlockId, offset: int
+    ) -> Iterator[tuple[int, Data]]:
+        for listed in self.block(container_id, block_id).chunks:
+            if listed.end > offset:
+                chunk, data = self.read_chunk(container_id, block_id, listed.offset)
+                yield chunk.offset, data
 
     def _small_parts(
         self, request: pb.ReadBlockRequest, end: int, timeout_s: float
