@@ -1,15 +1,10 @@
 """The control plane's knowledge of its nodes alone: no containers, no calls."""
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
-
-import structlog
-from structlog.testing import capture_logs
-from structlog.typing import EventDict
 
 from scm.cluster.nodes import Nodes, Registration
 from scm.state.clock import Clock
@@ -25,18 +20,6 @@ OPTIONS: Final = ScmOptions(heartbeat_interval_ms=500, stale_after_ms=10_000, de
 def registration(datanode_id: str, *, boot_id: int = 1, rack: str = "/r1") -> Registration:
     """Build what a new datanode says of itself."""
     return Registration(datanode_id, f"{datanode_id}:1", rack, "0.1", "", boot_id, (volume(),))
-
-
-@contextmanager
-def logged() -> Iterator[list[EventDict]]:
-    """Yield what is logged from INFO on, whatever level an earlier test left configured."""
-    before = structlog.get_config()["wrapper_class"]
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
-    try:
-        with capture_logs() as said:
-            yield said
-    finally:
-        structlog.configure(wrapper_class=before)
 
 
 @dataclass

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from structlog.testing import capture_logs
 from watchdog.observers.inotify_c import InotifyFD
 
 from agent.runtime.loop import Pulse, Throttled
 from agent.scan.ondemand import OnDemandScans
 from agent.scan.watch import ChangeWatch
 from merkle.replica import ContainerId
+from tests.support.heard import logged
 from tests.support.stored_replica import CONTAINER, StoredReplica, opened
 
 WITHIN_S = 10.0  # a second on a machine that does nothing else
@@ -178,7 +178,7 @@ class TestLimits:
             open_inotify=ForbiddingInotify,
         )
 
-        with capture_logs() as said:
+        with logged() as said:
             for _ in range(2):
                 watch.step()
 
