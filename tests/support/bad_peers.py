@@ -1,11 +1,12 @@
 """Datanodes that misbehave as peers, each over a real server."""
 
-from threading import Event
+from itertools import count
+from threading import Event, Thread
 
 from agent.rpc.v1 import datanode_pb2
 from merkle.checksum import window_checksums
 from merkle.replica import ChecksumType
-from tests.support.datanodes import CountingReads
+from tests.support.datanodes import CountingReads, Datanode
 
 
 class Liar(CountingReads):
@@ -39,18 +40,24 @@ class Garbler(CountingReads):
 class Dying(CountingReads):
     """Goes away in the middle of the first chunk that is read."""
 
+    def __init__(self, datanode: Datanode) -> None:
+        super().__init__(datanode)
+        self._deaths = count()
+
     def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
-        """Send the description, then stop the server.
+        """Send the description, then stop the server, once.
 
         A handler that returned before the call was cut off could still end it in good order,
-        which a process that dies never does: so it waits for the end of the call.
+        which a process that dies never does: so it waits for the end of the call. Nor does a
+        server stop from within its own handlers, let alone from several at once.
         """
         over = Event()
         assert context.add_callback(over.set)
         for answer in super().ReadChunk(request, context):
             yield answer
             assert self.datanode.built is not None
-            self.datanode.built.server.stop(0)
+            if next(self._deaths) == 0:
+                Thread(target=self.datanode.built.server.stop, args=(0,), daemon=True).start()
             assert over.wait(20)
             return
 
