@@ -4,7 +4,6 @@ Only what Spark Connect also offers is used here and everywhere: no RDD, no Spar
 """
 
 import os
-import socket
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -84,13 +83,10 @@ def _start(builder: Any, master: str) -> SparkSession:
 
 
 def _name_this_host() -> None:
-    """Let a local session listen on loopback where this machine's own name is no address: Spark
-    asks for that before it looks at its configuration."""
-    try:
-        socket.getaddrinfo(socket.gethostname(), None)
-    except OSError:
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        os.environ.setdefault("SPARK_LOCAL_HOSTNAME", "localhost")
+    """Let a local session listen on loopback, also where this machine's own name is no address, or
+    not always: Spark asks for that before it looks at its configuration."""
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("SPARK_LOCAL_HOSTNAME", "localhost")
 
 
 @contextmanager
