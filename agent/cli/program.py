@@ -36,6 +36,8 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "volumes": ("agent.cli.inspect.datanodes", "volumes"),
     "top": ("agent.cli.inspect.datanodes", "top"),
     "diagnose": ("agent.cli.inspect.diagnose", "diagnose"),
+    "may-stop": ("agent.cli.inspect.foresight", "may_stop"),
+    "what-if": ("agent.cli.inspect.foresight", "what_if"),
     "reconcile": ("agent.cli.change.container_commands", "reconcile"),
     "verify-parity": ("agent.cli.inspect.parity", "verify_parity_command"),
     "fsck": ("agent.cli.setup.offline", "fsck"),

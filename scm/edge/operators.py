@@ -8,6 +8,7 @@ from functools import partial
 from agent.errors import Code, Refused, Unavailable
 from scm.administration.admin import NodeDecision
 from scm.administration.decommission import LEAVING, RESTING, Departure, Request
+from scm.administration.foresight import Foreseen, Foresight, Question
 from scm.administration.forgetting import Fate
 from scm.cluster.safemode import Gate
 from scm.containers.block_deletion import KeyDeletion
@@ -176,6 +177,11 @@ class Operators(Parts):
         with self._lock:
             leaving, resting = map(self._departures.locked_together, (LEAVING, RESTING))
             return leaving, resting
+
+    def foresee(self, question: Question) -> Foreseen:
+        """Say what would be if datanodes or volumes were off; the lock is held page by page."""
+        asked = Foresight(self._basis, self._batches, self._safe_mode, self._lock)
+        return asked.ask(question)
 
     def hold(
         self, container_ids: Sequence[int], datanode_id: str, *, release: bool

@@ -68,7 +68,7 @@ class Parts:
         self._reports = Reports(state)
         cases = Cases(state, self._nodes, self._reports, clock, options)
         self._commands = PendingOps(state, self._nodes, clock, options)
-        basis = Basis(state, self._nodes, self._commands, cases, clock, options)
+        basis = self._basis = Basis(state, self._nodes, self._commands, cases, clock, options)
         self._deletions = BlockDeletion(state, self._nodes, cases, self._commands, clock, options)
         self._writers = Writers(state, self._nodes, cases, self._deletions, clock, options)
         self._reconciles = Reconciles(state, self._nodes, self._commands, clock, options)

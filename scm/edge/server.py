@@ -16,7 +16,7 @@ from agent.rpc.wire.codec import parse_container_id, parse_int
 from agent.rpc.wire.errors import ErrorEdge
 from agent.runtime.tracing import Traced
 from merkle.replica import ID_MAX
-from scm.edge import answers, wire
+from scm.edge import answers, foreseen, wire
 from scm.edge.control import ControlPlane
 from scm.state.clock import Clock
 from scm.state.options import ScmOptions
@@ -320,6 +320,12 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         return answers.forgotten_message(
             self._control.forget_containers(ids, worlds=worlds, is_dry_run=request.dry_run)
         )
+
+    def Foresee(  # noqa: N802
+        self, request: scm_pb2.ForeseeRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ForeseeResponse:
+        """Say what would be if datanodes or volumes were off."""
+        return foreseen.message(self._control.foresee(foreseen.question_from(request)))
 
     def GetReport(  # noqa: N802
         self, _request: scm_pb2.GetReportRequest, _context: grpc.ServicerContext

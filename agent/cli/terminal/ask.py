@@ -7,10 +7,11 @@ from typing import Annotated, Final, Generic, TypeVar
 
 import typer
 
+from agent.cli.terminal.selection import known_nodes, one_node
 from agent.client.client import Client
-from agent.errors import Code, Refused, SutureError
+from agent.errors import SutureError
 from agent.rpc.calls.peer import Peer
-from agent.rpc.v1 import datanode_pb2, scm_pb2
+from agent.rpc.v1 import datanode_pb2
 
 ASKED_AT_ONCE: Final = 16
 
@@ -31,22 +32,15 @@ class Answered(Generic[T]):
 
 
 def nodes_of(client: Client, datanode: str | None) -> list[tuple[str, str]]:
-    """Return (name, address) of one datanode or of all. Raise Refused: the SCM knows none."""
+    """Return (name, address) of one datanode or of all. Raise Refused: the SCM knows none.
+
+    An address is dialled as it is: it may be all that is known when there is no SCM.
+    """
     if datanode is not None and ":" in datanode:
         return [(datanode, datanode)]
-    known = client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes
-    nodes = [
-        (node.datanode_id, node.address)
-        for node in known
-        if datanode is None or node.datanode_id.startswith(datanode)
-    ]
-    if datanode is not None and not nodes:
-        raise Refused(
-            Code.WRONG_DATANODE,
-            f"the SCM knows no datanode {datanode}",
-            hint="suture status lists them",
-        )
-    return nodes
+    nodes = known_nodes(client)
+    wanted = nodes if datanode is None else [one_node(nodes, datanode)]
+    return [(node.datanode_id, node.address) for node in wanted]
 
 
 def ask_each(

@@ -1,7 +1,7 @@
-"""Which datanodes a command is about: by id, by a prefix of it, or by rack."""
+"""Which datanodes or volumes a command is about: by id, by a prefix of it, by address, by rack."""
 
-from collections.abc import Callable
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from typing import Annotated, Final
 
 import typer
 
@@ -12,9 +12,17 @@ from agent.rpc.v1 import scm_pb2
 OnOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--on", metavar="DATANODE", help="Only what is on these: ids, prefixes of them, or racks."
+        "--on",
+        metavar="DATANODE",
+        help="Only what is on these: ids, prefixes of them, addresses, or racks.",
     ),
 ]
+VOLUME_SIGN: Final = ":/"  # between a datanode and the path of a volume of it
+
+
+def known_nodes(client: Client) -> Sequence[scm_pb2.NodeInfo]:
+    """Return the datanodes that the SCM knows."""
+    return client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes
 
 
 def selected(client: Client, given: list[str] | None) -> Callable[[str], bool]:
@@ -25,27 +33,88 @@ def selected(client: Client, given: list[str] | None) -> Callable[[str], bool]:
 
 
 def datanode_ids(client: Client, given: list[str]) -> list[str]:
-    """Return the datanodes that are named by id, prefix or rack, each once."""
-    nodes = client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes
-    found: list[str] = []
-    for name in given:
-        if not name.startswith("/"):
-            found.append(datanode_id(client, name))
-            continue
-        rack = [node.datanode_id for node in nodes if node.rack == name]
-        if not rack:
-            raise Refused(Code.WRONG_DATANODE, f"no datanode is in rack {name}")
-        found += rack
+    """Return the datanodes that are named by id, prefix, address or rack, each once."""
+    nodes = known_nodes(client)
+    found = [node.datanode_id for name in given for node in _nodes_named(nodes, name)]
     return list(dict.fromkeys(found))
 
 
 def datanode_id(client: Client, given: str) -> str:
-    """Return the one datanode whose id begins with `given`; refuse none and several."""
-    nodes = client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes
-    found = [node.datanode_id for node in nodes if node.datanode_id.startswith(given)]
+    """Return the one datanode with this address, or whose id begins so; refuse none and several."""
+    return one_node(known_nodes(client), given).datanode_id
+
+
+def one_node(nodes: Sequence[scm_pb2.NodeInfo], given: str) -> scm_pb2.NodeInfo:
+    """Return the one datanode with this address, or whose id begins so; refuse none and several."""
+    found = [node for node in nodes if given and node.address == given]
+    found = found or [node for node in nodes if given and node.datanode_id.startswith(given)]
     if len(found) == 1:
         return found[0]
-    what = "no datanode has" if not found else f"{len(found)} datanodes have"
+    raise Refused(Code.WRONG_DATANODE, _not_one(found, given), hint="suture scm nodes lists them")
+
+
+def named(client: Client, given: list[str]) -> tuple[list[str], list[tuple[str, str]]]:
+    """Return the datanodes and the volumes, each as datanode and id, that are named.
+
+    A volume is named by its id or a prefix of it, or as DATANODE:/its/path.
+    """
+    nodes = known_nodes(client)
+    ids: list[str] = []
+    volumes: list[tuple[str, str]] = []
+    for name in given:
+        if not name.startswith("/") and VOLUME_SIGN in name:
+            volumes.append(_volume_at(nodes, name))
+            continue
+        own = [
+            (node.datanode_id, volume.volume_id)
+            for node in nodes
+            for volume in node.volumes
+            if name and volume.volume_id.startswith(name)
+        ]
+        is_node = any(node.datanode_id.startswith(name) for node in nodes)
+        if len(own) > 1 or (own and is_node):
+            raise Refused(
+                Code.WRONG_DATANODE,
+                f"{name} names {len(own)} volumes" + (" and a datanode" if is_node else ""),
+                hint="write more of the id, or DATANODE:/its/path",
+            )
+        if own:
+            volumes += own
+        else:
+            ids += [node.datanode_id for node in _nodes_named(nodes, name)]
+    return list(dict.fromkeys(ids)), list(dict.fromkeys(volumes))
+
+
+def _volume_at(nodes: Sequence[scm_pb2.NodeInfo], given: str) -> tuple[str, str]:
+    name, _, rest = given.partition(VOLUME_SIGN)
+    node, path = one_node(nodes, name), "/" + rest
+    for volume in node.volumes:
+        if volume.path.rstrip("/") == path.rstrip("/"):
+            return node.datanode_id, volume.volume_id
+    known = ", ".join(volume.path for volume in node.volumes) or "none that is known now"
     raise Refused(
-        Code.WRONG_DATANODE, f"{what} an id that begins with {given}", hint="suture scm nodes"
+        Code.WRONG_DATANODE,
+        f"datanode {node.datanode_id} has no volume {path}; it has: {known}",
+        hint="suture volumes lists them",
     )
+
+
+def _nodes_named(nodes: Sequence[scm_pb2.NodeInfo], name: str) -> list[scm_pb2.NodeInfo]:
+    if not name.startswith("/"):
+        return [one_node(nodes, name)]
+    rack = [node for node in nodes if node.rack == name]
+    if not rack:
+        raise Refused(
+            Code.WRONG_DATANODE,
+            f"no datanode is in rack {name}",
+            hint="a volume is named by its id, or as DATANODE:/its/path",
+        )
+    return rack
+
+
+def _not_one(found: Sequence[scm_pb2.NodeInfo], given: str) -> str:
+    if found:
+        return f"{len(found)} datanodes have an id that begins with {given}"
+    if ":" in given:
+        return f"the SCM knows no datanode at {given}"
+    return f"no datanode has an id that begins with {given!r}"

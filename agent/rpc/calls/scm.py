@@ -194,6 +194,11 @@ class ScmClient:
         answer: pb.ListDeparturesResponse = self._repeated(self._stub.ListDepartures, request)
         return answer
 
+    def foresee(self, request: pb.ForeseeRequest) -> pb.ForeseeResponse:
+        """Return what would be if datanodes or volumes were off."""
+        answer: pb.ForeseeResponse = self._repeated(self._stub.Foresee, request)
+        return answer
+
     def hold_containers(self, request: pb.HoldContainersRequest) -> pb.ContainerDecisions:
         """Suppress containers, exclude replicas, or release them."""
         answer: pb.ContainerDecisions = self._once(self._stub.HoldContainers, request)

@@ -106,6 +106,7 @@ SCM: Final[Mapping[str, Rule]] = {
     "RemoveNodes": _audited(ADMIN, "datanode_ids", "force", "dry_run"),
     "ForgetContainers": _audited(ADMIN, "container_ids", "dry_run", "undo"),
     "ListDepartures": Rule(ADMIN),
+    "Foresee": Rule(ADMIN),
     "HoldContainers": _audited(ADMIN, "container_ids", "datanode_id", "release"),
     "ListHolds": Rule(ADMIN),
     "Balance": _audited(ADMIN, "threshold_permille", "dry_run", "stop"),

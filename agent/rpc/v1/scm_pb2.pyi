@@ -1125,6 +1125,96 @@ class ListDeparturesResponse(_message.Message):
     resting_locked_count: int
     def __init__(self, departures: _Optional[_Iterable[_Union[Departure, _Mapping]]] = ..., leaving_locked_count: _Optional[int] = ..., resting_locked_count: _Optional[int] = ...) -> None: ...
 
+class ForeseeRequest(_message.Message):
+    __slots__ = ("datanode_ids", "volumes", "for_good", "keep_count")
+    class Volume(_message.Message):
+        __slots__ = ("datanode_id", "volume_id")
+        DATANODE_ID_FIELD_NUMBER: _ClassVar[int]
+        VOLUME_ID_FIELD_NUMBER: _ClassVar[int]
+        datanode_id: str
+        volume_id: str
+        def __init__(self, datanode_id: _Optional[str] = ..., volume_id: _Optional[str] = ...) -> None: ...
+    DATANODE_IDS_FIELD_NUMBER: _ClassVar[int]
+    VOLUMES_FIELD_NUMBER: _ClassVar[int]
+    FOR_GOOD_FIELD_NUMBER: _ClassVar[int]
+    KEEP_COUNT_FIELD_NUMBER: _ClassVar[int]
+    datanode_ids: _containers.RepeatedScalarFieldContainer[str]
+    volumes: _containers.RepeatedCompositeFieldContainer[ForeseeRequest.Volume]
+    for_good: bool
+    keep_count: int
+    def __init__(self, datanode_ids: _Optional[_Iterable[str]] = ..., volumes: _Optional[_Iterable[_Union[ForeseeRequest.Volume, _Mapping]]] = ..., for_good: bool = ..., keep_count: _Optional[int] = ...) -> None: ...
+
+class ForeseeResponse(_message.Message):
+    __slots__ = ("answer", "reasons", "container_count", "already_unreadable_count", "unreadable_count", "unreadable_container_ids", "doubtful_count", "doubtful_container_ids", "last_copy_count", "lacking", "lacking_replica_count", "healths", "open_count", "writer_count", "rebuild_bytes", "wait_ms", "rebuild_ms", "datanodes_left", "free_bytes", "has_room", "lost_count", "lost_container_ids", "lost_states")
+    class LackingEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
+    class HealthsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class LostStatesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    REASONS_FIELD_NUMBER: _ClassVar[int]
+    CONTAINER_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ALREADY_UNREADABLE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    UNREADABLE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    UNREADABLE_CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
+    DOUBTFUL_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DOUBTFUL_CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
+    LAST_COPY_COUNT_FIELD_NUMBER: _ClassVar[int]
+    LACKING_FIELD_NUMBER: _ClassVar[int]
+    LACKING_REPLICA_COUNT_FIELD_NUMBER: _ClassVar[int]
+    HEALTHS_FIELD_NUMBER: _ClassVar[int]
+    OPEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    WRITER_COUNT_FIELD_NUMBER: _ClassVar[int]
+    REBUILD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    REBUILD_MS_FIELD_NUMBER: _ClassVar[int]
+    DATANODES_LEFT_FIELD_NUMBER: _ClassVar[int]
+    FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HAS_ROOM_FIELD_NUMBER: _ClassVar[int]
+    LOST_COUNT_FIELD_NUMBER: _ClassVar[int]
+    LOST_CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
+    LOST_STATES_FIELD_NUMBER: _ClassVar[int]
+    answer: str
+    reasons: _containers.RepeatedScalarFieldContainer[str]
+    container_count: int
+    already_unreadable_count: int
+    unreadable_count: int
+    unreadable_container_ids: _containers.RepeatedScalarFieldContainer[int]
+    doubtful_count: int
+    doubtful_container_ids: _containers.RepeatedScalarFieldContainer[int]
+    last_copy_count: int
+    lacking: _containers.ScalarMap[int, int]
+    lacking_replica_count: int
+    healths: _containers.ScalarMap[str, int]
+    open_count: int
+    writer_count: int
+    rebuild_bytes: int
+    wait_ms: int
+    rebuild_ms: int
+    datanodes_left: int
+    free_bytes: int
+    has_room: bool
+    lost_count: int
+    lost_container_ids: _containers.RepeatedScalarFieldContainer[int]
+    lost_states: _containers.ScalarMap[str, int]
+    def __init__(self, answer: _Optional[str] = ..., reasons: _Optional[_Iterable[str]] = ..., container_count: _Optional[int] = ..., already_unreadable_count: _Optional[int] = ..., unreadable_count: _Optional[int] = ..., unreadable_container_ids: _Optional[_Iterable[int]] = ..., doubtful_count: _Optional[int] = ..., doubtful_container_ids: _Optional[_Iterable[int]] = ..., last_copy_count: _Optional[int] = ..., lacking: _Optional[_Mapping[int, int]] = ..., lacking_replica_count: _Optional[int] = ..., healths: _Optional[_Mapping[str, int]] = ..., open_count: _Optional[int] = ..., writer_count: _Optional[int] = ..., rebuild_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., rebuild_ms: _Optional[int] = ..., datanodes_left: _Optional[int] = ..., free_bytes: _Optional[int] = ..., has_room: bool = ..., lost_count: _Optional[int] = ..., lost_container_ids: _Optional[_Iterable[int]] = ..., lost_states: _Optional[_Mapping[str, int]] = ...) -> None: ...
+
 class HoldContainersRequest(_message.Message):
     __slots__ = ("container_ids", "datanode_id", "release")
     CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]

@@ -174,6 +174,11 @@ class ScmStub(object):
                 request_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ListDeparturesRequest.SerializeToString,
                 response_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ListDeparturesResponse.FromString,
                 _registered_method=True)
+        self.Foresee = channel.unary_unary(
+                '/suture.v1.Scm/Foresee',
+                request_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ForeseeRequest.SerializeToString,
+                response_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ForeseeResponse.FromString,
+                _registered_method=True)
         self.Balance = channel.unary_unary(
                 '/suture.v1.Scm/Balance',
                 request_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.BalanceRequest.SerializeToString,
@@ -366,6 +371,12 @@ class ScmServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Foresee(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Balance(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -526,6 +537,11 @@ def add_ScmServicer_to_server(servicer, server):
                     servicer.ListDepartures,
                     request_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ListDeparturesRequest.FromString,
                     response_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ListDeparturesResponse.SerializeToString,
+            ),
+            'Foresee': grpc.unary_unary_rpc_method_handler(
+                    servicer.Foresee,
+                    request_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ForeseeRequest.FromString,
+                    response_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ForeseeResponse.SerializeToString,
             ),
             'Balance': grpc.unary_unary_rpc_method_handler(
                     servicer.Balance,
@@ -1299,6 +1315,33 @@ class Scm(object):
             '/suture.v1.Scm/ListDepartures',
             agent_dot_rpc_dot_v1_dot_scm__pb2.ListDeparturesRequest.SerializeToString,
             agent_dot_rpc_dot_v1_dot_scm__pb2.ListDeparturesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Foresee(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/suture.v1.Scm/Foresee',
+            agent_dot_rpc_dot_v1_dot_scm__pb2.ForeseeRequest.SerializeToString,
+            agent_dot_rpc_dot_v1_dot_scm__pb2.ForeseeResponse.FromString,
             options,
             channel_credentials,
             insecure,
