@@ -152,11 +152,8 @@ def test_many_threads_lose_nothing() -> None:
     ever.
     """
     made: list[int] = []
-    most = 0
 
     def attempt(changes: list[int]) -> list[int]:
-        nonlocal most
-        most = max(most, len(changes))
         made.extend(changes)
         return [-change for change in changes]
 
@@ -172,79 +169,54 @@ def test_many_threads_lose_nothing() -> None:
         assert all(future.result(timeout=60) for future in futures)
 
     assert sorted(made) == list(range(threads * each))
-    assert {} == commits._leader
     assert not commits._waiting
 
 
-class Interrupted(dict[str, object]):
-    """Where the key of who leads lies; lets others in right before it is asked for or given up."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.before_asking: Callable[[], object] = lambda: None
-        self.before_giving_up: Callable[[], object] = lambda: None
-        self.was_refused = threading.Event()
-
-    def setdefault(self, key: str, default: object) -> object:  # type: ignore[override]
-        once, self.before_asking = self.before_asking, lambda: None
-        once()
-        found = super().setdefault(key, default)
-        if found is not default:
-            self.was_refused.set()
-        return found
-
-    def __delitem__(self, key: str) -> None:
-        once, self.before_giving_up = self.before_giving_up, lambda: None
-        once()
-        super().__delitem__(key)
-
-
-@pytest.fixture
-def crossed() -> tuple[SharedCommits[int], Interrupted]:
-    """Commits of nothing, and what lets others in."""
-    commits: SharedCommits[int] = SharedCommits(lambda c: [-x for x in c], lambda: None)  # type: ignore[arg-type, misc]
-    interrupted = Interrupted()
-    commits._leader = interrupted
-    return commits, interrupted
-
-
-def test_who_was_served_before_it_asked_gives_the_lead_back(
-    crossed: tuple[SharedCommits[int], Interrupted],
-) -> None:
+def test_who_was_served_leads_nobody() -> None:
     """
-    Another led, and took its change along, between its coming and its asking.
+    A leader takes no change twice, and no thread takes the lead without one.
     """
-    commits, interrupted = crossed
-    with ThreadPoolExecutor(2) as pool:
-        interrupted.before_asking = lambda: pool.submit(commits.write, 2).result(timeout=30)
+    groups: list[list[int]] = []
+    is_inside, may_end = threading.Event(), threading.Event()
 
-        assert -1 == pool.submit(commits.write, 1).result(timeout=30)
+    def attempt(changes: list[int]) -> list[int]:
+        groups.append(list(changes))
+        is_inside.set()
+        assert may_end.wait(30)
+        return [-change for change in changes]
 
-        assert {} == interrupted
-        assert -3 == pool.submit(commits.write, 3).result(timeout=30)
+    commits: SharedCommits[int] = SharedCommits(attempt, lambda: None)  # type: ignore[arg-type]
+    with ThreadPoolExecutor(WAITING + 1) as pool:
+        first = pool.submit(commits.write, 0)
+        assert is_inside.wait(30)
+        others = [pool.submit(commits.write, number) for number in range(1, WAITING + 1)]
+        while len(commits._waiting) < WAITING:
+            assert not first.done()
+        may_end.set()
+        assert [-number for number in range(WAITING + 1)] == [
+            future.result(timeout=30) for future in (first, *others)
+        ]
+
+    assert [[0], list(range(1, WAITING + 1))] == [sorted(group) for group in groups]
+    assert -9 == commits.write(9)
 
 
-def test_who_comes_while_the_lead_is_given_up_is_served(
-    crossed: tuple[SharedCommits[int], Interrupted],
-) -> None:
+def test_a_leader_that_fails_passes_the_lead_on() -> None:
     """
-    It was refused the lead, and the leader saw nobody a moment before.
+    Its own thread hears of it; who comes later leads.
     """
-    commits, interrupted = crossed
-    late: list[Future[int]] = []
-    with ThreadPoolExecutor(2) as pool:
 
-        def come_late() -> None:
-            late.append(pool.submit(commits.write, 2))
-            assert interrupted.was_refused.wait(30)
+    def attempt(changes: list[int]) -> list[int]:
+        if changes == [13]:
+            raise Refused(Code.INELIGIBLE, "no")
+        return [-change for change in changes]
 
-        interrupted.before_giving_up = come_late
-        assert -1 == pool.submit(commits.write, 1).result(timeout=30)
-        try:
-            assert -2 == late[0].result(timeout=5)
-        finally:  # whoever waits for ever would keep the pool from ending
-            for request in list(commits._waiting):
-                request.end(None)
-                request.was_tried = True
-                request.turn.put(None)
-    assert {} == interrupted
+    commits: SharedCommits[int] = SharedCommits(attempt, lambda: None)  # type: ignore[arg-type]
+    with pytest.raises(Refused):
+        commits.write(13)
+
+    results: list[int] = []
+    later = threading.Thread(target=lambda: results.append(commits.write(1)), daemon=True)
+    later.start()
+    later.join(30)
+    assert [-1] == results
