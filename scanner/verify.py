@@ -199,7 +199,7 @@ class _Scan:
         if not is_resumed and block.block_id not in tombstones:
             if self._stop():
                 raise _StopError(STOPPED)
-            with suppress(OSError):
+            with suppress(OSError):  # `_scan_row` opens it again, and tells
                 file = self._reader.open_block(block.block_id)
         if file is None:
             self._scan_row(block.block_id, block.row, tombstones)

@@ -25,6 +25,7 @@ from typing import Final, Protocol
 
 from agent.client.conduct import Conduct
 from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.rpc.calls.received import SMALL_BYTES_MAX
 from agent.rpc.wire.blockpieces import Data
 from merkle.replica import BlockId, ContainerId
 
@@ -113,7 +114,8 @@ class BlockReader:
                     yield part
             except SutureError as error:
                 waited_s = perf_counter() - begun_s
-                if patience_s is not None and waited_s >= patience_s and not at:
+                is_silent = isinstance(error, Unavailable)  # late damage is damage
+                if is_silent and patience_s is not None and waited_s >= patience_s:
                     self.conduct.hedged(holder.datanode_id, waited_s)
                     holder.is_late = True
                     continue
@@ -121,8 +123,11 @@ class BlockReader:
                 said[holder.datanode_id] = str(error)
 
     def _patience_s(self, said: dict[str, str], at: int) -> float | None:
-        """Return how long to wait for the first replica; None: as long as it takes."""
-        if at or said or len(self.holders) < 2 or any(one.is_late for one in self.holders):
+        """Return how long to wait for the first replica; None: as long as it takes, as for a large
+        block, which is sent while it is taken."""
+        if self.place.length_bytes > SMALL_BYTES_MAX or at or said:
+            return None
+        if len(self.holders) < 2 or any(one.is_late for one in self.holders):
             return None
         return self.conduct.patience_s()
 

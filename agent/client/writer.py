@@ -279,6 +279,7 @@ class WriterSession:
             raise
 
     def _check_majority(self, allocation: scm_pb2.BlockAllocation, living: int) -> None:
+        """Raise LeftBehind unless most replicas of a container still take writes."""
         container_id = allocation.block_id.container_id
         if living < len(allocation.replicas) // 2 + 1:
             reasons = [why for (c, _), why in self.failed.items() if c == container_id]
@@ -290,9 +291,7 @@ class WriterSession:
 
     def _write_replicas(self, piece: Piece, allocation: scm_pb2.BlockAllocation) -> int:
         """Write the block to every living replica; return how many hold it durably."""
-        container_id = allocation.block_id.container_id
         stubs = self._living(allocation)
-        majority = len(allocation.replicas) // 2 + 1
         chunks: list[ChunkInfo] = []
         for data in chunks_of(piece):
             self._check_stopped(piece.source.key)
@@ -302,12 +301,14 @@ class WriterSession:
             )
             if chunks[-1].end == piece.size_bytes:
                 request.commit.CopyFrom(commit_message(allocation, chunks, piece.metadata))
-            self._fan_out(container_id, stubs, "WriteChunk", request, majority)
+            self._fan_out(allocation, stubs, "WriteChunk", request)
+            self._check_majority(allocation, len(stubs))
             self._tell(len(data))
         if not chunks:
             block = commit_message(allocation, [], piece.metadata)
             put = datanode_pb2.PutBlockRequest(block=block)
-            self._fan_out(container_id, stubs, "PutBlock", put, majority)
+            self._fan_out(allocation, stubs, "PutBlock", put)
+            self._check_majority(allocation, len(stubs))
         return len(stubs)
 
     def _living(
@@ -315,7 +316,6 @@ class WriterSession:
     ) -> dict[str, datanode_pb2_grpc.DatanodeStub]:
         """Stubs of the replicas not left behind; each has the container."""
         container_id = allocation.block_id.container_id
-        majority = len(allocation.replicas) // 2 + 1
         stubs = {
             replica.datanode_id: self._dial(replica.address)
             for replica in allocation.replicas
@@ -325,23 +325,22 @@ class WriterSession:
         if fresh:
             create = datanode_pb2.CreateContainerRequest(container_id=container_id)
             before = set(fresh)
-            self._fan_out(container_id, fresh, "CreateContainer", create, 0)
+            self._fan_out(allocation, fresh, "CreateContainer", create)
             self._created.update((container_id, datanode_id) for datanode_id in fresh)
             for datanode_id in before - set(fresh):
                 del stubs[datanode_id]
-        if len(stubs) < majority:
-            raise LeftBehind(f"{len(stubs)} of {len(allocation.replicas)} replicas take writes")
+        self._check_majority(allocation, len(stubs))
         return stubs
 
     def _fan_out(
         self,
-        container_id: int,
+        allocation: scm_pb2.BlockAllocation,
         stubs: dict[str, datanode_pb2_grpc.DatanodeStub],
         method: str,
         request: object,
-        majority: int,
     ) -> None:
         """Call every stub at once; drop those that fail from `stubs`."""
+        container_id = allocation.block_id.container_id
         futures = {
             datanode_id: getattr(stub, method).future(request, timeout=WRITE_TIMEOUT_S)
             for datanode_id, stub in stubs.items()
@@ -352,9 +351,6 @@ class WriterSession:
             except grpc.RpcError as error:
                 self.failed[container_id, datanode_id] = str(error_from(error))
                 del stubs[datanode_id]
-        if len(stubs) < majority:
-            reasons = [why for (c, _), why in self.failed.items() if c == container_id]
-            raise LeftBehind("; ".join(reasons) or "no replica takes writes")
 
 
 def runs_of(placed: Sequence[Placed]) -> list[list[Placed]]:

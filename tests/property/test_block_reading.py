@@ -1,6 +1,7 @@
 """A block is read whole as long as each of its chunks is healthy in some replica."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from agent.client.blockreader import SILENT_COUNT_MAX, BlockReader, Holder, Place
 from agent.client.conduct import ANSWERS_MIN, Conduct
 from agent.errors import Code, Refused, SutureError, Unavailable, VolumeFailed
+from agent.rpc.calls.received import SMALL_BYTES_MAX
 from merkle.replica import BlockId, ContainerId
 
 CONTAINER, BLOCK = ContainerId(7), BlockId(3)
@@ -310,6 +312,32 @@ def test_who_is_late_is_left_for_another_and_is_not_at_fault(
     assert b"a" * 20 == b"".join(again.read())
     assert [0.0, None] == awakened.patience
     assert ["dn1"] == list(again.faults)
+
+
+def test_damage_that_comes_late_is_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Who sends it is named, however long it took; it is not forgiven as slow.
+    """
+    monkeypatch.setattr("agent.client.conduct.PATIENCE_S_MIN", 0.0)
+    bad, good = Replica([b"a" * 20], {0: "corrupt"}), Replica([b"a" * 20], {})
+    reader = hurried([bad, good])
+
+    assert b"a" * 20 == b"".join(reader.read())
+    assert [0.0] == bad.patience
+    assert ["dn0"] == list(reader.faults)
+
+
+def test_nobody_is_hurried_with_a_large_block() -> None:
+    """
+    It is sent while it is taken, so nobody waits for all of it.
+    """
+    size_bytes = SMALL_BYTES_MAX + 1
+    large = Replica([bytes(size_bytes)], {}, piece_bytes=size_bytes)
+    reader = hurried([large, Replica([], {})])
+    reader.place = replace(reader.place, length_bytes=size_bytes)
+
+    assert size_bytes == sum(len(part) for part in reader.read())
+    assert [None] == large.patience
 
 
 def test_nobody_is_hurried_who_is_the_only_one() -> None:

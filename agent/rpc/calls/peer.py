@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 
 from agent.errors import Code, Refused
 from agent.rpc.calls.channel import Method, call, is_unknown, open_channel, retried, stream, upload
+from agent.rpc.calls.received import SMALL_BYTES_MAX, joined, parts_as_they_come, parts_of
 from agent.rpc.security.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import container_pb2, datanode_pb2_grpc
 from agent.rpc.v1 import datanode_pb2 as pb
@@ -18,15 +19,14 @@ from agent.rpc.wire import codec, hashes
 from agent.rpc.wire.blockpieces import BlockPiece, Data, decode_piece
 from agent.rpc.wire.hashes import BlockRows
 from agent.runtime.tracing import carried
-from merkle.checksum import U64s, checksum_width_bytes, window_checksums
+from merkle.checksum import U64s
 from merkle.diff import BlockRange
-from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
+from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
 from merkle.tree import Summary, Tree
 
 SCAN_TIMEOUT_S: Final = 6 * 3600.0  # a full container on a busy disk
 READ_BLOCK_METHOD: Final = "/suture.v1.Datanode/ReadBlock"  # with a deserializer of its own
 IMPORT_METHOD: Final = "/suture.v1.Datanode/ImportContainer"  # with a serializer of its own
-SMALL_BYTES_MAX: Final = 1024**2  # of a block in one message; a datanode sends no more so
 READ_BYTES_PER_S_MIN: Final = 1024**2  # a block that comes slower than this is given up
 WRITE_BLOCKS_METHOD: Final = "/suture.v1.Datanode/WriteBlocks"  # likewise
 BLOCKS_MAX: Final = 1_000_000  # of one container, for those who list them all
@@ -220,7 +220,7 @@ class Peer:
 
         def ask() -> tuple[ChunkInfo, bytes]:
             pieces = stream(self.stub.ReadChunk, request, timeout_s=self._timeouts.chunk_s)
-            return _receive(pieces, offset, meter)
+            return joined(_metered(pieces, meter), offset)
 
         return retried(ask, timeout_s=self._timeouts.chunk_s)
 
@@ -275,7 +275,7 @@ class Peer:
     def _small_parts(
         self, request: pb.ReadBlockRequest, end: int, timeout_s: float
     ) -> Iterator[tuple[int, Data]]:
-        yield from _cut(self._ask(self.stub.GetSmallFile, request, timeout_s=timeout_s), end)
+        yield from parts_of(self._ask(self.stub.GetSmallFile, request, timeout_s=timeout_s), end)
 
     def _streamed_parts(
         self, request: pb.ReadBlockRequest, end: int, timeout_s: float
@@ -291,7 +291,7 @@ class Peer:
         def parts() -> Iterator[tuple[int, Data]]:
             piece, answers = retried(first, timeout_s=self._timeouts.chunk_s)
             if piece is not None:
-                yield from _verified(chain([piece], answers), end)
+                yield from parts_as_they_come(chain([piece], answers), end)
 
         return parts()
 
@@ -386,105 +386,14 @@ class Peer:
         )
 
 
-def _key(container_id: ContainerId, block_id: BlockId) -> container_pb2.BlockId:
-    return container_pb2.BlockId(container_id=container_id, local_id=block_id)
-
-
-def _receive(
-    pieces: Iterator[pb.ReadChunkResponse], offset: int, meter: Meter | None
-) -> tuple[ChunkInfo, bytes]:
-    """Join the pieces of one chunk: no more bytes than it said, and exactly as it said."""
-    first = next(pieces, None)
-    if first is None or not first.HasField("chunk"):
-        raise codec.malformed("answer", "does not begin with the chunk")
-    chunk = codec.parse_chunk(first.chunk, "answer.chunk")
-    if chunk.offset != offset:
-        raise codec.malformed("answer.chunk.offset", f"{chunk.offset}, {offset} was asked for")
-    parts: list[bytes] = []
-    received_bytes = 0
+def _metered(
+    pieces: Iterator[pb.ReadChunkResponse], meter: Meter | None
+) -> Iterator[pb.ReadChunkResponse]:
     for piece in pieces:
-        received_bytes += len(piece.data)
         if meter is not None:
             meter.data_bytes += len(piece.data)
-        if received_bytes > chunk.length_bytes:
-            raise codec.malformed("answer.data", f"more than {chunk.length_bytes} bytes")
-        parts.append(piece.data)
-    if received_bytes != chunk.length_bytes:
-        raise codec.malformed("answer.data", f"{received_bytes} of {chunk.length_bytes} bytes")
-    data = b"".join(parts)
-    _verify(chunk, data)
-    return chunk, data
+        yield piece
 
 
-def _cut(answer: pb.GetSmallFileResponse, end: int) -> Iterator[tuple[int, Data]]:
-    """Yield the chunks of one message: all of them are there, and nothing else."""
-    chunks = [_due(item, end) for item in answer.chunks]
-    expected_bytes = sum(chunk.length_bytes for chunk in chunks)
-    data = answer.data
-    if expected_bytes != len(data):
-        raise codec.malformed("answer.data", f"{len(data)} of {expected_bytes} bytes")
-    start = 0
-    for chunk in chunks:
-        part = data if len(chunks) == 1 else data[start : start + chunk.length_bytes]
-        _verify(chunk, part)
-        yield chunk.offset, part
-        start += chunk.length_bytes
-
-
-def _verified(answers: Iterator[BlockPiece], end: int) -> Iterator[tuple[int, Data]]:
-    """Yield the data of messages as soon as whole windows of a chunk are there."""
-    chunk: ChunkInfo | None = None
-    waiting: list[Data] = []  # for the rest of a window
-    at, waiting_bytes = 0, 0  # where what waits begins
-    for answer in answers:
-        if answer.chunk is not None:
-            if chunk is not None and at < chunk.end:
-                raise codec.malformed("answer.data", f"{chunk.end - at} bytes are missing")
-            chunk = _due(answer.chunk, end)
-            if chunk.offset < at:
-                raise codec.malformed("answer.chunk.offset", f"{chunk.offset} after {at}")
-            at = chunk.offset
-        left_bytes = 0 if chunk is None else chunk.end - at - waiting_bytes
-        if chunk is None or not 0 < len(answer.data) <= left_bytes:
-            raise codec.malformed(
-                "answer.data", f"{len(answer.data)} bytes, at most {left_bytes} are due"
-            )
-        waiting.append(answer.data)
-        waiting_bytes += len(answer.data)
-        window_bytes = max(chunk.bytes_per_checksum, 1)
-        if (at + waiting_bytes - chunk.offset) % window_bytes and waiting_bytes < chunk.end - at:
-            continue
-        part = waiting[0] if len(waiting) == 1 else b"".join(waiting)
-        _verify(chunk, part, at - chunk.offset)
-        yield at, part
-        at += waiting_bytes
-        waiting, waiting_bytes = [], 0
-    if chunk is not None and at < chunk.end:
-        raise codec.malformed("answer.data", f"{chunk.end - at} bytes are missing")
-
-
-def _due(message: container_pb2.ChunkInfo, end: int) -> ChunkInfo:
-    """Return a chunk that was sent. Raises Refused if the block goes on behind where it ends."""
-    chunk = codec.parse_chunk(message, "answer.chunk")
-    if chunk.end > end:
-        raise Refused(
-            Code.UNABLE_TO_FIND_CHUNK,
-            f"has a chunk of the bytes {chunk.offset} to {chunk.end}, of a block of {end}",
-        )
-    return chunk
-
-
-def _verify(chunk: ChunkInfo, data: Data, start: int = 0) -> None:
-    """Refuse bytes of a chunk, from the window at `start` on, without the checksums they have."""
-    if chunk.checksum_type is ChecksumType.NONE:
-        return
-    width_bytes = checksum_width_bytes(chunk.checksum_type)
-    first = start // chunk.bytes_per_checksum * width_bytes
-    found = window_checksums(chunk.checksum_type, chunk.bytes_per_checksum, data)
-    if found != chunk.window_checksums[first : first + len(found)]:
-        raise Refused(
-            Code.CHECKSUM_MISMATCH,
-            f"chunk at {chunk.offset}: the bytes do not have the checksums they came with",
-            hint="the peer's medium or memory is damaged; scan its replica",
-            offset=chunk.offset,
-        )
+def _key(container_id: ContainerId, block_id: BlockId) -> container_pb2.BlockId:
+    return container_pb2.BlockId(container_id=container_id, local_id=block_id)

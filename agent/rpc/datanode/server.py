@@ -2,7 +2,7 @@
 
 Handlers are thin: the codec decides whether a request makes sense, the store whether it is
 allowed, `ErrorEdge` turns what they raise into a status. Each group has the calls that need the
-same things; a call that no group has is UNIMPLEMENTED.
+same things, and together they have all of the contract.
 """
 
 from collections.abc import Callable, Sequence

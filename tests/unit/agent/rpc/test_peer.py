@@ -1,26 +1,18 @@
-"""A peer is not trusted: what it sends is bounded, and consistent, or refused."""
+"""A peer is not trusted: the nodes of its tree are the checksums of their children, or refused."""
 
-import itertools
 from collections.abc import Iterator
 
 import pytest
-from google.protobuf.message import DecodeError
-from hypothesis import given
-from hypothesis import strategies as st
 
 from agent.errors import Code, Refused
-from agent.rpc.calls import peer
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import datanode_pb2 as pb
-from agent.rpc.wire import codec, hashes
-from agent.rpc.wire.blockpieces import BlockPiece, decode_piece, encode_piece
+from agent.rpc.wire import hashes
 from merkle.checksum import Algorithm
-from merkle.replica import ChunkInfo, ContainerId
+from merkle.replica import ContainerId
 from merkle.tree import Leaf, TreeBuilder
-from tests.support.stores import chunk_of, content
 
 ONE = ContainerId(1)
-SIZE = 4_000
 
 
 def two_pages() -> list[pb.HashesPage]:
@@ -58,159 +50,3 @@ def test_a_tree_that_does_not_fold_to_its_root_is_refused() -> None:
 
     assert pages[0].summary.root ^ 1 == root
     assert Code.MALFORMED_REQUEST is caught.value.code
-
-
-def test_a_chunk_that_never_ends_is_cut_off() -> None:
-    """
-    No more is taken in than the chunk said it has, and one message.
-    """
-    data = content(1)
-    taken: list[int] = []
-
-    def endless() -> Iterator[pb.ReadChunkResponse]:
-        yield pb.ReadChunkResponse(chunk=codec.chunk_message(chunk_of(data)))
-        while len(taken) < 100:
-            taken.append(1)
-            yield pb.ReadChunkResponse(data=data)
-
-    with pytest.raises(Refused, match="more than"):
-        peer._receive(endless(), 0, None)
-
-    assert 2 == len(taken)
-
-
-def piece(data: bytes, chunk: ChunkInfo | None = None) -> BlockPiece:
-    """Return a message of a block."""
-    return BlockPiece(None if chunk is None else codec.chunk_message(chunk), data)
-
-
-def taken(*answers: BlockPiece, end: int = 1_000_000) -> list[tuple[int, bytes]]:
-    """Return what is taken of a block that is sent so."""
-    return list(peer._verified(iter(answers), end))
-
-
-class TestBlocks:
-    """Blocks as a peer sends them: verified window by window, complete, and bounded."""
-
-    @given(st.lists(st.integers(1, 1_200), max_size=6), st.integers(512, 1_500))
-    def test_every_byte_that_is_taken_was_verified(self, cuts: list[int], window: int) -> None:
-        """
-        However the chunk is cut into messages, and wherever its windows end.
-        """
-        data = content(3)[:SIZE]
-        chunk = chunk_of(data, bytes_per_checksum=window)
-        edges = sorted({0, *(sum(cuts[: n + 1]) % SIZE for n in range(len(cuts))), SIZE})
-        sent = [piece(data[a:b], chunk if a == 0 else None) for a, b in itertools.pairwise(edges)]
-
-        parts = taken(*sent)
-
-        assert data == b"".join(part for _, part in parts)
-        assert all(part == data[at : at + len(part)] for at, part in parts)
-        assert all(at % window == 0 for at, _ in parts)
-
-    def test_a_window_that_is_wrong_is_not_taken(self) -> None:
-        """
-        Those before it are; none of it, also if it came in two messages.
-        """
-        data = content(3)[:SIZE]
-        chunk = chunk_of(data, bytes_per_checksum=1_000)
-        bad = data[:2_500] + bytes([data[2_500] ^ 1]) + data[2_501:]
-        answers = iter([piece(bad[:1_000], chunk), piece(bad[1_000:2_400]), piece(bad[2_400:])])
-        parts: list[bytes] = []
-
-        with pytest.raises(Refused, match="do not have the checksums"):
-            parts.extend(part for _, part in peer._verified(answers, SIZE))
-
-        assert [data[:1_000]] == parts
-
-    def test_a_chunk_comes_whole_or_is_refused(self) -> None:
-        """
-        Neither the end of the answer nor another chunk is in the middle of one.
-        """
-        data = content(1)
-        chunk = chunk_of(data)
-        for answers in ([piece(data[:10], chunk)], [piece(data[:10], chunk), piece(data, chunk)]):
-            with pytest.raises(Refused, match="are missing"):
-                taken(*answers)
-
-    def test_no_more_is_taken_than_was_said(self) -> None:
-        """
-        Nor an endless row of empty messages, nor data of no chunk, nor a chunk over and over.
-        """
-        data = content(1)
-        chunk = chunk_of(data)
-        for answers in (
-            [piece(data + b"?", chunk)],
-            [piece(b"", chunk)],
-            [piece(data, chunk), piece(b"?")],
-            [piece(data)],
-        ):
-            with pytest.raises(Refused, match="are due"):
-                taken(*answers)
-        with pytest.raises(Refused, match="0 after"):
-            taken(piece(data, chunk), piece(data, chunk))
-
-    def test_a_block_does_not_go_on_behind_its_end(self) -> None:
-        """
-        In neither form, and before a byte of the chunk is given on.
-        """
-        data = content(1)
-        chunk = chunk_of(data)
-        small = pb.GetSmallFileResponse(chunks=[codec.chunk_message(chunk)], data=data)
-        with pytest.raises(Refused, match="of a block of"):
-            taken(piece(data, chunk), end=len(data) - 1)
-        with pytest.raises(Refused, match="of a block of"):
-            list(peer._cut(small, len(data) - 1))
-
-    def test_one_message_has_all_of_its_chunks_and_nothing_else(self) -> None:
-        """
-        More or less than they say is refused before any of it is given on.
-        """
-        data = content(1)
-        described = codec.chunk_message(chunk_of(data))
-        right = pb.GetSmallFileResponse(chunks=[described], data=data)
-
-        assert [(0, data)] == list(peer._cut(right, len(data)))
-        for wrong in (data[:-1], data + b"?", b""):
-            answer = pb.GetSmallFileResponse(chunks=[described], data=wrong)
-            with pytest.raises(Refused, match=f"{len(wrong)} of {len(data)} bytes"):
-                list(peer._cut(answer, len(data)))
-
-
-@given(st.binary(max_size=300), st.booleans())
-def test_a_piece_is_an_ordinary_message(data: bytes, is_described: bool) -> None:
-    """
-    Protobuf reads what is put together, and what protobuf writes is read; in any order of fields.
-    """
-    chunk = chunk_of(content(1)) if is_described else None
-    made = piece(data, chunk)
-    message = pb.ReadBlockResponse(chunk=made.chunk, data=data)
-
-    assert message == pb.ReadBlockResponse.FromString(encode_piece(made))
-    for encoded in (
-        encode_piece(made),
-        message.SerializeToString(),
-        pb.ReadBlockResponse(data=data).SerializeToString()
-        + pb.ReadBlockResponse(chunk=made.chunk).SerializeToString(),
-    ):
-        read = decode_piece(encoded)
-        assert (made.chunk, data) == (read.chunk, bytes(read.data))
-
-
-@given(st.binary(max_size=60))
-def test_what_is_no_piece_is_read_as_protobuf_reads_it(garbage: bytes) -> None:
-    """
-    The same message, or the same error.
-    """
-    try:
-        expected: pb.ReadBlockResponse | None = pb.ReadBlockResponse.FromString(garbage)
-    except DecodeError:
-        expected = None
-    try:
-        read = decode_piece(garbage)
-    except DecodeError:
-        assert expected is None
-    else:
-        assert expected is not None
-        assert (expected.chunk if expected.HasField("chunk") else None) == read.chunk
-        assert expected.data == bytes(read.data)

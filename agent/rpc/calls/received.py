@@ -1,0 +1,116 @@
+"""What a datanode sends of its blocks, as the caller takes it: checked before anybody has it.
+
+Each function raises Refused(CHECKSUM_MISMATCH) for bytes without the window checksums that came
+with them, and Refused(MALFORMED_REQUEST) for messages that do not fit each other.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from agent.errors import Code, Refused
+from agent.rpc.v1 import container_pb2
+from agent.rpc.v1 import datanode_pb2 as pb
+from agent.rpc.wire import codec
+from agent.rpc.wire.blockpieces import BlockPiece, Data
+from merkle.checksum import checksum_width_bytes, window_checksums
+from merkle.replica import ChecksumType, ChunkInfo
+
+SMALL_BYTES_MAX: Final = 1024**2  # of a block in one message; a datanode sends no more so
+
+
+def joined(pieces: Iterator[pb.ReadChunkResponse], offset: int) -> tuple[ChunkInfo, bytes]:
+    """Return the chunk at `offset` and its bytes: no more than it says, and exactly as it says."""
+    first = next(pieces, None)
+    if first is None or not first.HasField("chunk"):
+        raise codec.malformed("answer", "does not begin with the chunk")
+    chunk = codec.parse_chunk(first.chunk, "answer.chunk")
+    if chunk.offset != offset:
+        raise codec.malformed("answer.chunk.offset", f"{chunk.offset}, {offset} was asked for")
+    parts: list[bytes] = []
+    received_bytes = 0
+    for piece in pieces:
+        received_bytes += len(piece.data)
+        if received_bytes > chunk.length_bytes:
+            raise codec.malformed("answer.data", f"more than {chunk.length_bytes} bytes")
+        parts.append(piece.data)
+    if received_bytes != chunk.length_bytes:
+        raise codec.malformed("answer.data", f"{received_bytes} of {chunk.length_bytes} bytes")
+    data = b"".join(parts)
+    _verify(chunk, data)
+    return chunk, data
+
+
+def parts_of(answer: pb.GetSmallFileResponse, end: int) -> Iterator[tuple[int, Data]]:
+    """Yield the chunks of one message, with their places: all are there, and nothing else; none
+    goes on behind `end`."""
+    chunks = [_due(item, end) for item in answer.chunks]
+    expected_bytes = sum(chunk.length_bytes for chunk in chunks)
+    data = answer.data
+    if expected_bytes != len(data):
+        raise codec.malformed("answer.data", f"{len(data)} of {expected_bytes} bytes")
+    start = 0
+    for chunk in chunks:
+        part = data if len(chunks) == 1 else data[start : start + chunk.length_bytes]
+        _verify(chunk, part)
+        yield chunk.offset, part
+        start += chunk.length_bytes
+
+
+def parts_as_they_come(answers: Iterator[BlockPiece], end: int) -> Iterator[tuple[int, Data]]:
+    """Yield the data of messages, with its places, as soon as whole windows of a chunk are there;
+    no chunk goes on behind `end`."""
+    chunk: ChunkInfo | None = None
+    waiting: list[Data] = []  # for the rest of a window
+    at, waiting_bytes = 0, 0  # where what waits begins
+    for answer in answers:
+        if answer.chunk is not None:
+            if chunk is not None and at < chunk.end:
+                raise codec.malformed("answer.data", f"{chunk.end - at} bytes are missing")
+            chunk = _due(answer.chunk, end)
+            if chunk.offset < at:
+                raise codec.malformed("answer.chunk.offset", f"{chunk.offset} after {at}")
+            at = chunk.offset
+        left_bytes = 0 if chunk is None else chunk.end - at - waiting_bytes
+        if chunk is None or not 0 < len(answer.data) <= left_bytes:
+            raise codec.malformed(
+                "answer.data", f"{len(answer.data)} bytes, at most {left_bytes} are due"
+            )
+        waiting.append(answer.data)
+        waiting_bytes += len(answer.data)
+        window_bytes = max(chunk.bytes_per_checksum, 1)
+        if (at + waiting_bytes - chunk.offset) % window_bytes and waiting_bytes < chunk.end - at:
+            continue
+        part = waiting[0] if len(waiting) == 1 else b"".join(waiting)
+        _verify(chunk, part, at - chunk.offset)
+        yield at, part
+        at += waiting_bytes
+        waiting, waiting_bytes = [], 0
+    if chunk is not None and at < chunk.end:
+        raise codec.malformed("answer.data", f"{chunk.end - at} bytes are missing")
+
+
+def _due(message: container_pb2.ChunkInfo, end: int) -> ChunkInfo:
+    """Return a chunk that was sent. Raises Refused if the block goes on behind where it ends."""
+    chunk = codec.parse_chunk(message, "answer.chunk")
+    if chunk.end > end:
+        raise Refused(
+            Code.UNABLE_TO_FIND_CHUNK,
+            f"has a chunk of the bytes {chunk.offset} to {chunk.end}, of a block of {end}",
+        )
+    return chunk
+
+
+def _verify(chunk: ChunkInfo, data: Data, start: int = 0) -> None:
+    """Refuse bytes of a chunk, from the window at `start` on, without the checksums they have."""
+    if chunk.checksum_type is ChecksumType.NONE:
+        return
+    width_bytes = checksum_width_bytes(chunk.checksum_type)
+    first = start // chunk.bytes_per_checksum * width_bytes
+    found = window_checksums(chunk.checksum_type, chunk.bytes_per_checksum, data)
+    if found != chunk.window_checksums[first : first + len(found)]:
+        raise Refused(
+            Code.CHECKSUM_MISMATCH,
+            f"chunk at {chunk.offset}: the bytes do not have the checksums they came with",
+            hint="the peer's medium or memory is damaged; scan its replica",
+            offset=chunk.offset,
+        )
