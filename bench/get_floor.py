@@ -6,26 +6,21 @@
 Messages are byte strings: what protobuf costs is part of what is compared.
 """
 
-import ctypes
 import itertools
-import json
 import os
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import grpc
 
+from bench.told import keep_heaps, work_when_told
+
 MIB: Final = 1024**2
 SMALL_BYTES: Final = 8 * 1024
 LOOKUP_BYTES: Final = 300  # a key, its block and three addresses
 ASKED: Final = bytes(40)
-KEPT_BYTES: Final = 64 * MIB
-MAPPED_BYTES_MIN: Final = 32 * MIB
-M_TRIM_THRESHOLD: Final = -1  # of malloc.h
-M_MMAP_THRESHOLD: Final = -3
 SERVICE: Final = "floor"
 TIMEOUT_S: Final = 60.0
 THREAD_COUNT: Final = 16
@@ -55,9 +50,7 @@ def serve(path: str) -> None:
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    say({"address": f"127.0.0.1:{port}"})
-    for _ in sys.stdin:
-        say({"s": time.process_time()})
+    work_when_told({}, address=f"127.0.0.1:{port}")
     server.stop(0)
 
 
@@ -68,7 +61,9 @@ def read(scm: str, datanodes: list[str]) -> None:
     smalls: list[Any] = [channel.unary_unary(f"/{SERVICE}/small") for channel in channels]
     large: Any = channels[0].unary_stream(f"/{SERVICE}/large")
 
-    def read_small(reads: int, threads: int) -> None:
+    def read_small(_files: str, read_count: str, thread_count: str) -> None:
+        reads, threads = int(read_count), int(thread_count)
+
         def work(first: int) -> None:
             for _number, small in zip(
                 range(first, reads, threads), itertools.cycle(smalls), strict=False
@@ -83,38 +78,7 @@ def read(scm: str, datanodes: list[str]) -> None:
         for _ in large(ASKED, timeout=TIMEOUT_S):
             pass
 
-    say({})
-    for line in sys.stdin:
-        match line.split():
-            case ["cpu"]:
-                say({"s": time.process_time()})
-            case ["small", _files, reads, threads]:
-                count, thread_count = int(reads), int(threads)
-                say({"s": timed(lambda: read_small(count, thread_count))})  # noqa: B023
-            case ["large"]:
-                say({"s": timed(read_large)})
-            case other:
-                raise ValueError(f"nobody understands {other!r}")
-
-
-def keep_heaps() -> None:
-    """Let memory that was freed stay for the next message: else each of 1 MiB is new pages."""
-    mallopt = ctypes.CDLL(None).mallopt
-    mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
-    mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES_MIN)
-
-
-def timed(work: Callable[[], object]) -> float:
-    """Return how many seconds it takes."""
-    begun_s = time.perf_counter()
-    work()
-    return time.perf_counter() - begun_s
-
-
-def say(answer: dict[str, Any]) -> None:
-    """Answer one line."""
-    sys.stdout.write(json.dumps(answer) + "\n")
-    sys.stdout.flush()
+    work_when_told({"small": read_small, "large": read_large})
 
 
 if __name__ == "__main__":

@@ -11,12 +11,8 @@ large    one gRPC stream of raw bytes to each receiver, in messages of 1 MiB tha
 small    one unary call for each file and receiver, three at once, in as many threads as the client
          has lanes: create, pwrite, fdatasync, fsync of the directory, one LMDB commit, then the
          answer
-
-Each line is answered with one of JSON; "cpu" tells the processor seconds so far.
 """
 
-import ctypes
-import json
 import mmap
 import os
 import sys
@@ -30,26 +26,19 @@ from typing import Any, Final
 import grpc
 import lmdb
 
+from bench.told import keep_heaps, work_when_told
+
 MIB: Final = 1024**2
 MESSAGE_BYTES: Final = MIB
 WRITE_BYTES: Final = 4 * MIB
 FILE_BYTES: Final = 16 * MIB
 BUFFERS: Final = 2
 THREADS: Final = 16
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 OPTIONS: Final = [
     ("grpc.max_receive_message_length", 64 * MIB),
     ("grpc.max_send_message_length", 64 * MIB),
 ]
 FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-
-
-def tune_heaps() -> None:
-    """Have malloc keep what messages need, instead of asking the kernel for each."""
-    mallopt = ctypes.CDLL(None).mallopt
-    mallopt(M_ARENA_MAX, 2)
-    mallopt(M_TRIM_THRESHOLD, 64 * MIB)
-    mallopt(M_MMAP_THRESHOLD, 32 * MIB)
 
 
 class Keeper:
@@ -121,15 +110,11 @@ def keep(folder: Path) -> None:
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("Floor", handlers),))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    say({"address": f"127.0.0.1:{port}"})
-    for line in sys.stdin:
-        assert line.strip() == "cpu", line
-        say({"s": time.process_time()})
+    work_when_told({}, address=f"127.0.0.1:{port}")
 
 
 def send() -> None:
     """Send when told to."""
-    say({})
     channels: dict[str, grpc.Channel] = {}
 
     def dialled(addresses: list[str]) -> list[grpc.Channel]:
@@ -138,16 +123,14 @@ def send() -> None:
                 channels[address] = grpc.insecure_channel(address, OPTIONS)
         return [channels[address] for address in addresses]
 
-    for line in sys.stdin:
-        match line.split():
-            case ["cpu"]:
-                say({"s": time.process_time()})
-            case ["large", path, *addresses]:
-                say({"s": send_large(Path(path), dialled(addresses))})
-            case ["small", folder, lanes, *addresses]:
-                say({"s": send_small(Path(folder), int(lanes), dialled(addresses))})
-            case other:
-                raise ValueError(f"nobody understands {other!r}")
+    work_when_told(
+        {
+            "large": lambda path, *addresses: send_large(Path(path), dialled(list(addresses))),
+            "small": lambda folder, lanes, *addresses: send_small(
+                Path(folder), int(lanes), dialled(list(addresses))
+            ),
+        }
+    )
 
 
 def send_large(path: Path, channels: list[grpc.Channel]) -> float:
@@ -180,14 +163,8 @@ def send_small(folder: Path, lanes: int, channels: list[grpc.Channel]) -> float:
     return time.perf_counter() - begun_s
 
 
-def say(answer: dict[str, Any]) -> None:
-    """Answer one line."""
-    sys.stdout.write(json.dumps(answer) + "\n")
-    sys.stdout.flush()
-
-
 if __name__ == "__main__":
-    tune_heaps()
+    keep_heaps(arenas_max=2)
     match sys.argv[1:]:
         case ["keep", folder_name]:
             keep(Path(folder_name))

@@ -12,7 +12,6 @@ resident memory as the kernel counts it (VmHWM), "clear" begins a new peak; "cpu
 processor seconds so far.
 """
 
-import json
 import sys
 import time
 from collections.abc import Iterator
@@ -40,6 +39,7 @@ from agent.transfer.parts import PART_BYTES, blocks_part
 from agent.transfer.replicate import Replicator
 from bench.scan_own import scan
 from bench.scan_world import CLUSTER, DATANODE
+from bench.told import say
 from merkle.checksum import Algorithm
 from merkle.replica import BlockId, ContainerId
 
@@ -207,12 +207,6 @@ def bare(address: str, size_bytes: int) -> float:
     taken_s = time.perf_counter() - begun_s
     channel.close()
     return taken_s
-
-
-def say(answer: dict[str, Any]) -> None:
-    """Answer one line."""
-    sys.stdout.write(json.dumps(answer) + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":
