@@ -104,6 +104,7 @@ SCM: Final[Mapping[str, Event]] = {
         (CONTAINER, DATANODE),
     ),
     "delete_ordered": Event("A replica is to be removed.", (CONTAINER, COMMAND, DATANODE)),
+    "history_row_damaged": Event("A row of the weeks before cannot be read; it is left out."),
     "maintenance_over": Event("Its time is over; it is in service.", (DATANODE,)),
     "node_health_changed": Event("By the age of its last heartbeat.", (DATANODE,)),
     "node_may_be_switched_off": Event("Nothing needs it any more.", (DATANODE,)),

@@ -14,9 +14,12 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from email.message import Message
+from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import MappingProxyType
 from typing import Any, ClassVar, Final
+from urllib.parse import parse_qs
 
 import structlog
 
@@ -25,6 +28,7 @@ from agent.errors import Code, Refused
 CONNECTION_COUNT_MAX: Final = 8  # a browser, Prometheus and its twin, and some to spare
 REQUEST_S: Final = 10.0  # of one connection, from its first byte to the last of the answer
 SLOW_S: Final = 2.0  # a connection that is as old gives way to others
+QUERY_FIELDS_MAX: Final = 8
 STOP_POLL_S: Final = 0.1
 HEADERS: Final = {
     "Cache-Control": "no-store",
@@ -48,12 +52,21 @@ class Page:
 
 
 Pages = Mapping[str, Callable[[], Page]]
+AskingPages = Mapping[str, Callable[[Mapping[str, str]], Page]]
+"""Pages that are told what stands behind the question mark: words by name, of each the first."""
 
 
 class WebListener:
     """Serves pages by their exact path, from the moment it is started until it is stopped."""
 
-    def __init__(self, address: str, pages: Pages, names: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        address: str,
+        pages: Pages,
+        names: Iterable[str] = (),
+        *,
+        asking: AskingPages = MappingProxyType({}),
+    ) -> None:
         """Bind `address`, host:port; port 0 takes a free one. Raise Refused(INVALID_CONFIG).
 
         `names`: by which this host may be asked for, beside its addresses and its own name.
@@ -61,7 +74,8 @@ class WebListener:
         host, _, port = address.rpartition(":")
         own = {"localhost", host, socket.gethostname(), *names}
         own_names = frozenset(name.lower() for name in own if name)
-        handler = type("Handler", (_Handler,), {"pages": dict(pages), "names": own_names})
+        served = {"pages": dict(pages), "asking": dict(asking), "names": own_names}
+        handler = type("Handler", (_Handler,), served)
         server_type = _IpV6Server if host.startswith("[") else _Server
         try:
             self._server = server_type((host.strip("[]"), int(port)), handler)
@@ -142,6 +156,7 @@ class _IpV6Server(_Server):
 
 class _Handler(BaseHTTPRequestHandler):
     pages: ClassVar[Pages] = {}
+    asking: ClassVar[AskingPages] = {}
     names: ClassVar[frozenset[str]] = frozenset()
     timeout = REQUEST_S
     server_version = "suture"
@@ -153,7 +168,10 @@ class _Handler(BaseHTTPRequestHandler):
         if objection:
             self._send(Page(f"{objection}\n".encode(), "text/plain", HTTPStatus.BAD_REQUEST))
             return
-        make = self.pages.get(self.path.partition("?")[0])
+        path, _, query = self.path.partition("?")
+        make = self.pages.get(path)
+        if path in self.asking:
+            make = partial(self.asking[path], _words(query))
         if make is None:
             self._send(Page(b"not found\n", "text/plain", HTTPStatus.NOT_FOUND))
             return
@@ -178,6 +196,15 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(page.body)
+
+
+def _words(query: str) -> dict[str, str]:
+    """Return what a query asks for; what is no query asks for nothing."""
+    try:
+        found = parse_qs(query, keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX)
+    except ValueError:
+        return {}
+    return {name: values[0] for name, values in found.items()}
 
 
 def _framing(headers: Message) -> str:

@@ -159,6 +159,13 @@ class Decommissioning:
             if node.op_state is not OpState.IN_SERVICE
         ]
 
+    def departure_of(self, datanode_id: str) -> list[Departure]:
+        """Return how far one node is; nothing if it is in service, or not known any more."""
+        node = self._state.nodes.get(datanode_id)
+        if node is None or node.op_state is OpState.IN_SERVICE:
+            return []
+        return [self._departure(node)]
+
     def open_containers_on(self, datanode_ids: Sequence[str]) -> list[Container]:
         """Return the open containers that would be written on these nodes."""
         wanted = set(datanode_ids)

@@ -14,6 +14,7 @@ from scm.cluster.nodes import Registration
 from scm.cluster.replicas import Report
 from scm.edge.calls import Endpoint, Heartbeat, HeartbeatAnswer, Located, PromisedBlock
 from scm.edge.operators import Operators
+from scm.edge.overview.verdict import judged
 from scm.edge.report import Verified
 from scm.edge.views import key_containers
 from scm.state.database import Change
@@ -109,6 +110,8 @@ class ControlPlane(Operators):
         changed: set[int] = set()
         for outcome in outcomes:
             self._deletions.acknowledge(change, outcome)
+            if self._commands.is_news(outcome):
+                self._progress.note(outcome, self._clock.monotonic_s())
             container = self._orders.settle(change, outcome)
             if container is not None:
                 changed.add(container.container_id)
@@ -147,6 +150,22 @@ class ControlPlane(Operators):
             self._observer.observe(change, self._deletions.tidy(change, empty))
             self._struck(change, self._parting.turn(change))
             self._balancer.turn(change)
+
+    def note_history(self) -> None:
+        """Write down how the cluster is, if it is time; called between ticks."""
+        with self._lock:
+            is_due = self._chronicle.is_due(self._clock.monotonic_s())
+        if not is_due:
+            return
+        look, _nodes = self.look()
+        with self._change() as change:
+            self._chronicle.note(
+                change,
+                look,
+                judged(look),
+                done=self._progress.sums(),
+                now_s=self._clock.monotonic_s(),
+            )
 
     def _portion(self, pause: Callable[[float], object], step: Callable[[Change], T]) -> T:
         """Take a step of a tick; return what it returns."""
@@ -337,8 +356,9 @@ class ControlPlane(Operators):
 
     def note_verified(self, decisions: Mapping[str, int], error: str) -> None:
         """Remember what the last verification came to."""
-        with self._lock:
+        with self._change() as change:
             self._verified = Verified(self._clock.wall_ms(), dict(decisions), error)
+            self._chronicle.verified(change, self._verified)
 
     # Shared steps; the lock is held.
 

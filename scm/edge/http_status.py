@@ -1,10 +1,11 @@
-"""What the control plane shows over plain HTTP: metrics, and whether it is well.
+"""What the control plane shows over plain HTTP: a page of the cluster, metrics, and its health.
 
+GET /          the cluster for a browser; with ?rack=NAME or ?node=ID that rack or datanode
 GET /healthz   200 "well", or 503 with a line for each thing that is wrong
 GET /metrics   Prometheus' text format (`scm.edge.metrics`)
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Final
 
@@ -13,7 +14,11 @@ from agent.runtime.loop import LoopSet
 from agent.runtime.web import Page, WebListener
 from scm.edge.control import ControlPlane
 from scm.edge.metrics import CONTENT_TYPE, FiguresCollector, exposition
+from scm.edge.overview.verdict import judged
+from scm.edge.pages.cluster import cluster_page
+from scm.edge.pages.nodes import node_page, rack_page
 
+PAGE_DIGITS_MAX: Final = 6
 WORKER_QUIET_S_MAX: Final = 60.0
 
 
@@ -37,7 +42,8 @@ class HttpStatus:
 
     def listener(self, address: str) -> WebListener:
         """Return the listener on host:port. Raises Refused(INVALID_CONFIG)."""
-        return WebListener(address, {"/healthz": self.healthz, "/metrics": self.metrics})
+        pages = {"/healthz": self.healthz, "/metrics": self.metrics}
+        return WebListener(address, pages, asking={"/": self.page})
 
     def troubles(self) -> list[str]:
         """Return what is wrong with this process, a line each."""
@@ -48,6 +54,27 @@ class HttpStatus:
             f"worker {name} shows no life" for name in self._loops.stalled(WORKER_QUIET_S_MAX)
         ]
         return found
+
+    def page(self, asked: Mapping[str, str]) -> Page:
+        """Answer a browser that asks for the cluster, a rack, or a datanode."""
+        if "node" in asked:
+            return self._node(asked["node"])
+        if "rack" in asked:
+            return self._rack(asked["rack"], asked.get("page", "0"))
+        survey = self._control.survey()
+        return Page(cluster_page(survey, judged(survey.look, self.troubles())))
+
+    def _node(self, datanode_id: str) -> Page:
+        found = [v for v in self._control.nodes() if v.node.datanode_id == datanode_id]
+        if not found:
+            return Page(b"no such datanode\n", "text/plain", HTTPStatus.NOT_FOUND)
+        return Page(node_page(found[0], self._control.now_ms()))
+
+    def _rack(self, rack: str, page: str) -> Page:
+        found = [view for view in self._control.nodes() if view.node.rack == rack]
+        if not found or not (page.isascii() and page.isdigit()) or len(page) > PAGE_DIGITS_MAX:
+            return Page(b"no such rack\n", "text/plain", HTTPStatus.NOT_FOUND)
+        return Page(rack_page(rack, found, self._control.now_ms(), int(page)))
 
     def healthz(self) -> Page:
         """Answer who restarts the process, or asks somebody else."""

@@ -13,7 +13,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from agent.runtime.loop import WorkerStatus
+from scm.edge.overview.fleet import Sums
 from scm.state.facts import Kind
+from scm.state.history.samples import NOTHING_TO_VERIFY, Verdict
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 LOCK_BOUNDS_S: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
@@ -34,12 +36,19 @@ class Figures:
     differ: int
     contradict: int
     lost: int
+    uncounted: int
+    """Not counted since they changed."""
     commands: Mapping[Kind, int]
     """Unanswered ones, by kind."""
+    outcomes: Mapping[tuple[str, str], int]
+    """Answered ones since the start, by kind and result."""
+    moved_bytes: Mapping[str, int]
+    """By them, by kind."""
     under_replicated: int
     over_replicated: int
-    capacity_bytes: int
-    used_bytes: int
+    verdict: Verdict
+    sums: Sums
+    """What datanodes say of their volumes."""
     verified_at_s: float
     """When the last verification by Spark ended; 0: none yet."""
     has_verify_failed: bool
@@ -107,10 +116,21 @@ class FiguresCollector(Collector):
             now.contradict,
         )
         yield _by("suture_scm_commands_pending", "Unanswered ones.", "type", now.commands)
+        yield _gauge(
+            "suture_scm_containers_uncounted",
+            "They changed, and were not counted since; what is counted is older.",
+            now.uncounted,
+        )
+        yield from self._work(now)
         queued = {"under": now.under_replicated, "over": now.over_replicated}
         yield _by("suture_scm_queued_containers", "Waiting for copies or deletes.", "queue", queued)
-        yield _gauge("suture_scm_capacity_bytes", "Of all volumes that work.", now.capacity_bytes)
-        yield _gauge("suture_scm_used_bytes", "Of replicas on them.", now.used_bytes)
+        yield _by(
+            "suture_scm_verdict",
+            "What is said of the data: 1 for the word that is true.",
+            "verdict",
+            {verdict: verdict is now.verdict for verdict in Verdict},
+        )
+        yield from _of_volumes(now.sums)
         yield _gauge(
             "suture_scm_verified_time_seconds",
             "When the last verification by Spark ended; 0: none yet.",
@@ -123,6 +143,22 @@ class FiguresCollector(Collector):
             "suture_scm_calls_waiting", "Calls wait too long: 1 or 0.", bool(self._waiting_calls())
         )
         yield from self._worker_metrics()
+
+    def _work(self, now: Figures) -> Iterator[Metric]:
+        outcomes = CounterMetricFamily(
+            "suture_scm_outcomes",
+            "Commands that datanodes answered since the start.",
+            labels=["type", "result"],
+        )
+        for (kind, result), count in sorted(now.outcomes.items()):
+            outcomes.add_metric([kind, result.lower()], count)
+        yield outcomes
+        moved = CounterMetricFamily(
+            "suture_scm_moved_bytes", "By commands, since the start.", labels=["type"]
+        )
+        for kind, count in sorted(now.moved_bytes.items()):
+            moved.add_metric([kind], count)
+        yield moved
 
     def _worker_metrics(self) -> Iterator[Metric]:
         errors = CounterMetricFamily(
@@ -138,6 +174,27 @@ def exposition(meters: Meters, collector: FiguresCollector) -> bytes:
     registry = CollectorRegistry()
     registry.register(collector)
     return generate_latest(meters.registry) + generate_latest(registry)
+
+
+def _of_volumes(sums: Sums) -> Iterator[Metric]:
+    yield _gauge("suture_scm_capacity_bytes", "Of all volumes that work.", sums.capacity_bytes)
+    yield _gauge("suture_scm_used_bytes", "Of replicas on them.", sums.used_bytes)
+    yield _gauge("suture_scm_available_bytes", "Free on them.", sums.available_bytes)
+    yield _gauge("suture_scm_volumes_failed", "Volumes that failed.", sums.failed_volume_count)
+    yield _gauge("suture_scm_nodes_silent", "Not heard, and expected.", len(sums.silent))
+    yield _gauge("suture_scm_data_bytes", "Of closed replicas.", sums.data_bytes)
+    yield _gauge(
+        "suture_scm_verified_in_time_bytes",
+        "Of these, verified within their datanode's interval.",
+        sums.in_time_bytes,
+    )
+    yield _gauge(
+        "suture_scm_oldest_verified_time_seconds",
+        "When what was not read for longest was read; 0: something never; -1: there is nothing.",
+        NOTHING_TO_VERIFY
+        if sums.oldest_scan_at_ms == NOTHING_TO_VERIFY
+        else sums.oldest_scan_at_ms / 1000,
+    )
 
 
 def _gauge(name: str, meaning: str, value: float) -> GaugeMetricFamily:

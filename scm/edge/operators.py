@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Final
 
 from agent.errors import Code, Refused, Unavailable
 from scm.administration.admin import NodeDecision
@@ -15,9 +16,12 @@ from scm.containers.block_deletion import KeyDeletion
 from scm.edge import snapshot
 from scm.edge.calls import Queues
 from scm.edge.metrics import Figures
+from scm.edge.overview.fleet import Sums, summed
+from scm.edge.overview.survey import Named, Survey, Work
+from scm.edge.overview.verdict import Look
 from scm.edge.parts import Parts
 from scm.edge.report import RmReport, rm_report
-from scm.edge.totals import Counts
+from scm.edge.totals import NAMED, Counts
 from scm.edge.views import ContainerView, NodeView
 from scm.replication.balancer import Balance
 from scm.replication.batches import op_rows
@@ -25,14 +29,22 @@ from scm.replication.intake import Decision, PlanRow
 from scm.state.facts import Hold, Kind, OpState, Outcome
 from scm.state.health_states import NOT_KNOWN
 
+NODES_AT_ONCE: Final = 1_000  # looked at while the lock is held, some 5 ms
+COUNTS_PER_LOOK: Final = 25  # turns of the totals: what changed since the last tick, not a start
+DEPARTURES_SHOWN_MAX: Final = 20
+CONTAINERS_NAMED_MAX: Final = 12  # of each trouble
+
 
 class Operators(Parts):
     """Every call is one locked, atomic, durable change, or one look."""
 
     def nodes(self) -> list[NodeView]:
-        """Return all nodes by id."""
-        with self._lock:
-            return self._views.nodes()
+        """Return all nodes by id; in portions."""
+        return self._nodes_in_portions()
+
+    def now_ms(self) -> int:
+        """Return the time by the clock of the control plane."""
+        return self._clock.wall_ms()
 
     def containers(self, start: int, count: int) -> tuple[list[ContainerView], int]:
         """Return a page of containers and the id to go on from (0: no more)."""
@@ -234,36 +246,98 @@ class Operators(Parts):
             )
 
     def figures(self) -> Figures:
-        """Return the control plane in numbers; what takes long is counted without the lock."""
+        """Return the control plane in numbers; nothing is counted for it while others wait."""
+        views = self._nodes_in_portions()
+        sums = summed(views)
         with self._lock:
-            views = self._views.nodes()
-            containers = self._state.containers.values()
-            commands = Counter(command.kind for command in self._state.commands.values())
             counts = self._totals.counts()
-            states = self._manager.states()
-            live = [view.live for view in views if view.live is not None]
-            figures = Figures(
+            return Figures(
                 term=self._state.term,
                 is_safe_mode=self._safe_mode.is_on,
                 nodes=Counter((view.health, view.node.op_state) for view in views),
-                containers={},
-                unwell={},
+                containers={s: n for s, n in self._state.containers.states.items() if n},
+                unwell=self._manager.conditions(),
                 differ=counts.differ,
                 contradict=counts.contradict,
                 lost=counts.lost,
-                commands=commands,
+                uncounted=self._totals.due_count,
+                commands={kind: n for kind, n in self._state.commands.kinds.items() if n},
+                outcomes=dict(self._progress.done),
+                moved_bytes=dict(self._progress.moved_bytes),
                 under_replicated=len(self._manager.under),
                 over_replicated=len(self._removals.over),
-                capacity_bytes=sum(node.capacity_bytes for node in live),
-                used_bytes=sum(node.used_bytes for node in live),
                 verified_at_s=self._verified.at_ms / 1000,
                 has_verify_failed=bool(self._verified.error),
+                verdict=self._chronicle.verdict(),
+                sums=sums,
             )
-        return replace(
-            figures,
-            containers=Counter(container.state for container in containers),
-            unwell=Counter(state.name for state in states.unwell.values()),
-        )
+
+    def look(self) -> tuple[Look, list[NodeView]]:
+        """Return what the verdict follows from, and all nodes by id; in portions."""
+        nodes = self._nodes_in_portions()
+        for _ in range(COUNTS_PER_LOOK):
+            with self._lock:
+                if self._totals.turn():
+                    break
+        with self._lock:
+            is_behind = self._manager.is_behind or not self._manager.round_at_ms
+            look = Look(
+                now_ms=self._clock.wall_ms(),
+                gate=self._safe_mode.look(self._reports.confirmed),
+                sums=Sums(),
+                counts=self._totals.counts(),
+                uncounted_count=self._totals.due_count,
+                conditions=self._manager.conditions(),
+                unlooked_count=self._manager.unlooked_count() if is_behind else 0,
+            )
+        return replace(look, sums=summed(nodes)), nodes
+
+    def survey(self) -> Survey:
+        """Return all that the pages show; in portions, so that no call waits for long."""
+        look, nodes = self.look()
+        leaving = [n.node for n in nodes if n.node.op_state is not OpState.IN_SERVICE]
+        departures = []
+        for node in leaving[:DEPARTURES_SHOWN_MAX]:
+            with self._lock:
+                departures += self._departures.departure_of(node.datanode_id)
+        named = []
+        for flag in NAMED:
+            with self._lock:
+                ids = self._totals.named(flag, CONTAINERS_NAMED_MAX)
+                count = self._totals.count_of(flag)
+                views = [view for n in sorted(ids) if (view := self._views.container(n))]
+            named.append(Named(flag, count, views))
+        with self._lock:
+            now_s = self._clock.monotonic_s()
+            return Survey(
+                look=look,
+                cluster_id=self._state.cluster_id,
+                term=self._state.term,
+                started_at_ms=self._started_at_ms,
+                nodes=nodes,
+                works=[
+                    Work(kind, self._state.commands.kinds[kind], self._progress.rate(kind, now_s))
+                    for kind in Kind
+                ],
+                under_count=len(self._manager.under),
+                over_count=len(self._removals.over),
+                departures=departures,
+                departing_count=len(leaving),
+                named=named,
+                past=self._chronicle.past(),
+                hold_count=len(self._state.holds),
+                forgotten_count=len(self._state.forgotten),
+            )
+
+    def _nodes_in_portions(self) -> list[NodeView]:
+        """Return all nodes by id, some at a time."""
+        with self._lock:
+            names = sorted(node.datanode_id for node in self._state.nodes.values())
+        views: list[NodeView] = []
+        for start in range(0, len(names), NODES_AT_ONCE):
+            with self._lock:
+                views += self._views.nodes(names[start : start + NODES_AT_ONCE])
+        return views
 
     def safe_mode(self) -> Gate:
         """Say whether decisions are made yet, and whom they wait for."""

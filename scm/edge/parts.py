@@ -25,7 +25,8 @@ from scm.containers.block_deletion import BlockDeletion
 from scm.containers.observer import Observer
 from scm.containers.writers import Writers
 from scm.edge.metrics import Meters
-from scm.edge.report import Verified
+from scm.edge.overview.chronicle import Chronicle
+from scm.edge.overview.progress import Progress
 from scm.edge.totals import Totals
 from scm.edge.views import Views
 from scm.replication.balancer import Balancer
@@ -83,7 +84,10 @@ class Parts:
         )
         self._orders = Orders(basis, judge, self._reconciles, self._coding)
         self._changed_nodes: set[str] = set()
-        self._verified = Verified()
+        self._started_at_ms = clock.wall_ms()
+        self._progress = Progress(clock.monotonic_s())
+        self._chronicle = Chronicle(state, started_at_ms=self._started_at_ms)
+        self._verified = self._chronicle.last_verified()
         self._safe_mode = SafeMode(state, clock, options)
         self._departures = Decommissioning(basis, judge)
         self._admin = Admin(basis, judge, self._manager, self._safe_mode)

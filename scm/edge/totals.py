@@ -8,14 +8,20 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntFlag
+from itertools import islice
 from typing import Final
 
-from merkle.replica import ReplicaState
+import numpy as np
+from numpy.typing import NDArray
+
+from agent.rpc.wire.replica_columns import CONTRADICTORY, HAS_TREE
+from merkle.replica import TREE_STATES, ReplicaState
 from scm.edge.views import comparison
 from scm.state.database import State
 from scm.state.facts import Container, ContainerState, Replica, data_count_of
+from scm.state.replica_table import NO_WORD, ReplicaTable
 
-COUNTED_MAX: Final = 1_000  # in one turn, some 10 ms: after a restart all containers are to count
+COUNTED_MAX: Final = 4_000  # in one turn, some 10 ms: after a restart all containers are to count
 REPLICAS_WANTED: Final = 3  # of a container that nobody here made
 
 WHOLE: Final = frozenset(ReplicaState) - {
@@ -25,6 +31,10 @@ WHOLE: Final = frozenset(ReplicaState) - {
 }
 _WRITTEN: Final = frozenset({ContainerState.OPEN, ContainerState.CLOSING})
 _GONE: Final = frozenset({ContainerState.DELETING, ContainerState.DELETED})
+_HAS_TREE_STATE: Final = np.array([state in TREE_STATES for state in ReplicaState])
+_IS_WHOLE_STATE: Final = np.array([state in WHOLE for state in ReplicaState])
+"""By number of a state."""
+_UNHEALTHY: Final = tuple(ReplicaState).index(ReplicaState.UNHEALTHY)
 
 
 class Flag(IntFlag):
@@ -41,9 +51,14 @@ class Flag(IntFlag):
     CONTRADICT = 256  # replicas contradict each other, each by rows that are intact
 
 
+_NO_FLAG: Final = Flag(0)
 TO_DO: Final = (
     Flag.UNHEALTHY | Flag.DIFFER | Flag.FEW_REPLICAS | Flag.UNKNOWN | Flag.LOST | Flag.CONTRADICT
 )
+
+NAMED: Final = (Flag.LOST, Flag.CONTRADICT, Flag.UNHEALTHY, Flag.DIFFER, Flag.FEW_REPLICAS)
+"""What a page shows containers of, the worst first."""
+ANY_NAMED: Final = Flag.LOST | Flag.CONTRADICT | Flag.UNHEALTHY | Flag.DIFFER | Flag.FEW_REPLICAS
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,21 +117,50 @@ class Totals:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._due = set(state.replicas.container_ids().tolist())
-        self._due.update(container.container_id for container in state.containers.values())
+        made_here = (container.container_id for container in state.containers.values())
+        self._backlog = np.union1d(state.replicas.container_ids(), np.fromiter(made_here, np.int64))
+        self._backlog_at = 0  # those before were counted
+        self._due: set[int] = set()
         for table in (state.containers, state.replicas):
             table.touched.clear()  # reading them back
         self._flags: dict[int, Flag] = {}  # of those that have any: most have none
         self._counts: Counter[Flag] = Counter()
+        self._having: dict[Flag, dict[int, None]] = {flag: {} for flag in NAMED}
 
     def turn(self) -> bool:
         """Work out some of what changed since; return whether nothing is left."""
         for table in (self._state.containers, self._state.replicas):
             self._due |= table.touched
             table.touched.clear()
-        for _ in range(min(COUNTED_MAX, len(self._due))):
-            self._note(self._due.pop())
-        return not self._due
+        if len(self._due) <= COUNTED_MAX:
+            chosen, self._due = self._due, set()
+        else:
+            chosen = {self._due.pop() for _ in range(COUNTED_MAX)}
+        stop = self._backlog_at + COUNTED_MAX - len(chosen)
+        ids = [*chosen, *self._backlog[self._backlog_at : stop].tolist()]
+        self._backlog_at = min(stop, len(self._backlog))
+        if ids:
+            self._note_all(ids)
+        return not self.due_count
+
+    @property
+    def due_count(self) -> int:
+        """How many were not counted since they changed, or since the start."""
+        return (
+            len(self._due)
+            + len(self._backlog)
+            - self._backlog_at
+            + len(self._state.containers.touched)
+            + len(self._state.replicas.touched)
+        )
+
+    def named(self, flag: Flag, count: int) -> list[int]:
+        """Return some containers that have one of `NAMED`: those that have had it longest."""
+        return list(islice(self._having[flag], count))
+
+    def count_of(self, flag: Flag) -> int:
+        """Return how many containers have one of `NAMED`."""
+        return len(self._having[flag])
 
     def counts(self) -> Counts:
         """Return the counts as of the last turn that left nothing."""
@@ -139,15 +183,94 @@ class Totals:
             contradict=having(Flag.CONTRADICT),
         )
 
-    def _note(self, container_id: int) -> None:
-        container = self._state.containers.get(container_id)
+    def _note_all(self, container_ids: Sequence[int]) -> None:
+        """Work out the flags of containers: of most as columns, of the few others one by one."""
+        get = self._state.containers.get
+        found = [get(number) for number in container_ids]
+        flags = flags_of_all(self._state.replicas, container_ids, found)
+        for place, container_id in enumerate(container_ids):
+            flag = flags[place]
+            if flag is None:
+                self._note(container_id, found[place])
+            elif flag or container_id in self._flags:
+                self._set(container_id, flag)
+
+    def _note(self, container_id: int, container: Container | None) -> None:
         replicas = self._state.replicas.of(container_id)
-        before = self._flags.pop(container_id, None)
-        if before is not None:
+        is_there = container is not None or bool(replicas)
+        self._set(container_id, flags_of(container, replicas) if is_there else Flag(0))
+
+    def _set(self, container_id: int, flags: Flag) -> None:
+        before = self._flags.pop(container_id, Flag(0))
+        if before:
             self._counts[before] -= 1
-        if container is None and not replicas:
-            return
-        flags = flags_of(container, replicas)
         if flags:
             self._flags[container_id] = flags
             self._counts[flags] += 1
+        if (before | flags) & ANY_NAMED:
+            for flag, having in self._having.items():
+                if flags & flag:
+                    having.setdefault(container_id)
+                else:
+                    having.pop(container_id, None)
+
+
+def flags_of_all(
+    table: ReplicaTable, container_ids: Sequence[int], found: Sequence[Container | None]
+) -> list[Flag | None]:
+    """Return what `flags_of` says of containers at rest, from the columns of their replicas.
+
+    None: of this one it cannot be said so: it is not closed, not ours, erasure-coded, or has trees
+    of several algorithms, and the order of its replicas counts.
+    """
+    count = len(container_ids)
+    is_plain = np.fromiter((_is_plain(container) for container in found), np.bool_, count)
+    wanted = np.fromiter(
+        (0 if one is None else one.replication_factor or REPLICAS_WANTED for one in found),
+        np.int64,
+        count,
+    )
+    owner, rows = table.owned(container_ids)
+    has_error = rows["error"] != NO_WORD
+    number = rows["state"]
+    has_tree = _HAS_TREE_STATE[number] & (rows["flags"] & HAS_TREE != 0)
+
+    def of(which: NDArray[np.bool_]) -> NDArray[np.int64]:
+        return np.bincount(owner[which], minlength=count)
+
+    there = np.bincount(owner, minlength=count)
+    trees = of(has_tree)
+    whole = of(_IS_WHOLE_STATE[number] & ~has_error & (rows["finding_count"] == 0))
+    first = np.zeros(count, np.int64)  # the place of a container's first tree
+    places = np.flatnonzero(has_tree)
+    first[owner[places][::-1]] = places[::-1]
+    beside = first[owner]
+
+    def unlike(column: str) -> NDArray[np.int64]:
+        return of(has_tree & (rows[column] != rows[column][beside]))
+
+    is_mixed = unlike("algorithm") > 0
+    differ = (unlike("root") > 0) | (unlike("tombstones_checksum") > 0)
+    flags = np.zeros(count, np.int64)
+    for flag, is_so in (
+        (Flag.FEW_REPLICAS, there < wanted),
+        (Flag.UNHEALTHY, of(number == _UNHEALTHY) > 0),
+        (Flag.CONTRADICT, of(rows["flags"] & CONTRADICTORY != 0) > 0),
+        (Flag.LOST, whole == 0),
+        (Flag.DIFFER, differ),
+        (Flag.UNKNOWN, ~differ & ((trees == 0) | (trees != there))),
+    ):
+        flags[is_so] |= flag
+    return [
+        (Flag(flag) if flag else _NO_FLAG) if is_known else None
+        for flag, is_known in zip(flags.tolist(), (is_plain & ~is_mixed).tolist(), strict=True)
+    ]
+
+
+def _is_plain(container: Container | None) -> bool:
+    return (
+        container is not None
+        and not container.scheme
+        and container.state not in _WRITTEN
+        and container.state not in _GONE
+    )

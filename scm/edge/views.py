@@ -129,8 +129,14 @@ class Views:
         self._nodes = nodes
         self._reports = reports
 
-    def nodes(self) -> list[NodeView]:
-        """Return all nodes by id."""
+    def nodes(self, datanode_ids: Sequence[str] | None = None) -> list[NodeView]:
+        """Return nodes by id: all, or those of some ids that are still known."""
+        names = (
+            sorted(node.datanode_id for node in self._state.nodes.values())
+            if datanode_ids is None
+            else datanode_ids
+        )
+        known = (self._state.nodes.get(name) for name in names)
         return [
             NodeView(
                 node=node,
@@ -141,7 +147,8 @@ class Views:
                 has_reported=node.datanode_id in self._reports.confirmed,
                 is_managed=self._nodes.is_managed(node.datanode_id),
             )
-            for node in sorted(self._state.nodes.values(), key=lambda node: node.datanode_id)
+            for node in known
+            if node is not None
         ]
 
     def container(self, container_id: int) -> ContainerView | None:

@@ -316,6 +316,8 @@ def _volumes(messages: Sequence[datanode_pb2.VolumeStatus]) -> tuple[Volume, ...
             scanned_bytes=message.scanned_bytes,
             oldest_scan_at_ms=message.oldest_scan_at_ms,
             error=cut(message.error),
+            data_bytes=message.data_bytes,
+            in_time_bytes=message.in_time_bytes,
         )
         for i, message in enumerate(messages)
     )

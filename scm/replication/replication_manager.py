@@ -35,7 +35,7 @@ from scm.replication.shards import is_better_rack
 from scm.state import facts
 from scm.state.database import Change
 from scm.state.facts import Container, ContainerState, Kind, Priority
-from scm.state.health_states import States
+from scm.state.health_states import States, Unwell
 
 LOOKS_PER_TURN: Final = 2_000  # while the lock is held, some 0.03 s
 ATTEMPTS_PER_TURN: Final = 500
@@ -85,7 +85,7 @@ class ReplicationManager:
         self._removals = removals
         self._healing = healing
         self._judged = self._state.settled()
-        self._states: dict[int, Health] = {}  # of those that are not HEALTHY
+        self._states = Unwell()
         self.moving: set[int] = set()  # one too many on purpose, until the balancer removes it
         self.round_at_ms = 0  # when the last round through all containers ended
 
@@ -107,6 +107,14 @@ class ReplicationManager:
     def states(self) -> States:
         """Return the health state of each container as of its last look."""
         return States(dict(self._states), self._judged.copy())
+
+    def conditions(self) -> Mapping[str, int]:
+        """Return how many containers are in each state that is not HEALTHY."""
+        return {state.name: count for state, count in self._states.counts.items() if count}
+
+    def unlooked_count(self) -> int:
+        """Return how many containers were not looked at since something about them changed."""
+        return max(0, len(self._state.containers) - len(self._judged))
 
     def begin_turn(self) -> None:
         """Let the round through all containers go on, by what is to be looked at in a turn; what
@@ -253,11 +261,11 @@ class ReplicationManager:
         self._healing.note(found)
         ids = found.view.batch.containers.container_id
         states = found.verdicts.state
-        for container_id in self._states.keys() & set(ids[states == 0].tolist()):
-            del self._states[container_id]
+        again = self._states.keys() & set(ids[states == 0].tolist())
+        self._states.note((number, Health.HEALTHY) for number in again)
         unwell = states.nonzero()[0]
         pairs = zip(ids[unwell].tolist(), states[unwell].tolist(), strict=True)
-        self._states.update((number, Health(state)) for number, state in pairs)
+        self._states.note((number, Health(state)) for number, state in pairs)
         looked_at = set(ids.tolist())
         under = {n: weight for n, weight in lacks.under.items() if self._may_be_copied(n)}
         over = lacks.over - self.moving

@@ -29,6 +29,7 @@ from merkle.replica import ID_MAX
 from scm.state import records
 from scm.state.arena import Rows
 from scm.state.facts import Deleted, OpState, Outcome
+from scm.state.history.tables import SampleTable, TurnTable, VerificationTable
 from scm.state.holders import Ids
 from scm.state.key_table import KeyTable
 from scm.state.replica_table import ReplicaTable
@@ -53,6 +54,8 @@ DIRECTORY_MODE: Final = 0o750
 
 OUTCOMES_MAX: Final = 10_000  # enough for days of questions, small enough to keep
 OUTCOMES_SLACK: Final = 256  # removed in batches, not one by one
+
+DATABASES_MAX: Final = 32  # tables and their predecessors, with room for more
 
 _BY_CONTAINER: Final = (4, 5)  # versions of the format in which replicas lay by containers
 
@@ -152,6 +155,9 @@ class State:
         self.deleted: Final = DeletedTable()
         self.holds: Final = HoldTable()
         self.forgotten: Final = ForgottenTable()
+        self.samples: Final = SampleTable()
+        self.turns: Final = TurnTable()
+        self.verifications: Final = VerificationTable()
         self.counters: Final[dict[str, int]] = dict.fromkeys(COUNTERS, 1)
         self.cluster_id = ""
         self.is_cold = False
@@ -261,6 +267,9 @@ class State:
             self.deleted,
             self.holds,
             self.forgotten,
+            self.samples,
+            self.turns,
+            self.verifications,
         )
 
     def _commit(self, change: Change) -> None:
@@ -409,7 +418,7 @@ def _check(path: Path) -> None:
 
 
 def _environment(path: Path, map_bytes: int) -> lmdb.Environment:
-    return lmdb.open(str(path), map_size=map_bytes, max_dbs=16, metasync=True, sync=True)
+    return lmdb.open(str(path), map_size=map_bytes, max_dbs=DATABASES_MAX, metasync=True, sync=True)
 
 
 @contextmanager

@@ -83,6 +83,8 @@ class Volume:
     scanned_bytes: int
     oldest_scan_at_ms: int
     error: str
+    data_bytes: int = 0  # of closed replicas
+    in_time_bytes: int = 0  # of these, verified within the datanode's interval
 
 
 @dataclass(frozen=True, slots=True)

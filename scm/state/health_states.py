@@ -1,6 +1,7 @@
 """The health states of containers as they were when each was looked at last."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,6 +22,25 @@ class States:
         if container_id not in self.judged:
             return None
         return self.unwell.get(container_id, Health.HEALTHY).name
+
+
+class Unwell(dict[int, Health]):
+    """The states of containers that are not HEALTHY, and how many are in each: kept, because a
+    rack that died makes millions of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[Health] = Counter()
+
+    def note(self, found: Iterable[tuple[int, Health]]) -> None:
+        """Take in how containers are, HEALTHY ones too."""
+        for container_id, health in found:
+            before = self.pop(container_id, None)
+            if before is not None:
+                self.counts[before] -= 1
+            if health is not Health.HEALTHY:
+                self[container_id] = health
+                self.counts[health] += 1
 
 
 NOT_KNOWN: Final = States({}, Settled())

@@ -284,7 +284,8 @@ class ScmOptions:
         "Without certificates, serve on other addresses than loopback all the same."
     )
     observe_listen: str = _path(
-        "host:port of the plain HTTP listener: /metrics, /healthz; none: no listener."
+        "host:port of the plain HTTP listener: a page of the cluster, /metrics, /healthz; none: no "
+        "listener."
     )
     verify_deadline_ms: int = _option(
         7_200_000,

@@ -33,6 +33,8 @@ _WORD: Final = struct.Struct("<I")
 _WORDS: Final = struct.Struct("<4I")
 _ID: Final = struct.Struct("<q")
 _END: Final = b"\0"  # of a datanode's id in a key: no id has it, and it sorts before all others
+NO_WORD: Final = 0
+"""The number that stands for no word, such as the error of a replica without one."""
 _LOADED_AT_ONCE: Final = 16_384  # rows
 _COPY_AT_ONCE: Final = 1_024  # rows of a snapshot that are unpacked together
 
@@ -67,8 +69,8 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         self._arena = Arena()
         self._chains = Chains()
         self._held: dict[str, Held] = {}
-        self._names: list[str] = []
-        self._name_numbers: dict[str, int] = {}
+        self._names: list[str] = [""]
+        self._name_numbers: dict[str, int] = {"": NO_WORD}
         self._count = 0
         self.unsettled: set[int] = set()
         self.recovering_count = 0

@@ -21,6 +21,9 @@ class Settled:
     def __contains__(self, container_id: int) -> bool:
         return container_id < len(self._marks) and bool(self._marks[container_id])
 
+    def __len__(self) -> int:
+        return int(np.count_nonzero(np.frombuffer(self._marks, np.uint8)))
+
     def add(self, container_id: int) -> None:
         """Mark a container this control plane made: the ids of those are small and dense."""
         self._extend(container_id)

@@ -6,6 +6,7 @@ who keep count of what is settled (`State.settled`) which container is concerned
 """
 
 import struct
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from typing import Final, Generic, TypeVar
 
@@ -129,6 +130,8 @@ class ContainerTable(Table[int, Container]):
         )
         self._open_by_client: dict[str, set[int]] = {}
         self.closing: set[int] = set()
+        self.states: Counter[ContainerState] = Counter()
+        """How many are in each state."""
         self.touched: set[int] = set()
         """Containers that were set or removed since `scm.edge.totals` took these."""
 
@@ -137,6 +140,10 @@ class ContainerTable(Table[int, Container]):
         self.touched.add(key)
         before = super().apply(key, value)
         self._stir(key)
+        if before is not None:
+            self.states[before.state] -= 1
+        if value is not None:
+            self.states[value.state] += 1
         if before is not None and before.state is ContainerState.OPEN:
             discard(self._open_by_client, before.client_id, key)
         if value is not None and value.state is ContainerState.OPEN:
@@ -241,10 +248,10 @@ class PendingTable(Table[int, Pending]):
         self.by_container: dict[int, set[int]] = {}
         """The commands about each container about which there is one."""
         self._adds: dict[str, set[int]] = {}
+        self.kinds: Counter[Kind] = Counter()
+        """How many there are of each kind."""
         self.add_count = 0
         """Replicas on their way in the whole cluster, all targets of a reconstruction counted."""
-        self.delete_count = 0
-        """Replicas that are being removed in the whole cluster."""
 
     def apply(self, key: int, value: Pending | None) -> Pending | None:
         """Set or remove, and keep the indexes."""
@@ -253,8 +260,7 @@ class PendingTable(Table[int, Pending]):
         if pending is None:
             return None
         self._stir(pending.container_id)
-        if pending.kind is Kind.DELETE:
-            self.delete_count += (value is not None) - (before is not None)
+        self.kinds[pending.kind] += (value is not None) - (before is not None)
         target = (pending.kind, pending.container_id, pending.subject_id)
         if value is not None:
             for node in _targets(value):
@@ -275,6 +281,11 @@ class PendingTable(Table[int, Pending]):
                 self.add_count -= key in self._adds.get(node, ())
                 discard(self._adds, node, key)
         return before
+
+    @property
+    def delete_count(self) -> int:
+        """Replicas that are being removed in the whole cluster."""
+        return self.kinds[Kind.DELETE]
 
     def of_node(self, datanode_id: str) -> list[Pending]:
         """Return the commands of one datanode, oldest first."""

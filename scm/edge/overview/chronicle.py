@@ -1,0 +1,160 @@
+"""Keeps how the cluster was: a sample every half minute, and every change of the verdict.
+
+    look ──► judged ──► sample, merged into its 5 minutes, hour and day
+                   └──► a turn, if the verdict is another than before
+
+A start is a turn of its own: what was while nobody watched is not known.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from scm.edge.overview.verdict import Judgement, Look
+from scm.edge.report import Verified
+from scm.state.database import Change, State
+from scm.state.history.samples import (
+    LEVELS,
+    Sample,
+    Turn,
+    Verdict,
+    Verification,
+    merged,
+    placed,
+)
+
+EVERY_S: Final = 30.0
+TURNS_MAX: Final = 200
+VERIFICATIONS_MAX: Final = 50
+TEXT_CHARS_MAX: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What is remembered, oldest first."""
+
+    samples: tuple[Sequence[Sample], ...] = ()  # by level
+    turns: Sequence[Turn] = ()
+    verifications: Sequence[Verification] = ()
+
+    def since_ms(self, verdict: Verdict, now_ms: int) -> int:
+        """Return since when the verdict is what it is; `now_ms` if it has only just become it."""
+        last = self.turns[-1] if self.turns else None
+        return last.at_ms if last is not None and last.verdict is verdict else now_ms
+
+
+class Chronicle:
+    """Writes down. Callers hold the control plane's lock."""
+
+    def __init__(self, state: State, *, started_at_ms: int) -> None:
+        self._state = state
+        self._started_at_ms = started_at_ms
+        self._is_first = True
+        self._noted_at_s: float | None = None
+        self._done = (0, 0, 0)
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether it is time for another sample."""
+        return self._noted_at_s is None or now_s - self._noted_at_s >= EVERY_S
+
+    def note(
+        self,
+        change: Change,
+        look: Look,
+        judgement: Judgement,
+        *,
+        done: tuple[int, int, int],
+        now_s: float,
+    ) -> None:
+        """Write a look down; `done` is what was done, failed and moved since the start."""
+        self._noted_at_s = now_s
+        if self._is_first:
+            self._is_first = False
+            change.on_undo(lambda: setattr(self, "_is_first", True))
+            self._turn(change, self._started_at_ms, Verdict.UNKNOWN, self._begin())
+        turns = self._state.turns.by_time()
+        if not turns or turns[-1].verdict is not judgement.verdict:
+            self._turn(change, look.now_ms, judgement.verdict, judgement.text)
+        before, self._done = self._done, done
+        change.on_undo(lambda: setattr(self, "_done", before))
+        new = (now - then for now, then in zip(done, before, strict=True))
+        self._sample(change, sample_of(look, judgement.verdict, *new))
+
+    def verified(self, change: Change, verified: Verified) -> None:
+        """Write down what a verification by Spark came to."""
+        row = Verification(
+            verified.at_ms,
+            tuple(sorted(verified.decisions.items())),
+            verified.error[:TEXT_CHARS_MAX],
+        )
+        change.put(self._state.verifications, row)
+        for old in self._state.verifications.by_time()[:-VERIFICATIONS_MAX]:
+            change.remove(self._state.verifications, old.at_ms)
+
+    def last_verified(self) -> Verified:
+        """Return what the last verification came to, also one before our start."""
+        known = self._state.verifications.by_time()
+        if not known:
+            return Verified()
+        return Verified(known[-1].at_ms, dict(known[-1].decisions), known[-1].error)
+
+    def past(self) -> Past:
+        """Return all that is remembered."""
+        return Past(
+            tuple(self._state.samples.of(level) for level in range(len(LEVELS))),
+            self._state.turns.by_time(),
+            self._state.verifications.by_time(),
+        )
+
+    def verdict(self) -> Verdict:
+        """Return the verdict of the last look; UNKNOWN before the first since our start."""
+        turns = self._state.turns.by_time()
+        return Verdict.UNKNOWN if self._is_first or not turns else turns[-1].verdict
+
+    def _begin(self) -> str:
+        known = self._state.samples.of(0)
+        if not known:
+            return "The control plane started for the first time"
+        at = datetime.fromtimestamp(known[-1].at_ms / 1000, UTC)
+        return f"The control plane started; nobody watched since {at:%Y-%m-%d %H:%M} UTC"
+
+    def _turn(self, change: Change, at_ms: int, verdict: Verdict, text: str) -> None:
+        turns = self._state.turns.by_time()
+        at_ms = max(at_ms, turns[-1].at_ms + 1 if turns else 0)  # also if the clock went back
+        change.put(self._state.turns, Turn(at_ms, verdict, text[:TEXT_CHARS_MAX]))
+        for old in turns[: len(turns) + 1 - TURNS_MAX]:
+            change.remove(self._state.turns, old.at_ms)
+
+    def _sample(self, change: Change, taken: Sample) -> None:
+        for level, kept in enumerate(LEVELS):
+            sample = placed(taken, level)
+            before = self._state.samples.get(sample.key)
+            change.put(self._state.samples, sample if before is None else merged(before, sample))
+            if before is None:
+                for old in self._state.samples.of(level)[: -kept.count_max]:
+                    change.remove(self._state.samples, old.key)
+
+
+def sample_of(look: Look, verdict: Verdict, done: int, failed: int, moved_bytes: int) -> Sample:
+    """Return a look as the few numbers that are kept of it."""
+    sums, counts = look.sums, look.counts
+    return Sample(
+        level=0,
+        at_ms=look.now_ms,
+        verdict=verdict,
+        node_count=sums.node_count,
+        silent_count=len(sums.silent),
+        failed_volume_count=sums.failed_volume_count,
+        container_count=counts.all,
+        to_do_count=counts.to_do,
+        lost_count=counts.lost,
+        capacity_bytes=sums.capacity_bytes,
+        used_bytes=sums.used_bytes,
+        data_bytes=sums.data_bytes,
+        in_time_bytes=sums.in_time_bytes,
+        oldest_scan_at_ms=sums.oldest_scan_at_ms,
+        done_count=done,
+        failed_count=failed,
+        moved_bytes=moved_bytes,
+    )

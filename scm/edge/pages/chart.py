@@ -1,0 +1,109 @@
+"""The weeks before as a picture: SVG that needs no script, with a text for who cannot see it."""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from agent.observe.markup import Markup, element, html, joined, moment
+from scm.state.history.samples import DAY_MS, HOUR_MS, Sample, Verdict
+
+WIDTH: Final = 1000
+STRIP: Final = 26
+LINE: Final = 90
+LABEL: Final = 16
+WEEKS_MS: Final = 21 * DAY_MS
+COLOURS: Final = {
+    Verdict.WHOLE: "var(--good)",
+    Verdict.UNKNOWN: "var(--doubt)",
+    Verdict.UNWELL: "var(--bad)",
+}
+WORDS: Final = {
+    Verdict.WHOLE: "whole",
+    Verdict.UNKNOWN: "not known",
+    Verdict.UNWELL: "not whole",
+}
+
+
+def weeks(samples: Sequence[Sample], now_ms: int) -> Markup:
+    """Return the last three weeks by the hour: what was said of the data; gaps were not watched."""
+    begin_ms = now_ms - WEEKS_MS
+    shown = [sample for sample in samples if begin_ms <= sample.at_ms <= now_ms]
+    boxes = "".join(
+        _box(verdict, _x(start_ms, begin_ms), _x(stop_ms, begin_ms))
+        for verdict, start_ms, stop_ms in _runs(shown)
+    )
+    keys = joined(
+        *(
+            joined(Markup(f'<span class=k style="background:{COLOURS[verdict]}"></span>'), word)
+            for verdict, word in WORDS.items()
+        ),
+        Markup('<span class=k style="background:var(--line)"></span>'),
+        "nobody watched",
+    )
+    days = "".join(_day(i, begin_ms) for i in range(0, 22, 7))
+    return joined(
+        Markup(
+            f'<svg viewBox="0 0 {WIDTH} {STRIP + LABEL}" role=img '
+            f'aria-label="what was said of the data in the last three weeks">'
+            f'<rect width="{WIDTH}" height="{STRIP}" fill="var(--line)"/>{boxes}{days}</svg>'
+        ),
+        element("p", keys, kind="soft"),
+    )
+
+
+def curve(
+    title: str, samples: Sequence[Sample], now_ms: int, value: Callable[[Sample], float | None]
+) -> Markup:
+    """Return one number of the last three weeks by the hour, between 0 and the largest."""
+    begin_ms = now_ms - WEEKS_MS
+    points = [
+        (_x(sample.at_ms, begin_ms), number)
+        for sample in samples
+        if begin_ms <= sample.at_ms <= now_ms and (number := value(sample)) is not None
+    ]
+    if not points:
+        return Markup("")
+    top = max(number for _, number in points) or 1.0
+    path = "".join(
+        f'<rect x="{x:.1f}" y="{LINE - number / top * (LINE - 4):.1f}" width="2" '
+        f'height="{number / top * (LINE - 4):.1f}" fill="var(--fill)"/>'
+        for x, number in points
+        if number
+    )
+    return joined(
+        element("p", title, kind="soft"),
+        Markup(
+            f'<svg viewBox="0 0 {WIDTH} {LINE}" role=img aria-label="{html(title)}">'
+            f'<line x1="0" x2="{WIDTH}" y1="{LINE - 1}" y2="{LINE - 1}" stroke="var(--line)"/>'
+            f"{path}</svg>"
+        ),
+    )
+
+
+def _runs(samples: Sequence[Sample]) -> list[tuple[Verdict, int, int]]:
+    """Return stretches of one verdict: what it was, from when, until when."""
+    runs: list[tuple[Verdict, int, int]] = []
+    for sample in samples:
+        stop_ms = sample.at_ms + HOUR_MS
+        if runs and runs[-1][0] is sample.verdict and runs[-1][2] == sample.at_ms:
+            runs[-1] = (sample.verdict, runs[-1][1], stop_ms)
+        else:
+            runs.append((sample.verdict, sample.at_ms, stop_ms))
+    return runs
+
+
+def _box(verdict: Verdict, start: float, stop: float) -> str:
+    return (
+        f'<rect x="{start:.1f}" width="{max(0.5, min(WIDTH, stop) - start):.1f}" '
+        f'height="{STRIP}" fill="{COLOURS[verdict]}"><title>{WORDS[verdict]}</title></rect>'
+    )
+
+
+def _day(number: int, begin_ms: int) -> str:
+    x = min(WIDTH, number * WIDTH // 21)
+    anchor = "start" if number == 0 else "end" if number == 21 else "middle"
+    text = html(moment(begin_ms + number * DAY_MS)[:10])
+    return f'<text x="{x}" y="{STRIP + LABEL - 3}" text-anchor="{anchor}">{text}</text>'
+
+
+def _x(at_ms: int, begin_ms: int) -> float:
+    return max(0.0, (at_ms - begin_ms) / WEEKS_MS * WIDTH)

@@ -1,0 +1,113 @@
+"""Which datanodes and volumes are shown where not all can be: those that most need a look. Pure."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from heapq import nlargest
+from typing import Final
+
+from agent.observe.markup import age
+from scm.edge.overview.fleet import (
+    Sums,
+    is_silent,
+    is_unreported,
+    summed,
+    verified_at_ms,
+    volumes_of,
+)
+from scm.edge.views import NodeView
+from scm.state.facts import Health, OpState, Volume
+from scm.state.history.samples import NOTHING_TO_VERIFY
+
+FULL_PERCENT: Final = 90
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One volume and where it is."""
+
+    datanode_id: str
+    volume: Volume
+
+
+def used_percent(capacity_bytes: int, available_bytes: int) -> int:
+    """Return how full something is: what cannot be written on any more, in per cent."""
+    if not capacity_bytes:
+        return 0
+    return max(0, capacity_bytes - available_bytes) * 100 // capacity_bytes
+
+
+def worst_nodes(views: Sequence[NodeView], count: int) -> list[NodeView]:
+    """Return the nodes that most need a look, the worst first."""
+    return nlargest(count, views, key=_node_weight)
+
+
+def worst_volumes(views: Iterable[NodeView], count: int) -> list[Place]:
+    """Return the volumes that most need a look: failed, unverified for longest, fullest."""
+    places = (Place(v.node.datanode_id, volume) for v in views for volume in volumes_of(v))
+    return nlargest(count, places, key=_volume_weight)
+
+
+def worst_racks(racks: Sequence[Sums], count: int) -> list[Sums]:
+    """Return the racks that most need a look, by name where none does."""
+    order = {id(rack): -place for place, rack in enumerate(racks)}
+    return nlargest(
+        count,
+        racks,
+        key=lambda rack: (
+            len(rack.silent),
+            rack.failed_volume_count,
+            len(rack.unreported),
+            order[id(rack)],
+        ),
+    )
+
+
+def remarks(view: NodeView, now_ms: int) -> Iterator[str]:
+    """Yield what is to be said of a node, the worst first."""
+    if view.health is not Health.HEALTHY:
+        word = "dead" if view.health is Health.DEAD else "not heard"
+        heard_ms = view.heartbeat_at_ms
+        yield f"{word}, last heard {age(heard_ms, now_ms)} ago" if heard_ms else f"{word} yet"
+    elif is_unreported(view):
+        yield "has not named all its replicas since the start"
+    volumes = volumes_of(view)
+    failed = sum(volume.failed for volume in volumes)
+    if failed:
+        yield f"{failed} of {len(volumes)} volumes failed"
+    if view.node.op_state is not OpState.IN_SERVICE:
+        yield view.node.op_state.lower().replace("_", " ")
+    if view.node.is_read_only:
+        yield f"read-only: layout {view.node.layout_version}"
+    if not view.is_managed:
+        yield "its rack is not managed"
+    fullest = max((used_percent(v.capacity_bytes, v.available_bytes) for v in volumes), default=0)
+    if fullest >= FULL_PERCENT:
+        yield f"a volume is {fullest} % full"
+
+
+def _node_weight(view: NodeView) -> tuple[int, ...]:
+    sums = summed([view])
+    return (
+        2 * is_silent(view) + (view.health is Health.DEAD),
+        sums.failed_volume_count,
+        is_unreported(view),
+        view.node.op_state is not OpState.IN_SERVICE,
+        used_percent(sums.capacity_bytes, sums.available_bytes) >= FULL_PERCENT,
+        _staleness(sums.oldest_scan_at_ms),
+    )
+
+
+def _volume_weight(place: Place) -> tuple[int, ...]:
+    volume = place.volume
+    percent = used_percent(volume.capacity_bytes, volume.available_bytes)
+    return (
+        volume.failed,
+        percent >= FULL_PERCENT,
+        _staleness(verified_at_ms(volume)),
+        percent,
+    )
+
+
+def _staleness(at_ms: int) -> int:
+    """Return a number that grows with the age of a verification; what has none is not old."""
+    return -(2**63) if at_ms == NOTHING_TO_VERIFY else -at_ms

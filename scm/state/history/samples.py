@@ -1,0 +1,124 @@
+"""A few numbers an interval, for weeks: how the cluster was.
+
+    a look, every minute ──► the 5 minutes it falls into   (kept for 2 days)
+                         ├─► the hour                       (3 weeks)
+                         └─► the day                        (400 days)
+
+Each look is merged into all three, so that nothing has to be folded later, and a stop in between
+loses nothing. What is bad stays bad in a longer interval: five wrong minutes make a wrong day.
+Nothing here reads a clock or a disk.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+MINUTE_MS: Final = 60_000
+HOUR_MS: Final = 60 * MINUTE_MS
+DAY_MS: Final = 24 * HOUR_MS
+NOTHING_TO_VERIFY: Final = -1
+NEVER_VERIFIED: Final = 0
+
+
+class Verdict(StrEnum):
+    """What is to be said of the data as a whole."""
+
+    WHOLE = "WHOLE"
+    UNKNOWN = "UNKNOWN"  # nothing wrong is known, and not all is known
+    UNWELL = "UNWELL"
+
+
+_WORST_FIRST: Final = (Verdict.UNWELL, Verdict.UNKNOWN, Verdict.WHOLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Intervals of one length, and how many of them are kept."""
+
+    length_ms: int
+    count_max: int
+
+
+LEVELS: Final[Sequence[Level]] = (
+    Level(5 * MINUTE_MS, 2 * DAY_MS // (5 * MINUTE_MS)),
+    Level(HOUR_MS, 21 * 24),
+    Level(DAY_MS, 400),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """How the cluster was in one interval, or at one moment.
+
+    `level` and `at_ms`, where the interval begins, name it. Counts of what is wrong are the worst
+    of the interval, sizes the last, and what was done is a sum.
+    """
+
+    level: int
+    at_ms: int
+    verdict: Verdict
+    node_count: int = 0
+    silent_count: int = 0  # nodes that were not heard
+    failed_volume_count: int = 0
+    container_count: int = 0
+    to_do_count: int = 0  # closed containers that are not whole
+    lost_count: int = 0  # of these, without a whole replica
+    capacity_bytes: int = 0
+    used_bytes: int = 0
+    data_bytes: int = 0  # of closed replicas
+    in_time_bytes: int = 0  # of these, verified within the interval that was promised
+    oldest_scan_at_ms: int = NOTHING_TO_VERIFY  # 0: something was never read
+    done_count: int = 0  # copies, rebuilds, repairs and deletes that were carried out
+    failed_count: int = 0
+    moved_bytes: int = 0
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """What names it."""
+        return self.level, self.at_ms
+
+
+def placed(sample: Sample, level: int) -> Sample:
+    """Return a look as the interval of that level it falls into."""
+    length_ms = LEVELS[level].length_ms
+    return replace(sample, level=level, at_ms=sample.at_ms // length_ms * length_ms)
+
+
+def merged(before: Sample, after: Sample) -> Sample:
+    """Return two samples of the same interval as one; `after` was taken later."""
+    return replace(
+        after,
+        verdict=min(before.verdict, after.verdict, key=_WORST_FIRST.index),
+        silent_count=max(before.silent_count, after.silent_count),
+        failed_volume_count=max(before.failed_volume_count, after.failed_volume_count),
+        to_do_count=max(before.to_do_count, after.to_do_count),
+        lost_count=max(before.lost_count, after.lost_count),
+        oldest_scan_at_ms=_older(before.oldest_scan_at_ms, after.oldest_scan_at_ms),
+        done_count=before.done_count + after.done_count,
+        failed_count=before.failed_count + after.failed_count,
+        moved_bytes=before.moved_bytes + after.moved_bytes,
+    )
+
+
+def _older(one: int, other: int) -> int:
+    known = [at_ms for at_ms in (one, other) if at_ms != NOTHING_TO_VERIFY]
+    return min(known, default=NOTHING_TO_VERIFY)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A moment at which the verdict became another, and what was said then."""
+
+    at_ms: int
+    verdict: Verdict
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What a verification by Spark came to."""
+
+    at_ms: int
+    decisions: tuple[tuple[str, int], ...]
+    error: str

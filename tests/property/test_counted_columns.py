@@ -1,0 +1,71 @@
+"""Containers counted as columns are what they are one by one, whatever their replicas."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from merkle.checksum import Algorithm
+from merkle.replica import ReplicaState
+from merkle.tree import Summary
+from scm.edge.totals import flags_of, flags_of_all
+from scm.state.facts import Container, ContainerState, Replica
+from scm.state.replica_table import ReplicaTable
+from tests.support.scm_world import container, replica
+
+NODES = ("dn-a", "dn-b", "dn-c", "dn-d")
+FEW = st.integers(1, 2)
+TREES = st.none() | st.builds(
+    Summary, st.sampled_from(Algorithm), FEW, FEW, FEW, st.integers(0, 1), st.integers(0, 2)
+)
+CONTAINERS = st.none() | st.builds(
+    lambda state, factor, scheme: replace(
+        container(state, replication_factor=factor), scheme=scheme
+    ),
+    st.sampled_from([ContainerState.CLOSED, *ContainerState]),
+    st.integers(0, 4),
+    st.sampled_from(["", "", "", "rs-2-1-1024k"]),
+)
+
+
+@st.composite
+def held(draw: st.DrawFn) -> list[Replica]:
+    """Return the replicas of one container, on some nodes."""
+    return [
+        replace(
+            replica(
+                node,
+                draw(st.sampled_from([ReplicaState.CLOSED, *ReplicaState])),
+                load_error=draw(st.sampled_from(["", "", "its index is damaged"])),
+                finding_count=draw(st.sampled_from([0, 0, 3])),
+                replica_index=draw(st.integers(0, 3)),
+            ),
+            tree=draw(TREES),
+            is_contradictory=draw(st.booleans()),
+        )
+        for node in draw(st.lists(st.sampled_from(NODES), unique=True))
+    ]
+
+
+@given(st.lists(st.tuples(CONTAINERS, held()), min_size=1, max_size=8))
+def test_side_by_side_as_one_by_one(world: list[tuple[Container | None, list[Replica]]]) -> None:
+    """
+    What the columns say is what `flags_of` says; they leave out what is not plain or comparable.
+    """
+    table = ReplicaTable()
+    for number, (_made, replicas) in enumerate(world, 1):
+        for one in replicas:
+            own = replace(one, container_id=number)
+            table.apply((number, own.datanode_id), own)
+    ids = list(range(1, len(world) + 1))
+
+    found = flags_of_all(table, ids, [made for made, _ in world])
+
+    for number, flags in zip(ids, found, strict=True):
+        made = world[number - 1][0]
+        trees = [r.tree.algorithm for r in table.of(number) if r.tree is not None]
+        if flags is not None:
+            assert flags_of(made, table.of(number)) == flags
+        else:
+            is_plain = made is not None and not made.scheme and made.state.name.endswith("CLOSED")
+            assert not is_plain or len(set(trees)) > 1

@@ -1,0 +1,143 @@
+"""What is written down of the cluster: since when it is how it is, across restarts."""
+
+from pathlib import Path
+
+import pytest
+
+from merkle.replica import ReplicaState
+from scm.edge.overview import chronicle
+from scm.state.facts import Kind, Outcome, OutcomeState
+from scm.state.history.samples import LEVELS, Verdict
+from tests.support.scm_world import ScmWorld, replica, with_whole_replicas
+
+NODES = ("a", "b", "c")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> ScmWorld:
+    """Return a cluster of three nodes, each with a whole replica of container 1."""
+    made = with_whole_replicas(tmp_path / "scm", *NODES)
+    for node in NODES:
+        made.beat(node, replica(node), full=True)
+    return made
+
+
+def wait(world: ScmWorld, seconds: int, *, silent: str = "") -> None:
+    """Let time pass, a tick and a look every ten seconds."""
+    for _ in range(0, seconds, 10):
+        world.clock.advance_s(10)
+        for node in NODES:
+            if node != silent:
+                world.call(node)
+        world.control.tick()
+        world.control.note_history()
+
+
+def turns(world: ScmWorld) -> list[Verdict]:
+    """Return what was said, one after the other."""
+    return [turn.verdict for turn in world.control.survey().past.turns]
+
+
+def test_it_is_known_since_when_all_is_whole(world: ScmWorld) -> None:
+    """A start knows nothing; then all is whole, until something is not."""
+    wait(world, 600)
+    whole_at_ms = world.control.survey().past.since_ms(Verdict.WHOLE, 0)
+    wait(world, 300)
+    assert whole_at_ms == world.control.survey().past.since_ms(Verdict.WHOLE, 0)
+    assert 0 < whole_at_ms < world.clock.now_ms() - 300_000
+    assert Verdict.WHOLE is world.control.figures().verdict
+
+    world.beat("b", replica("b", ReplicaState.UNHEALTHY))
+    damaged_at_ms = world.clock.now_ms()
+    wait(world, 60)
+
+    past = world.control.survey().past
+    assert [Verdict.UNKNOWN, Verdict.WHOLE, Verdict.UNWELL] == turns(world)
+    assert damaged_at_ms <= past.since_ms(Verdict.UNWELL, 0) <= damaged_at_ms + 60_000
+    assert past.since_ms(Verdict.WHOLE, 5) == 5, "it is only now that it is said"
+    world.state.close()
+
+
+def test_a_restart_is_remembered_as_a_time_nobody_watched(world: ScmWorld) -> None:
+    """What was before is still there; whole is only said again when all have reported."""
+    wait(world, 600)
+    before = world.control.survey().past
+    world.clock.advance_s(7_200)
+    world.restart()
+
+    world.control.note_history()
+
+    assert Verdict.UNKNOWN is world.control.figures().verdict
+    past = world.control.survey().past
+    assert list(before.turns) == list(past.turns)[:-1]
+    assert "nobody watched since" in past.turns[-1].text
+    assert before.samples[2]
+    assert before.samples[1][0] == past.samples[1][0]
+    assert Verdict.UNKNOWN is turns(world)[-1]
+    world.state.close()
+
+
+def test_a_node_that_falls_silent_ends_what_was_known(world: ScmWorld) -> None:
+    """The page may not go on to say that all is whole."""
+    wait(world, 600)
+
+    wait(world, 60, silent="c")
+
+    assert Verdict.WHOLE is not turns(world)[-1]
+    assert 1 == world.control.survey().past.samples[2][-1].silent_count
+    world.state.close()
+
+
+def test_days_of_samples_stay_few(world: ScmWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest goes for the newest; of turns, too."""
+    monkeypatch.setattr(chronicle, "TURNS_MAX", 3)
+    kept = [type(level)(level.length_ms, 4) for level in LEVELS]
+    monkeypatch.setattr(chronicle, "LEVELS", kept)
+    for i in range(40):
+        world.beat("b", replica("b", (ReplicaState.CLOSED, ReplicaState.UNHEALTHY)[i % 2]))
+        world.clock.advance_s(400)
+        world.control.note_history()
+
+    past = world.control.survey().past
+    assert 3 == len(past.turns)
+    assert [4, 4, 1] == [len(samples) for samples in past.samples]
+    begins = [sample.at_ms for sample in past.samples[0]]
+    assert sorted(begins) == begins
+    assert begins[-1] > world.clock.now_ms() - 400_000
+    world.state.close()
+
+
+def test_what_was_done_is_counted_once(world: ScmWorld) -> None:
+    """An answer that comes twice, or to nothing that was asked, is no work."""
+    world.control.leave_safe_mode()
+    wait(world, 30)
+    world.beat("c", replica("c", root=9))
+    world.control.reconcile_containers([1])
+    (command,) = world.call("c").commands
+    outcome = Outcome(
+        command[0].command_id, "c", 0, OutcomeState.EXECUTED, Kind.RECONCILE, 1, "", "", b""
+    )
+
+    world.call("c", outcomes=(outcome, outcome))
+    world.call("c", outcomes=(outcome,))
+    world.call("a", outcomes=(outcome,))
+    wait(world, 60)
+
+    (work,) = (w for w in world.control.survey().works if w.kind is Kind.RECONCILE)
+    assert 1 == work.rate.done_count
+    assert 1 == sum(sample.done_count for sample in world.control.survey().past.samples[0])
+    world.state.close()
+
+
+def test_the_last_verification_is_known_after_a_restart(world: ScmWorld) -> None:
+    """Also why it failed."""
+    world.control.note_verified({"OK": 2}, "")
+    world.clock.advance_s(60)
+    world.control.note_verified({}, "suture-verify ended with 1")
+    world.restart()
+
+    assert "suture-verify ended with 1" == world.control.report().verified.error
+    assert ["", "suture-verify ended with 1"] == [
+        one.error for one in world.control.survey().past.verifications
+    ]
+    world.state.close()
