@@ -84,10 +84,6 @@ class Parts:
         )
         self._orders = Orders(basis, judge, self._reconciles, self._coding)
         self._changed_nodes: set[str] = set()
-        self._started_at_ms = clock.wall_ms()
-        self._progress = Progress(clock.monotonic_s())
-        self._chronicle = Chronicle(state, started_at_ms=self._started_at_ms)
-        self._verified = self._chronicle.last_verified()
         self._safe_mode = SafeMode(state, clock, options)
         self._departures = Decommissioning(basis, judge)
         self._admin = Admin(basis, judge, self._manager, self._safe_mode)
@@ -118,9 +114,17 @@ class Parts:
         self._parting = NodeRemoval(basis, judge, self._safe_mode)
         self._holding = Holding(state, self._manager, clock)
         self._balancer = Balancer(basis, judge, self._manager, self._removals, self._safe_mode)
-        self._views = Views(state, self._nodes, self._reports)
         self._last_copies = LastCopies(state, self._nodes)
-        self._totals = Totals(state)
+        self._begin_to_watch()
+
+    def _begin_to_watch(self) -> None:
+        """Put together what only looks, counts and remembers."""
+        self._started_at_ms = self._clock.wall_ms()
+        self._views = Views(self._state, self._nodes, self._reports)
+        self._totals = Totals(self._state)
+        self._progress = Progress(self._clock.monotonic_s())
+        self._chronicle = Chronicle(self._state, started_at_ms=self._started_at_ms)
+        self._verified = self._chronicle.last_verified()
 
     @property
     def term(self) -> int:

@@ -137,20 +137,22 @@ def test_calls_that_find_no_thread_are_said(world: ScmWorld) -> None:
 
 
 def test_a_process_answers_and_stops(tmp_path: Path) -> None:
-    """suture-scm with a listener: both pages, and nothing of it is left after SIGTERM."""
+    """suture-scm with a listener: all pages, and nothing of it is left after SIGTERM."""
     scm = ScmProcess.start(tmp_path, observe_listen="127.0.0.1:0")
     try:
         pages = {
             path: urllib.request.urlopen(f"http://{scm.listening['web']}{path}", timeout=30)
             .read()
             .decode()
-            for path in ("/healthz", "/metrics")
+            for path in ("/", "/healthz", "/metrics")
         }
     finally:
         code = scm.terminate()
 
     assert 0 == code
     assert "well\n" == pages["/healthz"]
+    assert "Not known: " in pages["/"]
+    assert "no datanode has registered yet" in pages["/"]
     assert 1 == values(pages["/metrics"])["suture_scm_term"]
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(f"http://{scm.listening['web']}/healthz", timeout=5)
