@@ -263,16 +263,6 @@ class PendingOps:
             for other in self._state.commands.of_container(command.container_id)
         )
 
-    def is_news(self, outcome: Outcome) -> bool:
-        """Whether a datanode answers a command of ours that nobody has answered yet."""
-        pending = self._state.commands.get(outcome.command_id)
-        return (
-            pending is not None
-            and not pending.is_answered
-            and pending.datanode_id == outcome.datanode_id
-            and outcome.kind == pending.kind
-        )
-
     def settle(self, change: Change, outcome: Outcome) -> Pending | None:
         """Record what a datanode says became of a command; return the command if that is news."""
         pending = self._state.commands.get(outcome.command_id)

@@ -14,6 +14,7 @@ from scm.cluster.nodes import Registration
 from scm.cluster.replicas import Report
 from scm.edge.calls import Endpoint, Heartbeat, HeartbeatAnswer, Located, PromisedBlock
 from scm.edge.operators import Operators
+from scm.edge.overview.progress import is_news
 from scm.edge.overview.verdict import judged
 from scm.edge.report import Verified
 from scm.edge.views import key_containers
@@ -110,7 +111,7 @@ class ControlPlane(Operators):
         changed: set[int] = set()
         for outcome in outcomes:
             self._deletions.acknowledge(change, outcome)
-            if self._commands.is_news(outcome):
+            if is_news(self._state.commands.get(outcome.command_id), outcome):
                 self._progress.note(outcome, self._clock.monotonic_s())
             container = self._orders.settle(change, outcome)
             if container is not None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.rpc.v1 import scm_pb2
-from scm.state.facts import Kind, Outcome, OutcomeState
+from scm.state.facts import Kind, Outcome, OutcomeState, Pending
 
 SPAN_S: Final = 600.0  # rates are those of the last ten minutes
 PORTION_S: Final = 10.0
@@ -97,6 +97,16 @@ class Progress:
     def _forget(self, now_s: float) -> None:
         while self._portions and now_s - self._portions[0].since_s > SPAN_S:
             self._portions.popleft()
+
+
+def is_news(pending: Pending | None, outcome: Outcome) -> bool:
+    """Whether a datanode answers this command of ours, and the first time."""
+    return (
+        pending is not None
+        and not pending.is_answered
+        and pending.datanode_id == outcome.datanode_id
+        and pending.kind == outcome.kind
+    )
 
 
 def bytes_of(outcome: Outcome) -> int:
