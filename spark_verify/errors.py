@@ -3,7 +3,12 @@
 They stand here and not in `agent.errors` because the job runs where no agent is installed.
 """
 
+import re
 import sys
+from typing import Final
+
+RAISED: Final = re.compile(r"[A-Za-z_][\w.]*(Error|Refused)\b: ")
+"""How a traceback of Python ends; classes of Java have their package before them."""
 
 
 class VerifyError(Exception):
@@ -60,3 +65,14 @@ def failures() -> tuple[type[Exception], ...]:
 
         found.append(Py4JError)
     return tuple(found)
+
+
+def told(error: Exception) -> str:
+    """Return in one line what went wrong: of what a task in Java or Python raised the innermost
+    cause, not that some call failed."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [repr(error)]
+    if isinstance(error, VerifyError | OSError):
+        return lines[0]
+    causes = [line.partition("Caused by: ")[2] for line in lines if line.startswith("Caused by: ")]
+    raised = [line for line in lines if RAISED.match(line)]
+    return (raised[-1:] or causes[-1:] or [line for line in lines if line[0] != ":"])[0]

@@ -3,6 +3,7 @@
     suture-verify SNAPSHOT --out DIR [--run-id ID] [--changed-node ID ...] [--json]
     suture-verify generate DIR --containers N       a synthetic cluster with seeded faults
     suture-verify score SNAPSHOT RUN                a run against the seeded truth
+    suture-verify SNAPSHOT --out DIR --master spark://host:7077
     spark-submit --py-files suture.whl spark_verify/job.py SNAPSHOT --out DIR
 
 Exit codes: 0 clean, 2 work to do, 3 data at risk, 1 error (nothing was written).
@@ -18,7 +19,7 @@ from typing import Annotated, Final
 
 import typer
 
-from spark_verify.errors import failures
+from spark_verify.errors import failures, told
 from spark_verify.options import Chosen
 from spark_verify.pipeline import Request, Result, verify
 from spark_verify.printable import printable
@@ -52,7 +53,9 @@ def verify_command(
     ] = "",
     master: Annotated[
         str,
-        typer.Option(help="Spark master; default: no Spark where one process is done sooner."),
+        typer.Option(
+            help="Spark master, or sc://; default: no Spark where one process is done sooner."
+        ),
     ] = "",
     changed_node: Annotated[
         list[str] | None, typer.Option(help="Verify only containers with a replica there.")
@@ -175,7 +178,7 @@ class _Done(Exception):
 
 
 def _say_error(error: Exception, *, as_json: bool) -> None:
-    message = str(error).splitlines()[0]
+    message = told(error)
     hint = getattr(error, "hint", "")
     code = getattr(error, "code", "VERIFY_FAILED")
     if as_json:

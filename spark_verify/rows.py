@@ -26,9 +26,9 @@ SCHEMA_VERSION: Final = 5
 RESULT_VERSION: Final = 2
 """Of the output, written into its manifest and summary."""
 
-ROWS_PER_CONTAINER_MAX: Final = 1_023
-"""Replicas, or pending ops, of one container: some twenty are usual. What is judged side by side is
-bounded."""
+ROWS_PER_CONTAINER_MAX: Final = 16_383
+"""Replicas, or pending ops, of one container: some twenty are usual, and ten thousand are what a
+replication without brakes leaves. What is judged side by side is bounded."""
 
 SAMPLE_MAX: Final = 100
 """Container ids kept per kind of container unless an option says otherwise, as many as Ozone's

@@ -21,7 +21,7 @@ from spark_verify.tasks.judging import Job, Sums, judge_partition, parted
 from spark_verify.tasks.tallies import Tallies, collected
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 TALLIES: Final = "tallies"
 """Name of the blob that says what was counted while rows were read."""
@@ -63,14 +63,25 @@ def run_on_spark(spark: "SparkSession", parts: Sequence[Part], job: Job) -> Coun
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(BLOBS_PER_BATCH))
     count = len(parts)
     blobs = spark.range(0, count, 1, max(count, 1)).mapInArrow(_reading(parts, job), READ)
-    exchanged = blobs.repartition(job.layout.partitions, "partition")
-    judged = exchanged.sortWithinPartitions("partition", "number").mapInArrow(_judging(job), JUDGED)
+    judged = (
+        _exchanged(blobs, job.layout.partitions)
+        .sortWithinPartitions("partition", "number")
+        .mapInArrow(_judging(job), JUDGED)
+    )
     found = judged.toArrow()
     counted = zip(found["volumes"].to_pylist(), found["votes"].to_pylist(), strict=True)
     return Counted(
         collected(found["tallies"].to_pylist(), job.case.sample_max),
         Sums.of(Sums(unpacked(volumes)[1], unpacked(votes)[1]) for volumes, votes in counted),
     )
+
+
+def _exchanged(blobs: "DataFrame", partitions: int) -> "DataFrame":
+    """Bring the blobs of each partition together, one partition a task."""
+    if hasattr(blobs, "repartitionById"):
+        return blobs.repartitionById(partitions, "partition")
+    # Spark 4.0: by a hash of the number, which gives some tasks several and others none.
+    return blobs.repartition(partitions, "partition")
 
 
 def _reading(parts: Sequence[Part], job: Job) -> Callable[[Batches], Batches]:

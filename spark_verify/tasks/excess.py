@@ -6,18 +6,23 @@ as many runs would have had, and each is one that the control plane confirms onc
 are ordered.
 """
 
+from typing import Final
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from health.batch import Nodes
 from health.judge import judge
 from health.rules import Rules
-from spark_verify.rows import PENDING_OPS, ROWS_PER_CONTAINER_MAX, schema_of
+from spark_verify.rows import PENDING_OPS, schema_of
 from spark_verify.tasks.batches import cut_of
 from spark_verify.tasks.exchange import joined
 from spark_verify.tasks.verdict_rows import Stamp, judged_tables
 
-OPS = schema_of(tuple(c for c in PENDING_OPS if c.name != "snapshot_id"))
+DELETES_PER_CONTAINER_MAX: Final = 1_023
+"""Of one container in one plan: the judge is asked once for each. The next run names the next."""
+
+OPS: Final = schema_of(tuple(c for c in PENDING_OPS if c.name != "snapshot_id"))
 
 
 def further_deletes(
@@ -28,7 +33,7 @@ def further_deletes(
     found = [plan.schema.empty_table()]
     going = _deletes(plan)
     rows = {name: rows[name] for name in ("containers", "replicas", "pending_ops")}
-    for _ in range(ROWS_PER_CONTAINER_MAX):
+    for _ in range(DELETES_PER_CONTAINER_MAX):
         if not going.num_rows:
             break
         ids = pc.unique(going["container_id"])

@@ -3,17 +3,23 @@
 Only what Spark Connect also offers is used here and everywhere: no RDD, no SparkContext.
 """
 
+import atexit
 import os
+import shutil
+import socket
 import sys
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import resources
 from pathlib import Path
 from typing import IO, Any, Final
 
 from pyspark.sql import SparkSession
 
 from spark_verify.errors import SparkRefused, failures
+from spark_verify.runs import PACKAGES, SOURCES, code_checksum
 from spark_verify.snapshot.reading import REASON_CHARACTERS_MAX
 from spark_verify.tasks.distribution import is_submitted
 
@@ -40,6 +46,9 @@ than what a JVM compiles unasked."""
 LARGE_ROWS: Final = 10_000_000
 """Below it, too, the second compiler takes more time than its code saves."""
 
+CONNECT: Final = "sc://"
+"""How the address of a Spark Connect server begins."""
+
 DRIVER_MIB_MIN: Final = 1024
 DRIVER_MIB_MAX: Final = 8192
 
@@ -50,20 +59,47 @@ def open_session(*, replica_count: int, master: str = "") -> SparkSession:
     """Return a session fit for `replica_count` rows.
 
     Under spark-submit or with a Spark Connect address the given session is used as it is;
-    `master` overrides; with neither, all cores of this machine.
+    `master` overrides; with neither, all cores of this machine. Workers elsewhere are given the
+    modules that tasks need; they bring numpy and pyarrow.
     """
     builder = SparkSession.Builder().appName("suture-verify")
     is_given = is_submitted() or SparkSession.getActiveSession() is not None
     if is_given and not master:
         spark = builder.getOrCreate()
+    elif master.startswith(CONNECT):
+        spark = _start(builder.remote(master), master)
     else:
-        # The judge runs where its libraries are; a local session takes this from nowhere else.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        for name, value in _local_options(replica_count).items():
+        for name, value in _options(replica_count, master).items():
             builder = builder.config(name, value)
         spark = _start(builder.master(master or "local[*]"), master or "local[*]")
+    if _has_workers_elsewhere(spark):
+        # Workers fetch it from there at any time, for instance those that replace a dead one.
+        spark.addArtifacts(str(packed_modules(_scratch())), pyfile=True)
     _tune(spark, replica_count)
     return spark
+
+
+def _has_workers_elsewhere(spark: SparkSession) -> bool:
+    """Whether tasks run in processes that need not see this one's modules. Under spark-submit, too:
+    it gives workers no wheel, whatever --py-files says, but only archives named .zip, .egg or .jar.
+    """
+    is_connected = type(spark).__module__.startswith("pyspark.sql.connect")
+    return is_connected or not str(spark.conf.get("spark.master", "")).startswith("local")
+
+
+def packed_modules(directory: Path) -> Path:
+    """Write what tasks import into an archive in `directory`; return its path. Its name follows
+    from what is in it: Spark takes no other content under a name it knows."""
+    path = directory / f"suture_verify_{code_checksum()}.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for package in PACKAGES:
+            files = resources.files(package).iterdir()  # also in a wheel that is not unpacked
+            for file in sorted(files, key=lambda file: file.name):
+                if file.name.endswith(SOURCES):
+                    # Without the time of day: the same modules are the same archive.
+                    entry = zipfile.ZipInfo(f"{package.replace('.', '/')}/{file.name}")
+                    archive.writestr(entry, file.read_bytes(), zipfile.ZIP_DEFLATED)
+    return path
 
 
 def _start(builder: Any, master: str) -> SparkSession:
@@ -114,23 +150,53 @@ def reason_of(error: Exception, said: str) -> str:
     return reasons[0].strip()[:REASON_CHARACTERS_MAX]
 
 
-def _local_options(replica_count: int) -> dict[str, str]:
+def _options(replica_count: int, master: str) -> dict[str, str]:
+    """Return the options of a session that is started here; `master` is empty for this machine."""
     java = QUICK_START if replica_count < SMALL_ROWS else THROUGHPUT
     if SMALL_ROWS <= replica_count < LARGE_ROWS:
         java += " -XX:TieredStopAtLevel=1"
+    is_local = not master or master.startswith("local")
+    if is_local and not _knows_its_name():
+        java = f"{java} -Djdk.net.hosts.file={_own_hosts()}"
     if LOG_PROPERTIES.is_file():  # inside a zip on a cluster it is not, and not needed
         java = f"{java} -Dlog4j2.configurationFile=file:{LOG_PROPERTIES}"
-    return {
+    options = {
         "spark.driver.memory": f"{_driver_mib()}m",
         "spark.driver.extraJavaOptions": java.strip(),
-        "spark.driver.host": "localhost",
-        "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
         # Else each expression is sent with the line of Python that made it.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
     }
+    if not is_local:
+        return options  # workers have a Python of their own, and reach this process by its name
+    # The judge runs where its libraries are; a local session takes this from nowhere else.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    return options | {"spark.driver.host": "localhost", "spark.driver.bindAddress": "127.0.0.1"}
+
+
+def _knows_its_name() -> bool:
+    """Whether this machine's own name is an address."""
+    try:
+        return bool(socket.gethostbyname(socket.gethostname()))
+    except OSError:
+        return False
+
+
+def _own_hosts() -> Path:
+    """Write a file of hosts in which this machine's name is an address: where credentials of a
+    store are in its environment, Spark asks for that, whatever it was told of its host."""
+    path = _scratch() / "hosts"
+    path.write_text(f"127.0.0.1 localhost {socket.gethostname()}\n", encoding="utf-8")
+    return path
+
+
+def _scratch() -> Path:
+    """Return a new directory that is there as long as this process."""
+    directory = Path(tempfile.mkdtemp(prefix="suture-verify-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return directory
 
 
 def _driver_mib() -> int:

@@ -2,14 +2,13 @@
 
 import ast
 import configparser
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from tests.support.tidy import PRODUCT_PACKAGES, read_repository
+from tests.support.wheel import built_wheel
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -17,16 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.Path:
     """The wheel, built by the real builder from this tree."""
-    target = tmp_path_factory.mktemp("wheel")
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", target],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        timeout=60,
-    )
-    (path,) = target.glob("suture-*.whl")
-    return zipfile.Path(path)
+    return zipfile.Path(built_wheel(tmp_path_factory.mktemp("wheel")))
 
 
 def test_it_ships_the_seven_packages_and_nothing_else(wheel: zipfile.Path) -> None:

@@ -169,7 +169,7 @@ class TestRefused:
         crowd.replicas.append(replace(first, state="UNHEALTHY"))
         directory = crowd.write(tmp_path / "snapshot")
 
-        with pytest.raises(SnapshotRefused, match=r"replicas/.* 1: 1024 rows"):
+        with pytest.raises(SnapshotRefused, match=r"replicas/.* 1: 16384 rows"):
             verify(Request(str(directory), tmp_path / "out", here_rows=here_rows))
 
     def test_a_cluster_of_which_a_whole_table_is_missing_is_refused(self, tmp_path: Path) -> None:
@@ -177,14 +177,14 @@ class TestRefused:
         No node, no replica of anything, no container of any replica, too many ops of one.
         """
         whole = rows()
-        many = [replace(whole.pending_ops[0], command_id=i) for i in range(1_024)]
+        many = [replace(whole.pending_ops[0], command_id=i) for i in range(16_384)]
         cases = {
             "nodes/ is empty": replace(whole, nodes=[]),
             "replicas/ is empty, and containers hold keys: first: 1, 2": replace(
                 whole, replicas=[], pending_ops=[]
             ),
             "containers/ is empty, and replicas/ has 8 rows": replace(whole, containers=[]),
-            "container_id 2: 1024 rows": replace(whole, pending_ops=many),
+            "container_id 2: 16384 rows": replace(whole, pending_ops=many),
         }
         for i, (words, less) in enumerate(cases.items()):
             directory = less.write(tmp_path / f"s{i}")

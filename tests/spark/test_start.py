@@ -39,12 +39,14 @@ def verified(directory: Path, *before: str, **environment: str) -> subprocess.Co
 @pytest.mark.spark
 def test_a_host_whose_own_name_is_no_address_runs_spark(tmp_path: Path) -> None:
     """
-    A local session listens on loopback by itself.
+    A local session listens on loopback by itself, also with keys of a store in its environment,
+    of which Spark notes the host that they come from.
     """
     skip_without_java()
     rename = 'hostname no-such-host.invalid && exec "$0" "$@"'
 
-    done = verified(tmp_path, "unshare", "-ru", "sh", "-c", rename)
+    keys = {"AWS_ACCESS_KEY_ID": "tester", "AWS_SECRET_ACCESS_KEY": "secret"}
+    done = verified(tmp_path, "unshare", "-ru", "sh", "-c", rename, **keys)
 
     assert 0 == done.returncode, done.stderr
     assert "judging 1 containers in tasks of Spark" in done.stderr

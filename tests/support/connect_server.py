@@ -10,6 +10,7 @@ from pathlib import Path
 import pyspark
 
 from spark_verify.tasks.session import QUICK_START
+from tests.support.spark_cluster import bare_python, free_port
 
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 START_TIMEOUT_S = 120
@@ -17,9 +18,11 @@ START_TIMEOUT_S = 120
 
 @contextmanager
 def connect_server(directory: Path) -> Iterator[str]:
-    """Run a server on two cores in `directory`; yield its sc:// address once it listens."""
+    """Run a server on two cores in `directory`, whose Python has nothing of this repository; yield
+    its sc:// address once it listens."""
     home = Path(pyspark.__path__[0])
-    port = _free_port()
+    port = free_port()
+    python = bare_python(directory / "python")
     settings = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
@@ -37,7 +40,7 @@ def connect_server(directory: Path) -> Iterator[str]:
         server = subprocess.Popen(
             [*command, "spark-internal"],
             cwd=directory,
-            env={**os.environ, "SPARK_HOME": str(home)},
+            env={**os.environ, "SPARK_HOME": str(home), "PYSPARK_PYTHON": str(python)},
             stdout=output,
             stderr=subprocess.STDOUT,
         )
@@ -47,13 +50,6 @@ def connect_server(directory: Path) -> Iterator[str]:
     finally:
         server.kill()
         server.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
 
 
 def _await_listening(server: "subprocess.Popen[bytes]", log: Path, port: int) -> None:

@@ -8,11 +8,13 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow.fs as pafs
 
 from tests.support.waiting import wait_until
 
+ROOT = Path(__file__).parents[2]
 START_S_MAX = 60.0
 BUCKET = "snapshots"
 
@@ -35,15 +37,19 @@ def give_credentials() -> None:
 
 
 @contextmanager
-def object_store() -> Iterator[ObjectStore]:
-    """Yield a store; it is gone afterwards, with all it holds."""
+def object_store(gate: Path | None = None) -> Iterator[ObjectStore]:
+    """Yield a store; it is gone afterwards, with all it holds. Behind a gate, given as a directory,
+    writers of health wait until somebody opens it (`gated_store`)."""
     give_credentials()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     host = f"127.0.0.1:{port}"
+    plain = ["moto.server", "-H", "127.0.0.1", "-p", port]
+    module = ["tests.support.gated_store", port, str(gate)] if gate else plain
     with subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", port],
+        [sys.executable, "-W", "ignore", "-m", *module],
+        cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     ) as server:

@@ -15,6 +15,7 @@ WORKERS: Final = 3  # one more than a small machine has processors: many tests w
 
 TOGETHER: Final = {
     "one Spark session": (
+        "tests/spark/test_cluster.py",
         "tests/spark/test_connect.py",
         "tests/spark/test_generated.py",
         "tests/spark/test_history.py",

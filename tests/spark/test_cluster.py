@@ -1,0 +1,240 @@
+"""The job on a cluster of Spark: workers that are processes of their own, with a GiB each, and have
+nothing of this repository."""
+
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_verify.pipeline import Request, Result, verify
+from spark_verify.places import Place
+from tests.support.gated_store import OPEN, held
+from tests.support.java import skip_without_java
+from tests.support.object_store import give_credentials, object_store
+from tests.support.snapshots import NodeRow, container, gather
+from tests.support.spark_cluster import (
+    SparkCluster,
+    home,
+    is_python_worker,
+    kill_tree,
+    spark_cluster,
+    tree,
+)
+from tests.support.waiting import wait_until
+from tests.support.wheel import built_wheel
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+ROOT = Path(__file__).parents[2]
+TABLES = ("health", "replica_class", "divergent", "reconcile_plan", "plan")
+RUN_S_MAX = 200.0
+CROWD = 10_000  # replicas of one container
+CONTAINERS = 20_000
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    skip_without_java()
+    give_credentials()  # of the object store: workers have the environment of their start
+    with spark_cluster(tmp_path_factory.mktemp("cluster")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def local(spark: object, tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """Containers of all kinds, verified by Spark in this process."""
+    assert spark
+    directory = tmp_path_factory.mktemp("local")
+    kinds = [
+        ("R CLOSED 10", "C=7x3"),
+        ("R CLOSED 10", "C=7x2 C=9"),
+        ("R CLOSED 10", "C=7x2"),
+        ("R CLOSED 10", "C=7x4"),
+        ("R CLOSED 10", "U=7x3"),
+        ("EC CLOSED", "C#1=7 C#1=9 C#2=2 C#3=3 C#4=4"),
+        ("R QUASI_CLOSED 10", "Q@10x2 Q@9"),
+    ]
+    parts = [container(i, *kinds[i % len(kinds)]) for i in range(1, 301)]
+    snapshot = gather(parts).write(directory / "s")
+    return verify(Request(str(snapshot), directory / "out", run_id="r", here_rows=0))
+
+
+def snapshot_of(result: Result) -> Path:
+    """Return the snapshot that a result of these fixtures is about."""
+    return result.directory.parents[1] / "s"
+
+
+@contextmanager
+def command(
+    cluster: SparkCluster, log: Path, *arguments: object
+) -> Iterator["subprocess.Popen[str]"]:
+    """Run `suture-verify --master` in a process of its own, which is gone afterwards."""
+    settings = shlex.join([*cluster.settings(log), "pyspark-shell"])
+    job = ["-m", "spark_verify.job", *map(str, arguments), "--run-id", "r"]
+    with subprocess.Popen(
+        [sys.executable, *job, "--master", cluster.address],
+        cwd=log,
+        env=cluster.environment() | {"PYSPARK_SUBMIT_ARGS": settings},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            kill_tree(process.pid)
+
+
+def assert_ended(process: "subprocess.Popen[str]", code: int) -> None:
+    """Await the end of a command with this exit code."""
+    _, said = process.communicate(timeout=RUN_S_MAX)
+    assert code == process.returncode, said
+
+
+def blobs(out: Path | str) -> dict[str, bytes]:
+    """Return the files of the tables of run `r`, byte by byte."""
+    run = Place.of(out) / "run_id=r"
+    return {
+        f"{name}/{one.place.name.removesuffix('.parquet')[:10]}": one.place.opened().readall()
+        for name in TABLES
+        for one in (run / name).listed()
+        if one.is_file
+    }
+
+
+def events(log: Path) -> list[dict[str, Any]]:
+    """Return what a driver logged."""
+    return [
+        json.loads(line) for file in log.rglob("events*") for line in file.read_text().splitlines()
+    ]
+
+
+def test_spark_submit_on_a_cluster_gives_the_local_result(
+    cluster: SparkCluster, local: Result, tmp_path: Path
+) -> None:
+    """
+    Bit for bit, from workers that have numpy, pyarrow and pyspark: the rest came with the wheel.
+    """
+    shutil.copy(ROOT / "spark_verify" / "job.py", tmp_path)
+    log = tmp_path / "log"
+    options = ["--master", cluster.address, "--py-files", built_wheel(tmp_path / "wheel")]
+    job = [tmp_path / "job.py", snapshot_of(local), "--out", tmp_path / "out", "--run-id", "r"]
+    bare = [cluster.python, "-c", "import numpy, pyarrow; import spark_verify"]
+
+    strange = subprocess.run(bare, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [home() / "bin" / "spark-submit", *options, *cluster.settings(log), *job],
+        cwd=tmp_path,
+        env=cluster.environment(),
+        capture_output=True,
+        text=True,
+        timeout=RUN_S_MAX,
+        check=False,
+    )
+
+    assert "No module named 'spark_verify'" in strange.stderr
+    assert local.summary["exit_code"] == done.returncode, done.stderr[-3000:]
+    assert blobs(local.directory.parent) == blobs(tmp_path / "out")
+    summary = json.loads((tmp_path / "out" / "run_id=r" / "summary.json").read_text())
+    assert local.summary == summary
+    ran = {e["Task Info"]["Executor ID"] for e in events(log) if e["Event"].endswith("TaskEnd")}
+    assert {"0", "1"} == ran
+
+
+def test_a_worker_that_is_killed_in_the_middle_changes_nothing(
+    cluster: SparkCluster, local: Result, tmp_path: Path
+) -> None:
+    """
+    Both workers are about to write when one dies with all it runs: its task and the rows that it
+    had read are done again.
+    """
+    gate, log = tmp_path / "gate", tmp_path / "log"
+    gate.mkdir()
+    snapshot, code = snapshot_of(local), local.summary["exit_code"]
+    with (
+        object_store(gate) as store,
+        command(cluster, log, snapshot, "--out", store.address("out")) as job,
+    ):
+        wait_until(lambda: len(held(gate)) == 2 or job.poll() is not None, within_s=RUN_S_MAX)
+        victim = cluster.workers[0]
+        has_task = any(map(is_python_worker, tree(victim)))
+        kill_tree(victim)
+        (gate / OPEN).touch()
+        assert_ended(job, code)
+        found = blobs(store.address("out"))
+    cluster.add_workers(1)
+
+    assert has_task
+    assert "ExecutorLostFailure" in {
+        event["Task End Reason"]["Reason"]
+        for event in events(log)
+        if event["Event"] == "SparkListenerTaskEnd"
+    }
+    assert blobs(local.directory.parent) == found
+
+
+def skewed(directory: Path) -> Path:
+    """Write a snapshot in which one node holds a third of all replicas, and one container has ten
+    thousand, all but three of them different from the others."""
+    rows = gather([container(1, "R CLOSED 10", f"C=7x3 C=8x{CROWD - 3}")])
+    rows.nodes.append(NodeRow("dn-big"))
+    ids = list(range(2, CONTAINERS + 1))
+    change = {
+        "containers": lambda table: with_more(table, {"container_id": ids}),
+        "replicas": lambda table: with_more(
+            table,
+            {
+                "container_id": [i for i in ids for _ in range(3)],
+                "datanode_id": [
+                    name
+                    for i in ids
+                    for name in ("dn-big", f"dn-1-{i % CROWD}", f"dn-1-{(i + 1) % CROWD}")
+                ],
+            },
+        ),
+    }
+    counts = {
+        "containers": CONTAINERS,
+        "replicas": CROWD + 3 * len(ids),
+        "nodes": len(rows.nodes),
+        "pending_ops": 0,
+    }
+    return rows.write(directory, change=change, manifest={"rows": counts})
+
+
+def with_more(table: pa.Table, columns: dict[str, list[Any]]) -> pa.Table:
+    """Return a table with more rows, which are its first one but for some columns."""
+    count = len(columns["container_id"])
+    more = table.slice(0, 1).take(pa.array([0] * count))
+    for name, values in columns.items():
+        field = table.schema.field(name)
+        more = more.set_column(
+            table.schema.get_field_index(name), field, pa.array(values, field.type)
+        )
+    return pa.concat_tables([table, more])
+
+
+@pytest.mark.usefixtures("spark")
+def test_skew_fits_into_small_workers(cluster: SparkCluster, tmp_path: Path) -> None:
+    """
+    A container with ten thousand replicas, and a node that holds a third of all: with 512 MiB of
+    address space for the Python of a task, the same as in one process.
+    """
+    snapshot = skewed(tmp_path / "s")
+    own = verify(Request(str(snapshot), tmp_path / "own", run_id="r", here_rows=0))
+    log = tmp_path / "log"
+
+    with command(cluster, log, snapshot, "--out", tmp_path / "out") as job:
+        assert_ended(job, own.summary["exit_code"])
+
+    assert blobs(tmp_path / "own") == blobs(tmp_path / "out")
+    assert 1 == own.summary["flags"]["OVER_REPLICATED"]
+    assert own.summary["rows"]["replicas"] > 3 * CROWD
