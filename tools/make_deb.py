@@ -56,8 +56,8 @@ PRERM = """\
 #!/bin/sh
 set -e
 if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
-    systemctl stop suture-verify.timer suture-agent.service suture-scm.service \\
-        suture-ozone-scrub.service
+    systemctl stop suture-verify.timer suture-scm-backup.timer \\
+        suture-agent.service suture-scm.service suture-ozone-scrub.service
 fi
 """
 POSTRM = """\

@@ -52,7 +52,7 @@ GROUPS: Final[dict[str, tuple[str, str]]] = {
         "Make, issue and show certificates: mutual TLS for the cluster.",
     ),
     "config": ("agent.cli.setup.config", "Check, show and explain the agent's options."),
-    "scm": ("agent.cli.change.balance", "Ask the control plane, or give it a plan or an order."),
+    "scm": ("scm.commands", "Ask the control plane, or give it a plan or an order."),
 }
 
 

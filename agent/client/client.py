@@ -14,8 +14,9 @@ from agent.client.blockreader import BlockReader, Holder, Place
 from agent.client.conduct import Conduct
 from agent.client.ecreader import GroupReader
 from agent.client.ecwriter import EcWriterSession
+from agent.client.shares import balanced, put_share
 from agent.client.spread import Open
-from agent.client.writer import Source, Stored, Waits, WriterSession, balanced, put_share
+from agent.client.writer import Source, Stored, Waits, WriterSession
 from agent.ec.scheme import SHARDS_MAX, Scheme, parse_scheme
 from agent.errors import Code, Refused, SutureError
 from agent.rpc.calls.peer import Peer

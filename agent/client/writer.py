@@ -14,11 +14,13 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from dataclasses import replace as with_other
 from pathlib import Path
 from typing import Final, TypeVar
 
 import grpc
 
+from agent.client.putnote import PutNote, metadata_of
 from agent.client.spread import Lane, Open, spread
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.rpc.calls.channel import patient
@@ -26,6 +28,7 @@ from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import container_pb2, datanode_pb2, datanode_pb2_grpc, scm_pb2
 from agent.rpc.wire import codec, newblocks
 from agent.rpc.wire.errors import error_from
+from agent.runtime.clock import SystemClock
 from merkle.checksum import window_checksums
 from merkle.replica import (
     CHUNK_BYTES_DEFAULT,
@@ -38,7 +41,6 @@ from merkle.replica import (
     ContainerId,
 )
 
-ALLOCATION_BATCH: Final = 128  # files whose blocks are asked of the SCM at once
 RUN_BYTES_MAX: Final = 32 * 1024**2  # of blocks that are acknowledged together
 MESSAGE_BYTES_MAX: Final = 1024**2  # of small blocks in one message
 MESSAGE_BLOCKS_MAX: Final = 256
@@ -83,11 +85,13 @@ class Piece:
     part: int
     size_bytes: int
     offset: int = 0
+    note: PutNote | None = None
+    scheme: str = ""
 
     @property
     def metadata(self) -> Metadata:
         """What the block says of itself."""
-        return ("key", self.source.key), ("part", str(self.part))
+        return metadata_of(self.source.key, self.part, self.note, self.scheme)
 
 
 class Outdated(Exception):
@@ -126,11 +130,19 @@ class WriterSession:
         self._waits = waits
         self._stream = stream
         self._told_bytes = 0
+        self._put_count = 0
         self._was_heard = False  # the control plane: if it is silent now, it is being restarted
 
     def put(self, sources: Sequence[Source], *, replace: bool) -> list[Stored]:
         """Store `sources` and commit their keys in one step; all or a clear error."""
-        pieces = [piece for source in sources for piece in pieces_of(source, self.block_bytes)]
+        self._put_count += 1
+        put_id, at_ms = f"{self.client_id}-{self._put_count}", SystemClock().now_ms()
+        pieces = [
+            with_other(piece, note=PutNote(put_id, len(parts), source.size_bytes, at_ms))
+            for source in sources
+            for parts in [pieces_of(source, self.block_bytes, scheme=self.scheme)]
+            for piece in parts
+        ]
         new = () if replace else tuple(source.key for source in sources)
         allocations = self._allocate([piece.size_bytes for piece in pieces], new)
         written: dict[str, list[Location]] = {}
@@ -416,12 +428,14 @@ def _new_block(
     )
 
 
-def pieces_of(source: Source, block_bytes: int = BLOCK_BYTES_DEFAULT) -> list[Piece]:
+def pieces_of(
+    source: Source, block_bytes: int = BLOCK_BYTES_DEFAULT, *, scheme: str = ""
+) -> list[Piece]:
     """Return the pieces that a file becomes; an empty file is one empty piece."""
     whole, rest = divmod(source.size_bytes, block_bytes)
     sizes_bytes = [block_bytes] * whole + ([rest] if rest or not whole else [])
     return [
-        Piece(source, part, size_bytes, part * block_bytes)
+        Piece(source, part, size_bytes, part * block_bytes, scheme=scheme)
         for part, size_bytes in enumerate(sizes_bytes)
     ]
 
@@ -466,22 +480,3 @@ def commit_message(
         metadata,
     )
     return codec.block_message(ContainerId(allocation.block_id.container_id), block)
-
-
-def balanced(sources: Sequence[Source], count: int) -> list[list[Source]]:
-    """Deal `sources` to `count` shares of about equal bytes; larger files first."""
-    shares: list[list[Source]] = [[] for _ in range(count)]
-    loads = [0] * count
-    for source in sorted(sources, key=lambda s: (-s.size_bytes, s.key)):
-        lightest = loads.index(min(loads))
-        shares[lightest].append(source)
-        loads[lightest] += source.size_bytes + CHUNK_BYTES_DEFAULT // 64
-    return [share for share in shares if share]
-
-
-def put_share(
-    session: WriterSession, share: list[Source], replace: bool, stored: list[Stored]
-) -> None:
-    """Store one session's share, batch by batch; what is stored is added to `stored`."""
-    for start in range(0, len(share), ALLOCATION_BATCH):
-        stored += session.put(share[start : start + ALLOCATION_BATCH], replace=replace)

@@ -97,6 +97,10 @@ SCM: Final[Mapping[str, Event]] = {
     "container_closed_short": Event("Without its last commits.", (CONTAINER,)),
     "container_closing": Event("Nothing more is written to it.", (CONTAINER,)),
     "container_forgotten": Event("A person gave up what nobody has any more.", (CONTAINER,)),
+    "container_adopted": Event(
+        "After a restore: datanodes have it, the backup does not know it.", (CONTAINER,)
+    ),
+    "restore_finished": Event("What was stored since the backup is known; decisions begin."),
     "container_recalled": Event("It was forgotten, and is a container again.", (CONTAINER,)),
     "container_state_changed": Event("By what the replicas show.", (CONTAINER,)),
     "delete_given_up": Event(
@@ -109,6 +113,9 @@ SCM: Final[Mapping[str, Event]] = {
     "node_health_changed": Event("By the age of its last heartbeat.", (DATANODE,)),
     "node_may_be_switched_off": Event("Nothing needs it any more.", (DATANODE,)),
     "node_op_state_changed": Event("In service, leaving, resting, gone.", (DATANODE,)),
+    "node_state_believed": Event(
+        "After a restore: the state that it keeps is newer than the backup's.", (DATANODE,)
+    ),
     "node_read_only": Event("Its layout is not ours; nothing is ordered.", (DATANODE,)),
     "node_registered": Event("A datanode called in.", (DATANODE,)),
     "node_removed": Event("A person struck a dead datanode off the books.", (DATANODE,)),

@@ -89,6 +89,7 @@ class Nodes:
                 datanode_id=registration.datanode_id,
             )
         known = self._state.nodes.get(registration.datanode_id)
+        is_believed = known is None or self._is_newer(registration, known)
         now_ms = self._clock.wall_ms()
         node = Node(
             datanode_id=registration.datanode_id,
@@ -97,9 +98,11 @@ class Nodes:
             version=registration.version,
             boot_id=registration.boot_id,
             op_state=(registration.op_state or OpState.IN_SERVICE)
-            if known is None
+            if known is None or is_believed
             else known.op_state,
-            op_expiry_ms=registration.op_expiry_ms if known is None else known.op_expiry_ms,
+            op_expiry_ms=registration.op_expiry_ms
+            if known is None or is_believed
+            else known.op_expiry_ms,
             registered_at_ms=now_ms if known is None else known.registered_at_ms,
             last_heartbeat_at_ms=now_ms,
             layout_version=registration.layout_version,
@@ -126,6 +129,19 @@ class Nodes:
                 layout_version_here=LAYOUT_VERSION,
             )
         return known is None or known.boot_id != node.boot_id
+
+    def _is_newer(self, registration: Registration, known: Node) -> bool:
+        """Whether what a datanode keeps of an operator's order is newer than a backup."""
+        if registration.op_state is None or self._state.restored is None:
+            return False
+        if registration.op_state is not known.op_state:
+            _log.warning(
+                "node_state_believed",
+                datanode_id=known.datanode_id,
+                op_state=registration.op_state,
+                op_state_here=known.op_state,
+            )
+        return True
 
     def is_current(self, datanode_id: str, boot_id: int) -> bool:
         """Whether this heartbeat comes from the process that registered last, and with us.

@@ -2,6 +2,7 @@
 
     hot restart   the replica map is read back; whoever was online is waited for
     cold start    the replica map is forgotten, and made anew from reports; all are waited for
+    restored      the same, and what was written since the backup is brought back first
 
 After a hot restart the replica map is what was true when the control plane stopped. Acting on it
 would copy what is there and delete what is the last; so the nodes that were online then must have
@@ -13,12 +14,15 @@ while; with less than that, only a person opens the gate.
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Final
 
+from agent.errors import Code, Refused
 from scm.state.clock import Clock
 from scm.state.database import State
 from scm.state.facts import OpState
 from scm.state.options import ScmOptions
+from scm.state.single_values import Restored
 
 _OFF: Final = frozenset({OpState.IN_MAINTENANCE, OpState.DECOMMISSIONED})
 """States in which a node may be switched off."""
@@ -86,6 +90,7 @@ class SafeMode:
             if node.op_state not in _OFF and (node.was_online or state.is_cold)
         )
         self._seen: set[str] = set()
+        self._state = state
         self._gate = Gate(False, "just started")
 
     @property
@@ -105,10 +110,27 @@ class SafeMode:
                 quorum_percent=self._quorum_percent,
                 is_cold=self._is_cold,
             )
+            restored = self._state.restored
+            if self._gate.is_open and restored is not None:
+                reason = f"{self._gate.reason}; {_to_recover(restored)}"
+                self._gate = replace(self._gate, is_open=False, reason=reason)
         return self._gate
 
     def leave(self) -> Gate:
-        """Open the gate because a person says so."""
+        """Open the gate because a person says so. Raises Refused while a restore is unfinished."""
+        restored = self._state.restored
+        if restored is not None:
+            raise Refused(
+                Code.SAFE_MODE,
+                f"safe mode cannot be left: {_to_recover(restored)}",
+                hint="suture scm recover",
+            )
         if not self._gate.is_open:
             self._gate = replace(self._gate, is_open=True, reason="opened by an operator", left_s=0)
         return self._gate
+
+
+def _to_recover(restored: Restored) -> str:
+    """Say of which moment the state is, and that it must be recovered."""
+    taken = datetime.fromtimestamp(restored.taken_at_ms / 1000, UTC).isoformat(timespec="seconds")
+    return f"this is a backup of {taken}: suture scm recover brings back what was stored since"

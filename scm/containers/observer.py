@@ -7,14 +7,11 @@ from typing import Final
 import structlog
 
 from scm.cluster import lifecycle
-from scm.cluster.cases import Cases
-from scm.cluster.nodes import Nodes
-from scm.cluster.pending_ops import PendingOps
+from scm.cluster.basis import Basis
 from scm.containers.block_deletion import BlockDeletion
 from scm.replication.orders import Orders
 from scm.replication.replication_manager import ReplicationManager
-from scm.state.clock import Clock
-from scm.state.database import Change, State
+from scm.state.database import Change
 from scm.state.facts import Container, ContainerState
 
 _COMMIT_OVER: Final = frozenset(
@@ -29,23 +26,19 @@ class Observer:
 
     def __init__(
         self,
-        state: State,
-        nodes: Nodes,
-        commands: PendingOps,
+        basis: Basis,
         deletions: BlockDeletion,
         orders: Orders,
         manager: ReplicationManager,
-        cases: Cases,
-        clock: Clock,
     ) -> None:
-        self._state = state
-        self._nodes = nodes
-        self._commands = commands
+        self._state = basis.state
+        self._nodes = basis.nodes
+        self._commands = basis.commands
+        self._cases = basis.cases
+        self._clock = basis.clock
         self._deletions = deletions
         self._orders = orders
         self._manager = manager
-        self._cases = cases
-        self._clock = clock
 
     def observe_all(self, change: Change, container_ids: Collection[int]) -> None:
         """Do the same for many, of which most are closed and at rest: these are but looked at."""

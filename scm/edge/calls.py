@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scm.administration.admin import Queue
+from scm.administration.recovery import Brought, Looked
 from scm.cluster.replicas import Report
-from scm.state.facts import OpState, Outcome, Pending, Volume
+from scm.state.facts import Key, OpState, Outcome, Pending, Volume
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +74,23 @@ class PromisedBlock:
     local_id: int
     bcsid: int
     replicas: tuple[Endpoint, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryCall:
+    """What was found after a restore; `is_end`: that was all."""
+
+    looked: Sequence[Looked]
+    keys: Sequence[Key]
+    last_local_id: int
+    is_end: bool
+    is_forced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What became of it: containers that were adopted, keys whose delete was finished, puts."""
+
+    adopted: Sequence[int]
+    deleted: Sequence[str]
+    brought: Sequence[Brought]

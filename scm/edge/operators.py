@@ -11,10 +11,11 @@ from scm.administration.admin import NodeDecision
 from scm.administration.decommission import LEAVING, RESTING, Departure, Request
 from scm.administration.foresight import Foreseen, Foresight, Question
 from scm.administration.forgetting import Fate
+from scm.administration.recovery import ToRecover
 from scm.cluster.safemode import Gate
 from scm.containers.block_deletion import KeyDeletion
 from scm.edge import snapshot
-from scm.edge.calls import Queues
+from scm.edge.calls import Queues, Recovered, RecoveryCall
 from scm.edge.metrics import Figures
 from scm.edge.overview.fleet import Sums, summed
 from scm.edge.overview.survey import Named, Survey, Work
@@ -25,9 +26,23 @@ from scm.edge.totals import NAMED, Counts
 from scm.edge.views import ContainerView, NodeView
 from scm.replication.balancer import Balance
 from scm.replication.batches import op_rows
+from scm.replication.health_states import NOT_KNOWN
 from scm.replication.intake import Decision, PlanRow
 from scm.state.facts import Hold, Kind, OpState, Outcome
-from scm.state.health_states import NOT_KNOWN
+
+
+class _DryRun(Exception):
+    """Ends a change that was only to be looked at: all of it is undone."""
+
+    def __init__(self, made: Recovered) -> None:
+        super().__init__()
+        self.made = made
+
+
+def _end_if(is_dry_run: bool, made: Recovered) -> None:
+    if is_dry_run:
+        raise _DryRun(made)
+
 
 NODES_AT_ONCE: Final = 1_000  # looked at while the lock is held, some 5 ms
 COUNTS_PER_LOOK: Final = 25  # turns of the totals: what changed since the last tick, not a start
@@ -177,6 +192,30 @@ class Operators(Parts):
             fates = self._forgetting.recall(change, container_ids, is_dry_run=is_dry_run)
             self._struck(change, container_ids)
             return fates
+
+    def to_recover(self) -> ToRecover:
+        """Say what must be looked into after a restore."""
+        with self._lock:
+            return self._recovery.to_recover()
+
+    def recover(self, call: RecoveryCall, *, is_dry_run: bool) -> Recovered:
+        """Bring back what was found after a restore; at its end let decisions begin."""
+        try:
+            with self._change() as change:
+                adopted = self._recovery.adopt(change, call.looked)
+                deleted = self._recovery.finish_deletes(change, call.looked)
+                brought = self._recovery.bring_back(change, call.keys)
+                made = Recovered(adopted, deleted, brought)
+                _end_if(is_dry_run, made)
+                needed = {block.container_id for key in call.keys for block in key.blocks}
+                self._observer.observe(change, sorted(needed.union(adopted)))
+                if call.is_end:
+                    self._recovery.finish(
+                        change, last_local_id=call.last_local_id, is_forced=call.is_forced
+                    )
+        except _DryRun as dry_run:
+            return dry_run.made
+        return made
 
     def departures(self) -> list[Departure]:
         """Return the nodes that are not in service, and what they wait for."""

@@ -14,6 +14,7 @@ from scm.administration.holding import Holding
 from scm.administration.node_removal import NodeRemoval
 from scm.administration.plans import Plans
 from scm.administration.previews import Previews
+from scm.administration.recovery import Recovery
 from scm.cluster.basis import Basis
 from scm.cluster.cases import Cases
 from scm.cluster.last_copies import LastCopies
@@ -88,16 +89,7 @@ class Parts:
         self._departures = Decommissioning(basis, judge)
         self._admin = Admin(basis, judge, self._manager, self._safe_mode)
         self._previews = Previews(state, cases, self._commands, self._reconciles)
-        self._observer = Observer(
-            state,
-            self._nodes,
-            self._commands,
-            self._deletions,
-            self._orders,
-            self._manager,
-            cases,
-            clock,
-        )
+        self._observer = Observer(basis, self._deletions, self._orders, self._manager)
         self._closures = Closures(
             basis, self._observer, self._orders, self._writers, self._previews, self._safe_mode
         )
@@ -111,11 +103,14 @@ class Parts:
             self._previews,
         )
         self._forgetting = Forgetting(basis, self._reports, self._safe_mode)
+        self._recovery = Recovery(basis, self._reports, self._safe_mode, self._deletions)
         self._parting = NodeRemoval(basis, judge, self._safe_mode)
         self._holding = Holding(state, self._manager, clock)
         self._balancer = Balancer(basis, judge, self._manager, self._removals, self._safe_mode)
         self._last_copies = LastCopies(state, self._nodes)
         self._begin_to_watch()
+        if state.restored is not None:
+            self._end_all_writes()
 
     def _begin_to_watch(self) -> None:
         """Put together what only looks, counts and remembers."""
@@ -135,6 +130,12 @@ class Parts:
     def cluster_id(self) -> str:
         """The id every datanode of this cluster carries on its volumes."""
         return self._state.cluster_id
+
+    def _end_all_writes(self) -> None:
+        """Close what was being written at the time of a backup: its writers have gone on."""
+        with self._change() as change:
+            for container in self._state.containers.open_all():
+                self._writers.end(change, container, "the control plane was restored")
 
     def _end_writes_on(self, change: Change, datanode_ids: Sequence[str], reason: str) -> None:
         """Close the containers that are being written on these nodes."""

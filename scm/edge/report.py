@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import Final
 
+from scm.replication.health_states import States
 from scm.state.facts import Container, ContainerState
-from scm.state.health_states import States
 
 SAMPLE_MAX: Final = 100  # containers named of each condition (Ozone's default)
 

@@ -18,6 +18,7 @@ from agent.runtime.tracing import Traced
 from merkle.replica import ID_MAX
 from scm.edge import answers, foreseen, wire
 from scm.edge.control import ControlPlane
+from scm.edge.messages import recovering
 from scm.state.clock import Clock
 from scm.state.options import ScmOptions
 
@@ -372,6 +373,21 @@ class ScmService(scm_pb2_grpc.ScmServicer):
             self._control.balance(
                 threshold / 10, count or ITERATIONS_DEFAULT, dry_run=request.dry_run
             )
+        )
+
+    def GetRecovery(  # noqa: N802
+        self, _request: scm_pb2.GetRecoveryRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.GetRecoveryResponse:
+        """Say what must be looked into after a restore."""
+        return recovering.to_recover_message(self._control.to_recover())
+
+    def Recover(  # noqa: N802
+        self, request: scm_pb2.RecoverRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.RecoverResponse:
+        """Bring back what was found."""
+        found = recovering.found_from(request)
+        return recovering.recovered_message(
+            self._control.recover(found, is_dry_run=request.dry_run)
         )
 
     def ListDepartures(  # noqa: N802

@@ -14,8 +14,8 @@ from agent.rpc.wire.snapshot_store import publish
 from health.rules import Rules
 from scm.cluster.loads import RECONSTRUCT_TYPE
 from scm.edge.views import NodeView, block_count, used_bytes
+from scm.replication.health_states import NOT_KNOWN, States
 from scm.state.facts import Container, ContainerState, Health, Kind, Pending, Replica
-from scm.state.health_states import NOT_KNOWN, States
 
 OWN_RULES: Final = (
     "maintenance_min",

@@ -162,7 +162,7 @@ def new_keys_from(message: scm_pb2.AllocateBlocksRequest) -> list[str]:
     return [parse_key(name, f"keys[{i}]") for i, name in enumerate(message.keys)]
 
 
-def scheme_from(message: scm_pb2.AllocateBlocksRequest) -> str:
+def scheme_from(message: scm_pb2.AllocateBlocksRequest | scm_pb2.RecoveredContainer) -> str:
     """Check the erasure code of new containers; return its full name, empty for none."""
     return str(parse_scheme(parse_name(message.scheme, "scheme"))) if message.scheme else ""
 
@@ -175,7 +175,7 @@ def client_id_from(value: str) -> str:
 def keys_from(messages: Sequence[scm_pb2.KeyInfo]) -> list[Key]:
     """Check keys to commit: names, sizes, and that no block is used twice."""
     _parse_count(messages, "keys", KEYS_MAX)
-    keys = [_key(message, f"keys[{i}]") for i, message in enumerate(messages)]
+    keys = [key_from(message, f"keys[{i}]") for i, message in enumerate(messages)]
     names: set[str] = set()
     blocks: set[tuple[int, int]] = set()
     for i, key in enumerate(keys):
@@ -419,7 +419,8 @@ def _reconcile_bytes(message: scm_pb2.CommandStatus) -> bytes:
     return short.SerializeToString()
 
 
-def _key(message: scm_pb2.KeyInfo, where: str) -> Key:
+def key_from(message: scm_pb2.KeyInfo, where: str) -> Key:
+    """Check one key: its name, and that its blocks have its bytes."""
     blocks = tuple(
         KeyBlock(
             container_id=parse_container_id(

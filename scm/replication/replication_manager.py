@@ -27,6 +27,7 @@ from scm.cluster.case import Case, needed_bytes, neighbours
 from scm.cluster.loads import in_flight_limit, least_loaded
 from scm.cluster.placement import choose_targets
 from scm.replication.healing import Healing
+from scm.replication.health_states import States, Unwell
 from scm.replication.judge import MADE, Judge, Row
 from scm.replication.reconstruction import Reconstructor
 from scm.replication.removals import Removals
@@ -35,7 +36,6 @@ from scm.replication.shards import is_better_rack
 from scm.state import facts
 from scm.state.database import Change
 from scm.state.facts import Container, ContainerState, Kind, Priority
-from scm.state.health_states import States, Unwell
 
 LOOKS_PER_TURN: Final = 2_000  # while the lock is held, some 0.03 s
 ATTEMPTS_PER_TURN: Final = 500

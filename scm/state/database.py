@@ -18,6 +18,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
@@ -26,7 +27,7 @@ import numpy as np
 
 from agent.errors import Code, Refused, Unavailable
 from merkle.replica import ID_MAX
-from scm.state import records
+from scm.state import records, single_values
 from scm.state.arena import Rows
 from scm.state.facts import Deleted, OpState, Outcome
 from scm.state.history.tables import SampleTable, TurnTable, VerificationTable
@@ -35,6 +36,7 @@ from scm.state.key_table import KeyTable
 from scm.state.replica_table import ReplicaTable
 from scm.state.reported import Reported
 from scm.state.settled import Settled
+from scm.state.single_values import COUNTERS, RESTORED, Restored, restored_from
 from scm.state.tables import (
     AllocationTable,
     ContainerTable,
@@ -58,14 +60,6 @@ OUTCOMES_SLACK: Final = 256  # removed in batches, not one by one
 DATABASES_MAX: Final = 32  # tables and their predecessors, with room for more
 
 _BY_CONTAINER: Final = (4, 5)  # versions of the format in which replicas lay by containers
-
-COUNTERS: Final = (
-    "next_container_id",
-    "next_local_id",
-    "next_command_id",
-    "next_transaction_id",
-    "term",
-)
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -120,6 +114,21 @@ class Change:
         self.rows[("meta", counter.encode())] = records.pack([number + 1])
         return number
 
+    def move_counter(self, counter: str, number: int) -> None:
+        """Have `counter` go on from `number` if it is not beyond it."""
+        before = self._state.counters[counter]
+        if before < number <= ID_MAX:
+            self._undo.append(lambda: self._state.counters.__setitem__(counter, before))
+            self._state.counters[counter] = number
+            self.rows[("meta", counter.encode())] = records.pack([number])
+
+    def end_restore(self) -> None:
+        """Note that a state which was restored is recovered."""
+        before = self._state.restored
+        self._undo.append(lambda: setattr(self._state, "restored", before))
+        self._state.restored = None
+        self.rows[("meta", RESTORED)] = None
+
     def note(self, note: Note) -> None:
         """Have something written to the audit log, if this change comes to something."""
         self.notes.append(note)
@@ -161,6 +170,8 @@ class State:
         self.counters: Final[dict[str, int]] = dict.fromkeys(COUNTERS, 1)
         self.cluster_id = ""
         self.is_cold = False
+        self.restored: Restored | None = None
+        """Which backup this is, while it is not recovered."""
         self._databases: dict[str, Any] = {"meta": environment.open_db(b"meta")}
         for table in self._tables():
             self._databases[table.name] = environment.open_db(table.name.encode())
@@ -170,7 +181,8 @@ class State:
         """Open or create the state in `directory` and begin a new term.
 
         A cold start forgets the replicas, which are reported anew, but those on nodes that are in
-        maintenance and cannot report; and the commands, which followed from them.
+        maintenance and cannot report; and the commands, which followed from them. Each start of a
+        state that was restored, and is not recovered, is a cold one.
 
         Raises Refused(VOLUME_IN_USE) naming the owner if another process has it, and
         Refused(INCONSISTENT_VOLUME) if others may change it or it holds rows that cannot be
@@ -184,7 +196,7 @@ class State:
             state = cls(_environment(directory / "state", map_bytes), owner)
             with without_collection():
                 state._bring_up()
-                if is_cold:
+                if is_cold or state._is_restored():
                     state._forget()
                 state._load()
             state._begin_term()
@@ -193,6 +205,26 @@ class State:
             raise Refused(Code.INCONSISTENT_VOLUME, f"state in {directory}: {error}") from error
         _sync_directory(directory)
         return state
+
+    @staticmethod
+    def blank_tables() -> tuple[Table[Any, Any], ...]:
+        """Return a table without rows for each that a state has on disk."""
+        return (
+            NodeTable(),
+            ContainerTable(),
+            ReplicaTable(),
+            AllocationTable(),
+            KeyTable(),
+            PendingTable(),
+            OutcomeTable(),
+            TransactionTable(),
+            DeletedTable(),
+            HoldTable(),
+            ForgottenTable(),
+            SampleTable(),
+            TurnTable(),
+            VerificationTable(),
+        )
 
     @property
     def term(self) -> int:
@@ -333,23 +365,17 @@ class State:
 
     def _load_meta(self, transaction: lmdb.Transaction) -> None:
         meta = self._databases["meta"]
-        version = transaction.get(b"format_version", db=meta)
-        if version is None:
+        if transaction.get(b"format_version", db=meta) is None:
             return  # a new state
-        (found,) = records.unpack(bytes(version), 1)
-        if found not in records.FORMAT_VERSIONS_READ:
-            raise records.DamagedRow(
-                f"format version {found}, this program reads {records.FORMAT_VERSION}"
-            )
-        for counter in COUNTERS:
-            row = transaction.get(counter.encode(), db=meta)
-            if row is None:
-                raise records.DamagedRow(f"counter {counter} is missing")
-            (self.counters[counter],) = records.unpack(bytes(row), 1)
-        row = transaction.get(b"cluster_id", db=meta)
-        if row is None:
-            raise records.DamagedRow("the cluster id is missing")
-        (self.cluster_id,) = records.unpack(bytes(row), 1)
+        found = single_values.read(partial(transaction.get, db=meta))
+        self.cluster_id = found.cluster_id
+        self.counters.update(found.counters)
+        row = transaction.get(RESTORED, db=meta)
+        self.restored = None if row is None else restored_from(bytes(row))
+
+    def _is_restored(self) -> bool:
+        with self._environment.begin(db=self._databases["meta"]) as transaction:
+            return transaction.get(RESTORED) is not None
 
     def _begin_term(self) -> None:
         with self._environment.begin(write=True, db=self._databases["meta"]) as transaction:
@@ -418,7 +444,11 @@ def _check(path: Path) -> None:
 
 
 def _environment(path: Path, map_bytes: int) -> lmdb.Environment:
-    return lmdb.open(str(path), map_size=map_bytes, max_dbs=DATABASES_MAX, metasync=True, sync=True)
+    environment = lmdb.open(
+        str(path), map_size=map_bytes, max_dbs=DATABASES_MAX, metasync=True, sync=True
+    )
+    environment.reader_check()  # of a backup that was killed: its pages would be kept for ever
+    return environment
 
 
 @contextmanager

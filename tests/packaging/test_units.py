@@ -51,15 +51,16 @@ def test_a_unit_is_accepted(service: Path, tmp_path: Path) -> None:
 
 
 @needs_analyzer
-def test_the_timer_is_accepted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("job", ["suture-verify", "suture-scm-backup"])
+def test_a_timer_is_accepted(job: str, tmp_path: Path) -> None:
     """
-    systemd understands when the verification runs, and finds the service of that name.
+    systemd understands when it is to run, and finds the service of that name.
     """
-    for name in ("suture-verify.service", "suture-verify.timer"):
+    for name in (f"{job}.service", f"{job}.timer"):
         text = (FOLDER / name).read_text().replace(INSTALLED_BIN, str(BIN))
         (tmp_path / name).write_text(text)
 
-    verified = run("systemd-analyze", "verify", "--man=no", tmp_path / "suture-verify.timer")
+    verified = run("systemd-analyze", "verify", "--man=no", tmp_path / f"{job}.timer")
 
     assert (0, "") == (verified.returncode, verified.stderr)
 

@@ -8,6 +8,7 @@ from agent.cli.change import apply as apply
 from agent.cli.change import holds as holds
 from agent.cli.change import losses as losses
 from agent.cli.change import node_commands as node_commands  # its commands are of the same group
+from agent.cli.change import recovery as recovery
 from agent.cli.change.container_commands import DryRunFlag, YesFlag, refuse_unasked
 from agent.cli.inspect.scm import app, facts
 from agent.cli.terminal.connection import connect

@@ -12,6 +12,7 @@ from agent.rpc.v1 import scm_pb2 as pb
 from agent.rpc.v1 import scm_pb2_grpc
 
 CALL_TIMEOUT_S: Final = 15.0
+RECOVERY_TIMEOUT_S: Final = 600.0  # it goes through all containers and keys
 EXPORT_TIMEOUT_S: Final = 600.0  # a snapshot of a large cluster takes its time
 
 
@@ -212,6 +213,18 @@ class ScmClient:
     def balance(self, request: pb.BalanceRequest) -> pb.BalanceResponse:
         """Begin, stop or show the moving of replicas from full datanodes to empty ones."""
         answer: pb.BalanceResponse = self._once(self._stub.Balance, request)
+        return answer
+
+    def get_recovery(self, request: pb.GetRecoveryRequest) -> pb.GetRecoveryResponse:
+        """Return what must be looked into after a restore."""
+        answer: pb.GetRecoveryResponse = call(
+            self._stub.GetRecovery, request, timeout_s=RECOVERY_TIMEOUT_S
+        )
+        return answer
+
+    def recover(self, request: pb.RecoverRequest) -> pb.RecoverResponse:
+        """Bring back what was found of what a restored control plane does not know."""
+        answer: pb.RecoverResponse = call(self._stub.Recover, request, timeout_s=RECOVERY_TIMEOUT_S)
         return answer
 
     def _once(self, method: Method, request: object) -> Any:  # the method's answer

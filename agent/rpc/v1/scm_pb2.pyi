@@ -1390,3 +1390,67 @@ class ForgetContainersResponse(_message.Message):
     CONTAINERS_FIELD_NUMBER: _ClassVar[int]
     containers: _containers.RepeatedCompositeFieldContainer[ForgottenContainer]
     def __init__(self, containers: _Optional[_Iterable[_Union[ForgottenContainer, _Mapping]]] = ...) -> None: ...
+
+class GetRecoveryRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetRecoveryResponse(_message.Message):
+    __slots__ = ("restored", "taken_at_ms", "restored_at_ms", "missing_datanode_ids", "container_ids")
+    RESTORED_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    RESTORED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    MISSING_DATANODE_IDS_FIELD_NUMBER: _ClassVar[int]
+    CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
+    restored: bool
+    taken_at_ms: int
+    restored_at_ms: int
+    missing_datanode_ids: _containers.RepeatedScalarFieldContainer[str]
+    container_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, restored: bool = ..., taken_at_ms: _Optional[int] = ..., restored_at_ms: _Optional[int] = ..., missing_datanode_ids: _Optional[_Iterable[str]] = ..., container_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class RecoveredContainer(_message.Message):
+    __slots__ = ("container_id", "scheme", "deleted_local_ids")
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    SCHEME_FIELD_NUMBER: _ClassVar[int]
+    DELETED_LOCAL_IDS_FIELD_NUMBER: _ClassVar[int]
+    container_id: int
+    scheme: str
+    deleted_local_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, container_id: _Optional[int] = ..., scheme: _Optional[str] = ..., deleted_local_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class RecoverRequest(_message.Message):
+    __slots__ = ("dry_run", "containers", "keys", "last_local_id", "finish", "force")
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    CONTAINERS_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    LAST_LOCAL_ID_FIELD_NUMBER: _ClassVar[int]
+    FINISH_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    dry_run: bool
+    containers: _containers.RepeatedCompositeFieldContainer[RecoveredContainer]
+    keys: _containers.RepeatedCompositeFieldContainer[KeyInfo]
+    last_local_id: int
+    finish: bool
+    force: bool
+    def __init__(self, dry_run: bool = ..., containers: _Optional[_Iterable[_Union[RecoveredContainer, _Mapping]]] = ..., keys: _Optional[_Iterable[_Union[KeyInfo, _Mapping]]] = ..., last_local_id: _Optional[int] = ..., finish: bool = ..., force: bool = ...) -> None: ...
+
+class RecoveredKey(_message.Message):
+    __slots__ = ("key", "code", "kept_as")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    KEPT_AS_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    code: str
+    kept_as: str
+    def __init__(self, key: _Optional[str] = ..., code: _Optional[str] = ..., kept_as: _Optional[str] = ...) -> None: ...
+
+class RecoverResponse(_message.Message):
+    __slots__ = ("adopted_container_ids", "keys", "deleted_keys")
+    ADOPTED_CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    DELETED_KEYS_FIELD_NUMBER: _ClassVar[int]
+    adopted_container_ids: _containers.RepeatedScalarFieldContainer[int]
+    keys: _containers.RepeatedCompositeFieldContainer[RecoveredKey]
+    deleted_keys: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, adopted_container_ids: _Optional[_Iterable[int]] = ..., keys: _Optional[_Iterable[_Union[RecoveredKey, _Mapping]]] = ..., deleted_keys: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -194,6 +194,16 @@ class ScmStub(object):
                 request_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ListHoldsRequest.SerializeToString,
                 response_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ListHoldsResponse.FromString,
                 _registered_method=True)
+        self.GetRecovery = channel.unary_unary(
+                '/suture.v1.Scm/GetRecovery',
+                request_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.GetRecoveryRequest.SerializeToString,
+                response_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.GetRecoveryResponse.FromString,
+                _registered_method=True)
+        self.Recover = channel.unary_unary(
+                '/suture.v1.Scm/Recover',
+                request_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.RecoverRequest.SerializeToString,
+                response_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.RecoverResponse.FromString,
+                _registered_method=True)
 
 
 class ScmServicer(object):
@@ -395,6 +405,19 @@ class ScmServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetRecovery(self, request, context):
+        """After a restore: what must be looked into, and what was found in it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Recover(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ScmServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -557,6 +580,16 @@ def add_ScmServicer_to_server(servicer, server):
                     servicer.ListHolds,
                     request_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ListHoldsRequest.FromString,
                     response_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ListHoldsResponse.SerializeToString,
+            ),
+            'GetRecovery': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetRecovery,
+                    request_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.GetRecoveryRequest.FromString,
+                    response_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.GetRecoveryResponse.SerializeToString,
+            ),
+            'Recover': grpc.unary_unary_rpc_method_handler(
+                    servicer.Recover,
+                    request_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.RecoverRequest.FromString,
+                    response_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.RecoverResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1423,6 +1456,60 @@ class Scm(object):
             '/suture.v1.Scm/ListHolds',
             agent_dot_rpc_dot_v1_dot_scm__pb2.ListHoldsRequest.SerializeToString,
             agent_dot_rpc_dot_v1_dot_scm__pb2.ListHoldsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetRecovery(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/suture.v1.Scm/GetRecovery',
+            agent_dot_rpc_dot_v1_dot_scm__pb2.GetRecoveryRequest.SerializeToString,
+            agent_dot_rpc_dot_v1_dot_scm__pb2.GetRecoveryResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Recover(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/suture.v1.Scm/Recover',
+            agent_dot_rpc_dot_v1_dot_scm__pb2.RecoverRequest.SerializeToString,
+            agent_dot_rpc_dot_v1_dot_scm__pb2.RecoverResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -8,8 +8,8 @@ import pytest
 
 from health.words import Health
 from scm.edge.report import Verified, rm_report
+from scm.replication.health_states import States
 from scm.state.facts import ContainerState, Kind, OpState, Pending
-from scm.state.health_states import States
 from scm.state.options import ScmOptions
 from scm.state.settled import Settled
 from tests.support.coded_world import NODES as CODED_NODES

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.client.shares import balanced
 from agent.client.writer import (
     BLOCK_BYTES_DEFAULT,
     Source,
-    balanced,
     chunks_of,
     describe,
     pieces_of,

@@ -1,0 +1,89 @@
+"""What datanodes have of containers: for a control plane that was restored and does not know.
+
+    container ──each replica: its blocks, tombstones──► blocks that can be read, parts of files
+                                                       └──► blocks of which tombstones are left
+
+A datanode that does not answer is named, and nothing is concluded from its silence.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from agent.client.putnote import SCHEME, PartBlock, part_of
+from agent.ec.blockgroup import group_length_bytes
+from agent.ec.scheme import parse_scheme
+from agent.errors import Refused, SutureError
+from agent.rpc.calls.peer import Peer
+from agent.rpc.v1 import scm_pb2
+from merkle.replica import BlockData, ContainerId
+
+
+@dataclass(slots=True)
+class Seen:
+    """One container as its datanodes show it."""
+
+    container_id: int
+    scheme: str = ""
+    parts: list[PartBlock] = field(default_factory=list)  # blocks that can be read
+    nameless: list[int] = field(default_factory=list)  # the same, but of which file?
+    deleted: list[int] = field(default_factory=list)  # of which only tombstones are left
+    torn: list[int] = field(default_factory=list)  # of which too few shards are there
+    silent: dict[str, str] = field(default_factory=dict)  # datanodes, and why
+    last_local_id: int = 0
+
+
+def look_into(info: scm_pb2.ContainerInfo, dial: Callable[[str], Peer]) -> Seen:
+    """Ask every datanode that has a replica of a container what is in it."""
+    container_id = ContainerId(info.container_id)
+    seen = Seen(container_id, info.scheme)
+    shown: dict[int, BlockData] = {}
+    indexes: dict[int, set[int]] = {}
+    buried: set[int] = set()
+    for one in info.replicas:
+        try:
+            peer = dial(one.datanode.address)
+            blocks = peer.blocks_of(container_id)
+            if one.replica.tree.tombstone_count:
+                rows = peer.blocks(container_id)
+                buried.update(rows.block_ids[rows.deleted].tolist())
+        except SutureError as error:
+            seen.silent[one.datanode.datanode_id] = str(error)
+            continue
+        for block in blocks:
+            shown.setdefault(block.block_id, block)
+            indexes.setdefault(block.block_id, set()).add(one.replica.replica_index)
+    seen.scheme = seen.scheme or _scheme_of(shown.values())
+    needed = parse_scheme(seen.scheme).data_count if seen.scheme else 1
+    for local_id, block in shown.items():
+        if len(indexes[local_id]) >= needed:
+            _note(seen, block)
+        elif local_id not in buried:
+            seen.torn.append(local_id)
+    if not seen.silent:
+        seen.deleted = sorted(b for b in buried if len(indexes.get(b, ())) < needed)
+    seen.last_local_id = max([0, *shown, *buried])
+    return seen
+
+
+def _note(seen: Seen, block: BlockData) -> None:
+    length_bytes = sum(chunk.length_bytes for chunk in block.chunks)
+    if seen.scheme:
+        length_bytes = group_length_bytes(block) or 0
+    part = part_of(
+        seen.container_id, block.block_id, block.bcsid, length_bytes, dict(block.metadata)
+    )
+    if part is None:
+        seen.nameless.append(block.block_id)
+    else:
+        seen.parts.append(part)
+
+
+def _scheme_of(blocks: Iterable[BlockData]) -> str:
+    """Return the erasure code that blocks name; empty: none does."""
+    for block in blocks:
+        text = dict(block.metadata).get(SCHEME, "")
+        try:
+            return str(parse_scheme(text)) if text else ""
+        except Refused:
+            continue
+    return ""

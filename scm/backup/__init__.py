@@ -1,0 +1,1 @@
+"""Backups of the control plane's state: taken, looked through, restored."""

@@ -1,0 +1,174 @@
+"""A state as files: copied while its control plane works, looked through row by row, begun anew.
+
+Nothing here takes part in the work of a control plane: these are for backups and what is made of
+them. A copy is one read transaction of LMDB, so it is the state at one instant; it is made by
+another process than the control plane's, which a disk that fails under the copy does not touch.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import lmdb
+
+from agent.errors import Code, Refused, Unavailable
+from scm.state import records, single_values
+from scm.state.database import DATABASES_MAX, State
+from scm.state.facts import ContainerState
+from scm.state.history.tables import HistoryTable
+from scm.state.single_values import Restored, counters_anew
+from scm.state.tables import ContainerTable, Table
+
+DATA: Final = "data.mdb"
+MAP_BYTES: Final = 2**40  # as large as any state: only address space, of which nothing is written
+ROOM_BYTES: Final = 64 * 1024**2  # more than the rows that begin a state anew
+ROWS_PER_LOOK: Final = 10_000
+_UNFINISHED: Final = frozenset(
+    {ContainerState.OPEN, ContainerState.CLOSING, ContainerState.QUASI_CLOSED}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """What a state holds, every row of which was read and understood."""
+
+    cluster_id: str
+    format_version: int
+    counters: dict[str, int]
+    counts: dict[str, int]  # rows by table
+
+
+def copy_state(source: Path, target: Path) -> None:
+    """Copy the state below `source`, at one instant and without holes, into the directory `target`.
+
+    Raises Refused if there is none, Unavailable if it cannot be read or written.
+    """
+    if not (source / DATA).is_file():
+        raise Refused(
+            Code.INVALID_CONFIG,
+            f"{source.parent} has no state of a control plane",
+            hint="name the directory that suture-scm has as --data",
+        )
+    try:
+        with _opened(source, readonly=True, map_size=MAP_BYTES) as environment:
+            environment.reader_check()  # of a copy that was killed: its pages were kept for it
+            environment.copy(str(target), compact=True)
+    except lmdb.Error as error:
+        raise Unavailable(
+            Code.IO_EXCEPTION, f"cannot copy the state in {source}: {error}"
+        ) from error
+    sync_file(target / DATA)
+
+
+def look_through(
+    directory: Path, looked_at: Callable[[int], object] = lambda _count: None
+) -> Image:
+    """Read every row of a state that nobody else uses; `looked_at` is told of how many.
+
+    Raises Refused(INCONSISTENT_VOLUME) naming what cannot be understood.
+    """
+    try:
+        with (
+            _opened(directory, readonly=True, lock=False) as environment,
+            environment.begin() as transaction,
+        ):
+            meta = environment.open_db(single_values.DATABASE, txn=transaction, create=False)
+            found = single_values.read(partial(transaction.get, db=meta))
+            counts = {}
+            for table in State.blank_tables():
+                database = _database(environment, transaction, table)
+                counts[table.name] = (
+                    0 if database is None else _look_at(transaction, database, table, looked_at)
+                )
+    except (records.DamagedRow, lmdb.Error) as error:
+        raise Refused(Code.INCONSISTENT_VOLUME, f"state in {directory}: {error}") from error
+    return Image(found.cluster_id, found.format_version, found.counters, counts)
+
+
+def begin_anew(directory: Path, *, taken_at_ms: int, now_ms: int) -> Restored:
+    """Make a copy of a state fit to be worked on: its ids are ahead of all that were given out
+    since it was copied, and it remembers that it has to be recovered. In one transaction."""
+    size_bytes = (directory / DATA).stat().st_size + ROOM_BYTES
+    containers = ContainerTable()
+    with (
+        _opened(directory, map_size=size_bytes, metasync=True, sync=True) as environment,
+        environment.begin(write=True) as transaction,
+    ):
+        meta = environment.open_db(single_values.DATABASE, txn=transaction, create=False)
+        rows = environment.open_db(containers.name.encode(), txn=transaction, create=False)
+        containers.load(iter(transaction.cursor(db=rows)))
+        counters = single_values.read(partial(transaction.get, db=meta)).counters
+        found = Restored(
+            taken_at_ms=taken_at_ms,
+            restored_at_ms=now_ms,
+            first_new_container_id=counters["next_container_id"],
+            unfinished=tuple(
+                sorted(c.container_id for c in containers.values() if c.state in _UNFINISHED)
+            ),
+        )
+        for name, number in counters_anew(counters, now_ms).items():
+            transaction.put(name.encode(), records.pack([number]), db=meta)
+        transaction.put(single_values.RESTORED, single_values.restored_row(found), db=meta)
+    sync_file(directory / DATA)
+    (directory / "lock.mdb").unlink(missing_ok=True)  # its owner is another user, perhaps
+    return found
+
+
+def sync_file(path: Path) -> None:
+    """Have a file, or a directory, on the medium; forget what memory has of it, so that whoever
+    reads it next reads the medium."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
+
+
+def _database(
+    environment: lmdb.Environment, transaction: lmdb.Transaction, table: Table[Any, Any]
+) -> Any:
+    """Return the database of a table; None: the state was last opened by a version without it."""
+    try:
+        return environment.open_db(table.name.encode(), txn=transaction, create=False)
+    except lmdb.NotFoundError:
+        if isinstance(table, HistoryTable):
+            return None
+        raise
+
+
+def _look_at(
+    transaction: lmdb.Transaction,
+    database: Any,
+    table: Table[Any, Any],
+    looked_at: Callable[[int], object],
+) -> int:
+    count = 0
+    for key, row in transaction.cursor(db=database):
+        try:
+            value = table.value(bytes(row))
+            is_in_place = table.key_bytes(table.key_of(value)) == bytes(key)
+        except (ValueError, TypeError) as error:
+            if isinstance(table, HistoryTable):
+                continue  # a start does without it
+            raise table.damaged(bytes(key), error) from error
+        if not is_in_place:
+            raise table.damaged(bytes(key), ValueError("the row is of another key"))
+        count += 1
+        if count % ROWS_PER_LOOK == 0:
+            looked_at(ROWS_PER_LOOK)
+    looked_at(count % ROWS_PER_LOOK)
+    return count
+
+
+@contextmanager
+def _opened(directory: Path, **options: Any) -> Iterator[lmdb.Environment]:
+    environment = lmdb.open(str(directory), create=False, max_dbs=DATABASES_MAX, **options)
+    try:
+        yield environment
+    finally:
+        environment.close()

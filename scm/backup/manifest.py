@@ -1,0 +1,102 @@
+"""What a backup says of itself, in `manifest.json`: what it is of, and what its bytes must be.
+
+The manifest is written last, into a directory that gets its name after that: a backup without one
+is none. It carries a checksum of itself, so that nobody believes a cluster id or a time that the
+medium made up.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from agent.errors import Code, Refused
+from scm.backup.image import DATA
+
+NAME: Final = "manifest.json"
+FORMAT: Final = 1
+STATE: Final = "state"  # the folder with the copy
+BYTES_MAX: Final = 1024**2
+READ_BYTES: Final = 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One backup. `counts` are rows by table; `sha256` and `size_bytes` are of the copy."""
+
+    cluster_id: str
+    taken_at_ms: int
+    suture_version: str
+    format_version: int  # of the state
+    term: int
+    counters: dict[str, int]
+    counts: dict[str, int]
+    sha256: str
+    size_bytes: int
+
+    def encoded(self) -> bytes:
+        """Return the file."""
+        facts = {"format": FORMAT, **asdict(self)}
+        facts["checksum"] = _checksum(facts)
+        return json.dumps(facts, indent=2, sort_keys=True).encode() + b"\n"
+
+
+def read_manifest(backup: Path) -> Manifest:
+    """Read the manifest of a backup. Raises Refused, naming what is wrong with it."""
+    path = backup / NAME
+    try:
+        with path.open("rb") as file:
+            data = file.read(BYTES_MAX)
+    except FileNotFoundError as error:
+        raise Refused(
+            Code.INCONSISTENT_VOLUME,
+            f"{backup} is no backup: it has no {NAME}",
+            hint="a backup is a directory with the time in its name; suture scm backup makes them",
+        ) from error
+    try:
+        return _decoded(data)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Refused(Code.INCONSISTENT_VOLUME, f"{path} is damaged: {error}") from error
+
+
+def _decoded(data: bytes) -> Manifest:
+    facts = json.loads(data)
+    if facts.pop("checksum") != _checksum(facts):
+        raise ValueError("it does not match its own checksum")
+    version = facts.pop("format")
+    if version != FORMAT:
+        raise ValueError(f"format {version}, this program reads {FORMAT}")
+    return Manifest(**facts)
+
+
+def check_bytes(backup: Path, manifest: Manifest) -> None:
+    """Read the copy, and compare it with what the manifest says. Raises Refused."""
+    path = backup / STATE / DATA
+    try:
+        found, size_bytes = sha256_of(path)
+    except FileNotFoundError as error:
+        raise Refused(
+            Code.INCONSISTENT_VOLUME, f"{backup} is damaged: {path} is missing"
+        ) from error
+    if (found, size_bytes) != (manifest.sha256, manifest.size_bytes):
+        raise Refused(
+            Code.INCONSISTENT_VOLUME,
+            f"{backup} is damaged: {path} has {size_bytes} bytes with SHA-256 {found}, "
+            f"its manifest says {manifest.size_bytes} bytes with {manifest.sha256}",
+            hint="take another backup",
+        )
+
+
+def sha256_of(path: Path) -> tuple[str, int]:
+    """Return the SHA-256 of a file and its size in bytes."""
+    digest, size_bytes = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while data := file.read(READ_BYTES):
+            digest.update(data)
+            size_bytes += len(data)
+    return digest.hexdigest(), size_bytes
+
+
+def _checksum(facts: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,114 @@
+"""Restoring: a backup becomes the state of a control plane that has yet to be recovered.
+
+    check the backup ─ copy ─ check the copy ─ ids ahead of all ─ sync ─► state/
+
+Ids go ahead, and the state remembers that it was restored, before any control plane can open it.
+"""
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from agent.errors import Code, Refused, Unavailable
+from scm.backup import manifest as manifests
+from scm.backup.image import DATA, begin_anew, look_through, sync_file
+from scm.backup.manifest import Manifest
+from scm.state.database import DIRECTORY_MODE, Ownership
+from scm.state.single_values import Restored
+
+GROWING: Final = "state.restoring"
+_IGNORED: Final = frozenset({"LOCK", "lost+found"})
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What was restored."""
+
+    manifest: Manifest
+    restored: Restored
+
+
+def restore_backup(
+    backup: Path,
+    to: Path,
+    *,
+    now_ms: int,
+    cluster_id: str = "",
+    looked_at: Callable[[int], object] = lambda _count: None,
+) -> Done:
+    """Make the directory of a control plane out of a backup.
+
+    `cluster_id`, if given, is the cluster it must be of. Raises Refused, before anything is
+    written, if the backup is damaged or of another cluster or of the future, or if `to` holds
+    anything.
+    """
+    manifest = manifests.read_manifest(backup)
+    if cluster_id and cluster_id != manifest.cluster_id:
+        raise Refused(
+            Code.WRONG_CLUSTER,
+            f"{backup} is of cluster {manifest.cluster_id}, not of {cluster_id}",
+        )
+    if manifest.taken_at_ms > now_ms:
+        raise Refused(
+            Code.INVALID_CONFIG,
+            f"{backup} was taken {(manifest.taken_at_ms - now_ms) / 1000:.0f} s after now: "
+            "the clock of this machine, or of the one that took it, is wrong",
+            hint="set the clock first: ids after a restore are taken from it",
+        )
+    _check_empty(to)
+    manifests.check_bytes(backup, manifest)
+    to.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
+    owner = Ownership.take(to / "LOCK")
+    try:
+        _check_empty(to)
+        return Done(manifest, _restored(backup, manifest, to, now_ms, looked_at))
+    except OSError as error:
+        raise Unavailable(
+            Code.IO_EXCEPTION,
+            f"cannot write {to}: {error}",
+            hint=f"what is there is not whole: remove {to / GROWING} before you try again",
+        ) from error
+    finally:
+        owner.release()
+
+
+def _restored(
+    backup: Path, manifest: Manifest, to: Path, now_ms: int, looked_at: Callable[[int], object]
+) -> Restored:
+    growing = to / GROWING
+    growing.mkdir(DIRECTORY_MODE)
+    shutil.copyfile(backup / manifests.STATE / DATA, growing / DATA)
+    sync_file(growing / DATA)
+    if manifests.sha256_of(growing / DATA) != (manifest.sha256, manifest.size_bytes):
+        raise Unavailable(
+            Code.IO_EXCEPTION, f"{growing / DATA} does not read back as it was written"
+        )
+    image = look_through(growing, looked_at)
+    if (image.cluster_id, image.counts) != (manifest.cluster_id, manifest.counts):
+        raise Refused(
+            Code.INCONSISTENT_VOLUME, f"{backup} is damaged: it holds not what its manifest says"
+        )
+    restored = begin_anew(growing, taken_at_ms=manifest.taken_at_ms, now_ms=now_ms)
+    sync_file(growing)
+    growing.rename(to / "state")
+    sync_file(to)
+    return restored
+
+
+def _check_empty(to: Path) -> None:
+    """Refuse a directory that holds anything: it may be the state that is still needed."""
+    try:
+        names = sorted(set(os.listdir(to)) - _IGNORED)  # noqa: PTH208 - also of what is no directory
+    except FileNotFoundError:
+        return
+    except NotADirectoryError as error:
+        raise Refused(Code.INVALID_CONFIG, f"{to} is no directory") from error
+    if names:
+        raise Refused(
+            Code.INVALID_CONFIG,
+            f"{to} is not empty: it holds {', '.join(names[:5])}",
+            hint="name a new directory, or move what is there elsewhere; nothing of it was changed",
+        )

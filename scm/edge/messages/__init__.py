@@ -1,0 +1,1 @@
+"""Calls of one kind on the wire: parsed, and answered."""

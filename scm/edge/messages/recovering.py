@@ -1,0 +1,75 @@
+"""Recovery after a restore on the wire: what was found, checked, and the answers."""
+
+from typing import Final
+
+from agent.rpc.v1 import scm_pb2
+from agent.rpc.wire.codec import malformed, parse_block_id, parse_container_id, parse_int
+from merkle.replica import ID_MAX
+from scm.administration.recovery import Looked, ToRecover
+from scm.edge.calls import Recovered, RecoveryCall
+from scm.edge.wire import IDS_MAX, KEYS_MAX, key_from, scheme_from
+from scm.state.facts import Key
+
+DELETED_MAX: Final = 2_000_000  # blocks of all containers of one call
+
+
+def found_from(request: scm_pb2.RecoverRequest) -> RecoveryCall:
+    """Check what was found."""
+    return RecoveryCall(
+        _looked_from(request),
+        _keys_from(request),
+        last_local_id=parse_int(request.last_local_id, "last_local_id", low=0, high=ID_MAX),
+        is_end=request.finish,
+        is_forced=request.force,
+    )
+
+
+def _looked_from(request: scm_pb2.RecoverRequest) -> list[Looked]:
+    _limit(len(request.containers), IDS_MAX, "containers")
+    _limit(sum(len(c.deleted_local_ids) for c in request.containers), DELETED_MAX, "blocks")
+    return [
+        Looked(
+            parse_container_id(one.container_id, f"containers[{i}].container_id"),
+            scheme_from(one),
+            frozenset(
+                parse_block_id(local_id, f"containers[{i}].deleted_local_ids")
+                for local_id in one.deleted_local_ids
+            ),
+        )
+        for i, one in enumerate(request.containers)
+    ]
+
+
+def _keys_from(request: scm_pb2.RecoverRequest) -> list[Key]:
+    """One name may be there more than once."""
+    _limit(len(request.keys), KEYS_MAX, "keys")
+    return [key_from(message, f"keys[{i}]") for i, message in enumerate(request.keys)]
+
+
+def to_recover_message(found: ToRecover) -> scm_pb2.GetRecoveryResponse:
+    """Return what must be looked into."""
+    restored = found.restored
+    return scm_pb2.GetRecoveryResponse(
+        restored=restored is not None,
+        taken_at_ms=0 if restored is None else restored.taken_at_ms,
+        restored_at_ms=0 if restored is None else restored.restored_at_ms,
+        missing_datanode_ids=found.missing,
+        container_ids=found.container_ids,
+    )
+
+
+def recovered_message(made: Recovered) -> scm_pb2.RecoverResponse:
+    """Return what became, or would become, of what was found."""
+    return scm_pb2.RecoverResponse(
+        adopted_container_ids=made.adopted,
+        deleted_keys=made.deleted,
+        keys=[
+            scm_pb2.RecoveredKey(key=one.name, code=one.code, kept_as=one.kept_as)
+            for one in made.brought
+        ],
+    )
+
+
+def _limit(count: int, count_max: int, where: str) -> None:
+    if count > count_max:
+        raise malformed(where, f"{count} are more than {count_max}")

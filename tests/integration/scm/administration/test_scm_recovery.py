@@ -1,0 +1,301 @@
+"""After a restore: what datanodes have comes back; nothing is believed that the backup lacks."""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.errors import Code, Refused, Unavailable
+from merkle.replica import ReplicaState
+from scm.administration.recovery import Looked
+from scm.backup.image import begin_anew
+from scm.cluster.nodes import Registration
+from scm.edge.calls import Recovered, RecoveryCall
+from scm.state.facts import ContainerState, Key, KeyBlock, Kind, OpState
+from scm.state.single_values import CONTAINER_GAP
+from tests.support.scm_world import ScmWorld, confirm, pass_time, replica, summary, volume
+
+NODES = ("dn1", "dn2", "dn3")
+TAKEN_MS = 1_800_000_000_000
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ScmWorld]:
+    """A control plane of three nodes, restored from a backup with a closed container (1) and one
+    that was being written then (2)."""
+    made = ScmWorld(tmp_path / "data")
+    made.join(*NODES)
+    confirm(made, *NODES)
+    made.made_closed()
+    made.write("writer", "being written", 10)
+    made.state.close()
+    begin_anew(tmp_path / "data" / "state", taken_at_ms=TAKEN_MS - 1, now_ms=TAKEN_MS)
+    made.start()
+    with made.running():
+        yield made
+
+
+def report(world: ScmWorld, *container_ids: int, state: ReplicaState = ReplicaState.CLOSED) -> None:
+    """Let every node name these replicas, as all it has."""
+    world.join(*NODES)
+    for node in NODES:
+        mine = [replica(node, state, container_id=number) for number in container_ids]
+        world.beat(node, *mine, full=True)
+
+
+def put(name: str, container_id: int, local_id: int) -> Key:
+    """A key of one block, as its block tells of it."""
+    return Key(name, 10, 1, (KeyBlock(container_id, local_id, 5, 10),))
+
+
+def looked(container_id: int, *deleted: int, scheme: str = "") -> Looked:
+    """What was seen of a container."""
+    return Looked(container_id, scheme, frozenset(deleted))
+
+
+def recover(
+    world: ScmWorld,
+    *found: Key,
+    containers: tuple[Looked, ...] = (),
+    is_end: bool = False,
+    is_forced: bool = False,
+    is_dry_run: bool = False,
+    last_local_id: int = 0,
+) -> Recovered:
+    """Tell the control plane what was found."""
+    call = RecoveryCall(
+        containers, found, last_local_id=last_local_id, is_end=is_end, is_forced=is_forced
+    )
+    return world.control.recover(call, is_dry_run=is_dry_run)
+
+
+def codes(made: Recovered) -> list[tuple[str, str]]:
+    """Return what became of each key."""
+    return [(one.name, one.code) for one in made.brought]
+
+
+def names(world: ScmWorld) -> set[str]:
+    """Return the names of all keys."""
+    return {key.name for key in world.state.keys.values()}
+
+
+class TestSafeMode:
+    def test_it_ends_with_the_recovery_and_not_before(self, world: ScmWorld) -> None:
+        """
+        Neither when all have reported nor because a person says so, nor by a restart.
+        """
+        report(world, 1, 2)
+        assert "this is a backup of 2027-01-15T07:59:59" in world.control.safe_mode().reason
+        assert not world.control.safe_mode().is_open
+        with pytest.raises(Refused, match="cannot be left") as caught:
+            world.control.leave_safe_mode()
+        assert Code.SAFE_MODE == caught.value.code
+        with pytest.raises(Unavailable, match="no block is allocated"):
+            world.control.allocate("c", [10])
+
+        world.restart()
+        report(world, 1, 2)
+        assert not world.control.safe_mode().is_open
+
+        recover(world, is_end=True)
+        assert world.control.safe_mode().is_open
+        world.restart()
+        assert world.state.restored is None
+
+    def test_nobody_is_ordered_to_copy_or_delete_before(self, world: ScmWorld) -> None:
+        """
+        Whatever seems to be missing or too much.
+        """
+        world.join(*NODES)
+        for node in NODES:
+            answer = world.beat(node, replica(node, container_id=2), full=True)
+            assert {Kind.CLOSE} >= {command.kind for command, _ in answer.commands}
+        pass_time(world, 30, *NODES)
+        kinds = {c.kind for node in NODES for c in world.state.commands.of_node(node)}
+        assert kinds <= {Kind.CLOSE}
+
+    def test_known_nodes_must_have_reported(self, world: ScmWorld) -> None:
+        """
+        The one that has not is named; by force it goes on without.
+        """
+        world.join("dn1", "dn2")
+        world.beat("dn1", replica("dn1"), full=True)
+        world.beat("dn2", replica("dn2"), full=True)
+
+        with pytest.raises(Unavailable, match="dn3 has not named all it has"):
+            recover(world, is_end=True)
+        assert world.state.restored is not None
+
+        recover(world, is_end=True, is_forced=True)
+        assert world.state.restored is None
+
+    def test_what_was_being_written_is_closed(self, world: ScmWorld) -> None:
+        """
+        No writer is promised a block in a container that others may have gone on with.
+        """
+        open_one = world.state.containers.get(2)
+
+        assert open_one is not None
+        assert ContainerState.CLOSING is open_one.state
+        with pytest.raises(Unavailable):
+            world.control.commit("writer", [put("late", 2, 3)], may_replace=False, failed=())
+
+    def test_a_datanodes_own_state_is_newer(self, world: ScmWorld) -> None:
+        """
+        An order to leave that was given after the backup is kept by the datanode.
+        """
+        told = Registration("dn1", "dn1:1", "/r", "1", "", 1, (volume(),), OpState.DECOMMISSIONING)
+        world.control.register(told)
+        silent = replace(told, datanode_id="dn2", op_state=None)
+        world.control.register(silent)
+        states = [world.state.nodes.get(node) for node in ("dn1", "dn2")]
+
+        assert [OpState.DECOMMISSIONING, OpState.IN_SERVICE] == [
+            node.op_state for node in states if node is not None
+        ]
+
+
+class TestIds:
+    def test_they_go_on_behind_all_that_was_seen(self, world: ScmWorld) -> None:
+        """
+        Containers that datanodes have, and blocks that anybody has seen.
+        """
+        far = world.state.counters["next_container_id"] + 7_000
+        report(world, 1, 2, far)
+
+        recover(world, is_end=True, last_local_id=2**60)
+
+        assert far + 1 + CONTAINER_GAP == world.state.counters["next_container_id"]
+        assert 2**60 + 1 == world.state.counters["next_local_id"]
+        (promised,) = world.control.allocate("c", [10])
+        assert (far + 1 + CONTAINER_GAP, 2**60 + 1) == (promised.container_id, promised.local_id)
+
+
+class TestKeys:
+    def test_containers_and_keys_since_the_backup_come_back(self, world: ScmWorld) -> None:
+        """
+        The container is closed, as its replicas are, and the key is found.
+        """
+        report(world, 1, 2, 9)
+        assert 9 in world.control.to_recover().container_ids
+
+        made = recover(world, put("new", 9, 90), containers=(looked(9),))
+
+        assert [9] == made.adopted
+        assert [("new", "RECOVERED")] == codes(made)
+        key, (located,) = world.control.lookup("new")
+        assert (90, 9, 3) == (key.blocks[0].local_id, located.container_id, len(located.endpoints))
+        adopted = world.state.containers.get(9)
+        assert adopted is not None
+        assert (ContainerState.CLOSED, 5, 1) == (
+            adopted.state,
+            adopted.sequence_id,
+            adopted.committed_count,
+        )
+        again = recover(world, put("new", 9, 90), containers=(looked(9),))
+        assert ([], [("new", "KNOWN")]) == (again.adopted, codes(again))
+
+    def test_a_dry_run_changes_nothing(self, world: ScmWorld) -> None:
+        """
+        It says the same.
+        """
+        report(world, 1, 2, 9)
+        before = names(world)
+
+        made = recover(world, put("new", 9, 90), containers=(looked(9),), is_dry_run=True)
+
+        assert ([9], [("new", "RECOVERED")]) == (made.adopted, codes(made))
+        assert before == names(world)
+        assert world.state.containers.get(9) is None
+        assert 9 in world.control.to_recover().container_ids
+
+    def test_of_two_puts_the_newer_has_the_name(self, world: ScmWorld) -> None:
+        """
+        And the older one another, in whichever order they are found, and nothing is deleted.
+        """
+        report(world, 1, 2, 9)
+        recover(world, put("twice", 9, 90), containers=(looked(9),))
+        made = recover(world, put("twice", 9, 95), put("twice", 9, 80))
+
+        assert [("twice", "REPLACED"), ("twice", "KEPT_ASIDE")] == codes(made)
+        assert ["twice~90", "twice~80"] == [one.kept_as for one in made.brought]
+        assert 95 == world.control.lookup("twice")[0].blocks[0].local_id
+        assert {"twice", "twice~90", "twice~80"} <= names(world)
+        assert not world.state.transactions.has_any(9)
+        again = recover(world, put("twice", 9, 90), put("twice", 9, 80), put("twice", 9, 95))
+        assert {"KNOWN"} == {code for _name, code in codes(again)}
+
+    def test_what_is_ordered_deleted_does_not_come_back(self, world: ScmWorld) -> None:
+        """
+        A delete that the backup knows of is one.
+        """
+        report(world, 1, 2)
+        recover(world, is_end=True)
+        (key,) = [one for one in world.state.keys.values() if one.blocks[0].container_id == 1]
+        world.control.delete_keys([key.name], dry_run=False)
+
+        assert [(key.name, "DELETED")] == codes(recover(world, key))
+
+    def test_a_key_whose_block_is_buried_is_let_go(self, world: ScmWorld) -> None:
+        """
+        Its delete was carried out after the backup; one that nobody buried stays.
+        """
+        report(world, 1, 2)
+        (key,) = [one for one in world.state.keys.values() if one.blocks[0].container_id == 1]
+        assert [] == list(recover(world, containers=(looked(1, 12_345),)).deleted)
+
+        made = recover(world, containers=(looked(1, key.blocks[0].local_id),))
+
+        assert [key.name] == made.deleted
+        assert key.name not in names(world)
+        assert world.state.transactions.has_any(1)
+
+    def test_containers_with_more_tombstones_are_looked_into(self, world: ScmWorld) -> None:
+        """
+        Than deletes are known of; others that are closed and known are not asked about.
+        """
+        report(world, 1, 2)
+        assert (2,) == world.control.to_recover().container_ids
+        buried = replace(replica("dn1"), tree=replace(summary(7), tombstone_count=1))
+        world.beat("dn1", buried)
+
+        assert (1, 2) == world.control.to_recover().container_ids
+
+    def test_a_key_in_a_container_that_nobody_has_is_not_recorded(self, world: ScmWorld) -> None:
+        """
+        Nor is that container made up.
+        """
+        report(world, 1, 2)
+
+        made = recover(world, put("nowhere", 77, 1), containers=(looked(77),))
+
+        assert ([], [("nowhere", "CONTAINER_NOT_FOUND")]) == (made.adopted, codes(made))
+
+    def test_shards_without_their_code_are_not_adopted(self, world: ScmWorld) -> None:
+        """
+        How many of them there are nobody knows; with it they are.
+        """
+        world.join(*NODES)
+        for index, node in enumerate(NODES, start=1):
+            shard = replica(node, container_id=9, replica_index=index)
+            world.beat(node, shard, full=True)
+
+        assert [] == recover(world, containers=(looked(9),)).adopted
+        assert [9] == recover(world, containers=(looked(9, scheme="xor-2-1-1024k"),)).adopted
+        adopted = world.state.containers.get(9)
+        assert adopted is not None
+        assert ("xor-2-1-1024k", 3) == (adopted.scheme, adopted.replication_factor)
+
+
+def test_a_copy_of_the_directory_is_no_second_restore(world: ScmWorld, tmp_path: Path) -> None:
+    """
+    What a restore wrote stays in the state, wherever it is copied.
+    """
+    world.state.close()
+    shutil.copytree(tmp_path / "data", tmp_path / "moved")
+    moved = ScmWorld(tmp_path / "moved")
+    assert moved.state.restored == world.state.restored
+    moved.state.close()
+    world.start()

@@ -1,0 +1,337 @@
+"""Backups of the control plane's state: whole or not there, and restored nowhere by mistake."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from agent.cli.main import run
+from agent.errors import Code, Refused, SutureError, Unavailable
+from merkle.replica import ReplicaState
+from scm.backup.image import DATA
+from scm.backup.manifest import Manifest
+from scm.backup.restoring import restore_backup
+from scm.backup.taking import list_backups, take_backup
+from scm.state.database import State
+from scm.state.facts import Allocation, Node, OpState
+from scm.state.single_values import CONTAINER_GAP, COUNTERS
+from tests.support.fake_datanode import FakeDatanode
+from tests.support.scm_process import ScmProcess
+from tests.support.scm_world import MAP_BYTES, container, key, replica
+
+NOW_MS = 1_800_000_000_000
+HOUR_MS = 3_600_000
+
+
+def fill(path: Path) -> str:
+    """Make a state with something in most tables; return its cluster's id."""
+    state = State.open(path, map_bytes=MAP_BYTES)
+    with state.change() as change:
+        change.put(state.nodes, Node("dn1", "dn1:1", "/r", "0.1", 9, OpState.IN_SERVICE, 0, 1, 2))
+        change.put(state.containers, container(container_id=change.next_id("next_container_id")))
+        change.put(state.replicas, replica("dn1", ReplicaState.CLOSED))
+        change.put(state.allocations, Allocation(1, change.next_id("next_local_id"), 3, 4, "c"))
+        change.put(state.keys, key("a name", [], []))
+    cluster_id = state.cluster_id
+    state.close()
+    return cluster_id
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """The directory of a control plane that is not running."""
+    fill(tmp_path / "data")
+    return tmp_path / "data"
+
+
+def take(data: Path, to: Path, *, hours: int = 0, keep: int = 0) -> Path:
+    """Take a backup so many hours after the first."""
+    now_ms = NOW_MS + hours * HOUR_MS
+    return take_backup(data, to, now_ms=now_ms, version="1", keep_count=keep).path
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    """Return all files below a directory."""
+    return {
+        str(one.relative_to(path)): one.read_bytes() for one in path.rglob("*") if one.is_file()
+    }
+
+
+class TestTaking:
+    def test_a_working_control_plane_is_backed_up(self, tmp_path: Path) -> None:
+        """
+        From beside it, with what it has acknowledged; it goes on, and its backup is not disturbed.
+        """
+        scm = ScmProcess.start(tmp_path / "data")
+        try:
+            FakeDatanode.dial(scm.address, "dn1").register()
+            taken = take_backup(
+                tmp_path / "data", tmp_path / "to", now_ms=NOW_MS, version="1.2", keep_count=0
+            )
+            FakeDatanode.dial(scm.address, "dn2").register()
+        finally:
+            scm.kill()
+
+        manifest = taken.manifest
+        assert (1, scm.listening["cluster_id"]) == (manifest.counts["nodes"], manifest.cluster_id)
+        assert ("1.2", NOW_MS) == (manifest.suture_version, manifest.taken_at_ms)
+        assert [(taken.path, manifest)] == list_backups(tmp_path / "to")
+        restore_backup(taken.path, tmp_path / "new", now_ms=NOW_MS + 1)
+
+    def test_every_table_is_looked_at(self, data: Path) -> None:
+        """
+        What a state has, a backup counts: no table is left out of the look.
+        """
+        state = State.open(data, map_bytes=MAP_BYTES)
+        names = {table.name for table in state._tables()}
+        state.close()
+
+        assert names == {table.name for table in State.blank_tables()}
+
+    def test_one_that_is_interrupted_is_none(self, data: Path, tmp_path: Path) -> None:
+        """
+        Nothing that could be taken for a backup is left, and the next one tidies up.
+        """
+
+        def die(_count: int) -> None:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            take_backup(data, tmp_path / "to", now_ms=NOW_MS, version="1", looked_at=die)
+
+        assert [] == list_backups(tmp_path / "to")
+        assert any(one.name.endswith(".building") for one in (tmp_path / "to").iterdir())
+        path = take(data, tmp_path / "to", hours=1)
+        assert [".lock", path.name] == sorted(p.name for p in (tmp_path / "to").iterdir())
+
+    def test_a_state_with_a_damaged_row_is_not_backed_up(self, data: Path, tmp_path: Path) -> None:
+        """
+        A copy that nobody could open is not called a backup, and the older ones stay.
+        """
+        older = take(data, tmp_path / "to")
+        environment = lmdb.open(str(data / "state"), max_dbs=16)
+        with environment.begin(write=True) as transaction:
+            keys = environment.open_db(b"keys", txn=transaction)
+            transaction.put(b"\x00" * 32, b"no row", db=keys)
+        environment.close()
+
+        with pytest.raises(Refused, match="table keys, key 0000") as caught:
+            take(data, tmp_path / "to", hours=1, keep=1)
+
+        assert Code.INCONSISTENT_VOLUME == caught.value.code
+        assert [older] == [path for path, _ in list_backups(tmp_path / "to")]
+
+    def test_none_is_written_over(self, data: Path, tmp_path: Path) -> None:
+        """
+        Two of the same moment: the second is refused, the first stays as it is.
+        """
+        before = contents(take(data, tmp_path / "to"))
+
+        with pytest.raises(Refused, match="is there already"):
+            take(data, tmp_path / "to")
+
+        assert before == contents(list_backups(tmp_path / "to")[0][0])
+
+    def test_old_ones_go_when_the_new_one_is_whole(self, data: Path, tmp_path: Path) -> None:
+        """
+        So many of the newest of this cluster stay; what is damaged, or of another, is left alone.
+        """
+        fill(tmp_path / "other")
+        foreign = take(tmp_path / "other", tmp_path / "to", hours=0)
+        damaged = take(data, tmp_path / "to", hours=1)
+        (damaged / "manifest.json").write_text("{}")
+        made = [take(data, tmp_path / "to", hours=hours, keep=2) for hours in range(2, 6)]
+
+        assert [foreign, damaged, *made[-2:]] == [path for path, _ in list_backups(tmp_path / "to")]
+
+    def test_a_new_one_stays_although_the_clock_went_back(self, data: Path, tmp_path: Path) -> None:
+        """
+        It is the newest, whatever its name says.
+        """
+        take(data, tmp_path / "to", hours=5)
+        late = take(data, tmp_path / "to", hours=6)
+        new = take(data, tmp_path / "to", hours=1, keep=2)
+
+        assert [new, late] == [path for path, _ in list_backups(tmp_path / "to")]
+
+    def test_no_state_is_named(self, tmp_path: Path) -> None:
+        """
+        A directory without a state is refused by name.
+        """
+        with pytest.raises(Refused, match="has no state of a control plane"):
+            take(tmp_path, tmp_path / "to")
+
+    def test_one_at_a_time(self, data: Path, tmp_path: Path) -> None:
+        """
+        A second into the same directory is told to come later.
+        """
+
+        def second(_count: int) -> None:
+            take(data, tmp_path / "to", hours=2)
+
+        with pytest.raises(Unavailable, match="another backup"):
+            take_backup(data, tmp_path / "to", now_ms=NOW_MS, version="1", looked_at=second)
+
+
+def flip(path: Path, at: int) -> None:
+    """Flip one bit of a file."""
+    octets = bytearray(path.read_bytes())
+    octets[at] ^= 1
+    path.write_bytes(octets)
+
+
+class TestRestoring:
+    def test_what_was_backed_up_is_there(self, data: Path, tmp_path: Path) -> None:
+        """
+        All rows; and ids go on where none was given out since, not even by an earlier restore.
+        """
+        path = take(data, tmp_path / "to")
+        first = restore_backup(path, tmp_path / "new", now_ms=NOW_MS + 1_000)
+        second = restore_backup(path, tmp_path / "again", now_ms=NOW_MS + 2_000)
+
+        state = State.open(tmp_path / "new", map_bytes=MAP_BYTES)
+        counters, restored = dict(state.counters), state.restored
+        assert "a name" in {one.name for one in state.keys.values()}
+        assert 1 == len(state.containers)
+        assert state.is_cold
+        assert 0 == len(state.replicas)  # they are reported anew
+        state.close()
+        again = State.open(tmp_path / "again", map_bytes=MAP_BYTES)
+        assert all(counters[name] < again.counters[name] for name in COUNTERS if name in CLOCKED)
+        again.close()
+        assert first.restored == restored
+        assert second.restored.restored_at_ms == NOW_MS + 2_000
+        before = first.manifest.counters
+        assert all(before[name] < counters[name] for name in COUNTERS)
+        assert before["next_container_id"] + CONTAINER_GAP == counters["next_container_id"]
+
+    @pytest.mark.parametrize("where", ["manifest.json", f"state/{DATA}"])
+    def test_a_flipped_bit_is_found(self, where: str, data: Path, tmp_path: Path) -> None:
+        """
+        Wherever it is, and before anything is written.
+        """
+        path = take(data, tmp_path / "to")
+        size_bytes = (path / where).stat().st_size
+        for at in range(0, size_bytes, max(1, size_bytes // 40)):
+            flip(path / where, at)
+
+            with pytest.raises(Refused, match="damaged") as caught:
+                restore_backup(path, tmp_path / "new", now_ms=NOW_MS + 1)
+
+            assert Code.INCONSISTENT_VOLUME == caught.value.code
+            assert not (tmp_path / "new").exists()
+            flip(path / where, at)
+        restore_backup(path, tmp_path / "new", now_ms=NOW_MS + 1)
+
+    @pytest.mark.parametrize(
+        ("break_it", "words"),
+        [
+            (lambda path: (path / "manifest.json").unlink(), "is no backup"),
+            (lambda path: (path / "state" / DATA).unlink(), "data.mdb is missing"),
+            (lambda path: os.truncate(path / "state" / DATA, 4096), "4096 bytes"),
+            (lambda path: shutil.rmtree(path), "is no backup"),
+        ],
+    )
+    def test_what_is_not_whole_is_refused(
+        self, break_it: object, words: str, data: Path, tmp_path: Path
+    ) -> None:
+        """
+        By name, with what is the matter.
+        """
+        path = take(data, tmp_path / "to")
+        break_it(path)  # type: ignore[operator]
+
+        with pytest.raises(Refused, match=words):
+            restore_backup(path, tmp_path / "new", now_ms=NOW_MS + 1)
+
+        assert not (tmp_path / "new").exists()
+
+    def test_another_cluster_is_refused(self, data: Path, tmp_path: Path) -> None:
+        """
+        When it is said which one it must be.
+        """
+        path = take(data, tmp_path / "to")
+
+        with pytest.raises(Refused, match="not of CID-1") as caught:
+            restore_backup(path, tmp_path / "new", now_ms=NOW_MS + 1, cluster_id="CID-1")
+
+        assert Code.WRONG_CLUSTER == caught.value.code
+
+    def test_a_clock_that_goes_back_is_refused(self, data: Path, tmp_path: Path) -> None:
+        """
+        Ids are taken from it: they might be given out twice.
+        """
+        path = take(data, tmp_path / "to")
+
+        with pytest.raises(Refused, match="taken 60 s after now"):
+            restore_backup(path, tmp_path / "new", now_ms=NOW_MS - 60_000)
+
+    @pytest.mark.parametrize("name", ["state", "state.restoring", "notes.txt"])
+    def test_a_directory_with_anything_in_it_is_refused(
+        self, name: str, data: Path, tmp_path: Path
+    ) -> None:
+        """
+        And is as it was.
+        """
+        path = take(data, tmp_path / "to")
+        (tmp_path / "new" / name).mkdir(parents=True)
+
+        with pytest.raises(Refused, match=f"is not empty: it holds {name}"):
+            restore_backup(path, tmp_path / "new", now_ms=NOW_MS + 1)
+
+        assert [name] == [path.name for path in (tmp_path / "new").iterdir()]
+
+    def test_the_state_in_use_is_refused(self, data: Path, tmp_path: Path) -> None:
+        """
+        A control plane that has just begun in the directory keeps it.
+        """
+        path = take(data, tmp_path / "to")
+        state = State.open(tmp_path / "new", map_bytes=MAP_BYTES)
+        try:
+            with pytest.raises(SutureError, match="is not empty"):
+                restore_backup(path, tmp_path / "new", now_ms=NOW_MS + 1)
+        finally:
+            state.close()
+
+
+CLOCKED = set(COUNTERS) - {"next_container_id"}
+
+
+@pytest.fixture
+def backups(data: Path, tmp_path: Path) -> Path:
+    """A directory with two backups."""
+    take(data, tmp_path / "to")
+    take(data, tmp_path / "to", hours=1)
+    return tmp_path / "to"
+
+
+def test_the_command_line(
+    data: Path, backups: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    Takes, lists and restores; one damaged backup makes the list exit with 2.
+    """
+
+    def suture(*words: str, code: int = 0) -> object:
+        capsys.readouterr()
+        assert code == run([*words, "--json"])
+        return json.loads(capsys.readouterr().out)
+
+    # What is there is newer by its name: the clock of this test stands in the future.
+    made = suture("scm", "backup", str(backups), "--data", str(data), "--keep", "2")
+    assert isinstance(made, dict)
+    assert 1 == len(made["removed"])
+    listed = suture("scm", "backups", str(backups))
+    assert isinstance(listed, list)
+    assert 2 == len(listed)
+    restored = suture("scm", "restore", made["path"], "--to", str(tmp_path / "new"))
+    assert isinstance(restored, dict)
+    assert made["manifest"] == restored["manifest"]
+    flip(backups / Path(made["path"]).name / "manifest.json", 5)
+    suture("scm", "backups", str(backups), code=2)
+    suture("scm", "backups", str(tmp_path / "nowhere"), code=2)
+    found = {path.name: one for path, one in list_backups(backups)}
+    assert 1 == sum(isinstance(one, Manifest) for one in found.values())
