@@ -31,6 +31,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "diff": ("agent.cli.inspect.replicas", "diff"),
     "explain": ("agent.cli.inspect.replicas", "explain"),
     "history": ("agent.cli.inspect.history", "history"),
+    "log": ("agent.cli.inspect.journal", "log"),
     "scan": ("agent.cli.inspect.replicas", "scan"),
     "findings": ("agent.cli.inspect.datanodes", "findings"),
     "volumes": ("agent.cli.inspect.datanodes", "volumes"),

@@ -9,7 +9,7 @@ from typing import Protocol
 from agent.store.files.layout import ReplicaPaths
 from agent.store.files.writebehind import Submit
 from agent.store.index.facts import ReplicaFacts, Unloadable
-from agent.store.index.history import HistoryEntry
+from agent.store.index.history import Changes, HistoryEntry
 from agent.store.operations.arrival import Announced, Arrival, Received
 from agent.store.operations.batches import Offer
 from agent.store.operations.deleting import Deleted
@@ -110,6 +110,10 @@ class ReadableReplicas(Protocol):
 
     def history(self, container_id: ContainerId) -> list[HistoryEntry]:
         """Return what the replica was, the oldest first, and why it changed."""
+        ...
+
+    def changes(self, since_ms: int, *, count: int) -> Changes:
+        """Return the newest changes of all replicas since a moment."""
         ...
 
     def findings(

@@ -25,7 +25,7 @@ from agent.store.index.facts import (
     VolumeFacts,
     facts_of,
 )
-from agent.store.index.history import HistoryEntry
+from agent.store.index.history import Changes, HistoryEntry
 from agent.store.index.rows import ReplicaRow, ScanCursor, not_found
 from agent.store.operations.arrival import Announced, Arrival, Arrivals, Received
 from agent.store.operations.batches import Offer, install_batch
@@ -36,6 +36,7 @@ from agent.store.operations.newblocks import NewBlocks
 from agent.store.operations.reading import (
     Readable,
     block_rows,
+    changes_of,
     facts_or_failure,
     failed_facts,
     findings_of,
@@ -364,6 +365,10 @@ class ReplicaStore:
         """Return what the replica was, the oldest first, and why it changed."""
         with self._volume(container_id).index.read() as rows:
             return list(rows.history(container_id))
+
+    def changes(self, since_ms: int, *, count: int) -> Changes:
+        """Return the newest changes of all replicas since a moment."""
+        return changes_of(self._volumes, since_ms=since_ms, count=count)
 
     # -- this datanode
 

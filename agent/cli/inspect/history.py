@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from agent.cli.inspect.scm import container_info, state_name
+from agent.cli.inspect.verified import last_reads, verified_text
 from agent.cli.terminal.connection import connect
 from agent.cli.terminal.document import facts
 from agent.cli.terminal.output import (
@@ -51,20 +52,22 @@ def history(
     Each datanode keeps the last 64 changes of a replica. 2: a datanode could not be asked.
     """
     with connect(scm) as client:
+        info = container_info(client, container_id)
         told = {
             replica.datanode.datanode_id: asked(client, replica.datanode.address, container_id)
-            for replica in container_info(client, container_id).replicas
+            for replica in info.replicas
         }
         answer = client.scm.list_outcomes(scm_pb2.ListOutcomesRequest(count=OUTCOMES_LOOKED_AT))
     outcomes = [item for item in answer.outcomes if item.status.container_id == container_id]
     silent = {node: entries for node, entries in told.items() if isinstance(entries, str)}
     if as_json:
-        emit(document(told, outcomes))
+        emit({**document(told, outcomes), "last_read_at_ms": last_reads(info)})
         return Exit.TO_DO if silent else Exit.OK
     rows = sorted([*changes(told), *orders(outcomes)], key=lambda row: row[0])
     if len(rows) > count:
         say(f"{counted(len(rows) - count, 'older line')} left out; --count shows more")
     show(grid("", COLUMNS, [row for _, row in rows[-count:]]))
+    say(verified_text(info))
     for node, error in silent.items():
         say(f"{short(node)}: cannot be asked: {error}")
     return Exit.TO_DO if silent else Exit.OK
@@ -96,21 +99,23 @@ def changes(told: Told) -> Iterator[Row]:
 def orders(outcomes: list[scm_pb2.Outcome]) -> Iterator[Row]:
     """Yield a row for each order of the control plane that ended: it may be the reason."""
     for outcome in outcomes:
-        status, done = outcome.status, outcome.status.reconcile
-        result = done.result or scm_pb2.CommandStatus.State.Name(status.state).lower()
-        words = [f"{status.type}: {result}"]
-        repaired_count = sum(chunk.result in REPAIRED for chunk in done.chunks)
-        if repaired_count:
-            words.append(
-                f"{counted(repaired_count, 'chunk')} repaired, {size(done.bytes_fetched)} fetched"
-            )
-        if status.message:
-            words.append(f"{status.code} {status.message}".strip())
-        at_ms = outcome.reported_at_ms
-        yield (
-            at_ms,
-            (moment(at_ms), short(outcome.datanode_id), "", "", "", "", ", ".join(words)),
+        at_ms, words = outcome.reported_at_ms, order_words(outcome)
+        yield at_ms, (moment(at_ms), short(outcome.datanode_id), "", "", "", "", words)
+
+
+def order_words(outcome: scm_pb2.Outcome) -> str:
+    """Return an order and what became of it."""
+    status, done = outcome.status, outcome.status.reconcile
+    result = done.result or scm_pb2.CommandStatus.State.Name(status.state).lower()
+    words = [f"{status.type}: {result}"]
+    repaired_count = sum(chunk.result in REPAIRED for chunk in done.chunks)
+    if repaired_count:
+        words.append(
+            f"{counted(repaired_count, 'chunk')} repaired, {size(done.bytes_fetched)} fetched"
         )
+    if status.message:
+        words.append(f"{status.code} {status.message}".strip())
+    return ", ".join(words)
 
 
 def document(told: Told, outcomes: list[scm_pb2.Outcome]) -> dict[str, object]:

@@ -7,7 +7,7 @@ from rich.table import Table
 
 from agent.cli.terminal.output import grid, say, short, show, size
 from agent.config.quantity import spoken_duration
-from agent.observe.answer import Told
+from agent.observe.answer import Told, percent
 from agent.rpc.v1 import datanode_pb2, scm_pb2
 
 
@@ -44,6 +44,7 @@ def containers_line(counts: scm_pb2.CountContainersResponse) -> str:
 def node_table(nodes: Sequence[scm_pb2.NodeInfo], answers: Sequence[Told | str]) -> Table:
     """Return the table of datanodes."""
     columns = ["datanode", "address", "health", "containers#", "used#", "free#", "oldest scan"]
+    columns += ["verified#", "pass done in#"]
     return grid(
         "",
         [*columns, "findings#", "tasks#", "remark"],
@@ -54,7 +55,7 @@ def node_table(nodes: Sequence[scm_pb2.NodeInfo], answers: Sequence[Told | str])
 def node_row(node: scm_pb2.NodeInfo, told_by: Told | str) -> tuple[object, ...]:
     """Return one datanode's row."""
     if isinstance(told_by, str):
-        return (short(node.datanode_id), node.address, node.health, *["-"] * 6, told_by)
+        return (short(node.datanode_id), node.address, node.health, *["-"] * 8, told_by)
     answer, scrub = told_by
     failed = [f"{v.path}: {v.error or 'failed'}" for v in answer.volumes if v.failed]
     errors = [f"{w.name} is stalled" for w in answer.workers if w.stalled]
@@ -70,10 +71,29 @@ def node_row(node: scm_pb2.NodeInfo, told_by: Told | str) -> tuple[object, ...]:
         size(sum(v.used_bytes for v in answer.volumes)),
         size(sum(v.available_bytes for v in answer.volumes)),
         oldest_scan(answer),
+        verified_share(answer),
+        pass_left(scrub),
         answer.finding_count,
         answer.tasks_queued + answer.tasks_running,
         "; ".join(failed + errors + blind),
     )
+
+
+def verified_share(answer: datanode_pb2.StatusResponse) -> str:
+    """Return which part of the bytes was verified within the interval."""
+    data_bytes = sum(volume.data_bytes for volume in answer.volumes)
+    in_time_bytes = sum(volume.in_time_bytes for volume in answer.volumes)
+    return percent(in_time_bytes, data_bytes) if data_bytes else "-"
+
+
+def pass_left(scrub: datanode_pb2.ScrubStatusResponse) -> str:
+    """Return how long the scans of a datanode have to do until nothing is due."""
+    scans = [volume for volume in scrub.volumes if volume.state != "off"]
+    if not scans:
+        return "-"
+    if any(volume.eta_ms < 0 for volume in scans):
+        return "?"
+    return spoken_duration(max(volume.eta_ms for volume in scans) / 1000)
 
 
 def oldest_scan(answer: datanode_pb2.StatusResponse) -> str:

@@ -15,6 +15,7 @@ from agent.cli.inspect.scm import (
     outcome_row,
     replica_table,
 )
+from agent.cli.inspect.verified import verified_text
 from agent.cli.terminal.connection import connect
 from agent.cli.terminal.output import (
     ID_MAX,
@@ -300,6 +301,7 @@ def explain(
     else:
         say(f"container {container_id}: {info.state}, {checksums_text(info)}")
         show(replica_table(info))
+        say(verified_text(info))
         for datanode_id, found in findings.items():
             explain_findings(datanode_id, found)
         if outcomes:

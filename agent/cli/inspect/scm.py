@@ -6,6 +6,7 @@ from typing import Annotated, Final
 import typer
 from rich.table import Table
 
+from agent.cli.inspect.verified import ago
 from agent.cli.terminal.connection import connect
 from agent.cli.terminal.document import facts as facts
 from agent.cli.terminal.output import (
@@ -176,11 +177,13 @@ def replica_table(info: scm_pb2.ContainerInfo) -> Table:
             size(r.replica.bytes_used),
             checksum(r.replica.tree.root if r.replica.HasField("tree") else None),
             r.replica.finding_count,
+            ago(r.replica.data_scan_at_ms),
             *([r.replica.replica_index] if info.scheme else []),
         )
         for r in sorted(info.replicas, key=lambda r: r.replica.replica_index)
     ]
     columns = ["datanode", "address", "node", "state", "bcsid#", "bytes#", "root", "findings#"]
+    columns.append("read whole")
     return grid("", columns + (["shard#"] if info.scheme else []), rows)
 
 

@@ -12,6 +12,7 @@ from agent.cli.terminal.output import Exit, counted, emit, grid, say, short, sho
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.config.quantity import spoken_duration
 from agent.errors import Code, Refused
+from agent.observe.answer import percent
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.v1 import scm_pb2
@@ -101,7 +102,7 @@ def tell(answers: Answers, *, as_json: bool) -> int:
     if as_json:
         emit({datanode: facts(answer) for datanode, answer in answers})
     else:
-        columns = ["datanode", "volume", "state", "speed", "needed", "due#", "done in"]
+        columns = ["datanode", "volume", "state", "done#", "speed", "needed", "due#", "done in"]
         columns += ["oldest read", "lag", "remark"]
         rows = [
             volume_row(datanode, volume)
@@ -157,7 +158,7 @@ def headline(answer: pb.ScrubStatusResponse) -> str:
 def volume_row(datanode: str, volume: pb.VolumeScrub) -> tuple[object, ...]:
     """Return one volume's row."""
     if volume.state == "off":
-        return (short(datanode), volume.path, "off", *["-"] * 7)
+        return (short(datanode), volume.path, "off", *["-"] * 8)
     state = volume.state
     if volume.container_id:
         part = min(1.0, volume.container_bytes_read / max(volume.container_bytes, 1))
@@ -173,6 +174,7 @@ def volume_row(datanode: str, volume: pb.VolumeScrub) -> tuple[object, ...]:
         short(datanode),
         volume.path,
         state,
+        done_share(volume),
         f"{size(volume.speed_bytes_per_s)}/s",
         f"{size(volume.needed_bytes_per_s)}/s",
         volume.due_count,
@@ -181,6 +183,13 @@ def volume_row(datanode: str, volume: pb.VolumeScrub) -> tuple[object, ...]:
         spoken_duration(volume.lag_ms / 1000) if volume.lag_ms else "none",
         "; ".join(filter(None, remarks)),
     )
+
+
+def done_share(volume: pb.VolumeScrub) -> str:
+    """Return which part of a volume's bytes is not due to be read now."""
+    if not volume.used_bytes:
+        return "-"
+    return percent(max(0, volume.used_bytes - volume.due_bytes), volume.used_bytes)
 
 
 def age(at_ms: int) -> str:

@@ -342,6 +342,12 @@ class Peer:
         answer: pb.ListHistoryResponse = self._ask(self.stub.ListHistory, request)
         return list(answer.entries)
 
+    def changes(self, since_ms: int, *, count: int = 0) -> pb.ListChangesResponse:
+        """Return what was changed on the datanode since a moment, the newest of it."""
+        request = pb.ListChangesRequest(since_ms=since_ms, count=count)
+        answer: pb.ListChangesResponse = self._ask(self.stub.ListChanges, request)
+        return answer
+
     def scan(
         self, container_id: ContainerId, *, queue: bool = False, full_speed: bool = False
     ) -> Iterator[pb.ScanProgress]:

@@ -18,11 +18,12 @@ from merkle.replica import ID_MAX, BlockData, ChunkInfo, ContainerId
 
 PIECE_BYTES_MAX: Final = 1024**2  # of chunk data in one message
 BLOCKS_PAGE_BYTES_MAX: Final = 1024**2
+CHANGES_PAGE_MAX: Final = 2_000  # some 200 bytes each, as a rule
 
 
 class ReadHandlers:
     """GetContainer, ListContainers, GetBlock, ListBlocks, ReadChunk, ReadBlock, GetSmallFile,
-    GetContainerHashes, ListHistory."""
+    GetContainerHashes, ListHistory, ListChanges."""
 
     def __init__(
         self,
@@ -200,6 +201,23 @@ class ReadHandlers:
         del context
         entries = self._store.history(codec.parse_container_id(request.container_id))
         return pb.ListHistoryResponse(entries=map(reports.history_message, entries))
+
+    def ListChanges(  # noqa: N802
+        self, request: pb.ListChangesRequest, context: grpc.ServicerContext
+    ) -> pb.ListChangesResponse:
+        """Say what was changed here since a moment, the newest first to be kept."""
+        del context
+        since_ms = codec.parse_int(request.since_ms, "since_ms", low=0, high=ID_MAX)
+        count = page_size(request.count, CHANGES_PAGE_MAX)
+        found = self._store.changes(since_ms, count=count)
+        return pb.ListChangesResponse(
+            changes=(
+                pb.ReplicaChange(container_id=owner, entry=reports.history_message(entry))
+                for owner, entry in found.entries
+            ),
+            left_out_count=found.left_out_count,
+            unread_paths=found.unread_paths,
+        )
 
 
 def _chunk_at(block: BlockData, offset: int) -> ChunkInfo:

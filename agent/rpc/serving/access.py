@@ -69,6 +69,7 @@ DATANODE: Final[Mapping[str, Rule]] = {
     "TrustReplica": _audited(ADMIN, "container_id", "trusted_datanode_id", "dry_run"),
     "ListFindings": Rule(ADMIN),
     "ListHistory": Rule(ADMIN),
+    "ListChanges": Rule(ADMIN),
     "Status": Rule(ADMIN),
     "ScrubStatus": Rule(ADMIN),
     "SteerScrub": _audited(ADMIN, "volume_id", "pause_ms", "resume", "skip_container_id"),

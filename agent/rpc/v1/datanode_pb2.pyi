@@ -701,3 +701,29 @@ class ListHistoryResponse(_message.Message):
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     entries: _containers.RepeatedCompositeFieldContainer[HistoryEntry]
     def __init__(self, entries: _Optional[_Iterable[_Union[HistoryEntry, _Mapping]]] = ...) -> None: ...
+
+class ListChangesRequest(_message.Message):
+    __slots__ = ("since_ms", "count")
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    since_ms: int
+    count: int
+    def __init__(self, since_ms: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
+
+class ReplicaChange(_message.Message):
+    __slots__ = ("container_id", "entry")
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_FIELD_NUMBER: _ClassVar[int]
+    container_id: int
+    entry: HistoryEntry
+    def __init__(self, container_id: _Optional[int] = ..., entry: _Optional[_Union[HistoryEntry, _Mapping]] = ...) -> None: ...
+
+class ListChangesResponse(_message.Message):
+    __slots__ = ("changes", "left_out_count", "unread_paths")
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    UNREAD_PATHS_FIELD_NUMBER: _ClassVar[int]
+    changes: _containers.RepeatedCompositeFieldContainer[ReplicaChange]
+    left_out_count: int
+    unread_paths: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, changes: _Optional[_Iterable[_Union[ReplicaChange, _Mapping]]] = ..., left_out_count: _Optional[int] = ..., unread_paths: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -134,6 +134,11 @@ class DatanodeStub(object):
                 request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ListHistoryRequest.SerializeToString,
                 response_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ListHistoryResponse.FromString,
                 _registered_method=True)
+        self.ListChanges = channel.unary_unary(
+                '/suture.v1.Datanode/ListChanges',
+                request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ListChangesRequest.SerializeToString,
+                response_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ListChangesResponse.FromString,
+                _registered_method=True)
         self.ScrubStatus = channel.unary_unary(
                 '/suture.v1.Datanode/ScrubStatus',
                 request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ScrubStatusRequest.SerializeToString,
@@ -280,6 +285,13 @@ class DatanodeServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListChanges(self, request, context):
+        """The same of all replicas since a moment: what was changed here last night.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ScrubStatus(self, request, context):
         """The background scans of one datanode: how far they are, and who steers them.
         """
@@ -395,6 +407,11 @@ def add_DatanodeServicer_to_server(servicer, server):
                     servicer.ListHistory,
                     request_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ListHistoryRequest.FromString,
                     response_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ListHistoryResponse.SerializeToString,
+            ),
+            'ListChanges': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListChanges,
+                    request_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ListChangesRequest.FromString,
+                    response_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ListChangesResponse.SerializeToString,
             ),
             'ScrubStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.ScrubStatus,
@@ -947,6 +964,33 @@ class Datanode(object):
             '/suture.v1.Datanode/ListHistory',
             agent_dot_rpc_dot_v1_dot_datanode__pb2.ListHistoryRequest.SerializeToString,
             agent_dot_rpc_dot_v1_dot_datanode__pb2.ListHistoryResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListChanges(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/suture.v1.Datanode/ListChanges',
+            agent_dot_rpc_dot_v1_dot_datanode__pb2.ListChangesRequest.SerializeToString,
+            agent_dot_rpc_dot_v1_dot_datanode__pb2.ListChangesResponse.FromString,
             options,
             channel_credentials,
             insecure,

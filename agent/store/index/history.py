@@ -6,9 +6,12 @@ whose root stays, under another generation, is no change.
 """
 
 import json
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from heapq import heappush, heappushpop
 from typing import Final
 
 from agent.store.index.rows import ROW_VERSION, ReplicaRow, seal, unseal
@@ -18,6 +21,8 @@ from scanner.finding import Finding
 
 KEPT_COUNT: Final = 64  # of one replica: the newest
 FAULTS_TOLD_MAX: Final = 3
+_HEAD: Final = re.compile(rb'{"version":%d,"at_ms":(\d+),' % ROW_VERSION)
+"""How the row of an entry begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +115,62 @@ def encode_entry(entry: HistoryEntry) -> bytes:
         "why": entry.why,
     }
     return seal(json.dumps(fields, separators=(",", ":")).encode())
+
+
+def entries_of(
+    rows: Iterable[tuple[bytes, bytes]],
+) -> Iterator[tuple[ContainerId, HistoryEntry]]:
+    """Yield entries with their containers, in the order of their rows; damaged ones are passed
+    over."""
+    for key, row in rows:
+        container_id = ContainerId(int.from_bytes(key[:8]))
+        with suppress(Damaged):
+            yield container_id, decode_entry(container_id, row)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The newest entries since a moment, the oldest first, each with its container."""
+
+    entries: Sequence[tuple[ContainerId, HistoryEntry]]
+    left_out_count: int = 0  # older ones since then, of which there were too many
+    unread_paths: Sequence[str] = ()  # volumes that could not be read
+
+
+def newest(rows: Iterable[tuple[bytes, bytes]], *, since_ms: int, count: int) -> Changes:
+    """Return the newest `count` entries since a moment.
+
+    There may be millions of rows, and few are wanted: when one was made is read from its first
+    bytes, and only what is wanted is decoded.
+    """
+    found: list[tuple[int, bytes, bytes]] = []
+    left_out_count = 0
+    for key, row in rows:
+        head = _HEAD.match(row)
+        if head is None or int(head[1]) < since_ms:
+            continue
+        item = (int(head[1]), bytes(key), bytes(row))
+        if len(found) < count:
+            heappush(found, item)
+        else:
+            heappushpop(found, item)
+            left_out_count += 1
+    wanted = [(key, row) for _, key, row in sorted(found)]
+    return Changes(list(entries_of(wanted)), left_out_count)
+
+
+def together(found: Iterable[Changes], *, count: int) -> Changes:
+    """Return the newest of several volumes."""
+    parts = list(found)
+    entries = sorted(
+        (item for part in parts for item in part.entries), key=lambda item: item[1].at_ms
+    )
+    cut_count = max(0, len(entries) - count)
+    return Changes(
+        entries[cut_count:],
+        cut_count + sum(part.left_out_count for part in parts),
+        [path for part in parts for path in part.unread_paths],
+    )
 
 
 def decode_entry(container_id: ContainerId, row: bytes) -> HistoryEntry:

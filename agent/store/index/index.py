@@ -30,7 +30,7 @@ from agent.runtime.memory import let_go_of_pages
 from agent.store.files.durable import disk_errors, remove_file
 from agent.store.index.columns import DamagedRows, ReplicaColumns, decode_columns
 from agent.store.index.databases import LATER, Databases
-from agent.store.index.history import KEPT_COUNT, HistoryEntry, decode_entry, encode_entry, entry_of
+from agent.store.index.history import KEPT_COUNT, HistoryEntry, encode_entry, entries_of, entry_of
 from agent.store.index.indexcheck import check_index
 from agent.store.index.indexerrors import DATA_FILE, LOCK_FILE, index_errors
 from agent.store.index.mapgate import MapGate
@@ -243,14 +243,12 @@ class Snapshot:
 
     def history(self, container_id: ContainerId) -> Iterator[HistoryEntry]:
         """Yield what the replica was, the oldest first; a damaged row is passed over."""
-        if self._dbs.history is None:
-            return
-        prefix = _U64.pack(container_id)
-        for _, row in self._walk(self._dbs.history, prefix, prefix):
-            try:
-                yield decode_entry(container_id, row)
-            except Damaged:
-                continue
+        return (entry for _, entry in entries_of(self.history_rows(_U64.pack(container_id))))
+
+    def history_rows(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Yield the raw rows of what replicas were: of one by its key, or of all."""
+        if self._dbs.history is not None:
+            yield from self._walk(self._dbs.history, prefix, prefix)
 
     def _walk(
         self, database: lmdb._Database, prefix: bytes, start: bytes

@@ -13,6 +13,7 @@ from agent.runtime.memory import give_back
 from agent.store.files.durable import disk_errors
 from agent.store.index.columns import ReplicaColumns
 from agent.store.index.facts import VolumeFacts
+from agent.store.index.history import Changes, newest, together
 from agent.store.index.index import Snapshot
 from agent.store.operations.blocks import known_block
 from agent.store.replica.packs import Place, place_of
@@ -170,6 +171,19 @@ def findings_of(
             )
             found += islice(here, count)
     return sorted(found, key=lambda finding: finding.container_id)[:count]
+
+
+def changes_of(volumes: Iterable[Volume], *, since_ms: int, count: int) -> Changes:
+    """Return the newest changes of all replicas; a volume that cannot be read is named."""
+
+    def read(volume: Volume) -> Changes:
+        try:
+            with volume.index.read() as rows:
+                return newest(rows.history_rows(), since_ms=since_ms, count=count)
+        except SutureError:
+            return Changes((), unread_paths=(str(volume.layout.volume),))
+
+    return together(map(read, volumes), count=count)
 
 
 def facts_or_failure(volume: Volume) -> VolumeFacts:

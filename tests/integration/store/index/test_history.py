@@ -147,3 +147,23 @@ def test_a_damaged_entry_is_passed_over(replica: StoredReplica) -> None:
     for damaged in (row[:-1] + b"\0", row[4:], seal(b'{"version":2}')):
         with pytest.raises(Damaged):
             decode_entry(CONTAINER, damaged)
+
+
+def test_what_was_changed_lately_is_told_of_all_replicas(replica: StoredReplica) -> None:
+    """
+    The newest entries since a moment, oldest first, and how many had to be left out.
+    """
+    replica.flip(2, 10)
+    replica.scan()
+    repaired(replica, 2)
+    replica.scan()
+    closed, damaged, healed = replica.store.history(CONTAINER)
+
+    everything = replica.store.changes(0, count=10)
+    newest = replica.store.changes(0, count=2)
+    late = replica.store.changes(healed.at_ms + 1, count=10)
+
+    assert [(CONTAINER, entry) for entry in (closed, damaged, healed)] == list(everything.entries)
+    assert [(CONTAINER, damaged), (CONTAINER, healed)] == list(newest.entries)
+    assert (0, 1, 0) == (everything.left_out_count, newest.left_out_count, late.left_out_count)
+    assert [] == list(late.entries)

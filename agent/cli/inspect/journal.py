@@ -1,0 +1,153 @@
+"""log: what was changed on the disks of all datanodes since some time, and what was ordered."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import typer
+
+from agent.cli.inspect.history import moment, order_words
+from agent.cli.inspect.scm import state_name
+from agent.cli.terminal.ask import Answered, NodeOption, ask_each, nodes_of
+from agent.cli.terminal.connection import connect
+from agent.cli.terminal.output import ID_MAX, Exit, checksum, counted, emit, grid, say, short, show
+from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
+from agent.config.quantity import parse_duration_s, spoken_duration
+from agent.errors import Code, Refused
+from agent.rpc.v1 import datanode_pb2, scm_pb2
+
+SINCE_DEFAULT: Final = "12h"
+SHOWN_COUNT: Final = 200
+OUTCOMES_LOOKED_AT: Final = 10_000  # as many as the control plane keeps
+COLUMNS: Final = ("when (UTC)", "datanode", "container#", "state", "findings#", "what")
+SILENT_KINDS: Final = frozenset({"refresh_volume_usage", "reregister", "set_operational_state"})
+"""Commands that change nothing on a disk."""
+
+Changes = datanode_pb2.ListChangesResponse
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One thing that happened."""
+
+    at_ms: int
+    datanode_id: str
+    container_id: int
+    state: str
+    finding_count: int | None
+    what: str
+    root: str = ""
+
+    def row(self) -> tuple[object, ...]:
+        """Return it as people see it."""
+        findings = "" if self.finding_count is None else self.finding_count
+        node, container_id = short(self.datanode_id), self.container_id or ""
+        return (moment(self.at_ms), node, container_id, self.state, findings, self.what)
+
+    def facts(self) -> dict[str, object]:
+        """Return it as JSON shows it."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def since_of(text: str, now_ms: int) -> int:
+    """Return the moment that is so long ago. Raises Refused(MALFORMED_REQUEST)."""
+    try:
+        return max(0, now_ms - int(parse_duration_s(text) * 1000))
+    except ValueError as error:
+        raise Refused(Code.MALFORMED_REQUEST, f"--since {text}: {error}") from error
+
+
+def log(
+    since: Annotated[
+        str, typer.Option(metavar="TIME", help="How far back: 12h, 1d12h, 90min.")
+    ] = SINCE_DEFAULT,
+    container_id: Annotated[
+        int, typer.Option("--container", metavar="ID", help="Only this one.", min=0, max=ID_MAX)
+    ] = 0,
+    count: Annotated[
+        int, typer.Option(metavar="N", help="Show the newest N lines.", min=1)
+    ] = SHOWN_COUNT,
+    datanode: NodeOption = None,
+    scm: ScmOption = SCM_DEFAULT,
+    as_json: JsonFlag = False,
+) -> int:
+    """Show what was changed on the disks of all datanodes, and what was ordered; oldest first.
+
+    Each datanode keeps the last 64 changes of a replica. 2: a datanode could not be asked.
+    """
+    since_ms = since_of(since, int(time.time() * 1000))
+    with connect(scm) as client:
+        nodes = nodes_of(client, datanode)
+        answers = ask_each(client, nodes, lambda peer: peer.changes(since_ms))
+        asked = scm_pb2.ListOutcomesRequest(count=OUTCOMES_LOOKED_AT)
+        outcomes = [] if _is_address(datanode) else client.scm.list_outcomes(asked).outcomes
+    wanted = {name for name, _ in nodes}
+    lines = [
+        *changes_told(answers),
+        *orders_told([one for one in outcomes if one.datanode_id in wanted], since_ms),
+    ]
+    lines = sorted(
+        (line for line in lines if container_id in {0, line.container_id}),
+        key=lambda line: line.at_ms,
+    )
+    missing = list(not_told(answers))
+    if as_json:
+        emit({"since_ms": since_ms, "lines": [line.facts() for line in lines], "missing": missing})
+        return Exit.TO_DO if missing else Exit.OK
+    if len(lines) > count:
+        say(f"{counted(len(lines) - count, 'older line')} left out; --count shows more")
+    if lines:
+        show(grid("", COLUMNS, [line.row() for line in lines[-count:]]))
+    ago = spoken_duration(parse_duration_s(since))
+    say(f"{counted(len(lines), 'change')} on {counted(len(answers), 'datanode')} in the last {ago}")
+    for text in missing:
+        say(text)
+    return Exit.TO_DO if missing else Exit.OK
+
+
+def changes_told(answers: Sequence[Answered[Changes]]) -> Iterator[Line]:
+    """Yield what datanodes say that became of replicas."""
+    for answer in answers:
+        for change in answer.value.changes if answer.value else ():
+            entry = change.entry
+            root = checksum(entry.root) if entry.HasField("root") else ""
+            what = entry.why
+            yield Line(
+                entry.at_ms,
+                answer.datanode,
+                change.container_id,
+                state_name(entry.state),
+                entry.finding_count,
+                what,
+                root,
+            )
+
+
+def orders_told(outcomes: Sequence[scm_pb2.Outcome], since_ms: int) -> Iterator[Line]:
+    """Yield the orders that ended: they are why, and a replica that was deleted tells no more."""
+    for outcome in outcomes:
+        status = outcome.status
+        if outcome.reported_at_ms < since_ms or status.type in SILENT_KINDS:
+            continue
+        words = order_words(outcome)
+        node = outcome.datanode_id
+        yield Line(outcome.reported_at_ms, node, status.container_id, "", None, words)
+
+
+def not_told(answers: Sequence[Answered[Changes]]) -> Iterator[str]:
+    """Yield what is missing, in words: datanodes, volumes, and changes that are too many."""
+    for answer in answers:
+        name = short(answer.datanode)
+        if answer.value is None:
+            yield f"{name}: cannot be asked: {answer.error}"
+            continue
+        for path in answer.value.unread_paths:
+            yield f"{name}: {path} cannot be read"
+        if answer.value.left_out_count:
+            yield f"{name}: {counted(answer.value.left_out_count, 'older change')} left out"
+
+
+def _is_address(datanode: str | None) -> bool:
+    """Whether a datanode was named by its address: then there may be no SCM."""
+    return datanode is not None and ":" in datanode

@@ -1,0 +1,31 @@
+"""When the replicas of a container were last read whole, in words and numbers."""
+
+import time
+
+from agent.cli.terminal.output import short
+from agent.config.quantity import spoken_duration
+from agent.rpc.v1 import scm_pb2
+
+
+def ago(at_ms: int) -> str:
+    """Return how long ago that was; `never` for what was never read whole."""
+    return "never" if not at_ms else f"{spoken_duration(max(0.0, time.time() - at_ms / 1000))} ago"
+
+
+def last_reads(info: scm_pb2.ContainerInfo) -> dict[str, int]:
+    """Return when each datanode last read its replica whole; 0: never."""
+    return {r.datanode.datanode_id: r.replica.data_scan_at_ms for r in info.replicas}
+
+
+def verified_text(info: scm_pb2.ContainerInfo) -> str:
+    """Say when a container was last verified: the oldest and the newest read of a replica."""
+    reads = last_reads(info)
+    never = [short(node) for node, at_ms in reads.items() if not at_ms]
+    known = sorted((at_ms, node) for node, at_ms in reads.items() if at_ms)
+    if not known:
+        return "no replica was read whole yet"
+    (oldest_ms, oldest_on), (newest_ms, newest_on) = known[0], known[-1]
+    text = f"last read whole: {ago(newest_ms)} on {short(newest_on)}"
+    if len(known) > 1:
+        text += f", the oldest {ago(oldest_ms)} on {short(oldest_on)}"
+    return text + (f"; never on {', '.join(never)}" if never else "")
