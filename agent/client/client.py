@@ -4,7 +4,7 @@ The reader trusts nobody: every window of every chunk is checked, and a chunk th
 replica is read from another.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
 from itertools import zip_longest
@@ -29,6 +29,7 @@ from merkle.replica import BlockId, ContainerId
 T = TypeVar("T")
 
 LANES_DEFAULT: Final = 4  # writer sessions side by side, each with its own container
+AHEAD_BYTES: Final = 1024**2  # left of a block when the next is asked for: more only crowds caches
 
 
 class Client:
@@ -157,17 +158,31 @@ class Client:
                 continue
             reader = ahead or self._reader(key, location, found, datanode_id)
             ahead = None
-            if following is not None:  # its first bytes are on their way when this one ends
-                beside = located.get(following.block_id.container_id, scm_pb2.ContainerReplicas())
-                if not beside.scheme:
-                    reader.begin()
-                    ahead = self._reader(key, following, beside, datanode_id)
-                    ahead.begin()
+            left_bytes = location.length
             try:
-                yield from reader.read()
+                for part in reader.read():
+                    left_bytes -= len(part)
+                    if left_bytes <= AHEAD_BYTES and ahead is None and following is not None:
+                        ahead = self._begun(key, following, located, datanode_id)
+                    yield part
             finally:
                 for datanode in reader.faults:
                     self._conduct.failed(datanode)
+
+    def _begun(
+        self,
+        key: str,
+        location: scm_pb2.BlockLocation,
+        located: Mapping[int, scm_pb2.ContainerReplicas],
+        datanode_id: str | None,
+    ) -> BlockReader | None:
+        """Return what reads the next block, whose first bytes are on their way then."""
+        found = located.get(location.block_id.container_id, scm_pb2.ContainerReplicas())
+        if found.scheme:
+            return None
+        reader = self._reader(key, location, found, datanode_id)
+        reader.begin()
+        return reader
 
     def peer(self, address: str) -> Peer:
         """Return the connection to the datanode at `address`, made on first use."""
