@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,14 @@ import pytest
 from agent.client import writer
 from agent.client.client import Client
 from agent.client.ecwriter import EcWriterSession
+from agent.client.putnote import PUT
 from agent.client.spread import WAITING_MAX, Lane, Open, spread
 from agent.client.writer import Source, Stored, WriterSession
 from agent.ec.scheme import Scheme, parse_scheme
 from agent.errors import Code, Unavailable
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, scm_pb2
-from merkle.replica import BlockId, ContainerId
+from merkle.replica import BlockData, BlockId, ContainerId
 from tests.support.datanodes import Datanode
 from tests.support.three_replicas import content
 
@@ -274,6 +276,12 @@ CODE = parse_scheme("rs-3-2-64k")
 CODED_SIZES = [0, 1, 65_536, 100_000, 3 * 65_536, 500_000, 1_000_003]
 
 
+def unnoted(block: BlockData) -> BlockData:
+    """Return a block without the note of which put wrote it: that names session and time."""
+    assert PUT in dict(block.metadata)
+    return replace(block, metadata=tuple(item for item in block.metadata if item[0] != PUT))
+
+
 def shards_of(world: World) -> list[tuple[object, ...]]:
     """Return what each datanode has of the first container."""
     found = []
@@ -287,7 +295,8 @@ def shards_of(world: World) -> list[tuple[object, ...]]:
             for b in blocks
         ]
         facts = store.replica(container_id)
-        found.append((facts.replica_index, facts.bcsid, facts.bytes_used, blocks, datas))
+        rows = [unnoted(block) for block in blocks]
+        found.append((facts.replica_index, facts.bcsid, facts.bytes_used, rows, datas))
     return found
 
 
