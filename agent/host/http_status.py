@@ -69,7 +69,7 @@ class Face:
     def _page(self) -> Page:
         now_ms = self._clock.now_ms()
         found = self._observer.findings()
-        return Page(status_page(self._observer, self._scrub.status(), now_ms, found).encode())
+        return Page(status_page(self._observer, self._scrub.status(), now_ms, found))
 
     def _metrics(self) -> Page:
         return Page(exposition(self._registry), CONTENT_TYPE)

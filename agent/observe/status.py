@@ -11,6 +11,7 @@ from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.rpc.wire.reports import replica_report, unloadable_report
 from agent.runtime.loop import WorkerStatus
 from agent.store.index.facts import Unloadable, VolumeFacts
+from agent.store.index.history import Changes
 from agent.store.replica_store import ReplicaStore
 from agent.store.volumes.nodestate import NodeState
 from merkle.damaged import Damaged
@@ -89,6 +90,10 @@ class Observer:
         for container_id in shown:
             with suppress(SutureError, Damaged):
                 yield from self._store.findings(container_id, count=FINDINGS_SHOWN_MAX)
+
+    def changes(self, since_ms: int, *, count: int) -> Changes:
+        """Return the newest changes of all replicas since a moment."""
+        return self._store.changes(since_ms, count=count)
 
     def replica_ids(self) -> Sequence[ContainerId]:
         """Return the ids of all replicas, also of those that cannot be loaded."""

@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent.cli.terminal.output import Exit
 from agent.demo.cluster import Cluster
+from tests.support.browser import CHROMIUM, overflow, shown
 from tests.support.command_line import CommandLine
 from tests.support.monitoring import METRIC, expressions, without_suffix
 from tests.support.nursery import forked
@@ -125,6 +126,9 @@ def test_damage_and_its_repair_are_counted(
     assert 1 == found["suture_damaged_replicas", ""]
     assert "CHUNK_CHECKSUM" in page
     assert "1 finding awaits repair" in page
+    words = ["How far the scan is", "When bytes were last verified", "closed with 1 block"]
+    places = [page.index(text) for text in [*words, "damaged: 1 CHUNK_CHECKSUM", "Inside: workers"]]
+    assert max(places) == places[-1], "how the process works comes last"
     after = metrics(address)
     assert 1 <= after["suture_reconciles_total", "converged"]
     assert before < after["suture_reconcile_fetched_bytes_total", "data"]
@@ -208,21 +212,18 @@ def test_promtool_finds_nothing_to_say(cluster: Cluster) -> None:
     assert (0, "", "") == (checked.returncode, checked.stdout, checked.stderr)
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 def test_a_browser_shows_the_page(cluster: Cluster, tmp_path: Path, container_id: int) -> None:
     """
-    A real browser loads the page without a complaint and shows the answer and the tables.
+    A real browser loads the page without a complaint and shows the answer and the tables, on a
+    wide screen and on a telephone.
     """
     assert container_id
-    address = web_address(cluster, 0)
-    shown = subprocess.run(
-        ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom",  # noqa: S607
-         "--enable-logging=stderr", f"--user-data-dir={tmp_path}", f"http://{address}/"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )  # fmt: skip
+    address = f"http://{web_address(cluster, 0)}/"
 
-    assert "of bytes verified within 7 d" in shown.stdout
-    assert str(cluster.volume_paths(0)[0]) in shown.stdout
-    assert "CONSOLE" not in shown.stderr, shown.stderr
+    page = shown(address, tmp_path / "profile")
+
+    assert "of bytes verified within 7 d" in page
+    assert str(cluster.volume_paths(0)[0]) in page
+    for width in (390, 1400):
+        assert 0 >= overflow(address, tmp_path / "profile", width=width)

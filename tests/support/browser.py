@@ -1,0 +1,51 @@
+"""A real browser that shows a page and says how wide it is laid out."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+CHROMIUM = shutil.which("chromium")
+TIMEOUT_S = 120
+
+
+def shown(address: str, profile: Path, *, width: int = 1400) -> str:
+    """Load a page; return its document as the browser has it. Fail on any complaint."""
+    found = _run(address, profile, width, "--dump-dom")
+    assert "CONSOLE" not in found.stderr, found.stderr
+    return found.stdout
+
+
+def overflow(address: str, profile: Path, *, width: int) -> int:
+    """Return by how many pixels a page is wider than a frame of this width.
+
+    The page itself runs no script: it is shown in a frame, and the page around that measures. For
+    that both come from files, and the browser is told to let one look into the other.
+    """
+    page = profile.parent / "page.html"
+    page.write_text(shown(address, profile, width=width), encoding="utf-8")
+    around = profile.parent / "frame.html"
+    around.write_text(
+        f'<iframe src="page.html" style="width:{width}px;height:900px;border:0" '
+        'onload="var d=this.contentDocument.documentElement;'
+        'document.title=d.scrollWidth-d.clientWidth"></iframe>',
+        encoding="utf-8",
+    )
+    found = _run(
+        around.as_uri(), profile, width + 200, "--allow-file-access-from-files", "--dump-dom"
+    )
+    (title,) = re.findall(r"<title>(-?\d+)</title>", found.stdout)
+    return int(title)
+
+
+def _run(
+    address: str, profile: Path, width: int, *options: str
+) -> "subprocess.CompletedProcess[str]":
+    assert CHROMIUM is not None
+    return subprocess.run(
+        [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--window-size={width},900",
+         "--enable-logging=stderr", f"--user-data-dir={profile}", *options, address],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )  # fmt: skip

@@ -1,0 +1,55 @@
+"""What pages are written in: everything from elsewhere is text."""
+
+import pytest
+
+from agent.observe.markup import Markup, age, bar, bullets, document, element, link, moment, table
+
+
+def test_text_is_escaped_once_and_markup_never() -> None:
+    """Whoever puts a value into a page need not think of it."""
+    inner = element("b", "<i> & co")
+
+    assert "<p><b>&lt;i&gt; &amp; co</b>&quot;</p>" == element("p", inner, '"')
+    assert "<ul><li>&lt;b&gt;</li></ul>" == bullets(["<b>"])
+
+
+def test_what_is_not_visible_is_shown_as_its_code() -> None:
+    """Also in a title: turned text reads as what it is not."""
+    assert "\\u202egnp" in element("td", "\u202egnp")
+    assert b"<title>\\u202egnp</title>" in document("\u202egnp")
+
+
+def test_a_link_cannot_leave_its_attribute() -> None:
+    """Whatever an address is made of."""
+    assert '<a href="/?x=&quot;&gt;&lt;b&gt;">y</a>' == link('/?x="><b>', "y")
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "share"),
+    [(0, 9, "0 %"), (1, 9, "11 %"), (9, 9, "100 %"), (8.9999, 9, "99 %"), (20, 9, "100 %")],
+)
+def test_a_share_is_rounded_down(part: float, whole: float, share: str) -> None:
+    """What is not all is never called 100 %; what is more than all is all."""
+    assert f"{share}</span>" in bar(part, whole)
+
+
+def test_of_nothing_there_is_no_share() -> None:
+    """Not even 0 %."""
+    assert "-" == bar(0, 0) == bar(5, -1)
+
+
+def test_a_table_names_each_value_for_narrow_screens() -> None:
+    """Numbers stand right; an empty cell is left out there; without rows something is said."""
+    text = table(("name", "#count"), [("a", 5), ("", 6)])
+
+    assert '<td data-l="name">a</td><td class=n data-l="count">5</td>' in text
+    assert '<td class=e data-l="name"></td>' in text
+    assert '<p class="soft">Nothing.</p>' == table(("a",), [], "Nothing.")
+    assert isinstance(text, Markup)
+
+
+def test_times_are_said_as_people_say_them() -> None:
+    """A clock that is behind makes nothing younger than now; no time is no time."""
+    assert ("never", "0 s", "1 h") == (age(0, 5), age(9_000, 5_000), age(1_000, 3_601_000))
+    assert "1970-01-02 00:00 UTC" == moment(86_400_000)
+    assert "-" == moment(2**63)
