@@ -46,6 +46,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "demo": ("agent.cli.setup.demo", "demo"),
 }
 GROUPS: Final[dict[str, tuple[str, str]]] = {
+    "volume": (
+        "agent.cli.change.volumes",
+        "Add, retire and migrate volumes: replace a disk step by step.",
+    ),
     "scrub": ("agent.cli.inspect.scrub", "See, pause and resume the background scans."),
     "ozone": ("ozone.commands", "Read the volumes of an Apache Ozone datanode."),
     "tls": (

@@ -31,6 +31,8 @@ from agent.host.outbox import Outboxes
 from agent.host.recoveries import REASON, Recoveries
 from agent.host.settings import call_threads, server_limits, store_options, web_names
 from agent.host.terms import Terms
+from agent.host.volume_moves import VolumeMoves
+from agent.host.volumes import Description, HostVolumes
 from agent.observe.audit import AuditLog
 from agent.observe.metrics import Meters
 from agent.observe.status import QUIET_MAX_S, About, Observer
@@ -60,11 +62,12 @@ from agent.scan.requested import RequestedScans
 from agent.scan.scanning import ScanReport, ScanTools, scan_container
 from agent.scan.scrub import Scrub
 from agent.scan.watch import ChangeWatch
-from agent.store.index.facts import RecoveryStep
+from agent.store.index.facts import RecoveryStep, VolumeFacts
 from agent.store.operations.arrival import ARRIVALS_MAX
 from agent.store.replica_store import ReplicaStore
 from agent.store.trouble import Trouble
 from agent.transfer.incoming import Importer
+from agent.transfer.relocation import Mover
 from merkle.replica import ContainerId
 from scanner.resume import Doubt
 
@@ -140,14 +143,17 @@ class Host:
         self._handlers = self._built_handlers(control_planes)
         commands = Commands(self._handlers.routes(), self._answer, self._clock)
         self._intake = Intake(commands, self._clock, bell=Bell())
+        self._writers = ThreadPoolExecutor(
+            TRANSFER_THREADS + ARRIVALS_MAX, thread_name_prefix="import"
+        )  # each arrival may have one that waits for its sender
+        self._moves_pulse, self._moves_bell = Pulse(self._clock), Bell()
+        self._moves = self._built_moves()
         self._observer = self._built_observer()
         self._parity_pulse = Pulse(self._clock)
         self._parity = self._built_parity(control_planes)
         self._scans = BackgroundScans(self._scrub, self._parity)
-        self._writers = ThreadPoolExecutor(
-            TRANSFER_THREADS + ARRIVALS_MAX, thread_name_prefix="import"
-        )  # each arrival may have one that waits for its sender
         self._disk_writers = ThreadPoolExecutor(DISK_WRITERS, thread_name_prefix="write")
+        self._volumes = HostVolumes(self._store, self._moves, self._observer, self._volume_added)
         limits = server_limits(config)
         self._executor = call_threads(config)
         waits = waits_of(limits)
@@ -171,6 +177,13 @@ class Host:
     def _volume_failed(self, _volume_id: str, container_ids: tuple[ContainerId, ...]) -> None:
         for container_id in container_ids:
             self._observer.note(container_id)
+        self._outboxes.report_all()
+
+    def _volume_added(self, volume: VolumeFacts) -> None:
+        loop = self._scrub.add(volume)
+        if loop is not None:
+            self._loops.add(loop)
+            loop.start()
         self._outboxes.report_all()
 
     @property
@@ -282,6 +295,7 @@ class Host:
             scm_state=lambda: self._outboxes.state,
             interval_s=self._config.scan.data_interval_s,
             now_ms=self._clock.now_ms,
+            describe=Description(self._store, self._moves),
         )
 
     def _built_parity(self, control_planes: ControlPlanes) -> ParityScrub | None:
@@ -301,6 +315,19 @@ class Host:
             clock=self._clock,
             pulse=self._parity_pulse,
         )
+
+    def _built_moves(self) -> VolumeMoves:
+        mover = Mover(
+            store=self._store,
+            executor=self._writers,
+            cluster_id=self._who.cluster_id,
+            datanode_id=self._who.datanode_id,
+            algorithm=self._config.storage.tree_algorithm,
+            now_ms=self._clock.now_ms,
+        )
+        stop = self._stopping.is_set
+        pulse, bell = self._moves_pulse, self._moves_bell
+        return VolumeMoves(self._scrub.tools, mover, stop=stop, pulse=pulse, bell=bell)
 
     def _built_face(self, waits: Waits) -> Face:
         def trouble() -> str:
@@ -350,7 +377,7 @@ class Host:
             ImportHandlers(importer),
             JudgeHandlers(self._store, self._requested.run, limits=limits),
             TrustHandlers(self._handlers.trust),
-            HostHandlers(self._observer.status, self._scans),
+            HostHandlers(self._observer.status, self._scans, self._volumes),
         )
         return build_server(
             groups,
@@ -402,6 +429,8 @@ class Host:
         yield Loop(watchdog, clock=self._clock)
         yield Loop(self._recoveries, clock=self._clock)
         yield Loop(self._housekeeper)
+        pulse, bell = self._moves_pulse, self._moves_bell
+        yield Loop(self._moves, clock=self._clock, pulse=pulse, bell=bell)
 
     # What the parts ask for.
 

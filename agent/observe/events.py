@@ -55,6 +55,10 @@ AGENT: Final[Mapping[str, Event]] = {
     "reconstruction_expired": Event("Its coordinator went away; the shard goes.", (CONTAINER,)),
     "reconstruction_replaced": Event("An unfinished shard made way.", (CONTAINER,)),
     "registered": Event("The control plane knows this datanode."),
+    "replica_moved": Event("It left a volume that retires.", (CONTAINER, VOLUME)),
+    "replica_not_moved": Event(
+        "It stays on a volume that retires, and why; it is tried again.", (CONTAINER, VOLUME)
+    ),
     "repair_proven": Event("What a reconcile changed was read; the rest waits.", (CONTAINER,)),
     "replica_reconciled": Event("What a reconcile came to, in chunks and bytes.", (CONTAINER,)),
     "replica_scanned": Event("A replica was read whole, and what came of it.", (CONTAINER, VOLUME)),
@@ -77,12 +81,15 @@ AGENT: Final[Mapping[str, Event]] = {
     "verdicts_held_back": Event(
         "This host is suspect; nothing is called corrupt.", (CONTAINER, VOLUME)
     ),
+    "volume_added": Event("An operator added it; it serves.", (VOLUME,)),
     "volume_check_failed": Event("Writing, reading or looking failed.", (VOLUME,)),
     "volume_check_requested": Event("A read error had the disk checked.", (VOLUME,)),
     "volume_fenced": Event("Nothing is served from this volume any more.", (VOLUME,)),
     "volume_in_doubt": Event("A check failed once.", (VOLUME,)),
     "volume_left_out": Event("It cannot be served; the others are. `error` says what to do."),
     "volume_recovered": Event("What the last process had left was finished.", (VOLUME,)),
+    "volume_retired": Event("It is empty, and may be pulled after a restart.", (VOLUME,)),
+    "volume_service_changed": Event("In service, read-only, retiring.", (VOLUME,)),
     "waiting_for_scm": Event("A first start needs the control plane to name the cluster."),
     "watchdog_not_fed": Event("Workers do not move; systemd will restart us."),
     "worker_step_failed": Event("A worker's step failed; it is tried again."),

@@ -54,8 +54,10 @@ class Observer:
         scm_state: Callable[[], str],
         interval_s: float,
         now_ms: Callable[[], int],
+        describe: Callable[[datanode_pb2.VolumeStatus], object] = lambda _: None,
     ) -> None:
-        """`interval_s`: every byte is to be verified once in this time."""
+        """`interval_s`: every byte is to be verified once in this time. `describe` adds to a
+        volume's status what others know of it."""
         self._about = about
         self._store = store
         self._pools = pools
@@ -66,6 +68,12 @@ class Observer:
         self._census = Census(interval_s=interval_s)
         for volume_id, replicas in store.columns():
             self._census.fill(volume_id, replicas)
+        self._describe = describe
+
+    def note_volume(self, volume_id: str) -> None:
+        """Take in all replicas of a volume that was added."""
+        for added_id, replicas in self._store.columns(volume_id):
+            self._census.fill(added_id, replicas)
 
     def note(self, container_id: ContainerId) -> None:
         """Take in that a replica is new, changed, or gone; any thread may say so."""
@@ -122,7 +130,7 @@ class Observer:
     def volumes(self) -> list[datanode_pb2.VolumeStatus]:
         """Return every volume's state."""
         known, nothing = self.summary().volumes, VolumeSummary()
-        return [
+        found = [
             datanode_pb2.VolumeStatus(
                 volume_id=volume.volume_id,
                 path=str(volume.path),
@@ -138,6 +146,9 @@ class Observer:
             )
             for volume in self._store.volumes()
         ]
+        for status in found:
+            self._describe(status)
+        return found
 
     def queues(self) -> Iterable[scm_pb2.QueueCount]:
         """Return queued and running tasks by type."""

@@ -158,6 +158,16 @@ class Scrub:
             for volume in self._volumes:
                 yield self._volume_loop(volume)
 
+    def add(self, volume: VolumeFacts) -> Loop | None:
+        """Look after a volume that was added; return the loop to start, if it is scanned."""
+        self._volumes = [one for one in self._volumes if one.path != volume.path] + [volume]
+        self.checks.add(volume.volume_id)
+        if not self._config.enabled:
+            return None
+        disk_bytes_per_s = measured_bytes_per_s(self._tools.store, volume.volume_id)
+        self._promises[volume.volume_id] = check_promise(self._config, volume, disk_bytes_per_s)
+        return self._volume_loop(volume)
+
     def client_read(self, latency_s: float) -> None:
         """Note how long a client's read took; called by the threads that serve."""
         self._latencies.add(self._tools.clock.monotonic_s(), latency_s)

@@ -93,6 +93,12 @@ class VolumeChecks:
         volume.due_at_s = min(volume.due_at_s, volume.checked_at_s + self._limits.gap_min_s)
         self.wake()
 
+    def add(self, volume_id: str) -> None:
+        """Check another volume from now on."""
+        self._fenced.pop(volume_id, None)
+        self._volumes.setdefault(volume_id, self._new())
+        self.wake()
+
     def error_of(self, volume_id: str) -> str:
         """Return what the last check of a volume said; "" when it passed."""
         volume = self._volumes.get(volume_id)

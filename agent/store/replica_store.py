@@ -17,17 +17,15 @@ from agent.store.files.layout import ReplicaPaths
 from agent.store.files.writebehind import Submit
 from agent.store.index.columns import ReplicaColumns
 from agent.store.index.facts import (
-    RecoveryReport,
     ReplicaFacts,
     ScanBase,
     ScanCommit,
     Unloadable,
-    VolumeFacts,
     facts_of,
 )
 from agent.store.index.history import Changes, HistoryEntry
 from agent.store.index.rows import ReplicaRow, ScanCursor, not_found
-from agent.store.operations.arrival import Announced, Arrival, Arrivals, Received
+from agent.store.operations.arrival import Announced, Arrival, Received
 from agent.store.operations.batches import Offer, install_batch
 from agent.store.operations.blocks import check_id, check_new, check_open, check_same
 from agent.store.operations.closing import close_replica, create_replica, move_state
@@ -37,10 +35,7 @@ from agent.store.operations.reading import (
     Readable,
     block_rows,
     changes_of,
-    facts_or_failure,
-    failed_facts,
     findings_of,
-    index_version,
     read_block,
     readable_block,
     readable_blocks,
@@ -51,14 +46,12 @@ from agent.store.operations.scans import begin_scan, commit_scan, keep_cursor, k
 from agent.store.operations.writing import put_block, write_chunk
 from agent.store.options import StoreOptions
 from agent.store.recovery.opening import open_volumes
-from agent.store.recovery.recovery import Shelf
-from agent.store.replica.evidence import keep_evidence, purge_quarantine
+from agent.store.replica.evidence import keep_evidence
 from agent.store.replica.packs import PackIndex
 from agent.store.replica.states import Event
 from agent.store.replica.trees import load_tree
 from agent.store.trouble import Trouble, noticed
-from agent.store.volumes.nodestate import NodeState, newest_state, write_state
-from agent.store.volumes.probe import Probe, probe
+from agent.store.volume_services import VolumeServices
 from agent.store.volumes.volume import Volume, roomiest
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
 from merkle.tree import Tree
@@ -68,28 +61,8 @@ BLOCKS_MAX: Final = 10_000
 FINDINGS_MAX: Final = 10_000
 
 
-class ReplicaStore:
+class ReplicaStore(VolumeServices):
     """All replicas of one datanode."""
-
-    def __init__(
-        self,
-        volumes: Sequence[Volume],
-        options: StoreOptions,
-        shelf: Shelf,
-        failed: Sequence[VolumeFacts],
-    ) -> None:
-        """Use `open`: it recovers what a crash left."""
-        self._volumes = tuple(volumes)
-        self._options = options
-        self._places = shelf.places
-        self._unloadable = {entry.container_id: entry for entry in shelf.unloadable}
-        self._failed = tuple(failed)
-        self._fenced: tuple[Volume, ...] = ()
-        self._lost: Mapping[ContainerId, str] = {}
-        self._arrivals = Arrivals(options)
-        self.recovery = RecoveryReport(tuple(shelf.steps), tuple(shelf.unloadable))
-        self.on_change = options.on_change
-        self.on_trouble = options.on_trouble
 
     @classmethod
     def open(
@@ -111,48 +84,7 @@ class ReplicaStore:
         )
         return cls(opened.volumes, chosen, opened.shelf, opened.failed)
 
-    def close(self) -> None:
-        """Close all volumes. No other call may be running."""
-        for volume in (*self._volumes, *self._fenced):
-            volume.close(is_well=volume not in self._fenced)
-        self._volumes, self._fenced, self._places = (), (), {}
-
     # -- what there is
-
-    def volumes(self) -> tuple[VolumeFacts, ...]:
-        """Return the facts of every volume, failed ones last."""
-        return (*(facts_or_failure(volume) for volume in self._volumes), *self._failed)
-
-    def version(self) -> tuple[tuple[str, int], ...]:
-        """Return a value that is another one after every change of what the indexes hold."""
-        return tuple((volume.volume_id, index_version(volume)) for volume in self._volumes)
-
-    def probe(self, volume_id: str) -> Probe:
-        """Try whether a volume works: write, sync, read, remove. May hang as its disk does."""
-        return probe(self._by_id(volume_id).layout)
-
-    def canary_directory(self, volume_id: str) -> Path:
-        """Return where a volume keeps the fault that its scan has to find; it need not exist."""
-        return self._by_id(volume_id).layout.canary
-
-    def fail_volume(self, volume_id: str, reason: str) -> tuple[ContainerId, ...]:
-        """Fence a volume until the next start: its replicas are refused and no longer reported.
-
-        Returns the containers that were on it. Nothing on the volume is touched.
-        """
-        volume = self._by_id(volume_id)
-        lost = tuple(key for key, place in dict(self._places).items() if place is volume)
-        self._lost = {**self._lost, **dict.fromkeys(lost, f"{volume.layout.volume}: {reason}")}
-        self._volumes = tuple(other for other in self._volumes if other is not volume)
-        self._fenced = (*self._fenced, volume)
-        self._failed = (*self._failed, failed_facts(volume, reason))
-        for container_id in lost:
-            self._places.pop(container_id, None)
-        return lost
-
-    def is_lost(self, container_id: ContainerId) -> bool:
-        """Return whether the replica was on a volume that is fenced: gone until the next start."""
-        return container_id in self._lost
 
     def unloadable(self) -> tuple[Unloadable, ...]:
         """Return the replicas whose files are here and cannot be served."""
@@ -177,12 +109,6 @@ class ReplicaStore:
         """Yield the id and all replicas of each volume, or of one."""
         here = (v for v in self._volumes if volume_id in {"", v.volume_id})
         return ((volume.volume_id, served_columns(volume, self._places)) for volume in here)
-
-    def let_go_of_pages(self) -> None:
-        """Take the indexes' pages out of this process's memory: after work on all replicas."""
-        for volume in self._volumes:
-            with volume.index.read() as rows:
-                rows.let_go_of_pages()
 
     def _replicas_on(self, volume: Volume, start: int = 0) -> Iterator[ReplicaFacts]:
         with volume.index.read() as rows:
@@ -223,7 +149,7 @@ class ReplicaStore:
         if container_id in self._places or container_id in self._lost:
             return check_same(self.replica(container_id), replica_index, state)
         self._check_absent(container_id)
-        volume = roomiest(self._volumes, self._options.reserve_bytes)
+        volume = roomiest(self.in_service(), self._options.reserve_bytes)
         row = ReplicaRow(
             state=state,
             replica_index=replica_index,
@@ -241,7 +167,7 @@ class ReplicaStore:
         """
         check_id(announced.container_id, "container id")
         self._check_absent(announced.container_id)
-        return self._arrivals.begin(announced, self._volumes, submit)
+        return self._arrivals.begin(announced, self.in_service(), submit)
 
     def finish_arrival(self, arrival: Arrival, received: Received) -> ReplicaFacts:
         """Put a replica that has arrived in place: durable, and served from now on."""
@@ -370,17 +296,6 @@ class ReplicaStore:
         """Return the newest changes of all replicas since a moment."""
         return changes_of(self._volumes, since_ms=since_ms, count=count)
 
-    # -- this datanode
-
-    def node_state(self) -> NodeState:
-        """Return what the SCM has decided about this datanode."""
-        return newest_state([volume.layout for volume in self._volumes])
-
-    def set_node_state(self, op_state: str, op_expiry_ms: int) -> None:
-        """Keep what the SCM has decided, durably, on every volume that works."""
-        layouts = [volume.layout for volume in self._volumes]
-        write_state(layouts, NodeState(op_state, op_expiry_ms, newest_state(layouts).version + 1))
-
     # -- judging and repairing
 
     def begin_scan(self, container_id: ContainerId) -> ScanBase:
@@ -444,10 +359,6 @@ class ReplicaStore:
         """Keep bytes about a replica in its volume's quarantine, each under what it is."""
         keep_evidence(self._volume(container_id), self._options, container_id, pieces)
 
-    def purge_quarantine(self, older_than_s: float) -> int:
-        """Remove what was quarantined longer ago; returns how many pieces went."""
-        return purge_quarantine(self._volumes, self._options, older_than_s)
-
     def volume_id(self, container_id: ContainerId) -> str:
         """Return the volume that a replica is on, "" when none that works has it. Reads nothing."""
         return volume.volume_id if (volume := self._places.get(container_id)) else ""
@@ -492,9 +403,3 @@ class ReplicaStore:
                 container_id=container_id,
             )
         raise not_found(container_id)
-
-    def _by_id(self, volume_id: str) -> Volume:
-        for volume in self._volumes:
-            if volume.volume_id == volume_id:
-                return volume
-        raise VolumeFailed(Code.IO_EXCEPTION, f"volume {volume_id} does not serve")

@@ -59,14 +59,13 @@ def volumes(
             ]
         )
     else:
-        columns = ["datanode", "volume", "state", "containers#", "used#", "free#"]
         rows = [
             volume_row(answer.datanode, volume, scan)
             for answer in answers
             if answer.value
             for volume, scan in pairs(answer.value)
         ]
-        show(grid("", [*columns, "in time#", "oldest", "scan", "remark"], rows))
+        show(grid("", volume_columns(), rows))
         say_silent(silent)
     bad = any(
         volume.failed or scan.check or scan.canary_overdue or scan.lag_ms
@@ -128,15 +127,42 @@ def finding_row(datanode: str, item: pb.Finding) -> tuple[object, ...]:
     )
 
 
+def volume_columns() -> list[str]:
+    """Return the names of what `volume_row` returns."""
+    columns = ["datanode", "volume", "state", "containers#", "used#", "free#"]
+    return [*columns, "in time#", "oldest", "scan", "remark"]
+
+
+def service_remark(volume: pb.VolumeStatus) -> str:
+    """Say how far a volume is that retires, and what holds it up."""
+    if volume.service != "RETIRING":
+        return ""
+    gone = max(0, volume.retiring_bytes - volume.used_bytes)
+    share = percent(gone, volume.retiring_bytes) if volume.retiring_bytes else "100 %"
+    left = f", {spoken_duration(volume.eta_ms / 1000)} left" if volume.eta_ms > 0 else ""
+    stuck = len(volume.stuck_container_ids)
+    held = f"; {counted(stuck, 'replica')} not moved: {volume.stuck_reason}" if stuck else ""
+    return f"{share} moved{left}{held}"
+
+
+def volume_state(volume: pb.VolumeStatus, scan: pb.VolumeScrub) -> str:
+    """Return the word for a volume: that it fails comes first."""
+    if volume.failed or scan.check:
+        return "failed" if volume.failed else "in doubt"
+    if volume.service in {"", "IN_SERVICE"}:
+        return "good"
+    return volume.service.lower().replace("_", "-")
+
+
 def volume_row(datanode: str, volume: pb.VolumeStatus, scan: pb.VolumeScrub) -> tuple[object, ...]:
     """Return one volume's row."""
-    remarks = [volume.error, scan.check]
+    remarks = [volume.error, scan.check, service_remark(volume)]
     remarks.append("the planted fault was not found" if scan.canary_overdue else "")
     remarks.append(f"{spoken_duration(scan.lag_ms / 1000)} late" if scan.lag_ms else "")
     return (
         short(datanode),
         volume.path,
-        "failed" if volume.failed else "in doubt" if scan.check else "good",
+        volume_state(volume, scan),
         volume.container_count,
         size_text(volume.used_bytes),
         size_text(volume.available_bytes),

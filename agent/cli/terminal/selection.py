@@ -85,6 +85,27 @@ def named(client: Client, given: list[str]) -> tuple[list[str], list[tuple[str, 
     return list(dict.fromkeys(ids)), list(dict.fromkeys(volumes))
 
 
+def one_volume(nodes: Sequence[scm_pb2.NodeInfo], given: str) -> tuple[scm_pb2.NodeInfo, str]:
+    """Return the one volume that is named, and its datanode; refuse none and several."""
+    if not given.startswith("/") and VOLUME_SIGN in given:
+        datanode_id, volume_id = _volume_at(nodes, given)
+        return one_node(nodes, datanode_id), volume_id
+    found = [
+        (node, volume.volume_id)
+        for node in nodes
+        for volume in node.volumes
+        if (volume.path == given if given.startswith("/") else volume.volume_id.startswith(given))
+    ]
+    if len(found) == 1 and given:
+        return found[0]
+    what = f"{len(found)} volumes are" if found else "no volume is"
+    raise Refused(
+        Code.WRONG_DATANODE,
+        f"{what} named {given!r}",
+        hint="suture volumes lists them; DATANODE:/its/path names one",
+    )
+
+
 def _volume_at(nodes: Sequence[scm_pb2.NodeInfo], given: str) -> tuple[str, str]:
     name, _, rest = given.partition(VOLUME_SIGN)
     node, path = one_node(nodes, name), "/" + rest

@@ -382,6 +382,11 @@ class Peer:
         answer: pb.ScrubStatusResponse = self._ask(self.stub.SteerScrub, request)
         return answer
 
+    def steer_volume(self, request: pb.SteerVolumeRequest) -> pb.SteerVolumeResponse:
+        """Use a volume otherwise, or add one; return all volumes."""
+        answer: pb.SteerVolumeResponse = self._ask(self.stub.SteerVolume, request)
+        return answer
+
     def _ask(
         self, method: Method, request: object, *, timeout_s: float | None = None
     ) -> Any:  # the method's answer

@@ -1,6 +1,6 @@
 """What the services need of those who do the work: the runtime hands them in."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
@@ -49,6 +49,22 @@ class Scrub(Protocol):
 
     def skip(self, container_id: ContainerId) -> None:
         """Cancel the scan of a container, if it is under way."""
+        ...
+
+
+class Volumes(Protocol):
+    """The volumes of this datanode, as an operator steers them."""
+
+    def steer(self, volume_id: str, service: str, target_id: str) -> None:
+        """Use a volume otherwise from now on. Raise Refused."""
+        ...
+
+    def add(self, path: str) -> None:
+        """Open a volume and serve it. Raise SutureError."""
+        ...
+
+    def status(self) -> Sequence[pb.VolumeStatus]:
+        """Return how every volume is."""
         ...
 
 

@@ -1,11 +1,11 @@
-"""Calls about the datanode itself: how it is, and its background scans."""
+"""Calls about the datanode itself: how it is, its background scans, and its volumes."""
 
 from collections.abc import Callable
 
 import grpc
 
 from agent.errors import Code, Refused
-from agent.rpc.datanode.backends import Scrub
+from agent.rpc.datanode.backends import Scrub, Volumes
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec
 
@@ -13,12 +13,31 @@ Status = Callable[[], pb.StatusResponse]
 
 
 class HostHandlers:
-    """Status, ScrubStatus, SteerScrub."""
+    """Status, ScrubStatus, SteerScrub, SteerVolume."""
 
-    def __init__(self, status: Status, scrub: Scrub | None = None) -> None:
-        """Without `scrub` nothing is scanned in the background."""
+    def __init__(
+        self, status: Status, scrub: Scrub | None = None, volumes: Volumes | None = None
+    ) -> None:
+        """Without `scrub` nothing is scanned in the background, without `volumes` none changes."""
         self._status = status
         self._scrub = scrub
+        self._volumes = volumes
+
+    def SteerVolume(  # noqa: N802
+        self, request: pb.SteerVolumeRequest, context: grpc.ServicerContext
+    ) -> pb.SteerVolumeResponse:
+        """Use a volume otherwise, or add one; say how all are."""
+        del context
+        if self._volumes is None:
+            raise Refused(Code.INELIGIBLE, "the volumes of this datanode do not change")
+        match request.WhichOneof("wish"):
+            case "service":
+                self._volumes.steer(request.volume_id, request.service, request.target_volume_id)
+            case "add_path":
+                self._volumes.add(request.add_path)
+            case _:
+                raise codec.malformed("wish", "is not set")
+        return pb.SteerVolumeResponse(volumes=self._volumes.status())
 
     def ScrubStatus(  # noqa: N802
         self, request: pb.ScrubStatusRequest, context: grpc.ServicerContext

@@ -422,7 +422,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class VolumeStatus(_message.Message):
-    __slots__ = ("volume_id", "path", "capacity_bytes", "available_bytes", "used_bytes", "container_count", "failed", "scanned_bytes", "oldest_scan_at_ms", "error", "data_bytes", "in_time_bytes")
+    __slots__ = ("volume_id", "path", "capacity_bytes", "available_bytes", "used_bytes", "container_count", "failed", "scanned_bytes", "oldest_scan_at_ms", "error", "data_bytes", "in_time_bytes", "service", "service_since_ms", "retiring_bytes", "eta_ms", "stuck_container_ids", "stuck_reason", "homeless_container_ids")
     VOLUME_ID_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -435,6 +435,13 @@ class VolumeStatus(_message.Message):
     ERROR_FIELD_NUMBER: _ClassVar[int]
     DATA_BYTES_FIELD_NUMBER: _ClassVar[int]
     IN_TIME_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SERVICE_FIELD_NUMBER: _ClassVar[int]
+    SERVICE_SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    RETIRING_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ETA_MS_FIELD_NUMBER: _ClassVar[int]
+    STUCK_CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
+    STUCK_REASON_FIELD_NUMBER: _ClassVar[int]
+    HOMELESS_CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
     volume_id: str
     path: str
     capacity_bytes: int
@@ -447,7 +454,32 @@ class VolumeStatus(_message.Message):
     error: str
     data_bytes: int
     in_time_bytes: int
-    def __init__(self, volume_id: _Optional[str] = ..., path: _Optional[str] = ..., capacity_bytes: _Optional[int] = ..., available_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., container_count: _Optional[int] = ..., failed: bool = ..., scanned_bytes: _Optional[int] = ..., oldest_scan_at_ms: _Optional[int] = ..., error: _Optional[str] = ..., data_bytes: _Optional[int] = ..., in_time_bytes: _Optional[int] = ...) -> None: ...
+    service: str
+    service_since_ms: int
+    retiring_bytes: int
+    eta_ms: int
+    stuck_container_ids: _containers.RepeatedScalarFieldContainer[int]
+    stuck_reason: str
+    homeless_container_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, volume_id: _Optional[str] = ..., path: _Optional[str] = ..., capacity_bytes: _Optional[int] = ..., available_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., container_count: _Optional[int] = ..., failed: bool = ..., scanned_bytes: _Optional[int] = ..., oldest_scan_at_ms: _Optional[int] = ..., error: _Optional[str] = ..., data_bytes: _Optional[int] = ..., in_time_bytes: _Optional[int] = ..., service: _Optional[str] = ..., service_since_ms: _Optional[int] = ..., retiring_bytes: _Optional[int] = ..., eta_ms: _Optional[int] = ..., stuck_container_ids: _Optional[_Iterable[int]] = ..., stuck_reason: _Optional[str] = ..., homeless_container_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class SteerVolumeRequest(_message.Message):
+    __slots__ = ("volume_id", "service", "add_path", "target_volume_id")
+    VOLUME_ID_FIELD_NUMBER: _ClassVar[int]
+    SERVICE_FIELD_NUMBER: _ClassVar[int]
+    ADD_PATH_FIELD_NUMBER: _ClassVar[int]
+    TARGET_VOLUME_ID_FIELD_NUMBER: _ClassVar[int]
+    volume_id: str
+    service: str
+    add_path: str
+    target_volume_id: str
+    def __init__(self, volume_id: _Optional[str] = ..., service: _Optional[str] = ..., add_path: _Optional[str] = ..., target_volume_id: _Optional[str] = ...) -> None: ...
+
+class SteerVolumeResponse(_message.Message):
+    __slots__ = ("volumes",)
+    VOLUMES_FIELD_NUMBER: _ClassVar[int]
+    volumes: _containers.RepeatedCompositeFieldContainer[VolumeStatus]
+    def __init__(self, volumes: _Optional[_Iterable[_Union[VolumeStatus, _Mapping]]] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
     __slots__ = ("name", "state", "steps", "error_count", "last_error", "quiet_ms", "stalled")

@@ -149,6 +149,11 @@ class DatanodeStub(object):
                 request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.SteerScrubRequest.SerializeToString,
                 response_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ScrubStatusResponse.FromString,
                 _registered_method=True)
+        self.SteerVolume = channel.unary_unary(
+                '/suture.v1.Datanode/SteerVolume',
+                request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.SteerVolumeRequest.SerializeToString,
+                response_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.SteerVolumeResponse.FromString,
+                _registered_method=True)
 
 
 class DatanodeServicer(object):
@@ -305,6 +310,13 @@ class DatanodeServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SteerVolume(self, request, context):
+        """What a volume is used for, and new ones.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_DatanodeServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -422,6 +434,11 @@ def add_DatanodeServicer_to_server(servicer, server):
                     servicer.SteerScrub,
                     request_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.SteerScrubRequest.FromString,
                     response_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ScrubStatusResponse.SerializeToString,
+            ),
+            'SteerVolume': grpc.unary_unary_rpc_method_handler(
+                    servicer.SteerVolume,
+                    request_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.SteerVolumeRequest.FromString,
+                    response_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.SteerVolumeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1045,6 +1062,33 @@ class Datanode(object):
             '/suture.v1.Datanode/SteerScrub',
             agent_dot_rpc_dot_v1_dot_datanode__pb2.SteerScrubRequest.SerializeToString,
             agent_dot_rpc_dot_v1_dot_datanode__pb2.ScrubStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SteerVolume(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/suture.v1.Datanode/SteerVolume',
+            agent_dot_rpc_dot_v1_dot_datanode__pb2.SteerVolumeRequest.SerializeToString,
+            agent_dot_rpc_dot_v1_dot_datanode__pb2.SteerVolumeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -64,6 +64,8 @@ class Announced:
     origin_datanode_id: str
     created_at_ms: int
     data_bytes: int
+    generation: int = FIRST_GENERATION
+    """That it begins with: one that changes volumes goes on with the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,7 +274,7 @@ class Arrival:
         """
         container_id = self.announced.container_id
         place = self.volume.paths(container_id)
-        tree = received.tree.with_generation(FIRST_GENERATION)
+        tree = received.tree.with_generation(self.announced.generation)
         row = arrived_row(self.announced, received, tree)
         with disk_errors(place.root):
             if place.root.exists():

@@ -12,7 +12,8 @@ from agent.store.index.facts import VolumeFacts
 from agent.store.options import StoreOptions
 from agent.store.recovery.recovery import Shelf, recover
 from agent.store.volumes.identity import read_versions
-from agent.store.volumes.known import newest_known, remember
+from agent.store.volumes.known import Known, newest_known, remember
+from agent.store.volumes.service import Mode, read_service
 from agent.store.volumes.volume import (
     Volume,
     check_any_opened,
@@ -40,9 +41,13 @@ def open_volumes(
     `Refused(VOLUME_IN_USE)`: two agents must not share the volumes of a host between them.
     """
     check_volume_paths(volume_paths)
+    known = newest_known([_layout(path, cluster_id) for path in volume_paths])
+    volume_paths = [*volume_paths, *_added(known, volume_paths)]
+    retired = [path for path in volume_paths if _is_retired(_layout(path, cluster_id))]
+    volume_paths = [path for path in volume_paths if path not in retired]
+    check_any_left(volume_paths, retired)
     versions = read_versions(volume_paths)
-    layouts = {path: Layout(Path(os.path.realpath(path)), cluster_id) for path in volume_paths}
-    known = newest_known(list(layouts.values()))
+    layouts = {path: _layout(path, cluster_id) for path in volume_paths}
     ids = {path: one.volume_id for path, one in versions.items() if isinstance(one, VolumeVersion)}
     opened: dict[Path, Volume] = {}
     failed: dict[Path, SutureError] = {}
@@ -80,8 +85,35 @@ def open_volumes(
         [volume.layout for volume in opened.values()],
         known,
         {path: volume_id for path, volume_id in today.items() if volume_id},
+        added={path for path in known.added if Path(path) in today},
     )
     return Opened(list(opened.values()), shelf, out)
+
+
+def check_any_left(paths: Sequence[Path], retired: Sequence[Path]) -> None:
+    """Refuse to start with nothing but retired volumes."""
+    if not paths:
+        raise Refused(
+            Code.INVALID_CONFIG,
+            f"all volumes are retired: {', '.join(map(str, retired))}",
+            hint="name one that is not in storage.volumes",
+        )
+
+
+def _layout(path: Path, cluster_id: str) -> Layout:
+    return Layout(Path(os.path.realpath(path)), cluster_id)
+
+
+def _added(known: Known, volume_paths: Sequence[Path]) -> list[Path]:
+    """Return the volumes that an operator added while the agent ran, and the config does not
+    name."""
+    named = {os.path.realpath(path) for path in volume_paths}
+    return [Path(path) for path in known.added if os.path.realpath(path) not in named]
+
+
+def _is_retired(layout: Layout) -> bool:
+    """Whether the volume was emptied and may be pulled: nobody opens it any more."""
+    return read_service(layout).mode is Mode.RETIRED
 
 
 def check_single(layout: Layout, volume_id: str, opened: Sequence[Volume]) -> None:

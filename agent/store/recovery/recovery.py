@@ -38,6 +38,7 @@ from agent.store.replica.quarantine import remove_cut_off
 from agent.store.replica.states import FORMER_STATE, Event, next_state
 from agent.store.replica.trees import read_tree
 from agent.store.volumes.guard import linked
+from agent.store.volumes.service import Mode, read_service
 from agent.store.volumes.volume import Volume
 from merkle.damaged import Damaged
 from merkle.replica import WRITABLE_STATES, ContainerId, ReplicaState
@@ -339,6 +340,9 @@ def place(volume: Volume, container_id: ContainerId, shelf: Shelf) -> None:
         return
     better, worse = sorted((other, volume), key=lambda one: rank(one, container_id), reverse=True)
     shelf.places[container_id] = better
+    if read_service(worse.layout).mode is Mode.RETIRING:
+        shelf.note(worse, container_id, f"its copy on {better.layout.volume} is served")
+        return
     shelf.leave(
         worse,
         container_id,
@@ -346,12 +350,14 @@ def place(volume: Volume, container_id: ContainerId, shelf: Shelf) -> None:
     )
 
 
-def rank(volume: Volume, container_id: ContainerId) -> tuple[bool, int, bool]:
-    """Return what makes one of two replicas the better: CLOSED, then BCSID, then health."""
+def rank(volume: Volume, container_id: ContainerId) -> tuple[bool, int, bool, bool]:
+    """Return what makes one of two replicas the better: CLOSED, then BCSID, then health; of two
+    that are equal so far, the copy on a volume that stays."""
     with volume.index.read() as rows:
         row = rows.replica(container_id)
     return (
         row.state is ReplicaState.CLOSED,
         row.bcsid,
         row.state is not ReplicaState.UNHEALTHY,
+        read_service(volume.layout).mode is not Mode.RETIRING,
     )

@@ -11,7 +11,7 @@ Of files that differ, because a volume was away, the one with the highest versio
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -29,10 +29,14 @@ FILE_BYTES_MAX: Final = 1024**2
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The id of the volume at each path of the config. `version` 0: nobody remembers any."""
+    """The id of the volume at each path of the config. `version` 0: nobody remembers any.
+
+    `added` are the paths that an operator added while the agent ran, and no config needs to name.
+    """
 
     version: int = 0
     volumes: Mapping[str, str] = field(default_factory=dict)
+    added: tuple[str, ...] = ()
 
     def at(self, path: Path) -> str:
         """Return the id of the volume that was at `path`, "" for none."""
@@ -45,11 +49,17 @@ def newest_known(layouts: Sequence[Layout]) -> Known:
     return max(known, key=lambda one: one.version, default=Known())
 
 
-def remember(layouts: Sequence[Layout], known: Known, volumes: Mapping[Path, str]) -> None:
+def remember(
+    layouts: Sequence[Layout],
+    known: Known,
+    volumes: Mapping[Path, str],
+    *,
+    added: Collection[str] = (),
+) -> None:
     """Write the volumes of today to each volume that has not just them."""
     named = {str(path.absolute()): volume_id for path, volume_id in sorted(volumes.items())}
-    if named != known.volumes:
-        known = Known(known.version + 1, named)
+    if named != known.volumes or tuple(sorted(added)) != known.added:
+        known = Known(known.version + 1, named, tuple(sorted(added)))
     for layout in layouts:
         if _read(layout) != known:
             try:
@@ -181,7 +191,9 @@ def _foreign(layout: Layout) -> str:
 
 
 def _encode(known: Known) -> bytes:
-    fields = {"version": known.version, "volumes": dict(known.volumes)}
+    fields: dict[str, object] = {"version": known.version, "volumes": dict(known.volumes)}
+    if known.added:
+        fields["added"] = list(known.added)
     body = json.dumps(fields, sort_keys=True).encode()
     return body + b"\n" + f"{crc32c(body):08x}\n".encode()
 
@@ -195,4 +207,4 @@ def _read(layout: Layout) -> Known | None:
     if seal != f"{crc32c(body):08x}\n".encode():
         return None
     fields = json.loads(body)
-    return Known(fields["version"], fields["volumes"])
+    return Known(fields["version"], fields["volumes"], tuple(fields.get("added", ())))

@@ -29,10 +29,10 @@ WITHOUT_SCM = {"config", "tls", "ozone"}
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Return three datanodes."""
+    """Return three datanodes of two volumes each."""
     root = tmp_path_factory.mktemp("questions")
     sections = "[scan]\nstart_jitter_s = 0\nwatch = false\n"
-    with Cluster(root, agents=3, volumes=1, agent_sections=sections, launch=forked) as running:
+    with Cluster(root, agents=3, volumes=2, agent_sections=sections, launch=forked) as running:
         yield running
 
 
@@ -74,6 +74,7 @@ def test_each_question_is_answered_by_its_command(
         "ADDRESS": cluster.nodes[1].address,
         "FILE": str(cluster.root / "datanode2.toml"),
         "BUNDLE": str(tmp_path / "evidence.tar.gz"),
+        "VOLUME": f"{cluster.nodes[1].address}:{cluster.volume_paths(1)[0]}",
     }
 
     for question, command, shown in QUESTIONS:
@@ -100,6 +101,7 @@ def test_every_other_command_of_the_manuals_works(
     """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "README.md").write_bytes(os.urandom(1000))
+    (tmp_path / "disk").mkdir()
     suture = CommandLine(cluster.scm.address, capsys)
     suture("put", "README.md", "--prefix", "manual/", "--close")
     suture.wait_until_closed([int(suture.json("scm", "containers")[-1]["container_id"])])
@@ -107,6 +109,7 @@ def test_every_other_command_of_the_manuals_works(
         "ADDRESS": cluster.nodes[0].address,
         "NUMBER": str(suture.json("scm", "containers")[-1]["container_id"]),
         "DIR": str(tmp_path / "private"),
+        "DIRECTORY": str(tmp_path / "disk"),
         "/etc/suture/tls": str(tmp_path / "private"),
         "NAME": "datanode4.example.org",
         "ID": str(suture.json("scm", "nodes")[0]["datanode_id"]),

@@ -1,0 +1,200 @@
+"""Empties volumes that retire: one replica after the other, each read whole where it is now.
+
+    lease ─ open? closed first ─ copied ─ served from there ─ read whole ─ the old one goes
+                                    └ no room, damage, in use: told, and tried again later
+
+What was moved is on the disks, and nothing else is: after a kill it goes on where it was.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+
+from agent.errors import Code, SutureError
+from agent.runtime.loop import Bell, Busy, Idle, Pulse, Step
+from agent.scan.scanning import ScanTools, scan_container
+from agent.store.volume_services import Left
+from agent.store.volumes.service import Mode, Service
+from agent.transfer.relocation import Mover
+from merkle.replica import ID_MAX, TREE_STATES, Bcsid, ContainerId, ReplicaState
+
+RETRY_S: Final = 30.0  # of a replica that could not be moved
+WRITTEN: Final = frozenset({ReplicaState.OPEN, ReplicaState.CLOSING})
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """Why a replica could not be moved, and when it is tried again."""
+
+    why: str
+    again_at_s: float
+    has_no_room: bool = False
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far one volume is, as this process knows it."""
+
+    begun_s: float
+    moved_count: int = 0
+    moved_bytes: int = 0
+    stuck: dict[ContainerId, "Stuck"] = field(default_factory=dict)
+
+    def eta_s(self, left_bytes: int, now_s: float) -> float:
+        """Return how long the rest takes at the rate so far; -1: nothing was moved yet."""
+        if not left_bytes:
+            return 0.0
+        if not self.moved_bytes:
+            return -1.0
+        return left_bytes * max(0.0, now_s - self.begun_s) / self.moved_bytes
+
+
+class VolumeMoves:
+    """The worker. Questions and wishes may come from any thread."""
+
+    name = "volume-moves"
+
+    def __init__(
+        self,
+        tools: ScanTools,
+        mover: Mover,
+        *,
+        stop: Callable[[], bool],
+        pulse: Pulse,
+        bell: Bell | None = None,
+    ) -> None:
+        """`bell` ends the wait of the loop that it runs in."""
+        self._tools = tools
+        self._store = tools.store
+        self._mover = mover
+        self._stop = stop
+        self._pulse = pulse
+        self._progress: dict[str, Progress] = {}
+        self._bell = bell or Bell()
+
+    def steer(self, volume_id: str, mode: Mode, target_id: str = "") -> Service:
+        """Use a volume otherwise from now on. Raises Refused."""
+        before = self._store.service(volume_id).mode
+        service = self._store.set_service(volume_id, mode, target_id=target_id)
+        if service.mode is not before:
+            self._progress.pop(volume_id, None)
+            log.info("volume_service_changed", volume_id=volume_id, service=service.mode.value)
+        self._bell.ring()
+        return service
+
+    def progress(self, volume_id: str) -> Progress | None:
+        """Return how far a volume is that retires."""
+        return self._progress.get(volume_id)
+
+    def now_s(self) -> float:
+        """Return the time by which progress is measured."""
+        return self._tools.clock.monotonic_s()
+
+    def step(self) -> Step:
+        """Move one replica, of the first volume that has one to move."""
+        for volume in self._store.volumes():
+            service = Service() if volume.failed else self._store.service(volume.volume_id)
+            if service.mode is Mode.READ_ONLY:
+                self._close_open(volume.volume_id)
+            elif service.mode is Mode.RETIRING and self._retire(volume.volume_id):
+                return Busy()
+        return Idle()
+
+    def _retire(self, volume_id: str) -> bool:
+        """Do one thing about a volume; return whether there may be more to do at once."""
+        progress = self._progress.setdefault(volume_id, Progress(self.now_s()))
+        for left in self._due(volume_id, progress):
+            try:
+                self._deal_with(volume_id, left)
+            except SutureError as error:
+                has_no_room = error.code is Code.DISK_OUT_OF_SPACE
+                again_at_s = self.now_s() + RETRY_S
+                progress.stuck[left.container_id] = Stuck(str(error), again_at_s, has_no_room)
+                log.warning(
+                    "replica_not_moved",
+                    container_id=left.container_id,
+                    volume_id=volume_id,
+                    error=str(error),
+                )
+                return True
+            progress.stuck.pop(left.container_id, None)
+            progress.moved_count += 1
+            progress.moved_bytes += left.size_bytes
+            return True
+        if not progress.stuck and not self._store.end_retirement(volume_id):
+            log.info("volume_retired", volume_id=volume_id)
+        return False
+
+    def _due(self, volume_id: str, progress: Progress) -> Iterator[Left]:
+        """Yield what is to be dealt with now; forget the trouble with what has gone."""
+        here = self._store.left_on(volume_id)
+        ids = {left.container_id for left in here}
+        for gone in progress.stuck.keys() - ids:
+            del progress.stuck[gone]
+        now_s = self.now_s()
+        for left in here:
+            if self._stop():
+                return
+            stuck = progress.stuck.get(left.container_id)
+            if stuck is None or stuck.again_at_s <= now_s:
+                yield left
+
+    def _deal_with(self, volume_id: str, left: Left) -> None:
+        """Move one replica, or end the move that a crash has cut off. Raises SutureError."""
+        container_id = left.container_id
+        if left.is_served and left.state in WRITTEN:
+            self._close(container_id)
+        with self._tools.leases.hold(container_id):
+            if left.is_served:
+                self._copy(container_id)
+                try:
+                    self._verify(container_id)
+                    self._store.drop_moved(volume_id, container_id)
+                except SutureError:
+                    self._store.take_back_move(volume_id, container_id)
+                    raise
+            else:
+                if not self._store.replica(container_id).data_scan_at_ms:
+                    self._verify(container_id)
+                self._store.drop_moved(volume_id, container_id)
+        log.info("replica_moved", container_id=container_id, volume_id=volume_id)
+
+    def _copy(self, container_id: ContainerId) -> None:
+        """Copy it; damage that nobody knew of is found by a scan, and declared then."""
+        try:
+            self._mover.move(container_id, stop=self._may_not_go_on)
+        except SutureError as error:
+            if error.code is not Code.CHECKSUM_MISMATCH:
+                raise
+            self._verify(container_id)
+            self._mover.move(container_id, stop=self._may_not_go_on)
+
+    def _verify(self, container_id: ContainerId) -> None:
+        """Read a replica whole where it is served."""
+        scan_container(
+            self._tools,
+            container_id,
+            stop=self._stop,
+            progress=lambda _: self._pulse.beat(),
+            holds_lease=True,
+        )
+
+    def _may_not_go_on(self) -> bool:
+        self._pulse.beat()
+        return self._stop()
+
+    def _close_open(self, volume_id: str) -> None:
+        """Have nothing more written to a volume: its writers go elsewhere."""
+        for left in self._store.left_on(volume_id):
+            if left.state in WRITTEN and left.is_served and not self._stop():
+                self._close(left.container_id)
+
+    def _close(self, container_id: ContainerId) -> None:
+        """Take no more writes; the control plane says later which commit was the last."""
+        with self._tools.leases.hold(container_id):
+            if self._store.replica(container_id).state not in TREE_STATES:
+                self._store.close_container(container_id, bcsid=Bcsid(ID_MAX))

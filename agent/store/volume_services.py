@@ -1,0 +1,254 @@
+"""What each volume is used for: in service, read-only, retiring; and replicas that change volumes.
+
+    begin_move ─ a copy arrives on another volume ─ finish_move: that one is served from now on
+        ─ the caller reads it whole ─ drop_moved: the one that is left behind goes
+                                   └ take_back_move: the copy goes, and all is as before
+
+At every moment one of the two is served, and the other is whole. After a crash the start serves the
+one that is not on the retiring volume if the two are equal, and the move goes on.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.errors import Code, Refused
+from agent.store.files.layout import Layout, VolumeVersion
+from agent.store.files.writebehind import Submit
+from agent.store.index.facts import ReplicaFacts, Unloadable, VolumeFacts, facts_of
+from agent.store.index.rows import ReplicaRow
+from agent.store.operations.arrival import Announced, Arrival, Received
+from agent.store.operations.deleting import delete_replica
+from agent.store.operations.reading import volume_facts
+from agent.store.recovery.opening import check_single
+from agent.store.recovery.recovery import recover
+from agent.store.volume_set import VolumeSet
+from agent.store.volumes.identity import read_versions
+from agent.store.volumes.known import newest_known, remember
+from agent.store.volumes.service import Mode, Service, read_service, write_service
+from agent.store.volumes.volume import Volume, open_volume
+from merkle.replica import ContainerId, ReplicaState
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A replica that is still on a volume. `is_served`: from there, and not from another one."""
+
+    container_id: ContainerId
+    state: ReplicaState
+    size_bytes: int
+    is_served: bool
+
+
+class VolumeServices(VolumeSet):
+    """The volumes of a store, and what each is used for."""
+
+    def service(self, volume_id: str) -> Service:
+        """Return what a volume is used for; one that is not open is as every other."""
+        for volume in self._volumes:
+            if volume.volume_id == volume_id:
+                return self._service_of(volume)
+        return Service()
+
+    def set_service(self, volume_id: str, mode: Mode, *, target_id: str = "") -> Service:
+        """Use a volume otherwise from now on, durably. Raises Refused; then nothing is changed."""
+        volume = self._by_id(volume_id)
+        before = self._service_of(volume)
+        others = [other for other in self.in_service() if other is not volume]
+        if mode is not Mode.IN_SERVICE and not others:
+            raise Refused(
+                Code.INELIGIBLE,
+                f"{volume.layout.volume} is the only volume of this datanode in service",
+                hint="suture scm decommission empties a datanode; suture volume add adds a volume",
+            )
+        if target_id and target_id not in {other.volume_id for other in others}:
+            raise Refused(
+                Code.INELIGIBLE,
+                f"volume {target_id} is none that is in service beside {volume_id}",
+                hint="suture volumes lists them",
+            )
+        if (mode, target_id) == (before.mode, before.target_id) or (
+            mode is Mode.RETIRING and before.mode is Mode.RETIRED
+        ):
+            return before
+        total_bytes = volume_facts(volume).used_bytes if mode is Mode.RETIRING else 0
+        service = Service(mode, target_id, total_bytes, self._options.now_ms())
+        return self._keep(volume, service)
+
+    def in_service(self) -> tuple[Volume, ...]:
+        """Return the volumes that take new replicas."""
+        return tuple(v for v in self._volumes if self._service_of(v).takes_replicas)
+
+    def left_on(self, volume_id: str) -> list[Left]:
+        """Return the replicas on a volume, by ascending id."""
+        volume = self._by_id(volume_id)
+        with volume.index.read() as rows:
+            found = [(key, row) for key, row in rows.replicas() if isinstance(row, ReplicaRow)]
+        return [
+            Left(key, row.state, row.bytes_used, self._places.get(key) is volume)
+            for key, row in found
+        ]
+
+    def begin_move(self, announced: Announced, submit: Submit | None = None) -> Arrival:
+        """Reserve room on another volume for a replica that is on a retiring one. As
+        `begin_arrival`; the caller holds the container's lease until all is done."""
+        source = self._retiring(announced.container_id)
+        wanted = self._service_of(source).target_id
+        targets = [v for v in self.in_service() if wanted in {"", v.volume_id}]
+        return self._arrivals.begin(announced, targets, submit)
+
+    def finish_move(self, arrival: Arrival, received: Received) -> ReplicaFacts:
+        """Put the copy in place, and serve it instead of the one that is left behind."""
+        container_id = arrival.announced.container_id
+        source = self._retiring(container_id)
+        row = arrival.publish(received)
+        self._places[container_id] = arrival.volume
+        if arrival.volume not in self._volumes:  # fenced while we made it
+            self._places[container_id] = source
+        self.on_change(container_id)
+        return facts_of(container_id, self._places[container_id].volume_id, row)
+
+    def drop_moved(self, volume_id: str, container_id: ContainerId) -> None:
+        """Delete the replica that a move has left on a volume.
+
+        Raises Refused(INELIGIBLE) unless the one that is served was read whole where it is now,
+        and is as good as the one that goes.
+        """
+        left, served = self._by_id(volume_id), self._volume_of(container_id)
+        why = "it is the one that is served"
+        if served is not left:
+            why = worse_than(_row(served, container_id), _row(left, container_id))
+        if why:
+            raise Refused(
+                Code.INELIGIBLE,
+                f"container {container_id} stays on {left.layout.volume}: {why}",
+                container_id=container_id,
+            )
+        delete_replica(left, container_id, force=True)
+
+    def take_back_move(self, volume_id: str, container_id: ContainerId) -> None:
+        """Serve the replica that was left on `volume_id` again, and delete its copy."""
+        left, copy = self._by_id(volume_id), self._volume_of(container_id)
+        if copy is left:
+            return
+        self._places[container_id] = left
+        self.on_change(container_id)
+        delete_replica(copy, container_id, force=True)
+
+    def end_retirement(self, volume_id: str) -> str:
+        """Write down that a volume is empty; return why it is not, "" if it is."""
+        volume = self._by_id(volume_id)
+        left_count = len(self.left_on(volume_id))
+        unloadable = [one for one in self._unloadable.values() if one.volume_id == volume_id]
+        if left_count or unloadable:
+            count = left_count + len(unloadable)
+            return f"{count} replicas are left, {len(unloadable)} of which cannot be loaded"
+        self._keep(volume, Service(Mode.RETIRED, since_ms=self._options.now_ms()))
+        self._remember()
+        return ""
+
+    def add_volume(self, path: Path) -> VolumeFacts:
+        """Open a volume, formatting an empty one, and serve what is on it from now on. It is
+        remembered by the others, so that a start finds it without the config.
+
+        Raises Refused, VolumeFailed; then nothing is changed.
+        """
+        first = self._volumes[0].version
+        layout = Layout(Path(os.path.realpath(path)), first.cluster_id)
+        known = newest_known([volume.layout for volume in self._volumes])
+        version = read_versions([path])[path]
+        volume_id = version.volume_id if isinstance(version, VolumeVersion) else ""
+        check_single(layout, volume_id, self._volumes)
+        volume = open_volume(
+            path,
+            cluster_id=first.cluster_id,
+            datanode_id=first.datanode_id,
+            options=self._options,
+            expected=known.at(path),
+        )
+        shelf = recover([volume], self._options)
+        for _, failure in shelf.failed:
+            volume.close(is_well=False)
+            raise failure
+        twice = self._places.keys() & shelf.places.keys()
+        if read_service(layout).mode is Mode.RETIRED:
+            write_service(layout, Service())
+        self._failed = tuple(one for one in self._failed if one.path != layout.volume)
+        self._volumes = (*self._volumes, volume)
+        for container_id in shelf.places.keys() - twice:
+            self._places[container_id] = volume
+        self._lost = {k: v for k, v in self._lost.items() if k not in shelf.places}
+        for one in (*shelf.unloadable, *(_second(key, volume) for key in twice)):
+            self._unloadable.setdefault(one.container_id, one)
+        self._remember(added=str(Path(path).absolute()))
+        for container_id in shelf.places:
+            self.on_change(container_id)
+        return volume_facts(volume)
+
+    # -- what the above calls
+
+    def _service_of(self, volume: Volume) -> Service:
+        return self._services.setdefault(volume.volume_id, read_service(volume.layout))
+
+    def _keep(self, volume: Volume, service: Service) -> Service:
+        write_service(volume.layout, service)
+        self._services[volume.volume_id] = service
+        return service
+
+    def _volume_of(self, container_id: ContainerId) -> Volume:
+        volume = self._places.get(container_id)
+        if volume is None:
+            raise Refused(
+                Code.CONTAINER_NOT_FOUND, f"no replica of container {container_id} is served"
+            )
+        return volume
+
+    def _retiring(self, container_id: ContainerId) -> Volume:
+        volume = self._volume_of(container_id)
+        if self._service_of(volume).mode is not Mode.RETIRING:
+            raise Refused(
+                Code.INELIGIBLE,
+                f"container {container_id} is on {volume.layout.volume}, which does not retire",
+                container_id=container_id,
+            )
+        return volume
+
+    def _remember(self, added: str = "") -> None:
+        """Have the volumes remember each other, as a start does; not one that is retired."""
+        stay = [v for v in self._volumes if self._service_of(v).mode is not Mode.RETIRED]
+        known = newest_known([volume.layout for volume in stay])
+        here = {Path(path): volume_id for path, volume_id in known.volumes.items()}
+        gone = {v.volume_id for v in self._volumes} - {v.volume_id for v in stay}
+        here = {path: volume_id for path, volume_id in here.items() if volume_id not in gone}
+        if added:
+            here[Path(added)] = self._volumes[-1].volume_id
+        paths = {*known.added, *([added] if added else [])} & set(map(str, here))
+        remember([volume.layout for volume in stay], known, here, added=paths)
+
+
+def worse_than(served: ReplicaRow, left: ReplicaRow) -> str:
+    """Say why a replica must not stand in for another one of this host; "": it may. Pure."""
+    if not served.data_scan_at_ms:
+        return "its copy was not read whole yet"
+    sick = ReplicaState.UNHEALTHY
+    if served.state is sick and left.state is not sick:
+        return "its copy is damaged"
+    if left.state is ReplicaState.CLOSED and served.state is not ReplicaState.CLOSED:
+        return f"its copy is {served.state}"
+    if served.bcsid < left.bcsid:
+        return f"its copy ends at commit {served.bcsid}, it at {left.bcsid}"
+    if served.tree is None or left.tree is None:
+        return "" if left.tree is None else "its copy has no tree"
+    is_same_kind = served.tree.algorithm is left.tree.algorithm
+    if is_same_kind and served.tree.root != left.tree.root:
+        return "its copy has another root"
+    return ""
+
+
+def _row(volume: Volume, container_id: ContainerId) -> ReplicaRow:
+    with volume.index.read() as rows:
+        return rows.replica(container_id)
+
+
+def _second(container_id: ContainerId, volume: Volume) -> Unloadable:
+    return Unloadable(container_id, volume.volume_id, "another volume serves another replica of it")

@@ -1,0 +1,205 @@
+"""suture volume against real agents: a disk is emptied, pulled, replaced, and no byte is lost."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.cli.terminal.output import Exit
+from agent.demo.cluster import Cluster
+from tests.support.command_line import CommandLine
+from tests.support.nursery import forked
+
+pytestmark = pytest.mark.slow
+
+KEYS = 8
+SECTIONS = "[scan]\nenabled = false\nwatch = false\n"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """Return four datanodes with two volumes each."""
+    running = Cluster(
+        tmp_path / "cluster",
+        agents=4,
+        volumes=2,
+        heartbeat_interval_ms=100,
+        agent_sections=SECTIONS,
+        launch=forked,
+    )
+    with running:
+        yield running
+
+
+@pytest.fixture
+def suture(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    """Return its command line."""
+    return CommandLine(cluster.scm.address, capsys)
+
+
+def store(suture: CommandLine, path: Path) -> dict[str, bytes]:
+    """Store keys, each alone in a closed container; return what they hold."""
+    stored = {}
+    for number in range(KEYS):
+        data = os.urandom(300_000 + number)
+        (path / "file").write_bytes(data)
+        suture("put", str(path / "file"), "--prefix", f"{number}/", "--close", "--lanes", "1")
+        stored[f"{number}/file"] = data
+    for number in range(1, KEYS + 1):
+        suture.wait_until_reported(number)
+    suture.wait_until_closed(list(range(1, KEYS + 1)))
+    return stored
+
+
+def assert_readable(suture: CommandLine, stored: dict[str, bytes], path: Path) -> None:
+    """Assert that every key gives back its bytes."""
+    for key, data in stored.items():
+        (path / "back").unlink(missing_ok=True)
+        suture("get", key, "--output", str(path / "back"))
+        assert data == (path / "back").read_bytes(), key
+
+
+def volumes_of(suture: CommandLine, cluster: Cluster, index: int) -> dict[str, dict[str, Any]]:
+    """Return the volumes of one datanode by path."""
+    found = suture.json_any("volumes", "--datanode", cluster.nodes[index].address)
+    return {volume["path"]: volume for volume in found}
+
+
+def fullest(suture: CommandLine, cluster: Cluster) -> tuple[int, str]:
+    """Return the datanode and the path of the volume with most replicas."""
+    counts = {
+        (index, path): volume["container_count"]
+        for index in range(len(cluster.nodes))
+        for path, volume in volumes_of(suture, cluster, index).items()
+    }
+    return max(counts, key=lambda place: counts[place])
+
+
+def test_a_disk_is_replaced_step_by_step(
+    cluster: Cluster, suture: CommandLine, tmp_path: Path
+) -> None:
+    """
+    Retired, the agent killed meanwhile, retired to the end; restarted, pulled, a new disk added at
+    the same place: every key is read at every step, and no other datanode had to copy anything.
+    """
+    stored = store(suture, tmp_path)
+    index, path = fullest(suture, cluster)
+    address = cluster.nodes[index].address
+    old_id = volumes_of(suture, cluster, index)[path]["volume_id"]
+
+    suture("volume", "retire", f"{address}:{path}")
+    cluster.nodes[index].kill()
+    assert_readable(suture, stored, tmp_path)
+    cluster.start_again(index)
+    last = suture.json("volume", "retire", old_id[:12], "--wait")
+
+    assert "RETIRED" == last["service"]
+    assert 0 == last["container_count"]
+    assert_readable(suture, stored, tmp_path)
+    cluster.nodes[index].stop()
+    cluster.start_again(index)
+    assert path not in volumes_of(suture, cluster, index)
+    Path(path).rename(tmp_path / "pulled")
+    Path(path).mkdir()
+    suture("volume", "add", path, "--datanode", address)
+
+    assert old_id != volumes_of(suture, cluster, index)[path]["volume_id"]
+    assert_readable(suture, stored, tmp_path)
+    assert not any(
+        o["status"]["type"] == "replicate" for o in suture.json("scm", "outcomes")["outcomes"]
+    )
+    assert {3} == {len(c["replicas"]) for c in suture.json("scm", "containers")}
+    cluster.nodes[index].stop()
+    cluster.start_again(index)
+    assert path in volumes_of(suture, cluster, index)
+
+
+def test_what_has_no_room_here_goes_to_other_datanodes(
+    cluster: Cluster, suture: CommandLine, tmp_path: Path
+) -> None:
+    """
+    No other volume of the host has room: the control plane copies elsewhere first, and only then
+    removes here; --wait sees to it.
+    """
+    stored = store(suture, tmp_path)
+    index, path = fullest(suture, cluster)
+    cluster.nodes[index].stop()
+    config = cluster.write_config(index, cluster.nodes[index].address)
+    text = config.read_text()
+    config.write_text(text.replace("reserve_bytes = 0", 'reserve_bytes = "1000TiB"'))
+    cluster.nodes[index].start()
+    count = volumes_of(suture, cluster, index)[path]["container_count"]
+    assert count
+
+    last = suture.json("volume", "retire", path, "--wait")
+
+    assert "RETIRED" == last["service"]
+    assert_readable(suture, stored, tmp_path)
+    copies = [
+        o
+        for o in suture.json("scm", "outcomes", "--count", "1000")["outcomes"]
+        if o["status"]["type"] == "replicate"
+    ]
+    assert count <= len(copies)
+    for container in suture.json("scm", "containers"):
+        holders = {held["datanode"]["address"] for held in container["replicas"]}
+        assert 2 <= len(holders), "the rule of an order to delete"
+    assert [] == [
+        container["container_id"]
+        for container in suture.json("scm", "containers")
+        for held in container["replicas"]
+        if held["replica"]["volume_id"] == last["volume_id"]
+    ]
+
+
+def test_migrate_read_only_and_cancel(
+    cluster: Cluster, suture: CommandLine, tmp_path: Path
+) -> None:
+    """
+    One volume takes all of another; a read-only one takes nothing; a cancelled one is as before.
+    """
+    stored = store(suture, tmp_path)
+    index, path = fullest(suture, cluster)
+    address = cluster.nodes[index].address
+    third = str(tmp_path / "third")
+    Path(third).mkdir()
+    suture("volume", "add", third, "--datanode", address)
+    before = volumes_of(suture, cluster, index)
+
+    shown = suture("volume", "read-only", path)
+    assert "read-only" in shown
+    assert 0 == volumes_of(suture, cluster, index)[path]["available_bytes"]
+    suture("volume", "read-only", path, "--off")
+    assert volumes_of(suture, cluster, index)[path]["available_bytes"] > 0
+    suture("volume", "migrate", path, third, "--wait")
+
+    after = volumes_of(suture, cluster, index)
+    assert before[path]["container_count"] == after[third]["container_count"] > 0
+    assert 0 == after[path]["container_count"]
+    suture("volume", "retire", path, "--cancel")
+    assert "IN_SERVICE" == volumes_of(suture, cluster, index)[path]["service"]
+    assert_readable(suture, stored, tmp_path)
+
+
+def test_what_nobody_has_is_refused(cluster: Cluster, suture: CommandLine) -> None:
+    """
+    By its name; nothing is changed.
+    """
+    node = cluster.nodes[0].address
+    only, other = (str(path) for path in cluster.volume_paths(0))
+
+    for words in (
+        ("retire", "DS-none"),
+        ("retire", f"{node}:/none"),
+        ("read-only", "/none"),
+        ("migrate", f"{node}:{only}", f"{cluster.nodes[1].address}:{cluster.volume_paths(1)[0]}"),
+        ("add", "/no/such/directory", "--datanode", node),
+        ("add", "relative", "--datanode", node),
+        ("add", only, "--datanode", node),
+    ):
+        suture.json("volume", *words, code=Exit.FAILED)
+    suture("volume", "read-only", other)
+    refused = suture.json("volume", "retire", only, code=Exit.FAILED)
+    assert "only volume" in refused["error"]["message"]

@@ -1,0 +1,420 @@
+"""A volume that retires: what leaves it, in which order, and what a death leaves behind."""
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from agent.errors import Code, Refused, SutureError
+from agent.host.volume_moves import RETRY_S
+from agent.runtime.lease import Leases
+from agent.store.operations.arrival import Arrival
+from agent.store.recovery.fsck import fsck
+from agent.store.replica_store import ReplicaStore
+from agent.store.volumes.service import Mode
+from merkle.replica import (
+    BlockId,
+    ContainerId,
+    ReplicaState,
+)
+from tests.support.stored_replica import CLUSTER
+from tests.support.two_volumes import Host
+
+
+class Killed(BaseException):
+    """What a SIGKILL is to the code that it hits: nothing after it runs."""
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    """Two empty volumes."""
+    with ThreadPoolExecutor(8) as executor:
+        made = Host(tmp_path, executor)
+        yield made
+        made.store.close()
+
+
+class TestRetire:
+    def test_every_replica_moves_and_the_volume_is_retired(self, host: Host) -> None:
+        """
+        All is read whole where it is now, nothing is left, fsck is content with both volumes, and
+        the next start does not open the empty one.
+        """
+        before = host.fill()
+        assert before["a"]
+        roots = {n: host.store.tree(ContainerId(n)).root for n in range(1, 5)}
+
+        host.moves.steer(host.id_of("a"), Mode.RETIRING)
+        host.work()
+
+        assert [] == host.store.left_on(host.id_of("a"))
+        assert [1, 2, 3, 4] == host.on("b")
+        assert Mode.RETIRED is host.store.service(host.id_of("a")).mode
+        host.assert_whole()
+        for number, root in roots.items():
+            facts = host.store.replica(ContainerId(number))
+            assert facts.tree is not None
+            assert root == facts.tree.root
+            assert ReplicaState.CLOSED is facts.state
+            if number in before["a"]:
+                assert facts.data_scan_at_ms > 0
+        host.restart()
+        assert [host.at("b")] == [volume.path for volume in host.store.volumes()]
+        host.assert_whole()
+        host.store.close()
+        for name in ("a", "b"):
+            assert () == fsck(host.at(name), read_data=True).problems
+        host.open("a", "b")
+
+    def test_what_is_open_is_closed_first(self, host: Host) -> None:
+        """
+        A writer's container is closed, not whole as far as anybody knows, and moves then.
+        """
+        host.write(1, closed=False)
+        name = "a" if host.on("a") else "b"
+
+        host.moves.steer(host.id_of(name), Mode.RETIRING)
+        host.work()
+
+        assert ReplicaState.QUASI_CLOSED is host.store.replica(ContainerId(1)).state
+        assert Mode.RETIRED is host.store.service(host.id_of(name)).mode
+        host.assert_whole(1)
+
+    def test_nothing_new_comes_to_it(self, host: Host) -> None:
+        """
+        New replicas go to the other volume, also after a restart, until it is cancelled.
+        """
+        volume_id = host.id_of("a")
+        for mode in (Mode.READ_ONLY, Mode.RETIRING):
+            host.store.set_service(volume_id, mode)
+            host.restart()
+            assert mode is host.store.service(volume_id).mode
+            first = 1 + len(host.store.replica_ids())
+            for number in range(first, first + 3):
+                host.write(number)
+            assert [] == host.on("a")
+
+        host.moves.steer(volume_id, Mode.IN_SERVICE)
+        host.write(50)
+        host.write(51)
+
+        assert host.on("a")
+
+    def test_a_cancelled_one_keeps_what_it_still_has(self, host: Host) -> None:
+        """
+        What was moved stays where it is now; the rest stays, too.
+        """
+        count = len(host.fill(6)["a"])
+        assert count > 1
+        host.moves.steer(host.id_of("a"), Mode.RETIRING)
+        host.moves.step()
+
+        host.moves.steer(host.id_of("a"), Mode.IN_SERVICE)
+        host.work()
+
+        assert count - 1 == len(host.on("a"))
+        host.assert_whole(6)
+
+    def test_the_last_volume_in_service_does_not_retire(self, host: Host) -> None:
+        """
+        Its data would have nowhere to go: that is a decommission.
+        """
+        host.moves.steer(host.id_of("a"), Mode.READ_ONLY)
+
+        with pytest.raises(Refused, match="only volume") as caught:
+            host.moves.steer(host.id_of("b"), Mode.RETIRING)
+
+        assert "decommission" in caught.value.hint
+
+    def test_a_migration_goes_to_the_volume_that_was_named(self, host: Host) -> None:
+        """
+        And nowhere else, though a third has more room.
+        """
+        before = host.fill()
+        host.restart("a", "b", "c")
+        host.moves.steer(host.id_of("a"), Mode.RETIRING, host.id_of("c"))
+
+        host.work()
+
+        assert before["a"] == host.on("c")
+        assert before["b"] == host.on("b")
+
+    def test_a_disk_at_the_same_place_is_a_new_volume(self, host: Host) -> None:
+        """
+        The retired one is not missed: an empty directory at its place is formatted.
+        """
+        host.fill()
+        old = host.id_of("a")
+        host.moves.steer(old, Mode.RETIRING)
+        host.work()
+        host.restart()
+        host.at("a").rename(host.path / "pulled")
+
+        added = host.store.add_volume(host.at("a"))
+
+        assert old != added.volume_id
+        host.restart()
+        assert {host.at("a"), host.at("b")} == {v.path for v in host.store.volumes()}
+        host.assert_whole()
+
+
+class TestDamage:
+    def test_a_copy_that_cannot_be_read_is_taken_back(
+        self, host: Host, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        What lies on the other medium is not what was written there: the old one is served again,
+        the copy goes, and it is told. Later, on a better day, it moves.
+        """
+        host.fill(2)
+        name = "a" if 1 in host.on("a") else "b"
+        volume_id = host.id_of(name)
+        finish = host.store.finish_move
+
+        def rotten(*arguments: object) -> object:
+            facts = finish(*arguments)  # type: ignore[arg-type]
+            file = host.store.paths(facts.container_id).block_file(BlockId(2))
+            data = bytearray(file.read_bytes())
+            data[30_000] ^= 1
+            file.write_bytes(data)
+            return facts
+
+        monkeypatch.setattr(host.store, "finish_move", rotten)
+        host.moves.steer(volume_id, Mode.RETIRING)
+        host.work()
+
+        progress = host.moves.progress(volume_id)
+        assert progress is not None
+        assert "its copy is damaged" in progress.stuck[ContainerId(1)].why
+        assert 1 in host.on(name)
+        assert ReplicaState.CLOSED is host.store.replica(ContainerId(1)).state
+        host.assert_whole(2)
+        monkeypatch.undo()
+        host.clock.advance_s(RETRY_S + 1)
+        host.work()
+        assert Mode.RETIRED is host.store.service(volume_id).mode
+        host.assert_whole(2)
+
+    def test_damage_moves_as_damage(self, host: Host) -> None:
+        """
+        A damaged replica leaves the disk, too, and is no better for it: it may be the last.
+        """
+        host.fill(2)
+        name = "a" if 1 in host.on("a") else "b"
+        file = host.store.paths(ContainerId(1)).block_file(BlockId(2))
+        data = bytearray(file.read_bytes())
+        data[30_000] ^= 1
+        file.write_bytes(data)
+
+        host.moves.steer(host.id_of(name), Mode.RETIRING)
+        host.work()
+
+        facts = host.store.replica(ContainerId(1))
+        assert ReplicaState.UNHEALTHY is facts.state
+        assert 1 == facts.finding_count
+        assert Mode.RETIRED is host.store.service(host.id_of(name)).mode
+
+    def test_one_that_is_used_waits_and_the_others_go(self, host: Host) -> None:
+        """
+        A replica that is being copied away keeps its place; it moves when it is free.
+        """
+        host.fill(6)
+        volume_id = host.id_of("a")
+        used, *others = host.on("a")
+        assert others
+        with host.leases.share(ContainerId(used)), quick(host.leases):
+            host.moves.steer(volume_id, Mode.RETIRING)
+            host.work()
+            assert [used] == host.on("a")
+
+        host.clock.advance_s(RETRY_S + 1)
+        host.work()
+
+        assert Mode.RETIRED is host.store.service(volume_id).mode
+
+    def test_without_room_nothing_moves(self, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+        """
+        It is told of each replica, and all stay.
+        """
+        before = host.fill()
+        monkeypatch.setattr("agent.store.operations.arrival.RESERVED_BYTES_MIN", 1 << 60)
+
+        host.moves.steer(host.id_of("a"), Mode.RETIRING)
+        host.work()
+
+        progress = host.moves.progress(host.id_of("a"))
+        assert progress is not None
+        assert {*before["a"]} == {*progress.stuck}
+        assert before["a"] == host.on("a")
+        assert -1 == progress.eta_s(1, host.moves.now_s())
+
+    def test_a_copy_that_was_not_read_does_not_stand_in(self, host: Host) -> None:
+        """
+        The store itself refuses to let the old one go.
+        """
+        host.fill()
+        [first, *_] = host.on("a")
+        host.store.set_service(host.id_of("a"), Mode.RETIRING)
+        with host.leases.hold(ContainerId(first)):
+            host.moves._copy(ContainerId(first))
+
+        with pytest.raises(Refused, match="not read whole") as caught:
+            host.store.drop_moved(host.id_of("a"), ContainerId(first))
+
+        assert Code.INELIGIBLE is caught.value.code
+        assert ContainerId(first) in {
+            left.container_id for left in host.store.left_on(host.id_of("a"))
+        }
+
+
+@contextmanager
+def quick(leases: Leases) -> Iterator[None]:
+    """Wait a moment for a lease, not a minute."""
+    hold = leases.hold
+
+    def soon(container_id: ContainerId, timeout_s: float = 0.05, **others: bool) -> object:
+        return hold(container_id, min(timeout_s, 0.05), **others)
+
+    leases.hold = soon  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        leases.hold = hold  # type: ignore[method-assign]
+
+
+STEPS = ("begin_move", "finish_move", "drop_moved", "end_retirement")
+
+
+class TestDeath:
+    @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+    @pytest.mark.parametrize("step", STEPS)
+    def test_at_any_step_all_is_there_and_it_goes_on(
+        self, host: Host, monkeypatch: pytest.MonkeyPatch, step: str, *, after: bool
+    ) -> None:
+        """
+        Killed before or after a step: every byte is served by the next start, which goes on with
+        the retirement by itself and ends it.
+        """
+        host.fill()
+        volume_id = host.id_of("a")
+        real: Callable[..., object] = getattr(host.store, step)
+
+        def deadly(*arguments: object) -> object:
+            made = real(*arguments) if after else None
+            if isinstance(made, Arrival):  # as the end of a process does
+                made._rows.close()
+                os.close(made._directory_fd)
+            raise Killed
+
+        host.moves.steer(volume_id, Mode.RETIRING)
+        monkeypatch.setattr(host.store, step, deadly)
+        with pytest.raises(Killed):
+            host.work()
+        monkeypatch.undo()
+
+        if step == "end_retirement" and after:
+            host.restart()
+            assert [host.at("b")] == [volume.path for volume in host.store.volumes()]
+        else:
+            host.restart()
+            host.assert_whole()
+            assert () == host.store.unloadable()
+            assert Mode.RETIRING is host.store.service(volume_id).mode
+            host.work()
+            assert Mode.RETIRED is host.store.service(volume_id).mode
+        host.assert_whole()
+
+    def test_while_the_old_one_is_removed(
+        self, host: Host, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        Half a delete is finished by the next start.
+        """
+        host.fill()
+        volume_id = host.id_of("a")
+        host.moves.steer(volume_id, Mode.RETIRING)
+        monkeypatch.setattr(
+            "agent.store.operations.deleting.finish_delete",
+            lambda *_: (_ for _ in ()).throw(Killed),
+        )
+        with pytest.raises(Killed):
+            host.work()
+        monkeypatch.undo()
+
+        host.restart()
+        host.assert_whole()
+        host.work()
+
+        assert Mode.RETIRED is host.store.service(volume_id).mode
+        host.assert_whole()
+
+
+class TestAdd:
+    def test_an_added_volume_serves_and_is_remembered(self, host: Host) -> None:
+        """
+        An empty directory is formatted and used at once; the next start opens it though no config
+        names it, and forgets it once it is retired.
+        """
+        added = host.store.add_volume(host.at("c"))
+        for number in range(1, 7):
+            host.write(number)
+        assert host.on("c")
+
+        host.restart()
+
+        assert added.volume_id == host.id_of("c")
+        host.assert_whole(6)
+        host.moves.steer(added.volume_id, Mode.RETIRING)
+        host.work()
+        host.restart()
+        assert {host.at("a"), host.at("b")} == {v.path for v in host.store.volumes()}
+        host.assert_whole(6)
+
+    def test_what_is_no_volume_is_refused(self, host: Host) -> None:
+        """
+        A directory with something else in it, one that is open already, and another datanode's.
+        """
+        (host.at("full") / "hdds").mkdir()
+        (host.at("full") / "hdds" / "stranger").write_bytes(b"")
+        with ReplicaStoreOf(host.at("other")):
+            pass
+
+        for name in ("full", "a", "other"):
+            with pytest.raises(SutureError):
+                host.store.add_volume(host.at(name))
+
+        assert 2 == len(host.store.volumes())
+
+    def test_a_volume_that_comes_back_serves_what_it_has(self, host: Host) -> None:
+        """
+        A disk that was away at the start is added without another start.
+        """
+        before = host.fill()
+        host.store.close()
+        host.at("a").rename(host.path / "away")
+        host.open("a", "b")
+        assert before["b"] == [facts.container_id for facts in host.store.replicas()]
+        host.at("a").rmdir()
+        (host.path / "away").rename(host.path / "a")
+
+        host.store.add_volume(host.path / "a")
+
+        assert before["a"] == host.on("a")
+        assert not any(volume.failed for volume in host.store.volumes())
+        host.assert_whole()
+
+
+class ReplicaStoreOf:
+    """The store of another datanode."""
+
+    def __init__(self, path: Path) -> None:
+        self.store = ReplicaStore.open([path], cluster_id=CLUSTER, datanode_id="another")
+
+    def __enter__(self) -> ReplicaStore:
+        return self.store
+
+    def __exit__(self, *_: object) -> None:
+        self.store.close()
