@@ -25,6 +25,8 @@ QUESTION = re.compile(
 )
 QUESTIONS = QUESTION.findall((ROOT / "docs" / "OPERATIONS.md").read_text())
 WITHOUT_SCM = {"config", "tls", "ozone"}
+OF_THE_LOST = ("suture scm backup", "suture scm restore", "suture scm recover")
+"""What is typed where a control plane is lost: the tests of its backup lose one."""
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +131,11 @@ def test_every_other_command_of_the_manuals_works(
     }
     asked = {command for _, command, _ in QUESTIONS}
 
-    typed = [command for command in commands_of_manuals() if command not in asked]
+    typed = [
+        command
+        for command in commands_of_manuals()
+        if command not in asked and not command.startswith(OF_THE_LOST)
+    ]
     for command in typed:
         if command.startswith("suture verify-parity"):
             command = command.replace("NUMBER", str(coded_id))

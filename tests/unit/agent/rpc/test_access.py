@@ -89,7 +89,14 @@ class TestTable:
             *("Status", "ScrubStatus", "Heartbeat", "AllocateBlocks", "CommitKey", "LookupKey"),
             *("ListKeys", "FinishWrites", "ListNodes", "ListContainerInfos", "GetContainerInfo"),
             *("ListOutcomes", "GetQueues", "GetReport", "ListDepartures", "ListHistory"),
-            *("ListHolds", "CountContainers", "ConfirmDeletes", "Foresee", "ListChanges"),
+            *(
+                "ListHolds",
+                "CountContainers",
+                "ConfirmDeletes",
+                "Foresee",
+                "ListChanges",
+                "GetRecovery",
+            ),
         }
 
     def test_who_computes_from_shards_may_ask_for_them(self) -> None:
