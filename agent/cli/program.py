@@ -43,6 +43,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "verify-parity": ("agent.cli.inspect.parity", "verify_parity_command"),
     "fsck": ("agent.cli.setup.offline", "fsck"),
     "new-volume": ("agent.cli.setup.offline", "new_volume"),
+    "salvage": ("agent.cli.setup.salvage", "salvage"),
     "demo": ("agent.cli.setup.demo", "demo"),
 }
 GROUPS: Final[dict[str, tuple[str, str]]] = {

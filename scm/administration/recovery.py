@@ -15,10 +15,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+import numpy as np
 import structlog
 
 from agent.ec.scheme import parse_scheme
 from agent.errors import Code, Unavailable
+from merkle.checksum import container_checksum
 from scm.cluster.basis import Basis
 from scm.cluster.lifecycle import end_writes
 from scm.cluster.replicas import Reports
@@ -88,7 +90,7 @@ class Recovery:
         asked.update(
             c
             for c in self._state.keys.last_bcsids()
-            if c not in asked and self._has_more_deleted(c)
+            if c not in asked and self._has_other_deleted(c)
         )
         ids = (c for c in asked if self._state.forgotten.get(c) is None)
         return ToRecover(restored, missing if restored else (), tuple(sorted(ids)))
@@ -232,11 +234,16 @@ class Recovery:
         done = (deleted.local_ids for deleted in self._state.deleted_in(container_id))
         return self._deletions.being_deleted(container_id).union(*done)
 
-    def _has_more_deleted(self, container_id: int) -> bool:
-        """Whether a replica has more tombstones than deletes of its container are known here."""
+    def _has_other_deleted(self, container_id: int) -> bool:
+        """Whether a replica has other tombstones than deletes of its container are known here."""
         trees = [replica.tree for replica in self._state.replicas.of(container_id)]
-        most = max((tree.tombstone_count for tree in trees if tree is not None), default=0)
-        return most > 0 and most > len(self._deleted_in(container_id))
+        buried = [tree for tree in trees if tree is not None and tree.tombstone_count]
+        if not buried:
+            return False
+        known = np.array(sorted(self._deleted_in(container_id)), np.uint64)
+        return any(
+            tree.tombstones_checksum != container_checksum(tree.algorithm, known) for tree in buried
+        )
 
 
 def _age(key: Key) -> int:

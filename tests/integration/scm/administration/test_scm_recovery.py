@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Code, Refused, Unavailable
+from merkle.checksum import Algorithm, container_checksum
 from merkle.replica import ReplicaState
 from scm.administration.recovery import Looked
 from scm.backup.image import begin_anew
 from scm.cluster.nodes import Registration
 from scm.edge.calls import Recovered, RecoveryCall
-from scm.state.facts import ContainerState, Key, KeyBlock, Kind, OpState
+from scm.state.facts import ContainerState, Key, KeyBlock, Kind, OpState, Replica
 from scm.state.single_values import CONTAINER_GAP
 from tests.support.scm_world import ScmWorld, confirm, pass_time, replica, summary, volume
 
@@ -79,6 +80,13 @@ def codes(made: Recovered) -> list[tuple[str, str]]:
 def names(world: ScmWorld) -> set[str]:
     """Return the names of all keys."""
     return {key.name for key in world.state.keys.values()}
+
+
+def with_tombstone(*, container_id: int, local_id: int) -> Replica:
+    """A replica in which one block is deleted, as its datanode reports it."""
+    buried = container_checksum(Algorithm.XXH3_64, [local_id])
+    tree = replace(summary(7), tombstone_count=1, tombstones_checksum=buried)
+    return replace(replica("dn1", container_id=container_id), tree=tree)
 
 
 class TestSafeMode:
@@ -252,16 +260,22 @@ class TestKeys:
         assert key.name not in names(world)
         assert world.state.transactions.has_any(1)
 
-    def test_containers_with_more_tombstones_are_looked_into(self, world: ScmWorld) -> None:
+    def test_containers_with_other_tombstones_are_looked_into(self, world: ScmWorld) -> None:
         """
-        Than deletes are known of; others that are closed and known are not asked about.
+        Than deletes are known of, be they as many; others that are closed are not asked about.
         """
         report(world, 1, 2)
         assert (2,) == world.control.to_recover().container_ids
-        buried = replace(replica("dn1"), tree=replace(summary(7), tombstone_count=1))
-        world.beat("dn1", buried)
-
+        world.beat("dn1", with_tombstone(container_id=1, local_id=77))
         assert (1, 2) == world.control.to_recover().container_ids
+
+        recover(world, is_end=True)
+        (key,) = [one for one in world.state.keys.values() if one.blocks[0].container_id == 1]
+        world.control.delete_keys([key.name], dry_run=False)
+        recover(world, replace(key, name="other", blocks=(replace(key.blocks[0], local_id=78),)))
+        assert 1 in world.control.to_recover().container_ids
+        world.beat("dn1", with_tombstone(container_id=1, local_id=key.blocks[0].local_id))
+        assert 1 not in world.control.to_recover().container_ids
 
     def test_a_key_in_a_container_that_nobody_has_is_not_recorded(self, world: ScmWorld) -> None:
         """

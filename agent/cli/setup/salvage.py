@@ -1,0 +1,86 @@
+"""salvage: every file off volumes alone, without an agent and without a control plane."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from agent.cli.terminal.output import Exit, bytes_progress, counted, emit, say, size
+from agent.cli.terminal.typer_options import JsonFlag
+from agent.ec.scheme import parse_scheme
+from agent.salvage.salvage import LIST, Progress, Summary
+from agent.salvage.salvage import salvage as carry_out
+
+SHOWN_MAX: Final = 20
+WHY_SHOWN_MAX: Final = 3
+
+
+def salvage(
+    volumes: Annotated[list[Path], typer.Argument(metavar="VOLUME...", help="Volume directories.")],
+    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="Where to write the files.")],
+    scheme: Annotated[
+        str,
+        typer.Option(
+            metavar="SCHEME", help="Code of block groups that do not name theirs: rs-3-2-1024k."
+        ),
+    ] = "",
+    partial: Annotated[
+        bool,
+        typer.Option("--partial", help="Write what is not whole, too, with zeros, to DIR/partial."),
+    ] = False,
+    as_json: JsonFlag = False,
+) -> int:
+    """Write every file that volumes have between them, by key; only verified bytes.
+
+    For when the control plane is lost and cannot be restored, or to get files off disks of hosts
+    that are gone: name all volumes that are left, of all hosts. Their agents must be stopped;
+    read-only mounts will do. Nothing is written to a volume. Run again, it goes on where it was.
+    2: something is not whole.
+    """
+    code = parse_scheme(scheme) if scheme else None
+    with bytes_progress("salvage", 0, quiet=as_json) as bar:
+        task = bar.tasks[0].id
+        summary = carry_out(
+            volumes,
+            to,
+            scheme=code,
+            is_partial=partial,
+            progress=Progress(
+                lambda total: bar.update(task, total=total), lambda done: bar.advance(task, done)
+            ),
+        )
+    if as_json:
+        emit(asdict(summary))
+    else:
+        _show(summary, to)
+    return Exit.OK if summary.is_whole else Exit.TO_DO
+
+
+def _show(summary: Summary, to: Path) -> None:
+    say(
+        f"{counted(summary.written_count, 'file')} written, {size(summary.written_bytes)}, "
+        f"{summary.kept_count} were there: {to / LIST} lists them"
+    )
+    if summary.nameless_count:
+        say(f"{counted(summary.nameless_count, 'block')} of these name no key: {to / 'blocks'}")
+    if summary.deleted_count:
+        say(f"{counted(summary.deleted_count, 'block')} were deleted on another volume")
+    for path, why in summary.unreadable_volumes.items():
+        say(f"cannot be read: {path}: {why}")
+    _list("damaged rows", summary.damaged_rows)
+    names = [
+        f"{lack.key or lack.path}: {'; '.join(lack.why[:WHY_SHOWN_MAX])}" for lack in summary.lacks
+    ]
+    _list("not whole, and not written", names)
+
+
+def _list(what: str, lines: Sequence[str]) -> None:
+    """Print lines, the first of them; --json has all."""
+    if lines:
+        say(f"{what}: {len(lines)}")
+    for line in lines[:SHOWN_MAX]:
+        say(f"  {line}")
+    if len(lines) > SHOWN_MAX:
+        say(f"  and {len(lines) - SHOWN_MAX} more; --json lists all")

@@ -1,0 +1,164 @@
+"""One block out of the replicas that several volumes have of it: verified bytes, or none.
+
+    copies ──rows that say the same──► versions ──each chunk from any copy whose bytes fit──► bytes
+
+A version is what a row says. If two versions can be read whole they contradict each other, and
+nobody decides here which is right. Bytes for which no checksum was written cannot be verified.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
+
+from agent.ec.blockgroup import Agreed, Orphan, agree, is_stripe_checksum
+from agent.ec.codec import rebuild_checked
+from agent.ec.scheme import Scheme
+from agent.errors import SutureError
+from agent.salvage.volumes import Copy
+from merkle.checksum import window_checksums
+from merkle.replica import BlockId, ChecksumType, ChunkInfo
+
+NO_CHECKSUM: Final = "no checksum was written with it"
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """Bytes of a block that nobody has whole, and why."""
+
+    offset: int
+    length_bytes: int
+    why: str
+
+
+Piece = bytes | Hole
+
+
+class Reader:
+    """Reads one block, chunk by chunk; chunks that cannot be had are holes."""
+
+    def __init__(self, copies: Sequence[Copy], scheme: Scheme | None) -> None:
+        self._copies = copies
+        self._scheme = scheme
+
+    def pieces(self) -> Iterator[Piece]:
+        """Yield verified bytes and holes, in order."""
+        if self._scheme is not None:
+            yield from _group_pieces(self._copies, self._scheme)
+            return
+        versions = _versions(self._copies)
+        if len(versions) > 1:
+            whole = [v for v in versions if all(_chunk(c, self._copies) for c in v)]
+            if len(whole) > 1:
+                yield Hole(0, _end(whole[0]), "replicas contradict each other, each by intact rows")
+                return
+            versions = whole or versions
+        for chunk in versions[0] if versions else ():
+            yield _chunk(chunk, self._copies) or _hole(chunk)
+
+
+def matches(chunks: Sequence[ChunkInfo], data: bytes) -> bool:
+    """Return whether bytes are those that chunks describe, all of them."""
+    return _end(chunks) == len(data) and all(
+        _fits(chunk, data[chunk.offset : chunk.end]) for chunk in chunks
+    )
+
+
+def _versions(copies: Sequence[Copy]) -> list[tuple[ChunkInfo, ...]]:
+    """Return what rows say that say different things: of the latest commit first, then of most."""
+
+    def said(copy: Copy) -> tuple[int, tuple[ChunkInfo, ...]]:
+        return copy.block.bcsid, copy.block.chunks
+
+    ordered = sorted(copies, key=lambda copy: repr(said(copy)))
+    counted = [(key, len(list(group))) for key, group in groupby(ordered, key=said)]
+    counted.sort(key=lambda one: (one[0][0], one[1]), reverse=True)
+    return list(dict.fromkeys(chunks for (_bcsid, chunks), _count in counted))
+
+
+def _chunk(chunk: ChunkInfo, copies: Sequence[Copy]) -> bytes | None:
+    """Return a chunk's bytes from any copy whose row describes it and whose bytes fit."""
+    if chunk.checksum_type is ChecksumType.NONE:
+        return None
+    for copy in copies:
+        if chunk not in copy.block.chunks:
+            continue
+        try:
+            data = copy.place.read(chunk.offset, chunk.length_bytes)
+        except (OSError, SutureError):
+            continue
+        if _fits(chunk, data):
+            return data
+    return None
+
+
+def _fits(chunk: ChunkInfo, data: bytes) -> bool:
+    if chunk.checksum_type is ChecksumType.NONE or len(data) != chunk.length_bytes:
+        return False
+    found = window_checksums(chunk.checksum_type, chunk.bytes_per_checksum, data)
+    return found == chunk.window_checksums
+
+
+def _hole(chunk: ChunkInfo) -> Hole:
+    is_blind = chunk.checksum_type is ChecksumType.NONE
+    why = NO_CHECKSUM if is_blind else "no replica has bytes that fit their checksums"
+    return Hole(chunk.offset, chunk.length_bytes, why)
+
+
+def _end(chunks: Sequence[ChunkInfo]) -> int:
+    return chunks[-1].end if chunks else 0
+
+
+def _group_pieces(copies: Sequence[Copy], scheme: Scheme) -> Iterator[Piece]:
+    """Yield the data of a block group, stripe by stripe, computed where shards are missing."""
+    block_id = BlockId(copies[0].block.block_id)
+    by_index: dict[int, list[Copy]] = {}
+    for copy in copies:
+        by_index.setdefault(copy.replica_index, []).append(copy)
+    known = {index: _latest(of_index) for index, of_index in by_index.items()}
+    agreed = agree(scheme, block_id, {index: copy.block for index, copy in known.items()})
+    if isinstance(agreed, Orphan):
+        yield Hole(0, 0, agreed.reason)
+        return
+    for stripe in range(agreed.group.stripe_count):
+        yield from _stripe(agreed, stripe, by_index, scheme)
+
+
+def _latest(copies: Sequence[Copy]) -> Copy:
+    return max(copies, key=lambda copy: (copy.block.bcsid, len(copy.block.chunks)))
+
+
+def _stripe(
+    agreed: Agreed, stripe: int, by_index: dict[int, list[Copy]], scheme: Scheme
+) -> Iterator[Piece]:
+    group = agreed.group
+    wanted = [i for i in range(1, scheme.data_count + 1) if group.cell_bytes(stripe, i)]
+    chunks = {i: agreed.chunk(i, stripe) for i in agreed.shards if group.cell_bytes(stripe, i)}
+    cells: dict[int, bytes] = {}
+    for index in (*wanted, *(i for i in chunks if i not in wanted)):
+        if all(i in cells for i in wanted) or index not in chunks:
+            continue
+        data = _chunk(chunks[index], by_index[index])
+        if data is not None:
+            cells[index] = data
+    at = stripe * scheme.stripe_bytes
+    length_bytes = sum(group.cell_bytes(stripe, i) for i in wanted)
+    if not is_stripe_checksum(agreed, stripe, chunks):
+        yield Hole(at, length_bytes, "shards contradict each other, each by intact rows")
+        return
+    missing = [i for i in wanted if i not in cells]
+    if missing:
+        empty = {i: b"" for i in scheme.indexes if not group.cell_bytes(stripe, i)}
+        try:
+            size_bytes = group.cell_bytes_max(stripe)
+            made = rebuild_checked(scheme, {**cells, **empty}, missing, size_bytes)
+        except SutureError as error:
+            yield Hole(at, length_bytes, f"too few shards are whole: {error}")
+            return
+        for index, octets in made.items():
+            cells[index] = octets.tobytes()[: group.cell_bytes(stripe, index)]
+            described = chunks.get(index)
+            if described is not None and not _fits(described, cells[index]):
+                yield Hole(at, length_bytes, "shards contradict each other, each by intact rows")
+                return
+    yield from (cells[i] for i in wanted)

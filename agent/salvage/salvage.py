@@ -1,0 +1,249 @@
+"""Every file that volumes have between them, written elsewhere: verified bytes only.
+
+    rows of all volumes ─► files by key ─► each block from whichever replicas have it whole ─► DIR
+
+What cannot be had whole is named and not written; or, if that is wished, written beside as far as
+it can be had. Files that an earlier run has written are compared and left as they are.
+"""
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, Final
+
+from agent.ec.scheme import Scheme
+from agent.errors import Code, Refused, Unavailable
+from agent.salvage.blocks import Hole, Reader, matches
+from agent.salvage.inventory import Inventory, Wanted, take_inventory
+from agent.salvage.volumes import opened
+from agent.salvage.writing import existing, growing
+from merkle.replica import ContainerId
+
+MARK: Final = "salvage.json"  # says what the directory is of
+LIST: Final = "files.jsonl"  # one line for each file: key, path, size, what became of it
+PARTIAL: Final = "partial"
+LACKS_NAMED_MAX: Final = 100  # holes of one file
+
+
+@dataclass(slots=True)
+class Lack:
+    """A file that is not whole, and the first places where it is not."""
+
+    key: str
+    path: str
+    size_bytes: int
+    why: list[str]
+    partial_path: str = ""
+
+
+@dataclass(slots=True)
+class Summary:
+    """What a salvage came to."""
+
+    cluster_id: str = ""
+    written_count: int = 0
+    kept_count: int = 0  # an earlier run had written them
+    written_bytes: int = 0
+    nameless_count: int = 0  # of the written and kept: blocks that name no key
+    deleted_count: int = 0  # blocks that were deleted on another volume; written all the same
+    lacks: list[Lack] = field(default_factory=list)
+    unreadable_volumes: dict[str, str] = field(default_factory=dict)
+    damaged_rows: list[str] = field(default_factory=list)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether everything that the volumes name was written."""
+        return not (self.lacks or self.unreadable_volumes or self.damaged_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Who hears how far it is: of the bytes of all files, then of those that are done."""
+
+    total: Callable[[int], object] = lambda _total_bytes: None
+    done: Callable[[int], object] = lambda _done_bytes: None
+
+
+def salvage(
+    paths: Sequence[Path],
+    to: Path,
+    *,
+    scheme: Scheme | None = None,
+    is_partial: bool = False,
+    progress: Progress | None = None,
+) -> Summary:
+    """Write every file of the volumes below `to`; `scheme` is that of groups that name none.
+
+    Raises Refused if a volume is in use or of another cluster, or if `to` is on a volume or holds
+    something else; Unavailable if it cannot be written.
+    """
+    told = progress or Progress()
+    summary = Summary()
+    _refuse_inside(paths, to)
+    with opened(paths, summary.unreadable_volumes) as volumes:
+        if not volumes:
+            raise Refused(
+                Code.INCONSISTENT_VOLUME,
+                "; ".join(f"{path}: {why}" for path, why in summary.unreadable_volumes.items()),
+            )
+        summary.cluster_id = volumes[0].layout.cluster_id
+        try:
+            _begin(to, summary.cluster_id)
+            inventory = take_inventory(volumes, scheme)
+            summary.deleted_count = inventory.deleted_count
+            told.total(sum(one.size_bytes for one in inventory.files))
+            with growing(to, LIST) as lines:
+                for wanted in inventory.files:
+                    state = _one(inventory, wanted, to, summary, is_partial=is_partial)
+                    lines.write(json.dumps({**asdict(wanted), "state": state}).encode() + b"\n")
+                    told.done(wanted.size_bytes)
+        except OSError as error:
+            raise Unavailable(
+                Code.IO_EXCEPTION,
+                f"cannot write {error.filename or to}: {error.strerror or error}",
+                hint="make room and run it again: what is written stays",
+            ) from error
+        summary.damaged_rows = [row for volume in volumes for row in volume.damaged_rows]
+    return summary
+
+
+def _one(
+    inventory: Inventory, wanted: Wanted, to: Path, summary: Summary, *, is_partial: bool
+) -> str:
+    """Write one file; return what became of it."""
+    why = [wanted.lack] if wanted.lack else []
+    if not why:
+        if _is_there(inventory, wanted, to):
+            summary.kept_count += 1
+            summary.nameless_count += not wanted.key
+            return "kept"
+        why = _write(inventory, wanted, to)
+        if not why:
+            summary.written_count += 1
+            summary.written_bytes += wanted.size_bytes
+            summary.nameless_count += not wanted.key
+            return "written"
+    lack = Lack(wanted.key, wanted.path, wanted.size_bytes, why)
+    summary.lacks.append(lack)
+    if is_partial:
+        lack.partial_path = f"{PARTIAL}/{wanted.path}"
+        with growing(to, lack.partial_path) as file:
+            lack.why = list(dict.fromkeys([*why, *_copy(inventory, wanted, file, is_partial=True)]))
+        return "partial"
+    return "not whole"
+
+
+class _NotWhole(Exception):
+    """Ends the writing of a file of which not all can be had."""
+
+
+def _write(inventory: Inventory, wanted: Wanted, to: Path) -> list[str]:
+    """Write a file if all of it can be had; else return what cannot, and leave nothing."""
+    why: list[str] = []
+    with suppress(_NotWhole), growing(to, wanted.path) as file:
+        why = _copy(inventory, wanted, file, is_partial=False)
+        _end_if_not_whole(why)
+    return why
+
+
+def _end_if_not_whole(why: Sequence[str]) -> None:
+    if why:
+        raise _NotWhole
+
+
+def _copy(inventory: Inventory, wanted: Wanted, file: IO[bytes], *, is_partial: bool) -> list[str]:
+    """Write what can be had; return what cannot. Bytes that are missing are zeros."""
+    why: list[str] = []
+    size_bytes = 0
+    for container_id, local_id in wanted.blocks:
+        where = f"container {container_id}, block {local_id}"
+        reader = _reader(inventory, container_id, local_id)
+        if reader is None:
+            why.append(f"{where}: erasure-coded, and no block says how: name it by --scheme")
+            continue
+        for piece in reader.pieces():
+            if not isinstance(piece, Hole):
+                file.write(piece)
+                size_bytes += len(piece)
+                continue
+            if len(why) < LACKS_NAMED_MAX:
+                why.append(f"{where}, {piece.length_bytes} bytes from {piece.offset}: {piece.why}")
+            if not is_partial:
+                break
+            file.seek(piece.length_bytes, os.SEEK_CUR)
+            size_bytes += piece.length_bytes
+    if is_partial:
+        file.truncate(max(size_bytes, file.tell()))
+    elif not why and size_bytes != wanted.size_bytes:
+        why.append(f"{size_bytes} bytes were read, its parts say {wanted.size_bytes}")
+    return why
+
+
+def _reader(inventory: Inventory, container_id: int, local_id: int) -> Reader | None:
+    copies = inventory.copies(container_id, local_id)
+    is_coded = any(copy.replica_index for copy in copies)
+    scheme = inventory.schemes.get(ContainerId(container_id))
+    if is_coded and scheme is None:
+        return None
+    return Reader(copies, scheme if is_coded else None)
+
+
+def _is_there(inventory: Inventory, wanted: Wanted, to: Path) -> bool:
+    """Whether an earlier run has written the file: compared with checksums, or with the bytes."""
+    with existing(to, wanted.path, wanted.size_bytes) as file:
+        return file is not None and all(
+            _is_same(inventory, container_id, local_id, file)
+            for container_id, local_id in wanted.blocks
+        )
+
+
+def _is_same(inventory: Inventory, container_id: int, local_id: int, file: IO[bytes]) -> bool:
+    copies = inventory.copies(container_id, local_id)
+    chunks = {copy.block.chunks for copy in copies}
+    if len(chunks) == 1 and not any(copy.replica_index for copy in copies):
+        described = chunks.pop()
+        end = described[-1].end if described else 0
+        return matches(described, file.read(end))
+    reader = _reader(inventory, container_id, local_id)
+    return reader is not None and all(
+        not isinstance(piece, Hole) and file.read(len(piece)) == piece for piece in reader.pieces()
+    )
+
+
+def _refuse_inside(paths: Sequence[Path], to: Path) -> None:
+    there = Path(os.path.realpath(to))
+    for path in paths:
+        volume = Path(os.path.realpath(path))
+        if volume == there or volume in there.parents:
+            raise Refused(
+                Code.INVALID_CONFIG,
+                f"{to} is on the volume {path}: nothing is written to volumes",
+                hint="name a directory elsewhere, with room for all files",
+            )
+
+
+def _begin(to: Path, cluster_id: str) -> None:
+    """Mark a new or empty directory, or recognise one of an earlier run of the same cluster."""
+    to.mkdir(parents=True, exist_ok=True)
+    mark = to / MARK
+    if os.path.lexists(mark):
+        try:
+            known = json.loads(mark.read_text())["cluster_id"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise Refused(Code.INVALID_CONFIG, f"{mark} is damaged: {error}") from error
+        if known != cluster_id:
+            raise Refused(
+                Code.WRONG_CLUSTER, f"{to} has files of cluster {known}, these are of {cluster_id}"
+            )
+        return
+    if any(to.iterdir()):
+        raise Refused(
+            Code.INVALID_CONFIG,
+            f"{to} is not empty, and no salvage has begun in it",
+            hint="name a new directory",
+        )
+    with growing(to, MARK) as file:
+        file.write(json.dumps({"cluster_id": cluster_id}).encode() + b"\n")

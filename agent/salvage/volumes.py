@@ -1,0 +1,130 @@
+"""Volumes that are only read: of stopped agents, of read-only mounts, of copies of disks.
+
+Nothing is created, signed or rolled: the lock of an agent that runs is seen without being taken,
+and the index is read without a lock file of its own.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from agent.errors import Code, Refused, SutureError
+from agent.store.files.layout import Layout
+from agent.store.index.index import Index, Snapshot
+from agent.store.recovery.fsck import volume_layout
+from agent.store.replica.packs import Place, place_of
+from merkle.blockrow import decode_block
+from merkle.damaged import Damaged
+from merkle.replica import BlockData, BlockId, ContainerId, ReplicaState
+
+MAP_BYTES: Final = 1024**3  # LMDB takes a larger one from the file itself
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One replica's row of a block, and where its bytes are; index 0 is of a whole replica."""
+
+    volume: str
+    replica_index: int
+    block: BlockData
+    place: Place
+
+
+class OfflineVolume:
+    """One volume, read through one snapshot of its index."""
+
+    def __init__(self, layout: Layout, rows: Snapshot) -> None:
+        self.layout = layout
+        self.name = str(layout.volume)
+        self._rows = rows
+        self.damaged_rows: list[str] = []
+
+    def replicas(self) -> dict[ContainerId, int]:
+        """Return the containers that are here, each with its replica index."""
+        found = {}
+        for container_id, row in self._rows.replicas():
+            if isinstance(row, Damaged):
+                self.damaged_rows.append(f"{self.name}: container {container_id}: {row}")
+                found[container_id] = 0  # its blocks say what they are
+            elif row.state is not ReplicaState.DELETED:
+                found[container_id] = row.replica_index
+        return found
+
+    def blocks(self, container_id: ContainerId) -> Iterator[BlockData]:
+        """Yield the blocks of a replica whose rows can be read."""
+        for block_id, raw in self._rows.blocks(container_id):
+            try:
+                yield decode_block(block_id, raw)
+            except Damaged as damage:
+                self.damaged_rows.append(f"{self.name}: container {container_id}: {damage}")
+
+    def buried(self, container_id: ContainerId) -> set[BlockId]:
+        """Return the blocks of a container that were deleted here."""
+        return set(self._rows.tombstones(container_id))
+
+    def copy(self, container_id: ContainerId, block_id: BlockId, index: int) -> Copy | None:
+        """Return the block as this volume has it."""
+        raw = self._rows.block(container_id, block_id)
+        if raw is None:
+            return None
+        try:
+            block = decode_block(block_id, raw)
+        except Damaged:
+            return None  # told before
+        paths = self.layout.replica(container_id)
+        return Copy(self.name, index, block, place_of(self._rows, paths, container_id, block_id))
+
+
+@contextmanager
+def opened(
+    paths: Sequence[Path], unreadable: dict[str, str]
+) -> Iterator[tuple[OfflineVolume, ...]]:
+    """Open volumes of one cluster; one that cannot be read is noted in `unreadable`.
+
+    Raises Refused if one is in use, is no volume, or is of another cluster than the first.
+    """
+    with ExitStack() as stack:
+        volumes: list[OfflineVolume] = []
+        for path in dict.fromkeys(Path(os.path.realpath(one)) for one in paths):
+            layout = volume_layout(path)
+            _refuse_in_use(layout, stack)
+            if volumes and layout.cluster_id != volumes[0].layout.cluster_id:
+                raise Refused(
+                    Code.WRONG_CLUSTER,
+                    f"{path} is of cluster {layout.cluster_id}, {volumes[0].name} of "
+                    f"{volumes[0].layout.cluster_id}: their containers have the same ids",
+                    hint="salvage the clusters one after the other, into different directories",
+                )
+            try:
+                index = Index(layout.database, map_bytes=MAP_BYTES, readonly=True)
+                stack.callback(index.close)
+                rows = stack.enter_context(index.read())
+            except SutureError as error:
+                unreadable[str(path)] = str(error)
+                continue
+            volumes.append(OfflineVolume(layout, rows))
+        yield tuple(volumes)
+
+
+def _refuse_in_use(layout: Layout, stack: ExitStack) -> None:
+    """Hold a shared lock of the volume, if there is a lock file: no agent starts meanwhile. It is
+    the kernel's, and nothing is written."""
+    try:
+        descriptor = os.open(layout.lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return  # there is none, or it cannot be read: nobody can have taken it here
+    stack.callback(os.close, descriptor)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise Refused(
+            Code.VOLUME_IN_USE,
+            f"{layout.volume} is in use by an agent",
+            hint="stop the agent first; it writes while it runs",
+        ) from error
+    except OSError:
+        return  # a file system without locks

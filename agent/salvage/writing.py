@@ -1,0 +1,72 @@
+"""Files below the directory of a salvage: whole under their names, or not there.
+
+    name%! grows ─ all bytes verified ─► name
+
+Nothing that is there leads out of the directory: a link in the place of a folder is refused.
+"""
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Final
+
+from agent.errors import Code, Refused
+
+GROWING: Final = "%!"  # behind a name: no key's path ends so
+MODE: Final = 0o640
+DIRECTORY_MODE: Final = 0o750
+
+
+@contextmanager
+def growing(root: Path, relative: str) -> Iterator[IO[bytes]]:
+    """Open a file that gets its name when the body ends; if that fails nothing is left of it."""
+    path = root / relative
+    _make_folders(root, path.parent)
+    _refuse_other(path)
+    draft = path.with_name(path.name + GROWING)
+    draft.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(draft, flags, MODE), "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        draft.rename(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def existing(root: Path, relative: str, size_bytes: int) -> Iterator[IO[bytes] | None]:
+    """Open a file that is there from an earlier run, to compare it; None: there is none so long."""
+    try:
+        descriptor = os.open(root / relative, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        yield None
+        return
+    with os.fdopen(descriptor, "rb") as file:
+        facts = os.fstat(descriptor)
+        is_it = stat.S_ISREG(facts.st_mode) and facts.st_size == size_bytes
+        yield file if is_it else None
+
+
+def _make_folders(root: Path, folder: Path) -> None:
+    at = root
+    for name in folder.relative_to(root).parts:
+        at = at / name
+        try:
+            at.mkdir(DIRECTORY_MODE)
+        except FileExistsError:
+            if not stat.S_ISDIR(at.lstat().st_mode):
+                raise Refused(
+                    Code.INVALID_CONFIG, f"{at} is no directory", hint="name an empty directory"
+                ) from None
+
+
+def _refuse_other(path: Path) -> None:
+    """Refuse to replace what no salvage has written there."""
+    if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
+        raise Refused(Code.INVALID_CONFIG, f"{path} is no file", hint="name an empty directory")
