@@ -149,6 +149,8 @@ class View:
     service: Ints
     rack: Ints
     is_reachable: Bools
+    is_alive: Bools
+    """On a node that is not dead."""
     is_gone: Bools
     """On a dead node that is not expected back."""
     is_present: Bools
@@ -192,9 +194,8 @@ def view(batch: Batch) -> View:
     count = len(batch.containers.container_id)
     rows = Segments.of(replicas.container, count)
     health = _of_node(nodes.health, replicas.node, len(NODE_HEALTHS))
-    is_gone = (health == NodeHealth.DEAD) & ~_of_node(nodes.is_returning, replicas.node, 0).astype(
-        np.bool_
-    )
+    is_alive = health != NodeHealth.DEAD
+    is_gone = ~is_alive & ~_of_node(nodes.is_returning, replicas.node, 0).astype(np.bool_)
     state = replicas.state
     is_present = ~is_gone & _table(REPLICA_STATES, COUNTED_STATES)[state]
     is_reachable = _table((*NODE_HEALTHS, ""), REACHABLE_HEALTHS)[health]
@@ -216,6 +217,7 @@ def view(batch: Batch) -> View:
         service=_of_node(nodes.service, replicas.node, Service.IN_SERVICE),
         rack=_of_node(nodes.rack, replicas.node, -1),
         is_reachable=is_reachable,
+        is_alive=is_alive,
         is_gone=is_gone,
         is_present=is_present,
         is_sick=is_sick,

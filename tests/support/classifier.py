@@ -87,12 +87,13 @@ def classify(case: Case) -> Opinion:
 
 
 def eligibility(case: Case) -> str:
-    """Return the result code of a reconcile request."""
+    """Return the result code of a reconcile request; what a dead node last said blocks nobody."""
+    here = [r for r in case.replicas if case.nodes[r.datanode_id].health != "DEAD"]
     answering = [r for r in case.replicas if r.state in TREE and case.up(r)]
     rules = [
         (case.box.state not in {"CLOSED", "QUASI_CLOSED"}, "INELIGIBLE_CONTAINER_STATE"),
-        (not case.replicas, "NO_REPLICAS_FOUND"),
-        (any(r.state not in TREE for r in case.replicas), "INELIGIBLE_REPLICA_STATES"),
+        (not here, "NO_REPLICAS_FOUND"),
+        (any(r.state not in TREE for r in here), "INELIGIBLE_REPLICA_STATES"),
         (case.box.replication_type != "RATIS", "INELIGIBLE_REPLICATION_TYPE"),
         (case.box.replication_factor <= 1, "NOT_ENOUGH_REQUIRED_NODES"),
         (len(answering) < 2, "NOT_ENOUGH_REACHABLE_REPLICAS"),

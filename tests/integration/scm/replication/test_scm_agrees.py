@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from health.words import ELIGIBILITY
 from merkle.replica import ID_MAX, ReplicaState
 from scm.state.options import ScmOptions
 from tests.support.agreement import Agreement, told_and_judged
@@ -44,6 +45,31 @@ def test_every_state_is_the_judges(tmp_path: Path, seed: int) -> None:
             assert {number: judged[number] for number in known} == known
         assert compared > TICKS * CONTAINERS / 2
         assert len(words) >= 8, "random worlds are in many states"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_who_may_be_reconciled_is_the_judges_word(tmp_path: Path, seed: int) -> None:
+    """
+    The control plane says for one container, before an order, what the judge says of all. It knows
+    better only who could be a peer, and mends shards where the judge lets Ozone's word stand.
+    """
+    rows = sayable(random_cluster(random.Random(seed), CONTAINERS))
+    peers, told = {"OK", "NOT_ENOUGH_REACHABLE_REPLICAS", "RECONCILE_PENDING"}, set[str]()
+    with ScmWorld(tmp_path, OPTIONS).running() as world:
+        enter(world, rows)
+        ids = sorted(container.container_id for container in world.state.containers.values())
+        found = world.control._judge.diagnose(ids).reconciles.eligibility.tolist()
+        for container_id, code in zip(ids, found, strict=True):
+            judged = ELIGIBILITY[code]
+            own = world.control._reconciles.participants(container_id).eligibility
+            container = world.state.containers.get(container_id)
+            assert container is not None
+            told.add(judged)
+            if judged in peers or (judged == "INELIGIBLE_REPLICATION_TYPE" and container.scheme):
+                assert own in {"OK", "NO_REACHABLE_PEER", "NOT_ENOUGH_REQUIRED_NODES"}
+            else:
+                assert judged == own, f"container {container_id}"
+    assert len(told) >= 5, "random worlds have many reasons"
 
 
 @pytest.mark.slow
