@@ -1,6 +1,8 @@
 """What the control plane shows over plain HTTP."""
 
 import re
+import shutil
+import subprocess
 import time
 import urllib.error
 import urllib.request
@@ -14,7 +16,7 @@ from agent.runtime.callthreads import LATE_S, CallThreads
 from agent.runtime.loop import Done, Loop, LoopSet, Step
 from scm.edge.http_status import HttpStatus
 from tests.support.clock import FakeClock
-from tests.support.monitoring import without_suffix
+from tests.support.monitoring import METRIC, expressions, without_suffix
 from tests.support.scm_process import ScmProcess, spawn
 from tests.support.scm_world import ScmWorld, replica
 
@@ -93,6 +95,46 @@ def test_every_metric_that_is_declared_is_there(world: ScmWorld) -> None:
     names = {without_suffix(n) for n in re.findall(r"^# TYPE (suture_\w+)", told, re.MULTILINE)}
     assert names >= declared
     assert len(declared) >= 15
+
+
+def test_everything_that_alerts_and_dashboard_ask_for_is_told(world: ScmWorld) -> None:
+    """A panel of a metric that nobody tells stays empty, and an alert silent."""
+    declared = set(METRIC.findall((ROOT / "scm" / "edge" / "metrics.py").read_text()))
+    asked = {without_suffix(name) for text in expressions() for name in METRIC.findall(text)}
+
+    with CallThreads(2, 4) as calls:
+        watched = HttpStatus(world.control, calls, LoopSet([Loop(Finished())]), lambda: True)
+        told = watched.metrics().body.decode()
+
+    names = {without_suffix(n) for n in re.findall(r"^# TYPE (suture_\w+)", told, re.MULTILINE)}
+    assert set() == (asked & declared) - names
+    assert len(asked & declared) > 20
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_promtool_finds_nothing_to_say(world: ScmWorld) -> None:
+    """Names, types and help texts are as Prometheus wants them."""
+    world.made_closed()
+    with CallThreads(2, 4) as calls:
+        watched = HttpStatus(world.control, calls, LoopSet([Loop(Finished())]), lambda: True)
+        told = watched.metrics().body
+
+    checked = subprocess.run(
+        ["promtool", "check", "metrics"],  # noqa: S607 - Debian's
+        input=told,
+        capture_output=True,
+        timeout=60,
+    )
+
+    assert (0, b"", b"") == (checked.returncode, checked.stdout, checked.stderr)
+
+
+@pytest.mark.parametrize("verdict", ["WHOLE", "UNKNOWN", "UNWELL"])
+def test_the_verdict_is_told_with_all_its_words(world: ScmWorld, verdict: str) -> None:
+    """One of them is true: an alert that waits for another finds a 0 and not nothing."""
+    told = scraped(world)
+
+    assert float(verdict == "UNKNOWN") == told[f'suture_scm_verdict{{verdict="{verdict}"}}']
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # as intended
