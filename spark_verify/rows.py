@@ -10,17 +10,9 @@ from typing import Final
 
 import pyarrow as pa
 
-from health.words import (
-    CONTAINER_STATES,
-    NODE_HEALTHS,
-    OP_STATES,
-    OPS,
-    REPLICA_STATES,
-    REPLICATION_TYPES,
-    Health,
-)
+from health.tables import snapshot
 
-SCHEMA_VERSION: Final = 5
+SCHEMA_VERSION: Final = snapshot.SCHEMA_VERSION
 """Of the input. A snapshot of another version is refused: an older one lacks columns."""
 
 RESULT_VERSION: Final = 2
@@ -55,113 +47,15 @@ _KINDS: Final[dict[str, pa.DataType]] = {
     "boolean": pa.bool_(),
 }
 
-
-def _columns(text: str, words: dict[str, tuple[str, ...]] | None = None) -> tuple[Column, ...]:
-    """Parse `name type` lines; a trailing `?` means nullable."""
-    columns = []
-    for line in text.strip().splitlines():
-        name, kind = line.split()
-        columns.append(
-            Column(name, _KINDS[kind.rstrip("?")], kind.endswith("?"), (words or {}).get(name, ()))
-        )
-    return tuple(columns)
-
-
-CONTAINERS: Final = _columns(
-    """
-    snapshot_id string
-    container_id long
-    replication_type string
-    replication_factor int
-    ec_data int?
-    ec_parity int?
-    state string
-    sequence_id long
-    acknowledged_bcsid long?
-    key_count long
-    used_bytes long
-    state_since_ms long
-    pipeline_alive boolean
-    suppressed boolean
-    owes_deletes boolean
-    health_state string?
-    """,
-    {
-        "replication_type": REPLICATION_TYPES,
-        "state": CONTAINER_STATES,
-        "health_state": tuple(state.name for state in Health),
-    },
-)
-REPLICAS: Final = _columns(
-    """
-    snapshot_id string
-    container_id long
-    datanode_id string
-    replica_index int
-    state string
-    origin_datanode_id string
-    bcsid long?
-    block_count long
-    used_bytes long
-    is_empty boolean
-    tree_algorithm string?
-    root long?
-    settled_root long?
-    tombstones_checksum long?
-    tombstone_count int?
-    tree_generation long?
-    volume_id string
-    data_scan_at_ms long?
-    finding_count int
-    is_contradictory boolean
-    is_barred boolean
-    is_hopeful boolean
-    load_error string?
-    reported_at_ms long
-    """,
-    {"state": REPLICA_STATES},
-)
-NODES: Final = _columns(
-    """
-    snapshot_id string
-    datanode_id string
-    address string
-    rack string
-    version string
-    health string
-    op_state string
-    op_expiry_ms long?
-    last_heartbeat_at_ms long
-    has_reported boolean
-    capacity_bytes long
-    available_bytes long
-    queued_replicate int
-    queued_reconstruct int
-    queued_delete int
-    queued_reconcile int
-    """,
-    {"health": NODE_HEALTHS, "op_state": OP_STATES},
-)
-PENDING_OPS: Final = _columns(
-    """
-    snapshot_id string
-    container_id long
-    op string
-    datanode_id string
-    replica_index int
-    deadline_ms long
-    command_id long
-    """,
-    {"op": OPS},
-)
-
 TABLES: Final[dict[str, tuple[Column, ...]]] = {
-    "containers": CONTAINERS,
-    "replicas": REPLICAS,
-    "nodes": NODES,
-    "pending_ops": PENDING_OPS,
+    name: tuple(Column(c.name, _KINDS[c.kind], c.is_nullable, c.words) for c in columns)
+    for name, columns in snapshot.TABLES.items()
 }
 """The input: one directory of Parquet files each."""
+
+CONTAINERS: Final = TABLES["containers"]
+REPLICAS: Final = TABLES["replicas"]
+PENDING_OPS: Final = TABLES["pending_ops"]
 
 
 def schema_of(columns: tuple[Column, ...]) -> pa.Schema:

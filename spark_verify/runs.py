@@ -55,7 +55,7 @@ LABELS: Final = {
 
 SOURCES: Final = (".py", ".j2")
 PACKAGES: Final = (
-    *("health", "health.plan"),
+    *("health", "health.plan", "health.tables"),
     *("spark_verify", "spark_verify.report", "spark_verify.snapshot", "spark_verify.tasks"),
 )
 """What a result follows from beside its input."""

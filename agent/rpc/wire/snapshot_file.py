@@ -23,112 +23,27 @@ import pyarrow
 import pyarrow.parquet
 
 from agent.errors import Code, Refused, Unavailable
+from health.tables.snapshot import SCHEMA_VERSION, TABLES
 
 pa: Any = pyarrow  # compiled code without types
 pq: Any = pyarrow.parquet
 
-SCHEMA_VERSION: Final = 5
 ROWS_PER_GROUP: Final = 100_000  # rows in memory as Python values at once
 ROWS_PER_PART: Final = 2_000_000  # one Spark task's worth
 
 
-def _schema(text: str) -> Any:
-    """Build a schema from `name type` lines; a trailing `?` means that nulls are allowed."""
-    types = {
-        "string": pa.string(),
-        "long": pa.int64(),
-        "int": pa.int32(),
-        "boolean": pa.bool_(),
-    }
-    fields = []
-    for line in text.strip().splitlines():
-        name, kind = line.split()
-        fields.append(pa.field(name, types[kind.rstrip("?")], nullable=kind.endswith("?")))
-    return pa.schema(fields)
-
+KINDS: Final = {
+    "string": pa.string(),
+    "long": pa.int64(),
+    "int": pa.int32(),
+    "boolean": pa.bool_(),
+}
 
 SCHEMAS: Final[dict[str, Any]] = {
-    "containers": _schema(
-        """
-        snapshot_id string
-        container_id long
-        replication_type string
-        replication_factor int
-        ec_data int?
-        ec_parity int?
-        state string
-        sequence_id long
-        acknowledged_bcsid long?
-        key_count long
-        used_bytes long
-        state_since_ms long
-        pipeline_alive boolean
-        suppressed boolean
-        owes_deletes boolean
-        health_state string?
-        """
-    ),
-    "replicas": _schema(
-        """
-        snapshot_id string
-        container_id long
-        datanode_id string
-        replica_index int
-        state string
-        origin_datanode_id string
-        bcsid long?
-        block_count long
-        used_bytes long
-        is_empty boolean
-        tree_algorithm string?
-        root long?
-        settled_root long?
-        tombstones_checksum long?
-        tombstone_count int?
-        tree_generation long?
-        volume_id string
-        data_scan_at_ms long?
-        finding_count int
-        is_contradictory boolean
-        is_barred boolean
-        is_hopeful boolean
-        load_error string?
-        reported_at_ms long
-        """
-    ),
-    "nodes": _schema(
-        """
-        snapshot_id string
-        datanode_id string
-        address string
-        rack string
-        version string
-        health string
-        op_state string
-        op_expiry_ms long?
-        last_heartbeat_at_ms long
-        has_reported boolean
-        capacity_bytes long
-        available_bytes long
-        queued_replicate int
-        queued_reconstruct int
-        queued_delete int
-        queued_reconcile int
-        """
-    ),
-    "pending_ops": _schema(
-        """
-        snapshot_id string
-        container_id long
-        op string
-        datanode_id string
-        replica_index int
-        deadline_ms long
-        command_id long
-        """
-    ),
+    name: pa.schema([pa.field(c.name, KINDS[c.kind], nullable=c.is_nullable) for c in columns])
+    for name, columns in TABLES.items()
 }
-"""The contract with the Spark job; `spark_verify/rows.py` has the same columns in its words."""
+"""The contract with the Spark job."""
 
 
 Row = tuple[Any, ...]

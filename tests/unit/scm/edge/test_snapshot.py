@@ -73,7 +73,7 @@ class TestSchema:
         ]
 
     def test_the_spark_job_reads_what_we_write(self) -> None:
-        """Both sides declare the columns in their own words; the words agree."""
+        """Both sides make their types of one declaration; the types agree."""
         for table, schema in SCHEMAS.items():
             theirs = [(f.name, f.type, f.nullable) for f in schema_of(TABLES[table])]
             assert theirs == [(f.name, f.type, f.nullable) for f in schema]

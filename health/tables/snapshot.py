@@ -1,0 +1,153 @@
+"""The columns of a snapshot of the cluster: one declaration for who writes it and who reads it.
+
+    containers   replicas   nodes   pending_ops
+
+The control plane writes the tables, the Spark job reads them. Kinds are words here, because this
+package needs no library of files: each side has its own types for them.
+
+There is no unsigned 64-bit kind, because Spark has none: roots and checksums of tombstones travel
+as signed longs of the same bits.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from health.words import (
+    CONTAINER_STATES,
+    NODE_HEALTHS,
+    OP_STATES,
+    OPS,
+    REPLICA_STATES,
+    REPLICATION_TYPES,
+    Health,
+)
+
+SCHEMA_VERSION: Final = 5
+"""A snapshot of another version is refused: an older one lacks columns."""
+
+Kind = Literal["long", "int", "string", "boolean"]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table: its words are checked when `words` is not empty."""
+
+    name: str
+    kind: Kind
+    is_nullable: bool = False
+    words: tuple[str, ...] = ()
+
+
+_KINDS: Final[dict[str, Kind]] = {
+    "long": "long",
+    "int": "int",
+    "string": "string",
+    "boolean": "boolean",
+}
+
+
+def _columns(text: str, words: dict[str, tuple[str, ...]] | None = None) -> tuple[Column, ...]:
+    """Parse `name kind` lines; a trailing `?` means that nulls are allowed."""
+    columns = []
+    for line in text.strip().splitlines():
+        name, kind = line.split()
+        found = _KINDS[kind.rstrip("?")]
+        columns.append(Column(name, found, kind.endswith("?"), (words or {}).get(name, ())))
+    return tuple(columns)
+
+
+CONTAINERS: Final = _columns(
+    """
+    snapshot_id string
+    container_id long
+    replication_type string
+    replication_factor int
+    ec_data int?
+    ec_parity int?
+    state string
+    sequence_id long
+    acknowledged_bcsid long?
+    key_count long
+    used_bytes long
+    state_since_ms long
+    pipeline_alive boolean
+    suppressed boolean
+    owes_deletes boolean
+    health_state string?
+    """,
+    {
+        "replication_type": REPLICATION_TYPES,
+        "state": CONTAINER_STATES,
+        "health_state": tuple(state.name for state in Health),
+    },
+)
+REPLICAS: Final = _columns(
+    """
+    snapshot_id string
+    container_id long
+    datanode_id string
+    replica_index int
+    state string
+    origin_datanode_id string
+    bcsid long?
+    block_count long
+    used_bytes long
+    is_empty boolean
+    tree_algorithm string?
+    root long?
+    settled_root long?
+    tombstones_checksum long?
+    tombstone_count int?
+    tree_generation long?
+    volume_id string
+    data_scan_at_ms long?
+    finding_count int
+    is_contradictory boolean
+    is_barred boolean
+    is_hopeful boolean
+    load_error string?
+    reported_at_ms long
+    """,
+    {"state": REPLICA_STATES},
+)
+NODES: Final = _columns(
+    """
+    snapshot_id string
+    datanode_id string
+    address string
+    rack string
+    version string
+    health string
+    op_state string
+    op_expiry_ms long?
+    last_heartbeat_at_ms long
+    has_reported boolean
+    capacity_bytes long
+    available_bytes long
+    queued_replicate int
+    queued_reconstruct int
+    queued_delete int
+    queued_reconcile int
+    """,
+    {"health": NODE_HEALTHS, "op_state": OP_STATES},
+)
+PENDING_OPS: Final = _columns(
+    """
+    snapshot_id string
+    container_id long
+    op string
+    datanode_id string
+    replica_index int
+    deadline_ms long
+    command_id long
+    """,
+    {"op": OPS},
+)
+
+TABLES: Final[dict[str, tuple[Column, ...]]] = {
+    "containers": CONTAINERS,
+    "replicas": REPLICAS,
+    "nodes": NODES,
+    "pending_ops": PENDING_OPS,
+}
+"""One directory of Parquet files each."""
