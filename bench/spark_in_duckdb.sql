@@ -70,7 +70,7 @@ COPY (
   SELECT container_id, 'scan' AS action, $scan_priority::INT AS priority, 'root not known' AS reason,
     []::VARCHAR[] AS sources, []::VARCHAR[] AS doubts, [datanode_id] AS targets,
     []::INT[] AS indexes, 0::INT AS copies, false AS is_forced, used_bytes AS bytes_estimated,
-    '$snapshot_id' AS snapshot_id, '$run_id' AS run_id, $as_of_ms::BIGINT AS as_of_ms,
+    '$snapshot_id' AS snapshot_id, $as_of_ms::BIGINT AS as_of_ms,
     $expires_at_ms::BIGINT AS expires_at_ms
   FROM '$snapshot/replicas/*.parquet' r JOIN '$snapshot/nodes/*.parquet' n USING (datanode_id)
   WHERE n.health IN ($reachable) AND r.root IS NULL

@@ -29,7 +29,7 @@ from agent.observe.audit import AuditLog
 from agent.observe.printable import printable
 from agent.rpc.security.caller import Role, check_own
 from agent.rpc.security.tls import Material, Security, secured
-from agent.rpc.wire.snapshot_store import check_address
+from agent.rpc.wire.addresses import check_address
 from agent.runtime.callthreads import CallThreads
 from agent.runtime.loop import Loop, LoopSet, Pulse
 from agent.runtime.stopping import StopRequest

@@ -3,6 +3,7 @@
     suture-verify SNAPSHOT --out DIR [--run-id ID] [--changed-node ID ...] [--json]
     suture-verify generate DIR --containers N       a synthetic cluster with seeded faults
     suture-verify score SNAPSHOT RUN                a run against the seeded truth
+    suture-verify views DIR                         SQL for the tables of all runs
     suture-verify SNAPSHOT --out DIR --master spark://host:7077
     spark-submit --py-files suture.whl spark_verify/job.py SNAPSHOT --out DIR
 
@@ -21,9 +22,12 @@ import typer
 
 from spark_verify.errors import failures, told
 from spark_verify.options import Chosen
-from spark_verify.pipeline import Request, Result, verify
+from spark_verify.pipeline import Progress, Request, Result, verify
+from spark_verify.places import Place
 from spark_verify.printable import printable
 from spark_verify.report.page import verdict
+from spark_verify.report.views import ENGINES, views
+from spark_verify.retention import Keep, retain
 from spark_verify.snapshot.manifest import read_manifest
 
 ERROR: Final = 1
@@ -40,6 +44,14 @@ EcRedundancy = Annotated[
 SampleMax = Annotated[int | None, typer.Option(help="Container ids that are named of each kind.")]
 AgeMax = Annotated[int | None, typer.Option(help="Refuse a snapshot older than this; 0: any age.")]
 ReportingMin = Annotated[int | None, typer.Option(help="Refuse when fewer of the nodes report.")]
+
+ExplainFlag = Annotated[
+    bool, typer.Option("--explain", help="Print all options, whence each comes, and stop.")
+]
+KeepCount = Annotated[int, typer.Option(min=0, help="Old runs that stay, by number; 0: all.")]
+KeepDays = Annotated[
+    int, typer.Option(min=0, help="Old runs that stay, by days since their snapshot; 0: all.")
+]
 
 
 @app.command()
@@ -68,9 +80,9 @@ def verify_command(
     sample_max: SampleMax = None,
     age_max_s: AgeMax = None,
     reporting_min_percent: ReportingMin = None,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Print all options, whence each comes, and stop.")
-    ] = False,
+    keep: KeepCount = 0,
+    keep_days: KeepDays = 0,
+    explain: ExplainFlag = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Compare all replicas' checksums cluster-wide and say what to reconcile.
@@ -110,13 +122,13 @@ def verify_command(
         _say_error(error, as_json=as_json)
         raise _Done(ERROR) from error
     _say_result(result, as_json=as_json)
-    what = "done, partial" if result.summary["is_partial"] else "done"
-    progress(f"{what}: {result.place}")
+    _remove_old(out, Keep(keep, keep_days), progress)
+    _say_done(result, progress)
     raise _Done(result.summary["exit_code"])
 
 
 tools = typer.Typer(add_completion=False, rich_markup_mode=None)
-TOOLS: Final = ("generate", "score")
+TOOLS: Final = ("generate", "score", "views")
 
 
 @tools.command("generate")
@@ -169,12 +181,41 @@ def score_command(
     raise _Done(2 if found["wrong"] else 0)
 
 
+@tools.command("views")
+def views_command(
+    out: Annotated[str, typer.Argument(help="Directory of results: a path or an address.")],
+    engine: Annotated[str, typer.Option(help=f"Whose SQL: {' or '.join(ENGINES)}.")] = next(
+        iter(ENGINES)
+    ),
+) -> None:
+    """Print SQL that makes a view of each table, with the rows of all whole runs."""
+    if engine not in ENGINES:
+        _tell(f"suture-verify: {engine} is none of {', '.join(ENGINES)}", err=True)
+        raise _Done(ERROR)
+    for statement in views(Place.of(out), engine):
+        typer.echo(statement)
+
+
 class _Done(Exception):
     """Carries the exit code past typer, whose own 2 means a usage error."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
         self.code = code
+
+
+def _say_done(result: Result, progress: Progress) -> None:
+    what = "done, partial" if result.summary["is_partial"] else "done"
+    progress(f"{what}: {result.place}")
+
+
+def _remove_old(out: str, keep: Keep, progress: Progress) -> None:
+    """Remove old runs. That it cannot be done takes nothing from the result."""
+    try:
+        for name in retain(Place.of(out), keep):
+            progress(f"removed {name}: an old run")
+    except OSError as error:
+        progress(f"old runs were not removed: {told(error)}")
 
 
 def _say_error(error: Exception, *, as_json: bool) -> None:

@@ -4,7 +4,7 @@
                                                                ├► divergent/  reconcile_plan/
                                                                ├► plan/
                                                                └► tallies, sums by volume
-    and from what was counted: summary.json, report.html, manifest.json, at last _SUCCESS
+    and from what was counted: summary.json, report.html, manifest.json, runs/, at last _SUCCESS
 
 What is written becomes a finished run at the end, and not before (`runs`).
 """
@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
+
+import pyarrow as pa
 
 from health.rules import Rules
 from spark_verify.errors import SnapshotRefused
@@ -34,8 +36,18 @@ from spark_verify.report.summary import (
     text_report,
     verification_ages,
 )
+from spark_verify.results import RESULTS, RUNS
 from spark_verify.rows import RESULT_VERSION, ROWS_PER_CONTAINER_MAX, SAMPLE_MAX
-from spark_verify.runs import TEXTS, Attempt, attempt, finished, inputs_of, run_id_of
+from spark_verify.runs import (
+    TEXTS,
+    Attempt,
+    attempt,
+    finished,
+    inputs_of,
+    run_id_of,
+    run_of,
+    table_of,
+)
 from spark_verify.snapshot.manifest import SCAN_AGAIN, Manifest, read_manifest
 from spark_verify.snapshot.reading import (
     Part,
@@ -108,6 +120,11 @@ class Result:
         assert self.place.is_local
         return Path(self.place.path)
 
+    def table(self, name: str) -> Path:
+        """The directory of its rows of a table, on a local disk."""
+        assert self.place.is_local
+        return Path(table_of(self.place, name).path)
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -151,7 +168,7 @@ def verify(request: Request, progress: Progress = lambda _: None) -> Result:
         sample_max=request.sample_max,
     )
     out = Place.of(request.out)
-    target = out / f"run_id={run_id}"
+    target = run_of(out, run_id)
     known = finished(target, inputs)
     if known is not None:
         progress(f"run {run_id} is finished already")
@@ -161,7 +178,8 @@ def verify(request: Request, progress: Progress = lambda _: None) -> Result:
         summary = _run(run)
         told = _result_manifest(run, summary)
         texts = json.dumps(summary, indent=2), render(summary), json.dumps(told, indent=2)
-        grown.commit({name: text + "\n" for name, text in zip(TEXTS, texts, strict=True)})
+        named = {name: text + "\n" for name, text in zip(TEXTS, texts, strict=True)}
+        grown.commit(named, _row_of_runs(summary))
     return Result(target, summary)
 
 
@@ -191,7 +209,8 @@ def _run(run: Run) -> dict[str, Any]:
     _check_told(counted.tallies)
     run.say("concluding")
     started_s = time.monotonic()
-    sweep(run.attempt.work)
+    if run.attempt.root.is_local:  # elsewhere a file is there as a whole or not at all
+        sweep(run.attempt.root)
     summary = _conclude(counted, previous, nodes, run)
     run.timed("conclude", started_s)
     summary["rules"] = asdict(rules)
@@ -206,7 +225,7 @@ def _counted(parts: list[Part], case: Case, silent: tuple[str, ...], run: Run) -
     rows = max(replicas, run.manifest.rows["containers"])
 
     def job(layout: Layout) -> Job:
-        work, suffix = str(run.attempt.work), run.attempt.suffix
+        work, suffix = str(run.attempt.root), run.attempt.suffix
         return Job(case, layout, work, suffix, request.changed_nodes, silent)
 
     if rows <= request.here_rows and not request.master and not is_submitted():
@@ -307,6 +326,15 @@ def _conclude(
         "agreement": agreement(tallies),
         "previous": previous.facts() if previous else None,
     }
+
+
+def _row_of_runs(summary: dict[str, Any]) -> pa.Table:
+    """Return the row by which SQL finds a run that is whole."""
+    inputs = summary["inputs"]
+    replicas = {"replicas": summary["rows"]["replicas"]}
+    schema = RESULTS[RUNS].schema
+    known = inputs | summary | replicas
+    return pa.Table.from_pylist([{name: known[name] for name in schema.names}], schema=schema)
 
 
 def _result_manifest(run: Run, summary: dict[str, Any]) -> dict[str, object]:

@@ -152,6 +152,10 @@ class Place:
         with self.created() as stream:
             stream.write(text.encode("utf-8"))
 
+    def create(self) -> None:
+        """Create a local directory, and those above it; one that is there stays."""
+        self.files.create_dir(self.path, recursive=True)
+
     def move(self, target: "Place") -> None:
         """Give a local file or directory another name, durably."""
         self.files.move(self.path, target.path)

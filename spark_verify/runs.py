@@ -1,12 +1,16 @@
 """What names a run, when a finished one is returned again, and who may write one.
 
-    out/run_id=<id>/             a finished run, if it has a _SUCCESS
-    out/.run_id=<id>.partial/    on a local disk, a run that grows, locked by the process that
-                                 writes it; it is renamed when it is whole, with its _SUCCESS
+    out/<table>/run_id=<id>/     rows of a run; a table holds those of all runs
+    out/<table>/_schema.json     what its columns are
+    out/runs/run_id=<id>/        a row that says that all tables of the run are whole
+    out/run_id=<id>/             texts of a run, which is finished if there is a _SUCCESS
+    out/.run_id=<id>.partial/    on a local disk, a run that grows, laid out as `out`, locked by the
+                                 process that writes it; when it is whole its tables are moved to
+                                 their places, then its row of `runs`, then its texts
 
 Elsewhere nothing can be renamed. There a run grows where it will be, in files that bear the name
-of their attempt. When all are there, what other attempts left is removed, and _SUCCESS is written
-last.
+of their attempt. When all are there, what other attempts left is removed, then its row of `runs`
+is written, and _SUCCESS last.
 
 A run answers one question: this snapshot, these nodes, these rules, this version of the job. Its
 answer is returned again to that question only. To any other it would be a wrong answer that looks
@@ -29,15 +33,25 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from health.rules import Rules
 from spark_verify.errors import RunConflict
 from spark_verify.places import Place
+from spark_verify.results import RESULTS, RUNS, described
 from spark_verify.rows import RESULT_VERSION, SAMPLE_MAX
 from spark_verify.snapshot.manifest import Manifest
 
 SUCCESS: Final = "_SUCCESS"
 TEXTS: Final = ("summary.json", "report.html", "manifest.json")
 """Files of a run beside its tables."""
+
+RUN: Final = "run_id="
+"""How the name of a run's directory begins."""
+
+SCHEMA: Final = "_schema.json"
+"""Hidden, by its name, from who reads a table."""
 
 LEFT_MS: Final = 24 * 3_600_000
 """A run that did not grow for so long was killed, where nobody can lock it."""
@@ -143,8 +157,23 @@ def finished(target: Path | Place, inputs: Mapping[str, Any]) -> dict[str, Any] 
 
 def finished_runs(out: Place) -> list[Place]:
     """Return the runs of a directory of results that are whole."""
-    runs = [one.place for one in out.listed() if one.place.name.startswith("run_id=")]
-    return [run for run in runs if (run / SUCCESS).is_file()]
+    runs = [one.place for one in out.listed() if one.place.name.startswith(RUN)]
+    return [run for run in runs if _is_finished(run)]
+
+
+def run_of(out: Place, run_id: str) -> Place:
+    """Return the directory of a run among results."""
+    return out / f"{RUN}{run_id}"
+
+
+def table_of(run: Place, name: str) -> Place:
+    """Return the directory of a run's rows of a table."""
+    return run.parent / name / run.name
+
+
+def places_of(run: Place) -> list[Place]:
+    """Return all directories of a run, that of its row of `runs` first, its own last."""
+    return [*(table_of(run, name) for name in reversed(RESULTS)), run]
 
 
 def read_summary(run: Place) -> dict[str, Any] | None:
@@ -179,38 +208,73 @@ def _shown(value: Any) -> str:
 class Attempt:
     """A run under way: where its files go, and how their names end."""
 
-    work: Place
-    target: Place
+    root: Place
+    """Laid out as a directory of results: tables grow below it, and so do the texts."""
+    out: Place
+    run_id: str
     suffix: str
-    """Empty where the whole directory is the attempt's own."""
+    """Empty where the whole root is the attempt's own."""
 
-    def commit(self, texts: Mapping[str, str]) -> None:
-        """Make it a finished run, with these files of TEXTS. Raises RunConflict when another
-        process wrote the same run meanwhile."""
+    @property
+    def target(self) -> Place:
+        """The run that it becomes."""
+        return run_of(self.out, self.run_id)
+
+    def commit(self, texts: Mapping[str, str], row: pa.Table) -> None:
+        """Make it a finished run, with these files of TEXTS and this row of `runs/`. Raises
+        RunConflict when another process wrote the same run meanwhile."""
         assert tuple(texts) == TEXTS
-        if self.work.is_local:
-            for name, text in {**texts, SUCCESS: ""}.items():
-                (self.work / name).write_text(text)
-            self.target.remove()  # left by a run that never got its _SUCCESS
-            self.work.move(self.target)
-            return
-        if (self.target / SUCCESS).is_file():
-            raise _busy(self.target.name)
-        for one in self.target.listed(recursive=True):
-            if one.is_file and not self._is_own(one.place):
-                one.place.remove()  # left by a run that was killed
-        for name, text in {**texts, SUCCESS: ""}.items():
-            (self.target / name).write_text(text)
+        if not self.root.is_local:
+            if (self.target / SUCCESS).is_file():
+                raise _busy(self.target.name)
+            for one in self._files():
+                if not self._is_own(one):
+                    one.remove()  # left by a run that was killed
+        describe_tables(self.out)
+        own = run_of(self.root, self.run_id)
+        for name, text in texts.items():
+            (own / name).write_text(text)
+        with (table_of(own, RUNS) / f"part-00000{self.suffix}.parquet").created() as stream:
+            pq.write_table(row, stream)
+        (own / SUCCESS).write_text("")
+        if self.root.is_local:
+            for name in RESULTS:  # `runs` comes last of them: who asks it first sees whole tables
+                _move_over(table_of(own, name), table_of(self.target, name))
+            _move_over(own, self.target)
 
     def abandon(self) -> None:
         """Remove what was written, as far as that goes."""
         with suppress(OSError):
-            for one in self.target.listed(recursive=True):
-                if one.is_file and self.suffix in one.place.name:
-                    one.place.remove()
+            for one in self._files():
+                if self.suffix in one.name:
+                    one.remove()
+
+    def _files(self) -> list[Place]:
+        """Return all files that lie where those of the run go."""
+        listed = [one for place in places_of(self.target) for one in place.listed(recursive=True)]
+        return [one.place for one in listed if one.is_file]
 
     def _is_own(self, place: Place) -> bool:
         return self.suffix in place.name or place.name in (SUCCESS, *TEXTS)
+
+
+def _move_over(source: Place, target: Place) -> None:
+    """Give a directory its final place; what a run left there that never ended goes."""
+    if source.is_directory():
+        target.remove()
+        target.parent.create()
+        source.move(target)
+
+
+def describe_tables(out: Place) -> None:
+    """Write beside the rows of each table what its columns are, unless it stands there already, or
+    what a later release says of it."""
+    for name in RESULTS:
+        path = out / name / SCHEMA
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            if json.loads(path.read_text())["version"] >= RESULT_VERSION:
+                continue
+        path.write_text(json.dumps(described(name), indent=2) + "\n")
 
 
 @contextmanager
@@ -219,13 +283,12 @@ def attempt(out: Place, run_id: str) -> Iterator[Attempt]:
 
     Raises RunConflict when another process on this machine writes a run of this id.
     """
-    target = out / f"run_id={run_id}"
     remove_left(out)
     if out.is_local:
         with work_directory(Path(out.path), run_id) as path:
-            yield Attempt(Place.of(path), target, "")
+            yield Attempt(Place.of(path), out, run_id, "")
         return
-    grown = Attempt(target, target, f"-{uuid.uuid4().hex[:12]}")
+    grown = Attempt(out, out, run_id, f"-{uuid.uuid4().hex[:12]}")
     try:
         yield grown
     except BaseException:
@@ -237,16 +300,49 @@ def remove_left(out: Place, now_ms: int = 0) -> None:
     """Remove what killed runs left, whatever their ids: on a local disk what nobody has locked,
     elsewhere what has no _SUCCESS and did not grow for a day."""
     if out.is_local:
-        for path in Path(out.path).glob(".run_id=*.partial"):
+        for path in Path(out.path).glob(f".{RUN}*.partial"):
             _remove_unlocked(path)
-        return
     oldest_ms = (now_ms or time.time_ns() // 1_000_000) - LEFT_MS
-    for one in out.listed():
-        if not one.place.name.startswith("run_id=") or (one.place / SUCCESS).is_file():
+    for run in _unfinished(out):
+        # Who moves its tables here has this directory until the run is there as well.
+        if out.is_local and (_partial(out, run.name).is_directory() or _is_finished(run)):
             continue
-        grown = [file.changed_at_ms for file in one.place.listed(recursive=True) if file.is_file]
-        if max(grown, default=oldest_ms) < oldest_ms:
-            one.place.remove()
+        places = places_of(run)[:-1] if out.is_local else places_of(run)
+        files = [one for place in places for one in place.listed(recursive=True) if one.is_file]
+        grown = [one.changed_at_ms for one in files]
+        if out.is_local or max(grown, default=oldest_ms) < oldest_ms:
+            for place in places:
+                place.remove()
+
+
+def _unfinished(out: Place) -> list[Place]:
+    """Return runs that are not whole, of which anything is there."""
+    listed = [one.place for name in RESULTS for one in (out / name).listed()]
+    listed += [one.place for one in out.listed()]
+    names = {place.name for place in listed if place.name.startswith(RUN)}
+    return [run for run in (out / name for name in sorted(names)) if not _is_finished(run)]
+
+
+def remove_run(run: Place) -> None:
+    """Remove a finished run. Whoever looks sees all of it or nothing, but for who reads it now."""
+    if run.parent.is_local:
+        hidden = _partial(run.parent, f"{run.name}.removed")
+        run.move(hidden)  # at once; what stays of it if we are killed goes with the next run
+        doomed = [*places_of(run)[:-1], hidden]
+    else:
+        (run / SUCCESS).remove()
+        doomed = places_of(run)
+    for place in doomed:
+        place.remove()
+
+
+def _partial(out: Place, name: str) -> Place:
+    """Return the hidden directory beside runs in which one grows."""
+    return out / f".{name}.partial"
+
+
+def _is_finished(run: Place) -> bool:
+    return (run / SUCCESS).is_file()
 
 
 def _remove_unlocked(path: Path) -> None:
@@ -268,7 +364,7 @@ def work_directory(out: Path, run_id: str) -> Iterator[Path]:
 
     Raises RunConflict when another process writes a run of this id.
     """
-    path = out / f".run_id={run_id}.partial"
+    path = Path(_partial(Place.of(out), f"{RUN}{run_id}").path)
     path.mkdir(parents=True, exist_ok=True)
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -278,7 +374,7 @@ def work_directory(out: Path, run_id: str) -> Iterator[Path]:
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
             yield path
         finally:
-            if _is_at(handle, path):  # else it was renamed, and may be another's by now
+            if _is_at(handle, path):
                 shutil.rmtree(path, ignore_errors=True)
     finally:
         os.close(handle)
@@ -289,7 +385,7 @@ def _lock(handle: int, path: Path, run_id: str) -> None:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise _busy(run_id) from None
-    if not _is_at(handle, path):  # renamed by the other one meanwhile: it has just finished
+    if not _is_at(handle, path):  # removed by the other one meanwhile: it has just finished
         raise _busy(run_id)
 
 

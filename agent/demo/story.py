@@ -28,7 +28,7 @@ from agent.demo.selfheal import Selfheal
 from agent.demo.stage import Stage, is_whole, wait_until
 from agent.errors import Code, Refused, Unavailable
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
-from agent.rpc.wire.plan_file import read_plan
+from agent.rpc.wire.plan_file import Run, read_plan
 from merkle.replica import ContainerId
 
 SKIPPED_DIRECTORIES: Final = frozenset({"__pycache__", "site-packages", "node_modules", "out"})
@@ -374,7 +374,7 @@ class Story:
 
     def reconcile(self) -> None:
         """Feed the plan back and wait for every command's outcome."""
-        request = read_plan(self.evidence.report.parent, only="reconcile")
+        request = read_plan(Run.opened(str(self.evidence.report.parent)), only="reconcile")
         answer = self.stage.client.scm.apply_plan(request)
         refused = [f"{d.container_id}: {d.code}" for d in answer.decisions if d.code != "OK"]
         if refused:

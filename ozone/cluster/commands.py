@@ -116,7 +116,11 @@ def tell(done: "Exported") -> None:
 
 def reconcile_command(
     plan: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A run directory that suture-verify wrote.")
+        str,
+        typer.Argument(
+            metavar="DIR",
+            help="A run directory that suture-verify wrote: a path, file://, s3:// or hdfs://.",
+        ),
     ],
     scm: ScmAddresses,
     yes: Annotated[
@@ -134,11 +138,12 @@ def reconcile_command(
     do.
     """
     with _parquet():
-        from agent.rpc.wire.plan_file import scope
+        from agent.rpc.wire.plan_file import Run
         from ozone.cluster.reconcile import Orders, ReconcileWish, reconcile, reconcile_plan
-    orders = Orders(reconcile_plan(plan), is_dry_run=not yes)
-    if partial := scope(plan):
-        remark(partial)
+    run = Run.opened(plan)
+    orders = Orders(reconcile_plan(run), is_dry_run=not yes)
+    if run.scope:
+        remark(run.scope)
     client = scm_client(scm, user)
     rows = len(orders.plan.rows)
     wish = ReconcileWish(client=client, plan=orders.plan, is_dry_run=not yes, per_minute=per_minute)

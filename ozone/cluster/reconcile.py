@@ -4,21 +4,18 @@ The SCM tells the datanodes of a container to compare their replicas with each o
 `ozone admin container reconcile` has it do; they repair what differs from the tree of a peer.
 """
 
-import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow
 import pyarrow.parquet
 
-from agent.config.given import ANSWER_BYTES_MAX, given_bytes
 from agent.errors import Code, Refused
-from agent.rpc.wire.plan_file import read_plan
+from agent.rpc.wire.plan_file import Run, read_plan, unreadable
 from ozone.wire.frames import Failure
 from ozone.wire.messages import Ask
 from ozone.wire.scm import ScmClient, request
@@ -112,17 +109,12 @@ class Orders:
         }
 
 
-def reconcile_plan(run: Path) -> Plan:
-    """Return the reconcile rows of a run directory. Raises Refused."""
+def reconcile_plan(run: Run) -> Plan:
+    """Return the reconcile rows of a run. Raises Refused."""
     request_read = read_plan(run, only="reconcile")
+    summary = run.said("summary.json")
     try:
-        summary = json.loads(given_bytes(run / "summary.json", bytes_max=ANSWER_BYTES_MAX))
-        table: Any = pyarrow.parquet.read_table(
-            run / "reconcile_plan", columns=["container_id", "checksum_class"]
-        )
-        classes = dict(
-            zip(table["container_id"].to_pylist(), table["checksum_class"].to_pylist(), strict=True)
-        )
+        classes = {row["container_id"]: row["checksum_class"] for row in run.rows("reconcile_plan")}
         return Plan(
             run_id=request_read.run_id,
             cluster_id=str(summary["cluster_id"]),
@@ -132,7 +124,7 @@ def reconcile_plan(run: Path) -> Plan:
             ),
         )
     except (OSError, ValueError, KeyError, TypeError, pyarrow.ArrowException) as error:
-        raise Refused(Code.MALFORMED_REQUEST, f"plan in {run} cannot be read: {error}") from error
+        raise unreadable(run.name, error) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

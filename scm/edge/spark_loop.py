@@ -9,7 +9,6 @@ node or version makes minorities, what is stuck.
 """
 
 import json
-import shutil
 import subprocess
 import threading
 import time
@@ -21,12 +20,12 @@ from typing import Any, Final
 import structlog
 
 from agent.errors import SutureError
-from agent.rpc.wire.plan_file import SCAN, read_plan
+from agent.rpc.wire.plan_file import SCAN, Run, read_plan
 from agent.runtime.loop import Pulse, Step, Throttled
 from scm.edge import wire
 from scm.edge.control import ControlPlane
 
-RUNS_KEPT: Final = 10  # of all containers, and as many of a few nodes only
+RUNS_KEPT: Final = 10  # of all containers, and as many of a few nodes only: the program removes
 POLL_S: Final = 1.0
 TOLD_MAX: Final = 500  # characters of what a program said
 LINES_TOLD: Final = 5
@@ -103,12 +102,12 @@ class SparkLoop:
             _log.error("verification_failed", error=message)
         finally:
             self._control.note_verified(decisions, message)
-        self._remove_old()
 
     def _verify(self, changed: Sequence[str]) -> Path:
         exported = self._control.export_snapshot()
         nodes = [f"--changed-node={node}" for node in changed]
-        code, out = self._run([exported.place, "--out", str(self._out), "--json", *nodes])
+        kept = ["--keep", str(RUNS_KEPT)]
+        code, out = self._run([exported.place, "--out", str(self._out), "--json", *kept, *nodes])
         if code not in DONE_CODES:
             told = out.strip()[-TOLD_MAX:] or self._last_words()
             raise ValueError(f"{self._command[0]} ended with {code}: {told}; see {self.log}")
@@ -148,7 +147,7 @@ class SparkLoop:
         return " | ".join(lines[-LINES_TOLD:])[-TOLD_MAX:]
 
     def _apply(self, run: Path) -> list[str]:
-        request = read_plan(run)
+        request = read_plan(Run.opened(str(run)))
         rows = [row for row in request.rows if row.action != SCAN]  # the datanode scans by itself
         codes = []
         for first in range(0, len(rows), ROWS_PER_CALL):
@@ -157,13 +156,6 @@ class SparkLoop:
             decisions = self._control.apply_plan(wire.plan_rows_from(request), dry_run=False)
             codes += [str(decision.code) for decision in decisions]
         return codes
-
-    def _remove_old(self) -> None:
-        runs = sorted(self._out.glob("run_id=*"), key=lambda path: path.stat().st_mtime)
-        partial = [run for run in runs if _is_partial(run)]
-        whole = [run for run in runs if run not in partial]
-        for run in partial[:-RUNS_KEPT] + whole[:-RUNS_KEPT]:
-            shutil.rmtree(run, ignore_errors=True)
 
 
 def _check_answer(answer: dict[str, Any], snapshot_id: str, changed: list[str]) -> None:
@@ -177,12 +169,3 @@ def _check_answer(answer: dict[str, Any], snapshot_id: str, changed: list[str]) 
             ", ".join(nodes) or "all nodes" for nodes in (answer["changed_nodes"], changed)
         )
         raise ValueError(f"{answer['path']} is the run of containers on {there}, not on {here}")
-
-
-def _is_partial(run: Path) -> bool:
-    try:
-        return bool(
-            json.loads((run / "manifest.json").read_text(encoding="utf-8"))["changed_nodes"]
-        )
-    except (OSError, ValueError, KeyError, TypeError):
-        return False  # not finished, or not ours: it counts as a whole one

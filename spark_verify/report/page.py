@@ -9,7 +9,7 @@ import jinja2
 
 from spark_verify.report.blame import chance_text
 from spark_verify.report.summary import scope
-from spark_verify.rows import JUDGED
+from spark_verify.results import RESULTS
 
 COLOURS: Final = {
     "MATCH": "#2e9e6b",
@@ -88,7 +88,7 @@ def render(summary: dict[str, Any]) -> str:
         colours=COLOURS,
         heat=heat_map(summary["lost_by_volume"]),
         trend=trend(summary),
-        tables=(*JUDGED, "reconcile_plan"),
+        tables=tuple(RESULTS),
         leaving=summary["leaving"][:LEAVING_ROWS_MAX],
     )
 

@@ -8,6 +8,8 @@ from pyspark.sql import functions as f
 
 from health.words import flag_names
 from spark_verify.errors import SnapshotRefused
+from spark_verify.places import Place
+from spark_verify.runs import table_of
 
 EXAMPLES_MAX = 10
 
@@ -22,7 +24,7 @@ def score(spark: SparkSession, snapshot: str, run: str) -> dict[str, Any]:
             f"{snapshot} has no truth/", hint="only `suture-verify generate` writes it"
         )
     truth = spark.read.parquet(str(Path(snapshot) / "truth"))
-    health = spark.read.parquet(str(Path(run) / "health")).select(
+    health = spark.read.parquet(table_of(Place.of(run), "health").path).select(
         "container_id", "flags", "checksum_class"
     )
     is_seeded = f.col("fault") != ""

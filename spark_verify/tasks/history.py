@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_verify.places import Place
-from spark_verify.rows import DIVERGENT, RESULT_VERSION
-from spark_verify.runs import finished_runs, read_summary
+from spark_verify.results import DIVERGENT
+from spark_verify.rows import RESULT_VERSION
+from spark_verify.runs import finished_runs, read_summary, table_of
 from spark_verify.snapshot.manifest import Manifest
 from spark_verify.snapshot.reading import Part, group_sizes, parquet_file, parquet_files, parts_of
 
@@ -38,7 +39,7 @@ class Previous:
     def parts(self) -> list[Part]:
         """Return the files of what it found to differ."""
         sizes = []
-        for path in parquet_files(self.place / "divergent"):
+        for path in parquet_files(table_of(self.place, "divergent")):
             with parquet_file(path) as file:
                 sizes.append((str(path), group_sizes(file)))
         return parts_of("before", sizes)

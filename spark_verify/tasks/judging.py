@@ -21,10 +21,9 @@ from health.judge import judge
 from health.rules import Rules
 from health.segments import Bools
 from spark_verify.places import Place
+from spark_verify.results import JUDGED, RESULTS
 from spark_verify.rows import (
     CONTAINERS,
-    DIVERGENT,
-    JUDGED,
     PENDING_OPS,
     REPLICAS,
     ROWS_PER_CONTAINER_MAX,
@@ -33,6 +32,7 @@ from spark_verify.rows import (
     Column,
     schema_of,
 )
+from spark_verify.runs import run_of, table_of
 from spark_verify.snapshot.manifest import Manifest
 from spark_verify.snapshot.reading import Part, read_part
 from spark_verify.snapshot.violations import EXAMPLES_MAX, examples, wrong_rows
@@ -126,13 +126,18 @@ class Job:
     case: Case
     layout: Layout
     out: str
-    """Directory of the result that grows, as text; all tasks see it."""
+    """Directory of results, or one laid out like it in which this one grows, as text; all tasks see
+    it."""
     attempt: str = ""
     """Ends the names of its files, where an earlier attempt may have left others."""
     changed_nodes: tuple[str, ...] = ()
     """When given, only containers with a replica on one of these nodes are judged."""
     silent: tuple[str, ...] = ()
     """Nodes that cannot be told to scan."""
+
+    def directory(self, table: str) -> Place:
+        """Return where the rows of a table go."""
+        return table_of(run_of(Place.of(self.out), self.case.stamp.run_id), table)
 
 
 def parted(part: Part, job: Job, tallies: Tallies) -> Iterator[tuple[int, pa.Table]]:
@@ -186,7 +191,7 @@ def judge_partition(
         found["plan"] = pa.concat_tables([found["plan"], scans])
     found["plan"] = ordered(found["plan"], "priority", "container_id", "action")
     for name, table in (found | {"reconcile_plan": wanted}).items():
-        write(table, Place.of(job.out) / name, f"{number:05d}{job.attempt}")
+        write(table, job.directory(name), f"{number:05d}{job.attempt}")
     return Sums(count_volumes(rows["replicas"], job.case.stamp.as_of_ms), votes)
 
 
@@ -209,8 +214,9 @@ def _wanted(divergent: pa.Table, tallies: Tallies) -> pa.Table:
     wanted = divergent.filter(pc.invert(divergent["is_backed_off"]))
     total = pc.sum(wanted["bytes_estimated"]).as_py() or 0
     tallies.add("plan", ("reconcile",), (wanted.num_rows, total))
-    columns = [name for name in DIVERGENT.names if name not in ("attempts", "is_backed_off")]
-    return ordered(wanted.select(columns), "priority", "container_id")
+    return ordered(
+        wanted.select(RESULTS["reconcile_plan"].schema.names), "priority", "container_id"
+    )
 
 
 def judge_rows(

@@ -24,7 +24,7 @@ from health.words import (
     ROLES,
     Health,
 )
-from spark_verify.rows import JUDGED, PLAN_REPLICA
+from spark_verify.results import JUDGED, PLAN_REPLICA
 from spark_verify.tasks.batches import Cut
 
 PLAN_LIFE_MS: Final = 30 * 60 * 1000

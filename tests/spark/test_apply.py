@@ -23,6 +23,7 @@ from scm.state.facts import Kind, Replica
 from scm.state.options import ScmOptions
 from spark_verify.pipeline import Request, verify
 from tests.support.command_line import CommandLine
+from tests.support.object_store import object_store, put
 from tests.support.scm_world import ScmWorld, replica
 from tests.support.terminal import Terminal
 
@@ -142,7 +143,7 @@ def test_the_plan_of_a_partial_run_is_called_so(
     """
     Before anything is done about it.
     """
-    partial = Path(shutil.copytree(plan, tmp_path / "partial"))
+    partial = shutil.copytree(plan.parent, tmp_path / "partial") / plan.name
     manifest = json.loads((partial / "manifest.json").read_text())
     (partial / "manifest.json").write_text(json.dumps(manifest | {"changed_nodes": ["dn1"]}))
 
@@ -150,6 +151,38 @@ def test_the_plan_of_a_partial_run_is_called_so(
         run(["scm", "apply", str(directory), "--dry-run", "--scm", stage.address])
         told = "only containers with a replica on dn1 were verified" in capsys.readouterr().err
         assert is_told == told
+
+
+def old_layout(plan: Path, directory: Path) -> Path:
+    """Return the same run as earlier releases wrote it: its tables within it."""
+    run = Path(shutil.copytree(plan, directory / plan.name))
+    for table in ("plan", "reconcile_plan"):
+        shutil.copytree(plan.parent / table / plan.name, run / table)
+    manifest = json.loads((run / "manifest.json").read_text())
+    (run / "manifest.json").write_text(json.dumps(manifest | {"result_version": 2}))
+    return run
+
+
+def test_a_plan_is_taken_from_wherever_it_lies(
+    suture: CommandLine, plan: Path, tmp_path: Path
+) -> None:
+    """
+    By path, by address, from a store, and as an earlier release laid it out; an address with
+    credentials is refused, and so is one where nothing is.
+    """
+    old = old_layout(plan, tmp_path)
+    with object_store() as store:
+        put(plan.parent, store.address("results"))
+        there = store.address(f"results/{plan.name}")
+        places = [str(plan), plan.as_uri(), there, str(old)]
+        shown = [suture.json("scm", "apply", place, "--dry-run") for place in places]
+        missing = suture.json("scm", "apply", store.address("no"), "--dry-run", code=Exit.FAILED)
+    keys = suture.json("scm", "apply", "s3://key:secret@bucket/x", "--dry-run", code=Exit.FAILED)
+
+    assert 3 == len(shown[0])
+    assert shown[0] == shown[1] == shown[2] == shown[3]
+    assert "has no _SUCCESS" in missing["error"]["message"]
+    assert "holds credentials" in keys["error"]["message"]
 
 
 def test_nobody_to_ask_is_a_no(suture: CommandLine, stage: Stage, plan: Path) -> None:

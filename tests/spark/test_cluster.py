@@ -16,6 +16,7 @@ import pytest
 
 from spark_verify.pipeline import Request, Result, verify
 from spark_verify.places import Place
+from spark_verify.runs import table_of
 from tests.support.gated_store import OPEN, held
 from tests.support.java import skip_without_java
 from tests.support.object_store import give_credentials, object_store
@@ -105,7 +106,7 @@ def blobs(out: Path | str) -> dict[str, bytes]:
     return {
         f"{name}/{one.place.name.removesuffix('.parquet')[:10]}": one.place.opened().readall()
         for name in TABLES
-        for one in (run / name).listed()
+        for one in table_of(run, name).listed()
         if one.is_file
     }
 

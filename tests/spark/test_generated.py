@@ -58,8 +58,8 @@ def test_tasks_of_spark_find_what_one_process_finds(
 
     assert here.summary == there.summary
     for name in TABLES:
-        own, other = (pq.read_table(run.directory / name).to_pylist() for run in (here, there))
+        own, other = (pq.read_table(run.table(name)).to_pylist() for run in (here, there))
         assert sorted(map(str, own)) == sorted(map(str, other))
-        files = list((there.directory / name).glob("*"))
+        files = list((there.table(name)).glob("*"))
         assert len(files) > 3, "one a partition"
         assert [path for path in files if not path.name.startswith("part-")] == []

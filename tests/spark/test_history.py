@@ -31,7 +31,7 @@ def test_a_divergence_that_no_repair_moves_is_asked_ever_more_rarely(
         snapshot = rows.write(tmp_path / f"s{number}", manifest={"as_of_ms": AS_OF_MS + number})
         request = Request(str(snapshot), tmp_path / "out", f"r{number}", here_rows=here_rows)
         result = verify(request)
-        table = pq.read_table(result.directory / "reconcile_plan").to_pylist()
+        table = pq.read_table(result.table("reconcile_plan")).to_pylist()
         plans.append(sorted(row["container_id"] for row in table))
         backed_off.append(result.summary["no_progress"])
 
@@ -61,7 +61,7 @@ class TestPartial:
         """
         _, result = partial
 
-        health = pq.read_table(result.directory / "health").to_pylist()
+        health = pq.read_table(result.table("health")).to_pylist()
         html = (result.directory / "report.html").read_text()
         scope = "Only the 1 of 2 containers with a replica on dn-2-1 were verified"
         assert [row["container_id"] for row in health] == [2]

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from agent.rpc.wire.plan_file import read_plan
+from agent.rpc.wire.plan_file import Run, read_plan
 from spark_verify.errors import RunConflict
 from spark_verify.pipeline import Request, Result, verify
 from spark_verify.tasks.session import QUICK_START
@@ -21,6 +21,7 @@ from spark_verify.tasks.verdict_rows import PLAN_LIFE_MS
 from tests.support.snapshots import AS_OF_MS, NodeRow, SnapshotRows, container, gather
 
 ROOT = Path(__file__).parents[2]
+TABLES = ("health", "replica_class", "divergent", "reconcile_plan", "plan", "runs")
 
 
 def clean() -> SnapshotRows:
@@ -66,7 +67,7 @@ class TestResult:
         """
         Eligible divergent containers, most urgent first, with reasons, replicas and an end.
         """
-        plan = pq.read_table(done.result.directory / "reconcile_plan").to_pylist()
+        plan = pq.read_table(done.result.table("reconcile_plan")).to_pylist()
 
         assert [(row["container_id"], row["priority"], row["reason"]) for row in plan] == [
             (3, 0, "roots differ, no majority"),
@@ -82,7 +83,6 @@ class TestResult:
             }
             for i, root in enumerate([7, 7, 9])
         ]
-        assert {row["run_id"] for row in plan} == {"r1"}
         assert {row["expires_at_ms"] for row in plan} == {AS_OF_MS + PLAN_LIFE_MS}
         assert done.result.summary["exit_code"] == 2
 
@@ -93,11 +93,6 @@ class TestResult:
         names = {path.name for path in done.result.directory.iterdir()}
 
         assert names == {
-            "health",
-            "replica_class",
-            "reconcile_plan",
-            "divergent",
-            "plan",
             "summary.json",
             "report.html",
             "manifest.json",
@@ -106,7 +101,11 @@ class TestResult:
         manifest = json.loads((done.result.directory / "manifest.json").read_text())
         assert manifest["rows"]["health"] == 7
         assert manifest["rows"]["reconcile_plan"] == 3
-        assert [path.name for path in done.out.iterdir()] == ["run_id=r1"]
+        for table in TABLES:
+            rows, schema = sorted((done.out / table).iterdir(), reverse=True)
+            assert ("run_id=r1", "_schema.json") == (rows.name, schema.name)
+            assert list(rows.glob("*.parquet"))
+        assert {path.name for path in done.out.iterdir()} == {"run_id=r1", *TABLES}
 
     def test_where_the_control_plane_sees_it_otherwise_is_listed(self, done: Done) -> None:
         """
@@ -126,11 +125,11 @@ class TestResult:
         """
         Scans are written apart and still come last; within a priority containers go in order.
         """
-        rows = pq.read_table(done.result.directory / "plan").to_pylist()
+        rows = pq.read_table(done.result.table("plan")).to_pylist()
         wanted = sorted((row["priority"], row["container_id"], row["action"]) for row in rows)
         assert {row["action"] for row in rows} > {"scan"}
 
-        plan = read_plan(done.result.directory)
+        plan = read_plan(Run.opened(str(done.result.directory)))
 
         actions = [(row.container_id, row.action) for row in plan.rows if row.action != "reconcile"]
         assert actions == [(i, action) for _, i, action in wanted]
@@ -222,12 +221,15 @@ class TestRepeat:
         """
         snapshot = clean().write(tmp_path / "snapshot")
         half = tmp_path / "out" / "run_id=r1"
-        (half / "health").mkdir(parents=True)
-        (half / "health" / "part-0.parquet").write_bytes(b"half")
+        table = tmp_path / "out" / "health" / "run_id=r1"
+        for directory in (half, table):
+            directory.mkdir(parents=True)
+        (table / "part-0.parquet").write_bytes(b"half")
+        (half / "summary.json").write_bytes(b"half")
 
         result = verify(Request(str(snapshot), tmp_path / "out", run_id="r1"))
 
-        assert pq.read_table(result.directory / "health").num_rows == 4
+        assert pq.read_table(result.table("health")).num_rows == 4
         assert (half / "_SUCCESS").is_file()
 
     def test_a_run_id_of_another_snapshot_is_refused(self, done: Done, tmp_path: Path) -> None:

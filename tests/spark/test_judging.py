@@ -28,7 +28,7 @@ def test_exchange_and_judge_agree_with_the_reference(tmp_path: Path) -> None:
     in_tasks = Request(str(snapshot), tmp_path / "out", here_rows=0)
     result = verify(replace(in_tasks, reporting_min_percent=0))
 
-    found = opinions(result.directory)
+    found = opinions(result)
     assert result.summary["rules"]["rack_count"] == RACKS
     assert len(found) == CONTAINERS
     assert expected == found

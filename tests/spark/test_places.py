@@ -8,23 +8,35 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow.parquet as pq
 import pytest
 
 from agent.errors import Refused, Unavailable
-from agent.rpc.wire.snapshot_store import check_address
+from agent.rpc.wire.addresses import check_address
 from scm.state.options import ScmOptions
 from spark_verify.errors import PlaceRefused, RunConflict
 from spark_verify.pipeline import Request, Result, verify
 from spark_verify.places import Place
-from spark_verify.runs import LEFT_MS, TEXTS, attempt, finished_runs, remove_left
-from tests.support.object_store import ObjectStore, object_store
+from spark_verify.report.views import ORDER, views
+from spark_verify.results import RESULTS
+from spark_verify.runs import (
+    LEFT_MS,
+    TEXTS,
+    attempt,
+    describe_tables,
+    finished_runs,
+    remove_left,
+    table_of,
+)
+from tests.support.object_store import ObjectStore, object_store, put
 from tests.support.scm_world import ScmWorld
 from tests.support.snapshots import SnapshotRows, container, gather
 
 ROOT = Path(__file__).parents[2]
-TABLES = ("health", "replica_class", "divergent", "reconcile_plan", "plan")
+TABLES = tuple(RESULTS)
 KILLS = 10
+NOTHING = [0] * len(TABLES)
 
 
 def cluster() -> SnapshotRows:
@@ -54,18 +66,11 @@ def there(store: ObjectStore, local: Result) -> str:
     return store.address("s")
 
 
-def put(directory: Path, address: str) -> None:
-    """Copy a directory into the store."""
-    for path in sorted(directory.rglob("*.*")):
-        if path.is_file():
-            with (Place.of(address) / path.relative_to(directory).as_posix()).created() as stream:
-                stream.write(path.read_bytes())
-
-
 def contents(run: Place) -> dict[str, Any]:
     """Return all rows of a run, and what is said of it but for the time it took."""
     rows = {
-        name: pq.read_table((run / name).path, filesystem=run.files).to_pylist() for name in TABLES
+        name: pq.read_table(table_of(run, name).path, filesystem=run.files).to_pylist()
+        for name in TABLES
     }
     manifest = json.loads((run / "manifest.json").read_text())
     del manifest["seconds"]
@@ -77,9 +82,22 @@ def blobs(run: Place) -> list[bytes]:
     return [
         one.place.opened().readall()
         for name in TABLES
-        for one in (run / name).listed()
+        for one in table_of(run, name).listed()
         if one.is_file
     ]
+
+
+def seen(out: Place) -> list[int]:
+    """Return how many rows of each table SQL finds on a local disk; none where no file is."""
+    connection, found = duckdb.connect(), []
+    for name, view in zip(ORDER, views(out, "duckdb"), strict=True):
+        try:
+            connection.execute(view)
+            found.append(len(connection.execute(f"FROM {name}").fetchall()))
+        except (duckdb.IOException, duckdb.CatalogException):
+            found.append(0)
+    connection.close()
+    return found
 
 
 def killed(count: int, snapshot: str, out: str) -> subprocess.CompletedProcess[str]:
@@ -131,27 +149,30 @@ def test_a_run_that_was_killed_is_none_and_is_done_again(
     tmp_path: Path, kind: str, store: ObjectStore, there: str, local: Result
 ) -> None:
     """
-    At ten points from the first change to the last: no result that reads as whole, and the next
-    run of the same name is whole and leaves nothing else.
+    At ten points from the first change to the last: no result that reads as whole, by its files or
+    by SQL, and the next run of the same name is whole and leaves nothing else.
     """
     is_local = kind == "local"
     snapshot = str(local.directory.parents[1] / "s") if is_local else there
     address = str(tmp_path / "whole") if is_local else store.address("whole")
+    describe_tables(Place.of(address))
     changes = int(killed(0, snapshot, address).stdout)
     points = sorted({1 + i * (changes - 1) // (KILLS - 1) for i in range(KILLS)})
     out = Place.of(tmp_path / "killed" if is_local else store.address("killed"))
+    whole = seen(local.place.parent)
+    describe_tables(out)
 
     for point in points:
         assert killed(point, snapshot, str(out)).returncode == -signal.SIGKILL
         assert finished_runs(out) == [], f"killed before change {point} of {changes}"
         if is_local:
-            assert list(Path(out.path).glob("[!.]*")) == [], "nothing that a reader would see"
+            assert seen(out) in (NOTHING, whole), "half a run is none, whoever asks"
 
     result = verify(Request(snapshot, str(out), run_id="r"))
     assert contents(local.place) == contents(result.place)
     assert blobs(local.place) == blobs(result.place)
     left = [one.place.name for one in out.listed(recursive=True) if "." in one.place.name]
-    assert len(left) == len(TABLES) + 3
+    assert len(left) == 2 * len(TABLES) + 3, "a file and a schema of each table, and three texts"
     assert len(points) == KILLS
 
 
@@ -165,11 +186,12 @@ def test_a_run_that_another_process_finished_first_is_refused(
 
     texts = dict.fromkeys(TEXTS, "{}")
     with attempt(out, "r") as second:
-        (second.work / "health" / f"part-0{second.suffix}.parquet").write_text("half")
+        half = table_of(second.target, "health") / f"part-0{second.suffix}.parquet"
+        half.write_text("half")
         first = verify(Request(there, str(out), run_id="r"))
         whole = blobs(first.place)
         with pytest.raises(RunConflict, match="another process"):
-            second.commit(texts)
+            second.commit(texts, RESULTS["runs"].schema.empty_table())
 
     assert first.summary == verify(Request(there, str(out), run_id="r")).summary
     assert whole == blobs(first.place)
@@ -181,16 +203,19 @@ def test_what_killed_runs_left_goes_after_a_day(store: ObjectStore) -> None:
     Not what still grows, and never a finished run.
     """
     out = Place.of(store.address("left"))
-    (out / "run_id=dead" / "health" / "part-0.parquet").write_text("half")
+    half = table_of(out / "run_id=dead", "health")
+    (half / "part-0.parquet").write_text("half")
     (out / "run_id=done" / "_SUCCESS").write_text("")
 
     remove_left(out)
     young = [one.place.name for one in out.listed()]
-    (newest,) = [f.changed_at_ms for f in (out / "run_id=dead" / "health").listed()]
+    (newest,) = [f.changed_at_ms for f in half.listed()]
     remove_left(out, now_ms=newest + LEFT_MS + 1)
 
-    assert ["run_id=dead", "run_id=done"] == young
-    assert ["run_id=done"] == [one.place.name for one in out.listed()]
+    assert ["health", "run_id=done"] == young
+    left = [one.place.name for one in out.listed(recursive=True)]
+    assert "run_id=dead" not in left
+    assert "run_id=done" in left
 
 
 def test_the_control_plane_puts_its_snapshots_where_spark_reads_them(

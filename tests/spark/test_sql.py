@@ -1,6 +1,9 @@
-"""The manual's SQL, on the results of two runs."""
+"""The manual's SQL, on the results of two whole runs, by the engines it names."""
 
+import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,27 +11,33 @@ import duckdb
 import pytest
 
 from spark_verify.pipeline import Request, verify
+from spark_verify.places import Place
+from spark_verify.report.views import ENGINES, views
+from spark_verify.results import RESULTS
+from spark_verify.runs import SUCCESS, table_of
 from tests.support.snapshots import AS_OF_MS, container, gather
 
 MANUAL = Path(__file__).parents[2] / "docs" / "SPARK.md"
-QUERIES = re.findall(r"```sql\n(.+?)```", MANUAL.read_text(encoding="utf-8"), re.DOTALL)
+QUERIES = re.findall(r"```sql\n(.+?);\n```", MANUAL.read_text(encoding="utf-8"), re.DOTALL)
 
 EXPECTED: list[list[tuple[Any, ...]]] = [
-    [("r1",), ("r2",)],
-    [("r1", 1, 1), ("r2", 2, 1)],
+    [("2026", 4, 3, 3), ("2027", 4, 4, 3)],
+    [("2026", 1, 1), ("2027", 2, 1)],
     [(3,)],
     [("dn-1-2", "v0", 2)],
     [(1, 1, 2), (4, 1, 2)],
-    [("r1", "replicate", 1, 1000), ("r2", "replicate", 2, 2000)],
+    [("2026", "replicate", 1, 1000), ("2027", "replicate", 2, 2000)],
 ]
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two runs: a container that differs in both, one that lacks a replica in both, one that lacks
-    one in the second only, and one all of whose replicas are bad in both."""
+    one in the second only, and one all of whose replicas are bad in both. A third was killed after
+    its tables had got their places. All have names that look like numbers."""
     directory = tmp_path_factory.mktemp("sql")
-    for number, last in ((1, "C=7x3"), (2, "C=7x2")):
+    out = directory / "results"
+    for number, last in ((2026, "C=7x3"), (2027, "C=7x2"), (2028, "U=7x3")):
         rows = gather(
             [
                 container(1, "R CLOSED 10", "C=7x2 C=9"),
@@ -38,20 +47,39 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ]
         )
         snapshot = rows.write(directory / f"s{number}", manifest={"as_of_ms": AS_OF_MS + number})
-        verify(Request(str(snapshot), directory / "results", f"r{number}"))
-    return directory / "results"
+        verify(Request(str(snapshot), out, str(number)))
+    half = Place.of(out / "run_id=2028")
+    (half / SUCCESS).remove()
+    table_of(half, "runs").remove()
+    return out
+
+
+def answers(engine: str, results: Path, query: str, request: pytest.FixtureRequest) -> list[Any]:
+    """Return what an engine answers, asked of its views."""
+    statements = views(Place.of(results), engine)
+    if engine == "duckdb":
+        with duckdb.connect() as connection:
+            for statement in statements:
+                connection.execute(statement)
+            return connection.execute(query).fetchall()
+    spark = request.getfixturevalue("spark")
+    for statement in statements:
+        spark.sql(statement.removesuffix(";"))
+    return [tuple(row) for row in spark.sql(query).collect()]
 
 
 @pytest.mark.parametrize("number", range(len(EXPECTED)))
-def test_a_query_of_the_manual_answers(results: Path, number: int) -> None:
+@pytest.mark.parametrize(
+    "engine",
+    ["duckdb", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.usefixtures("spark")])],
+)
+def test_a_query_of_the_manual_answers(
+    engine: str, results: Path, number: int, request: pytest.FixtureRequest
+) -> None:
     """
-    As the manual has it, with the place of the results alone changed.
+    As the manual has it, over the views that the command prints; half a run is none.
     """
-    query = QUERIES[number].replace("'results/", f"'{results}/")
-
-    found = duckdb.connect().execute(query).fetchall()
-
-    assert EXPECTED[number] == found
+    assert EXPECTED[number] == answers(engine, results, QUERIES[number], request)
 
 
 def test_every_query_of_the_manual_is_tried() -> None:
@@ -59,3 +87,39 @@ def test_every_query_of_the_manual_is_tried() -> None:
     None was added without an answer.
     """
     assert len(EXPECTED) == len(QUERIES)
+
+
+def test_all_tables_have_the_columns_that_are_written_beside_them(
+    results: Path, request: pytest.FixtureRequest
+) -> None:
+    """
+    Names and types, as DuckDB finds them in the files.
+    """
+    types = {"bigint": "BIGINT", "int": "INTEGER", "string": "VARCHAR", "boolean": "BOOLEAN"}
+    for name in RESULTS:
+        said = json.loads((results / name / "_schema.json").read_text())
+        found = answers("duckdb", results, f"DESCRIBE {name}", request)
+
+        columns = {row[0]: row[1] for row in found}
+        told = {column["name"]: column["type"] for column in said["columns"]}
+        assert ["run_id"] == [column["name"] for column in said["partitioned_by"]]
+        assert [*told, "run_id"] == list(columns), name
+        plain = {column: kind for column, kind in told.items() if kind in types}
+        assert {c: types[k] for c, k in plain.items()} == {c: columns[c] for c in plain}
+        assert all(column["comment"] for column in said["columns"])
+        assert 3 == said["version"]
+
+
+def test_the_command_prints_the_views(results: Path) -> None:
+    """
+    For the engine that is named; another one is refused.
+    """
+    command = [sys.executable, "-m", "spark_verify.job", "views", str(results), "--engine"]
+
+    printed = subprocess.run([*command, "spark"], capture_output=True, text=True, check=True)
+    refused = subprocess.run([*command, "excel"], capture_output=True, text=True, check=False)
+
+    assert views(Place.of(results), "spark") == printed.stdout.splitlines()
+    assert 1 == refused.returncode
+    assert "excel is none of duckdb, spark" in refused.stderr
+    assert {"duckdb", "spark"} == set(ENGINES)

@@ -25,7 +25,7 @@ def test_the_spark_job_finds_what_the_vectors_say(tmp_path: Path) -> None:
     in_tasks = Request(str(snapshot), tmp_path / "out", here_rows=0)
     result = verify(replace(in_tasks, reporting_min_percent=0))
 
-    assert expected(GROUPS[()]) == named(GROUPS[()], opinions(result.directory))
+    assert expected(GROUPS[()]) == named(GROUPS[()], opinions(result))
 
 
 @pytest.mark.usefixtures("spark")
@@ -41,7 +41,7 @@ def test_rules_of_their_own_reach_the_judge_on_spark(
     in_tasks = Request(str(snapshot), tmp_path / "out", here_rows=0)
     result = verify(replace(in_tasks, reporting_min_percent=0))
 
-    assert expected(GROUPS[own]) == named(GROUPS[own], opinions(result.directory))
+    assert expected(GROUPS[own]) == named(GROUPS[own], opinions(result))
 
 
 def expected(group: list[Vector]) -> list[tuple[str, Told]]:

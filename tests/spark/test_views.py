@@ -54,7 +54,7 @@ def test_a_scan_is_planned_for_each_replica_whose_root_could_be_known(result: Re
     """
     A silent node cannot scan, and an open replica has no root to find.
     """
-    plan = pq.read_table(result.directory / "plan").to_pylist()
+    plan = pq.read_table(result.table("plan")).to_pylist()
 
     scans = [
         (row["container_id"], row["targets"], row["priority"], row["reason"])

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pyarrow.fs as pafs
 
+from spark_verify.places import Place
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +35,14 @@ class ObjectStore:
 def give_credentials() -> None:
     """Set credentials, of which this store takes any, for this process and those it starts."""
     os.environ |= {"AWS_ACCESS_KEY_ID": "tester", "AWS_SECRET_ACCESS_KEY": "secret"}
+
+
+def put(directory: Path, address: str) -> None:
+    """Copy the files of a directory into a store."""
+    for path in sorted(directory.rglob("*")):
+        if path.is_file():
+            with (Place.of(address) / path.relative_to(directory).as_posix()).created() as stream:
+                stream.write(path.read_bytes())
 
 
 @contextmanager

@@ -1,20 +1,19 @@
 """What a run of the Spark job says of each container, read from the files it wrote."""
 
-from pathlib import Path
-
 import pyarrow.parquet as pq
 
 from health.words import Health, flag_names
+from spark_verify.pipeline import Result
 from tests.support.classifier import Opinion
 
 
-def opinions(run: Path) -> dict[int, Opinion]:
+def opinions(result: Result) -> dict[int, Opinion]:
     """Return the opinion on every container that a run's `health/` has; none is there twice."""
     lost: dict[int, set[str]] = {}
-    for row in pq.read_table(run / "replica_class").to_pylist():
+    for row in pq.read_table(result.table("replica_class")).to_pylist():
         if row["is_minority"]:
             lost.setdefault(row["container_id"], set()).add(row["datanode_id"])
-    rows = pq.read_table(run / "health").to_pylist()
+    rows = pq.read_table(result.table("health")).to_pylist()
     found = {
         row["container_id"]: Opinion(
             row["checksum_class"],

@@ -21,7 +21,7 @@ from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import Client
 from agent.errors import Code, Refused
 from agent.rpc.v1 import scm_pb2
-from agent.rpc.wire.plan_file import SCAN, read_plan, scope
+from agent.rpc.wire.plan_file import SCAN, Run, read_plan
 
 PLAN_ROWS: Final = 5_000  # in one call
 
@@ -31,7 +31,11 @@ Rows = Sequence[scm_pb2.PlanRow]
 @app.command("apply")
 def apply(
     plan: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A run directory that suture-verify wrote.")
+        str,
+        typer.Argument(
+            metavar="DIR",
+            help="A run directory that suture-verify wrote: a path, file://, s3:// or hdfs://.",
+        ),
     ],
     scm: ScmOption = SCM_DEFAULT,
     dry_run: DryRunFlag = False,
@@ -45,10 +49,10 @@ def apply(
     A plan that deletes replicas needs a yes. If anything changed since it was shown, nothing is
     done.
     """
-    request = read_plan(plan)
-    partial = scope(plan)
-    if partial:
-        remark(partial)
+    run = Run.opened(plan)
+    request = read_plan(run)
+    if run.scope:
+        remark(run.scope)
     rows: Rows = sorted(request.rows, key=lambda row: row.action == SCAN)
     with connect(scm) as client:
         handed = Handed(client, request.snapshot_id, request.run_id)

@@ -1,12 +1,13 @@
 """Reads the plan that the Spark verification wrote, for the SCM."""
 
 import json
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from agent.config.given import ANSWER_BYTES_MAX, given_bytes
+from agent.config.given import ANSWER_BYTES_MAX
 from agent.errors import Code, Refused
 from agent.rpc.v1 import scm_pb2
+from agent.rpc.wire import addresses
 
 UINT64 = 2**64
 
@@ -16,48 +17,102 @@ PLAN_ORDER: Final = [(name, "ascending") for name in ("priority", "container_id"
 SCAN: Final = "scan"  # rows that the SCM has no command for: who applies the plan asks the datanode
 
 
-def read_plan(run: Path, *, only: str = "") -> scm_pb2.ApplyPlanRequest:
-    """Read `reconcile_plan/` and `plan/` of a finished run directory, reconcile rows first.
+TABLES_BESIDE: Final = 3
+"""Version of the result from which its tables lie beside the run, and not in it."""
+
+MANIFEST: Final = "manifest.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A finished run, wherever it lies: a path, or an address of any file system."""
+
+    name: str
+    """As it was given."""
+    files: Any
+    path: str
+    manifest: dict[str, Any]
+
+    @classmethod
+    def opened(cls, name: str) -> "Run":
+        """Return the run of this name. Raises Refused when there is none, when it is not finished,
+        or cannot be read."""
+        files, path = addresses.opened(name)
+        try:
+            is_whole = files.get_file_info(f"{path}/_SUCCESS").is_file
+        except OSError as error:
+            raise unreadable(name, error) from error
+        if not is_whole:
+            raise Refused(
+                Code.STALE_PLAN,
+                f"{name} is no finished verification run: it has no _SUCCESS file",
+                hint="give the directory that suture-verify printed",
+            )
+        run = cls(name, files, path, {})
+        return replace(run, manifest=run.said(MANIFEST))
+
+    def said(self, file: str) -> dict[str, Any]:
+        """Return what a file of JSON says. Raises Refused."""
+        path = f"{self.path}/{file}"
+        try:
+            with self.files.open_input_stream(path) as stream:
+                text = stream.read(ANSWER_BYTES_MAX + 1)
+            # One byte more than may be is no JSON: it is not looked at.
+            found = json.loads(text if len(text) <= ANSWER_BYTES_MAX else b"")
+        except (OSError, ValueError) as error:
+            raise unreadable(self.name, error) from error
+        if not isinstance(found, dict):
+            raise unreadable(self.name, ValueError(f"{file} is no JSON object"))
+        return found
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        """Return the rows of a table, the most urgent first. Raises OSError, ArrowException."""
+        import pyarrow.parquet  # only where a plan is read: other commands begin without it
+
+        above, _, own = self.path.rpartition("/")
+        is_beside = self.manifest.get("result_version", 0) >= TABLES_BESIDE
+        directory = f"{above}/{table}/{own}" if is_beside else f"{self.path}/{table}"
+        read = pyarrow.parquet.read_table(directory, filesystem=self.files, partitioning=None)
+        # Each of the files is sorted, but there may be several.
+        found: list[dict[str, Any]] = read.sort_by(PLAN_ORDER).to_pylist()
+        return found
+
+    @property
+    def scope(self) -> str:
+        """What a partial run knows nothing of; empty for a run of all containers."""
+        nodes = self.manifest.get("changed_nodes", [])
+        if not nodes:
+            return ""
+        return (
+            f"partial plan: only containers with a replica on {', '.join(nodes)} were verified; "
+            "nothing is said of the others"
+        )
+
+
+def unreadable(name: str, error: Exception) -> Refused:
+    """Return the error about a run of which a file is missing or damaged."""
+    return Refused(Code.MALFORMED_REQUEST, f"plan in {name} cannot be read: {error}")
+
+
+def read_plan(run: Run, *, only: str = "") -> scm_pb2.ApplyPlanRequest:
+    """Read `reconcile_plan/` and `plan/` of a finished run, reconcile rows first.
 
     `only` is the action of the rows that are wanted; empty: all.
     Roots are signed in Parquet, which has no unsigned 64-bit type for Spark; here they become
     unsigned again. A run without `_SUCCESS` is unfinished and refused.
     """
-    import pyarrow.parquet  # only where a plan is read: other commands begin without it
+    import pyarrow
 
-    if not (run / "_SUCCESS").is_file():
-        raise Refused(
-            Code.STALE_PLAN,
-            f"{run} is no finished verification run: it has no _SUCCESS file",
-            hint="give the directory that suture-verify printed",
-        )
     try:
-        manifest = json.loads(given_bytes(run / "manifest.json", bytes_max=ANSWER_BYTES_MAX))
-        # Each of their files is sorted, but there may be several.
-        reconciles, actions = (
-            pyarrow.parquet.read_table(run / name).sort_by(PLAN_ORDER).to_pylist()
-            for name in ("reconcile_plan", "plan")
-        )
-        rows = [plan_row(row) for row in reconciles] + [action_row(row) for row in actions]
+        rows = [plan_row(row) for row in run.rows("reconcile_plan")]
+        rows += [action_row(row) for row in run.rows("plan")]
         return scm_pb2.ApplyPlanRequest(
-            snapshot_id=manifest["snapshot_id"],
-            run_id=manifest["run_id"],
+            snapshot_id=run.manifest["snapshot_id"],
+            run_id=run.manifest["run_id"],
             rows=[row for row in rows if only in {"", row.action}],
         )
     except (OSError, ValueError, KeyError, TypeError, pyarrow.ArrowException) as error:
-        raise Refused(Code.MALFORMED_REQUEST, f"plan in {run} cannot be read: {error}") from error
-
-
-def scope(run: Path) -> str:
-    """Say what a partial run knows nothing of; empty for a run of all containers."""
-    manifest = json.loads((run / "manifest.json").read_text(encoding="utf-8"))
-    nodes = manifest.get("changed_nodes", [])
-    if not nodes:
-        return ""
-    return (
-        f"partial plan: only containers with a replica on {', '.join(nodes)} were verified; "
-        "nothing is said of the others"
-    )
+        raise unreadable(run.name, error) from error
 
 
 def plan_row(row: dict[str, object]) -> scm_pb2.PlanRow:

@@ -9,16 +9,15 @@ manifest, which every reader asks for first. The next snapshot removes it.
 
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit, urlunsplit
 
 import pyarrow
 import pyarrow.fs
 
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, Unavailable
+from agent.rpc.wire.addresses import below, opened
 
 MANIFEST: Final = "manifest.json"
 PAGE_BYTES: Final = 4 * 1024**2  # in memory at once
-SAME: Final = {"s3a": "s3", "s3n": "s3"}  # Hadoop's names of it
 
 fs: Any = pyarrow.fs  # compiled code without types
 
@@ -30,7 +29,7 @@ def publish(snapshot: Path, address: str, *, keep_count: int) -> str:
     Raises Refused(INVALID_CONFIG) for an address that is none, Unavailable when it cannot be
     written: no reader takes it for a snapshot then.
     """
-    files, directory = _opened(address)
+    files, directory = opened(address)
     target = f"{directory}/{snapshot.name}"
     names = sorted(p.relative_to(snapshot).as_posix() for p in snapshot.rglob("*") if p.is_file())
     try:
@@ -44,40 +43,6 @@ def publish(snapshot: Path, address: str, *, keep_count: int) -> str:
             hint=f"it is whole in {snapshot}",
         ) from error
     return below(address, snapshot.name)
-
-
-def check_address(address: str) -> None:
-    """Refuse what is no address, or holds credentials: it is printed and logged."""
-    parts = urlsplit(address)
-    if not parts.scheme or not (parts.netloc or parts.path.strip("/")):
-        raise Refused(
-            Code.INVALID_CONFIG,
-            f"{address!r} is no address of a file system",
-            hint="for instance s3://bucket/snapshots or file:///data/snapshots",
-        )
-    if "@" in parts.netloc:
-        raise Refused(
-            Code.INVALID_CONFIG,
-            f"an address of {parts.scheme}:// holds credentials",
-            hint="give them by the environment: addresses are printed and logged",
-        )
-
-
-def below(address: str, name: str) -> str:
-    """Return the address of something in a directory."""
-    parts = urlsplit(address)
-    return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{name}"))
-
-
-def _opened(address: str) -> tuple[Any, str]:
-    check_address(address)
-    parts = urlsplit(address)
-    plain = urlunsplit(parts._replace(scheme=SAME.get(parts.scheme, parts.scheme)))
-    try:
-        files, path = fs.FileSystem.from_uri(plain)
-    except (OSError, TypeError, pyarrow.ArrowException) as error:
-        raise Refused(Code.INVALID_CONFIG, f"{address} cannot be opened: {error}") from error
-    return files, path.rstrip("/")
 
 
 def _copy(source: Path, files: Any, target: str) -> None:

@@ -13,6 +13,7 @@ import pytest
 from agent.cli.main import run
 from agent.cli.terminal.output import Exit
 from agent.errors import Code, Refused
+from agent.rpc.wire.plan_file import Run
 from ozone.cluster.reconcile import Orders, Outcome, ReconcileWish, reconcile, reconcile_plan
 from ozone.wire.authentication import Identity
 from ozone.wire.connection import parse_addresses
@@ -59,7 +60,7 @@ def empty_plan() -> pa.Table:
 
 def given(scm: RecordedScm, run_directory: Path, *, per_minute: float = 6e6) -> Orders:
     """Order a plan, without a wait; return what became of it."""
-    orders = Orders(reconcile_plan(run_directory), is_dry_run=False)
+    orders = Orders(reconcile_plan(Run.opened(str(run_directory))), is_dry_run=False)
     client = ScmClient(parse_addresses(scm.address), Identity("suture"), QUICK)
     wish = ReconcileWish(
         client=client,
@@ -143,7 +144,7 @@ def test_orders_keep_to_the_rate(scm: RecordedScm, tmp_path: Path) -> None:
     """
     waits: list[float] = []
     directory = finished_run(tmp_path / "run", {"container_id": 1}, {"container_id": 2})
-    orders = Orders(reconcile_plan(directory), is_dry_run=False)
+    orders = Orders(reconcile_plan(Run.opened(str(directory))), is_dry_run=False)
     client = ScmClient(parse_addresses(scm.address), Identity("suture"), QUICK)
     wish = ReconcileWish(
         client=client,

@@ -160,7 +160,7 @@ def test_suture_verify_shows_it(tables: Path, tmp_path: Path) -> None:
     done = verify(Request(str(tmp_path / "snapshot"), tmp_path / "out"))
 
     for name in ("health", "replica_class"):
-        rows = pq.read_table(done.directory / name).to_pylist()
+        rows = pq.read_table(done.table(name)).to_pylist()
         assert "EXPLAINED" in {row["checksum_class"] for row in rows}
     classes = done.summary["checksum_classes"]
     assert classes["EXPLAINED"] > 0

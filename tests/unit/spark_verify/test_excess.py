@@ -51,7 +51,7 @@ def test_all_that_is_too_much_goes_in_one_run(tmp_path: Path, case: str) -> None
 
     result = verify(Request(str(rows.write(tmp_path / "s")), tmp_path / "out"))
 
-    plan = pq.read_table(result.directory / "plan").to_pylist()
+    plan = pq.read_table(result.table("plan")).to_pylist()
     deletes = [row["targets"] for row in plan if row["action"] == "delete"]
     assert [[name] for name in expected] == deletes
     assert count == len(deletes) == result.summary["plan"]["delete"]["rows"]

@@ -32,7 +32,7 @@ def listed(directory: Path, rows: SnapshotRows) -> tuple[list[dict[str, object]]
     """Return the scans that a plan lists, and what the summary counts."""
     snapshot = rows.write(directory / "s", manifest={"as_of_ms": AS_OF_MS})
     result = verify(Request(str(snapshot), directory / "out"))
-    found = pq.read_table(result.directory / "plan").to_pylist()
+    found = pq.read_table(result.table("plan")).to_pylist()
     scans = [row for row in found if row["action"] == "scan"]
     manifest = json.loads((result.directory / "manifest.json").read_text())
     assert manifest["rows"]["plan"] == len(found)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from agent.rpc.wire.plan_file import read_plan
+from agent.rpc.wire.plan_file import Run, read_plan
 from scm.edge import wire
 from scm.state.facts import Kind
 from scm.state.options import ScmOptions
@@ -27,7 +27,7 @@ def test_all_rows_about_a_container_are_shown_and_done(tmp_path: Path) -> None:
         confirm(world, *NODES)
         snapshot = world.control.export_snapshot().place
         run = verify(Request(snapshot, tmp_path / "out", reporting_min_percent=0)).directory
-        rows = wire.plan_rows_from(read_plan(run, only="delete"))
+        rows = wire.plan_rows_from(read_plan(Run.opened(str(run)), only="delete"))
 
         shown = world.control.apply_plan(rows, dry_run=True)
         assert not list(world.state.commands.values())

@@ -1,0 +1,77 @@
+"""Which old runs go."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from spark_verify.places import Place
+from spark_verify.results import RESULTS
+from spark_verify.retention import DAY_MS, Keep, Known, doomed, retain
+from spark_verify.runs import finished_runs, table_of
+
+NOW_MS = 100 * DAY_MS
+
+
+def runs(*days: int, partial: tuple[int, ...] = ()) -> list[Known]:
+    """Return runs of so many days ago, and partial ones."""
+    return [
+        Known(Place.of(f"/out/run_id={'p' if is_partial else 'r'}{day}"), at_ms, is_partial)
+        for is_partial, own in ((False, days), (True, partial))
+        for day in own
+        for at_ms in [NOW_MS - day * DAY_MS]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("known", "keep", "gone"),
+    [
+        (runs(9, 5, 1), Keep(), ""),
+        (runs(9, 5, 1), Keep(count=2), "r9"),
+        (runs(1, 9, 5), Keep(count=1), "r9 r5"),
+        (runs(9, 5, 1), Keep(days=6), "r9"),
+        (runs(9, 5, 1), Keep(count=1, days=6), "r9"),
+        (runs(9, 5), Keep(days=2), "r9"),
+        (runs(9, partial=(3, 2, 1)), Keep(count=1), "p3 p2"),
+        (runs(9, partial=(3, 2, 1)), Keep(days=1), "p3 p2"),
+        (runs(partial=(3, 2)), Keep(days=1), "p3 p2"),
+        ([], Keep(count=1), ""),
+    ],
+)
+def test_what_no_number_keeps_goes(known: list[Known], keep: Keep, gone: str) -> None:
+    """
+    The oldest first; never the latest of all containers, however old.
+    """
+    found = [run.place.name.removeprefix("run_id=") for run in doomed(known, keep, NOW_MS)]
+
+    assert gone.split() == found
+
+
+def finished(out: Place, name: str, **summary: object) -> None:
+    """Write a finished run."""
+    for table in RESULTS:
+        (table_of(out / name, table) / "part-00000.parquet").write_text("rows")
+    (out / name / "summary.json").write_text(json.dumps(summary))
+    (out / name / "_SUCCESS").write_text("")
+
+
+def test_a_run_goes_with_its_rows_and_the_others_stay(tmp_path: Path) -> None:
+    """
+    Each cluster has its own latest; what cannot be read, or was never finished, is not touched.
+    """
+    out = Place.of(tmp_path)
+    for cluster, instant in (("a", 1), ("a", 2), ("b", 1)):
+        said = {"cluster_id": cluster, "as_of_ms": instant, "changed_nodes": []}
+        finished(out, f"run_id={cluster}{instant}", **said)
+    finished(out, "run_id=strange")
+    (out / "run_id=half" / "summary.json").write_text("{}")
+
+    removed = retain(out, Keep(count=1))
+
+    assert ["run_id=a1"] == removed
+    kept = ["run_id=a2", "run_id=b1", "run_id=strange"]
+    assert kept == [run.name for run in finished_runs(out)]
+    for table in RESULTS:
+        assert kept == [one.place.name for one in (out / table).listed()]
+    assert (tmp_path / "run_id=half").is_dir()
+    assert not list(tmp_path.glob(".*"))
