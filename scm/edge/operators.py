@@ -11,6 +11,7 @@ from scm.administration.admin import NodeDecision
 from scm.administration.decommission import LEAVING, RESTING, Departure, Request
 from scm.administration.foresight import Foreseen, Foresight, Question
 from scm.administration.forgetting import Fate
+from scm.administration.needs import Page, keys_in
 from scm.administration.recovery import ToRecover
 from scm.cluster.safemode import Gate
 from scm.containers.block_deletion import KeyDeletion
@@ -269,6 +270,18 @@ class Operators(Parts):
                 self._verified,
                 self._state.replicas.recovering_count,
             )
+
+    def keys_in(
+        self, container_ids: Sequence[int], *, is_at_risk: bool, start_after: str, count: int
+    ) -> Page:
+        """Return a page of keys that have blocks in containers, or in those that are at risk.
+
+        They are looked for without the lock, over values that do not change.
+        """
+        with self._lock:
+            keys = self._state.keys.values()
+            at_risk = self._manager.at_risk() if is_at_risk else ()
+        return keys_in(keys, {*container_ids, *at_risk}, start_after=start_after, count=count)
 
     def queues(self) -> Queues:
         """Return what waits where."""

@@ -18,7 +18,7 @@ from agent.runtime.tracing import Traced
 from merkle.replica import ID_MAX
 from scm.edge import answers, foreseen, wire
 from scm.edge.control import ControlPlane
-from scm.edge.messages import recovering
+from scm.edge.messages import needing, recovering
 from scm.state.clock import Clock
 from scm.state.options import ScmOptions
 
@@ -374,6 +374,20 @@ class ScmService(scm_pb2_grpc.ScmServicer):
                 threshold / 10, count or ITERATIONS_DEFAULT, dry_run=request.dry_run
             )
         )
+
+    def ListContainerKeys(  # noqa: N802
+        self, request: scm_pb2.ListContainerKeysRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ListContainerKeysResponse:
+        """Return a page of keys that have blocks in some containers."""
+        asked = request.container_ids
+        ids = wire.container_ids_from(asked) if asked or not request.at_risk else []
+        page = self._control.keys_in(
+            ids,
+            is_at_risk=request.at_risk,
+            start_after=wire.cut(request.start_after),
+            count=_page_size(request.count),
+        )
+        return needing.page_message(page)
 
     def GetRecovery(  # noqa: N802
         self, _request: scm_pb2.GetRecoveryRequest, _context: grpc.ServicerContext

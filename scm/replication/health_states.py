@@ -24,6 +24,22 @@ class States:
         return self.unwell.get(container_id, Health.HEALTHY).name
 
 
+AT_RISK: Final = frozenset(
+    {
+        Health.MISSING,
+        Health.MISSING_UNDER_REPLICATED,
+        Health.UNHEALTHY,
+        Health.UNHEALTHY_UNDER_REPLICATED,
+        Health.UNHEALTHY_OVER_REPLICATED,
+        Health.QUASI_CLOSED_STUCK,
+        Health.QUASI_CLOSED_STUCK_UNDER_REPLICATED,
+        Health.QUASI_CLOSED_STUCK_OVER_REPLICATED,
+        Health.QUASI_CLOSED_STUCK_MISSING,
+    }
+)
+"""Of a container so called no whole replica is known, or not of its last commits."""
+
+
 class Unwell(dict[int, Health]):
     """The states of containers that are not HEALTHY, and how many are in each: kept, because a
     rack that died makes millions of them."""

@@ -27,7 +27,7 @@ from scm.cluster.case import Case, needed_bytes, neighbours
 from scm.cluster.loads import in_flight_limit, least_loaded
 from scm.cluster.placement import choose_targets
 from scm.replication.healing import Healing
-from scm.replication.health_states import States, Unwell
+from scm.replication.health_states import AT_RISK, States, Unwell
 from scm.replication.judge import MADE, Judge, Row
 from scm.replication.reconstruction import Reconstructor
 from scm.replication.removals import Removals
@@ -107,6 +107,12 @@ class ReplicationManager:
     def states(self) -> States:
         """Return the health state of each container as of its last look."""
         return States(dict(self._states), self._judged.copy())
+
+    def at_risk(self) -> list[int]:
+        """Return the containers that were lost or at risk when they were looked at last."""
+        if not AT_RISK & {state for state, count in self._states.counts.items() if count}:
+            return []
+        return [number for number, state in self._states.items() if state in AT_RISK]
 
     def conditions(self) -> Mapping[str, int]:
         """Return how many containers are in each state that is not HEALTHY."""

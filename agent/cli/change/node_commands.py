@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from agent.cli.change.container_commands import DryRunFlag, YesFlag, refuse_unasked
+from agent.cli.inspect.key_lists import keys_in
 from agent.cli.inspect.scm import app, facts
 from agent.cli.terminal.connection import connect
 from agent.cli.terminal.output import Exit, counted, emit, grid, remark, say, say_lines, short, show
@@ -190,8 +191,12 @@ def locked_text(answer: scm_pb2.ListDeparturesResponse) -> str:
 
 @app.command("report")
 def report(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
-    """Show what the replication manager found in its last round. 2: some are not well."""
+    """Show what the replication manager found in its last round. 2: some are not well.
+
+    Of containers of which no whole replica is known it names the keys.
+    """
     with connect(scm) as client:
+        at_risk = keys_in(client, at_risk=True, all_of_them=as_json)
         answer = client.scm.get_report(scm_pb2.GetReportRequest())
         counts = client.scm.count_containers(scm_pb2.CountContainersRequest())
         nodes = list(client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes)
@@ -199,10 +204,18 @@ def report(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
     doubts = [unheard(silent, len(nodes))] if silent else []
     doubts += doubts_about(containers_of(counts))
     if as_json:
-        emit({**facts(answer), "answer": "; ".join(doubts), "well": not doubts})
+        emit(
+            {
+                **facts(answer),
+                "answer": "; ".join(doubts),
+                "well": not doubts,
+                "at_risk": at_risk.document(),
+            }
+        )
     else:
         say("; ".join(doubts) or NO_DOUBT)
         say_lines(report_text(answer))
+        at_risk.show("Keys in containers that are lost or at risk")
     return Exit.TO_DO if answer.conditions or doubts else Exit.OK
 
 

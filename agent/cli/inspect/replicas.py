@@ -7,6 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
+from agent.cli.inspect.key_lists import keys_in
 from agent.cli.inspect.scm import (
     BEING_WRITTEN,
     OUTCOME_COLUMNS,
@@ -284,6 +285,7 @@ def explain(
             for replica in info.replicas
         }
         answer = client.scm.list_outcomes(scm_pb2.ListOutcomesRequest(count=OUTCOMES_LOOKED_AT))
+        keys = keys_in(client, [container_id], all_of_them=as_json)
     outcomes = [o for o in answer.outcomes if o.status.container_id == container_id]
     agree = info.state in BEING_WRITTEN or info.checksums in {"match", "shards"}
     wrong = any(findings.values()) or not agree  # an error's text in place of findings is true, too
@@ -296,6 +298,7 @@ def explain(
                     for datanode_id, found in findings.items()
                 },
                 "outcomes": [facts(o) for o in outcomes],
+                "keys": keys.document(),
             }
         )
     else:
@@ -306,6 +309,7 @@ def explain(
             explain_findings(datanode_id, found)
         if outcomes:
             show(grid("what was done, newest first", OUTCOME_COLUMNS, map(outcome_row, outcomes)))
+        keys.show("in it")
     return Exit.TO_DO if wrong else Exit.OK
 
 

@@ -215,6 +215,13 @@ class ScmClient:
         answer: pb.BalanceResponse = self._once(self._stub.Balance, request)
         return answer
 
+    def list_container_keys(
+        self, request: pb.ListContainerKeysRequest
+    ) -> pb.ListContainerKeysResponse:
+        """Return a page of keys that have blocks in some containers."""
+        answer: pb.ListContainerKeysResponse = self._repeated(self._stub.ListContainerKeys, request)
+        return answer
+
     def get_recovery(self, request: pb.GetRecoveryRequest) -> pb.GetRecoveryResponse:
         """Return what must be looked into after a restore."""
         answer: pb.GetRecoveryResponse = call(

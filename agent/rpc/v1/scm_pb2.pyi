@@ -1454,3 +1454,37 @@ class RecoverResponse(_message.Message):
     keys: _containers.RepeatedCompositeFieldContainer[RecoveredKey]
     deleted_keys: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, adopted_container_ids: _Optional[_Iterable[int]] = ..., keys: _Optional[_Iterable[_Union[RecoveredKey, _Mapping]]] = ..., deleted_keys: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ListContainerKeysRequest(_message.Message):
+    __slots__ = ("container_ids", "at_risk", "start_after", "count")
+    CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
+    AT_RISK_FIELD_NUMBER: _ClassVar[int]
+    START_AFTER_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    container_ids: _containers.RepeatedScalarFieldContainer[int]
+    at_risk: bool
+    start_after: str
+    count: int
+    def __init__(self, container_ids: _Optional[_Iterable[int]] = ..., at_risk: bool = ..., start_after: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
+
+class ContainerKey(_message.Message):
+    __slots__ = ("key", "size", "container_ids")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    size: int
+    container_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, key: _Optional[str] = ..., size: _Optional[int] = ..., container_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ListContainerKeysResponse(_message.Message):
+    __slots__ = ("keys", "next_start_after", "key_count", "container_count")
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_START_AFTER_FIELD_NUMBER: _ClassVar[int]
+    KEY_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CONTAINER_COUNT_FIELD_NUMBER: _ClassVar[int]
+    keys: _containers.RepeatedCompositeFieldContainer[ContainerKey]
+    next_start_after: str
+    key_count: int
+    container_count: int
+    def __init__(self, keys: _Optional[_Iterable[_Union[ContainerKey, _Mapping]]] = ..., next_start_after: _Optional[str] = ..., key_count: _Optional[int] = ..., container_count: _Optional[int] = ...) -> None: ...

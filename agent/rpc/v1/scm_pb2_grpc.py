@@ -194,6 +194,11 @@ class ScmStub(object):
                 request_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ListHoldsRequest.SerializeToString,
                 response_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ListHoldsResponse.FromString,
                 _registered_method=True)
+        self.ListContainerKeys = channel.unary_unary(
+                '/suture.v1.Scm/ListContainerKeys',
+                request_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ListContainerKeysRequest.SerializeToString,
+                response_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ListContainerKeysResponse.FromString,
+                _registered_method=True)
         self.GetRecovery = channel.unary_unary(
                 '/suture.v1.Scm/GetRecovery',
                 request_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.GetRecoveryRequest.SerializeToString,
@@ -405,6 +410,13 @@ class ScmServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListContainerKeys(self, request, context):
+        """Which keys have blocks in some containers, or in those that are lost or at risk.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetRecovery(self, request, context):
         """After a restore: what must be looked into, and what was found in it.
         """
@@ -580,6 +592,11 @@ def add_ScmServicer_to_server(servicer, server):
                     servicer.ListHolds,
                     request_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ListHoldsRequest.FromString,
                     response_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ListHoldsResponse.SerializeToString,
+            ),
+            'ListContainerKeys': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListContainerKeys,
+                    request_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ListContainerKeysRequest.FromString,
+                    response_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ListContainerKeysResponse.SerializeToString,
             ),
             'GetRecovery': grpc.unary_unary_rpc_method_handler(
                     servicer.GetRecovery,
@@ -1456,6 +1473,33 @@ class Scm(object):
             '/suture.v1.Scm/ListHolds',
             agent_dot_rpc_dot_v1_dot_scm__pb2.ListHoldsRequest.SerializeToString,
             agent_dot_rpc_dot_v1_dot_scm__pb2.ListHoldsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListContainerKeys(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/suture.v1.Scm/ListContainerKeys',
+            agent_dot_rpc_dot_v1_dot_scm__pb2.ListContainerKeysRequest.SerializeToString,
+            agent_dot_rpc_dot_v1_dot_scm__pb2.ListContainerKeysResponse.FromString,
             options,
             channel_credentials,
             insecure,

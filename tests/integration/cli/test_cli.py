@@ -338,6 +338,7 @@ class TestReplicas:
         trees = suture.json("tree", str(container_id))
         comparisons = suture.json("diff", str(container_id))
         explained = suture.json("explain", str(container_id))
+        assert explained["keys"]["key_count"] == len(explained["keys"]["keys"]) > 0
 
         assert 1 == len({tree["root"] for tree in trees})
         assert 3 == len(trees)

@@ -25,7 +25,12 @@ QUESTION = re.compile(
 )
 QUESTIONS = QUESTION.findall((ROOT / "docs" / "OPERATIONS.md").read_text())
 WITHOUT_SCM = {"config", "tls", "ozone"}
-OF_THE_LOST = ("suture scm backup", "suture scm restore", "suture scm recover")
+OF_THE_LOST = (
+    "suture scm backup",
+    "suture scm restore",
+    "suture scm recover",
+    "suture salvage",
+)
 """What is typed where a control plane is lost: the tests of its backup lose one."""
 
 

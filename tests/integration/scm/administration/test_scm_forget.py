@@ -227,3 +227,20 @@ def test_dead_nodes_are_removed_from_the_command_line(world: ScmWorld, suture: C
     assert "can be read from nobody else: 1" in " ".join(refused.split())
     assert 3 == done.count("OK")
     assert living == [node["datanode_id"] for node in nodes]
+
+
+def test_the_report_names_the_keys_of_what_is_lost(world: ScmWorld, suture: CommandLine) -> None:
+    """
+    With how many there are; a container that is well names none.
+    """
+    names = sorted(key.name for key in world.state.keys.values())
+    pass_time(world, 3, *left(world))
+
+    at_risk = suture.json("scm", "report", code=Exit.TO_DO)["at_risk"]
+    said = suture("scm", "report", code=Exit.TO_DO)
+
+    assert (1, len(names)) == (at_risk["container_count"], at_risk["key_count"])
+    assert names == [key["key"] for key in at_risk["keys"]]
+    assert {1} == {number for key in at_risk["keys"] for number in key["container_ids"]}
+    assert f"lost or at risk: {len(names)} key" in said
+    assert names[0] in said

@@ -96,6 +96,7 @@ class TestTable:
                 "Foresee",
                 "ListChanges",
                 "GetRecovery",
+                "ListContainerKeys",
             ),
         }
 

@@ -1,0 +1,62 @@
+"""Which keys are in containers: for `scm report` and `explain`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from agent.cli.terminal.document import facts
+from agent.cli.terminal.output import counted, say, size
+from agent.client.client import Client
+from agent.rpc.v1 import scm_pb2
+
+SHOWN_MAX: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class KeyList:
+    """Keys that have blocks in containers: all of them, or the first."""
+
+    keys: Sequence[scm_pb2.ContainerKey]
+    key_count: int
+    container_count: int
+
+    def document(self) -> dict[str, object]:
+        """Return it as JSON shows it."""
+        return {
+            "container_count": self.container_count,
+            "key_count": self.key_count,
+            "keys": [facts(key) for key in self.keys],
+        }
+
+    def show(self, what: str) -> None:
+        """Print the first of them for people, and how many there are."""
+        if not self.key_count:
+            return
+        say(f"{what}: {counted(self.key_count, 'key')}")
+        for key in self.keys[:SHOWN_MAX]:
+            numbers = ", ".join(map(str, key.container_ids[:SHOWN_MAX]))
+            say(f"  {key.key}, {size(key.size)} (container {numbers})")
+        left = self.key_count - len(self.keys[:SHOWN_MAX])
+        if left > 0:
+            say(f"  and {counted(left, 'key')} more; --json lists all")
+
+
+def keys_in(
+    client: Client, container_ids: Sequence[int] = (), *, at_risk: bool = False, all_of_them: bool
+) -> KeyList:
+    """Ask which keys have blocks in containers; unless all are wanted, the first are enough."""
+    keys: list[scm_pb2.ContainerKey] = []
+    start_after = ""
+    while True:
+        page = client.scm.list_container_keys(
+            scm_pb2.ListContainerKeysRequest(
+                container_ids=container_ids,
+                at_risk=at_risk,
+                start_after=start_after,
+                count=0 if all_of_them else SHOWN_MAX,
+            )
+        )
+        keys += page.keys
+        start_after = page.next_start_after
+        if not all_of_them or not start_after:
+            return KeyList(keys, page.key_count, page.container_count)

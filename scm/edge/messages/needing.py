@@ -1,0 +1,19 @@
+"""Which keys need some containers, on the wire."""
+
+from agent.rpc.v1 import scm_pb2
+from scm.administration.needs import Page
+
+
+def page_message(page: Page) -> scm_pb2.ListContainerKeysResponse:
+    """Return a page of keys."""
+    return scm_pb2.ListContainerKeysResponse(
+        keys=[
+            scm_pb2.ContainerKey(
+                key=one.name, size=one.size_bytes, container_ids=sorted(one.container_ids)
+            )
+            for one in page.keys
+        ],
+        next_start_after=page.next_start_after,
+        key_count=page.key_count,
+        container_count=page.container_count,
+    )
