@@ -263,13 +263,10 @@ class Operators(Parts):
     def report(self) -> RmReport:
         """Return the replication manager's report of its last round."""
         with self._lock:
-            return rm_report(
-                self._state.containers.values(),
-                self._manager.states(),
-                self._manager.round_at_ms,
-                self._verified,
-                self._state.replicas.recovering_count,
-            )
+            counts = dict(self._state.containers.states)
+            states, round_at_ms = self._manager.states(), self._manager.round_at_ms
+            verified, recovering = self._verified, self._state.replicas.recovering_count
+        return rm_report(counts, states, round_at_ms, verified, recovering)
 
     def keys_in(
         self, container_ids: Sequence[int], *, is_at_risk: bool, start_after: str, count: int

@@ -4,14 +4,13 @@ It tells what the control plane found at its last look; `suture-verify` tells mo
 containers at one instant.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import Final
 
 from scm.replication.health_states import States
-from scm.state.facts import Container, ContainerState
+from scm.state.facts import ContainerState
 
 SAMPLE_MAX: Final = 100  # containers named of each condition (Ozone's default)
 
@@ -37,20 +36,22 @@ class RmReport:
 
 
 def rm_report(
-    containers: Iterable[Container],
+    counts: Mapping[ContainerState, int],
     states: States,
     round_at_ms: int,
     verified: Verified,
     recovering_count: int = 0,
 ) -> RmReport:
-    """Count. Conditions are those found when each container was looked at last."""
-    counts = Counter(container.state for container in containers)
+    """Return it; `counts` are of containers by state.
+
+    Conditions are those found when each container was looked at last.
+    """
     by_condition: dict[str, list[int]] = {}
     for container_id, condition in states.unwell.items():
         by_condition.setdefault(condition.name, []).append(container_id)
     return RmReport(
         round_at_ms,
-        {state: counts[state] for state in ContainerState},
+        {state: counts.get(state, 0) for state in ContainerState},
         {
             condition: (len(ids), tuple(nsmallest(SAMPLE_MAX, ids)))
             for condition, ids in sorted(by_condition.items())

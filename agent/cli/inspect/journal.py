@@ -14,7 +14,9 @@ from agent.cli.terminal.connection import connect
 from agent.cli.terminal.output import ID_MAX, Exit, checksum, counted, emit, grid, say, short, show
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.config.quantity import parse_duration_s, spoken_duration
-from agent.errors import Code, Refused
+from agent.errors import Code, Refused, SutureError
+from agent.rpc.calls.channel import is_unknown
+from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import datanode_pb2, scm_pb2
 
 SINCE_DEFAULT: Final = "12h"
@@ -79,9 +81,9 @@ def log(
     since_ms = since_of(since, int(time.time() * 1000))
     with connect(scm) as client:
         nodes = nodes_of(client, datanode)
-        answers = ask_each(client, nodes, lambda peer: peer.changes(since_ms))
-        asked = scm_pb2.ListOutcomesRequest(count=OUTCOMES_LOOKED_AT)
-        outcomes = [] if _is_address(datanode) else client.scm.list_outcomes(asked).outcomes
+        answers = ask_each(client, nodes, lambda peer: asked_of(peer, since_ms))
+        newest = scm_pb2.ListOutcomesRequest(count=OUTCOMES_LOOKED_AT)
+        outcomes = [] if _is_address(datanode) else client.scm.list_outcomes(newest).outcomes
     wanted = {name for name, _ in nodes}
     lines = [
         *changes_told(answers),
@@ -104,6 +106,16 @@ def log(
     for text in missing:
         say(text)
     return Exit.TO_DO if missing else Exit.OK
+
+
+def asked_of(peer: Peer, since_ms: int) -> Changes:
+    """Ask one datanode. Raises SutureError; one of an earlier version is told as such."""
+    try:
+        return peer.changes(since_ms)
+    except SutureError as error:
+        if is_unknown(error):
+            raise Refused(error.code, "its version keeps no list of changes; upgrade it") from error
+        raise
 
 
 def changes_told(answers: Sequence[Answered[Changes]]) -> Iterator[Line]:

@@ -2,7 +2,7 @@
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 
 import pytest
@@ -121,3 +121,32 @@ def test_slow_clients_give_way(listener: WebListener) -> None:
 
         assert 200 == answered
         assert time.monotonic() - begun_s < SLOW_S * 4
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/ask", ""),
+        ("/ask?a=1", "a=1"),
+        ("/ask?a=%2Fr%20x&b=", "a=/r x,b="),
+        ("/ask?a=1&a=2", "a=1"),
+        ("/ask?a", "a="),
+        ("/ask?a=%ff", "a=\ufffd"),
+        ("/ask?" + "&".join(f"a{i}=1" for i in range(9)), ""),
+    ],
+)
+def test_a_page_is_told_what_it_is_asked_for(path: str, said: str) -> None:
+    """Words by name, of each the first; of too many none, and nothing breaks."""
+
+    def page(asked: Mapping[str, str]) -> Page:
+        return Page(",".join(f"{name}={word}" for name, word in asked.items()).encode())
+
+    made = WebListener("127.0.0.1:0", {}, asking={"/ask": page})
+    made.start()
+    try:
+        answer = ask(made, "Host: localhost", request=f"GET {path} HTTP/1.1")
+    finally:
+        made.stop()
+
+    assert 200 == status(answer)
+    assert said == answer.partition(b"\r\n\r\n")[2].decode()

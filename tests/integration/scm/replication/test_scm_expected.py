@@ -1,5 +1,6 @@
 """What operators of a replication manager expect of one: when it looks, and how much it orders."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -85,7 +86,7 @@ def test_a_report_counts_each_container_in_one_state() -> None:
         for number, state in enumerate([*ContainerState, ContainerState.CLOSED], start=1)
     ]
 
-    report = rm_report(held, States({}, Settled()), 1, Verified())
+    report = rm_report(Counter(c.state for c in held), States({}, Settled()), 1, Verified())
 
     assert dict.fromkeys(ContainerState, 1) | {ContainerState.CLOSED: 2} == report.states
     assert len(held) == sum(report.states.values())
@@ -96,7 +97,7 @@ def test_a_report_names_the_first_hundred_of_each_condition() -> None:
     stuck = dict.fromkeys(range(150, 0, -1), Health.UNDER_REPLICATED)
     few = dict.fromkeys((900, 200), Health.MISSING)
 
-    report = rm_report([], States(stuck | few, Settled()), 1, Verified())
+    report = rm_report({}, States(stuck | few, Settled()), 1, Verified())
 
     assert (150, tuple(range(1, 101))) == report.conditions["UNDER_REPLICATED"]
     assert (2, (200, 900)) == report.conditions["MISSING"]
