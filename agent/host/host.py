@@ -61,6 +61,7 @@ from agent.scan.proof import prove
 from agent.scan.requested import RequestedScans
 from agent.scan.scanning import ScanReport, ScanTools, scan_container
 from agent.scan.scrub import Scrub
+from agent.scan.slow_disks import SlowDisks, counted
 from agent.scan.watch import ChangeWatch
 from agent.store.index.facts import RecoveryStep, VolumeFacts
 from agent.store.operations.arrival import ARRIVALS_MAX
@@ -148,6 +149,7 @@ class Host:
         )  # each arrival may have one that waits for its sender
         self._moves_pulse, self._moves_bell = Pulse(self._clock), Bell()
         self._moves = self._built_moves()
+        self._slow_disks = SlowDisks(lambda: counted(self._store.volumes()))
         self._observer = self._built_observer()
         self._parity_pulse = Pulse(self._clock)
         self._parity = self._built_parity(control_planes)
@@ -295,7 +297,7 @@ class Host:
             scm_state=lambda: self._outboxes.state,
             interval_s=self._config.scan.data_interval_s,
             now_ms=self._clock.now_ms,
-            describe=Description(self._store, self._moves),
+            describe=Description(self._store, self._moves, self._slow_disks),
         )
 
     def _built_parity(self, control_planes: ControlPlanes) -> ParityScrub | None:
@@ -429,6 +431,7 @@ class Host:
         yield Loop(watchdog, clock=self._clock)
         yield Loop(self._recoveries, clock=self._clock)
         yield Loop(self._housekeeper)
+        yield Loop(self._slow_disks, clock=self._clock)
         pulse, bell = self._moves_pulse, self._moves_bell
         yield Loop(self._moves, clock=self._clock, pulse=pulse, bell=bell)
 

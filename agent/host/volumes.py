@@ -9,9 +9,11 @@ from typing import Final
 import structlog
 
 from agent.errors import Code, Refused
+from agent.host.disk_reports import disk_reports
 from agent.host.volume_moves import VolumeMoves
 from agent.observe.status import Observer
 from agent.rpc.v1 import datanode_pb2 as pb
+from agent.scan.slow_disks import SlowDisks
 from agent.store.index.facts import VolumeFacts
 from agent.store.replica_store import ReplicaStore
 from agent.store.volumes.service import Mode
@@ -69,6 +71,10 @@ class HostVolumes:
         self._observer.note_volume(volume.volume_id)
         self._on_added(volume)
 
+    def disks(self) -> Sequence[pb.DiskReport]:
+        """Return what the disks themselves and the kernel say."""
+        return disk_reports(self._store.volumes())
+
     def status(self) -> Sequence[pb.VolumeStatus]:
         """Return how every volume is."""
         return self._observer.volumes()
@@ -80,11 +86,15 @@ class Description:
 
     store: ReplicaStore
     moves: VolumeMoves
+    slow_disks: SlowDisks
 
     def __call__(self, status: pb.VolumeStatus) -> None:
         """Add it."""
         if status.failed:
             return
+        word = self.slow_disks.word(status.volume_id)
+        status.read_us, status.write_us = int(word.read_ms * 1000), int(word.write_ms * 1000)
+        status.slow = word.slow
         service = self.store.service(status.volume_id)
         status.service, status.service_since_ms = service.mode.value, service.since_ms
         if not service.takes_replicas:

@@ -90,6 +90,8 @@ AGENT: Final[Mapping[str, Event]] = {
     "volume_recovered": Event("What the last process had left was finished.", (VOLUME,)),
     "volume_retired": Event("It is empty, and may be pulled after a restart.", (VOLUME,)),
     "volume_service_changed": Event("In service, read-only, retiring.", (VOLUME,)),
+    "volume_not_slow_any_more": Event("It answers as its siblings do again.", (VOLUME,)),
+    "volume_slow": Event("For minutes much slower than its siblings; nothing is done.", (VOLUME,)),
     "waiting_for_scm": Event("A first start needs the control plane to name the cluster."),
     "watchdog_not_fed": Event("Workers do not move; systemd will restart us."),
     "worker_step_failed": Event("A worker's step failed; it is tried again."),

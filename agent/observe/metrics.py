@@ -191,6 +191,30 @@ def _volumes(
         scrub.volumes,
         lambda v: float(bool(v.check)),
     )
+    yield _by_path(
+        "suture_volume_slow",
+        "Whether it is much slower than its siblings, for minutes: 1 or 0.",
+        volumes,
+        lambda v: float(bool(v.slow)),
+    )
+    yield _by_path(
+        "suture_volume_read_latency_seconds",
+        "Of a read of its disk in the last minute, by the kernel's count; 0: not known.",
+        volumes,
+        lambda v: v.read_us / 1e6,
+    )
+    yield _by_path(
+        "suture_volume_write_latency_seconds",
+        "Of a write; 0: not known.",
+        volumes,
+        lambda v: v.write_us / 1e6,
+    )
+    yield _by_path(
+        "suture_volume_not_in_service",
+        "Whether it is read-only, or retires: 1 or 0.",
+        volumes,
+        lambda v: float(v.service not in {"", "IN_SERVICE"}),
+    )
 
 
 def _scans(

@@ -68,7 +68,7 @@ def volumes(
         show(grid("", volume_columns(), rows))
         say_silent(silent)
     bad = any(
-        volume.failed or scan.check or scan.canary_overdue or scan.lag_ms
+        volume.failed or volume.slow or scan.check or scan.canary_overdue or scan.lag_ms
         for answer in answers
         if answer.value
         for volume, scan in pairs(answer.value)
@@ -157,6 +157,7 @@ def volume_state(volume: pb.VolumeStatus, scan: pb.VolumeScrub) -> str:
 def volume_row(datanode: str, volume: pb.VolumeStatus, scan: pb.VolumeScrub) -> tuple[object, ...]:
     """Return one volume's row."""
     remarks = [volume.error, scan.check, service_remark(volume)]
+    remarks.append(f"slow: {volume.slow}" if volume.slow else "")
     remarks.append("the planted fault was not found" if scan.canary_overdue else "")
     remarks.append(f"{spoken_duration(scan.lag_ms / 1000)} late" if scan.lag_ms else "")
     return (

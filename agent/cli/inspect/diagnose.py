@@ -112,6 +112,16 @@ def _scrub(peer: Peer, _container_id: ContainerId) -> dict[str, object]:
     return facts(peer.scrub_status())
 
 
+def _disks(peer: Peer, _container_id: ContainerId) -> dict[str, object]:
+    """Return what smartctl and the kernel's log say; each says why where it says nothing."""
+    disks = []
+    for disk in peer.list_disks().disks:
+        document = facts(disk)
+        document["smart"] = json.loads(disk.smart) if disk.smart else None
+        disks.append(document)
+    return {"disks": disks}
+
+
 QUESTIONS: Final = {
     "replica": _replica,
     "findings": _findings,
@@ -119,6 +129,7 @@ QUESTIONS: Final = {
     "tree": _tree,
     "status": _status,
     "scrub": _scrub,
+    "disks": _disks,
 }
 
 

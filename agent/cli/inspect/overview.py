@@ -63,6 +63,7 @@ def node_row(node: scm_pb2.NodeInfo, told_by: Told | str) -> tuple[object, ...]:
     blind = [
         f"{v.path}: the planted fault was not found" for v in scrub.volumes if v.canary_overdue
     ]
+    errors += [f"{v.path} is slow: {v.slow}" for v in answer.volumes if v.slow]
     return (
         short(node.datanode_id),
         node.address,
@@ -119,7 +120,7 @@ def show_datanode(answer: datanode_pb2.StatusResponse, line: str) -> None:
             volume.container_count,
             size(volume.used_bytes),
             size(volume.available_bytes),
-            volume.error or ("failed" if volume.failed else "good"),
+            volume.error or ("failed" if volume.failed else volume.slow or "good"),
         )
         for volume in answer.volumes
     ]

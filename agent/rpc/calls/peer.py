@@ -387,6 +387,11 @@ class Peer:
         answer: pb.SteerVolumeResponse = self._ask(self.stub.SteerVolume, request)
         return answer
 
+    def list_disks(self) -> pb.ListDisksResponse:
+        """Return what the disks of a datanode themselves, and its kernel, say."""
+        answer: pb.ListDisksResponse = self._ask(self.stub.ListDisks, pb.ListDisksRequest())
+        return answer
+
     def _ask(
         self, method: Method, request: object, *, timeout_s: float | None = None
     ) -> Any:  # the method's answer

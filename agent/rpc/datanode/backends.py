@@ -67,6 +67,10 @@ class Volumes(Protocol):
         """Return how every volume is."""
         ...
 
+    def disks(self) -> Sequence[pb.DiskReport]:
+        """Return what the disks themselves and the kernel say."""
+        ...
+
 
 class Arrived(Protocol):
     """A replica that came from another datanode."""

@@ -13,7 +13,7 @@ Status = Callable[[], pb.StatusResponse]
 
 
 class HostHandlers:
-    """Status, ScrubStatus, SteerScrub, SteerVolume."""
+    """Status, ScrubStatus, SteerScrub, SteerVolume, ListDisks."""
 
     def __init__(
         self, status: Status, scrub: Scrub | None = None, volumes: Volumes | None = None
@@ -38,6 +38,13 @@ class HostHandlers:
             case _:
                 raise codec.malformed("wish", "is not set")
         return pb.SteerVolumeResponse(volumes=self._volumes.status())
+
+    def ListDisks(  # noqa: N802
+        self, request: pb.ListDisksRequest, context: grpc.ServicerContext
+    ) -> pb.ListDisksResponse:
+        """Say what the disks themselves and the kernel say."""
+        del request, context
+        return pb.ListDisksResponse(disks=() if self._volumes is None else self._volumes.disks())
 
     def ScrubStatus(  # noqa: N802
         self, request: pb.ScrubStatusRequest, context: grpc.ServicerContext

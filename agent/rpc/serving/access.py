@@ -72,6 +72,7 @@ DATANODE: Final[Mapping[str, Rule]] = {
     "ListChanges": Rule(ADMIN),
     "Status": Rule(ADMIN),
     "ScrubStatus": Rule(ADMIN),
+    "ListDisks": Rule(ADMIN),
     "SteerVolume": _audited(ADMIN, "volume_id", "service", "add_path", "target_volume_id"),
     "SteerScrub": _audited(ADMIN, "volume_id", "pause_ms", "resume", "skip_container_id"),
 }

@@ -422,7 +422,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class VolumeStatus(_message.Message):
-    __slots__ = ("volume_id", "path", "capacity_bytes", "available_bytes", "used_bytes", "container_count", "failed", "scanned_bytes", "oldest_scan_at_ms", "error", "data_bytes", "in_time_bytes", "service", "service_since_ms", "retiring_bytes", "eta_ms", "stuck_container_ids", "stuck_reason", "homeless_container_ids")
+    __slots__ = ("volume_id", "path", "capacity_bytes", "available_bytes", "used_bytes", "container_count", "failed", "scanned_bytes", "oldest_scan_at_ms", "error", "data_bytes", "in_time_bytes", "service", "service_since_ms", "retiring_bytes", "eta_ms", "stuck_container_ids", "stuck_reason", "homeless_container_ids", "read_us", "write_us", "slow")
     VOLUME_ID_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -442,6 +442,9 @@ class VolumeStatus(_message.Message):
     STUCK_CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
     STUCK_REASON_FIELD_NUMBER: _ClassVar[int]
     HOMELESS_CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
+    READ_US_FIELD_NUMBER: _ClassVar[int]
+    WRITE_US_FIELD_NUMBER: _ClassVar[int]
+    SLOW_FIELD_NUMBER: _ClassVar[int]
     volume_id: str
     path: str
     capacity_bytes: int
@@ -461,7 +464,38 @@ class VolumeStatus(_message.Message):
     stuck_container_ids: _containers.RepeatedScalarFieldContainer[int]
     stuck_reason: str
     homeless_container_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, volume_id: _Optional[str] = ..., path: _Optional[str] = ..., capacity_bytes: _Optional[int] = ..., available_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., container_count: _Optional[int] = ..., failed: bool = ..., scanned_bytes: _Optional[int] = ..., oldest_scan_at_ms: _Optional[int] = ..., error: _Optional[str] = ..., data_bytes: _Optional[int] = ..., in_time_bytes: _Optional[int] = ..., service: _Optional[str] = ..., service_since_ms: _Optional[int] = ..., retiring_bytes: _Optional[int] = ..., eta_ms: _Optional[int] = ..., stuck_container_ids: _Optional[_Iterable[int]] = ..., stuck_reason: _Optional[str] = ..., homeless_container_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    read_us: int
+    write_us: int
+    slow: str
+    def __init__(self, volume_id: _Optional[str] = ..., path: _Optional[str] = ..., capacity_bytes: _Optional[int] = ..., available_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., container_count: _Optional[int] = ..., failed: bool = ..., scanned_bytes: _Optional[int] = ..., oldest_scan_at_ms: _Optional[int] = ..., error: _Optional[str] = ..., data_bytes: _Optional[int] = ..., in_time_bytes: _Optional[int] = ..., service: _Optional[str] = ..., service_since_ms: _Optional[int] = ..., retiring_bytes: _Optional[int] = ..., eta_ms: _Optional[int] = ..., stuck_container_ids: _Optional[_Iterable[int]] = ..., stuck_reason: _Optional[str] = ..., homeless_container_ids: _Optional[_Iterable[int]] = ..., read_us: _Optional[int] = ..., write_us: _Optional[int] = ..., slow: _Optional[str] = ...) -> None: ...
+
+class ListDisksRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DiskReport(_message.Message):
+    __slots__ = ("volume_id", "path", "disk", "smart", "smart_error", "kernel_lines", "kernel_error")
+    VOLUME_ID_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    DISK_FIELD_NUMBER: _ClassVar[int]
+    SMART_FIELD_NUMBER: _ClassVar[int]
+    SMART_ERROR_FIELD_NUMBER: _ClassVar[int]
+    KERNEL_LINES_FIELD_NUMBER: _ClassVar[int]
+    KERNEL_ERROR_FIELD_NUMBER: _ClassVar[int]
+    volume_id: str
+    path: str
+    disk: str
+    smart: str
+    smart_error: str
+    kernel_lines: _containers.RepeatedScalarFieldContainer[str]
+    kernel_error: str
+    def __init__(self, volume_id: _Optional[str] = ..., path: _Optional[str] = ..., disk: _Optional[str] = ..., smart: _Optional[str] = ..., smart_error: _Optional[str] = ..., kernel_lines: _Optional[_Iterable[str]] = ..., kernel_error: _Optional[str] = ...) -> None: ...
+
+class ListDisksResponse(_message.Message):
+    __slots__ = ("disks",)
+    DISKS_FIELD_NUMBER: _ClassVar[int]
+    disks: _containers.RepeatedCompositeFieldContainer[DiskReport]
+    def __init__(self, disks: _Optional[_Iterable[_Union[DiskReport, _Mapping]]] = ...) -> None: ...
 
 class SteerVolumeRequest(_message.Message):
     __slots__ = ("volume_id", "service", "add_path", "target_volume_id")

@@ -154,6 +154,11 @@ class DatanodeStub(object):
                 request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.SteerVolumeRequest.SerializeToString,
                 response_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.SteerVolumeResponse.FromString,
                 _registered_method=True)
+        self.ListDisks = channel.unary_unary(
+                '/suture.v1.Datanode/ListDisks',
+                request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ListDisksRequest.SerializeToString,
+                response_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ListDisksResponse.FromString,
+                _registered_method=True)
 
 
 class DatanodeServicer(object):
@@ -317,6 +322,13 @@ class DatanodeServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListDisks(self, request, context):
+        """What the disks themselves and the kernel say: evidence, asked for by a person.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_DatanodeServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -439,6 +451,11 @@ def add_DatanodeServicer_to_server(servicer, server):
                     servicer.SteerVolume,
                     request_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.SteerVolumeRequest.FromString,
                     response_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.SteerVolumeResponse.SerializeToString,
+            ),
+            'ListDisks': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListDisks,
+                    request_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ListDisksRequest.FromString,
+                    response_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ListDisksResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1089,6 +1106,33 @@ class Datanode(object):
             '/suture.v1.Datanode/SteerVolume',
             agent_dot_rpc_dot_v1_dot_datanode__pb2.SteerVolumeRequest.SerializeToString,
             agent_dot_rpc_dot_v1_dot_datanode__pb2.SteerVolumeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListDisks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/suture.v1.Datanode/ListDisks',
+            agent_dot_rpc_dot_v1_dot_datanode__pb2.ListDisksRequest.SerializeToString,
+            agent_dot_rpc_dot_v1_dot_datanode__pb2.ListDisksResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -114,6 +114,7 @@ def test_every_other_command_of_the_manuals_works(
     suture.wait_until_closed([int(suture.json("scm", "containers")[-1]["container_id"])])
     places = {
         "ADDRESS": cluster.nodes[0].address,
+        "BUNDLE": str(tmp_path / "bundle.tar.gz"),
         "NUMBER": str(suture.json("scm", "containers")[-1]["container_id"]),
         "DIR": str(tmp_path / "private"),
         "DIRECTORY": str(tmp_path / "disk"),

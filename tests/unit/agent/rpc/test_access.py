@@ -94,6 +94,7 @@ class TestTable:
                 "CountContainers",
                 "ConfirmDeletes",
                 "Foresee",
+                "ListDisks",
                 "ListChanges",
                 "GetRecovery",
                 "ListContainerKeys",

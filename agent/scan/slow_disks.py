@@ -1,0 +1,161 @@
+"""Which volume answers much later than its siblings: told, and never acted upon.
+
+The kernel counts for each disk how many reads and writes ended and how long they took. A window is
+a minute of that. A volume is slow in a window if an operation took it several times as long as the
+median of its siblings in the same minute, far beyond how much those differ from each other, and
+long enough to matter; and it is slow when it was so in most of the latest windows. One busy minute
+is no slow disk, nor is a host that is busy everywhere.
+
+    counts ─ difference of a minute ─► latency of each volume ─ beside its siblings' ─► a word
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+import structlog
+
+from agent.runtime.loop import Step, Throttled
+from agent.store.files.devices import Counts, block_device, counts_of
+from agent.store.index.facts import VolumeFacts
+
+WINDOW_S: Final = 60.0
+WINDOWS_KEPT: Final = 10
+WINDOWS_MIN: Final = 5  # in which there was enough to compare
+SLOW_SHARE: Final = 0.7  # of these
+COUNT_MIN: Final = 20  # operations in a window that say anything
+TIMES: Final = 3.0  # as long as its siblings
+DEVIATIONS: Final = 5.0  # median absolute deviations of the siblings
+FLOOR_MS: Final = 20.0  # below it nobody minds
+KINDS: Final = ("reads", "writes")
+
+log = structlog.get_logger()
+
+Latencies = Mapping[str, float]
+"""Milliseconds an operation took, by volume; only of volumes that had enough of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """What is said of a volume. `slow` is "" when it is not."""
+
+    read_ms: float = 0.0
+    write_ms: float = 0.0
+    slow: str = ""
+
+
+def slower_than_siblings(latencies: Latencies) -> dict[str, bool]:
+    """Judge the volumes of one window; one without a sibling is not judged. Pure."""
+    judged = {}
+    for volume, own_ms in latencies.items():
+        others = [value for name, value in latencies.items() if name != volume]
+        if not others:
+            continue
+        middle = median(others)
+        spread = median(abs(value - middle) for value in others)
+        limit_ms = max(FLOOR_MS, TIMES * middle, middle + DEVIATIONS * spread)
+        judged[volume] = own_ms > limit_ms
+    return judged
+
+
+def is_lasting(windows: Sequence[bool]) -> bool:
+    """Return whether a volume was slow in most of the latest windows. Pure."""
+    return len(windows) >= WINDOWS_MIN and sum(windows) >= SLOW_SHARE * len(windows)
+
+
+def latencies_between(
+    before: Mapping[str, Counts], after: Mapping[str, Counts]
+) -> dict[str, Latencies]:
+    """Return the latencies of a window by kind. Pure."""
+    found: dict[str, dict[str, float]] = {kind: {} for kind in KINDS}
+    for volume in before.keys() & after.keys():
+        old, new = before[volume], after[volume]
+        for kind, count, spent_ms in (
+            ("reads", new.reads - old.reads, new.read_ms - old.read_ms),
+            ("writes", new.writes - old.writes, new.write_ms - old.write_ms),
+        ):
+            if count >= COUNT_MIN and spent_ms >= 0:
+                found[kind][volume] = spent_ms / count
+    return dict(found)
+
+
+@dataclass(slots=True)
+class _History:
+    windows: dict[str, deque[bool]] = field(
+        default_factory=lambda: {kind: deque(maxlen=WINDOWS_KEPT) for kind in KINDS}
+    )
+    latest_ms: dict[str, float] = field(default_factory=dict)
+    others_ms: dict[str, float] = field(default_factory=dict)
+
+
+def counted(volumes: Sequence[VolumeFacts]) -> dict[str, Counts]:
+    """Return what the kernel counts of the disk of each volume, of those of which it does."""
+    found = {}
+    for volume in volumes:
+        device = None if volume.failed else block_device(Path(volume.path))
+        counts = None if device is None else counts_of(device)
+        if counts is not None:
+            found[volume.volume_id] = counts
+    return found
+
+
+class SlowDisks:
+    """The worker. `word` may be asked by any thread."""
+
+    name = "slow-disks"
+
+    def __init__(self, count: Callable[[], Mapping[str, Counts]]) -> None:
+        """`count` returns what the kernel has counted, by volume."""
+        self._count = count
+        self._before: Mapping[str, Counts] | None = None
+        self._histories: dict[str, _History] = {}
+        self._words: dict[str, Word] = {}
+
+    def word(self, volume_id: str) -> Word:
+        """Return what is said of a volume."""
+        return self._words.get(volume_id, Word())
+
+    def step(self) -> Step:
+        """End a window, and begin the next."""
+        after = self._count()
+        if self._before is not None:
+            for kind, latencies in latencies_between(self._before, after).items():
+                self._take(kind, latencies)
+            for volume_id in after:
+                self._tell(volume_id)
+        self._before = after
+        return Throttled(WINDOW_S)
+
+    def _take(self, kind: str, latencies: Latencies) -> None:
+        for volume_id, own_ms in latencies.items():
+            history = self._histories.setdefault(volume_id, _History())
+            history.latest_ms[kind] = own_ms
+        for volume_id, is_slow in slower_than_siblings(latencies).items():
+            history = self._histories[volume_id]
+            history.windows[kind].append(is_slow)
+            others = [value for name, value in latencies.items() if name != volume_id]
+            history.others_ms[kind] = median(others)
+
+    def _tell(self, volume_id: str) -> None:
+        history = self._histories.get(volume_id, _History())
+        slow = [
+            f"{kind} take {history.latest_ms[kind]:.0f} ms, on its siblings "
+            f"{history.others_ms[kind]:.0f} ms"
+            for kind in KINDS
+            if is_lasting(history.windows[kind])
+        ]
+        before = self.word(volume_id)
+        word = Word(
+            history.latest_ms.get("reads", 0.0),
+            history.latest_ms.get("writes", 0.0),
+            "; ".join(slow),
+        )
+        self._words[volume_id] = word
+        if bool(before.slow) != bool(word.slow):
+            if word.slow:
+                log.warning("volume_slow", volume_id=volume_id, why=word.slow)
+            else:
+                log.info("volume_not_slow_any_more", volume_id=volume_id)

@@ -1,0 +1,57 @@
+"""The disks below directories: which they are, and what the kernel counts of them.
+
+    directory ─ st_dev ─ /sys/dev/block/8:17 ─► sdb1 ─► sdb    a device mapper's: what it rests on
+
+What is not on a disk (memory, network, a union) has none, and nothing is known of it.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+SYSFS: Final = Path("/sys")
+STAT_FIELDS_MIN: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What the kernel has counted since it booted: reads and writes that ended, and the
+    milliseconds that they took, queueing included."""
+
+    reads: int
+    read_ms: int
+    writes: int
+    write_ms: int
+
+
+def block_device(directory: Path, *, sysfs: Path = SYSFS) -> Path | None:
+    """Return the kernel's directory of the block device that a directory lies on; None: it lies on
+    none, or cannot be looked at."""
+    try:
+        number = directory.stat().st_dev
+        place = sysfs / "dev" / "block" / f"{os.major(number)}:{os.minor(number)}"
+        return place.resolve(strict=True)
+    except OSError:
+        return None
+
+
+def disks_of(device: Path) -> list[str]:
+    """Return the names of the disks that a block device is made of, as sda; never none."""
+    if (device / "partition").exists():
+        return disks_of(device.parent)
+    slaves = device / "slaves"
+    below = sorted(slaves.iterdir()) if slaves.is_dir() else []
+    found = [name for slave in below for name in disks_of(slave.resolve())]
+    return list(dict.fromkeys(found)) or [device.name]
+
+
+def counts_of(device: Path) -> Counts | None:
+    """Return what the kernel counts of a block device; None where it does not say."""
+    try:
+        fields = [int(word) for word in (device / "stat").read_text().split()]
+    except (OSError, ValueError):
+        return None
+    if len(fields) < STAT_FIELDS_MIN:
+        return None
+    return Counts(reads=fields[0], read_ms=fields[3], writes=fields[4], write_ms=fields[7])

@@ -1,0 +1,134 @@
+"""Which of some disks is slow: by hand, minute by minute."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from agent.runtime.loop import Throttled
+from agent.scan.slow_disks import (
+    COUNT_MIN,
+    WINDOW_S,
+    WINDOWS_KEPT,
+    WINDOWS_MIN,
+    SlowDisks,
+    slower_than_siblings,
+)
+from agent.store.files.devices import Counts
+
+
+@dataclass
+class Disks:
+    """Disks whose kernel counts what a test says."""
+
+    totals: dict[str, Counts] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.worker = SlowDisks(lambda: dict(self.totals))
+
+    def minute(self, read_ms: Mapping[str, float], *, count: int = 100) -> None:
+        """Let a minute pass in which reads took so long."""
+        if not self.totals:
+            self.totals = {name: Counts(0, 0, 0, 0) for name in read_ms}
+            self.worker.step()
+        for name, each_ms in read_ms.items():
+            old = self.totals.get(name, Counts(0, 0, 0, 0))
+            spent_ms = old.read_ms + round(each_ms * count)
+            self.totals[name] = Counts(old.reads + count, spent_ms, old.writes, old.write_ms)
+        assert Throttled(WINDOW_S) == self.worker.step()
+
+    def slow(self) -> set[str]:
+        """Return which are called slow."""
+        return {name for name in self.totals if self.worker.word(name).slow}
+
+
+EQUAL = {"a": 8.0, "b": 9.0, "c": 10.0, "d": 8.5}
+
+
+@pytest.mark.parametrize(
+    ("latencies", "slow"),
+    [
+        (EQUAL, set()),
+        ({**EQUAL, "d": 80.0}, {"d"}),
+        ({**EQUAL, "d": 27.0}, set()),
+        ({**EQUAL, "d": 30.0}, {"d"}),
+        ({"a": 0.1, "b": 0.1, "c": 5.0}, set()),
+        ({"a": 0.1, "b": 0.1, "c": 25.0}, {"c"}),
+        ({"a": 5.0, "b": 40.0, "c": 75.0, "d": 140.0}, set()),
+        ({"a": 10.0, "b": 90.0}, {"b"}),
+        ({"a": 900.0}, set()),
+        ({}, set()),
+        ({"a": 400.0, "b": 410.0, "c": 390.0}, set()),
+    ],
+    ids=[
+        "equal",
+        "ten times as long",
+        "a little longer than all",
+        "three times the middle",
+        "many times, and nobody minds",
+        "many times, and long",
+        "they differ among each other",
+        "of two",
+        "alone",
+        "none",
+        "all are busy",
+    ],
+)
+def test_one_minute(latencies: Mapping[str, float], slow: set[str]) -> None:
+    """
+    Beside the median of the others, and how much those differ.
+    """
+    assert slow == {name for name, is_slow in slower_than_siblings(latencies).items() if is_slow}
+
+
+def test_it_takes_some_minutes_and_passes() -> None:
+    """
+    Not before there were enough, then with what it is; when it is well for long enough, not.
+    """
+    disks = Disks()
+    for minute in range(WINDOWS_MIN):
+        assert set() == disks.slow(), minute
+        disks.minute({**EQUAL, "d": 90.0})
+
+    assert {"d"} == disks.slow()
+    assert "reads take 90 ms, on its siblings 9 ms" == disks.worker.word("d").slow
+    for _ in range(WINDOWS_KEPT):
+        disks.minute(EQUAL)
+    assert set() == disks.slow()
+    assert 8.5 == disks.worker.word("d").read_ms
+
+
+def test_one_busy_minute_is_no_slow_disk() -> None:
+    """
+    Nor three of ten.
+    """
+    disks = Disks()
+    for minute in range(WINDOWS_KEPT):
+        disks.minute({**EQUAL, "d": 90.0 if minute in {1, 4, 7} else 8.0})
+
+    assert set() == disks.slow()
+
+
+def test_few_reads_say_nothing() -> None:
+    """
+    A disk that does nothing is not judged, and not measured by.
+    """
+    disks = Disks()
+    for _ in range(WINDOWS_KEPT):
+        disks.minute({**EQUAL, "d": 90.0}, count=COUNT_MIN - 1)
+
+    assert set() == disks.slow()
+    assert 0.0 == disks.worker.word("d").read_ms
+
+
+def test_counters_that_begin_anew_say_nothing() -> None:
+    """
+    A disk that was replaced counts from zero: that minute is left out.
+    """
+    disks = Disks()
+    disks.minute(EQUAL)
+    disks.totals = {name: Counts(5, 1, 0, 0) for name in EQUAL}
+
+    disks.worker.step()
+
+    assert set() == disks.slow()
