@@ -82,18 +82,28 @@ class Recovery:
         self._deletions = deletions
 
     def to_recover(self) -> ToRecover:
-        """Say what must be looked into. Goes through all containers that keys need."""
-        restored = self._state.restored
+        """Say what must be looked into. Goes through all containers that keys need.
+
+        After the recovery it is what may have been on datanodes that were missing then; of a
+        control plane that was never restored, containers that it does not know, as a rule none.
+        """
+        state, asked = self._state, set(self._reports.unknown_container_ids)
         missing = self._safe_mode.look(self._reports.confirmed).missing
-        asked = set(self._reports.unknown_container_ids)
-        asked.update(() if restored is None else restored.unfinished)
-        asked.update(
-            c
-            for c in self._state.keys.last_bcsids()
-            if c not in asked and self._has_other_deleted(c)
-        )
-        ids = (c for c in asked if self._state.forgotten.get(c) is None)
-        return ToRecover(restored, missing if restored else (), tuple(sorted(ids)))
+        since = state.restored or state.recovered
+        if since is not None:
+            end_id = since.end_container_id or state.counters["next_container_id"]
+            asked.update(since.unfinished, self._made_between(since, end_id))
+        if state.restored is not None:
+            needed = state.keys.last_bcsids().keys() - asked
+            asked.update(c for c in needed if self._has_other_deleted(c))
+        ids = (c for c in asked if state.forgotten.get(c) is None)
+        return ToRecover(state.restored, missing if state.restored else (), tuple(sorted(ids)))
+
+    def _made_between(self, since: Restored, end_id: int) -> list[int]:
+        """Return the containers that were made after the backup and before the recovery."""
+        first_id = since.first_new_container_id
+        made = (container.container_id for container in self._state.containers.values())
+        return [number for number in made if first_id <= number < end_id]
 
     def adopt(self, change: Change, looked: Iterable[Looked]) -> list[int]:
         """Make containers of those that were made after the backup; return which."""

@@ -102,13 +102,18 @@ def begin_anew(directory: Path, *, taken_at_ms: int, now_ms: int) -> Restored:
         rows = environment.open_db(containers.name.encode(), txn=transaction, create=False)
         containers.load(iter(transaction.cursor(db=rows)))
         counters = single_values.read(partial(transaction.get, db=meta)).counters
+        unfinished = {c.container_id for c in containers.values() if c.state in _UNFINISHED}
+        first_new_id = counters["next_container_id"]
+        row = transaction.get(single_values.RESTORED, db=meta)
+        if row is not None:  # it was taken while an earlier restore was not recovered
+            earlier = single_values.restored_from(bytes(row))
+            unfinished.update(earlier.unfinished)
+            first_new_id = min(first_new_id, earlier.first_new_container_id)
         found = Restored(
             taken_at_ms=taken_at_ms,
             restored_at_ms=now_ms,
-            first_new_container_id=counters["next_container_id"],
-            unfinished=tuple(
-                sorted(c.container_id for c in containers.values() if c.state in _UNFINISHED)
-            ),
+            first_new_container_id=first_new_id,
+            unfinished=tuple(sorted(unfinished)),
         )
         for name, number in counters_anew(counters, now_ms).items():
             transaction.put(name.encode(), records.pack([number]), db=meta)

@@ -18,6 +18,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
@@ -36,7 +37,14 @@ from scm.state.key_table import KeyTable
 from scm.state.replica_table import ReplicaTable
 from scm.state.reported import Reported
 from scm.state.settled import Settled
-from scm.state.single_values import COUNTERS, RESTORED, Restored, restored_from
+from scm.state.single_values import (
+    COUNTERS,
+    RECOVERED,
+    RESTORED,
+    Restored,
+    restored_from,
+    restored_row,
+)
 from scm.state.tables import (
     AllocationTable,
     ContainerTable,
@@ -123,11 +131,16 @@ class Change:
             self.rows[("meta", counter.encode())] = records.pack([number])
 
     def end_restore(self) -> None:
-        """Note that a state which was restored is recovered."""
-        before = self._state.restored
-        self._undo.append(lambda: setattr(self._state, "restored", before))
-        self._state.restored = None
+        """Note that a state which was restored is recovered: what is made from now on is new."""
+        state = self._state
+        assert state.restored is not None, "there is a restore to end"
+        before = state.restored, state.recovered
+        end_id = state.counters["next_container_id"]
+        recovered = replace(state.restored, end_container_id=end_id)
+        self._undo.append(lambda: state.note_restore(*before))
+        state.note_restore(None, recovered)
         self.rows[("meta", RESTORED)] = None
+        self.rows[("meta", RECOVERED)] = restored_row(recovered)
 
     def note(self, note: Note) -> None:
         """Have something written to the audit log, if this change comes to something."""
@@ -172,6 +185,8 @@ class State:
         self.is_cold = False
         self.restored: Restored | None = None
         """Which backup this is, while it is not recovered."""
+        self.recovered: Restored | None = None
+        """The same of one that is."""
         self._databases: dict[str, Any] = {"meta": environment.open_db(b"meta")}
         for table in self._tables():
             self._databases[table.name] = environment.open_db(table.name.encode())
@@ -251,6 +266,10 @@ class State:
         for table in self._tables():
             table.settled.append(made)
         return made
+
+    def note_restore(self, restored: Restored | None, recovered: Restored | None) -> None:
+        """Set which backup this is, or was."""
+        self.restored, self.recovered = restored, recovered
 
     def stir(self, container_ids: Ids | Iterable[int]) -> None:
         """Note that something about containers changes that no row of theirs shows: a node."""
@@ -370,8 +389,8 @@ class State:
         found = single_values.read(partial(transaction.get, db=meta))
         self.cluster_id = found.cluster_id
         self.counters.update(found.counters)
-        row = transaction.get(RESTORED, db=meta)
-        self.restored = None if row is None else restored_from(bytes(row))
+        rows = [transaction.get(key, db=meta) for key in (RESTORED, RECOVERED)]
+        self.note_restore(*[None if row is None else restored_from(bytes(row)) for row in rows])
 
     def _is_restored(self) -> bool:
         with self._environment.begin(db=self._databases["meta"]) as transaction:

@@ -12,7 +12,8 @@ from typing import Any, Final
 from scm.state import records
 
 DATABASE: Final = b"meta"
-RESTORED: Final = b"restored"  # the key of its row
+RESTORED: Final = b"restored"  # the key of its row, until it is recovered
+RECOVERED: Final = b"recovered"  # the same afterwards
 COUNTERS: Final = (
     "next_container_id",
     "next_local_id",
@@ -64,6 +65,7 @@ class Restored:
     restored_at_ms: int
     first_new_container_id: int  # no container from here on is known to the backup
     unfinished: tuple[int, ...]
+    end_container_id: int = 0  # containers from here on were made after the recovery; 0: none yet
 
 
 def restored_row(restored: Restored) -> bytes:
@@ -74,14 +76,15 @@ def restored_row(restored: Restored) -> bytes:
             restored.restored_at_ms,
             restored.first_new_container_id,
             restored.unfinished,
+            restored.end_container_id,
         ]
     )
 
 
 def restored_from(data: bytes) -> Restored:
     """Decode it. Raises DamagedRow."""
-    taken_at_ms, restored_at_ms, first_new_container_id, unfinished = records.unpack(data, 4)
-    return Restored(taken_at_ms, restored_at_ms, first_new_container_id, tuple(unfinished))
+    taken_at_ms, restored_at_ms, first_new_id, unfinished, end_id = records.unpack(data, 5)
+    return Restored(taken_at_ms, restored_at_ms, first_new_id, tuple(unfinished), end_id)
 
 
 def counters_anew(counters: dict[str, int], now_ms: int) -> dict[str, int]:

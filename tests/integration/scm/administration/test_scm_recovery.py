@@ -269,13 +269,44 @@ class TestKeys:
         world.beat("dn1", with_tombstone(container_id=1, local_id=77))
         assert (1, 2) == world.control.to_recover().container_ids
 
-        recover(world, is_end=True)
         (key,) = [one for one in world.state.keys.values() if one.blocks[0].container_id == 1]
         world.control.delete_keys([key.name], dry_run=False)
         recover(world, replace(key, name="other", blocks=(replace(key.blocks[0], local_id=78),)))
         assert 1 in world.control.to_recover().container_ids
         world.beat("dn1", with_tombstone(container_id=1, local_id=key.blocks[0].local_id))
         assert 1 not in world.control.to_recover().container_ids
+
+    def test_what_was_missing_is_looked_into_afterwards(self, world: ScmWorld) -> None:
+        """
+        When its datanode is back: of containers that were made between backup and recovery, and of
+        those that were not closed then; of no others.
+        """
+        report(world, 1, 2, 9)
+        recover(world, containers=(looked(9),))
+        recover(world, is_end=True)
+        world.restart()
+        report(world, 1, 2, 9, 10)
+        new = world.made_closed()
+
+        assert (2, 9, 10) == world.control.to_recover().container_ids
+        assert new.container_id > 10
+        made = recover(world, put("late", 10, 100), containers=(looked(10),))
+        assert ([10], [("late", "RECOVERED")]) == (made.adopted, codes(made))
+
+    def test_one_that_was_never_restored_has_nothing_to_recover(self, tmp_path: Path) -> None:
+        """
+        Whatever was deleted in its containers, or failed to be stored.
+        """
+        with ScmWorld(tmp_path / "other").running() as world:
+            world.join(*NODES)
+            confirm(world, *NODES)
+            made = world.made_closed()
+            world.beat("dn1", with_tombstone(container_id=made.container_id, local_id=77))
+
+            assert ((), ()) == (
+                world.control.to_recover().container_ids,
+                world.control.to_recover().missing,
+            )
 
     def test_a_key_in_a_container_that_nobody_has_is_not_recorded(self, world: ScmWorld) -> None:
         """

@@ -208,6 +208,27 @@ class TestRestoring:
         assert all(before[name] < counters[name] for name in COUNTERS)
         assert before["next_container_id"] + CONTAINER_GAP == counters["next_container_id"]
 
+    def test_a_backup_of_what_is_not_recovered_is_not_either(
+        self, data: Path, tmp_path: Path
+    ) -> None:
+        """
+        What the first restore has yet to look into, the second has as well.
+        """
+        restore_backup(take(data, tmp_path / "to"), tmp_path / "new", now_ms=NOW_MS + 1_000)
+        state = State.open(tmp_path / "new", map_bytes=MAP_BYTES)
+        with state.change() as change:
+            closed = container(container_id=change.next_id("next_container_id"))
+            change.put(state.containers, closed)
+        first = state.restored
+        state.close()
+        assert first is not None
+
+        second = take(tmp_path / "new", tmp_path / "to", hours=1)
+        done = restore_backup(second, tmp_path / "again", now_ms=NOW_MS + 2 * HOUR_MS)
+
+        assert first.first_new_container_id == done.restored.first_new_container_id
+        assert set(first.unfinished) <= set(done.restored.unfinished)
+
     @pytest.mark.parametrize("where", ["manifest.json", f"state/{DATA}"])
     def test_a_flipped_bit_is_found(self, where: str, data: Path, tmp_path: Path) -> None:
         """
